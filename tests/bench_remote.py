@@ -112,19 +112,22 @@ def fill(home: Path, shared: Path) -> None:
 def begin(folder: Path) -> None:
     """Write what a node does that has started its first run."""
     from queue_runner.remote import block
+    from queue_runner.remote.fence import take_fence
+    from queue_runner.remote.read_json import read_json
 
     there = block.Folder(folder)
-    assert block.take_fence(there, {})
-    run = (block.read_json(there.instructions) or {})["runs"][0]
+    assert take_fence(there.fence, {})
+    run = (read_json(there.instructions) or {})["runs"][0]
     _write(there, f"{run['job_id']}.{run['number']}", "began.json", {"at": time.time(), "started": time.time()})
 
 
 def end(folder: Path) -> None:
     """Write what a node does that has ended its first runs."""
     from queue_runner.remote import block
+    from queue_runner.remote.read_json import read_json
 
     there = block.Folder(folder)
-    for run in (block.read_json(there.instructions) or {})["runs"][:ENDED_EACH]:
+    for run in (read_json(there.instructions) or {})["runs"][:ENDED_EACH]:
         name = f"{run['job_id']}.{run['number']}"
         _write(there, name, "began.json", {"at": 10.0, "started": 11.0})
         _write(there, name, "record.json", _RECORD)

@@ -2,7 +2,7 @@
 
 block.json     the jobs, their runs in order, settings; written whole before the block is sent
 snapshots/     the code of the jobs
-fence          created with O_EXCL by the one start that runs the block, or by the front to keep every start out
+fence          created by the one start that runs the block, or by the front to keep every start out (fence.py)
 beat.json      what the node does now; its count grows while it lives
 runs/12.3/     what a run wrote: streams grow by appending, record.json (renamed into place) says that it has ended
 cancel/12.3    request of the front to cancel a run
@@ -12,7 +12,6 @@ ended.json     the node is done: nothing more comes
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -24,7 +23,8 @@ from typing import Any
 from queue_runner.atomic_file import replacing
 from queue_runner.config import KEYS, Config
 from queue_runner.paths import Below
-from queue_runner.run_dir import RunDir, read_regular
+from queue_runner.remote.read_json import read_json
+from queue_runner.run_dir import RunDir
 
 VERSION = 1
 STREAMS = ("events.jsonl", "stdout.log", "stderr.log")
@@ -88,41 +88,10 @@ def is_removed(folder: Folder) -> bool:
     return (folder.path.parent / _MARK).exists() and not folder.path.exists()
 
 
-def take_fence(folder: Folder, who: Mapping[str, Any]) -> bool:
-    """Create the fence; False when it was there: the block was started, or made void, before. Raises: OSError."""
-    try:
-        descriptor = os.open(folder.fence, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except FileExistsError:
-        return False
-    with os.fdopen(descriptor, "w") as stream:
-        json.dump(who, stream)
-        stream.flush()
-        os.fsync(descriptor)
-    return True
-
-
-def has_started(folder: Folder) -> bool:
-    """Return whether a start has taken the fence, as also a fence means that cannot be read."""
-    return folder.fence.exists() and not is_void(folder)
-
-
-def is_void(folder: Folder) -> bool:
-    """Return whether the front has taken the fence, so that the block can never start."""
-    return "void" in (read_json(folder.fence) or {})
-
-
 def write_json(path: Path, data: Any, *, durable: bool = True) -> None:
     """Write a file at once: temporary file, fsync, rename, fsync of the folder. Raises: OSError."""
     with replacing(path, durable=durable) as partial:
         partial.write_text(json.dumps(data))
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """Return the object in a file; None where there is none, or it cannot be read."""
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        found = json.loads(read_regular(path))
-        return found if isinstance(found, dict) else None
-    return None
 
 
 def append_new(source: Path, target: Path) -> int:

@@ -28,6 +28,8 @@ from typing import Any
 
 from queue_runner import __version__
 from queue_runner.host import locks
+from queue_runner.remote.fence import make_void
+from queue_runner.remote.read_json import read_json
 
 MARK = b"mpsq-answer-1\n"
 WHOLE = ".whole"
@@ -96,20 +98,9 @@ def is_alive(folder: Path) -> bool:
 
 
 def void(folder: Path) -> Answer:
-    """Take the fence in the place of a start; `void` says whether no start had."""
+    """Take the fence in the place of a start; `void` says whether no start has."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=folder)
-    with os.fdopen(descriptor, "w") as stream:
-        json.dump({"void": "by the front"}, stream)
-        stream.flush()
-        os.fsync(descriptor)
-    try:
-        os.link(name, folder / "fence")  # whole, or not at all
-    except FileExistsError:
-        return {"void": "void" in (_json(folder / "fence") or {})}
-    finally:
-        Path(name).unlink()
-    return {"void": True}
+    return {"void": make_void(folder / "fence")}
 
 
 def remove(folder: Path) -> Answer:
@@ -118,7 +109,7 @@ def remove(folder: Path) -> Answer:
         return {"error": "the block is running"}
     if not folder.is_dir() or folder.is_symlink():
         return {}
-    told = _json(folder / "block.json")
+    told = read_json(folder / "block.json")
     if told is not None and told.get("token") != folder.name:
         return {"error": f"{folder} is no folder of this block"}
     gone = folder.with_name(f".out-{folder.name}")
@@ -142,14 +133,14 @@ def sync(folder: Path) -> tuple[Answer, Callable[[], Iterator[bytes]]]:
     for request in filter(REQUEST.fullmatch, asked["requests"]):
         (folder / request).parent.mkdir(mode=0o700, exist_ok=True)
         (folder / request).touch()
-    fence, starts = _json(folder / "fence"), _size(folder / "starts")
+    fence, starts = read_json(folder / "fence"), _size(folder / "starts")
     alive, ended = is_alive(folder), (folder / "ended.json").exists()
     if not alive and not ended and fence is not None and "void" not in fence and starts < MOST_STARTS:
         start(folder)
         alive, starts = is_alive(folder), starts + 1
     state = {
         **{"folder": True, "fence": fence, "fenced": (folder / "fence").exists(), "alive": alive, "starts": starts},
-        **{"boot": _boot(), "ended": _json(folder / "ended.json"), "beat": _json(folder / "beat.json")},
+        **{"boot": _boot(), "ended": read_json(folder / "ended.json"), "beat": read_json(folder / "beat.json")},
     }  # before the runs: what had been written by then is complete
     files, more = _new(folder, asked["have"], set(asked["done"]), int(asked["limit"]))
     with contextlib.suppress(OSError), (folder / "node.log").open("rb") as log:
@@ -214,13 +205,6 @@ def hello(folder: Path) -> Answer:
         **{"python": platform.python_version(), "place": str(place), "free_bytes": shutil.disk_usage(place).free},
         **{"kind": network_kind(place), "writable": os.access(place, os.W_OK | os.X_OK)},
     }
-
-
-def _json(path: Path) -> dict[str, Any] | None:
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        found = json.loads(path.read_text())
-        return found if isinstance(found, dict) else None
-    return None
 
 
 def _size(path: Path) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 from queue_runner.atomic_file import replacing
 from queue_runner.model import Ending, Outcome
 from queue_runner.remote import block, outputs, records
+from queue_runner.remote.read_json import read_json
 from queue_runner.run_dir import RunDir
 
 _FILES = ("spec.json", "warden/started", "warden/prepared", "warden/stop", "warden/exit.json", "warden/warden.log")
@@ -19,7 +20,7 @@ _FILES = ("spec.json", "warden/started", "warden/prepared", "warden/stop", "ward
 def beginning(folder: block.Folder, name: str) -> dict[str, float | None] | None:
     """Return when the node claimed a run (`at`) and started it (`started`), Unix seconds, each None where that is not
     known; None where nothing has come of it."""
-    told = block.read_json(folder.run(name).path / "began.json")
+    told = read_json(folder.run(name).path / "began.json")
     if told is None:
         return None
     return {key: told[key] if records.is_time(told.get(key)) else None for key in ("at", "started")}

@@ -14,9 +14,10 @@ from typing import Any
 
 from queue_runner.atomic_file import replacing
 from queue_runner.remote.answers import Refused
-from queue_runner.remote.block import Folder, read_json, write_json
+from queue_runner.remote.block import Folder, write_json
 from queue_runner.remote.box import AT_ONCE, CHUNK
 from queue_runner.remote.outputs import UNFIT
+from queue_runner.remote.read_json import read_json
 
 LIMIT = 8 << 20
 """Bytes that are brought back at once."""

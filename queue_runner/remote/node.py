@@ -33,6 +33,8 @@ from queue_runner.host.home import ensure_home
 from queue_runner.model import DEFAULT_LANE, Selector, State, parse_selector
 from queue_runner.paths import Layout
 from queue_runner.remote import block, outputs
+from queue_runner.remote.fence import take_fence
+from queue_runner.remote.read_json import read_json
 from queue_runner.run_dir import RunDir, read_regular
 from queue_runner.spec import OF_NODE
 from queue_runner.store import blocks, jobs, lanes, migrate, read, resolve, results
@@ -260,7 +262,7 @@ def main(arguments: list[str]) -> int:
     temporary = Path(told.get("local") or tempfile.gettempdir())
     home = folder.home if box else temporary / f"mpsq-block-{folder.path.name}"
     about = {**about_here(), "pid": os.getpid(), "at": time.time(), "boot": boot_id()}
-    goes_on = block.take_fence(folder, about) or (_goes_on_here(folder) if box else _goes_on(folder, home))
+    goes_on = take_fence(folder.fence, about) or (_goes_on_here(folder) if box else _goes_on(folder, home))
     lives = locks.try_lock(home.with_suffix(".lock")) if goes_on else None
     if lives is None:
         print("this block was started before, or is void: nothing to do", file=sys.stderr)
@@ -289,14 +291,14 @@ def main(arguments: list[str]) -> int:
 
 def _goes_on(folder: block.Folder, home: Path) -> bool:
     """Return whether this is the allocation that began the block, here, and has not ended it."""
-    fence, here = block.read_json(folder.fence) or {}, about_here()
+    fence, here = read_json(folder.fence) or {}, about_here()
     same = here["job"] is not None and all(fence.get(name) == here[name] for name in here)
     return same and home.is_dir() and not folder.ended.exists()
 
 
 def _goes_on_here(folder: block.Folder) -> bool:
     """Return whether a supervisor on this box has begun the block and not ended it."""
-    fence = block.read_json(folder.fence)
+    fence = read_json(folder.fence)
     return fence is not None and "void" not in fence and not folder.ended.exists()
 
 

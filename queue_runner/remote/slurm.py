@@ -13,7 +13,8 @@ from typing import Any
 from queue_runner.checks import Check
 from queue_runner.remote import slurm_checks, slurm_commands
 from queue_runner.remote.answers import Seen, Unreachable
-from queue_runner.remote.block import Folder, has_started, is_void, take_fence
+from queue_runner.remote.block import Folder
+from queue_runner.remote.fence import has_started, make_void
 from queue_runner.remote.newest import Newest
 
 
@@ -62,12 +63,11 @@ class Slurm:
 
     def has_started(self, token: str) -> bool:
         """Return whether the block was started."""
-        return has_started(self.folder(token))
+        return has_started(self.folder(token).fence)
 
     def void(self, token: str) -> bool:
         """Make a block void; False when it was started before. Raises: OSError."""
-        folder = self.folder(token)
-        return take_fence(folder, {"void": "by the front"}) or is_void(folder)
+        return make_void(self.folder(token).fence)
 
     def request(self, token: str, name: str) -> None:
         """Leave a request for the node. Raises: OSError."""

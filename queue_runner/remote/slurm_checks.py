@@ -21,6 +21,8 @@ from queue_runner.host.filesystem import network_kind
 from queue_runner.paths import checkout
 from queue_runner.remote import block, slurm_commands
 from queue_runner.remote.answers import Refused, Unreachable
+from queue_runner.remote.fence import take_fence
+from queue_runner.remote.read_json import read_json
 from queue_runner.run_dir import read_end
 from queue_runner.text import last_line
 
@@ -141,8 +143,9 @@ def _folder(name: str, profile: Profile) -> Check:
         with tempfile.TemporaryDirectory(prefix=".mpsq-doctor-", dir=place) as tried:
             folder = block.Folder(Path(tried))
             block.write_json(folder.ended, {})
-            if not block.take_fence(folder, {}) or block.take_fence(folder, {}):
-                return Check("folder", "fail", f"{place}: O_EXCL does not exclude there: a block could run twice", fix)
+            if not take_fence(folder.fence, {}) or take_fence(folder.fence, {}):
+                said = f"{place}: a hard link does not exclude there: a block could run twice"
+                return Check("folder", "fail", said, fix)
         free = units.size(shutil.disk_usage(place).free)
     except OSError as error:
         return Check("folder", "fail", f"{place} cannot be used: {error.strerror or error}", fix)
@@ -216,13 +219,13 @@ def _answer_of(folder: Path, job: str) -> tuple[dict[str, Any] | None, str]:
     """Wait for the answer; else return what the cluster says of a job that still waits, "" of one that is over."""
     deadline, seen = time.monotonic() + PROBE_LIMIT_S, ""
     while time.monotonic() < deadline:
-        if (answer := block.read_json(folder / "answer.json")) is not None:
+        if (answer := read_json(folder / "answer.json")) is not None:
             return answer, ""
         with contextlib.suppress(Unreachable):
             seen = slurm_commands.call(["squeue", "--noheader", f"--jobs={job}", "--format=%T (%r)"]).strip()
             if not seen.startswith(("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")):
                 time.sleep(_POLL_S)  # its last words may be a moment late
-                return block.read_json(folder / "answer.json"), ""
+                return read_json(folder / "answer.json"), ""
         time.sleep(_POLL_S)
     return None, seen if seen.startswith("PENDING") else ""
 

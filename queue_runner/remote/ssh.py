@@ -20,10 +20,12 @@ from queue_runner.checks import Check
 from queue_runner.paths import Layout
 from queue_runner.remote import ssh_checks
 from queue_runner.remote.answers import NotSent, Refused, Seen, Unreachable
-from queue_runner.remote.block import Folder, has_started, read_json, write_json
+from queue_runner.remote.block import Folder, write_json
 from queue_runner.remote.box import MOST_STARTS, WHOLE
+from queue_runner.remote.fence import has_started
 from queue_runner.remote.link import ANSWER_S, MOVE_S, Link, control_path
 from queue_runner.remote.mirror import LIMIT, Mirror
+from queue_runner.remote.read_json import read_json
 
 BASE = "~/.mpsq/blocks"
 PYTHON = "python3"
@@ -151,7 +153,7 @@ class Ssh:
 
     def has_started(self, token: str) -> bool:
         """Return whether the block is known to have been started."""
-        return has_started(self.folder(token))
+        return has_started(self.folder(token).fence)
 
     def void(self, token: str) -> bool:
         """Make a block void; False when it was started before. Raises: Unreachable, OSError."""

@@ -9,7 +9,8 @@ from queue_runner.checks import Check
 from queue_runner.config import Config
 from queue_runner.paths import Layout
 from queue_runner.remote.answers import Seen
-from queue_runner.remote.block import Folder, read_json
+from queue_runner.remote.block import Folder
+from queue_runner.remote.read_json import read_json
 from queue_runner.remote.slurm import Slurm
 from queue_runner.remote.ssh import Ssh
 from queue_runner.submit.remote import check_folder, profile_of

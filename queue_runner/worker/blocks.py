@@ -26,6 +26,8 @@ from queue_runner.paths import Layout
 from queue_runner.remote import block, ingest, targets
 from queue_runner.remote.answers import NotSent, Refused, Seen, Unreachable
 from queue_runner.remote.block import Folder
+from queue_runner.remote.fence import take_fence
+from queue_runner.remote.read_json import read_json
 from queue_runner.remote.targets import Target
 from queue_runner.run_dir import read_end
 from queue_runner.store import blocks, lanes
@@ -194,7 +196,7 @@ class Blocks:
     def _take_back(self, lane: str, token: str, target: Target, why: str, *, keep: bool = False) -> None:
         """Remove a block that was refused; its runs are sent again later. `keep`: the target may have it, though it has
         not answered, and so is asked first."""
-        if not block.take_fence(target.folder(token), {"void": why}):
+        if not take_fence(target.folder(token).fence, {"void": why}):
             return
         with writing(self._engine) as connection:
             blocks.take_back(connection, token)
@@ -211,7 +213,7 @@ class Blocks:
         watch = self._watches.setdefault(token, _Watch())
         folder = target.folder(token)
         target.fetch(token)
-        ended = block.read_json(folder.ended)  # before its runs: what was written by then is complete
+        ended = read_json(folder.ended)  # before its runs: what was written by then is complete
         removed = block.is_removed(folder)
         refused = None
         try:  # first: nothing that comes back keeps a cancel from being passed on
@@ -267,7 +269,7 @@ class Blocks:
 
     def _is_over(self, watch: _Watch, folder: Folder, target: Target) -> bool:
         """Return whether nothing has come for the grace that a shared folder needs, since the block seemed over."""
-        beat = block.read_json(folder.beat), ingest.began(folder)
+        beat = read_json(folder.beat), ingest.began(folder)
         if watch.over_since is None or beat != watch.beat:
             watch.over_since, watch.beat = time.monotonic(), beat
         return time.monotonic() - watch.over_since >= target.grace_s

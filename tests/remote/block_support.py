@@ -14,6 +14,7 @@ from queue_runner.checks import Check
 from queue_runner.paths import Layout
 from queue_runner.remote import block, targets
 from queue_runner.remote.answers import Seen
+from queue_runner.remote.fence import take_fence
 from queue_runner.remote.slurm import Slurm
 from queue_runner.store import read
 from queue_runner.store.engine import open_engine
@@ -80,7 +81,7 @@ class Front:
 
     def begin(self, run: str = "1.1", **told: Any) -> Path:
         """Let a run begin on the node; return its folder there."""
-        block.take_fence(self.folder(), {"pid": 1})
+        take_fence(self.folder().fence, {"pid": 1})
         path = self.folder().run(run).path
         (path / "warden").mkdir(parents=True)
         block.write_json(path / "began.json", {"at": 10.0, "started": 11.0, **told})

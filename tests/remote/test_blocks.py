@@ -12,6 +12,7 @@ from queue_runner.model import parse_selector
 from queue_runner.paths import Layout
 from queue_runner.remote import block, targets
 from queue_runner.remote.answers import NotSent, Seen, Unreachable
+from queue_runner.remote.fence import take_fence
 from queue_runner.store import blocks
 from tests.remote.block_support import RECORD, Front
 
@@ -26,7 +27,7 @@ def front(layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fr
 def test_a_block_that_was_made_void_has_not_started(front: Front) -> None:
     """The worker has died between the fence and its transaction."""
     front.blocks.step()
-    assert block.take_fence(front.folder(), {"void": "by the front"})
+    assert take_fence(front.folder().fence, {"void": "by the front"})
     assert not front.target.has_started(front.target.sent[0]) and front.target.void(front.target.sent[0])
     another = front.worker()
     for _ in range(3):

@@ -11,6 +11,7 @@ import pytest
 from queue_runner import config
 from queue_runner.paths import Layout
 from queue_runner.remote import block
+from queue_runner.remote.fence import take_fence
 from queue_runner.store import read
 from queue_runner.store.engine import open_engine
 from queue_runner.submit import plan
@@ -48,7 +49,7 @@ def ending(layout: Layout) -> read.Row:
 
 
 def run_begins(folder: block.Folder) -> None:
-    assert block.take_fence(folder, {})
+    assert take_fence(folder.fence, {})
     (folder.run("1.1").path / "warden").mkdir(parents=True)
     block.write_json(folder.run("1.1").path / "began.json", {"at": 10.0, "started": 11.0})
 
@@ -87,7 +88,7 @@ def test_without_a_record_it_is_lost_after_the_grace(
     found = ending(layout)
     assert found["outcome"] == "LOST"
     assert found["reason"].startswith("folder_removed" if removed else "forgotten")
-    assert removed or not block.take_fence(folder, {})  # it cannot be started again
+    assert removed or not take_fence(folder.fence, {})  # it cannot be started again
 
 
 def test_a_folder_that_is_not_mounted_is_waited_for(

@@ -1,0 +1,56 @@
+"""The fence of a block, `fence` in its folder: who creates it decides, once and for all, whether the block runs.
+
+It is written under another name and gets its own by a hard link, which fails where there is one: so it is there whole
+or not at all, however its writer dies, and any reader finds who took it. The front, a node and a box use it alike.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from queue_runner.atomic_file import flush
+from queue_runner.remote.read_json import read_json
+
+
+def take_fence(path: Path, who: Mapping[str, Any]) -> bool:
+    """Create the fence, durably; False when it was there: the block was started, or made void, before.
+
+    Raises: OSError, also where the file system has no hard links.
+    """
+    descriptor, name = tempfile.mkstemp(prefix=".fence-", dir=path.parent)
+    ours = Path(name)
+    try:
+        with os.fdopen(descriptor, "w") as stream:
+            json.dump(dict(who), stream)
+            stream.flush()
+            os.fsync(descriptor)
+        try:
+            os.link(ours, path)
+        except FileExistsError:
+            if not ours.samefile(path):  # NFS repeats a request whose answer was lost, and then finds its own link
+                return False
+        flush(path.parent)
+        return True
+    finally:
+        ours.unlink(missing_ok=True)
+
+
+def make_void(path: Path) -> bool:
+    """Take the fence in the place of a start, so that the block can never start; return whether it is void, now or
+    since before. Raises: OSError."""
+    return take_fence(path, {"void": "by the front"}) or is_void(path)
+
+
+def has_started(path: Path) -> bool:
+    """Return whether a start has taken the fence, as also a fence means that cannot be read."""
+    return path.exists() and not is_void(path)
+
+
+def is_void(path: Path) -> bool:
+    """Return whether the front has taken the fence."""
+    return "void" in (read_json(path) or {})
