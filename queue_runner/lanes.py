@@ -16,8 +16,6 @@ from queue_runner.spec import ALONE, JobSpec
 SERIAL, AUTO = "serial", "auto"
 REMOTE_GLOB = "*-g[0-9]*-??????"
 """How SQLite finds the lanes of other machines, NAME-gGROUP-HASH: no lane of this one has -g in its name."""
-SILENT = "does not answer since"
-"""Words by which the reason of another machine's lane says that it is silent."""
 _GPU = re.compile(r"(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _CPU = re.compile(r"cpu:\d{1,5}(-\d{1,5})?(\+\d{1,5}(-\d{1,5})?)*")
 _REMOTE = re.compile(r"-g\d+-[0-9a-f]{6}$")

@@ -25,6 +25,19 @@ class State(StrEnum):
     DONE = "DONE"
 
 
+class Obstacle(StrEnum):
+    """What keeps a lane from starting runs, where a program has to know it; a sentence says it to a person."""
+
+    SILENT = "silent"
+    """The machine to which a lane sends its runs does not answer."""
+    DISK = "disk"
+    """The disk is too full for a run."""
+    GATE = "gate"
+    """The next run waits for a quiet machine."""
+    RESERVED = "reserved"
+    """A run needs more than is free, which is kept for it."""
+
+
 class Outcome(StrEnum):
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"

@@ -12,9 +12,6 @@ from typing import Any
 from queue_runner import units
 from queue_runner.config import Config
 
-WAITS = "waits for a quiet machine"
-"""What the reason of a run says that the gate keeps from starting."""
-
 
 @dataclass(frozen=True)
 class Disturbance:

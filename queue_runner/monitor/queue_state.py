@@ -9,7 +9,7 @@ from typing import Any
 
 from queue_runner import config, lanes
 from queue_runner.host import locks
-from queue_runner.model import DEFAULT_LANE, Row
+from queue_runner.model import DEFAULT_LANE, Obstacle, Row
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.store import read
@@ -31,7 +31,7 @@ class LaneState:
 @dataclass(frozen=True)
 class QueueState:
     """State of the queue. `worker_pid` is None if no worker runs, or if its lock does not contain it. `lanes` is empty
-    where one run at a time has the machine."""
+    where one run at a time has the machine. `blocked_for` is the id of the run for which lanes are kept free."""
 
     worker: bool
     worker_pid: int | None
@@ -39,6 +39,8 @@ class QueueState:
     paused_at: float | None
     paused_reason: str | None = None
     lanes: Sequence[LaneState] = ()
+    blocked_kind: Obstacle | None = None
+    blocked_for: int | None = None
 
 
 def worker(layout: Layout) -> tuple[bool, int | None]:
@@ -54,9 +56,17 @@ def look(layout: Layout, connection: sqlite3.Connection) -> QueueState:
     """Return the state of the queue according to its locks and its database."""
     alive, pid = worker(layout)
     lane = read.lane(connection, DEFAULT_LANE)
-    blocked = lane["blocked_reason"] if alive else None
+    known = (lane["blocked_reason"], lane["blocked_kind"], lane["blocked_for"]) if alive else (None, None, None)
+    reason, kind, run_id = known
     return QueueState(
-        alive, pid, blocked, lane["paused_at"], lane["paused_reason"], lanes_of(layout, connection, alive)
+        alive,
+        pid,
+        reason,
+        lane["paused_at"],
+        lane["paused_reason"],
+        lanes_of(layout, connection, alive),
+        Obstacle(kind) if kind else None,
+        run_id,
     )
 
 

@@ -84,7 +84,7 @@ def _blocks(found: Status, columns: int) -> list[tuple[str, str]]:
 
 def _block(one: Block, worker: bool) -> str:
     at = f", run {one.running} is running" if one.running else ""
-    said = one_line(one.said) if worker else "no worker follows it"
+    said = one_line(one.words) if worker else "no worker follows it"
     return f"{one.lane}: {units.count(one.done)} of {units.counted(one.runs, 'run')} done{at}; {said}"
 
 

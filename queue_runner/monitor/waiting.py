@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from queue_runner import units
-from queue_runner.analysis.quiet import WAITS
 from queue_runner.lanes import is_remote, parts, short
-from queue_runner.model import DEFAULT_LANE, Condition, Row, State
+from queue_runner.model import DEFAULT_LANE, Condition, Obstacle, Row, State
 from queue_runner.monitor import blocks
 from queue_runner.monitor.queue_state import START_A_WORKER, QueueState
 from queue_runner.store.behind import UNDECIDED, behind
@@ -109,9 +108,9 @@ def _of_lane(row: Row, queue: QueueState, bound: str) -> Reason | None:
     """Return the reason that a run has by the lane that its submission is bound to, or by needing several."""
     if not queue.worker or queue.paused_at:
         return None
-    if queue.blocked_reason and queue.blocked_reason.startswith(f"run {row['run']} needs "):
-        said = queue.blocked_reason.partition(" needs ")[2]
-        return Reason("turn", "the lanes to be free", f"it needs {said}", "mpsq status shows the lanes")
+    if queue.blocked_reason and queue.blocked_kind is Obstacle.RESERVED and queue.blocked_for == row["run_id"]:
+        said = queue.blocked_reason.removeprefix(f"run {row['run']} ")
+        return Reason("turn", "the lanes to be free", f"it {said}", "mpsq status shows the lanes")
     for lane in queue.lanes:
         if lane.name not in parts(bound):
             continue
@@ -148,7 +147,7 @@ def _of_the_queue(row: Row, queue: QueueState, ahead: Sequence[str]) -> Reason:
         return Reason("worker", "a worker", "no worker runs this queue", START_A_WORKER)
     if queue.blocked_reason:
         step = "mpsq status shows when it is free again"
-        if WAITS in queue.blocked_reason:
+        if queue.blocked_kind is Obstacle.GATE:
             step += "; what is submitted with --no-gate starts on a busy machine, too"
         return Reason("blocked", "the lane", f"the lane is blocked: {queue.blocked_reason}", step)
     if not ahead:

@@ -18,6 +18,15 @@ class NotSent(Refused):
 
 
 @dataclass(frozen=True)
+class Down:
+    """A target that does not answer: why, since when, and when it is asked again, in Unix seconds."""
+
+    why: str
+    since: float
+    next_try_at: float
+
+
+@dataclass(frozen=True)
 class Seen:
     """What the target says of a block: waiting, running or gone; in its words, on which node, under which id."""
 

@@ -26,7 +26,9 @@ CALL_S = 60.0
 ANSWER_S = CALL_S + START_S
 """Time limit of the answer to sync, for which the box may start a supervisor again."""
 MOVE_S = 3600.0
-"""Time limit of one that moves files; ssh itself ends a connection that is silent for half a minute."""
+"""Time limit of one that moves files; ssh itself ends a connection that is silent for a quarter of a minute."""
+CONNECT_S = 5
+"""Time limit of a connection: the address, the greeting and the keys. Whoever asks for it waits so long."""
 KEPT_S = 60
 """How long the connection stays open after a call."""
 _PATH_MOST = 104
@@ -36,8 +38,9 @@ _TEMPORARY = 18
 _NOISE_MOST = 1 << 16
 _ANSWER_MOST = 16 << 20
 _OPTIONS = (
-    *("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=10", "ServerAliveCountMax=3", "LogLevel=ERROR"),
+    *("BatchMode=yes", f"ConnectTimeout={CONNECT_S}", "ServerAliveInterval=5", "ServerAliveCountMax=3"),
     *("ClearAllForwardings=yes", "ForwardAgent=no", "RequestTTY=no", "RemoteCommand=none", "PermitLocalCommand=no"),
+    "LogLevel=ERROR",
 )
 _LOGIN = (
     ("REMOTE HOST IDENTIFICATION HAS CHANGED", "its host key has changed: find out why before you remove the old one"),

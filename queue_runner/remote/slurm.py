@@ -12,7 +12,7 @@ from typing import Any
 
 from queue_runner.checks import Check
 from queue_runner.remote import slurm_checks, slurm_commands
-from queue_runner.remote.answers import Seen, Unreachable
+from queue_runner.remote.answers import Down, Seen, Unreachable
 from queue_runner.remote.block import Folder
 from queue_runner.remote.fence import has_started, make_void
 from queue_runner.remote.newest import Newest
@@ -22,6 +22,7 @@ class Slurm:
     """The cluster that sbatch of this machine submits to."""
 
     kind = "slurm"
+    down: Down | None = None  # its commands are asked in a thread
 
     def __init__(self, profile: Mapping[str, str], poll_s: float, grace_s: float) -> None:
         self._profile = profile

@@ -6,12 +6,13 @@ is read (queue_runner.remote.mirror). The link decides nothing: what it cannot t
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 import shutil
 import tarfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -19,11 +20,11 @@ from queue_runner import failpoints
 from queue_runner.checks import Check
 from queue_runner.paths import Layout
 from queue_runner.remote import ssh_checks
-from queue_runner.remote.answers import NotSent, Refused, Seen, Unreachable
+from queue_runner.remote.answers import Down, NotSent, Refused, Seen, Unreachable
 from queue_runner.remote.block import Folder, write_json
 from queue_runner.remote.box import MOST_STARTS, WHOLE
 from queue_runner.remote.fence import has_started
-from queue_runner.remote.link import ANSWER_S, MOVE_S, Link, control_path
+from queue_runner.remote.link import ANSWER_S, MOVE_S, Answered, Link, control_path
 from queue_runner.remote.mirror import LIMIT, Mirror
 from queue_runner.remote.read_json import read_json
 
@@ -59,9 +60,32 @@ class Ssh:
             profile["host"], profile.get("python") or PYTHON, profile.get("folder") or BASE, options, control
         )
         self._known: dict[str, _Known] = {}
-        self._failure = ""
+        self.down: Down | None = None
         self._failures = 0
         self._not_before = 0.0
+
+    @contextlib.contextmanager
+    def _call(
+        self, verb: str, token: str, feed: Callable[[IO[bytes]], None] | None = None, *limits: float
+    ) -> Iterator[Answered]:
+        """Do as Link.call; a box that has not answered is left alone for a while, which doubles, since whoever asks it
+        waits for it and so do the other targets. Raises: Unreachable, Refused."""
+        if self.down is not None and time.monotonic() < self._not_before:
+            raise Unreachable(self.down.why)
+        try:
+            with self.link.call(verb, token, feed, *limits) as answered:
+                yield answered
+        except Unreachable as error:
+            self._fails(error)
+            raise
+        self.down, self._failures = None, 0
+
+    def _fails(self, error: Exception) -> None:
+        self._failures += 1
+        pause_s = min(MOST_WAIT_S, self._every_s * 2 ** min(self._failures - 1, 10))
+        self._not_before = time.monotonic() + pause_s
+        since = self.down.since if self.down is not None else time.time()
+        self.down = Down(str(error), since, time.time() + pause_s)
 
     def folder(self, token: str) -> Folder:
         """Return what is here of the block's folder."""
@@ -80,14 +104,14 @@ class Ssh:
                 archive.addfile(tarfile.TarInfo(WHOLE))
 
         try:
-            with self.link.call("receive", token, feed, MOVE_S):
+            with self._call("receive", token, feed, MOVE_S):
                 pass
         except Unreachable as error:
             raise NotSent(str(error)) from error
         failpoints.reach("box.received")
         self._known[token] = _Known()
         try:
-            with self.link.call("start", token):
+            with self._call("start", token):
                 pass
         except Refused as error:
             raise Unreachable(str(error)) from error  # it may have started
@@ -125,8 +149,8 @@ class Ssh:
     def _sync(self, token: str) -> _Known:
         known = self._known.setdefault(token, _Known())
         now = time.monotonic()
-        if now < max(known.due, self._not_before):
-            known.failure = known.failure or self._failure
+        if now < known.due or (self.down is not None and now < self._not_before):
+            known.failure = known.failure or (self.down.why if self.down is not None else "")
             return known
         folder = self.folder(token)
         told = read_json(folder.instructions) or {}
@@ -134,13 +158,13 @@ class Ssh:
         have, done = mirror.have()
         asked = {"have": have, "done": done, "requests": self._requests(folder), "limit": LIMIT}
         try:
-            with self.link.call("sync", token, lambda stream: _write(stream, asked), ANSWER_S, MOVE_S) as answered:
+            with self._call("sync", token, lambda stream: _write(stream, asked), ANSWER_S, MOVE_S) as answered:
                 mirror.take(answered.told, answered.read)
-            known.state, known.failure, self._failure, self._failures = answered.told, "", "", 0
+            known.state, known.failure = answered.told, ""
         except (Unreachable, Refused) as error:
-            known.failure = self._failure = str(error)
-            self._failures += 1
-            self._not_before = time.monotonic() + min(MOST_WAIT_S, self._every_s * 2 ** min(self._failures - 1, 10))
+            known.failure = str(error)
+            if isinstance(error, Refused):
+                self._fails(error)
             return known
         soon = known.state.get("ended") is not None or not known.state.get("alive")
         pause_s = 0.0 if known.state.get("more") else min(self._every_s, SOON_S) if soon else self._every_s
@@ -158,7 +182,7 @@ class Ssh:
     def void(self, token: str) -> bool:
         """Make a block void; False when it was started before. Raises: Unreachable, OSError."""
         try:
-            with self.link.call("void", token) as answered:
+            with self._call("void", token) as answered:
                 if answered.told.get("void") is not True:
                     return False
         except Refused as error:
@@ -184,7 +208,7 @@ class Ssh:
     def remove(self, token: str) -> None:
         """Remove the folder of a block on the box, then here. Raises: Unreachable, OSError."""
         try:
-            with self.link.call("remove", token):
+            with self._call("remove", token):
                 pass
         except Refused as error:
             raise Unreachable(str(error)) from error

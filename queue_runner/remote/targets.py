@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from queue_runner.checks import Check
 from queue_runner.config import Config
 from queue_runner.paths import Layout
-from queue_runner.remote.answers import Seen
+from queue_runner.remote.answers import Down, Seen
 from queue_runner.remote.block import Folder
 from queue_runner.remote.read_json import read_json
 from queue_runner.remote.slurm import Slurm
@@ -32,6 +32,10 @@ class Target(Protocol):
     grace_s: float
     told: dict[str, Any]
     """What its nodes have to know beside the block itself."""
+
+    down: Down | None
+    """That it does not answer: until the time of the next try every call is Unreachable at once. None where it does,
+    and where nothing waits for its answers."""
 
     def folder(self, token: str) -> Folder:
         """Return the block's folder as the front reads and writes it."""

@@ -4,18 +4,37 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, RowMapping, delete, insert, select, update
 
 from queue_runner.lanes import REMOTE_GLOB
-from queue_runner.model import DEFAULT_LANE
+from queue_runner.model import DEFAULT_LANE, Obstacle
 from queue_runner.store.schema import lanes
 
 
-def block(connection: Connection, lane: str, reason: str | None) -> None:
+@dataclass(frozen=True)
+class Blocked:
+    """Why nothing starts on a lane: in words, and where a program has to know it, by its kind. `run_id` is the run for
+    which it is kept free, `next_try_at` (Unix seconds) when a target that does not answer is asked again."""
+
+    reason: str
+    kind: Obstacle | None = None
+    run_id: int | None = None
+    next_try_at: float | None = None
+
+
+def block(connection: Connection, lane: str, found: Blocked | None) -> None:
     """Set the reason why nothing may start on the lane, or (None) clear it."""
-    _set(connection, lane, blocked_reason=reason, blocked_at=time.time() if reason else None)
+    columns = {
+        "blocked_reason": found and found.reason,
+        "blocked_at": time.time() if found else None,
+        "blocked_kind": found and found.kind,
+        "blocked_for": found and found.run_id,
+        "next_try_at": found and found.next_try_at,
+    }
+    _set(connection, lane, **columns)
 
 
 def pause(connection: Connection, lane: str, reason: str | None) -> bool:

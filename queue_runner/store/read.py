@@ -30,7 +30,11 @@ _FULL_BELOW_BYTES = 1 << 20
 _RUN = re.compile(r"\d+\.\d+(-\d+)?")
 _BACKUP = re.compile(r"(mpsq|replaced)-.*\.db")
 
-HEAD = "0007"
+_OF_LANE = (
+    *("blocked_reason", "blocked_at", "paused_at", "paused_reason"),
+    *("blocked_kind", "blocked_for", "next_try_at"),
+)
+HEAD = "0008"
 """The schema revision that this code reads and writes: the newest migration. Here so that readers start fast."""
 
 
@@ -321,4 +325,4 @@ def lanes_here(connection: sqlite3.Connection) -> list[Row]:
 def lane(connection: sqlite3.Connection, name: str) -> Row:
     """Return the lane's row; a lane that was never blocked nor paused has none, and reads as free."""
     row = connection.execute("SELECT * FROM lanes WHERE name = ?", [name]).fetchone()
-    return row or {"name": name, "blocked_reason": None, "blocked_at": None, "paused_at": None, "paused_reason": None}
+    return row or {"name": name, **dict.fromkeys(_OF_LANE)}

@@ -20,12 +20,12 @@ from sqlalchemy import (
     text,
 )
 
-from queue_runner.model import DEFAULT_LANE, Outcome, State
+from queue_runner.model import DEFAULT_LANE, Obstacle, Outcome, State
 
 metadata = MetaData()
 
 
-def _one_of(column: str, values: type[State] | type[Outcome]) -> str:
+def _one_of(column: str, values: type[State] | type[Outcome] | type[Obstacle]) -> str:
     return f"{column} IN ({', '.join(repr(v.value) for v in values)})"
 
 
@@ -181,10 +181,13 @@ lanes = Table(
     "lanes",
     metadata,
     Column("name", Text, primary_key=True),
-    Column("blocked_reason", Text),  # a process that cannot be killed: nothing starts beside it
+    Column("blocked_reason", Text),  # why nothing starts, in words for a person; blocked_kind has what a program reads
     Column("blocked_at", Float),
     Column("paused_at", Float),
     Column("paused_reason", Text),  # who paused it, and whether it drains
+    Column("blocked_kind", Text, CheckConstraint(_one_of("blocked_kind", Obstacle), name="blocked_kind")),
+    Column("blocked_for", Integer),  # the run for which lanes are kept free
+    Column("next_try_at", Float),  # when a target that does not answer is asked again
 )
 
 dependencies = Table(

@@ -20,8 +20,7 @@ from sqlalchemy import Engine
 from queue_runner import failpoints
 from queue_runner.config import Config
 from queue_runner.errors import MpsqError
-from queue_runner.lanes import SILENT
-from queue_runner.model import State
+from queue_runner.model import Obstacle, State
 from queue_runner.paths import Layout
 from queue_runner.remote import block, ingest, targets
 from queue_runner.remote.answers import NotSent, Refused, Seen, Unreachable
@@ -32,6 +31,7 @@ from queue_runner.remote.targets import Target
 from queue_runner.run_dir import read_end
 from queue_runner.store import blocks, lanes
 from queue_runner.store.engine import looking, writing
+from queue_runner.store.lanes import Blocked
 from queue_runner.text import last_line, one_line
 from queue_runner.times import clock
 from queue_runner.worker.block_records import Records
@@ -83,7 +83,7 @@ class Blocks:
         self._not_before: dict[str, float] = {}
         self._in_doubt: dict[str, str] = {}
         self._down_since: dict[str, float] = {}
-        self._blocked: dict[str, str | None] = {}
+        self._blocked: dict[str, Blocked | None] = {}
         self._targets: dict[str, Target] = {}
         self._closing: dict[str, Target] = self._left_over()
         self._silent: set[str] = set()
@@ -115,11 +115,13 @@ class Blocks:
             try:
                 self._step(lane)
             except OSError as error:
-                self._say(lane, f"the block's folder cannot be used: {error.strerror or error}: {error.filename}")
+                self._say(
+                    lane, Blocked(f"the block's folder cannot be used: {error.strerror or error}: {error.filename}")
+                )
             except MpsqError as error:
-                self._say(lane, error.message)
+                self._say(lane, Blocked(error.message))
             except Exception as error:  # of one lane: the others go on
-                self._say(lane, f"its block cannot be followed: {error!r}; mpsq tries again: please report it")
+                self._say(lane, Blocked(f"its block cannot be followed: {error!r}; mpsq tries again: please report it"))
                 self._complain(f"{lane}: {error!r}", traceback.format_exc())
         self._clear_away()
 
@@ -154,6 +156,9 @@ class Blocks:
         target, options = self._target(ids[0])
         if time.monotonic() < self._not_before.get(options["to"], 0.0):
             return
+        if (down := target.down) is not None and now < down.next_try_at:
+            self._say_silent(lane, target, down.since, down.why)
+            return
         if self._in_doubt.get(options["to"]) in self._closing:
             return  # what may be there of the last try is removed first, as soon as the target answers
         token = secrets.token_hex(16)
@@ -178,34 +183,34 @@ class Blocks:
         try:
             job = target.send(token, options)
         except NotSent as error:
-            since = clock(self._down_since.setdefault(lane, now), now)
-            self._take_back(lane, token, target, f"{target.kind} {SILENT} {since}: {error}", keep=True)
+            since = self._down_since.setdefault(lane, now)
+            if self._take_back(lane, token, target, str(error)):
+                self._say_silent(lane, target, since, error, TRY_AGAIN_S)
+                self._closing[token] = target  # it may have come, and so the target is asked first
             self._in_doubt[options["to"]] = token
             return
         except Refused as error:
-            self._take_back(lane, token, target, f"{target.kind} refuses the block: {error}")
+            if self._take_back(lane, token, target, str(error)):
+                refusal = f"{target.kind} refuses the block: {error}; it is tried again every {TRY_AGAIN_S:.0f} s"
+                self._say(lane, Blocked(refusal))
+                shutil.rmtree(target.folder(token).path, ignore_errors=True)
             return
         except Unreachable as error:
             self._not_before[options["to"]] = time.monotonic() + TRY_AGAIN_S  # else each lane would wait for it in turn
-            self._say(lane, f"{target.kind} {SILENT} {clock(now, now)}: {error}")
+            self._say_silent(lane, target, now, error, TRY_AGAIN_S)
             return
         failpoints.reach("blocks.sent")
         self._down_since.pop(lane, None)
-        self._say(lane, f"sent as {target.kind} job {job}")
+        self._say(lane, Blocked(f"sent as {target.kind} job {job}"))
 
-    def _take_back(self, lane: str, token: str, target: Target, why: str, *, keep: bool = False) -> None:
-        """Remove a block that was refused; its runs are sent again later. `keep`: the target may have it, though it has
-        not answered, and so is asked first."""
+    def _take_back(self, lane: str, token: str, target: Target, why: str) -> bool:
+        """Let the runs of a block that was not started be sent again later; False where it was started after all."""
         if not take_fence(target.folder(token).fence, {"void": why}):
-            return
+            return False
         with writing(self._engine) as connection:
             blocks.take_back(connection, token)
         self._not_before[lane] = time.monotonic() + TRY_AGAIN_S
-        self._say(lane, f"{why}; it is tried again every {TRY_AGAIN_S:.0f} s")
-        if keep:
-            self._closing[token] = target
-        else:
-            shutil.rmtree(target.folder(token).path, ignore_errors=True)
+        return True
 
     # -- following --------------------------------------------------------------------------------------------------
 
@@ -231,7 +236,7 @@ class Blocks:
             raise refused
         if ended is not None:
             why = one_line(str(ended.get("why") or ""))[:_WHY_MOST]
-            self._say(lane, f"the node has ended the block{': ' if why else ''}{why}")
+            self._say(lane, Blocked(f"the node has ended the block{': ' if why else ''}{why}"))
             if self._is_over(watch, folder, target):
                 self._after(lane, token, target, rows, why, clean=True)
             return
@@ -240,7 +245,8 @@ class Blocks:
             return
         if seen.state != "gone":
             watch.over_since = None
-            self._say(lane, f"{target.kind} job {seen.job} is {seen.said}" + (f" on {seen.node}" if seen.node else ""))
+            on = f" on {seen.node}" if seen.node else ""
+            self._say(lane, Blocked(f"{target.kind} job {seen.job} is {seen.said}{on}"))
         elif removed:
             if self._is_over(watch, folder, target):
                 self._after(lane, token, target, rows, _REMOVED, clean=False)
@@ -259,10 +265,9 @@ class Blocks:
             watch.silent_since = None
         except Unreachable as error:
             watch.silent_since = watch.silent_since or time.time()
-            since = clock(watch.silent_since, time.time())
             pending = any(row["cancel_requested_at"] is not None for row in rows)
             then = "; it is asked to cancel as soon as it answers" if pending else ""
-            self._say(lane, f"{target.kind} {SILENT} {since}: {error}; the block may be running{then}")
+            self._say_silent(lane, target, watch.silent_since, f"{error}; the block may be running{then}")
             watch.seen, watch.over_since = None, None
         watch.asked = time.monotonic()
         return watch.seen
@@ -279,7 +284,7 @@ class Blocks:
             if not target.void(token):
                 return  # it has started after all
         except Unreachable as error:
-            self._say(lane, f"{target.kind} {SILENT} {clock(time.time(), time.time())}: {error}")
+            self._say_silent(lane, target, time.time(), error)
             return
         self._log(f"{lane}: its block never started: {seen.said}")
         forgotten = seen.said == "forgotten"
@@ -356,15 +361,25 @@ class Blocks:
             except (Unreachable, OSError):
                 self._silent.add(token)  # a worker that runs until idle does not wait for it
 
-    def _say(self, lane: str, what: str | None) -> None:
+    def _say_silent(self, lane: str, target: Target, since: float, why: object, again_s: float | None = None) -> None:
+        """Store that the target does not answer since a time (Unix seconds), and when it is asked again: after
+        `again_s` seconds at the earliest."""
+        now, down = time.time(), target.down
+        earliest = now + (target.poll_s if again_s is None else again_s)
+        at = earliest if down is None else down.next_try_at if again_s is None else max(down.next_try_at, earliest)
+        told = f"{target.kind} does not answer since {clock(since, now)}: {why}"
+        self._say(lane, Blocked(told, Obstacle.SILENT, next_try_at=round(at)))
+
+    def _say(self, lane: str, what: Blocked | None) -> None:
         """Store for `why` and `status` what the lane waits for; written only when it changes."""
-        if self._blocked.get(lane, "") == what:
+        before = self._blocked.get(lane)
+        if lane in self._blocked and before == what:
             return
         with writing(self._engine) as connection:
             lanes.block(connection, lane, what)
         self._blocked[lane] = what
-        if what:
-            self._log(f"{lane}: {what}")
+        if what and (before is None or before.reason != what.reason):
+            self._log(f"{lane}: {what.reason}")
 
 
 def _ask_to_stop(target: Target, token: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Engine
 
 from queue_runner import times, units
-from queue_runner.analysis.quiet import WAITS, Disturbance, disturbances
+from queue_runner.analysis.quiet import Disturbance, disturbances
 from queue_runner.config import Config
 from queue_runner.host.lane_locks import Hold
 from queue_runner.host.load import Load
@@ -64,6 +64,11 @@ class Gate:
     def keeps_lane(self) -> bool:
         """Whether the lane is in use while the run waits."""
         return self._canary.at_work
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the run waits for a quiet machine."""
+        return self._since is not None
 
     def keeps(self, run: Following, lane: Hold) -> str | None:
         """Return why the run must wait, "" while that is not known yet; None: it may start."""
@@ -171,7 +176,7 @@ class Gate:
         now, kinds = time.monotonic(), frozenset(one.kind for one in found)
         if kinds != self._told[1] or now - self._told[2] > TELL_S:
             at = times.clock(time.time() + self._limit_s(run) - self._waited_s(), time.time())
-            told = f"run {run.id} {WAITS}, until {at} at most: {_words(found)}"
+            told = f"run {run.id} waits for a quiet machine, until {at} at most: {_words(found)}"
             self._told = told, kinds, now
         return self._told[0]
 

@@ -18,13 +18,14 @@ from queue_runner.config import Config
 from queue_runner.errors import MpsqError
 from queue_runner.host import lane_list
 from queue_runner.lanes import Lane
-from queue_runner.model import DEFAULT_LANE, Verb
+from queue_runner.model import DEFAULT_LANE, Obstacle, Verb
 from queue_runner.paths import Layout
 from queue_runner.store import hook_calls, jobs, lane_claims, neighbours, ready, replacements
 from queue_runner.store import lanes as lane_rows
 from queue_runner.store import schedules as store_schedules
 from queue_runner.store.engine import looking, writing
 from queue_runner.store.jobs import Claimed, Following
+from queue_runner.store.lanes import Blocked
 from queue_runner.submit import grid, schedules
 from queue_runner.worker import hooks, turns
 from queue_runner.worker.backups import Backups
@@ -273,19 +274,20 @@ class Lanes:
         kinds = {lane.kind for lane in self._lanes.values()}
         return any(lanes.needs(spec) in kinds for spec in lane_claims.began_alone(connection, group))
 
-    def _told(self, found: Turns, busy: Collection[str]) -> dict[str, str]:
+    def _told(self, found: Turns, busy: Collection[str]) -> dict[str, Blocked]:
         """Return what lanes that start nothing wait for."""
-        others_have = dict.fromkeys(self._elsewhere, "another queue of this machine is running on it")
+        others_have = dict.fromkeys(self._elsewhere, Blocked("another queue of this machine is running on it"))
         if found.reserved_for is None:
             return others_have
         with looking(self._engine) as connection:
             name = jobs.name_of(connection, found.reserved_for)
         others = ", ".join(map(lanes.short, sorted(busy))) or "other lanes"
-        told = dict.fromkeys(self._lanes, f"kept free for run {name}")
+        kept = partial(Blocked, kind=Obstacle.RESERVED, run_id=found.reserved_for)
+        told = dict.fromkeys(self._lanes, kept(f"kept free for run {name}"))
         return {
             **told,
             **others_have,
-            DEFAULT_LANE: f"run {name} needs more than is free: it starts when the runs on {others} have ended",
+            DEFAULT_LANE: kept(f"run {name} needs more than is free: it starts when the runs on {others} have ended"),
         }
 
 

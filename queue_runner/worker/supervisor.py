@@ -27,7 +27,7 @@ from queue_runner.host.boot import boot_id
 from queue_runner.host.keep_awake import keep_awake
 from queue_runner.host.lane_locks import Hold, LaneLocks
 from queue_runner.host.load import Load, gpu_tool
-from queue_runner.model import DEFAULT_LANE, Ending, Outcome
+from queue_runner.model import DEFAULT_LANE, Ending, Obstacle, Outcome
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir, read_end
 from queue_runner.source import archive, verify, working_copy
@@ -36,6 +36,7 @@ from queue_runner.store import jobs, lane_claims, results, retries
 from queue_runner.store import lanes as lane_rows
 from queue_runner.store.engine import looking, writing
 from queue_runner.store.jobs import Claimed, Following
+from queue_runner.store.lanes import Blocked
 from queue_runner.text import last_line
 from queue_runner.worker import hooks, launch, preflight
 from queue_runner.worker.canary import Canary
@@ -80,7 +81,7 @@ class Supervisor:
         self._warden: subprocess.Popen[bytes] | None = None
         self._observer: Observer | None = None
         self._kept_awake: int | None = None  # the run for which that was done
-        self._blocked: str | None = "not known yet"  # an earlier worker may have left it blocked
+        self._blocked: Blocked | None = Blocked("not known yet")  # an earlier worker may have left it blocked
         self._not_before = 0.0
         self._fruitless = 0
 
@@ -132,7 +133,7 @@ class Supervisor:
         self.close()
         self._gate.close()
 
-    def rest(self, why: str | None = None) -> None:
+    def rest(self, why: Blocked | None = None) -> None:
         """Start nothing, since there is nothing to start, or, if `why` says so, as something else goes first."""
         self._gate.leave()
         self._block(why)
@@ -256,9 +257,8 @@ class Supervisor:
         survivors = end_orphans(run, folder, self.lane, grace)
         if survivors:
             names = ", ".join(str(process.pid) for process in survivors)
-            self._block(
-                f"process {names} of run {run.id} survived SIGKILL: try kill -9 {names}, or restart the machine"
-            )
+            told = f"process {names} of run {run.id} survived SIGKILL: try kill -9 {names}, or restart the machine"
+            self._block(Blocked(told))
             return False
         return True
 
@@ -291,16 +291,19 @@ class Supervisor:
                 self._gate.look_later()  # they end, and none begins: the wait for a quiet machine goes on
             else:
                 self._gate.leave("another queue of this machine is running")
-            self._block("another queue of this machine is running; this one continues when the lane is free")
+            self._block(Blocked("another queue of this machine is running; this one continues when the lane is free"))
             return False
         assert self._held is not None
         failpoints.reach("worker.lane")
         if not at_once and not self._locks.may_start():
-            self.rest("a run of another queue needs the machine alone, and goes first")
+            self.rest(Blocked("a run of another queue needs the machine alone, and goes first"))
             return False
         following = choose()
         if following is None or (why_not := self._gate.keeps(following, self._held)) is not None:
-            self._block(why_not or self._blocked if following else None)
+            if following is None:
+                self._block(None)
+            elif why_not:
+                self._block(Blocked(why_not, Obstacle.GATE if self._gate.is_waiting else None))
             if following is not None and not self._gate.keeps_lane:
                 self._lend()
             elif not self._gate.keeps_lane:
@@ -351,7 +354,7 @@ class Supervisor:
             self._not_before = time.monotonic() + RETRY_AFTER_S
             self._unclaim(run, f"the machine refused to start it: {error.strerror or error}")
             again = f"it is retried every {RETRY_AFTER_S:.0f} s"
-            self._block(f"the machine refused to start run {run.id}: {error.strerror or error}; {again}")
+            self._block(Blocked(f"the machine refused to start run {run.id}: {error.strerror or error}; {again}"))
             self.close()
             return False
         failpoints.reach("worker.spawned")
@@ -392,16 +395,16 @@ class Supervisor:
             f"only {units.size(free)} are free on the disk of {folder}, and a run needs {needed}"
             " (min_free_bytes): free some space, for example with mpsq gc; the queue then continues"
         )
-        if not str(self._blocked).startswith("only "):  # the free space changes all the time
+        if self._blocked is None or self._blocked.kind is not Obstacle.DISK:  # the free space changes all the time
             with contextlib.suppress(MpsqError):  # a full disk does not take the reason either
-                self._block(reason)
+                self._block(Blocked(reason, Obstacle.DISK))
 
-    def _block(self, reason: str | None) -> None:
+    def _block(self, why: Blocked | None) -> None:
         """Store for `status` why nothing starts; written only when it changes."""
-        if reason == self._blocked:
+        if why == self._blocked:
             return
         with writing(self._engine) as connection:
-            lane_rows.block(connection, self.lane, reason)
-        self._blocked = reason
-        if reason:
-            self._log(f"{'' if self.lane == DEFAULT_LANE else f'{self.lane}: '}blocked: {reason}")
+            lane_rows.block(connection, self.lane, why)
+        self._blocked = why
+        if why:
+            self._log(f"{'' if self.lane == DEFAULT_LANE else f'{self.lane}: '}blocked: {why.reason}")

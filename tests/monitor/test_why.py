@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from queue_runner.model import NOT_FAILED, Outcome
+from queue_runner.model import NOT_FAILED, Obstacle, Outcome
 from queue_runner.monitor.queue_state import QueueState
-from queue_runner.monitor.waiting import Reason
+from queue_runner.monitor.waiting import Reason, _of_lane, _of_the_queue
 from queue_runner.monitor.why import Around, _before, _telling, explain
 
 WORKER = QueueState(True, 42, None, None)
@@ -77,6 +77,22 @@ def test_a_sentence_and_a_step(given: dict[str, Any], around: Around, said: str,
     assert why.run == "12.3" and why.sentence.startswith("run 12.3 ")
     assert said in why.sentence
     assert then in why.next_step
+
+
+@pytest.mark.parametrize("kind", [None, Obstacle.GATE])
+def test_what_keeps_the_lane_is_not_read_from_a_sentence(kind: Obstacle | None) -> None:
+    """A program may be called anything, and so may what a sentence says of it."""
+    said = "process 7 (waits for a quiet machine) of run 12.3 needs more than is free"
+    queue = QueueState(True, 1, said, None, blocked_kind=kind)
+    waiting = row("QUEUED", run_id=3, job_id=12, lane="machine", blocked_reason=None)
+    found = _of_lane(waiting, queue, "") or _of_the_queue(waiting, queue, ())
+    assert found.kind == "blocked" and ("--no-gate" in found.next_step) == (kind is Obstacle.GATE)
+    kept = QueueState(
+        True, 1, "run 12.3 needs more than is free: wait", None, blocked_kind=Obstacle.RESERVED, blocked_for=3
+    )
+    own = _of_lane(waiting, kept, "")
+    assert own is not None and own.sentence == "it needs more than is free: wait"
+    assert _of_lane({**waiting, "run_id": 4}, kept, "") is None
 
 
 def test_a_sentence_for_every_outcome() -> None:

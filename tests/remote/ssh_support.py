@@ -109,6 +109,22 @@ class Box:
         self._sshd.wait()
         self._sshd = None
 
+    def suspend(self) -> None:
+        """Stop sshd and every connection to it, as on a host that hangs: the kernel accepts, and nobody answers."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let sshd go on."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._sshd is None:
+            return
+        process = psutil.Process(self._sshd.pid)
+        for one in [process, *(child for child in process.children(recursive=True) if "sshd" in child.name())]:
+            with contextlib.suppress(psutil.Error):
+                one.send_signal(number)
+
     def processes(self) -> list[psutil.Process]:
         """What lives of blocks on the box: supervisors, workers, wardens, jobs."""
         found = []

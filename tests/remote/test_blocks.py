@@ -9,11 +9,12 @@ import pytest
 
 from queue_runner.control import cancel
 from queue_runner.model import parse_selector
+from queue_runner.monitor import blocks as monitor_blocks
 from queue_runner.paths import Layout
 from queue_runner.remote import block, targets
-from queue_runner.remote.answers import NotSent, Seen, Unreachable
+from queue_runner.remote.answers import NotSent, Refused, Seen, Unreachable
 from queue_runner.remote.fence import take_fence
-from queue_runner.store import blocks
+from queue_runner.store import blocks, read
 from tests.remote.block_support import RECORD, Front
 
 pytestmark = pytest.mark.process
@@ -56,6 +57,37 @@ def test_a_target_that_does_not_answer_when_a_block_is_made_void_is_asked_again(
     front.blocks.step()
     front.blocks.step()
     assert len(front.target.sent) == 2 and front.row()["outcome"] is None
+
+
+def test_silence_is_told_from_words_that_say_it(front: Front) -> None:
+    """A target may say anything of a block, also what mpsq says of one that does not answer."""
+
+    def refused() -> str:
+        raise Refused("its controller does not answer since 12:00: ask its owner")
+
+    def silent() -> str:
+        raise NotSent("no route")
+
+    def silences() -> dict[str, str]:
+        with read.reading(front.layout.db) as connection:
+            return monitor_blocks.silences(connection, read.runs(connection))
+
+    front.target.answer = refused
+    front.blocks.step()
+    assert "does not answer since" in front.said[-1] and silences() == {}
+    front.target.answer = silent
+    another = front.worker()
+    another.step()
+    (said,) = silences().values()
+    assert said.endswith("no route")
+    with read.reading(front.layout.db) as connection:
+        (block,) = monitor_blocks.look(connection)
+    assert block.silent and block.words.startswith(f"{said}; the next try is in ")
+    front.target.answer = lambda: "7"
+    another._not_before.clear()
+    for _ in range(2):
+        another.step()
+    assert silences() == {}
 
 
 def test_a_bad_record_is_lost_after_the_end_and_a_cancel_is_passed_on(front: Front) -> None:

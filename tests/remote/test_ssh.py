@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import time
 from collections.abc import Iterator
 
 import psutil
@@ -14,10 +15,11 @@ import pytest
 
 from queue_runner.control import cancel
 from queue_runner.model import parse_selector
-from queue_runner.monitor import why
+from queue_runner.monitor import status, why
 from queue_runner.paths import Layout
-from queue_runner.remote.answers import Refused
+from queue_runner.remote.answers import NotSent, Refused, Unreachable
 from queue_runner.remote.box import MOST_STARTS
+from queue_runner.remote.link import CONNECT_S
 from queue_runner.remote.ssh import Ssh
 from queue_runner.store import read
 from tests.queue_support import Queue, until
@@ -34,6 +36,7 @@ for i in 1 2 3; do
 done
 """
 LIMIT_S = 60.0
+TOKEN = "a" * 32
 GATED = "echo began >> $J; while [ ! -e $J.go ]; do sleep 0.05; done; echo $MPSQ_RUN >> $J"
 
 
@@ -124,6 +127,55 @@ def test_the_link_is_cut_in_mid_run_and_a_cancel_meanwhile_is_passed_on(front: Q
     rows = front.done(3, LIMIT_S)
     assert [row["outcome"] for row in rows] == ["SUCCEEDED", "SUCCEEDED", "CANCELLED"]
     assert front.written() == ["began", f"{job}.1", "began", f"{job}.2"]
+
+
+def test_a_host_that_hangs_is_left_alone_for_longer_and_longer(layout: Layout, box: Box) -> None:
+    """Each try holds up whoever asks, and so the blocks of all other targets."""
+    made = Ssh("box", {"host": "box", "ssh": f"-F {box.config}", "python": str(box.python)}, layout, 30.0, 1.0)
+    made.folder(TOKEN).path.mkdir(parents=True)
+    box.suspend()
+    try:
+        began = time.monotonic()
+        with pytest.raises(NotSent):
+            made.send(TOKEN, {})
+        first_s, began = time.monotonic() - began, time.monotonic()
+        assert CONNECT_S - 1 < first_s < CONNECT_S + 4
+        assert made.down is not None and 20 < made.down.next_try_at - time.time() <= 30
+        with pytest.raises(NotSent):
+            made.send(TOKEN, {})
+        for ask in (made.look, made.void, made.remove):
+            with pytest.raises(Unreachable):
+                ask(TOKEN)
+        assert time.monotonic() - began < 1  # nobody waits before the next try
+        since = made.down.since
+        made._not_before = 0.0
+        with pytest.raises(Unreachable):
+            made.void(TOKEN)
+        assert 50 < made.down.next_try_at - time.time() <= 60 and made.down.since == since
+    finally:
+        box.resume()
+    made._not_before = 0.0
+    assert made.look(TOKEN).said == "forgotten" and made.down is None
+    made.link.hang_up()
+
+
+def test_a_host_that_hangs_in_mid_run_says_when_it_is_asked_again(front: Queue, box: Box) -> None:
+    job = submit(front, GATED)
+    front.worker()
+    began(front)
+    until(lambda: "box job" in explain(front, f"{job}.1"), "why", LIMIT_S)
+    box.suspend()
+    try:
+        until(lambda: "; the next try is " in explain(front, f"{job}.1"), "why", LIMIT_S)
+        assert "does not answer since" in explain(front, f"{job}.1")
+        (block,) = status.read_status(front.layout).blocks
+        assert block.silent and block.next_try_at is not None and "; the next try is " in block.words
+        go(front)
+        until(lambda: f"{job}.1" in front.written(), "the end there", LIMIT_S)
+        assert front.rows()[0]["state"] != "DONE"  # it ran there, and nobody here knows
+    finally:
+        box.resume()
+    each_once(front, job, 1)
 
 
 @pytest.mark.parametrize("point", ["box.received", "blocks.sent"])

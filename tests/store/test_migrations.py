@@ -14,9 +14,10 @@ from alembic.script import ScriptDirectory
 
 from queue_runner.errors import RunActive, SchemaError
 from queue_runner.host import locks
+from queue_runner.model import Obstacle
 from queue_runner.paths import Layout, migrations_dir
 from queue_runner.spec import JobSpec, NewJob
-from queue_runner.store import backup, jobs, migrate, read, schema
+from queue_runner.store import backup, jobs, lanes, migrate, read, schema
 from queue_runner.store.engine import open_engine, writing
 
 pytestmark = pytest.mark.process
@@ -120,6 +121,28 @@ def test_an_interrupted_creation_leaves_nothing_behind(layout: Layout) -> None:
     assert shape(layout.db) == {}
 
 
+def test_what_blocked_a_lane_before_its_kind_was_stored_is_kept(layout: Layout) -> None:
+    """0008 adds columns to a row that a worker of an earlier version left."""
+    migrate.ensure(layout)
+    with sqlite3.connect(layout.db) as old:
+        for column in ("blocked_kind", "blocked_for", "next_try_at"):
+            old.execute(f"ALTER TABLE lanes DROP COLUMN {column}")
+        old.execute("INSERT INTO lanes (name, blocked_reason, blocked_at) VALUES ('box-g1-abcdef', 'silent', 5.0)")
+        old.execute("UPDATE alembic_version SET version_num = '0007'")
+    old.close()
+    migrate.ensure(layout)
+    with read.reading(layout.db) as connection:
+        found = read.lane(connection, "box-g1-abcdef")
+        assert found.keys() == read.lane(connection, "another").keys()
+    assert (found["blocked_reason"], found["blocked_at"], found["blocked_kind"]) == ("silent", 5.0, None)
+    engine = open_engine(layout.db)
+    with pytest.raises(sqlite3.IntegrityError), writing(engine) as connection:
+        connection.exec_driver_sql("UPDATE lanes SET blocked_kind = 'anything'")
+    with writing(engine) as connection:
+        lanes.block(connection, "box-g1-abcdef", lanes.Blocked("it is silent", Obstacle.SILENT, next_try_at=7.0))
+        assert dict(lanes.state(connection, "box-g1-abcdef") or {})["blocked_kind"] == "silent"
+
+
 def test_runs_keep_what_they_had_when_their_table_is_made_anew(layout: Layout) -> None:
     """0003 rebuilds the table of runs, to which many others refer."""
     migrate.ensure(layout)
@@ -137,6 +160,8 @@ def test_runs_keep_what_they_had_when_their_table_is_made_anew(layout: Layout) -
             old.execute(f"DROP {made}")
         old.execute("ALTER TABLE runs DROP COLUMN replaces")
         old.execute("DROP INDEX runs_ended")  # 0006
+        for column in ("blocked_kind", "blocked_for", "next_try_at"):  # 0008
+            old.execute(f"ALTER TABLE lanes DROP COLUMN {column}")
         old.execute("UPDATE alembic_version SET version_num = '0002'")
         before = old.execute(both := "SELECT * FROM runs r LEFT JOIN exits e ON e.run_id = r.id ORDER BY id").fetchall()
         columns = [name for _, name, *_ in old.execute("PRAGMA table_info(runs)")]
