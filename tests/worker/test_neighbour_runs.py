@@ -11,7 +11,8 @@ import pytest
 
 from queue_runner import lanes
 from queue_runner.lanes import Lane
-from queue_runner.model import Condition
+from queue_runner.model import Condition, parse_selector
+from queue_runner.monitor import why
 from queue_runner.paths import jobs_dir
 from queue_runner.reports._common import printing
 from queue_runner.spec import ALONE, NEIGHBOUR, JobSpec, NewJob
@@ -67,6 +68,34 @@ def bench(queue: Queue, repeats: int, neighbour_n: int = 10**6) -> None:
     after = ((), (plan.Sibling(2, Condition.WHILE),), ())
     order = tuple(_rounds(1, 3, repeats, seed=3))
     plan.store(queue.layout, plan.Plan("test", 3, made, order, (), (), after))
+
+
+def explain(queue: Queue, run: str) -> why.Why:
+    with read.reading(queue.layout.db) as connection:
+        return why.explain_all(queue.layout, connection, [parse_selector(run)])[0]
+
+
+def test_why_says_which_run_of_a_round_is_waited_for_and_what_to_do(queue: Queue, mpsq: Cli) -> None:
+    bench(queue, repeats=2)
+    neighbour, beside = (
+        next(row["run"] for row in queue.rows() if row["job_id"] == job and row["repeat"] == 2) for job in (3, 2)
+    )
+    found = explain(queue, beside)
+    assert found.kind == "dependency" and f"its neighbour run {neighbour} must be measured first" in found.sentence
+    assert found.next_step == f"mpsq why {neighbour}"
+    mpsq("hold", "3")
+    found = explain(queue, beside)
+    assert f"its neighbour run {neighbour} is held" in found.sentence and "mpsq release 3" in found.next_step
+    mpsq("release", "3")
+    mpsq("hold", "2")
+    found = explain(queue, neighbour)
+    assert found.kind == "dependency" and "mpsq release 2" in found.next_step
+    assert f"run {beside}, which is to be measured beside it, is held" in found.sentence
+    mpsq("release", "2")
+    mpsq("pause", "--lane", "cpu:0")
+    found = explain(queue, neighbour)
+    assert "is bound to lane cpu:0, which is paused" in found.sentence
+    assert found.next_step == "mpsq resume --lane cpu:0 resumes it"
 
 
 def taints(queue: Queue, run: str) -> dict[str, str]:
