@@ -44,6 +44,8 @@ TOKEN = re.compile(r"[0-9a-f]{32}")
 REQUEST = re.compile(r"stop|cancel/\d+\.\d+")
 RUN = re.compile(r"\d+\.\d+")
 _LOG_END = 4096
+_IN = ".in-"
+"""How the name of an incomplete upload begins; the token follows."""
 _OLD_S = 86400.0
 """Age of an incomplete upload that is removed."""
 Answer = dict[str, Any]
@@ -54,10 +56,10 @@ def receive(folder: Path) -> Answer:
     import tarfile
 
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for old in folder.parent.glob(".in-*"):
+    for old in folder.parent.glob(f"{_IN}*"):
         if time.time() - old.stat().st_mtime > _OLD_S:
             shutil.rmtree(old, ignore_errors=True)
-    part = Path(tempfile.mkdtemp(prefix=".in-", dir=folder.parent))
+    part = Path(tempfile.mkdtemp(prefix=f"{_IN}{folder.name}-", dir=folder.parent))
     try:
         with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
             # the front may run anything here as it is; Python 3.11.0 to 3.11.3 has no filters
@@ -75,6 +77,7 @@ def receive(folder: Path) -> Answer:
         print(error, file=sys.stderr)  # it has come before
     finally:
         shutil.rmtree(part, ignore_errors=True)
+        _leave(folder.parent)
     return {}
 
 
@@ -107,7 +110,10 @@ def remove(folder: Path) -> Answer:
     """Remove the folder of a block of which nothing lives."""
     if is_alive(folder):
         return {"error": "the block is running"}
+    for part in folder.parent.glob(f"{_IN}{folder.name}-*"):
+        shutil.rmtree(part, ignore_errors=True)  # of an upload that was cut: one that goes on fails without it
     if not folder.is_dir() or folder.is_symlink():
+        _leave(folder.parent)
         return {}
     told = read_json(folder / "block.json")
     if told is not None and told.get("token") != folder.name:
@@ -116,9 +122,14 @@ def remove(folder: Path) -> Answer:
     shutil.rmtree(gone, ignore_errors=True)
     folder.rename(gone)
     shutil.rmtree(gone)
-    with contextlib.suppress(OSError):
-        folder.parent.rmdir()  # the last one
+    _leave(folder.parent)
     return {}
+
+
+def _leave(base: Path) -> None:
+    """Remove the folder of all blocks once there is nothing in it."""
+    with contextlib.suppress(OSError):
+        base.rmdir()
 
 
 def sync(folder: Path) -> tuple[Answer, Callable[[], Iterator[bytes]]]:

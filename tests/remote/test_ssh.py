@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import sys
 import time
 from collections.abc import Iterator
 
@@ -186,6 +187,52 @@ def test_the_front_worker_dies_while_it_sends(front: Queue, box: Box, point: str
     os.kill(front.stopped(point), signal.SIGKILL)
     front.worker()
     each_once(front, job, 2)
+
+
+REFUSED = {
+    "the upload": ("queue_runner.remote.box receive", "exit 1"),
+    "the upload, by the disk": ("queue_runner.remote.box receive", 'ulimit -f 0; exec {python} "$@"'),
+    "the start": ("queue_runner.remote.box start", "exit 1"),
+}
+"""What a box refuses: a sign of its command, and what it does instead."""
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_start_that_is_refused_leaves_nothing_on_the_box(front: Queue, box: Box, what: str) -> None:
+    sign, instead = REFUSED[what]
+    kept = box.python.read_text()
+    *before, last = kept.splitlines()
+    refuses = f'case "$*" in *"{sign}"*) {instead.format(python=sys.executable)};; esac'
+    box.python.write_text("\n".join([*before, refuses, last]))
+    said = "does not answer since" if what == "the start" else "refuses the block"
+    try:
+        job = submit(front, "echo ran >> $J")
+        front.worker()
+        until(lambda: said in front.log(), "the refusal", LIMIT_S)
+        cancel.cancel(front.layout, [parse_selector(str(job))], grace_s=None, within_s=LIMIT_S)
+        until(lambda: not box.base.exists(), f"an empty disk: {[*box.folder.glob('far/*')]}", LIMIT_S)
+        assert front.done(1, LIMIT_S)[0]["outcome"] == "CANCELLED" and front.written() == []
+    finally:
+        box.python.write_text(kept)
+
+
+def test_an_upload_that_was_cut_is_removed_with_its_block(layout: Layout, box: Box) -> None:
+    """Its process may die with the link, or go on."""
+    made = Ssh(
+        "box",
+        {"host": "box", "ssh": f"-F {box.config}", "python": str(box.python), "folder": str(box.base)},
+        layout,
+        1,
+        1,
+    )
+    box.base.mkdir(parents=True)
+    for token in (TOKEN, "b" * 32):
+        (box.base / f".in-{token}-x").mkdir()
+    made.remove(TOKEN)
+    assert [path.name for path in box.base.iterdir()] == [f".in-{'b' * 32}-x"]
+    made.remove("b" * 32)
+    assert not box.base.exists()
+    made.link.hang_up()
 
 
 def test_a_cancelled_block_leaves_nothing_alive(front: Queue, box: Box) -> None:
