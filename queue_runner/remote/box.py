@@ -36,6 +36,8 @@ WHOLE = ".whole"
 """The last member of an archive: one that was cut lacks it."""
 MOST_STARTS = 5
 """Starts of the supervisor of a block. It goes on where one has died, as by a reboot."""
+MOST_ENDS = 5
+"""Further starts, which only end what is left of the block and pass on what it has done."""
 START_S = 60.0
 AT_ONCE = ("began.json", "record.json")
 """Files of a run that are never sent in parts."""
@@ -81,12 +83,12 @@ def receive(folder: Path) -> Answer:
     return {}
 
 
-def start(folder: Path) -> Answer:
+def start(folder: Path, *arguments: str) -> Answer:
     """Start the supervisor of the block, and wait until it holds its lock or has ended."""
     with (folder / "starts").open("ab") as starts, (folder / "node.log").open("ab") as log:
         starts.write(b".")
         process = subprocess.Popen(
-            [sys.executable, "-m", "queue_runner.remote", str(folder)],
+            [sys.executable, "-m", "queue_runner.remote", str(folder), *arguments],
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, start_new_session=True,
         )  # fmt: skip
     deadline = time.monotonic() + START_S
@@ -100,6 +102,15 @@ def is_alive(folder: Path) -> bool:
     return locks.is_held(folder / "home.lock")
 
 
+def is_left(folder: Path) -> bool:
+    """Return whether a worker or a warden of the block lives, as after the death of its supervisor."""
+    home = folder / "home"
+    if not home.is_dir():
+        return False
+    wardens = home.glob("runs/*/warden.lock")
+    return locks.is_held(locks.worker_lock_path(home)) or any(map(locks.is_held, wardens))
+
+
 def void(folder: Path) -> Answer:
     """Take the fence in the place of a start; `void` says whether no start has."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -108,7 +119,7 @@ def void(folder: Path) -> Answer:
 
 def remove(folder: Path) -> Answer:
     """Remove the folder of a block of which nothing lives."""
-    if is_alive(folder):
+    if is_alive(folder) or is_left(folder):
         return {"error": "the block is running"}
     for part in folder.parent.glob(f"{_IN}{folder.name}-*"):
         shutil.rmtree(part, ignore_errors=True)  # of an upload that was cut: one that goes on fails without it
@@ -146,11 +157,19 @@ def sync(folder: Path) -> tuple[Answer, Callable[[], Iterator[bytes]]]:
         (folder / request).touch()
     fence, starts = read_json(folder / "fence"), _size(folder / "starts")
     alive, ended = is_alive(folder), (folder / "ended.json").exists()
-    if not alive and not ended and fence is not None and "void" not in fence and starts < MOST_STARTS:
-        start(folder)
+    may_go_on = not alive and not ended and fence is not None and "void" not in fence
+    if may_go_on and starts < MOST_STARTS + MOST_ENDS:
+        start(folder, *(["died"] if starts >= MOST_STARTS else []))
         alive, starts = is_alive(folder), starts + 1
     state = {
-        **{"folder": True, "fence": fence, "fenced": (folder / "fence").exists(), "alive": alive, "starts": starts},
+        **{
+            "folder": True,
+            "fence": fence,
+            "fenced": (folder / "fence").exists(),
+            "alive": alive,
+            "starts": starts,
+            "left": not alive and is_left(folder),
+        },
         **{"boot": _boot(), "ended": read_json(folder / "ended.json"), "beat": read_json(folder / "beat.json")},
     }  # before the runs: what had been written by then is complete
     files, more = _new(folder, asked["have"], set(asked["done"]), int(asked["limit"]))

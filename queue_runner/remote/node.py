@@ -1,11 +1,11 @@
 """On a node: run a block with an ordinary worker whose home is on local disk, and pass on what its runs write.
 
-    python -m queue_runner.remote FOLDER [ended]
+    python -m queue_runner.remote FOLDER [ended | died]
 
 The first start takes the fence; any other, as by a scheduler that lost its memory, ends at once, but for one in the
 same allocation, or on the same box, after the first has died: it goes on in the home that is left, with the worker that
 is left. SIGTERM, which comes before the limit of the allocation (`ended`: it has come), and the file `stop` end the
-current run cleanly; runs that have not started stay undone.
+current run cleanly; runs that have not started stay undone. So does a start after too many deaths (`died`).
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ ABANDON_S = 120.0
 """How long the end of a run is waited for where the supervisor itself has failed."""
 MOST_STARTS = 5
 """Starts of the worker, which a block outlives."""
+DIED = "node_fail: the block's supervisor died too often on its box"
 TAKEN = "walltime: the allocation reached its limit or was taken"
 _RUN_FILES = ("spec.json", "warden/started", "warden/prepared", "warden/stop", "warden/exit.json", "warden/warden.log")
 
@@ -272,6 +273,8 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: node.stop(taken))
     if "ended" in arguments[1:]:
         node.stop(taken)
+    if "died" in arguments[1:]:
+        node.stop(DIED)
     ended = "error: the node could not begin"
     try:
         node.load()

@@ -22,7 +22,7 @@ from queue_runner.paths import Layout
 from queue_runner.remote import ssh_checks
 from queue_runner.remote.answers import Down, NotSent, Refused, Seen, Unreachable
 from queue_runner.remote.block import Folder, write_json
-from queue_runner.remote.box import MOST_STARTS, WHOLE
+from queue_runner.remote.box import WHOLE
 from queue_runner.remote.fence import has_started
 from queue_runner.remote.link import ANSWER_S, MOVE_S, Answered, Link, control_path
 from queue_runner.remote.mirror import LIMIT, Mirror
@@ -130,6 +130,8 @@ class Ssh:
             fence = state.get("fence")
             pid = fence.get("pid") if isinstance(fence, dict) else None
             return Seen("running", "running" + (f" as process {pid}" if isinstance(pid, int) else ""), "", token[:8])
+        if state.get("left"):
+            return Seen("running", "running without a supervisor, which has died too often", "", token[:8])
         return Seen("gone", self._end_of(state), "", token[:8])
 
     def _end_of(self, state: Mapping[str, Any]) -> str:
@@ -140,7 +142,7 @@ class Ssh:
             return "forgotten"
         if fence.get("boot", state.get("boot")) != state.get("boot"):
             return "REBOOT (it could not go on after it)"
-        return f"NODE_FAIL (its supervisor has died {MOST_STARTS} times)"
+        return f"NODE_FAIL (its supervisor has died {state.get('starts')} times)"
 
     def fetch(self, token: str) -> None:
         """Bring back what is new, as often as `poll` says. Raises: OSError for what cannot be written here."""

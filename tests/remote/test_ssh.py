@@ -19,7 +19,7 @@ from queue_runner.model import parse_selector
 from queue_runner.monitor import status, why
 from queue_runner.paths import Layout
 from queue_runner.remote.answers import NotSent, Refused, Unreachable
-from queue_runner.remote.box import MOST_STARTS
+from queue_runner.remote.box import MOST_ENDS, MOST_STARTS
 from queue_runner.remote.link import CONNECT_S
 from queue_runner.remote.ssh import Ssh
 from queue_runner.store import read
@@ -259,6 +259,35 @@ def test_supervisor_and_worker_are_killed_and_the_runs_go_on(front: Queue, box: 
     each_once(front, job, 2)
 
 
+def test_what_a_supervisor_leaves_that_has_died_too_often_is_ended_and_told(front: Queue, box: Box) -> None:
+    """Its worker lives and would go on with the block, of which nobody here knew any more."""
+    job = submit(front, "[ -e $J ] || exec echo $MPSQ_RUN >> $J; " + GATED, 3)
+    front.worker()
+    began(front)
+    supervisor = box.supervisor()
+    (worker,) = [one for one in supervisor.children() if "queue_runner.worker" in one.cmdline()]
+    (box.base / front.token() / "starts").write_bytes(b"." * MOST_STARTS)
+    supervisor.kill()
+    rows = front.done(3, LIMIT_S)
+    assert [row["outcome"] for row in rows] == ["SUCCEEDED", "CANCELLED", "SKIPPED"], front.log()
+    assert rows[1]["reason"].startswith("cancelled by node_fail: ") and rows[2]["reason"].startswith("node_fail: ")
+    assert front.written() == [f"{job}.1", "began"] and not worker.is_running()
+    until(lambda: not box.base.exists(), "an empty disk", LIMIT_S)
+
+
+def test_no_run_is_lost_while_something_of_its_block_lives(front: Queue, box: Box) -> None:
+    job = submit(front, GATED)
+    front.worker()
+    began(front)
+    supervisor = box.supervisor()
+    (box.base / front.token() / "starts").write_bytes(b"." * (MOST_STARTS + MOST_ENDS))
+    supervisor.kill()
+    until(lambda: "without a supervisor" in explain(front, f"{job}.1"), "why", LIMIT_S)
+    assert front.rows()[0]["state"] != "DONE"
+    go(front)
+    assert front.done(1, LIMIT_S)[0]["outcome"] == "LOST" and not box.processes()
+
+
 @pytest.mark.parametrize(("boot", "reason"), [(None, "node_fail"), ("another", "reboot")])
 def test_what_died_on_the_box_for_good_is_lost(front: Queue, box: Box, boot: str | None, reason: str) -> None:
     """The box is made to think that it has started the supervisor as often as it does."""
@@ -266,7 +295,7 @@ def test_what_died_on_the_box_for_good_is_lost(front: Queue, box: Box, boot: str
     front.worker()
     began(front)
     folder = box.base / front.token()
-    (folder / "starts").write_bytes(b"." * MOST_STARTS)
+    (folder / "starts").write_bytes(b"." * (MOST_STARTS + MOST_ENDS))
     if boot is not None:
         fence = json.loads((folder / "fence").read_text())
         (folder / "fence").write_text(json.dumps({**fence, "boot": boot}))
