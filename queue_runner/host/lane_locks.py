@@ -111,6 +111,7 @@ class LaneLocks:
         shared = locks.try_share(locks.lane_lock_path(DEFAULT_LANE))
         if shared is None:
             return None
+        shared.forget_holder()
         own: list[Lock] = []
         for path in paths(self._lane, self._cores):
             if (lock := locks.try_lock(path)) is None:

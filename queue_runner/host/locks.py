@@ -69,6 +69,12 @@ class Lock:
         os.pwrite(self.fd, text, 0)  # readers use the first line only, so old text after it is harmless
         os.ftruncate(self.fd, len(text))
 
+    def forget_holder(self) -> None:
+        """Remove what the last process that held the lock alone wrote: its run has nothing to do with those that share
+        the lock now, and macOS cannot tell one kind of holder from the other. Raises: OSError."""
+        if os.fstat(self.fd).st_size:
+            os.ftruncate(self.fd, 0)
+
     def touch(self) -> None:
         """Update the file's times, so that cleaners of old temporary files leave it alone. Call about daily."""
         os.utime(self.fd)

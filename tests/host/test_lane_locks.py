@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from queue_runner.host import lane_locks, locks
+from queue_runner.host import lane_locks, locks, processes
 from queue_runner.host.lane_locks import LaneLocks
 
 MACHINE, A, B, C = "machine", "cpu:0", "cpu:1", "cpu:2"
@@ -28,6 +31,41 @@ def test_lanes_go_side_by_side_and_the_machine_alone() -> None:
     alone = LaneLocks(MACHINE).take()
     assert alone and len(alone.fds) == 1 and not alone.shares
     assert LaneLocks(A).take() is None
+
+
+@contextlib.contextmanager
+def holding(fds: list[int]) -> Iterator[int]:
+    """A process that has inherited these descriptors."""
+    process = subprocess.Popen(["sleep", "600"], pass_fds=fds)
+    try:
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("linux", [True, False] if processes.LINUX else [False])
+def test_who_shares_the_machine_is_no_leftover_of_the_run_that_had_it_before(
+    linux: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for macOS on Linux: nothing tells who holds a lock alone from who shares it, so the note decides."""
+    monkeypatch.setattr(processes, "LINUX", linux)
+    before = LaneLocks(MACHINE).take()
+    assert before
+    before.write_holder({"token": "t" * 32})
+    traces = processes.Traces(tag="t" * 32, lane=lane_locks.paths(MACHINE)[0])
+    with holding(before.fds) as own:
+        assert processes._lane_of(traces)(own)
+    before.close()
+    another = LaneLocks(A).take()
+    assert another
+    with holding(another.fds) as theirs:
+        assert not processes._lane_of(traces)(theirs), "it would be ended"
+    another.close()
+    again = LaneLocks(MACHINE).take()
+    assert again
+    again.write_holder({"token": "t" * 32})
+    assert locks.read_holder(traces.lane or Path())
 
 
 def test_several_lanes_are_taken_all_or_none() -> None:
