@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 from sqlalchemy import Connection, Engine
@@ -29,10 +29,9 @@ from queue_runner.store.lanes import Blocked
 from queue_runner.submit import grid, schedules
 from queue_runner.worker import hooks, turns
 from queue_runner.worker.backups import Backups
+from queue_runner.worker.needs import Needs
 from queue_runner.worker.supervisor import Supervisor
-from queue_runner.worker.turns import Asked, Turns
-
-_REMEMBERED = 100_000
+from queue_runner.worker.turns import Turns
 
 
 class Lanes:
@@ -47,13 +46,13 @@ class Lanes:
         self._wardens: dict[str, int] = {}
         self._supervisor = partial(Supervisor, layout, config, engine, log, self._wardens)
         self._lanes = {lane.name: lane for lane in _found(config, log)}
+        self._needs = Needs(self._lanes.values())
         self._all = {DEFAULT_LANE: self._supervisor(DEFAULT_LANE)}
         self._all |= {lane.name: self._supervisor(lane.name, lane.cores) for lane in self._lanes.values()}
         with writing(engine) as connection:
             lane_rows.keep(connection, self._lanes.keys())
         self._elsewhere: set[str] = set()  # lanes that other queues have, while something waits
         self._nothing: tuple[object, float, Turns] | None = None  # a look that found nothing, and until when it holds
-        self._asks: dict[int, tuple[str, int]] = {}  # of a job: the kind of its lanes and their number
 
     def step(self) -> bool:
         """Do what can be done now. Returns whether a run is active. Raises: MpsqError when the store refuses."""
@@ -85,7 +84,9 @@ class Lanes:
     def something_waits(self) -> bool:
         """Return whether a QUEUED run will start some time without user action."""
         with looking(self._engine) as connection:
-            return ready.something_waits(connection, DEFAULT_LANE, time.time(), self._stuck(connection))
+            return ready.something_waits(
+                connection, DEFAULT_LANE, time.time(), self._needs.stuck(connection, self._paused(connection))
+            )
 
     def next_change_at(self) -> float | None:
         """Return the next time (Unix seconds) at which a waiting run may start or misses its deadline, a schedule
@@ -223,7 +224,7 @@ class Lanes:
             if self._nothing is not None and self._nothing[0] == mark and time.time() < self._nothing[1]:
                 return self._nothing[2]
             found = turns.turns(
-                self._all_asked(connection),
+                self._needs.asked(connection),
                 list(self._lanes),
                 busy=taken,
                 elsewhere=self._elsewhere,
@@ -241,38 +242,6 @@ class Lanes:
 
     def _paused(self, connection: Connection) -> list[str]:
         return [name for name in self._lanes if lane_claims.is_paused(connection, name)]
-
-    def _stuck(self, connection: Connection) -> set[int]:
-        """Return the jobs of which a run might start if a lane were not paused."""
-        paused = self._paused(connection)
-        if not paused:
-            return set()
-        stuck = turns.stuck(self._all_asked(connection), list(self._lanes), paused)
-        return {run.job for run in lane_claims.waiting(connection, time.time()) if run.run_id in stuck}
-
-    def _all_asked(self, connection: Connection) -> Iterator[Asked]:
-        alone: dict[int, bool] = {}
-        return map(partial(self._asked, connection, alone), lane_claims.waiting(connection, time.time()))
-
-    def _asked(self, connection: Connection, alone: dict[int, bool], run: lane_claims.Waiting) -> Asked:
-        """Return what a run needs. `alone` keeps, for one look, which submissions began alone."""
-        if run.job not in self._asks:
-            if len(self._asks) > _REMEMBERED:
-                self._asks.clear()
-            spec = lane_claims.spec_of(connection, run.job)
-            self._asks[run.job] = lanes.needs(spec), spec.gpus
-        kind, gpus = self._asks[run.job]
-        lane = "" if run.lane == DEFAULT_LANE else run.lane
-        if kind and not lane:
-            if run.group not in alone:
-                alone[run.group] = self._began_alone(connection, run.group)
-            kind = "" if alone[run.group] else kind
-        return Asked(run.run_id, run.group, kind, gpus, lane, run.begun)
-
-    def _began_alone(self, connection: Connection, group: int) -> bool:
-        """Return whether runs that now would have a lane have started without one: the others go on as they did."""
-        kinds = {lane.kind for lane in self._lanes.values()}
-        return any(lanes.needs(spec) in kinds for spec in lane_claims.began_alone(connection, group))
 
     def _told(self, found: Turns, busy: Collection[str]) -> dict[str, Blocked]:
         """Return what lanes that start nothing wait for."""
