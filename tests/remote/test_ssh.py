@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 import time
@@ -48,7 +49,8 @@ def host() -> Iterator[Box]:
 
 @pytest.fixture
 def box(host: Box) -> Iterator[Box]:
-    """The box of this module; nothing lives and nothing is left on it afterwards."""
+    """The box of this module; nothing lives on it afterwards. What is LOST keeps its folder there."""
+    shutil.rmtree(host.base, ignore_errors=True)
     yield host
 
 
