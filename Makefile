@@ -5,6 +5,8 @@ ifndef PYTHON
 PYTHON := $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$name" -c '$(FITS)' 2>/dev/null && echo "$$name" && exit; done; echo python3)
 endif
+# Kept even where the shell says otherwise: tests start mpsq thousands of times, and each would compile every module anew.
+export PYTHONDONTWRITEBYTECODE :=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed

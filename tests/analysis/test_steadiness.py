@@ -12,6 +12,8 @@ from queue_runner.analysis.steadiness import course, dip, marks
 from tests.simulate import __main__ as simulate
 from tests.simulate import runs
 
+pytestmark = pytest.mark.process
+
 
 def said(times: list[float]) -> dict[str, str]:
     return dict(marks(course(range(len(times)), times)))

@@ -12,7 +12,7 @@ from queue_runner.analysis import stretches
 from queue_runner.analysis.validity import Facts, find_taints
 from tests.analysis.test_validity import CLEAN
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.process
 TRIES = 200
 
 

@@ -11,6 +11,8 @@ import pytest
 
 from tests.cli_support import Cli, full_queue
 
+pytestmark = pytest.mark.process
+
 LOG = "iter {}: loss 4.{}, time {}.00ms, mfu 1.00%\n"
 
 

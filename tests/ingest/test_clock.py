@@ -16,6 +16,8 @@ from queue_runner.store.hook_calls import Orders
 from queue_runner.worker import finish
 from tests.ingest.test_ingest import Case
 
+pytestmark = pytest.mark.process
+
 Line = dict[str, Any]
 
 

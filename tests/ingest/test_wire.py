@@ -16,6 +16,8 @@ from queue_runner.ingest import wire
 from queue_runner.ingest.wire import Bad, Bye, Counts, Eval, Forged, Hello, Iter, Metric, Note, Phase, Unknown
 from tests.events_support import fields
 
+pytestmark = pytest.mark.process
+
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "protocol"
 
 

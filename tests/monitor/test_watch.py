@@ -32,6 +32,8 @@ from queue_runner.store.engine import open_engine, writing
 from queue_runner.text import width
 from tests.cli_support import Cli, end_running_run, full_queue
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(autouse=True)
 def keep_the_priority_of_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:

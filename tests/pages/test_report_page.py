@@ -13,7 +13,7 @@ from tests.pages.test_render import HOSTILE, Seen
 from tests.reports.report_fixture import Store
 from tests.reports.test_sweeps import command
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.process
 
 
 @pytest.fixture

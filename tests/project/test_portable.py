@@ -13,6 +13,8 @@ import pytest
 
 from tests.cli_support import ROOT
 
+pytestmark = pytest.mark.process
+
 PROGRAMS = (
     *("setsid", "ip", "systemctl", "loginctl", "systemd-run", "unshare", "nsenter", "mount", "umount", "findmnt"),
     *("nproc", "taskset", "ionice", "prlimit", "chattr", "lsblk", "sysctl", "timeout", "tac", "strace", "ss"),

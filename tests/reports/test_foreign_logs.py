@@ -18,7 +18,7 @@ from queue_runner.reports._common import printing
 from queue_runner.store import read
 from tests.reports.report_fixture import Store, rows, words
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.process
 
 LOGS = Path(__file__).resolve().parents[1] / "golden" / "parsers"
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "metal_post"

@@ -20,6 +20,8 @@ from queue_runner.reports._common.report import Context, Result, Row
 from queue_runner.reports.breakdown import PARTS
 from tests.reports.report_fixture import FLOPS_PER_ITER, TOKENS_PER_ITER, Store, rows, words
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).resolve().parents[2]
 INVALID = {"contended": ("invalid", "other programs used 40% of the machine's cores meanwhile")}
 

@@ -13,6 +13,8 @@ from queue_runner.paths import Layout
 from queue_runner.store import read, sql
 from tests.cli_support import Cli, full_queue
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def layout(home: Path) -> Layout:

@@ -14,6 +14,8 @@ from queue_runner.submit import absences
 from queue_runner.workloads import catalog
 from queue_runner.workloads.manifest import Workload
 
+pytestmark = pytest.mark.process
+
 SPEC = JobSpec(kind="workload", name="nanogpt", python=sys.executable, config="tiny")
 
 

@@ -23,6 +23,8 @@ from queue_runner.workloads import environment_create, environments, mps_switche
 from tests.cli_support import Cli, empty_queue, stand_in_venv, use_toy_workloads
 from tests.reports.report_fixture import Store, words
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(autouse=True)
 def toy(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,8 @@ from queue_runner.paths import Layout
 from queue_runner.store.read import reading
 from tests.cli_support import ENDINGS, Cli, full_queue
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def mpsq(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:

@@ -22,6 +22,8 @@ from queue_runner.web import live, logs
 from tests.cli_support import SPEC, Cli, end_running_run, full_queue, taint
 from tests.web.site_support import Browser
 
+pytestmark = pytest.mark.process
+
 HOSTILE = (
     "</script><script>alert(1)</script>",
     "<img src=x onerror=alert(1)>",

@@ -15,6 +15,8 @@ from tests.cli_support import full_queue
 from tests.process_support import needs_linux
 from tests.web.site_support import ORIGIN, Browser, unknown
 
+pytestmark = pytest.mark.process
+
 PAGES = ("/", "/history", "/compare", "/job/1", "/log/1.1", "/static/web.js", "/live", "/log/4.1/follow")
 
 

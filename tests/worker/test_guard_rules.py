@@ -21,6 +21,8 @@ from queue_runner.store.schema import runs
 from queue_runner.worker.group_guard import guard
 from tests.cli_support import SPEC
 
+pytestmark = pytest.mark.process
+
 FAILED = Ending(Outcome.FAILED, 1, reason="ImportError: no module named torch")
 SILENT = Ending(Outcome.FAILED, 1, reason="it wrote nothing to stderr")
 NO_DEVICE = Ending(Outcome.DEVICE_UNAVAILABLE, 69, reason="no cuda here")

@@ -23,6 +23,8 @@ from queue_runner.store.hook_calls import Orders
 from queue_runner.store.jobs import Claimed
 from queue_runner.worker import finish, neighbours
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def engine(layout: Layout) -> Iterator[Engine]:
