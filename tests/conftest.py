@@ -1,7 +1,7 @@
 """Fixtures of every wing: a queue of its own for each test, and the limit of how long a test may take.
 
-A test that starts workers, wardens, commands or servers, or takes tenths of a second, is marked `process`, one that trains
-is marked `slow`; all others are `fast`.
+A test that starts workers, wardens, commands or servers, or takes tenths of a second, is marked `process`, one that
+trains is marked `slow`; all others are `fast`.
 """
 
 from __future__ import annotations
