@@ -23,7 +23,10 @@ _PLACE = frozenset(
     }
 )
 """Fields that describe where and with what a job runs, not what it computes: left out of the hash."""
-_LATER = {"env_name": "", "mps": {}, "merged": {}, "compile_mode": "", "gpus": 1, "cores": 0, "threads": 0}
+_LATER = {
+    **{"env_name": "", "mps": {}, "variables": {}, "merged": {}, "compile_mode": ""},
+    **{"gpus": 1, "cores": 0, "threads": 0},
+}
 """Fields hashed only where they differ from this, so that hashes stored before they existed stay valid."""
 _NEVER = object()
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
@@ -68,6 +71,7 @@ class JobSpec:
     python: str = ""
     cwd: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)  # those of --env without secrets: part of the question
     snapshot: str | None = None
     timeout_s: float | None = None
     allow_daemons: bool = False
@@ -131,6 +135,7 @@ class JobSpec:
         with_what = [f"gpus={self.gpus}"] if self.gpus > 1 else []
         with_what += [f"env={self.env_name}"] if self.env_name else []
         with_what += [f"mps_{k}={v}" for k, v in self.mps.items()]
+        with_what += [f"{k}={v}" for k, v in self.variables.items()]
         with_what += [f"cores={self.cores}"] if self.cores else []
         with_what += [f"threads={self.threads}"] if self.threads != self.cores else []
         return " ".join([*filter(None, words), *(f"{k}={v}" for k, v in self.params.items()), *with_what])

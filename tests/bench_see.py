@@ -14,11 +14,12 @@ from pathlib import Path
 
 import psutil
 
+from tests.bench import MPSQ, ended
+
 LOG_BYTES = 1 << 30
 TAIL = 50
 FOLDERS = 10_000
 WATCHED_S = 20.0
-MPSQ = [str(Path(sys.executable).with_name("mpsq"))]
 JOB = (
     "import json, os, time\n"
     "out = open(os.environ['MPSQ_EVENTS'], 'a', buffering=1)\n"
@@ -73,11 +74,9 @@ def tail(cwd: Path, times: int = 7) -> tuple[list[float], list[float]]:
         process = subprocess.Popen([*MPSQ, "logs", "1.1", "--tail", str(TAIL)], cwd=cwd, stdout=subprocess.PIPE)
         assert process.stdout is not None
         assert process.stdout.read().count(b"\n") == TAIL
-        _, status, usage = os.wait4(process.pid, 0)
-        took.append((time.perf_counter() - begin) * 1e3)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        assert process.returncode == 0
-        rss.append(usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6)
+        took_s, peak_mb = ended(process, begin)
+        took.append(took_s * 1e3)
+        rss.append(peak_mb)
     log.write_bytes(kept)
     return sorted(took), sorted(rss)
 

@@ -134,7 +134,9 @@ class Cleaner:
         named = ("name", "workload", "framework", "config", "device", "dtype", "parser", "env_name")
         cleaned: dict[str, Any] = self.tree({**fields, "argv": [], "template": [], "env_name": ""})
         names = {name: self.name(fields[name]) for name in named}
-        return {**cleaned, **names, "argv": self.words(spec.argv), "template": self.words(spec.template)}
+        variables = {self.name(name): self.hidden(value) for name, value in spec.variables.items()}
+        words = {"argv": self.words(spec.argv), "template": self.words(spec.template)}
+        return {**cleaned, **names, **words, "variables": variables}
 
 
 def of_queue(layout: Layout, tokens: Sequence[str], environments: Iterable[Mapping[str, str]]) -> Cleaner:

@@ -68,6 +68,7 @@ FIELDS: Mapping[str, Check] = {
     "env_name": word(),
     "packages": _mapping(_NAME),
     "mps": _mapping(_NAME),
+    "variables": _mapping(_NAME),
     "gpus": whole(1, 4096),
     "cores": whole(0, 1 << 20),
     "threads": whole(0, 1 << 20),

@@ -11,11 +11,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 _GIVEN_UP_S = 1.0
 """How long a killed child is waited for: one that waits in the kernel may stay."""
+_LOOK_S = 0.5
+"""How often it is asked whether the answer is still wanted."""
 _PROGRAM = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
@@ -36,10 +39,24 @@ class TookTooLong(Exception):
     """The child was ended after the time limit."""
 
 
+class Unwanted(Exception):
+    """The child was ended because nobody wants its answer any more."""
+
+
 def call(limit_s: float, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
     """Return function(*arguments, **named) as computed in a child; all must be picklable.
 
     Raises: TookTooLong; OSError when there can be no child, or it died; whatever the function raises.
+    """
+    return call_while(lambda: True, limit_s, function, *arguments, **named)
+
+
+def call_while(
+    wanted: Callable[[], bool], limit_s: float, function: Callable[P, T], *arguments: P.args, **named: P.kwargs
+) -> T:
+    """Do as `call`, as long as `wanted` says so.
+
+    Raises: Unwanted; as `call`.
     """
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(
@@ -49,9 +66,7 @@ def call(limit_s: float, function: Callable[P, T], *arguments: P.args, **named: 
             start_new_session=True,
         )
         try:
-            process.communicate(pickle.dumps((function, arguments, named)), timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            raise TookTooLong from None
+            _wait(process, pickle.dumps((function, arguments, named)), wanted, time.monotonic() + limit_s)
         finally:
             if process.poll() is None:
                 _end(process)
@@ -62,6 +77,22 @@ def call(limit_s: float, function: Callable[P, T], *arguments: P.args, **named: 
     if error is not None:
         raise error
     return answer  # type: ignore[no-any-return]
+
+
+def _wait(process: subprocess.Popen[bytes], content: bytes, wanted: Callable[[], bool], deadline: float) -> None:
+    """Write the content to the child and wait for its end. Raises: TookTooLong, Unwanted."""
+    unsent: bytes | None = content
+    while True:
+        left_s = deadline - time.monotonic()
+        try:
+            process.communicate(unsent, timeout=max(min(left_s, _LOOK_S), 0))
+            return
+        except subprocess.TimeoutExpired:
+            if left_s <= _LOOK_S:
+                raise TookTooLong from None
+            if not wanted():
+                raise Unwanted from None
+            unsent = None  # the next call goes on with the rest
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -106,7 +106,8 @@ def _stored(folder: Path, word: str) -> str:
 
     if redact.PLACEHOLDER.search(word):
         return word  # hidden before, with the schedule or the job that it is from
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # as a parent below it would have the umask's mode
+    folder.mkdir(mode=0o700, exist_ok=True)
     data = word.encode(errors="surrogateescape")
     name = f"[mpsq-secret-{hmac.digest(_key(folder), data, 'sha256').hex()[:24]}]"
     if not (folder / name).exists():

@@ -100,13 +100,14 @@ def run_object(row: Row) -> dict[str, Any]:
 
 
 def asked(row: Row) -> dict[str, Any]:
-    """Return what --set, --env-name and --mps changed; the sought value comes last: lists leave out the middle."""
+    """Return what the user set for this job; the sought value comes last: lists leave out the middle."""
     spec = json.loads(row["spec_json"])
     found: dict[str, Any] = spec["params"]
     key = spec.get("find_max", "").partition("=")[0]
     if key in found:
         found[key] = found.pop(key)
     return {"sets": found, "env_name": spec.get("env_name") or None, "mps": spec.get("mps") or {}} | {
+        "variables": spec.get("variables") or {},
         "compile_mode": spec.get("compile_mode") or None,
         "gpus": spec.get("gpus", 1),
         "cores": spec.get("cores") or None,
@@ -131,7 +132,10 @@ def job_object(rows: Sequence[Row]) -> dict[str, Any]:
         | {name: first[name] for name in _OF_JOB}
         | {
             "compile": first["compile"],
-            **{name: first[name] for name in ("sets", "env_name", "mps", "compile_mode", "gpus", "cores", "threads")},
+            **{
+                name: first[name]
+                for name in ("sets", "env_name", "mps", "variables", "compile_mode", "gpus", "cores", "threads")
+            },
             "tags": first["tags"],
             "state": state_of(rows),
             "ok": _ok(last),
@@ -316,6 +320,7 @@ def question(item: Row) -> str:
     words += [f"threads={threads}"] if (threads := item.get("threads")) != cores else []
     words += [f"env={name}"] if (name := item.get("env_name")) else []
     words += [f"mps_{k}={v}" for k, v in (item.get("mps") or {}).items()]
+    words += [f"{k}={v}" for k, v in (item.get("variables") or {}).items()]
     if item["framework"] not in (None, "torch"):
         words.insert(0, item["framework"])
     return ", ".join(str(word) for word in words if word)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from queue_runner.errors import is_shortage
@@ -18,15 +19,15 @@ READ_S = 120.0
 _NAMED = 3
 
 
-def refusal_in_time(snapshots: Path, spec: JobSpec) -> Ending | None:
-    """Return `refusal`, reading a tree in a child process for at most READ_S seconds.
+def refusal_in_time(snapshots: Path, spec: JobSpec, wanted: Callable[[], bool]) -> Ending | None:
+    """Return `refusal`, reading a tree in a child process for at most READ_S seconds, and while the run is `wanted`.
 
-    Raises: OSError as `refusal`.
+    Raises: OSError as `refusal`; child.Unwanted.
     """
     if spec.kind == "workload" or not spec.tree or spec.copy or spec.allow_changed:
         return refusal(snapshots, spec)
     try:
-        return child.call(READ_S, refusal, snapshots, spec)
+        return child.call_while(wanted, READ_S, refusal, snapshots, spec)
     except child.TookTooLong:
         remedy = "a network drive that does not answer, or a folder for which macOS waits for permission: mpsq doctor"
         text = f"its code in {spec.root} could not be read within {READ_S:.0f} s ({remedy})"

@@ -270,12 +270,14 @@ def _common(request: Request) -> JobSpec:
     if not cwd.is_dir():
         raise UsageError(f"there is no folder {cwd}", "--cwd takes the folder in which the job runs")
     environment = redact.environment(os.environ) if request.environment is None else request.environment
-    env = {**environment, **redact.assignments(request.env, "--env")}
+    said = redact.assignments(request.env, "--env")
+    env = {**environment, **said}
     return JobSpec(
         kind="command" if request.workload is None else "workload",
         name="",
         cwd=str(cwd),
         env=env,
+        variables={name: value for name, value in said.items() if not redact.is_secret(name, value)},
         python=_python(request.python, env),
         timeout_s=request.timeout_s,
         allow_daemons=request.allow_daemons,

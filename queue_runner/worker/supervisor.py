@@ -22,7 +22,7 @@ from queue_runner import failpoints, lanes, units
 from queue_runner.config import Config
 from queue_runner.control import checkpoints, suspend
 from queue_runner.errors import MpsqError
-from queue_runner.host import job_secrets, wakeup
+from queue_runner.host import child, job_secrets, wakeup
 from queue_runner.host.boot import boot_id
 from queue_runner.host.keep_awake import keep_awake
 from queue_runner.host.lane_locks import Hold, LaneLocks
@@ -331,7 +331,7 @@ class Supervisor:
         try:
             if run.spec.pairing == NEIGHBOUR and run.lane == DEFAULT_LANE:
                 return self._refuse(run, Ending(Outcome.SKIPPED, reason=f"lane: {run.spec.lane} is no lane any more"))
-            if refusal := verify.refusal_in_time(self._layout.snapshots, run.spec):
+            if refusal := verify.refusal_in_time(self._layout.snapshots, run.spec, lambda: self._is_wanted(run)):
                 return self._refuse(run, refusal)
             lane.write_holder({"home": str(self._layout.home), "run": str(run.id), "token": run.token})
             with looking(self._engine) as connection:
@@ -350,6 +350,10 @@ class Supervisor:
             return self._refuse(run, verify.lost(error))
         except (checkpoints.Gone, job_secrets.Missing) as error:
             return self._refuse(run, error.ending())
+        except child.Unwanted:
+            self._unclaim(run, "its code was still being read")
+            self.close()
+            return False
         except OSError as error:
             self._not_before = time.monotonic() + RETRY_AFTER_S
             self._unclaim(run, f"the machine refused to start it: {error.strerror or error}")
@@ -364,6 +368,11 @@ class Supervisor:
         self._observer = Observer(self._engine, run, folder, self._config.sample_s, self._neighbours, fresh=True)
         self._log(f"run {run.id}: started: {run.spec.label()}")
         return True
+
+    def _is_wanted(self, run: Claimed) -> bool:
+        """Return whether nobody has cancelled the run, which has no folder for the request yet."""
+        with looking(self._engine) as connection:
+            return not jobs.cancel_requested(connection, run.run_id)
 
     def _keep_awake(self, run: Claimed, warden_pid: object) -> None:
         """Keep the machine awake while this warden lives. The helper ends with it."""

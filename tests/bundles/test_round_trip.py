@@ -332,6 +332,18 @@ def test_no_secret_no_value_of_a_variable_and_no_path_of_a_home_leaves(
     assert "[home]" in text and "OMP_NUM_THREADS" in text and '"FOO=[hidden-' in text and "/own/place.py" in text
 
 
+def test_the_values_of_env_stay_here_and_keep_rows_apart(tmp_path: Path) -> None:
+    store, there = sender(tmp_path / "a"), receiver(tmp_path / "b")
+    for value in ("kangaroo", "wombat"):
+        run = store.run("cpu", params={"lr": 0.1}, variables={"ANIMAL": value}, machine=ALPHA, software=SYSTEM, group=2)
+        store.iterations(run, [0.1] * 20)
+    data = exported(store, "g2")
+    told = "\n".join(map(json.dumps, lines_of(data)))
+    assert "ANIMAL" in told and "kangaroo" not in told and "wombat" not in told
+    (done,) = merged(there, data)
+    assert done.report == "equal to the one inside" and len(report(there)) == 2
+
+
 def test_equal_hidden_values_stay_equal_and_others_apart(tmp_path: Path) -> None:
     store = sender(tmp_path / "a")
     for run, threads in ((1, "4"), (2, "4"), (3, "8")):

@@ -19,8 +19,6 @@ from queue_runner.store import read
 from tests.export.export_support import TIMES, write
 from tests.reports.report_fixture import Store
 
-pytestmark = pytest.mark.process
-
 TARGETS = ("csv", "jsonl", "mlflow", "parquet", "tensorboard")
 
 

@@ -29,7 +29,7 @@ def test_what_is_stored_has_no_secret_and_what_runs_has_them_all(tmp_path: Path)
     assert not any(word in stored.to_json() for word in WORDS)
     assert (stored.env["PATH"], stored.argv[4]) == ("/bin", "--lr=1")
     assert job_secrets.reveal(layout, stored.argv, stored.env) == (list(SPEC.argv), dict(SPEC.env))
-    assert stat.S_IMODE(layout.words.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (layout.secrets, layout.words)} == {0o700}
     assert {stat.S_IMODE(path.stat().st_mode) for path in layout.words.iterdir()} == {0o600}
 
 

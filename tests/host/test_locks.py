@@ -191,6 +191,13 @@ def test_a_lock_that_cannot_be_opened_is_a_sentence(folder: Path) -> None:
         locks.try_lock(folder / "a.lock")
 
 
+def test_a_lock_that_stays_taken_is_a_sentence(folder: Path) -> None:
+    with locks.alone(folder / "a.lock", 1.0), pytest.raises(MpsqError) as error:  # type: ignore[union-attr]
+        locks.share(folder / "a.lock", 0.05, "an mpsq submit")
+    assert "a.lock has been locked for 0 s" in error.value.message
+    assert error.value.hint == "look for an mpsq submit that hangs, and stop it"
+
+
 def test_a_stream_of_sharers_waits_for_who_needs_it_alone(folder: Path) -> None:
     """One of four always shares it: without a turn to wait for, it would never be free."""
     path, over, taken = folder / "a.lock", threading.Event(), []

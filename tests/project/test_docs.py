@@ -41,6 +41,13 @@ def test_the_readme_names_the_two_commands() -> None:
     assert "make demo" in text and "make test" in text
 
 
+def test_no_page_leads_into_swap_or_to_a_verb_that_is_another_ones() -> None:
+    """docs/macos.md told owners to lift Metal's limit and to train with a batch of 4,096; docs/finetune.md to go
+    on with a training that was cut by `mpsq resume`, which ends a pause."""
+    assert "--mps high_watermark=0.0" not in (ROOT / "docs" / "macos.md").read_text()
+    assert "mpsq resume" not in "".join(page.read_text() for page in (ROOT / "docs").rglob("*finetune*.md"))
+
+
 def test_every_decision_is_listed() -> None:
     folder = ROOT / "docs" / "decisions"
     listed = (folder / "README.md").read_text()

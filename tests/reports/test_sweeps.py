@@ -52,6 +52,16 @@ def test_a_swept_command_is_compared_by_wall_time_in_one_table(store: Store) -> 
     assert turned["s=0.2"]["verdict"] == "faster" and turned["s=0.4"]["is_baseline"]
 
 
+@pytest.mark.parametrize("told", ["variables", "software"])
+def test_commands_with_other_variables_are_rows_of_their_own(store: Store, told: str) -> None:
+    """One thread and two threads were one median: "sh 4/4 0.032 ± 0.010"."""
+    for k, real_s in (("1", 0.02), ("2", 0.04)):
+        variables = {"OMP_NUM_THREADS": k}
+        for _ in range(2):
+            command(store, real_s, **{told: variables if told == "variables" else {"env": variables}})
+    assert list(rows(store.report())) == ["OMP_NUM_THREADS=1", "OMP_NUM_THREADS=2"]
+
+
 def test_a_grid_of_a_workload_is_one_table_and_a_second_submission_another(store: Store) -> None:
     for batch in (8, 16):
         for k in range(4):

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from queue_runner.errors import MpsqError
+from queue_runner.host import child
 from queue_runner.model import Outcome
 from queue_runner.source import archive, git_commands, rules, scan, snapshot, verify, working_copy
 from queue_runner.source.scan import SourceTree, of_repository
@@ -357,9 +358,9 @@ def test_code_that_does_not_answer_ends_its_job(
     repo: Path, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = submitted(repo, kept)
-    assert verify.refusal_in_time(kept, spec) is None
+    assert verify.refusal_in_time(kept, spec, lambda: True) is None
     (repo / "b.py").unlink()
-    refusal = verify.refusal_in_time(kept, spec)
+    refusal = verify.refusal_in_time(kept, spec, lambda: True)
     assert refusal is not None and (refusal.outcome, refusal.reason) == (Outcome.CODE_CHANGED, "b.py was removed")
     stand_in = tmp_path / "bin" / "git"  # for one that waits for the answer to a privacy prompt
     stand_in.parent.mkdir()
@@ -367,10 +368,14 @@ def test_code_that_does_not_answer_ends_its_job(
     stand_in.chmod(0o755)
     monkeypatch.setenv("PATH", str(stand_in.parent), prepend=os.pathsep)
     monkeypatch.setattr(verify, "READ_S", 1.5)
-    refusal = verify.refusal_in_time(kept, spec)
+    refusal = verify.refusal_in_time(kept, spec, lambda: True)
     assert refusal is not None and refusal.outcome is Outcome.SPAWN_FAILED
     assert f"its code in {repo} could not be read within 2 s" in refusal.reason
     assert not is_there(int((tmp_path / "pid").read_text()))
+    monkeypatch.setattr(verify, "READ_S", 60.0)
+    (tmp_path / "pid").unlink()
+    with pytest.raises(child.Unwanted):
+        verify.refusal_in_time(kept, spec, lambda: not (tmp_path / "pid").exists())
 
 
 def test_many_changes_are_counted(repo: Path, kept: Path) -> None:

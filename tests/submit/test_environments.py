@@ -102,10 +102,25 @@ def test_both_are_axes_and_part_of_the_question() -> None:
     assert all(JobSpec.from_json(spec.to_json()) == spec for spec in specs)
 
 
+def test_variables_that_the_user_names_are_part_of_the_question_and_others_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def spec(*env: str) -> JobSpec:
+        return expand.expand(Request(argv=("true",), env=env))[0]
+
+    plain = spec()
+    assert plain.variables == {} and spec("K=1").variables == {"K": "1"}
+    assert len({plain.content_hash(), spec("K=1").content_hash(), spec("K=2").content_hash()}) == 3
+    monkeypatch.setenv("K", "3")
+    assert spec().env["K"] == "3" and spec().content_hash() == plain.content_hash()
+    assert spec("API_TOKEN=hunter2").content_hash() == plain.content_hash()  # another token asks the same
+    assert "K=1" in spec("K=1").label()
+
+
 def test_questions_that_say_neither_keep_their_hashes() -> None:
     (spec,) = expand.expand(Request(workload="toy"))
     stored = json.loads(spec.to_json())
-    for name in ("env_name", "packages", "mps"):
+    for name in ("env_name", "packages", "mps", "variables"):
         del stored[name]
     assert JobSpec.from_json(json.dumps(stored)).content_hash() == spec.content_hash()
     assert "packages" not in fingerprint.of_software({}, spec)

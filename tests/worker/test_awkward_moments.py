@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+import subprocess
 
 import psutil
 import pytest
@@ -45,6 +46,24 @@ def test_cancel_between_claim_and_start(queue: Queue, point: str) -> None:
     assert queue.done()[0]["outcome"] == "CANCELLED"
     if point == "worker.claimed":
         assert queue.written() == []
+
+
+def test_cancel_while_its_code_is_read(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that macOS guards is waited for in the child that reads it: the worker waited two minutes with it."""
+    tree, told = queue.folder / "tree", queue.folder / "told"
+    tree.mkdir()
+    (tree / "train.sh").write_text(f"echo ran >> {queue.journal}\n")
+    subprocess.run(["git", "init", "-q", str(tree)], check=True)
+    queue.submit("sh train.sh", cwd=str(tree))
+    stand_in = queue.folder / "bin" / "git"  # for one that waits for the answer to a privacy prompt
+    stand_in.parent.mkdir()
+    stand_in.write_text(f"#!/bin/sh\necho told > {told}\nexec sleep 100\n")
+    stand_in.chmod(0o755)
+    monkeypatch.setenv("PATH", str(stand_in.parent), prepend=os.pathsep)
+    queue.worker()
+    until(told.exists, "the look at the tree")
+    ask_to_cancel(queue)
+    assert queue.done()[0]["outcome"] == "CANCELLED" and queue.written() == []
 
 
 def test_cancel_of_a_run_that_never_came_to_its_fence(queue: Queue) -> None:

@@ -117,6 +117,12 @@ def test_agreed_retries_are_used(engine: Engine) -> None:
     assert states(engine) == "FFFFFFS"
 
 
+def test_a_run_that_a_full_disk_stopped_is_tried_again(engine: Engine) -> None:
+    submit(engine, command("train"), terms=Terms(retries=2))
+    end(engine, Ending(Outcome.DISK_FULL, reason="it was stopped because the disk was nearly full"), OK)
+    assert states(engine) == "DS"
+
+
 def test_back_off_keeps_all_repeats_going(engine: Engine) -> None:
     submit(engine, command("sh", "-c", "exit 4"), repeats=5, terms=Terms(retries=1, backoff_s=2.0))
     end(engine, *[FAILED] * 4)

@@ -12,6 +12,7 @@ from queue_runner.analysis.comparison import Question
 from queue_runner.analysis.grouping import BESIDE, LOG, MAIN, SUBJECT, by_key, taints
 from queue_runner.analysis.neighbours import KIND
 from queue_runner.errors import UsageError
+from queue_runner.model import Outcome
 from queue_runner.reports._common import select_runs
 from queue_runner.reports._common.arguments import arguments_by_run
 from queue_runner.reports._common.report import Context, Row
@@ -21,7 +22,8 @@ RUN = (
     f"{select_runs.ASKED}, "
     "run_id, run, job_id, number, group_id, name, workload, framework, framework_version, device, "
     "device_name, compile, dtype, config, seed, repeat, spec_hash, "
-    "json_extract(spec_json, '$.params') AS params_json, json_extract(spec_json, '$.env_name') AS env_name, "
+    "json_extract(spec_json, '$.params') AS params_json, json_extract(spec_json, '$.variables') AS variables_json, "
+    "json_extract(spec_json, '$.env_name') AS env_name, "
     "json_extract(spec_json, '$.compile_mode') AS compile_mode, "
     f"{select_runs.GPUS} AS gpus, "
     "json_extract(spec_json, '$.cores') AS cores, json_extract(spec_json, '$.threads') AS threads, "
@@ -63,6 +65,7 @@ def prepare(rows: Iterable[Row], context: Context) -> list[Row]:
     logs = _unknown_logs(rows)
     for row, machine, (cores, threads) in zip(rows, machines, bound, strict=True):
         text, environment = row.pop("params_json"), row.pop("env_name") or None
+        said: dict[str, str] = json.loads(row.pop("variables_json") or "{}")
         if text not in parsed:
             parsed[text] = {name: _plain(value) for name, value in json.loads(text).items()}
         row["subject"] = select_runs.subject(row)
@@ -73,7 +76,9 @@ def prepare(rows: Iterable[Row], context: Context) -> list[Row]:
         row["planned_cells"] = cells.get(row["job_id"])
         row["where"] = where(machine) if len({*machines}) > 1 or row["merged"] else ""
         row["settings"] = parsed[text]
-        row["factors"] = {**versions.get(row["run_id"], {}), **arguments.get(row["run_id"], {}), **parsed[text]}
+        variables = dict(mps_switches.factor(*pair) for pair in said.items())
+        found = versions.get(row["run_id"], {}), variables, arguments.get(row["run_id"], {}), parsed[text]
+        row["factors"] = {name: value for factors in found for name, value in factors.items()}
         if row["gpus"] > 1 and row["device"] == "cpu":
             row["factors"]["processes"], row["gpus"] = row["gpus"], 1
         if any(n for n, _ in bound):
@@ -190,7 +195,9 @@ def _name(context: Context, name: str, option: str, factors: Sequence[str]) -> s
 
 def _software(rows: Sequence[Row], context: Context) -> dict[int, dict[str, Any]]:
     """Return by run the versions and variables in which runs of the same framework differ; empty if none do."""
-    seen = {(row["framework"], row["framework_version"], row["software_hash"]) for row in rows if row["median_s"]}
+    commands = [row for row in rows if row["kind"] == "command" and row["outcome"] == Outcome.SUCCEEDED]
+    timed = [*(row for row in rows if row["median_s"]), *commands]
+    seen = {(row["framework"], row["framework_version"], row["software_hash"]) for row in timed}
     if len(seen) == len({framework for framework, *_ in seen}):
         return {}
     texts = context.read("SELECT hash, data_json FROM fingerprints WHERE kind = 'software'")
