@@ -63,6 +63,14 @@ def is_there(pid: int) -> bool:
     return seen is not None and not seen.ended
 
 
+def words_of(process: psutil.Process) -> list[str]:
+    """The command line of a process; none of one that has ended, or that nobody has waited for yet."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
 def state_of(pid: int) -> str:
     """`T` where the process is stopped, `Z` for a zombie, `D` where it waits in the kernel, `S` for any other, `gone`
     where there is none."""

@@ -21,6 +21,7 @@ import pytest
 from queue_runner.model import parse_selector
 from queue_runner.monitor import why
 from queue_runner.store import read
+from tests.process_support import words_of
 from tests.queue_support import Queue, until
 
 TIMES = 10 if os.environ.get("MPSQ_CAMPAIGN") == "long" else 1
@@ -207,7 +208,7 @@ def front_of(queue: Queue, cluster: Slurm, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.setenv("MPSQ_TEST_MACHINE", "front")
     queue.layout.config.write_text(queue.layout.config.read_text() + cluster.config)
     yield queue
-    until(lambda: not cluster.jobs_left(), f"an empty node: {[one.cmdline() for one in cluster.jobs_left()]}")
+    until(lambda: not cluster.jobs_left(), f"an empty node: {[words_of(one) for one in cluster.jobs_left()]}")
     queue.close()
     assert list((cluster.folder / "local").iterdir()) == []
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.process_support import words_of
 from tests.queue_support import until
 
 _SSHD = """\
@@ -138,7 +139,7 @@ class Box:
 
     def supervisor(self) -> psutil.Process:
         """The process of the block that runs."""
-        return next(one for one in self.processes() if "queue_runner.remote" in one.cmdline())
+        return next(one for one in self.processes() if "queue_runner.remote" in words_of(one))
 
     def stop(self) -> None:
         self.cut()

@@ -24,6 +24,7 @@ from queue_runner.remote.box import MOST_ENDS, MOST_STARTS
 from queue_runner.remote.link import CONNECT_S
 from queue_runner.remote.ssh import Ssh
 from queue_runner.store import read
+from tests.process_support import words_of
 from tests.queue_support import Queue, until
 from tests.remote.ssh_support import Box, running
 
@@ -62,7 +63,7 @@ def front(queue: Queue, box: Box, monkeypatch: pytest.MonkeyPatch) -> Iterator[Q
     (queue.folder / "code").mkdir()
     (queue.folder / "code" / "tool.sh").write_text("echo from the copy\n")
     yield queue
-    until(lambda: not box.processes(), f"an empty box: {[one.cmdline() for one in box.processes()]}")
+    until(lambda: not box.processes(), f"an empty box: {[words_of(one) for one in box.processes()]}")
     queue.close()
 
 
@@ -253,7 +254,7 @@ def test_supervisor_and_worker_are_killed_and_the_runs_go_on(front: Queue, box: 
     front.worker()
     began(front)
     supervisor = box.supervisor()
-    (worker,) = [one for one in supervisor.children() if "queue_runner.worker" in one.cmdline()]
+    (worker,) = [one for one in supervisor.children() if "queue_runner.worker" in words_of(one)]
     worker.kill()
     until(lambda: [one for one in supervisor.children() if one.pid != worker.pid], "another worker")
     supervisor.kill()
@@ -267,7 +268,7 @@ def test_what_a_supervisor_leaves_that_has_died_too_often_is_ended_and_told(fron
     front.worker()
     began(front)
     supervisor = box.supervisor()
-    (worker,) = [one for one in supervisor.children() if "queue_runner.worker" in one.cmdline()]
+    (worker,) = [one for one in supervisor.children() if "queue_runner.worker" in words_of(one)]
     (box.base / front.token() / "starts").write_bytes(b"." * MOST_STARTS)
     supervisor.kill()
     rows = front.done(3, LIMIT_S)
