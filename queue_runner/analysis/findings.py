@@ -21,7 +21,7 @@ from queue_runner.analysis.comparison import (
     main_cache,
 )
 from queue_runner.analysis.explained import Explained
-from queue_runner.analysis.grouping import BESIDE, MAIN, Arm, is_mode, word
+from queue_runner.analysis.grouping import BESIDE, MAIN, Arm, by_key, is_mode, word
 from queue_runner.analysis.significance import Word, after_looks
 from queue_runner.spec import mode_word
 
@@ -257,7 +257,15 @@ def drifts(arms: Sequence[Arm]) -> Iterable[str]:
 
 
 def _step0(arms: Sequence[Arm], details: RunDetails) -> Iterable[str]:
-    """Report whether the rows start with the same loss: the speed of a wrong computation is no speedup."""
+    """Report whether rows start with the same loss: the speed of a wrong computation is no speedup. Rows of another
+    batch size, as far as they tell, begin with other data."""
+    sizes = [(arm.work("token"), arm.work("sample")) for arm in arms]
+    known = (None, None) not in sizes
+    for alike in by_key(range(len(arms)), lambda k: sizes[k] if known else None).values():
+        yield from _same_start([arms[k] for k in alike], details)
+
+
+def _same_start(arms: Sequence[Arm], details: RunDetails) -> Iterable[str]:
     known = [(arm, found) for arm in arms if (found := _first(arm.shown, details.step0))]
     names = [name for name in ("on the device", "val", "train") if sum(name in found for _, found in known) > 1]
     if not names:

@@ -142,6 +142,15 @@ def test_step_0_losses(losses: tuple[float, float], dtype: str, sentence: str) -
     assert sentence in said(rows, seen)
 
 
+def test_another_batch_size_begins_with_other_data() -> None:
+    """A sweep of batch_size was told that its rows may not compute the same."""
+    rows = [run("cpu", 0, 0.2, tokens_per_iter=n) for n in (512.0, 1024.0)]
+    seen = RunDetails(
+        step0={r["run_id"]: {"on the device": loss} for r, loss in zip(rows, (4.539, 4.5535), strict=True)}
+    )
+    assert "step-0" not in said(rows, seen)
+
+
 def test_a_loss_that_did_not_fall_is_told() -> None:
     text = said([run("cpu", 0, 0.1, loss_last=4.3)])
     assert "the loss of cpu eager did not decrease: first 4.2000, last 4.3000" in text
