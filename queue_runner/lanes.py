@@ -40,7 +40,7 @@ class Lane:
 
     @property
     def units(self) -> list[str]:
-        """What it has, as `units` returns it."""
+        """Its GPUs and processors, each as `units` names it."""
         return units(self.name, self.cores)
 
     @property

@@ -26,7 +26,7 @@ class State(StrEnum):
 
 
 class Obstacle(StrEnum):
-    """What keeps a lane from starting runs, where a program has to know it; a sentence says it to a person."""
+    """The obstacle to starting runs on a lane, for programs; `blocked_reason` describes it to a person."""
 
     SILENT = "silent"
     """The machine to which a lane sends its runs does not answer."""

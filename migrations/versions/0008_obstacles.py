@@ -1,4 +1,4 @@
-"""What keeps a lane from starting runs, in a word beside its sentence, the run it is kept for, and the next try."""
+"""The obstacle of a lane as a column beside its sentence, the run it is kept for, and the next try."""
 
 from alembic import op
 

@@ -259,10 +259,13 @@ def drifts(arms: Sequence[Arm]) -> Iterable[str]:
 def _step0(arms: Sequence[Arm], details: RunDetails) -> Iterable[str]:
     """Report whether rows start with the same loss: the speed of a wrong computation is no speedup. Rows of another
     batch size, as far as they tell, begin with other data."""
-    sizes = [(arm.work("token"), arm.work("sample")) for arm in arms]
-    known = (None, None) not in sizes
-    for alike in by_key(range(len(arms)), lambda k: sizes[k] if known else None).values():
-        yield from _same_start([arms[k] for k in alike], details)
+    unknown = any(_batch(arm) == (None, None) for arm in arms)
+    for alike in [arms] if unknown else by_key(arms, _batch).values():
+        yield from _same_start(alike, details)
+
+
+def _batch(arm: Arm) -> tuple[float | None, float | None]:
+    return arm.work("token"), arm.work("sample")
 
 
 def _same_start(arms: Sequence[Arm], details: RunDetails) -> Iterable[str]:

@@ -1,4 +1,4 @@
-"""What names the jobs and runs of a bundle in all queues, and what of them must not differ from one bundle to the next.
+"""The identity of the jobs and runs of a bundle in all queues, and the content that no later bundle may change.
 
 A later bundle of a submission may add runs; it changes nothing of what an earlier one brought.
 """

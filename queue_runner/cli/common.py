@@ -94,7 +94,7 @@ IdsOrLast = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="
 JobIds = Annotated[list[str], typer.Argument(metavar="ID...", help="12, g4 or @last.")]
 Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="WORD", help="Jobs with this tag. Repeatable.")]
 STILL_START = "runs that need the machine alone still start: mpsq pause keeps these back, too"
-"""What a user who pauses or drains one lane of several must know."""
+"""The limit of pausing or draining one lane of several."""
 InLane = Annotated[
     str | None, typer.Option("--lane", metavar="NAME", help="Only this lane; the beginning of its name will do.")
 ]

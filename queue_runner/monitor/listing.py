@@ -106,7 +106,10 @@ def asked(row: Row) -> dict[str, Any]:
     key = spec.get("find_max", "").partition("=")[0]
     if key in found:
         found[key] = found.pop(key)
-    return {"sets": found, "env_name": spec.get("env_name") or None, "mps": spec.get("mps") or {}} | {
+    return {
+        "sets": found,
+        "env_name": spec.get("env_name") or None,
+        "mps": spec.get("mps") or {},
         "variables": spec.get("variables") or {},
         "compile_mode": spec.get("compile_mode") or None,
         "gpus": spec.get("gpus", 1),
