@@ -90,7 +90,7 @@ WORKLOAD = {
             "fetched": {
                 "bpe": [
                     "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe",
-                    "tiktoken/6d1cbeee0f20b3d9449abfede4726ed8212e3aee",
+                    "tiktoken/6d1cbeee0f20b3d9449abfede4726ed8212e3aee", "TIKTOKEN_CACHE_DIR",
                 ]
             },
             "help": "char (every character is a token) or bpe (GPT-2's byte pairs, by tiktoken)",

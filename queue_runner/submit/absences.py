@@ -113,8 +113,10 @@ def _unfetched(layout: Layout, spec: JobSpec, workload: Workload, reaches: Calla
         value = str(_value(spec, workload, key))
         if value not in param.fetched:
             continue
-        url, place = param.fetched[value]
+        url, place, variable = param.fetched[value]
         kept, host = layout.cache / place, urlsplit(url).hostname or ""
+        if elsewhere := spec.env.get(variable):
+            kept = Path(elsewhere) / kept.name
         if not kept.exists() and not reaches(host):
             yield f"{key}={value} is not on this machine, and {host} cannot be reached: put {url} at {kept}"
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from queue_runner.errors import MpsqError
 from queue_runner.paths import jobs_dir
@@ -27,6 +27,16 @@ LIMITS = {
     "below": ("below", "must be less than", operator.lt),
 }
 """Limits of a number in a literal: words for a list of keys, words for an error, and the test of a valid value."""
+
+
+class Fetched(NamedTuple):
+    """Data that are downloaded once."""
+
+    url: str
+    place: str
+    """where below MPSQ_CACHE they are kept"""
+    variable: str = ""
+    """variable of the environment that names another folder for them"""
 
 
 @dataclass(frozen=True)
@@ -49,8 +59,8 @@ class Param:
     """the key whose value must divide this one; build() of the workload refuses others, --find-max skips them"""
     needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """packages that only some of its values need, by value"""
-    fetched: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """values whose data are downloaded once: their URL, and where below MPSQ_CACHE they are kept"""
+    fetched: Mapping[str, Fetched] = field(default_factory=dict)
+    """values whose data are downloaded once"""
 
     def takes(self) -> str:
         """Return the accepted values in words; empty if all of its type are."""
@@ -287,7 +297,7 @@ def _param(name: str, entry: Mapping[str, Any]) -> Param:
         words if "path_or" in entry else None,
         entry.get("multiple_of"),
         {value: tuple(names) for value, names in entry.get("needs", {}).items()},
-        {value: (str(url), str(place)) for value, (url, place) in entry.get("fetched", {}).items()},
+        {value: Fetched(*map(str, words)) for value, words in entry.get("fetched", {}).items()},
     )
     _refuse_wrong({name: found}, {name: default}, "its default")
     return found

@@ -47,6 +47,17 @@ def test_a_preset_says_what_is_fetched_too_and_a_proxy_is_trusted(layout: Layout
     assert absences.sentences(layout, [(SPEC, nanogpt)], no_network) == []
 
 
+def test_data_in_a_folder_that_a_variable_names_are_on_this_machine(
+    layout: Layout, nanogpt: Workload, tmp_path: Path
+) -> None:
+    bpe = replace(SPEC, params={"tokens": "bpe"}, env={"TIKTOKEN_CACHE_DIR": str(tmp_path)})
+    [said] = absences.sentences(layout, [(bpe, nanogpt)], no_network)
+    kept = tmp_path / "6d1cbeee0f20b3d9449abfede4726ed8212e3aee"
+    assert f"at {kept}" in said
+    kept.touch()
+    assert absences.sentences(layout, [(bpe, nanogpt)], no_network) == []
+
+
 def test_only_what_the_settings_need_is_needed(nanogpt: Workload) -> None:
     assert absences.packages(SPEC, nanogpt) == ("torch", "numpy")
     assert absences.packages(replace(SPEC, params={"tokens": "bpe"}), nanogpt) == ("torch", "numpy", "tiktoken")
