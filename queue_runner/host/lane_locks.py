@@ -4,8 +4,9 @@ Whose lanes have a processor in common exclude each other by it, however either 
 
 A run of a lane holds the machine's lock shared, and so do its warden and trainer, which inherit it; a run that needs
 the machine alone holds the same lock exclusively, as the workers of every version do. flock grants any shared lock
-beside another: who waits to be alone therefore holds the .turn beside it, and no run starts on a lane meanwhile. A
-worker that dies loses its turn, and the next one takes it again.
+beside another: who waits to be alone therefore holds the .turn beside it, and no run starts on a lane meanwhile. A run
+of several lanes waits likewise, with the .turn beside each of their locks: queues that always keep one of them busy
+would keep it waiting forever. A worker that dies loses its turn, and the next one takes it again.
 """
 
 from __future__ import annotations
@@ -62,26 +63,28 @@ class LaneLocks:
     def __init__(self, lane: str, cores: Iterable[int] = ()) -> None:
         self._lane = lane
         self._cores = tuple(cores)
-        self._turn: Lock | None = None
+        self._turns: list[Lock] = []
 
     def take(self) -> Hold | None:
-        """Take the locks without waiting; None when one is held. Whoever needs the machine alone keeps its turn until
-        it has it, or `leave`."""
-        if self._lane != DEFAULT_LANE:
-            return self._beside_others()
-        path = locks.lane_lock_path(DEFAULT_LANE)
-        lock = locks.try_lock(path, SHARERS_LOOK_S)
-        if lock is not None:
+        """Take the locks without waiting; None when one is held. Whoever needs the machine alone, or several lanes,
+        keeps its turn until it has them, or `leave`."""
+        hold = self._alone() if self._lane == DEFAULT_LANE else self._beside_others()
+        if hold is None:
+            self.wait_in_turn()
+        else:
             self.leave()
-            return Hold([lock])
-        self.wait_in_turn()
-        return None
+        return hold
 
     def wait_in_turn(self) -> None:
-        """Take the turn, if this is the machine and no other process has it: what shares the lock goes on, and no
-        newcomer does, until `take` has succeeded or `leave`."""
-        if self._lane == DEFAULT_LANE and self._turn is None:
-            self._turn = locks.try_lock(locks.turn_of(locks.lane_lock_path(DEFAULT_LANE)), SHARERS_LOOK_S)
+        """Take the turn, if this is the machine or several lanes and no other process has it: what has the locks goes
+        on, and no newcomer gets them, until `take` has succeeded or `leave`."""
+        if self._turns or (self._lane != DEFAULT_LANE and len(lanes.parts(self._lane)) == 1):
+            return
+        for path in paths(self._lane, self._cores):
+            if (turn := locks.try_lock(locks.turn_of(path), SHARERS_LOOK_S)) is None:
+                self.leave()
+                return
+            self._turns.append(turn)
 
     def is_shared(self) -> bool:
         """Return whether this is the machine, and at most runs on lanes are in the way."""
@@ -91,21 +94,23 @@ class LaneLocks:
         """Return whether a process holds one of the lane's own locks."""
         return any(map(locks.is_held, paths(self._lane, self._cores)))
 
-    def may_start(self) -> bool:
-        """Return whether no other process waits for the machine alone: else no run may start on a lane."""
+    def goes_first(self) -> str:
+        """Return what another process waits for, before which no run may start here, in words; "" if none does."""
         if self._lane == DEFAULT_LANE:
-            return True
-        turn = locks.try_share(locks.turn_of(locks.lane_lock_path(DEFAULT_LANE)))
-        if turn is None:
-            return False
-        turn.close()
-        return True
+            return ""
+        if _has_turn(locks.lane_lock_path(DEFAULT_LANE)):
+            return "the machine alone"
+        return "this lane with others" if any(map(_has_turn, paths(self._lane, self._cores))) else ""
 
     def leave(self) -> None:
         """Give up the turn."""
-        if self._turn is not None:
-            self._turn.close()
-            self._turn = None
+        for turn in self._turns:
+            turn.close()
+        self._turns.clear()
+
+    def _alone(self) -> Hold | None:
+        lock = locks.try_lock(locks.lane_lock_path(DEFAULT_LANE), SHARERS_LOOK_S)
+        return None if lock is None else Hold([lock])
 
     def _beside_others(self) -> Hold | None:
         shared = locks.try_share(locks.lane_lock_path(DEFAULT_LANE))
@@ -119,3 +124,12 @@ class LaneLocks:
                 return None
             own.append(lock)
         return Hold(own, shared)
+
+
+def _has_turn(path: Path) -> bool:
+    """Return whether a process waits for a lock in its turn."""
+    turn = locks.try_share(locks.turn_of(path))
+    if turn is None:
+        return True
+    turn.close()
+    return False

@@ -52,6 +52,7 @@ class Lanes:
         with writing(engine) as connection:
             lane_rows.keep(connection, self._lanes.keys())
         self._elsewhere: set[str] = set()  # lanes that other queues have, while something waits
+        self._awaited = ""  # the lanes for which a run that needs several of them waits
         self._nothing: tuple[object, float, Turns] | None = None  # a look that found nothing, and until when it holds
 
     def step(self) -> bool:
@@ -70,7 +71,7 @@ class Lanes:
             schedules.submit_due(self._layout, self._engine, self._log)  # here: no run is measured, or one lane rests
         self._back_up(taken)
         started = self._start_beside(busy, taken) if self._lanes else self._start_alone(busy)
-        self._forget(busy | started)
+        self._forget({*busy, *started, self._awaited})
         if failed is not None:
             raise failed
         return bool(busy or started)
@@ -192,8 +193,11 @@ class Lanes:
         found = self._turns(taken)
         told = self._told(found, {*busy, *found.starts})
         for name, one in self._all.items():
-            if name not in busy and name not in found.starts:
+            if name not in busy and name not in found.starts and name != found.awaited:
                 one.rest(told.get(name))
+        self._awaited = found.awaited
+        if self._awaited:
+            self._of(self._awaited).wait_in_turn()
         return {
             name for name, run_id in found.starts.items() if self._start(name, run_id, at_once=run_id in found.begun)
         }

@@ -139,6 +139,10 @@ class Supervisor:
         self._block(why)
         self.close()
 
+    def wait_in_turn(self) -> None:
+        """Let no run of another queue begin on these lanes before the one of this queue that needs all of them."""
+        self._locks.wait_in_turn()
+
     def take(self) -> bool:
         """Take the lane, if it is free."""
         if self._held is None:
@@ -295,8 +299,8 @@ class Supervisor:
             return False
         assert self._held is not None
         failpoints.reach("worker.lane")
-        if not at_once and not self._locks.may_start():
-            self.rest(Blocked("a run of another queue needs the machine alone, and goes first"))
+        if not at_once and (what := self._locks.goes_first()):
+            self.rest(Blocked(f"a run of another queue needs {what}, and goes first"))
             return False
         following = choose()
         if following is None or (why_not := self._gate.keeps(following, self._held)) is not None:

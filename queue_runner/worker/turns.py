@@ -29,11 +29,12 @@ class Asked:
 
 @dataclass
 class Turns:
-    """The runs that may start now, by lane, the one for which lanes are kept free, and those of `starts` for which a
-    neighbour is already running."""
+    """The runs that may start now, by lane, the one for which lanes are kept free, the lanes for which it waits if it
+    does not need the machine alone, and those of `starts` for which a neighbour is already running."""
 
     starts: dict[str, int] = field(default_factory=dict)
     reserved_for: int | None = None
+    awaited: str = ""
     begun: set[int] = field(default_factory=set)
 
 
@@ -73,7 +74,8 @@ def turns(
         can = [part for part in parts(lane) if part in free] if lane else _of(one.kind, free)
         if len(can) < one.gpus:
             if one.gpus > 1 and not waits:
-                found.reserved_for = one.run_id
+                others = [part for part in (parts(lane) if lane else _of(one.kind, usable)) if part not in can]
+                found.reserved_for, found.awaited = one.run_id, ",".join(sorted([*can, *others][: one.gpus]))
                 free = [other for other in free if other not in can]
             waits = True
             continue

@@ -84,21 +84,38 @@ def test_who_waits_to_be_alone_keeps_newcomers_out_until_it_dies() -> None:
     running = LaneLocks(A).take()
     waits = LaneLocks(MACHINE)
     assert running and waits.take() is None
-    assert not LaneLocks(B).may_start()
+    assert LaneLocks(B).goes_first()
     running.close()
     alone = waits.take()
-    assert alone and LaneLocks(B).may_start(), "its turn is over as it has the machine"
+    assert alone and not LaneLocks(B).goes_first(), "its turn is over as it has the machine"
     assert LaneLocks(B).take() is None
     waits.leave()
     alone.close()
 
 
+def test_who_waits_for_several_lanes_keeps_newcomers_out_of_them() -> None:
+    running = LaneLocks(A).take()
+    waits, later = LaneLocks(f"{A},{B}"), LaneLocks(f"{B},{C}")
+    assert running and waits.take() is None
+    assert LaneLocks(B).goes_first() == "this lane with others" and not LaneLocks(C).goes_first()
+    other = LaneLocks(C).take()
+    assert other and later.take() is None
+    other.close()
+    assert not LaneLocks(C).goes_first(), "a turn of some of its lanes is none: two that wait would wait forever"
+    running.close()
+    both = waits.take()
+    assert both and not LaneLocks(A).goes_first() and not LaneLocks(B).goes_first(), "its turn is over: it has them"
+    assert later.take() is None and LaneLocks(C).goes_first(), "the turn is the next one's"
+    later.leave()
+    both.close()
+
+
 def test_a_turn_ends_with_its_descriptor() -> None:
     running = LaneLocks(A).take()
     waits = LaneLocks(MACHINE)
-    assert running and waits.take() is None and not LaneLocks(B).may_start()
+    assert running and waits.take() is None and LaneLocks(B).goes_first()
     waits.leave()  # as a worker that dies does
-    assert LaneLocks(B).may_start()
+    assert not LaneLocks(B).goes_first()
 
 
 def test_who_lends_the_machine_keeps_its_turn() -> None:
@@ -107,9 +124,9 @@ def test_who_lends_the_machine_keeps_its_turn() -> None:
     assert alone and not queue.is_shared()
     queue.wait_in_turn()
     alone.close()
-    assert not LaneLocks(B).may_start() and queue.is_shared()
+    assert LaneLocks(B).goes_first() and queue.is_shared()
     again = queue.take()
-    assert again and LaneLocks(B).may_start()
+    assert again and not LaneLocks(B).goes_first()
     again.close()
 
 

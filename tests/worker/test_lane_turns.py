@@ -113,6 +113,30 @@ def test_a_lane_that_another_queue_has_is_left_to_it(box: Box) -> None:
     assert box.step() == [FIRST, SECOND]
 
 
+def test_a_run_of_several_lanes_keeps_other_queues_out_until_it_has_them(box: Box) -> None:
+    """Else two queues that start a run on one lane while the other is busy make it wait for as long as they like."""
+    other = LaneLocks(SECOND).take()
+    assert other
+    box.submit(gpus=2)
+    for _ in range(2):
+        assert box.step() == []
+        assert LaneLocks(FIRST).goes_first() and LaneLocks(SECOND).goes_first() == "this lane with others"
+    other.close()
+    assert box.step() == [BOTH]
+    box.close()
+    assert not LaneLocks(FIRST).goes_first()
+
+
+def test_a_run_of_several_lanes_that_is_held_gives_up_its_turn(box: Box) -> None:
+    other = LaneLocks(SECOND).take()
+    assert other
+    box.submit(gpus=2)
+    assert box.step() == [] and LaneLocks(FIRST).goes_first()
+    edit.pause(box.layout, "test", SECOND)
+    assert box.step() == [] and not LaneLocks(FIRST).goes_first()
+    other.close()
+
+
 def test_a_worker_does_not_wait_for_lanes_that_a_user_has_paused(box: Box) -> None:
     box.submit()
     for lane in (FIRST, SECOND):
@@ -142,7 +166,7 @@ def test_a_run_that_needs_the_machine_alone_keeps_its_turn_and_its_wait(
     start()
     with writing(engine) as connection:
         waits = history.waits_since(connection, 1)
-    assert waits is not None and not LaneLocks(FIRST).may_start()
+    assert waits is not None and LaneLocks(FIRST).goes_first()
     other = LaneLocks(SECOND).take()  # it has begun before
     start()
     assert other and supervisor.waits_for == 1 and (supervisor.due or 0) > time.time()
@@ -151,5 +175,5 @@ def test_a_run_that_needs_the_machine_alone_keeps_its_turn_and_its_wait(
     with writing(engine) as connection:
         assert history.waits_since(connection, 1) == waits
     supervisor.stop()
-    assert LaneLocks(FIRST).may_start()
+    assert not LaneLocks(FIRST).goes_first()
     engine.dispose()

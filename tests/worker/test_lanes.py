@@ -6,11 +6,13 @@ import json
 import os
 import signal
 import sqlite3
+from pathlib import Path
 
 import pytest
 
 from queue_runner.control import edit
 from queue_runner.host import locks
+from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from tests.process_support import needs_linux
 from tests.queue_support import Queue, until, warden_pid
@@ -84,6 +86,39 @@ def test_a_run_that_waits_to_be_alone_keeps_the_lanes_free(lanes: Queue) -> None
     until(lambda: running(lanes) == {"machine": "2.1"})
     go(lanes, "2.1")
     until(lambda: running(lanes) == {FIRST: "3.1"})
+    go(lanes, "3.1")
+    lanes.done(3)
+
+
+def test_another_queue_starts_nothing_on_lanes_for_which_a_run_of_several_waits(
+    lanes: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        run_on(lanes)
+    lanes.worker()
+    until(lambda: running(lanes) == {FIRST: "1.1", SECOND: "2.1"})
+    (folder := tmp_path / "other").mkdir()
+    monkeypatch.setenv("MPSQ_HOME", str(folder / "home"))
+    (home := Layout(folder / "home")).home.mkdir(mode=0o700)
+    wide = Queue(home, folder)
+    with home.config.open("a") as file:
+        file.write(f'lanes = "{FIRST},{SECOND}"\n')
+    try:
+        run_on(wide, gpus=2)
+        wide.worker()
+        until(lambda: locks.is_held(locks.turn_of(locks.lane_lock_path(SECOND))), "the turn of the run of two lanes")
+        go(lanes, "2.1")
+        what = "a run of another queue needs this lane with others, and goes first"
+        until(lambda: (what,) in stored(lanes, "SELECT blocked_reason FROM lanes"), "what the lane waits for")
+        assert running(lanes) == {FIRST: "1.1"}
+        go(lanes, "1.1")
+        until(lambda: running(wide) == {f"{FIRST},{SECOND}": "1.1"}, "the run of two lanes")
+        assert not running(lanes)
+        go(wide, "1.1")
+        wide.done(1)
+    finally:
+        wide.close()
+    until(lambda: "3.1" in running(lanes).values(), "the run that let it go first")
     go(lanes, "3.1")
     lanes.done(3)
 
