@@ -332,6 +332,10 @@ def main(arguments: list[str]) -> int:
     if any(os.path.exists(f"{folder}/warden/{name}") for name in ("started", "exit.json")):
         say("this run has been started before")
         return 1
+    secrets = f"{folder}/secrets.json"
+    if os.path.exists(secrets):
+        spec |= json.loads(read(secrets))
+        os.unlink(secrets)  # a worker that does not find the fence writes the folder anew
     if LINUX:
         prctl(PR_SET_CHILD_SUBREAPER, 1)
     for name in ("exit.json", "stop"):

@@ -73,12 +73,15 @@ def prepare(
         command = working_copy.command(run.spec, folder.tree, cwd)
     else:
         command, cwd = command_line.build_argv(run.spec, layout.snapshots), Path(run.spec.cwd)
-    command, env = job_secrets.reveal(layout, command, environment(layout, run, folder))
-    env |= job_secrets.named(layout, run.spec.secrets)
+    env = environment(layout, run, folder)
+    revealed, values = job_secrets.reveal(layout, command, env)
+    values |= job_secrets.named(layout, run.spec.secrets)
     if origin is not None:
         checkpoint = str(checkpoints.copy(layout, origin, folder.resume))
-        env["MPSQ_RESUME"] = checkpoint
-        command += ["--resume", checkpoint] if run.spec.kind == "workload" else []
+        for one in (env, values):
+            one["MPSQ_RESUME"] = checkpoint
+        for words in (command, revealed):
+            words += ["--resume", checkpoint] if run.spec.kind == "workload" else []
     prepares = run.spec.kind == "workload" and command_line.prepares(run.spec, layout.snapshots)
     instructions = {
         "v": SPEC_VERSION,
@@ -105,6 +108,8 @@ def prepare(
         "cores": lanes.processors(run.spec.affinity) if run.spec.affinity else [],
         "prepare": {"MPSQ_PREPARE": "1"} if prepares else {},
     }
+    if (revealed, values) != (command, env):
+        _write_private(folder.secrets, {"argv": revealed, "env": values})
     _write_private(folder.spec, instructions)
     return folder
 

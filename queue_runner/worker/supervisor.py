@@ -238,6 +238,7 @@ class Supervisor:
             self._unclaim(run, "it never started: no fence was written")
             self._fruitless += 1  # only now: a refusal by the store is not the run's fault
             return True
+        folder.secrets.unlink(missing_ok=True)
         said = last_line(read_end(folder.warden_log)) or "warden.log is empty"
         reason = f"its supervisor died {MAX_FRUITLESS_STARTS} times before the start: {said}"
         finish(
@@ -267,6 +268,8 @@ class Supervisor:
         return True
 
     def _unclaim(self, run: Claimed, reason: str) -> None:
+        folder = RunDir(self._layout.run_dir(run.id))
+        folder.secrets.unlink(missing_ok=True)  # it may be cancelled before it is tried again
         with writing(self._engine) as connection:
             back = jobs.unclaim(connection, run.run_id, reason)
             results.forget_start(connection, run.run_id)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -42,7 +44,7 @@ def test_secrets_reach_the_run_and_nothing_else(queue: Queue, mpsq: Cli) -> None
     assert not [word for word in SECRETS for ran in printed if word in ran.out + ran.err]
     assert "[hidden]" in printed[0].out and {"DBPASS", "HF_TOKEN"} <= set(printed[1].json()["runs"][0]["env"])
     backup.make(layout)
-    private = {layout.run_dir("1.1") / "spec.json", layout.secrets / "HF_TOKEN", *layout.words.iterdir()}
+    private = {layout.secrets / "HF_TOKEN", *layout.words.iterdir()}
     for path in (path for path in layout.home.rglob("*") if path.is_file() and path not in private):
         assert not [word for word in SECRETS if word.encode() in path.read_bytes()], path
     assert not [path for path in private if path.stat().st_mode & 0o077]
@@ -91,6 +93,32 @@ def test_what_is_gone_is_said_before_and_at_the_start(queue: Queue) -> None:
     main(["resume"])
     row = queue.done(3)[-1]
     assert row["outcome"] == "SPAWN_FAILED" and "--env DBPASS was a secret, and its file is gone" in row["reason"]
+
+
+def test_a_start_that_was_killed_leaves_no_secrets_and_the_next_has_them(queue: Queue) -> None:
+    queue.submit('echo "$DBPASS" > "$MPSQ_CWD/got"', env=("DBPASS=word-0",))
+    worker = queue.worker("warden.locked")
+    warden = queue.stopped("warden.locked")
+    secrets = queue.layout.run_dir("1.1") / "secrets.json"
+    assert "word-0" in secrets.read_text() and not secrets.stat().st_mode & 0o077
+    for pid in (worker.pid, warden):
+        os.kill(pid, signal.SIGKILL)
+    worker.wait()
+    queue.worker()
+    assert queue.done()[0]["outcome"] == "SUCCEEDED"
+    assert queue.folder.joinpath("got").read_text() == "word-0\n" and not secrets.exists()
+
+
+def test_a_run_that_is_cancelled_before_its_start_leaves_no_secrets(queue: Queue) -> None:
+    queue.submit("exit 3", env=("DBPASS=word-0",))
+    worker = queue.worker("worker.prepared")
+    pid = queue.stopped("worker.prepared")
+    main(["cancel", "1", "--no-wait"])
+    os.kill(pid, signal.SIGKILL)
+    worker.wait()
+    queue.worker()
+    assert queue.done()[0]["outcome"] == "CANCELLED"
+    assert not (queue.layout.run_dir("1.1") / "secrets.json").exists()
 
 
 def test_a_named_secret_that_others_may_read_starts_nothing(queue: Queue) -> None:
