@@ -59,6 +59,11 @@ def is_remote(name: str) -> bool:
     return _REMOTE.search(name) is not None
 
 
+def target_of(name: str) -> str:
+    """Return the target of --on whose lane this is."""
+    return _REMOTE.sub("", name)
+
+
 def parts(name: str) -> list[str]:
     """Return the lanes that one name joins."""
     return name.split(",")

@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -78,6 +78,8 @@ class Link:
     base: str
     options: tuple[str, ...] = ()
     control: Path | None = None
+    _running: set[subprocess.Popen[bytes]] = field(default_factory=set, init=False, compare=False)
+    _aborted: threading.Event = field(default_factory=threading.Event, init=False, compare=False)
 
     @property
     def _ssh(self) -> list[str]:
@@ -111,6 +113,9 @@ class Link:
                 )  # fmt: skip
             except OSError as error:
                 raise Unreachable(f"ssh cannot be run: {error.strerror}") from error
+            self._running.add(process)
+            if self._aborted.is_set():
+                process.kill()
             assert process.stdin is not None and process.stdout is not None
             timer = threading.Timer(limit_s, process.kill)
             began = time.monotonic()
@@ -140,6 +145,7 @@ class Link:
                 process.kill()
                 process.stdout.close()
                 process.wait()
+                self._running.discard(process)
 
     def _failure(self, code: int, said: str) -> Exception:
         lines = [shown for line in said.splitlines() if (shown := one_line(line))]
@@ -164,6 +170,12 @@ class Link:
     @property
     def _set_python(self) -> str:
         return "name another interpreter as `python` in the profile of this box (docs/remote.md)"
+
+    def abort(self) -> None:
+        """End the call that another thread waits for, and any later one."""
+        self._aborted.set()
+        for process in list(self._running):
+            process.kill()
 
     def hang_up(self) -> None:
         """Close the connection that calls share; the next call makes a new one."""

@@ -33,7 +33,7 @@ class _Unfit(Exception):
 
 
 class Mirror:
-    """What is here of a block. Only the thread that follows the blocks uses it."""
+    """What is here of a block. Only the thread that follows its blocks uses it."""
 
     def __init__(self, folder: Folder, runs: Iterable[str]) -> None:
         self._folder = folder

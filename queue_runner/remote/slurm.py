@@ -78,6 +78,9 @@ class Slurm:
         """Remove the folder of a block that is over."""
         shutil.rmtree(self.folder(token).path, ignore_errors=True)
 
+    def abort(self) -> None:
+        """Do nothing: a command of Slurm has its time limit."""
+
     def checks(self, name: str, *, smoke: bool) -> Iterator[Check]:
         """Examine what blocks need here; `smoke` sends a job of a minute that examines its node."""
         return slurm_checks.of_cluster(name, self._profile, smoke=smoke)

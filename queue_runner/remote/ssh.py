@@ -69,7 +69,7 @@ class Ssh:
         self, verb: str, token: str, feed: Callable[[IO[bytes]], None] | None = None, *limits: float
     ) -> Iterator[Answered]:
         """Do as Link.call; a box that has not answered is left alone for a while, which doubles, since whoever asks it
-        waits for it and so do the other targets. Raises: Unreachable, Refused."""
+        waits for it. Raises: Unreachable, Refused."""
         if self.down is not None and time.monotonic() < self._not_before:
             raise Unreachable(self.down.why)
         try:
@@ -202,6 +202,10 @@ class Ssh:
     def end(self, token: str, *, hard: bool) -> None:
         """Ask for the end of a block. Raises: OSError."""
         self.request(token, "stop")
+
+    def abort(self) -> None:
+        """End the call that another thread waits for, and any later one."""
+        self.link.abort()
 
     def checks(self, name: str, *, smoke: bool) -> Iterator[Check]:
         """Examine the login, mpsq and the disk there; `smoke` adds nothing."""

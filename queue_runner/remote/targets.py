@@ -25,7 +25,8 @@ BOX_GRACE_S = 10.0
 
 
 class Target(Protocol):
-    """A place that runs blocks. Every method may take as long as its commands' time limit."""
+    """A place that runs blocks. Every method may take as long as its commands' time limit; but for `abort` one thread
+    uses a target."""
 
     kind: str
     poll_s: float
@@ -63,6 +64,9 @@ class Target(Protocol):
 
     def remove(self, token: str) -> None:
         """Remove the folder of a block that is over. Raises: OSError, Unreachable."""
+
+    def abort(self) -> None:
+        """End the call that another thread waits for, and any later one: it is Unreachable then."""
 
     def checks(self, name: str, *, smoke: bool) -> Iterator[Check]:
         """Examine what blocks need, here and as far as it can be asked there; `name` is that of the profile, for the

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import shutil
+import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,7 @@ from sqlalchemy import Engine
 from queue_runner import failpoints
 from queue_runner.config import Config
 from queue_runner.errors import MpsqError
+from queue_runner.lanes import target_of
 from queue_runner.model import Obstacle, State
 from queue_runner.paths import Layout
 from queue_runner.remote import block, ingest, targets
@@ -40,6 +42,10 @@ from queue_runner.worker.throttled_log import ThrottledLog
 MOST_SENT = 3
 """How often a block that the scheduler forgot before it started is sent again."""
 TRY_AGAIN_S = 30.0
+PATIENCE_S = 1.0
+"""How long a step waits for its targets. One that takes longer goes on beside the steps of the others."""
+STOP_S = 40.0
+"""How long a worker that stops waits for them: more than a command of Slurm may take; calls of ssh are ended."""
 
 _REASONS = {
     "REBOOT": "reboot",
@@ -69,7 +75,8 @@ class _Watch:
 
 
 class Blocks:
-    """The remote lanes. Only the holder of worker.lock may make one; it has a thread of its own."""
+    """The remote lanes. Only the holder of worker.lock may make one. Each target has a thread of its own, which alone
+    uses what is kept of its lanes and blocks."""
 
     def __init__(self, layout: Layout, config: Config, engine: Engine, log: Callable[[str], None]) -> None:
         self._layout = layout
@@ -87,6 +94,8 @@ class Blocks:
         self._targets: dict[str, Target] = {}
         self._closing: dict[str, Target] = self._left_over()
         self._silent: set[str] = set()
+        self._threads: dict[str, threading.Thread] = {}
+        self._stopping = False
 
     def busy(self) -> bool:
         """Return whether a remote run waits or is under way, or a block is being cleared away."""
@@ -108,22 +117,59 @@ class Blocks:
         return found
 
     def step(self) -> None:
-        """Do what can be done now in every lane. Raises: MpsqError when the store refuses."""
+        """Do what can be done now for every target whose last step has ended. Raises: MpsqError when the store
+        refuses."""
         with looking(self._engine) as connection:
             found = blocks.open_lanes(connection)
-        for lane in found:
-            try:
-                self._step(lane)
-            except OSError as error:
-                self._say(
-                    lane, Blocked(f"the block's folder cannot be used: {error.strerror or error}: {error.filename}")
-                )
-            except MpsqError as error:
-                self._say(lane, Blocked(error.message))
-            except Exception as error:  # of one lane: the others go on
-                self._say(lane, Blocked(f"its block cannot be followed: {error!r}; mpsq tries again: please report it"))
-                self._complain(f"{lane}: {error!r}", traceback.format_exc())
-        self._clear_away()
+        closing = list(self._closing.values())
+        names = {target_of(lane) for lane in found}
+        names |= {name for name, target in self._targets.items() if target in closing}
+        for name in sorted(names):
+            if not self._is_busy(name):
+                lanes_ = [lane for lane in found if target_of(lane) == name]
+                thread = threading.Thread(target=self._step_of, args=[name, lanes_], daemon=True)
+                self._threads[name] = thread
+                thread.start()
+        self._wait(PATIENCE_S)
+
+    def stop(self) -> None:
+        """End the steps that are under way. What they were about is found again in the database."""
+        self._stopping = True
+        for target in list(self._targets.values()):
+            target.abort()
+        self._wait(STOP_S)
+
+    def _is_busy(self, name: str) -> bool:
+        return name in self._threads and self._threads[name].is_alive()
+
+    def _wait(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        for thread in self._threads.values():
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _step_of(self, name: str, lanes_: Sequence[str]) -> None:
+        """Do what can be done now in the lanes of a target."""
+        try:
+            for lane in lanes_:
+                if self._stopping:
+                    return
+                self._step_and_tell(lane)
+            self._clear_away(name)
+        except MpsqError as error:
+            self._complain(f"blocks: {error.message} ({error.hint})")
+        except Exception as error:
+            self._complain(f"{name}: blocks could not be followed: {error!r}", traceback.format_exc())
+
+    def _step_and_tell(self, lane: str) -> None:
+        try:
+            self._step(lane)
+        except OSError as error:
+            self._say(lane, Blocked(f"the block's folder cannot be used: {error.strerror or error}: {error.filename}"))
+        except MpsqError as error:
+            self._say(lane, Blocked(error.message))
+        except Exception as error:  # of one lane: the others go on
+            self._say(lane, Blocked(f"its block cannot be followed: {error!r}; mpsq tries again: please report it"))
+            self._complain(f"{lane}: {error!r}", traceback.format_exc())
 
     def _step(self, lane: str) -> None:
         with looking(self._engine) as connection:
@@ -343,9 +389,11 @@ class Blocks:
             self._closing[token] = target
         self._say(lane, None)
 
-    def _clear_away(self) -> None:
-        """End what the scheduler still has of a finished block, then remove its folder."""
+    def _clear_away(self, name: str) -> None:
+        """End what a target still has of finished blocks, then remove their folders."""
         for token, target in list(self._closing.items()):
+            if target is not self._targets.get(name) or self._stopping:
+                continue
             try:
                 seen = target.look(token)
                 self._silent.discard(token)
@@ -364,6 +412,8 @@ class Blocks:
     def _say_silent(self, lane: str, target: Target, since: float, why: object, again_s: float | None = None) -> None:
         """Store that the target does not answer since a time (Unix seconds), and when it is asked again: after
         `again_s` seconds at the earliest."""
+        if self._stopping:
+            return  # its call may be one that this worker has ended
         now, down = time.time(), target.down
         earliest = now + (target.poll_s if again_s is None else again_s)
         at = earliest if down is None else down.next_try_at if again_s is None else max(down.next_try_at, earliest)

@@ -130,6 +130,7 @@ class Worker:
         with self._turn:  # shutdown waits for a step while it holds the lock with which a step sets its next time
             self._scheduler.pause()  # else a job that falls due meanwhile is submitted to an executor that is gone
         self._hooks.stop()
+        self._blocks.stop()
         self._scheduler.shutdown(wait=True)
         self._lanes.stop()
 

@@ -35,6 +35,7 @@ class StandIn(Slurm):
 
     def __init__(self, shared: Path) -> None:
         super().__init__({"folder": str(shared)}, 0.0, 0.0)
+        self.shared = shared
         self.answer: Callable[[], str] = lambda: "7"
         self.seen = Seen("gone", "forgotten")
         self.sent: list[str] = []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,10 @@ from queue_runner.remote import block, targets
 from queue_runner.remote.answers import NotSent, Refused, Seen, Unreachable
 from queue_runner.remote.fence import take_fence
 from queue_runner.store import blocks, read
-from tests.remote.block_support import RECORD, Front
+from queue_runner.submit import plan
+from queue_runner.submit.request import Request
+from tests.queue_support import until
+from tests.remote.block_support import RECORD, Front, StandIn
 
 pytestmark = pytest.mark.process
 
@@ -166,3 +171,42 @@ def test_an_upload_whose_answer_is_lost_is_removed_before_the_next(
     for _ in range(2):
         front.blocks.step()
     assert len(front.target.sent) == 2 and front.folder().path.name == front.target.sent[1]
+
+
+class Hanging(StandIn):
+    """A target that answers when it is aborted."""
+
+    def __init__(self, shared: Path) -> None:
+        super().__init__(shared)
+        self.answers = threading.Event()
+        self.ended: list[bool] = []
+
+    def send(self, token: str, options: Mapping[str, str]) -> str:
+        self.sent.append(token)
+        self.ended.append(self.answers.wait(20.0))
+        raise NotSent("no answer")
+
+    def abort(self) -> None:
+        self.answers.set()
+
+
+def test_a_target_that_hangs_delays_no_other_and_a_worker_that_stops_does_not_wait_for_it(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging = Hanging(front.shared.with_name("another"))
+    monkeypatch.setattr("queue_runner.worker.blocks.PATIENCE_S", 0.05)
+    monkeypatch.setattr(targets, "of", lambda _config, _layout, name: hanging if name == "first" else front.target)
+    with front.layout.config.open("a") as file:
+        file.write(f'[on.first]\nkind = "slurm"\nfolder = "{hanging.shared}"\n')
+    plan.store(front.layout, plan.plan(Request(argv=("true",), cwd=str(front.layout.home), on="first")))
+    front.target.seen = Seen("running", "running")
+    worker = front.worker()
+    until(lambda: worker.step() or (hanging.sent and front.target.sent), "a block for each")
+    run = front.begin()
+    (run / "record.json").write_text(json.dumps(RECORD))
+    until(lambda: worker.step() or front.row(1)["outcome"], "the run of the other")
+    assert front.row(1)["outcome"] == "SUCCEEDED" and hanging.ended == []
+    assert len(hanging.sent) == 1  # nor is it asked again meanwhile
+    worker.stop()
+    assert hanging.ended == [True] and not any(thread.is_alive() for thread in worker._threads.values())
+    assert not [said for said in front.said if "does not answer" in said]  # the worker has ended its call

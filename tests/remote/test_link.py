@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from queue_runner.paths import Layout
 from queue_runner.remote import ssh
 from queue_runner.remote.answers import Unreachable
 from queue_runner.remote.link import Link
+from tests.queue_support import until
 
 pytestmark = pytest.mark.process
 
@@ -45,3 +48,23 @@ def test_files_that_stop_coming_are_given_up(tmp_path: Path, monkeypatch: pytest
         Link("box", "python3", "~/.mpsq").call("sync", TOKEN, None, LONG_S, 0.1) as answered,
     ):
         answered.read(3)
+
+
+def test_a_worker_that_stops_ends_its_call_and_makes_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ssh_says(tmp_path, monkeypatch, f"touch {tmp_path}/called")
+    link = Link("box", "python3", "~/.mpsq")
+    ended: list[str] = []
+
+    def ask() -> None:
+        with pytest.raises(Unreachable), link.call("sync", TOKEN, None, LONG_S):
+            pass
+        ended.append("asked")
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    until((tmp_path / "called").exists, "the call")
+    began = time.monotonic()
+    link.abort()
+    asking.join(30.0)
+    ask()
+    assert ended == ["asked"] * 2 and time.monotonic() - began < 30

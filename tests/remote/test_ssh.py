@@ -134,7 +134,7 @@ def test_the_link_is_cut_in_mid_run_and_a_cancel_meanwhile_is_passed_on(front: Q
 
 
 def test_a_host_that_hangs_is_left_alone_for_longer_and_longer(layout: Layout, box: Box) -> None:
-    """Each try holds up whoever asks, and so the blocks of all other targets."""
+    """Each try holds up whoever asks, and so all blocks of that box."""
     made = Ssh("box", {"host": "box", "ssh": f"-F {box.config}", "python": str(box.python)}, layout, 30.0, 1.0)
     made.folder(TOKEN).path.mkdir(parents=True)
     box.suspend()
