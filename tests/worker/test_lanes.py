@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sqlite3
 from pathlib import Path
@@ -12,8 +13,12 @@ import pytest
 
 from queue_runner.control import edit
 from queue_runner.host import locks
+from queue_runner.monitor import dashboard
+from queue_runner.monitor.status import read_status
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
+from queue_runner.web import views
+from tests.cli_support import Cli
 from tests.process_support import needs_linux
 from tests.queue_support import Queue, until, warden_pid
 
@@ -169,3 +174,24 @@ def test_a_paused_lane_starts_nothing_and_its_submissions_wait(lanes: Queue) -> 
     until(lambda: running(lanes) == {FIRST: "1.2", SECOND: "2.1"})
     go(lanes, "1.2", "2.1")
     lanes.done(3)
+
+
+def test_each_lane_is_shown_and_what_is_done_to_one_leaves_the_other(lanes: Queue, mpsq: Cli) -> None:
+    run_on(lanes, repeats=2)
+    run_on(lanes)
+    lanes.worker()
+    until(lambda: running(lanes) == {FIRST: "1.1", SECOND: "2.1"}, "two runs at once")
+    mpsq.ok("pause", "--lane", SECOND)
+    found = read_status(lanes.layout)
+    watched = dashboard.frame(found, [], dashboard.tables(found), width=100, height=40, ascii=True).plain
+    page = dict(views.queue(lanes.layout)["facts"])
+    for shown in (mpsq.ok("status").out, watched, f"lanes {page['lanes']}"):
+        assert re.search(r"lanes +cpu:0 +1\.1 ", shown), shown
+        assert re.search(r"cpu:1 +2\.1 .*; paused: mpsq resume --lane", shown), shown
+    assert "bound to lane cpu:0, which run 1.1 has" in " ".join(mpsq.ok("why", "1.2").out.split())
+    assert "cpu:0" in mpsq.ok("show", "1.1").out
+    assert mpsq.ok("cancel", "1.1").out == "run 1.1 cancelled\n"
+    until(lambda: running(lanes) == {FIRST: "1.2", SECOND: "2.1"}, "the next on the lane of the one that was cancelled")
+    assert lanes.rows()[0]["outcome"] == "CANCELLED"
+    go(lanes, "1.2", "2.1")
+    assert [row["outcome"] for row in lanes.done(3)] == ["CANCELLED", "SUCCEEDED", "SUCCEEDED"]
