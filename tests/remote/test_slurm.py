@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -39,6 +40,11 @@ def front(queue: Queue, cluster: Slurm, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 def machines(queue: Queue) -> dict[str, str]:
     return {row["run"]: row["machine_hash"] for row in queue.rows()}
+
+
+def iterations(queue: Queue) -> int:
+    with sqlite3.connect(f"file:{queue.layout.db}?mode=ro", uri=True) as connection:
+        return int(connection.execute("SELECT count(*) FROM iterations").fetchone()[0])
 
 
 def test_a_block_comes_back_as_runs_of_its_node(front: Queue, mpsq: Cli) -> None:
@@ -139,7 +145,7 @@ def test_doctor_examines_the_cluster(front: Queue, cluster: Slurm, mpsq: Cli, mo
 
 def test_the_verbs_follow_a_block(front: Queue, cluster: Slurm, mpsq: Cli) -> None:
     """logs -f, wait and status --watch, each a process of its own, from before the block is sent until it has ended."""
-    job = front.submit("echo one; while [ ! -e $J.go ]; do sleep 0.05; done; echo two", on="slurm")
+    job = front.submit(EVENTS + "echo one; while [ ! -e $J.go ]; do sleep 0.05; done; echo two", on="slurm")
     out = {name: front.folder / name for name in ("logs", "wait", "status")}
     commands = {"logs": ["logs", "-f", str(job)], "wait": ["wait", str(job)], "status": ["status", "--watch"]}
     front.worker()
@@ -151,6 +157,7 @@ def test_the_verbs_follow_a_block(front: Queue, cluster: Slurm, mpsq: Cli) -> No
     try:
         until(lambda: "\none\n" in f"\n{out['logs'].read_text()}", "the first line, while it runs", 60.0)
         assert mpsq("status", "--json").json()["blocks"][0]["running"] == f"{job}.1"
+        until(lambda: iterations(front) == 3, "its iterations in the database, while it runs")
         front.journal.with_name(front.journal.name + ".go").touch()
         assert started["logs"].wait(60) == 0 and started["wait"].wait(60) == 0
         assert "two" in out["logs"].read_text() and "1 of 1 runs succeeded" in out["wait"].read_text()

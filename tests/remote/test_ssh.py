@@ -1,4 +1,7 @@
-"""Blocks on a box behind a real sshd on a loopback port: sent, followed, brought back; links and processes that die."""
+"""Blocks on a box behind a real sshd on a loopback port: sent, followed, brought back; links and processes that die.
+
+Each fault once here; MPSQ_CAMPAIGN=long, as `make campaign-slurm` sets, plants each ten times.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,7 @@ from queue_runner.remote.ssh import Ssh
 from queue_runner.store import read
 from tests.process_support import words_of
 from tests.queue_support import Queue, until
+from tests.remote.slurm_support import TIMES
 from tests.remote.ssh_support import Box, running
 
 pytestmark = [pytest.mark.process, pytest.mark.needs_program("sshd")]
@@ -41,6 +45,14 @@ done
 LIMIT_S = 60.0
 TOKEN = "a" * 32
 GATED = "echo began >> $J; while [ ! -e $J.go ]; do sleep 0.05; done; echo $MPSQ_RUN >> $J"
+
+
+@pytest.fixture(params=range(TIMES))
+def again(request: pytest.FixtureRequest) -> None:
+    """Plant a fault as often as the campaign does."""
+
+
+fault = pytest.mark.usefixtures("again")
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +122,7 @@ def test_blocks_come_back_as_runs_of_the_box_one_block_after_the_other(front: Qu
     assert not box.base.exists() and not [*front.layout.blocks.glob("[!.]*")]  # nothing is left of the blocks
 
 
+@fault
 def test_the_link_is_cut_in_mid_run_and_a_cancel_meanwhile_is_passed_on(front: Queue, box: Box) -> None:
     job = submit(front, "echo first; " + GATED, 3)
     front.worker()
@@ -163,6 +176,7 @@ def test_a_host_that_hangs_is_left_alone_for_longer_and_longer(layout: Layout, b
     made.link.hang_up()
 
 
+@fault
 def test_a_host_that_hangs_in_mid_run_says_when_it_is_asked_again(front: Queue, box: Box) -> None:
     job = submit(front, GATED)
     front.worker()
@@ -182,6 +196,7 @@ def test_a_host_that_hangs_in_mid_run_says_when_it_is_asked_again(front: Queue, 
     each_once(front, job, 1)
 
 
+@fault
 @pytest.mark.parametrize("point", ["box.received", "blocks.sent"])
 def test_the_front_worker_dies_while_it_sends(front: Queue, box: Box, point: str) -> None:
     go(front)
@@ -238,6 +253,7 @@ def test_an_upload_that_was_cut_is_removed_with_its_block(layout: Layout, box: B
     made.link.hang_up()
 
 
+@fault
 def test_a_cancelled_block_leaves_nothing_alive(front: Queue, box: Box) -> None:
     job = submit(front, "echo began >> $J; exec sleep 600", 2)
     front.worker()
@@ -249,6 +265,7 @@ def test_a_cancelled_block_leaves_nothing_alive(front: Queue, box: Box) -> None:
     until(lambda: not (box.base / front.token()).exists(), "an empty disk", LIMIT_S)
 
 
+@fault
 def test_supervisor_and_worker_are_killed_and_the_runs_go_on(front: Queue, box: Box) -> None:
     job = submit(front, GATED, 2)
     front.worker()
@@ -262,6 +279,7 @@ def test_supervisor_and_worker_are_killed_and_the_runs_go_on(front: Queue, box: 
     each_once(front, job, 2)
 
 
+@fault
 def test_what_a_supervisor_leaves_that_has_died_too_often_is_ended_and_told(front: Queue, box: Box) -> None:
     """Its worker lives and would go on with the block, of which nobody here knew any more."""
     job = submit(front, "[ -e $J ] || exec echo $MPSQ_RUN >> $J; " + GATED, 3)
