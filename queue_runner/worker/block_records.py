@@ -36,8 +36,10 @@ class Records:
         self._orders = hooks.orders(config)
         self._readers: dict[int, Ingest] = {}
 
-    def take_in(self, folder: Folder, rows: Sequence[Row]) -> None:
-        """Store what is new of these runs. Raises: OSError, MpsqError."""
+    def take_in(self, folder: Folder, rows: Sequence[Row]) -> bool:
+        """Store what is new of these runs; return whether one of them has begun or ended. Raises: OSError,
+        MpsqError."""
+        changed = False
         of = {row["run"]: row for row in rows}
         for name in ingest.began(folder, of):
             row, ended = of[name], ingest.ended(folder, name)
@@ -47,9 +49,11 @@ class Records:
                 ending, record = ended
                 record["notes"] = [*record.get("notes", ()), *outputs.note({*missed, *mirror.left_out(folder, name)})]
                 self._end(row, ending, record.get("exit"), record)
+                changed = True
             else:
-                self._begin(row, ingest.beginning(folder, name) or {})
+                changed |= self._begin(row, ingest.beginning(folder, name) or {})
                 self._reader(row["id"], local).step()
+        return changed
 
     def lost(self, row: Row, reason: str) -> None:
         """Store that nothing will come of a run that was started. Raises: MpsqError."""
@@ -77,13 +81,14 @@ class Records:
             self._readers[run_id] = Ingest(self._engine, run, local)
         return self._readers[run_id]
 
-    def _begin(self, row: Row, told: Mapping[str, Any]) -> None:
-        """Store that a run has started on its node, and when; nothing is written where that is known."""
+    def _begin(self, row: Row, told: Mapping[str, Any]) -> bool:
+        """Store that a run has started on its node, and when; False, and nothing is written, where that is known."""
         started = told.get("started")
         if row["state"] == State.RUNNING and started in (None, row["started_at"]):
-            return
+            return False
         with writing(self._engine) as connection:
             _mark_begun(connection, row, told)
+        return True
 
     def _end(self, row: Row, ending: Ending, exit_: Mapping[str, Any] | None, record: Mapping[str, Any]) -> None:
         """Store the end of a run under the fingerprint of its node."""

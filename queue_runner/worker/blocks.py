@@ -178,13 +178,8 @@ class Blocks:
             self._send(lane)
             return
         token = rows[0]["token"]
-        target, _ = self._target(rows[0]["id"])
+        target = self._target_of(target_of(lane))
         self._follow(lane, token, target, [row for row in rows if row["token"] == token])
-
-    def _target(self, run_id: int) -> tuple[Target, Mapping[str, str]]:
-        with looking(self._engine) as connection:
-            options = blocks.claimed(connection, run_id).spec.on
-        return self._target_of(options["to"]), options
 
     def _target_of(self, name: str) -> Target:
         if name not in self._targets:
@@ -199,7 +194,9 @@ class Blocks:
             ids = blocks.ready(connection, lane, now)
         if not ids or time.monotonic() < self._not_before.get(lane, 0.0):
             return
-        target, options = self._target(ids[0])
+        with looking(self._engine) as connection:
+            options = blocks.claimed(connection, ids[0]).spec.on
+        target = self._target_of(options["to"])
         if time.monotonic() < self._not_before.get(options["to"], 0.0):
             return
         if (down := target.down) is not None and now < down.next_try_at:
@@ -272,9 +269,9 @@ class Blocks:
                 return
         except OSError as error:
             refused = error
-        self._records.take_in(folder, rows)
-        with looking(self._engine) as connection:
-            rows = [row for row in blocks.sent(connection, lane) if row["token"] == token]
+        if self._records.take_in(folder, rows):
+            with looking(self._engine) as connection:
+                rows = [row for row in blocks.sent(connection, lane) if row["token"] == token]
         if not rows:
             self._close(lane, token, target)
             return
