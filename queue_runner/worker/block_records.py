@@ -37,7 +37,8 @@ class Records:
         self._readers: dict[int, Ingest] = {}
 
     def take_in(self, folder: Folder, rows: Sequence[Row]) -> bool:
-        """Store what is new of these runs; return whether one of them has begun or ended. Raises: OSError,
+        """Store what is new of these runs; return whether one of them has begun or ended. A node runs one after the
+        other, so that what has begun after one without a record waits for that, which is late. Raises: OSError,
         MpsqError."""
         changed = False
         of = {row["run"]: row for row in rows}
@@ -53,6 +54,7 @@ class Records:
             else:
                 changed |= self._begin(row, ingest.beginning(folder, name) or {})
                 self._reader(row["id"], local).step()
+                break
         return changed
 
     def lost(self, row: Row, reason: str) -> None:

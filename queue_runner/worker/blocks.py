@@ -346,11 +346,15 @@ class Blocks:
         run of which nothing came was not started."""
         _ask_to_stop(target, token)
         folder = target.folder(token)
-        begun = set(ingest.began(folder))
+        begun = ingest.began(folder)
         with writing(self._engine) as connection:
             blocks.take_back(connection, token)
-        for row in rows:
-            if clean and row["run"] not in begun and row["state"] != State.RUNNING:
+        order = {name: place for place, name in enumerate(begun, start=1)}  # one of them can be RUNNING at a time
+        for row in sorted(rows, key=lambda row: (row["state"] != State.RUNNING, order.get(row["run"], len(rows) + 1))):
+            if ingest.ended(folder, row["run"]) is not None:  # it came after one without a record
+                self._records.take_in(folder, [row])
+                continue
+            if clean and row["run"] not in order and row["state"] != State.RUNNING:
                 if row["state"] == State.QUEUED and (why or row["cancel_requested_at"]):
                     self._records.leave_undone(row, why)
                 continue

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -110,6 +111,29 @@ def test_a_bad_record_is_lost_after_the_end_and_a_cancel_is_passed_on(front: Fro
         front.blocks.step()
     assert (front.row()["outcome"], front.row()["reason"].partition(":")[0]) == ("LOST", "bad_record")
     assert not [said for said in front.said if "report" in said]
+
+
+@pytest.mark.parametrize("record", [None, {"state": "DONE"}, RECORD])
+def test_a_run_without_a_record_hides_no_later_one(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: dict[str, Any] | None
+) -> None:
+    """A shared folder may show the second run before the end of the first, or never that end."""
+    front = Front(layout, tmp_path / "shared", monkeypatch, repeats=3)
+    front.target.seen = Seen("running", "running")
+    front.blocks.step()
+    first, second = front.begin("1.1"), front.begin("1.2", at=20.0)
+    front.blocks.step()
+    assert [front.row(n)["state"] for n in (1, 2)] == ["RUNNING", "QUEUED"]
+    (second / "record.json").write_text(json.dumps(RECORD))
+    if record is not None:
+        (first / "record.json").write_text(json.dumps(record))
+    front.blocks.step()
+    block.write_json(front.folder().ended, {"why": "stopped", "at": 0})
+    for _ in range(3):
+        front.blocks.step()
+    ends = [front.row(n)["outcome"] for n in (1, 2, 3)]
+    assert ends == ["SUCCEEDED" if record == RECORD else "LOST", "SUCCEEDED", "SKIPPED"]
+    assert not [said for said in front.said if "report it" in said]
 
 
 def test_a_block_of_an_unusable_profile_keeps_no_worker_from_starting(

@@ -27,6 +27,18 @@ pytestmark = [pytest.mark.process, pytest.mark.needs_program("slurmctld", "munge
 
 GATED = "echo began >> $J; while [ ! -e $J.go ]; do sleep 0.05; done; echo $MPSQ_RUN >> $J"
 LIMIT_S = 60.0
+LATE = """
+import os, subprocess
+replace = os.replace
+def late(source, target):
+    if not str(target).endswith("/record.json"):
+        return replace(source, target)
+    there = f"{target}.late"
+    replace(source, there)
+    subprocess.Popen(["sh", "-c", 'sleep 4; mv "$0" "$1"', there, str(target)], start_new_session=True)
+os.replace = late
+"""
+"""A sitecustomize of the node's Python: the record of a run gets its name 4 s after the node believes so."""
 
 
 @pytest.fixture(params=range(TIMES))
@@ -202,6 +214,22 @@ def test_the_shared_folder_is_full_for_a_while(front: Queue, cluster: Slurm) -> 
     finally:
         front.close()
         until(lambda: subprocess.run(["umount", str(cluster.shared)], check=False).returncode == 0, "umount")
+
+
+def test_records_get_their_names_after_the_block_is_over(front: Queue, cluster: Slurm) -> None:
+    """As a shared folder shows them whose names are cached: within the grace nothing is LOST."""
+    (cluster.folder / "late").mkdir()
+    (cluster.folder / "late" / "sitecustomize.py").write_text(LATE)
+    *first, last = cluster.python.read_text().splitlines()
+    cluster.python.write_text("\n".join([*first, f"export PYTHONPATH={cluster.folder}/late:$PYTHONPATH", last, ""]))
+    front.layout.config.write_text(front.layout.config.read_text().replace('grace = "3s"', 'grace = "30s"'))
+    go(front)
+    job = front.submit(GATED, 2, on="slurm")
+    front.worker()
+    until(lambda: "the node has ended the block" in front.log(), "the end of the block", LIMIT_S)
+    assert front.rows()[-1]["state"] != "DONE"
+    each_once(front, job, 2)
+    assert "report it" not in front.log()
 
 
 def test_a_block_that_waits_is_cancelled_and_never_starts(front: Queue, cluster: Slurm) -> None:
