@@ -123,7 +123,7 @@ class Blocks:
             found = blocks.open_lanes(connection)
         closing = list(self._closing.values())
         names = {target_of(lane) for lane in found}
-        names |= {name for name, target in self._targets.items() if target in closing}
+        names |= {name for name, target in list(self._targets.items()) if target in closing}
         for name in sorted(names):
             if not self._is_busy(name):
                 lanes_ = [lane for lane in found if target_of(lane) == name]
@@ -144,7 +144,7 @@ class Blocks:
 
     def _wait(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        for thread in self._threads.values():
+        for thread in list(self._threads.values()):
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def _step_of(self, name: str, lanes_: Sequence[str]) -> None:

@@ -43,6 +43,8 @@ def test_a_lane_of_another_machine_is_told_from_ours() -> None:
 def test_what_runs_on_a_lane() -> None:
     job = JobSpec("workload", "x", device="cuda")
     assert lanes.fits(job, A) and not lanes.fits(job, "cpu:0") and not lanes.fits(job, f"{A},{B}")
+    on_cpu = JobSpec("workload", "x", device="cpu")
+    assert lanes.fits(on_cpu, "cpu:0-3") and not lanes.fits(on_cpu, A), "alone, unless it is given processors"
     chosen = JobSpec("workload", "x", device="cuda", env={"CUDA_VISIBLE_DEVICES": "1"})
     assert not any(
         lanes.fits(one, A) for one in (chosen, JobSpec("command", "x"), JobSpec("workload", "x", device="mps"))
