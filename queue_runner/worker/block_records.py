@@ -38,12 +38,14 @@ class Records:
 
     def take_in(self, folder: Folder, rows: Sequence[Row]) -> bool:
         """Store what is new of these runs; return whether one of them has begun or ended. A node runs one after the
-        other, so that what has begun after one without a record waits for that, which is late. Raises: OSError,
-        MpsqError."""
-        changed = False
+        other, so that what has begun after one without a record waits for that, which is late; what was cancelled
+        before it began does not. Raises: OSError, MpsqError."""
+        changed = occupied = False
         of = {row["run"]: row for row in rows}
         for name in ingest.began(folder, of):
             row, ended = of[name], ingest.ended(folder, name)
+            if occupied and (ended is None or ended[1].get("claimed_at")):
+                continue
             local = RunDir(self._layout.run_dir(name))
             missed = ingest.fetch(folder.run(name), local, whole=ended is not None)
             if ended is not None:
@@ -54,7 +56,7 @@ class Records:
             else:
                 changed |= self._begin(row, ingest.beginning(folder, name) or {})
                 self._reader(row["id"], local).step()
-                break
+                occupied = True
         return changed
 
     def lost(self, row: Row, reason: str) -> None:

@@ -136,6 +136,22 @@ def test_a_run_without_a_record_hides_no_later_one(
     assert not [said for said in front.said if "report it" in said]
 
 
+def test_what_was_cancelled_before_it_began_is_stored_while_another_runs(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    front = Front(layout, tmp_path / "shared", monkeypatch, repeats=2)
+    front.target.seen = Seen("running", "running")
+    front.blocks.step()
+    front.begin("1.1")
+    never = {**RECORD, "outcome": "CANCELLED", "exit_code": None, "exit": None, "claimed_at": None, "started_at": None}
+    (front.begin("1.2", at=None, started=None) / "record.json").write_text(json.dumps(never))
+    front.blocks.step()
+    assert [(front.row(n)["state"], front.row(n)["outcome"]) for n in (1, 2)] == [
+        ("RUNNING", None),
+        ("DONE", "CANCELLED"),
+    ]
+
+
 def test_a_block_of_an_unusable_profile_keeps_no_worker_from_starting(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
