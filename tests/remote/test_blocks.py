@@ -152,6 +152,31 @@ def test_what_was_cancelled_before_it_began_is_stored_while_another_runs(
     ]
 
 
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        *(("NODE_FAIL", "node_fail"), ("BOOT_FAIL", "node_fail"), ("PREEMPTED", "preempted")),
+        *(("TIMEOUT (TimeLimit)", "walltime"), ("COMPLETED", "forgotten"), ("forgotten", "forgotten")),
+    ],
+)
+@pytest.mark.parametrize("record", [True, False])
+def test_the_record_is_believed_and_without_one_the_scheduler_names_the_reason(
+    front: Front, said: str, reason: str, record: bool
+) -> None:
+    front.target.seen = Seen("running", "running")
+    front.blocks.step()
+    run = front.begin()
+    front.blocks.step()
+    if record:
+        (run / "record.json").write_text(json.dumps(RECORD))
+    front.target.seen = Seen("gone", said)
+    for _ in range(3):
+        front.blocks.step()
+    row = front.row()
+    assert row["outcome"] == ("SUCCEEDED" if record else "LOST")
+    assert record or row["reason"].startswith(f"{reason}: slurm says {said}")
+
+
 def test_a_block_of_an_unusable_profile_keeps_no_worker_from_starting(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
