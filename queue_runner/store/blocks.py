@@ -43,6 +43,13 @@ def open_tokens(connection: Connection) -> set[str]:
     return {str(token) for token in connection.execute(open_).scalars()}
 
 
+def past_tokens(connection: Connection) -> list[tuple[str, str]]:
+    """Return the blocks of which every run is DONE: their tokens and lanes."""
+    found = select(runs.c.token, runs.c.lane).distinct().where(_REMOTE, runs.c.token.is_not(None))
+    open_ = open_tokens(connection)
+    return [(token, lane) for token, lane in connection.execute(found) if token not in open_]
+
+
 def ready(connection: Connection, lane: str, now: float) -> list[int]:
     """Return the runs of a lane that may start and were not sent, in their order."""
     chosen = (

@@ -93,6 +93,7 @@ class Blocks:
         self._blocked: dict[str, Blocked | None] = {}
         self._targets: dict[str, Target] = {}
         self._closing: dict[str, Target] = self._left_over()
+        self._past = self._ended_before()
         self._silent: set[str] = set()
         self._threads: dict[str, threading.Thread] = {}
         self._stopping = False
@@ -116,13 +117,21 @@ class Blocks:
                 self._log(f"the block {token[:8]} on {name} cannot be removed: {one_line(str(error))}")
         return found
 
+    def _ended_before(self) -> dict[str, list[str]]:
+        """Return the blocks whose runs an earlier worker has stored, by target: a folder may be left of them."""
+        found: dict[str, list[str]] = {}
+        with looking(self._engine) as connection:
+            for token, lane in blocks.past_tokens(connection):
+                found.setdefault(target_of(lane), []).append(token)
+        return found
+
     def step(self) -> None:
         """Do what can be done now for every target whose last step has ended. Raises: MpsqError when the store
         refuses."""
         with looking(self._engine) as connection:
             found = blocks.open_lanes(connection)
         closing = list(self._closing.values())
-        names = {target_of(lane) for lane in found}
+        names = {target_of(lane) for lane in found} | set(self._past)
         names |= {name for name, target in list(self._targets.items()) if target in closing}
         for name in sorted(names):
             if not self._is_busy(name):
@@ -150,6 +159,10 @@ class Blocks:
     def _step_of(self, name: str, lanes_: Sequence[str]) -> None:
         """Do what can be done now in the lanes of a target."""
         try:
+            for token in self._past.pop(name, ()):
+                target = self._target_of(name)
+                if target.folder(token).path.is_dir():
+                    self._closing[token] = target
             for lane in lanes_:
                 if self._stopping:
                     return

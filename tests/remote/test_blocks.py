@@ -177,6 +177,20 @@ def test_the_record_is_believed_and_without_one_the_scheduler_names_the_reason(
     assert record or row["reason"].startswith(f"{reason}: slurm says {said}")
 
 
+def test_the_folder_of_a_block_that_an_earlier_worker_has_stored_is_removed(front: Front) -> None:
+    front.target.seen = Seen("running", "running")
+    front.blocks.step()
+    (front.begin() / "record.json").write_text(json.dumps(RECORD))
+    for _ in range(2):
+        front.blocks.step()
+    assert front.row()["outcome"] == "SUCCEEDED"
+    folder, strangers = front.folder().path, front.shared / ("b" * 32)
+    strangers.mkdir()
+    front.target.seen = Seen("gone", "COMPLETED")
+    front.worker().step()  # this one was stopped before Slurm called the block over
+    assert not folder.exists() and strangers.exists()
+
+
 def test_a_block_of_an_unusable_profile_keeps_no_worker_from_starting(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
