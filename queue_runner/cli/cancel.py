@@ -21,6 +21,10 @@ app = new_app()
 def cancel(
     ids: Ids = None,
     tag: Tags = None,
+    lane: Annotated[
+        str | None,
+        typer.Option("--lane", metavar="NAME", help="The run on this lane; the beginning of its name will do."),
+    ] = None,
     grace: Annotated[
         str | None, typer.Option(metavar="TIME", help="Time between SIGINT, SIGTERM and SIGKILL; 0 kills at once.")
     ] = None,
@@ -35,10 +39,13 @@ def cancel(
     """
     from queue_runner import config
     from queue_runner.control import cancel as use_case
+    from queue_runner.control import edit
     from queue_runner.monitor import queue_state
 
     layout = home()
-    selectors = chosen(ids, tag)
+    selectors = [] if lane is None else edit.running_on(layout, lane)
+    if ids or tag or lane is None:
+        selectors += chosen(ids, tag)
     grace_s = units.parse_duration(grace, "--grace") if grace is not None else None
     settings = config.load(layout.config)
     patience_s = 2 * grace_s if grace_s is not None else settings.grace_int_s + settings.grace_term_s

@@ -11,7 +11,7 @@ from queue_runner import times
 from queue_runner.errors import UsageError
 from queue_runner.host import wakeup
 from queue_runner.host.home import ensure_home
-from queue_runner.model import DEFAULT_LANE, Selector, State, Verb
+from queue_runner.model import DEFAULT_LANE, Selector, State, Verb, parse_selector
 from queue_runner.paths import Layout
 from queue_runner.submit import policy
 
@@ -224,6 +224,21 @@ def lane_of(layout: Layout, text: str | None) -> str:
         hint = f"the lanes are {', '.join(sorted(known))}" if known else "mpsq config set lanes makes some"
         raise UsageError(f'"{text}" names {"several lanes" if found else "no lane"}', hint)
     return text if text in known else found[0]
+
+
+def running_on(layout: Layout, text: str) -> list[Selector]:
+    """Return the run on a lane that a user names by the beginning of its name. Raises: UsageError, also when there is
+    none; MpsqError (store)."""
+    from queue_runner import lanes
+    from queue_runner.store import read
+
+    name = lane_of(layout, text)
+    with read.reading(layout.db) as connection:
+        rows = read.runs(connection, "state = 'RUNNING'")
+    found = [parse_selector(row["run"]) for row in rows if name in lanes.parts(row["lane"])]
+    if not found:
+        raise UsageError(f"nothing runs on lane {name}", "mpsq status shows the lanes")
+    return found
 
 
 def pause(layout: Layout, reason: str | None, lane: str = DEFAULT_LANE) -> bool:
