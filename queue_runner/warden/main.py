@@ -145,11 +145,16 @@ class Run:
         return asked or self.limits.passed(self.running_s(), self.trainer.outputs)
 
     def to_be_stopped(self) -> bool:
+        """Look after a trainer that waits for its exec, which may take hours; return whether it has to be stopped."""
         try:
-            return self.reason_to_stop() is not None
+            if self.reason_to_stop() is not None:
+                return True
+            self.pause.look()
+            self.tree.note()
         except Exception as error:  # any failure: the trainer must not be left unsupervised
             say("while starting:", repr(error))
-            return False
+        self.count_pause()
+        return False
 
     def watch(self, lane: list[int]) -> tuple[dict[str, Any] | None, bool, Termination | None]:
         """Watch the trainer to its end. Return (stop, whether it preceded the end, the Ending begun on the tree)."""

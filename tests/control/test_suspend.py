@@ -149,6 +149,24 @@ os.waitpid(os.posix_spawn("/bin/sh", ["sh", "-c", "sleep 60"], os.environ, file_
     assert exit_["real_s"] - exit_["paused_s"] >= 2.0 and run.log == ""
 
 
+def test_a_trainer_that_waits_for_its_own_exec_is_suspended(warden_run: Make) -> None:
+    run = warden_run(python("import signal; signal.pause()"), timeout_s=2.0)
+    with (run.program / "spawn.py").open("a") as stand_in:
+        stand_in.write("\nos.chdir = lambda _: signal.pause()  # for a folder that macOS guards\n")
+    run.start()
+    until(lambda: run.read("started"), "the fence")
+    (run.folder / "suspend").touch()
+    until(lambda: run.read("suspended") and states(run) == {"T"}, "the pause")
+    since = time.monotonic()
+    until(lambda: time.monotonic() - since > 2.5, "a pause longer than the limit")
+    assert run.read("stop") is None
+    (run.folder / "suspend").unlink()
+    until(lambda: run.read("suspended") is None and states(run) == {"S"}, "the end of the pause")
+    exit_ = run.wait()
+    assert exit_["stop"]["cause"] == "timeout" and exit_["paused_s"] >= 2.5
+    assert exit_["real_s"] - exit_["paused_s"] >= 2.0 and run.log == "" and run.leftovers() == set()
+
+
 @pytest.mark.parametrize("grace_s", [5.0, 0.0])
 def test_a_suspended_tree_can_be_cancelled(warden_run: Make, grace_s: float) -> None:
     """The signal is delivered, and acted upon: it is not only the KILL that gets through."""
