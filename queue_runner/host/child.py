@@ -11,18 +11,19 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Generic, ParamSpec, TypeVar
 
 _GIVEN_UP_S = 1.0
 """How long a killed child is waited for: one that waits in the kernel may stay."""
-_LOOK_S = 0.5
-"""How often it is asked whether the answer is still wanted."""
 _PROGRAM = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
-import pickle
+import os, pickle, threading
+def end_with_the_parent():
+    os.read(int(sys.argv[2]), 1)
+    os.killpg(0, 9)
+threading.Thread(target=end_with_the_parent, daemon=True).start()
 function, arguments, named = pickle.load(sys.stdin.buffer)
 try:
     answer = function(*arguments, **named), None
@@ -39,8 +40,59 @@ class TookTooLong(Exception):
     """The child was ended after the time limit."""
 
 
-class Unwanted(Exception):
-    """The child was ended because nobody wants its answer any more."""
+class Call(Generic[T]):
+    """A call in a child, which ends with this process even if that is killed. Close it."""
+
+    def __init__(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> None:
+        """Begin it; all must be picklable. Raises: OSError when there can be no child."""
+        self._name = function.__name__
+        with contextlib.ExitStack() as kept:
+            self._said = kept.enter_context(tempfile.TemporaryFile())
+            content = kept.enter_context(tempfile.TemporaryFile())
+            pickle.dump((function, arguments, named), content)
+            content.seek(0)
+            watched, self._life = os.pipe()
+            kept.callback(os.close, self._life)
+            try:
+                self._process = subprocess.Popen(
+                    # -P: a file of the name of a module in the current folder must not take its place
+                    [sys.executable, "-P", "-c", _PROGRAM, json.dumps(sys.path), str(watched)],
+                    stdin=content,
+                    stdout=self._said,
+                    pass_fds=[watched],
+                    start_new_session=True,
+                )
+            finally:
+                os.close(watched)
+            content.close()
+            self._kept = kept.pop_all()
+
+    def wait(self, at_most_s: float) -> bool:
+        """Wait for its end; return whether it has ended."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(max(at_most_s, 0))
+        return self._process.returncode is not None
+
+    def answer(self) -> T:
+        """Return what the function returned, once the child has ended.
+
+        Raises: OSError when the child died; whatever the function raised.
+        """
+        if self._process.returncode:
+            raise OSError(f"the child process of {self._name} ended with {self._process.returncode}")
+        self._said.seek(0)
+        answer, error = pickle.load(self._said)
+        if error is not None:
+            raise error
+        return answer  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """End the child and what it has started."""
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # it has just ended (macOS: EPERM)
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self.wait(_GIVEN_UP_S)
+        self._kept.close()
 
 
 def call(limit_s: float, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
@@ -48,56 +100,7 @@ def call(limit_s: float, function: Callable[P, T], *arguments: P.args, **named: 
 
     Raises: TookTooLong; OSError when there can be no child, or it died; whatever the function raises.
     """
-    return call_while(lambda: True, limit_s, function, *arguments, **named)
-
-
-def call_while(
-    wanted: Callable[[], bool], limit_s: float, function: Callable[P, T], *arguments: P.args, **named: P.kwargs
-) -> T:
-    """Do as `call`, as long as `wanted` says so.
-
-    Raises: Unwanted; as `call`.
-    """
-    with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, json.dumps(sys.path)],
-            stdin=subprocess.PIPE,
-            stdout=said,
-            start_new_session=True,
-        )
-        try:
-            _wait(process, pickle.dumps((function, arguments, named)), wanted, time.monotonic() + limit_s)
-        finally:
-            if process.poll() is None:
-                _end(process)
-        said.seek(0)
-        if process.returncode:
-            raise OSError(f"the child process of {function.__name__} ended with {process.returncode}")
-        answer, error = pickle.load(said)
-    if error is not None:
-        raise error
-    return answer  # type: ignore[no-any-return]
-
-
-def _wait(process: subprocess.Popen[bytes], content: bytes, wanted: Callable[[], bool], deadline: float) -> None:
-    """Write the content to the child and wait for its end. Raises: TookTooLong, Unwanted."""
-    unsent: bytes | None = content
-    while True:
-        left_s = deadline - time.monotonic()
-        try:
-            process.communicate(unsent, timeout=max(min(left_s, _LOOK_S), 0))
-            return
-        except subprocess.TimeoutExpired:
-            if left_s <= _LOOK_S:
-                raise TookTooLong from None
-            if not wanted():
-                raise Unwanted from None
-            unsent = None  # the next call goes on with the rest
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the child and what it has started."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # it has just ended (macOS: EPERM)
-        os.killpg(process.pid, signal.SIGKILL)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_GIVEN_UP_S)
+    with contextlib.closing(Call(function, *arguments, **named)) as called:
+        if not called.wait(limit_s):
+            raise TookTooLong
+        return called.answer()

@@ -88,8 +88,10 @@ def _running(row: Row, around: Around) -> tuple[str, str]:
         return "its cancellation was requested, but no worker is running to record its end", START_A_WORKER
     if around.ended and not around.queue.worker:
         return "it has finished, but no worker is running to record its result", START_A_WORKER
-    if around.queue.blocked_reason and not around.supervised:
-        return around.queue.blocked_reason, "mpsq status shows when the lane is free again"
+    on = {lane.name: lane.blocked_reason for lane in around.queue.lanes}
+    blocked = on.get(row["lane"], around.queue.blocked_reason)
+    if blocked and not around.supervised:
+        return blocked, "mpsq status shows when the lane is free again; mpsq cancel {run} cancels it"
     if row["paused_at"] and around.supervised:
         since = units.duration(max(time.time() - row["paused_at"], 0.0))
         return f"it was suspended {since} ago and keeps the lane and its memory", "mpsq continue {run}"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from queue_runner.errors import is_shortage
 from queue_runner.host import child
 from queue_runner.model import Ending, Outcome
-from queue_runner.source import archive, git_commands, git_hash, rules, scan
+from queue_runner.source import archive, git_commands, git_hash, rules, scan, working_copy
 from queue_runner.source.archive import Damaged
 from queue_runner.source.scan import Entry
 from queue_runner.spec import JobSpec
@@ -16,22 +18,52 @@ from queue_runner.text import plain
 
 READ_S = 120.0
 """The lane is held, and nothing is measured, while the tree of a command is read."""
+SLOW = "a network drive that does not answer, or a folder for which macOS waits for permission: mpsq doctor"
+"""What it usually is that takes so long, and the remedy."""
 _NAMED = 3
 
 
-def refusal_in_time(snapshots: Path, spec: JobSpec, wanted: Callable[[], bool]) -> Ending | None:
-    """Return `refusal`, reading a tree in a child process for at most READ_S seconds, and while the run is `wanted`.
+@dataclass(frozen=True)
+class Found:
+    """Why a job must not be started, if so, and the real paths of the folders that its command names in a copy."""
 
-    Raises: OSError as `refusal`; child.Unwanted.
-    """
-    if spec.kind == "workload" or not spec.tree or spec.copy or spec.allow_changed:
-        return refusal(snapshots, spec)
-    try:
-        return child.call_while(wanted, READ_S, refusal, snapshots, spec)
-    except child.TookTooLong:
-        remedy = "a network drive that does not answer, or a folder for which macOS waits for permission: mpsq doctor"
-        text = f"its code in {spec.root} could not be read within {READ_S:.0f} s ({remedy})"
-        return Ending(Outcome.SPAWN_FAILED, reason=plain(text))
+    refusal: Ending | None
+    real: Mapping[str, str] = field(default_factory=dict)
+
+
+class Look:
+    """A look at the code of a job before its start. The user's folders are read in a child process, for at most READ_S
+    seconds: that may wait in the kernel for hours. Close it."""
+
+    def __init__(self, snapshots: Path, spec: JobSpec) -> None:
+        """Begin it. Raises: OSError as `refusal`."""
+        named = working_copy.named_folders(spec) if spec.copy else set()
+        self.what = "command's files in " + ", ".join(sorted(named)) if named else f"code in {spec.root}"
+        self._deadline = time.monotonic() + READ_S
+        elsewhere = spec.kind != "workload" and spec.tree and (named or not (spec.copy or spec.allow_changed))
+        self._call = child.Call(look, snapshots, spec) if elsewhere else None
+        self._found = None if self._call else look(snapshots, spec)
+
+    def wait(self, at_most_s: float) -> Found | None:
+        """Return what was found; None if that is not known yet. Raises: OSError as `refusal`."""
+        if self._call is None:
+            return self._found
+        if self._call.wait(min(at_most_s, self._deadline - time.monotonic())):
+            return self._call.answer()
+        if time.monotonic() < self._deadline:
+            return None
+        text = f"its {self.what} could not be read within {READ_S:.0f} s ({SLOW})"
+        return Found(Ending(Outcome.SPAWN_FAILED, reason=plain(text)))
+
+    def close(self) -> None:
+        """End a look that is not wanted any more."""
+        if self._call is not None:
+            self._call.close()
+
+
+def look(snapshots: Path, spec: JobSpec) -> Found:
+    """Look at the folders that a job's start depends on. Raises: OSError as `refusal`."""
+    return Found(refusal(snapshots, spec), working_copy.real_folders(spec) if spec.copy else {})
 
 
 def refusal(snapshots: Path, spec: JobSpec) -> Ending | None:

@@ -100,23 +100,41 @@ def python_path(value: str, spec: JobSpec, target: Path) -> str:
     return os.pathsep.join(folders)
 
 
-def command(spec: JobSpec, target: Path, cwd: Path) -> list[str]:
+def named_folders(spec: JobSpec) -> set[str]:
+    """Return the folders of the files that the command names by absolute path."""
+    return {str(Path(path).parent) for _, path in map(_split, spec.argv) if path}
+
+
+def real_folders(spec: JobSpec) -> dict[str, str]:
+    """Return the real path of each of these folders, by its name."""
+    return {folder: os.path.realpath(folder) for folder in named_folders(spec)}
+
+
+def command(spec: JobSpec, target: Path, cwd: Path, real: Mapping[str, str]) -> list[str]:
     """Return the command line of a run in a copy: files of the tree named by absolute path are those of the
-    copy, a program that is not in the copy (.venv/bin/python) and {cwd} stay the original ones."""
-    words = [_in_copy(word, spec.root, target) for word in spec.argv]
+    copy, a program that is not in the copy (.venv/bin/python) and {cwd} stay the original ones.
+
+    `real` are the `real_folders`: nothing is read here that may not answer."""
+    words = [_in_copy(word, spec.root, target, real) for word in spec.argv]
     first = words[0]
     if "/" in first and not first.startswith(("/", "{cwd}")) and not os.path.lexists(cwd / first):
         words[0] = str(Path(spec.cwd, first))
     return [word.replace("{cwd}", spec.cwd) for word in words]
 
 
-def _in_copy(word: str, root: str, target: Path) -> str:
+def _in_copy(word: str, root: str, target: Path, real: Mapping[str, str]) -> str:
     """Return `/code/train.py` or `--config=/code/a.yaml` as a path in the copy, where the copy has that file."""
-    name, equals, path = ("", "", word) if word.startswith("/") else word.partition("=")
-    if not path.startswith("/"):
+    before, path = _split(word)
+    if not path:
         return word
-    inside = _inside(str(Path(os.path.realpath(Path(path).parent), Path(path).name)), root)
-    return f"{name}{equals}{target / inside}" if inside is not None and (target / inside).is_file() else word
+    inside = _inside(str(Path(real[str(Path(path).parent)], Path(path).name)), root)
+    return f"{before}{target / inside}" if inside is not None and (target / inside).is_file() else word
+
+
+def _split(word: str) -> tuple[str, str]:
+    """Return the absolute path that a word of a command ends with, "" if none, and what is before it."""
+    name, equals, path = ("", "", word) if word.startswith("/") else word.partition("=")
+    return (name + equals, path) if path.startswith("/") else (word, "")
 
 
 def tidy(snapshots: Path, spec: JobSpec, target: Path) -> None:

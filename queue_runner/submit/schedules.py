@@ -25,7 +25,7 @@ from queue_runner.errors import MpsqError, UsageError, did_you_mean
 from queue_runner.host import child, job_secrets, locks, wakeup
 from queue_runner.model import Row
 from queue_runner.paths import Layout
-from queue_runner.source import verify
+from queue_runner.source import snapshot, verify
 from queue_runner.store import migrate, resolve, schedules
 from queue_runner.store.delete import forget_secrets
 from queue_runner.store.engine import looking, open_engine, writing
@@ -34,6 +34,8 @@ from queue_runner.submit.cron import Cron
 from queue_runner.submit.request import Request
 from queue_runner.times import local_zone
 
+PATIENCE_S = 5.0
+"""How long the worker waits for the code of a schedule while it does nothing else."""
 _LATER_S = 10 * 366 * 86_400.0
 """Period after which every time that names a day has passed, in seconds."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,59}")
@@ -122,50 +124,99 @@ def coming(rows: Iterable[Row], which: str, count: int, now: float) -> tuple[Row
     return row, list(islice(Cron(row["cron"], row["timezone"]).times_after(now), count))
 
 
-def submit_due(layout: Layout, engine: Engine, log: Callable[[str], None]) -> None:
-    """Submit each due schedule once. One that can no longer be submitted is logged and advanced to its next time.
+class Due:
+    """Submits due schedules, one after another. Their folders and code are read in a child process, for at most READ_S
+    seconds: that may wait in the kernel for hours. Close it."""
 
-    Raises: MpsqError when the store fails; nothing has changed then.
-    """
-    with looking(engine) as connection:
-        rows = schedules.due(connection, time.time())
-    for row in rows:
+    def __init__(self, layout: Layout, engine: Engine, log: Callable[[str], None]) -> None:
+        self._layout, self._engine, self._log = layout, engine, log
+        self._reading: _Reading | None = None
+
+    @property
+    def is_reading(self) -> bool:
+        return self._reading is not None
+
+    def submit(self, patience_s: float = PATIENCE_S) -> None:
+        """Submit each due schedule once; one that takes longer than `patience_s` to read is for the next call. One that
+        can no longer be submitted is logged and advanced to its next time.
+
+        Raises: MpsqError when the store fails; nothing has changed then.
+        """
+        with looking(self._engine) as connection:
+            rows: list[Row] = [*schedules.due(connection, time.time())]
+        if self._reading is not None and self._reading.row not in rows:
+            self.close()
+        if self._reading is not None:
+            rows, patience_s = [self._reading.row], 0.0
+        for row in rows:
+            try:
+                self._reading = self._reading or _Reading(self._layout, row)
+                if not self._reading.call.wait(min(patience_s, self._reading.left_s())):
+                    if self._reading.left_s() > 0:
+                        return
+                    raise _CannotSubmit(f"its code could not be read within {verify.READ_S:.0f} s: mpsq doctor")
+                self._store(self._reading)
+            except _CannotSubmit as error:
+                _refuse(self._engine, row, str(error), self._log)
+            self.close()
+
+    def _store(self, reading: _Reading) -> None:
+        row = reading.row
         try:
-            with locks.share(layout.snapshots_lock):
-                _submit(layout, engine, row, log)
-        except _CannotSubmit as error:
-            _refuse(engine, row, str(error), log)
+            following = Cron(row["cron"], row["timezone"]).next_after(time.time())
+            planned, taken = reading.call.answer()
+        except Exception as error:  # workload, folder or request may be broken by now: the worker continues
+            raise _CannotSubmit(_words(error)) from error
+        failpoints.reach("schedule.planned")
+        with writing(self._engine) as connection:
+            if not schedules.answer(connection, row, following, last_at=time.time(), last_error=None):
+                return
+            try:
+                stored = plan.insert(self._layout, connection, planned, taken, actor="schedule")
+            except UsageError as error:
+                raise _CannotSubmit(_words(error)) from error
+            schedules.note_group(connection, row["id"], stored.group)
+            failpoints.reach("schedule.before_commit")
+        failpoints.reach("schedule.committed")
+        self._log(f"schedule {row['name']}: submitted g{stored.group}")
+
+    def close(self) -> None:
+        """End what is still being read."""
+        if self._reading is not None:
+            self._reading.close()
+            self._reading = None
 
 
 class _CannotSubmit(Exception):
     """This time cannot be submitted; the message gives the reason."""
 
 
-def _submit(layout: Layout, engine: Engine, row: Row, log: Callable[[str], None]) -> None:
-    try:
-        following = Cron(row["cron"], row["timezone"]).next_after(time.time())
-        planned = plan.plan(_request(row["request_json"]))
-        planned = replace(
-            planned,
-            jobs=tuple(replace(job, terms=replace(job.terms, schedule_id=row["id"])) for job in planned.jobs),
-        )
-        taken = child.call(verify.READ_S, plan.take_snapshots, layout, planned)
-    except child.TookTooLong as error:
-        raise _CannotSubmit(f"its code could not be read within {verify.READ_S:.0f} s: mpsq doctor") from error
-    except Exception as error:  # workload, folder or request may be broken by now: the worker continues
-        raise _CannotSubmit(_words(error)) from error
-    failpoints.reach("schedule.planned")
-    with writing(engine) as connection:
-        if not schedules.answer(connection, row, following, last_at=time.time(), last_error=None):
-            return
+class _Reading:
+    """A schedule that is being planned, and its code snapshotted; no snapshot is removed meanwhile."""
+
+    def __init__(self, layout: Layout, row: Row) -> None:
+        self.row = row
+        self._until = time.monotonic() + verify.READ_S
+        self._lock = locks.share(layout.snapshots_lock)
         try:
-            stored = plan.insert(layout, connection, planned, taken, actor="schedule")
-        except UsageError as error:
+            self.call = child.Call(_planned, layout, row["request_json"], row["id"])
+        except OSError as error:
+            self._lock.close()
             raise _CannotSubmit(_words(error)) from error
-        schedules.note_group(connection, row["id"], stored.group)
-        failpoints.reach("schedule.before_commit")
-    failpoints.reach("schedule.committed")
-    log(f"schedule {row['name']}: submitted g{stored.group}")
+
+    def left_s(self) -> float:
+        return self._until - time.monotonic()
+
+    def close(self) -> None:
+        self.call.close()
+        self._lock.close()
+
+
+def _planned(layout: Layout, request: str, schedule_id: int) -> tuple[plan.Plan, list[snapshot.Taken]]:
+    planned = plan.plan(_request(request))
+    found = tuple(replace(job, terms=replace(job.terms, schedule_id=schedule_id)) for job in planned.jobs)
+    planned = replace(planned, jobs=found)
+    return planned, plan.take_snapshots(layout, planned)
 
 
 def _refuse(engine: Engine, row: Row, reason: str, log: Callable[[str], None]) -> None:

@@ -43,6 +43,7 @@ class Lanes:
         self._orders = hooks.orders(config)
         self._backups = Backups(layout, config, log)
         self._log = log
+        self._due = schedules.Due(layout, engine, log)
         self._wardens: dict[str, int] = {}
         self._supervisor = partial(Supervisor, layout, config, engine, log, self._wardens)
         self._lanes = {lane.name: lane for lane in _found(config, log)}
@@ -56,7 +57,7 @@ class Lanes:
         self._nothing: tuple[object, float, Turns] | None = None  # a look that found nothing, and until when it holds
 
     def step(self) -> bool:
-        """Do what can be done now. Returns whether a run is active. Raises: MpsqError when the store refuses."""
+        """Do what can be done now. Returns whether something goes on. Raises: MpsqError when the store refuses."""
         self._skip_hopeless()
         running = self._running()
         found = {name: self._of(name).warden(run) for name, run in running.items()}
@@ -67,18 +68,19 @@ class Lanes:
         busy, failed = self._reap(running)
         self._end_neighbours()
         taken = turns.taken([_lane_of(running[name]) for name in busy], self._lanes.values())
-        if not busy or self._is_one_free(taken):
-            schedules.submit_due(self._layout, self._engine, self._log)  # here: no run is measured, or one lane rests
+        if not busy or self._is_one_free(taken) or self._due.is_reading:
+            self._due.submit()  # begun here: no run is measured, or one lane rests
         self._back_up(taken)
         started = self._start_beside(busy, taken) if self._lanes else self._start_alone(busy)
         self._forget({*busy, *started, self._awaited})
         if failed is not None:
             raise failed
-        return bool(busy or started)
+        return bool(busy or started) or self._due.is_reading
 
     def stop(self) -> None:
         """Release the lanes that this worker holds, and end what was asked of tools; runs continue under their
         wardens."""
+        self._due.close()
         for one in self._all.values():
             one.stop()
 

@@ -1,4 +1,4 @@
-"""Start a claimed run: its folder, its environment, its warden (docs/supervision.md, Start and end, steps 2 and 3)."""
+"""Start a claimed run: its folder, its environment, its warden (docs/supervision.md, Start and end, steps 2 to 4)."""
 
 from __future__ import annotations
 
@@ -46,13 +46,14 @@ def prepare(
     config: Config,
     run: Claimed,
     lane: Hold,
-    origin: RunId | None = None,
-    log: Callable[[str], None] = lambda _: None,
+    origin: RunId | None,
+    real: Mapping[str, str],
+    log: Callable[[str], None],
 ) -> RunDir:
     """Create the run's folder with what the warden needs. A folder left by an incomplete start is replaced; one in
     which a run has left anything is moved aside.
 
-    `origin` is the run whose checkpoint it resumes from.
+    `origin` is the run whose checkpoint it resumes from; `real` is of verify.Found.
 
     Raises: OSError when the disk refuses; archive.Damaged when the job's copy of its code is gone; checkpoints.Gone
     when the checkpoint is; job_secrets.Missing when a secret is.
@@ -70,7 +71,7 @@ def prepare(
     shutil.copytree(Path(warden.__file__).parent, folder.warden_program, ignore=shutil.ignore_patterns("__pycache__"))
     if run.spec.copy and run.spec.tree:
         cwd = working_copy.make(layout.snapshots, run.spec, folder.tree)
-        command = working_copy.command(run.spec, folder.tree, cwd)
+        command = working_copy.command(run.spec, folder.tree, cwd, real)
     else:
         command, cwd = command_line.build_argv(run.spec, layout.snapshots), Path(run.spec.cwd)
     env = environment(layout, run, folder)

@@ -22,7 +22,7 @@ from queue_runner import failpoints, lanes, units
 from queue_runner.config import Config
 from queue_runner.control import checkpoints, suspend
 from queue_runner.errors import MpsqError
-from queue_runner.host import child, job_secrets, wakeup
+from queue_runner.host import job_secrets, wakeup
 from queue_runner.host.boot import boot_id
 from queue_runner.host.keep_awake import keep_awake
 from queue_runner.host.lane_locks import Hold, LaneLocks
@@ -37,7 +37,7 @@ from queue_runner.store import lanes as lane_rows
 from queue_runner.store.engine import looking, writing
 from queue_runner.store.jobs import Claimed, Following
 from queue_runner.store.lanes import Blocked
-from queue_runner.text import last_line
+from queue_runner.text import last_line, plain
 from queue_runner.worker import hooks, launch, preflight
 from queue_runner.worker.canary import Canary
 from queue_runner.worker.finish import finish
@@ -49,6 +49,8 @@ from queue_runner.worker.truncate_logs import compact_logs
 
 RETRY_AFTER_S = 30.0
 """How long a lane stays blocked after a start that the machine refused (full disk, no more processes)."""
+PATIENCE_S = 1.0
+"""How long the code of a run is waited for at its start; the other lanes and the end of the worker wait meanwhile."""
 MAX_FRUITLESS_STARTS = 5
 """Number of successive wardens that may die before their fence, until the run is given up as SPAWN_FAILED."""
 
@@ -78,6 +80,7 @@ class Supervisor:
         self._gate = Gate(engine, config, Load(gpu=gpu_tool(uuids=uuids)), Canary(layout, config, log))
         self._locks = LaneLocks(lane, cores)
         self._held: Hold | None = None
+        self._look: tuple[Claimed, verify.Look] | None = None  # at the code of a run that is to start
         self._warden: subprocess.Popen[bytes] | None = None
         self._observer: Observer | None = None
         self._kept_awake: int | None = None  # the run for which that was done
@@ -129,7 +132,12 @@ class Supervisor:
             self._held = None
 
     def stop(self) -> None:
-        """Do as `close`, and end what was asked of tools."""
+        """Do as `close`, and end what was asked of tools. A run whose code was still being read waits again."""
+        if self._look is not None:
+            run, _ = self._look
+            self._end_look()
+            with contextlib.suppress(MpsqError):  # the next worker finds that it never started
+                self._unclaim(run, "the worker ended while its code was being read")
         self.close()
         self._gate.close()
 
@@ -153,6 +161,8 @@ class Supervisor:
 
     def reap(self, run: Claimed) -> bool:
         """Watch a run; return True once it is no longer RUNNING."""
+        if self._look is not None and self._look[0].run_id == run.run_id:
+            return not self._launch(run)
         folder = RunDir(self._layout.run_dir(run.id))
         folder.repair()
         ended = folder.exit() is not None  # its warden may still be sweeping
@@ -324,7 +334,7 @@ class Supervisor:
             wakeup.ring(self._layout.fifo)  # another has become the next one
             return False
         failpoints.reach("worker.claimed")
-        return self._launch(run, self._held)
+        return self._launch(run, PATIENCE_S)
 
     def _lend(self) -> None:
         """Let other queues use the lane while the gate is shut. Runs on lanes may go on, but no more of them start
@@ -334,17 +344,24 @@ class Supervisor:
             self._held.close()
             self._held = None
 
-    def _launch(self, run: Claimed, lane: Hold) -> bool:
+    def _launch(self, run: Claimed, patience_s: float = 0.0) -> bool:
+        """Start a claimed run once its code has been read; return whether it is RUNNING. Where that takes longer than
+        `patience_s`, `reap` goes on with it."""
+        lane = self._held
+        assert lane is not None
         try:
             if run.spec.pairing == NEIGHBOUR and run.lane == DEFAULT_LANE:
                 return self._refuse(run, Ending(Outcome.SKIPPED, reason=f"lane: {run.spec.lane} is no lane any more"))
-            if refusal := verify.refusal_in_time(self._layout.snapshots, run.spec, lambda: self._is_wanted(run)):
-                return self._refuse(run, refusal)
+            found = self._looked(run, patience_s)
+            if found is None:
+                return self._look is not None
+            if found.refusal:
+                return self._refuse(run, found.refusal)
             lane.write_holder({"home": str(self._layout.home), "run": str(run.id), "token": run.token})
             with looking(self._engine) as connection:
                 _, *before = retries.segments(connection, run.run_id)
             origin = before[0][1] if before else None
-            folder = launch.prepare(self._layout, self._config, run, lane, origin, self._log)
+            folder = launch.prepare(self._layout, self._config, run, lane, origin, found.real, self._log)
             with looking(self._engine) as connection:
                 if jobs.cancel_requested(connection, run.run_id):
                     folder.request_cancel("user")  # it came before there was a folder for the request
@@ -357,10 +374,6 @@ class Supervisor:
             return self._refuse(run, verify.lost(error))
         except (checkpoints.Gone, job_secrets.Missing) as error:
             return self._refuse(run, error.ending())
-        except child.Unwanted:
-            self._unclaim(run, "its code was still being read")
-            self.close()
-            return False
         except OSError as error:
             self._not_before = time.monotonic() + RETRY_AFTER_S
             self._unclaim(run, f"the machine refused to start it: {error.strerror or error}")
@@ -376,10 +389,39 @@ class Supervisor:
         self._log(f"run {run.id}: started: {run.spec.label()}")
         return True
 
+    def _looked(self, run: Claimed, patience_s: float) -> verify.Found | None:
+        """Return what a look at the run's code has found; None while that goes on, or once the run was cancelled.
+
+        Raises: OSError as verify.Look."""
+        if self._look is None or self._look[0].run_id != run.run_id:
+            self._end_look()
+            self._look = run, verify.Look(self._layout.snapshots, run.spec)
+        _, look = self._look
+        try:
+            found = look.wait(patience_s)
+        except BaseException:
+            self._end_look()
+            raise
+        if found is None and self._is_wanted(run):
+            told = f"the {look.what} must be read before run {run.id} begins, which takes long with {verify.SLOW}"
+            self._block(Blocked(plain(told)))
+            return None
+        self._end_look()
+        if found is None:
+            self._unclaim(run, "its code was still being read")
+            self._block(None)
+            self.close()
+        return found
+
     def _is_wanted(self, run: Claimed) -> bool:
         """Return whether nobody has cancelled the run, which has no folder for the request yet."""
         with looking(self._engine) as connection:
             return not jobs.cancel_requested(connection, run.run_id)
+
+    def _end_look(self) -> None:
+        if self._look is not None:
+            self._look[1].close()
+            self._look = None
 
     def _keep_awake(self, run: Claimed, warden_pid: object) -> None:
         """Keep the machine awake while this warden lives. The helper ends with it."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
+import signal
 import subprocess
 import tarfile
 from collections.abc import Callable
@@ -14,12 +16,11 @@ from pathlib import Path
 import pytest
 
 from queue_runner.errors import MpsqError
-from queue_runner.host import child
-from queue_runner.model import Outcome
+from queue_runner.model import Ending, Outcome
 from queue_runner.source import archive, git_commands, rules, scan, snapshot, verify, working_copy
 from queue_runner.source.scan import SourceTree, of_repository
 from queue_runner.spec import JobSpec
-from tests.process_support import is_there
+from tests.process_support import is_there, until
 
 pytestmark = [pytest.mark.process, pytest.mark.needs_program("git")]
 
@@ -354,28 +355,55 @@ def test_code_that_cannot_be_read_ends_its_job_and_not_the_queue(
     assert refusal.reason == f"its code cannot be read: {os.strerror(number)}: {repo}"
 
 
+def looked(kept: Path, spec: JobSpec) -> Ending | None:
+    with contextlib.closing(verify.Look(kept, spec)) as look:
+        found = until(lambda: look.wait(0.1), "an answer")
+        assert found is not None
+        return found.refusal
+
+
 def test_code_that_does_not_answer_ends_its_job(
     repo: Path, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = submitted(repo, kept)
-    assert verify.refusal_in_time(kept, spec, lambda: True) is None
+    assert looked(kept, spec) is None
     (repo / "b.py").unlink()
-    refusal = verify.refusal_in_time(kept, spec, lambda: True)
+    refusal = looked(kept, spec)
     assert refusal is not None and (refusal.outcome, refusal.reason) == (Outcome.CODE_CHANGED, "b.py was removed")
-    stand_in = tmp_path / "bin" / "git"  # for one that waits for the answer to a privacy prompt
-    stand_in.parent.mkdir()
-    stand_in.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 60\n")
-    stand_in.chmod(0o755)
-    monkeypatch.setenv("PATH", str(stand_in.parent), prepend=os.pathsep)
+    hanging_git(tmp_path, monkeypatch)
     monkeypatch.setattr(verify, "READ_S", 1.5)
-    refusal = verify.refusal_in_time(kept, spec, lambda: True)
+    refusal = looked(kept, spec)
     assert refusal is not None and refusal.outcome is Outcome.SPAWN_FAILED
     assert f"its code in {repo} could not be read within 2 s" in refusal.reason
-    assert not is_there(int((tmp_path / "pid").read_text()))
-    monkeypatch.setattr(verify, "READ_S", 60.0)
-    (tmp_path / "pid").unlink()
-    with pytest.raises(child.Unwanted):
-        verify.refusal_in_time(kept, spec, lambda: not (tmp_path / "pid").exists())
+    until(lambda: not is_there(int((tmp_path / "pid").read_text())), "the end of git")
+
+
+def test_who_reads_ends_with_a_worker_that_is_killed(
+    repo: Path, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = submitted(repo, kept)
+    hanging_git(tmp_path, monkeypatch)
+    worker = os.fork()
+    if worker == 0:
+        try:
+            verify.Look(kept, spec).wait(60)
+        finally:
+            os._exit(1)
+    try:
+        git = int(until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "git"))
+    finally:
+        os.kill(worker, signal.SIGKILL)
+        os.waitpid(worker, 0)
+    until(lambda: not is_there(git), "the end of git")
+
+
+def hanging_git(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in that waits for the answer to a privacy prompt; its process id is in the file pid."""
+    stand_in = folder / "bin" / "git"
+    stand_in.parent.mkdir()
+    stand_in.write_text(f"#!/bin/sh\necho $$ > {folder}/pid\nexec sleep 60\n")
+    stand_in.chmod(0o755)
+    monkeypatch.setenv("PATH", str(stand_in.parent), prepend=os.pathsep)
 
 
 def test_many_changes_are_counted(repo: Path, kept: Path) -> None:
@@ -525,7 +553,8 @@ def test_paths_of_a_copy(tmp_path: Path) -> None:
         (("x", "--config=/code/sub/run"), ["x", f"--config={copy}/sub/run"]),
         (("x", "/code/out", "--out=/code/sub"), ["x", "/code/out", "--out=/code/sub"]),
     ):
-        assert working_copy.command(replace(spec, argv=words), copy, copy / "sub") == expected
+        job = replace(spec, argv=words)
+        assert working_copy.command(job, copy, copy / "sub", working_copy.real_folders(job)) == expected
 
 
 @pytest.mark.parametrize(

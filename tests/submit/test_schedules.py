@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import time
 from collections.abc import Callable
@@ -16,11 +17,14 @@ from queue_runner.errors import MpsqError, UsageError
 from queue_runner.host import job_secrets
 from queue_runner.monitor import status
 from queue_runner.paths import Layout
+from queue_runner.source import verify
 from queue_runner.store import jobs, read
 from queue_runner.store.engine import open_engine
 from queue_runner.submit import plan, schedules
+from queue_runner.submit.cron import Cron
 from queue_runner.submit.request import Request
 from tests.cli_support import Cli, empty_queue
+from tests.process_support import is_there, until
 
 pytestmark = pytest.mark.process
 
@@ -51,7 +55,7 @@ def make_due(layout: Layout, late_s: float = 3 * DAY_S, name: str = "nightly") -
 
 def work(layout: Layout, log: Callable[[str], None] = lambda _: None) -> None:
     engine = open_engine(layout.db, check=False)
-    schedules.submit_due(layout, engine, log)
+    schedules.Due(layout, engine, log).submit(patience_s=60)
     engine.dispose()
 
 
@@ -161,15 +165,42 @@ def test_a_schedule_that_is_removed_in_the_middle_submits_nothing(
 ) -> None:
     add(layout)
     make_due(layout)
-    take = plan.take_snapshots
+    following = Cron.next_after
 
-    def remove_first(*arguments: Any) -> Any:
+    def remove_first(cron: Cron, now: float) -> float:
         schedules.remove(layout, "nightly")
-        return take(*arguments)
+        return following(cron, now)
 
-    monkeypatch.setattr(plan, "take_snapshots", remove_first)
+    monkeypatch.setattr(Cron, "next_after", remove_first)
     work(layout)
     assert submitted(layout) == []
+
+
+def test_a_folder_that_does_not_answer_keeps_nobody(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker goes on meanwhile: what is read is in a child, and is given up in the end."""
+    add(layout)
+    make_due(layout)
+    (tmp_path / "work" / ".git").mkdir()
+    git = tmp_path / "bin" / "git"  # the stand-in waits for the answer to a privacy prompt
+    git.parent.mkdir()
+    git.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 60\n")
+    git.chmod(0o755)
+    monkeypatch.setenv("PATH", str(git.parent), prepend=os.pathsep)
+    engine = open_engine(layout.db, check=False)
+    due = schedules.Due(layout, engine, lambda _: None)
+    due.submit(patience_s=0)
+    pid = int(until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "git"))
+    due.submit()
+    assert due.is_reading and row(layout)["last_error"] is None
+    due.close()  # the end of the worker
+    until(lambda: not is_there(pid), "the end of git")
+    monkeypatch.setattr(verify, "READ_S", 1.0)
+    until(lambda: due.submit() or not due.is_reading, "the end")
+    assert submitted(layout) == []
+    assert "its code could not be read within 1 s" in row(layout)["last_error"]
+    engine.dispose()
 
 
 def test_a_job_that_it_waits_for_and_that_is_gone(layout: Layout) -> None:

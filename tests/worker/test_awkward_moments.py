@@ -6,11 +6,16 @@ import os
 import signal
 import sqlite3
 import subprocess
+from pathlib import Path
 
 import psutil
 import pytest
 
 from queue_runner.host import locks
+from queue_runner.model import parse_selector
+from queue_runner.monitor.why import explain_all
+from queue_runner.store import read
+from tests.process_support import is_there
 from tests.queue_support import Queue, until
 from tests.worker.test_hostile_jobs import ask_to_cancel
 
@@ -48,8 +53,8 @@ def test_cancel_between_claim_and_start(queue: Queue, point: str) -> None:
         assert queue.written() == []
 
 
-def test_cancel_while_its_code_is_read(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder that macOS guards is waited for in the child that reads it: the worker waited two minutes with it."""
+def unreadable(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Submit a job whose code nobody can read. Return the file with the process id of who tries to."""
     tree, told = queue.folder / "tree", queue.folder / "told"
     tree.mkdir()
     (tree / "train.sh").write_text(f"echo ran >> {queue.journal}\n")
@@ -57,13 +62,51 @@ def test_cancel_while_its_code_is_read(queue: Queue, monkeypatch: pytest.MonkeyP
     queue.submit("sh train.sh", cwd=str(tree))
     stand_in = queue.folder / "bin" / "git"  # for one that waits for the answer to a privacy prompt
     stand_in.parent.mkdir()
-    stand_in.write_text(f"#!/bin/sh\necho told > {told}\nexec sleep 100\n")
+    stand_in.write_text(f"#!/bin/sh\necho $$ > {told}\nexec sleep 100\n")
     stand_in.chmod(0o755)
     monkeypatch.setenv("PATH", str(stand_in.parent), prepend=os.pathsep)
+    return told
+
+
+def reader(told: Path) -> int:
+    """Return the process that tries to read it, once it is there."""
+    pid = int(until(lambda: told.exists() and told.read_text(), "the look at its code"))
+    told.unlink()
+    return pid
+
+
+@pytest.mark.needs_program("git")
+def test_cancel_while_its_code_is_read(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that macOS guards is waited for in the child that reads it: the worker waited two minutes with it."""
+    told = unreadable(queue, monkeypatch)
     queue.worker()
-    until(told.exists, "the look at the tree")
+    pid = reader(told)
     ask_to_cancel(queue)
-    assert queue.done()[0]["outcome"] == "CANCELLED" and queue.written() == []
+    (row,) = queue.done(limit_s=15)
+    assert row["outcome"] == "CANCELLED" and queue.written() == []
+    until(lambda: not is_there(pid), "the end of who reads")
+
+
+@pytest.mark.needs_program("git")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_worker_ends_while_code_is_read(queue: Queue, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """It waited two minutes for the code, or left the process behind that reads it."""
+    told = unreadable(queue, monkeypatch)
+    worker = queue.worker()
+    pid = reader(told)
+    until(lambda: "must be read before run 1.1 begins" in why(queue), "the reason")
+    worker.send_signal(number)
+    assert worker.wait(10) in (0, -number)
+    until(lambda: not is_there(pid), "the end of who reads")
+    assert [row["state"] for row in queue.rows()] == ["QUEUED" if number == signal.SIGTERM else "RUNNING"]
+    queue.worker()
+    reader(told)
+    assert [row["state"] for row in queue.rows()] == ["RUNNING"] and queue.written() == []
+
+
+def why(queue: Queue) -> str:
+    with read.reading(queue.layout.db) as connection:
+        return explain_all(queue.layout, connection, [parse_selector("1")])[0].sentence
 
 
 def test_cancel_of_a_run_that_never_came_to_its_fence(queue: Queue) -> None:
