@@ -70,7 +70,10 @@ def copy_to(source: sqlite3.Connection, partial: Path) -> None:
 
 
 def problems(db: Path, *, quick: bool = False) -> list[str]:
-    """Return what SQLite finds wrong with a file: nothing when it is sound. `quick` omits indexes and references."""
+    """Return what SQLite finds wrong with a file: nothing when it is sound. `quick` omits indexes and references.
+
+    Raises: MpsqError when the file cannot be opened.
+    """
     found: list[str] = []
     with reading(db, any_schema=True) as connection:
         try:
@@ -79,6 +82,8 @@ def problems(db: Path, *, quick: bool = False) -> list[str]:
             rows = [] if quick else connection.execute("PRAGMA foreign_key_check")
             found += [f"dangling reference in {row['table']}" for row in rows]
         except sqlite3.DatabaseError as error:
+            if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_BUSY):
+                raise  # nothing was read
             found.append(f"SQLite cannot read it: {error}")
     return [line for line in found if line != "ok"]
 

@@ -5,6 +5,7 @@ Connections are `mode=ro`: a reader can neither change, checkpoint nor migrate a
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sqlite3
@@ -120,8 +121,12 @@ def reading(db: Path, *, any_schema: bool = False, patience_s: float = 30.0) -> 
             check_schema(connection, db)
         yield connection
     except sqlite3.DatabaseError as error:
-        if any(sign in str(error) for sign in _REFUSED) and shutil.disk_usage(db.parent).free < _FULL_BELOW_BYTES:
-            raise MpsqError("the disk is full: the database cannot be read", "free some space: mpsq gc") from error
+        if any(sign in str(error) for sign in _REFUSED):
+            if not os.access(db.parent, os.W_OK):
+                told = f"the database cannot be read: SQLite makes a file beside it, and {db.parent} is not writable"
+                raise MpsqError(told, "make the folder or its disk writable, or set MPSQ_HOME to a copy") from error
+            if shutil.disk_usage(db.parent).free < _FULL_BELOW_BYTES:
+                raise MpsqError("the disk is full: the database cannot be read", "free some space: mpsq gc") from error
         kind = DamageError if any(sign in str(error) for sign in DAMAGE) else MpsqError
         raise kind(f"the database cannot be read: {error}", "mpsq db check shows the damage") from error
     finally:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from sqlalchemy import Connection, Engine
@@ -12,7 +14,7 @@ from queue_runner.errors import MpsqError
 from queue_runner.model import Ending, Outcome, Verb
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms
-from queue_runner.store import jobs, read
+from queue_runner.store import backup, jobs, read
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.store.jobs import StateConflict
 
@@ -136,6 +138,19 @@ def test_cancel_ends_what_waits_and_asks_what_runs(engine: Engine, layout: Layou
 def test_readers_cannot_write(layout: Layout) -> None:
     with pytest.raises(MpsqError, match="readonly"), read.reading(layout.db) as connection:
         connection.execute("DELETE FROM runs")
+
+
+def test_a_folder_that_nobody_may_write_is_no_damage(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite reads a database with a log only beside small files of its own: on a read-only disk it opens none."""
+    with closing(sqlite3.connect(layout.db)) as connection:
+        connection.execute("PRAGMA journal_mode=WAL")
+    layout.db.with_name("mpsq.db-wal").mkdir()  # the stand-in, for root
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(MpsqError, match="not writable") as error, read.reading(layout.db) as reader:
+        read.runs(reader)
+    assert "damage" not in error.value.hint
+    with pytest.raises(MpsqError, match="not writable"):
+        backup.problems(layout.db)
 
 
 def test_a_file_that_is_no_database_is_a_sentence(layout: Layout) -> None:
