@@ -79,6 +79,10 @@ class RunDir:
         good = found is not None and _is_number(found.get("at")) and _is_count(found.get("processes"), 2**31)
         return found if good else None
 
+    def waits_for_exec(self) -> bool:
+        """Return whether the trainer has waited for its exec for seconds: for its folder, or its program."""
+        return self._read("waits", torn={}) is not None and self.exit() is None
+
     def of_trainer(self) -> list[tuple[int, float]]:
         """Return (pid, start) of the processes seen by the warden since the trainer's start, the trainer first."""
         before = (self._read("prepared", torn=None) or {}).get("noted")

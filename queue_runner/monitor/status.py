@@ -49,6 +49,7 @@ class Status:
     queue: QueueState
     running: Row | None
     supervised: bool
+    waits_for_exec: bool
     progress: RunProgress | None
     waiting: Sequence[Row]
     waiting_count: int
@@ -93,6 +94,7 @@ def look(
         running,
         supervised=elsewhere
         or (running is not None and queue_state.is_supervised(RunDir(layout.run_dir(running["run"])))),
+        waits_for_exec=running is not None and RunDir(layout.run_dir(running["run"])).waits_for_exec(),
         progress=at,
         waiting=waits[:waiting] if waiting >= 0 else waits,
         waiting_count=read.count_waiting(connection),

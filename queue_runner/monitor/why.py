@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from queue_runner import config, units
+from queue_runner.host import protected
 from queue_runner.model import DEFAULT_LANE, NOT_FAILED, PREFLIGHT, Outcome, Row, Selector, State
 from queue_runner.monitor import blocks, eta, queue_state, waiting
 from queue_runner.monitor.attempts import last_attempts
@@ -28,6 +29,7 @@ class Around:
     queue: QueueState
     waits: Reason | None = None
     supervised: bool = False
+    waits_for_exec: bool = False
     ended: bool = False  # its warden has written how it ended, and no worker has stored that yet
     schedule: str | None = None  # the schedule that submitted it
     requeued: str | None = None  # why it was requeued
@@ -95,6 +97,9 @@ def _running(row: Row, around: Around) -> tuple[str, str]:
     if row["paused_at"] and around.supervised:
         since = units.duration(max(time.time() - row["paused_at"], 0.0))
         return f"it was suspended {since} ago and keeps the lane and its memory", "mpsq continue {run}"
+    if around.waits_for_exec and around.supervised:
+        told = f"its program has not begun: its folder or program is still being read ({protected.SLOW})"
+        return told, "mpsq cancel {run} cancels it"
     beside = f" on lane {row['lane']}" if row["lane"] != DEFAULT_LANE else ""
     if not around.queue.worker:
         if around.supervised:
@@ -275,6 +280,7 @@ def _around(
         queue,
         waits=waits,
         supervised=row["state"] == State.RUNNING and queue_state.is_supervised(folder),
+        waits_for_exec=row["state"] == State.RUNNING and folder.waits_for_exec(),
         ended=row["state"] == State.RUNNING and folder.exit() is not None,
         schedule=read.schedule_name(connection, row["schedule_id"]),
         requeued=back[-1]["reason"] if back and row["state"] == State.QUEUED else None,

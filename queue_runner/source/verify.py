@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from queue_runner.errors import is_shortage
-from queue_runner.host import child
+from queue_runner.host import child, protected
 from queue_runner.model import Ending, Outcome
 from queue_runner.source import archive, git_commands, git_hash, rules, scan, working_copy
 from queue_runner.source.archive import Damaged
@@ -18,8 +18,6 @@ from queue_runner.text import plain
 
 READ_S = 120.0
 """The lane is held, and nothing is measured, while the tree of a command is read."""
-SLOW = "a network drive that does not answer, or a folder for which macOS waits for permission: mpsq doctor"
-"""What it usually is that takes so long, and the remedy."""
 _NAMED = 3
 
 
@@ -52,7 +50,7 @@ class Look:
             return self._call.answer()
         if time.monotonic() < self._deadline:
             return None
-        text = f"its {self.what} could not be read within {READ_S:.0f} s ({SLOW})"
+        text = f"its {self.what} could not be read within {READ_S:.0f} s ({protected.SLOW})"
         return Found(Ending(Outcome.SPAWN_FAILED, reason=plain(text)))
 
     def close(self) -> None:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 POLL_S = 0.25  # for cancel and limits
+WAITS_S = 2.0  # an exec that takes longer is told to the user
 TOUCH_S = 3600.0  # keeps cleaners of old temporary files from removing the lane's lock
 RESCAN_S = 0.02  # while ending the tree
 EXIT_TRIED_S = 60.0
@@ -86,6 +87,7 @@ class Run:
         self.ended = (0.0, 0.0)  # awake, with_sleep
         self.paused_s = 0.0
         self.paused_since: float | None = None
+        self.waits = False  # it is told that the trainer waits for its exec
         self.halted = False  # the trainer itself is stopped, by whomever
         self.ended_at = 0.0
         self.prepared: dict[str, Any] | None = None
@@ -151,10 +153,23 @@ class Run:
                 return True
             self.pause.look()
             self.tree.note()
+            if not self.waits and awake() - self.trainer.began[0] > WAITS_S:
+                self.waits = True
+                files.publish(self.own + "waits", {"v": 1, "at": time.time()})
         except Exception as error:  # any failure: the trainer must not be left unsupervised
             say("while starting:", repr(error))
         self.count_pause()
         return False
+
+    def begin(self, lane: list[int]) -> None:
+        """Start the trainer."""
+        start(self.trainer, self.spec, lane, self.to_be_stopped)
+        if self.waits:
+            self.waits = False
+            try:
+                os.unlink(self.own + "waits")
+            except OSError:
+                pass  # the disk was full
 
     def watch(self, lane: list[int]) -> tuple[dict[str, Any] | None, bool, Termination | None]:
         """Watch the trainer to its end. Return (stop, whether it preceded the end, the Ending begun on the tree)."""
@@ -192,7 +207,7 @@ class Run:
         own = {"env": {**spec["env"], **spec["prepare"]}, "stdout": log, "stderr": log, "events": os.devnull}
         self.spec = {**spec, **own}
         self.limits = Limits(self.folder, self.spec)
-        start(self.trainer, self.spec, lane, self.to_be_stopped)
+        self.begin(lane)
         stop, stopped, ending = None, False, None
         if self.trainer.error is None:
             if trainer := row(self.trainer.pid):
@@ -296,7 +311,7 @@ class Run:
                 self.publish_prepared()
                 reach("warden.prepared")
             if stop is None:
-                start(self.trainer, self.spec, lane, self.to_be_stopped)
+                self.begin(lane)
                 reach("warden.spawned")
             if stop is None and self.trainer.error is None:
                 if trainer := row(self.trainer.pid):

@@ -22,7 +22,7 @@ from queue_runner import failpoints, lanes, units
 from queue_runner.config import Config
 from queue_runner.control import checkpoints, suspend
 from queue_runner.errors import MpsqError
-from queue_runner.host import job_secrets, wakeup
+from queue_runner.host import job_secrets, protected, wakeup
 from queue_runner.host.boot import boot_id
 from queue_runner.host.keep_awake import keep_awake
 from queue_runner.host.lane_locks import Hold, LaneLocks
@@ -403,7 +403,7 @@ class Supervisor:
             self._end_look()
             raise
         if found is None and self._is_wanted(run):
-            told = f"the {look.what} must be read before run {run.id} begins, which takes long with {verify.SLOW}"
+            told = f"the {look.what} must be read before run {run.id} begins, which takes long with {protected.SLOW}"
             self._block(Blocked(plain(told)))
             return None
         self._end_look()

@@ -17,6 +17,7 @@ from queue_runner.control import cancel, suspend
 from queue_runner.host import processes
 from queue_runner.host.processes import Process
 from queue_runner.model import Selector, parse_selector
+from queue_runner.run_dir import RunDir
 from queue_runner.store import read
 from tests.process_support import SETSID, WardenRun, is_alive, python, state_of
 from tests.queue_support import Queue, until, warden_pid
@@ -160,10 +161,12 @@ def test_a_trainer_that_waits_for_its_own_exec_is_suspended(warden_run: Make) ->
     since = time.monotonic()
     until(lambda: time.monotonic() - since > 2.5, "a pause longer than the limit")
     assert run.read("stop") is None
+    until(RunDir(run.folder).waits_for_exec, "what it waits for to be told")
     (run.folder / "suspend").unlink()
     until(lambda: run.read("suspended") is None and states(run) == {"S"}, "the end of the pause")
     exit_ = run.wait()
     assert exit_["stop"]["cause"] == "timeout" and exit_["paused_s"] >= 2.5
+    assert not RunDir(run.folder).waits_for_exec() and run.read("waits") is None
     assert exit_["real_s"] - exit_["paused_s"] >= 2.0 and run.log == "" and run.leftovers() == set()
 
 

@@ -48,6 +48,7 @@ def row(state: str, **changes: Any) -> dict[str, Any]:
         (row("RUNNING", paused_at=1.0), Around(WORKER, supervised=True), "it was suspended", "mpsq continue 12.3"),
         (row("RUNNING", paused_at=1.0), Around(NOBODY, supervised=True), "keeps the lane and its memory", "mpsq continue"),
         (row("RUNNING", paused_at=1.0), Around(NOBODY), "neither a warden nor a worker", "mpsq worker"),
+        (row("RUNNING"), Around(WORKER, supervised=True, waits_for_exec=True), "its program has not begun", "mpsq cancel 12.3"),
         (row("RUNNING", cancel_requested_at=1.0), Around(WORKER), "cancellation was requested and is in progress", "mpsq wait 12.3"),
         (row("RUNNING", cancel_requested_at=1.0), Around(NOBODY), "no worker is running to record its end", "mpsq worker"),
         (row("DONE", outcome="SUCCEEDED", real_s=90.0), Around(WORKER), "it succeeded after 1 min 30 s", "mpsq report"),
