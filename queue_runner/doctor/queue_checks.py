@@ -10,14 +10,15 @@ import shutil
 import sqlite3
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from queue_runner import config, units
 from queue_runner.checks import Check, warn_if
 from queue_runner.errors import MpsqError, OwnershipError
-from queue_runner.host import locks, notify, ownership, protected
+from queue_runner.host import child, locks, notify, ownership, protected
 from queue_runner.host.filesystem import nearest_existing, network_kind
 from queue_runner.host.home import MIN_FREE_BYTES
 from queue_runner.monitor import queue_state
@@ -28,6 +29,8 @@ from queue_runner.store.read import HEAD, lost, reading, remedy_of_schema, schem
 from queue_runner.submit import plan
 
 _NAMED = 3
+_ASKED = 100
+"""Jobs whose folders are asked whether they answer."""
 _STALE_S = 7 * 86400.0
 """Warn when the newest backup lacks more than a week of changes."""
 _WAL_BYTES = 256 << 20
@@ -41,6 +44,7 @@ _SHELL_WORDS = frozenset({"if", "for", "while", "case", "exit", "cd", "export", 
 def of_queue(layout: Layout) -> Iterator[Check]:
     """Run all checks of the queue at `layout`."""
     yield from home(layout)
+    yield from answering(layout)
     yield from guarded(layout)
     yield from store(layout)
     yield sqlite_version()
@@ -88,6 +92,43 @@ def _not_ours(layout: Layout) -> OwnershipError | None:
     except OwnershipError as error:
         return error
     return None
+
+
+def answering(layout: Layout, limit_s: float = 3.0) -> Iterator[Check]:
+    """Check that what waiting and running jobs read answers: a job in a folder that does not never begins."""
+    texts: list[str] = []
+    with contextlib.suppress(MpsqError), reading(layout.db) as connection:  # the store has a check of its own
+        texts = waiting_specs(connection)[:_ASKED]
+    if not texts:
+        return
+    try:
+        found = child.call(10 * limit_s, silent, texts, limit_s)
+    except child.TookTooLong:
+        found = ["a folder of a waiting job"]
+    named = f"no answer within {limit_s:.0f} s: " + ", ".join(found[:_NAMED])
+    fix = "reconnect the drive, or answer the prompt of macOS; mpsq cancel cancels the jobs that read it"
+    yield warn_if(bool(found), "folders of jobs", named if found else "they answer", fix)
+
+
+def silent(texts: Sequence[str], limit_s: float) -> list[str]:
+    """Return the paths that these jobs read and that do not answer in time. For a child: its threads may stay."""
+    asking: dict[str, str] = {}
+
+    def ask(text: str) -> None:
+        spec = JobSpec.from_json(text)
+        asking[text] = spec.cwd
+        for path in plan.reads(spec):
+            asking[text] = path
+            os.path.exists(path)  # noqa: PTH110 - never raises
+        del asking[text]
+
+    threads = [threading.Thread(target=ask, args=[text], daemon=True) for text in texts]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + limit_s
+    for thread in threads:
+        thread.join(max(deadline - time.monotonic(), 0))
+    return sorted({*list(asking.values())})
 
 
 def guarded(layout: Layout, *, system: str = sys.platform, user_home: Path | None = None) -> Iterator[Check]:

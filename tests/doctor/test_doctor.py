@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from queue_runner.doctor import examine, queue_checks
 from queue_runner.host import compiler, locks, smoke_test, torch_probe
 from queue_runner.paths import Layout
+from queue_runner.store.read import reading, waiting_specs
 from queue_runner.submit import plan
 from queue_runner.submit.request import Request
 from tests.cli_support import Cli, empty_queue
@@ -191,6 +194,20 @@ def test_the_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_home_that_cannot_be_made() -> None:
     (check,) = queue_checks.home(Layout(Path("/proc/mpsq")))
     assert check.verdict == "fail" and "cannot be created" in check.finding and "MPSQ_HOME" in check.fix
+
+
+def test_folders_that_do_not_answer(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = empty_queue(home)
+    assert not list(queue_checks.answering(layout))
+    (tmp_path / "code").mkdir()
+    plan.store(layout, plan.plan(Request(argv=("/bin/true", "--data=/net/x"), cwd=str(tmp_path / "code"))))
+    (check,) = queue_checks.answering(layout)
+    assert check.verdict == "ok"
+    exists = os.path.exists
+    monkeypatch.setattr(os.path, "exists", lambda path: exists(path) if path != "/net/x" else threading.Event().wait())
+    with reading(layout.db) as connection:
+        texts = waiting_specs(connection)
+    assert queue_checks.silent(texts, 0.3) == ["/net/x"]
 
 
 def test_folders_that_macos_guards(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
