@@ -3,7 +3,8 @@
     {"cpu": 0.9, "gpu": 0.0, "on_battery": true, "memory_available_bytes": 1000000}
 
 `cpu` is the share of all processors that others use, `gpu` the utilisation of the GPU; without it there is none. Looks
-are more frequent than on a real machine.
+are more frequent than on a real machine. `look_s` is how long the look at the GPU right before a start takes, and `gpu`
+what it finds.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from queue_runner.host import load
+from queue_runner.host import conditions, load
 from queue_runner.host.cpu_time import MachineTime, Named, ProcessTime
 from queue_runner.worker import canary, gate
 from queue_runner.worker.main import main
@@ -61,10 +62,17 @@ class Gpu:
     def close(self) -> None: ...
 
 
+def look(busy_share: float) -> float | None:
+    Path(os.environ["MPSQ_MACHINE"]).with_suffix(".looked").touch()
+    time.sleep(now().get("look_s", 0.0))
+    return now().get("gpu")
+
+
 if __name__ == "__main__":
     load.WINDOW_S, load.EVERY_S, gate.LOOK_S = 0.2, 0.05, 0.05
     canary.COOL_S = 0.1
     load.LinuxSource = load.MacSource = Processors  # type: ignore[misc, assignment]
     load.conditions = SimpleNamespace(Sampler=Sensors)  # type: ignore[assignment]  # the runs have real ones
+    conditions.gpu_use_before = look  # type: ignore[assignment]
     load.gpu_tool = lambda platform="": Gpu()  # type: ignore[misc]
     sys.exit(main())

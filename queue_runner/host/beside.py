@@ -1,4 +1,4 @@
-"""A blocking reader of a sensor in a thread of its own: a driver that hangs never holds the worker."""
+"""Blocking readers of sensors in threads of their own: a driver that hangs never holds the worker."""
 
 from __future__ import annotations
 
@@ -37,3 +37,21 @@ class Beside(Generic[_T]):
     def _run(self) -> None:
         value = self._read()
         self._newest = time.time(), value
+
+
+class Once(Generic[_T]):
+    """One call of `read` in a daemon thread. `value` is what it returned, None until then or if it failed."""
+
+    def __init__(self, read: Callable[[], _T]) -> None:
+        self._read = read
+        self.value: _T | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True, name="mpsq-sensor")
+        self._thread.start()
+
+    def has_ended(self, wait_s: float = WAIT_S) -> bool:
+        """Return whether the call has ended, after waiting `wait_s` for that at most."""
+        self._thread.join(wait_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        self.value = self._read()

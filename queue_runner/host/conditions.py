@@ -190,7 +190,7 @@ class _MacTools:
         return {"energy_at": newest[0], "energy_j": newest[1]} if newest and newest[1] else {}
 
     def gpu_busy_after(self) -> float | None:
-        return None  # note_gpu_use looks before the next run
+        return None  # the gate looks before the next run
 
     def _swap(self, now: float) -> dict[str, float]:
         """Return the rates between the last two answers, each dated by the time of its query."""

@@ -1,21 +1,26 @@
 """The gate: a run of a comparison starts when the machine is quiet and its device at its level (canary.py), or after a
 time with the caveat `not_quiet`.
 
-A look costs milliseconds and holds nothing: each step looks once, so that a cancelled, held or paused run leaves at the
-next step. The wait is counted from the entry in the run's history, which outlives the worker.
+Right before a run that may use the GPU it looks who else does: while that computes, only NVML tells its use from that
+of others. A look holds nothing: each step looks once for milliseconds, so that a cancelled, held or paused run leaves
+at the next step. The wait is counted from the entry in the run's history, which outlives the worker.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Engine
 
 from queue_runner import times, units
 from queue_runner.analysis.quiet import Disturbance, disturbances
+from queue_runner.analysis.validity import GPU_BUSY_SHARE
 from queue_runner.config import Config
+from queue_runner.host import conditions
+from queue_runner.host.beside import Once
 from queue_runner.host.lane_locks import Hold
 from queue_runner.host.load import Load
 from queue_runner.model import PREFLIGHT
@@ -43,6 +48,9 @@ class Gate:
         self._engine, self._config, self._load, self._canary = engine, config, load, canary
         self._run: Following | None = None
         self._found: list[Disturbance] | None = None  # what disturbs the run that the gate let pass to the canary
+        self._passed: list[Disturbance] | None = None  # the same, once it has also passed the canary
+        self._use: Once[float | None] | None = None  # the look at the GPU right before the start
+        self._gpu_before: float | None = None
         self._since: float | None = None  # monotonic, when its wait began
         self._told = ("", frozenset[str](), 0.0)  # the reason, its kinds, and when it was made
         self._given_up: frozenset[str] = frozenset()
@@ -63,7 +71,7 @@ class Gate:
     @property
     def keeps_lane(self) -> bool:
         """Whether the lane is in use while the run waits."""
-        return self._canary.at_work
+        return self._canary.at_work or self._use is not None
 
     @property
     def is_waiting(self) -> bool:
@@ -75,13 +83,30 @@ class Gate:
         if self._run is None or self._run.run_id != run.run_id:
             self.leave("another run is next")
             self._run = run
-        self.caveat, self.waited_s = None, 0.0
-        if not _is_measured(run) or not run.spec.gate:
+        self.caveat, self.waited_s, self._gpu_before = None, 0.0, None
+        if not _is_measured(run):
             return None
-        self.due = time.time() + LOOK_S
-        if self._found is None and (told := self._look(run)) is not None:
-            return told
-        return self._sing(run, lane)
+        if run.spec.gate and self._passed is None:
+            self.due = time.time() + LOOK_S
+            if self._found is None and (told := self._look(run)) is not None:
+                return told
+            if (told := self._sing(run, lane)) is not None:
+                return told
+        if run.spec.device != "cpu" and not self._knows_the_gpu():
+            self.due = time.time() + CANARY_S
+            return ""
+        self.due = None
+        if self._passed is not None:
+            self._open(self._passed)
+        return None
+
+    def _knows_the_gpu(self) -> bool:
+        """Look how busy the GPU is without the run, beside the worker; return whether that has ended."""
+        self._use = self._use or Once(partial(conditions.gpu_use_before, GPU_BUSY_SHARE))
+        if not self._use.has_ended():
+            return False
+        self._gpu_before, self._use = self._use.value, None
+        return True
 
     def _look(self, run: Following) -> str | None:
         """Look at the machine; return as `keeps`, and set what disturbs a run that passes nevertheless."""
@@ -107,7 +132,7 @@ class Gate:
         ready, slow = self._canary.look(run, lane, self._limit_s(run) - self._waited_s())
         found = [*(self._found or ()), *([slow] if slow else ())]
         if ready:
-            self._open(found)
+            self._passed = found
             return None
         self.due = time.time() + CANARY_S
         if slow is None:
@@ -120,7 +145,7 @@ class Gate:
         """End the wait of the run that was next, and forget it."""
         if self._run is not None and self._since is not None:
             self._record(history.LEFT, why)
-        self._run = self._since = self.due = self._found = None
+        self._run = self._since = self.due = self._found = self._passed = self._use = None
         self._canary.stop()
         self._told = ("", frozenset(), 0.0)
 
@@ -136,9 +161,11 @@ class Gate:
             return
         if run.spec.gate:
             start |= {"gate_waited_s": round(self.waited_s, 1), **self._canary.record}
-        if start:
+        looked = {} if self._gpu_before is None else {"gpu_busy_before": self._gpu_before}
+        if start or looked:
             with writing(self._engine) as connection:
-                results.save_condition(connection, run.run_id, time.time(), start)
+                for one in filter(None, (start, looked)):
+                    results.save_condition(connection, run.run_id, time.time(), one)
                 if self.caveat is not None:
                     results.save_note(connection, run.run_id, "not_quiet", self.caveat)
 
@@ -163,14 +190,14 @@ class Gate:
             self._record(history.WAITS, _words(found))
 
     def _open(self, found: list[Disturbance]) -> None:
-        self.waited_s, self.due = self._waited_s(), None
+        self.waited_s = self._waited_s()
         self._in_vain = any(not one.lasting for one in found)
         self.caveat = f"started although {_words(found)}" if found else None
         if self._since is not None:
             after = f"after {units.duration(self.waited_s)}"
             self.caveat = f"{self.caveat}, {after} of waiting" if self.caveat else None
             self._record(history.NOT_QUIET if found else history.QUIET, f"{after}: {_words(found)}" if found else after)
-        self._since = self._found = None
+        self._since = self._found = self._passed = None
 
     def _reason(self, run: Following, found: list[Disturbance]) -> str:
         now, kinds = time.monotonic(), frozenset(one.kind for one in found)

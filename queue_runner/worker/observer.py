@@ -9,8 +9,8 @@ from typing import Any
 from sqlalchemy import Engine
 
 from queue_runner import lanes
-from queue_runner.analysis.validity import GPU_BUSY_SHARE
 from queue_runner.host import conditions
+from queue_runner.host.beside import Once
 from queue_runner.host.neighbours import NeighbourTime
 from queue_runner.ingest.ingest import Ingest
 from queue_runner.run_dir import RunDir
@@ -21,18 +21,6 @@ from queue_runner.store.jobs import Claimed
 FIRST_S, FIRST_EVERY_S = 10.0, 1.0
 """Initial period of a run and the sampling interval in it: the rates in a sample are over the time since the last one,
 and a short run needs more than one."""
-
-
-def note_gpu_use(engine: Engine, run: Claimed) -> None:
-    """Store how busy the GPU is before a run that may use it starts. While it runs, only NVML tells its use from that
-    of others."""
-    if run.spec.device == "cpu":
-        return
-    if (share := conditions.gpu_use_before(GPU_BUSY_SHARE)) is not None:
-        with writing(engine) as connection:
-            results.save_condition(connection, run.run_id, time.time(), {"gpu_busy_before": share})
-
-
 AT_END_S = 1.0
 """Longest time from a run's end to its last sample: what others did after the end is not the run's."""
 
@@ -61,6 +49,7 @@ class Observer:
         self._sample_every_s = sample_every_s
         self._began = time.monotonic()
         self._sample_at = self._sampled_at = 0.0
+        self._after: Once[float | None] | None = None
         self._marked = ""
         self._prepares = folder.is_preparing()
 
@@ -102,15 +91,21 @@ class Observer:
         just_ended = len(told) == len(known) and 0 <= time.time() - told[0] <= AT_END_S
         if sample := self._sampler.at_end(told[1] + told[2] if just_ended else None):
             self._save(sample)
-        if (share := self._sampler.gpu_busy_after()) is not None:
-            self._save({"gpu_busy_after": share})
 
-    def finish(self) -> None:
-        """Sample the end and ingest the rest, after the end of the run."""
-        self._sample_the_end()
+    def finish(self) -> bool:
+        """Sample the end and ingest the rest, after the end of the run. Return False while a look at the GPU, beside
+        the worker, still has to end: call it again then."""
+        if self._after is None:
+            self._sample_the_end()
+            self._after = Once(self._sampler.gpu_busy_after)
+        if not self._after.has_ended():
+            return False
+        if self._after.value is not None:
+            self._save({"gpu_busy_after": self._after.value})
         self._sampler.close()
         self._mark_started()
         self._ingest.finish()
+        return True
 
     def _mark_started(self) -> None:
         """Store when the run started: the fence, and once it is prepared the end of the preparation, from which on the

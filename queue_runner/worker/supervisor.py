@@ -42,7 +42,7 @@ from queue_runner.worker import hooks, launch, preflight
 from queue_runner.worker.canary import Canary
 from queue_runner.worker.finish import finish
 from queue_runner.worker.gate import Gate
-from queue_runner.worker.observer import Observer, note_gpu_use
+from queue_runner.worker.observer import Observer
 from queue_runner.worker.orphans import end_orphans, lock_is_held, warden_is_there
 from queue_runner.worker.outcome import of_exit, of_silence
 from queue_runner.worker.truncate_logs import compact_logs
@@ -51,6 +51,8 @@ RETRY_AFTER_S = 30.0
 """How long a lane stays blocked after a start that the machine refused (full disk, no more processes)."""
 PATIENCE_S = 1.0
 """How long the code of a run is waited for at its start; the other lanes and the end of the worker wait meanwhile."""
+GPU_LOOK_EVERY_S = 0.25
+"""Interval at which a look at the GPU after a run, which takes some seconds, is asked for its answer."""
 MAX_FRUITLESS_STARTS = 5
 """Number of successive wardens that may die before their fence, until the run is given up as SPAWN_FAILED."""
 
@@ -86,6 +88,7 @@ class Supervisor:
         self._kept_awake: int | None = None  # the run for which that was done
         self._blocked: Blocked | None = Blocked("not known yet")  # an earlier worker may have left it blocked
         self._not_before = 0.0
+        self._gpu_look_at: float | None = None  # when it is asked again what the GPU did after the last run
         self._fruitless = 0
 
     @property
@@ -95,8 +98,8 @@ class Supervisor:
 
     @property
     def due(self) -> float | None:
-        """When (Unix seconds) the gate looks again."""
-        return self._gate.due
+        """When (Unix seconds) the gate looks again, or the run that has ended."""
+        return min((at for at in (self._gate.due, self._gpu_look_at) if at is not None), default=None)
 
     @property
     def cools(self) -> bool:
@@ -217,8 +220,12 @@ class Supervisor:
         if not self._sweep(run, folder, spare_daemons=exit_ is not None and not exit_.get("stop")):
             return False
         failpoints.reach("worker.scanned")
-        observer = self._observer if self._observer and self._observer.run_id == run.run_id else None
-        (observer or Observer(self._engine, run, folder, self._config.sample_s, self._neighbours)).finish()
+        if self._observer is None or self._observer.run_id != run.run_id:
+            self._observer = Observer(self._engine, run, folder, self._config.sample_s, self._neighbours)
+        if not self._observer.finish():
+            self._gpu_look_at = time.time() + GPU_LOOK_EVERY_S
+            return False
+        self._gpu_look_at = None
         failpoints.reach("worker.ingested")
         with looking(self._engine) as connection:
             notes = results.note_texts(connection, run.run_id)
@@ -366,7 +373,6 @@ class Supervisor:
                 if jobs.cancel_requested(connection, run.run_id):
                     folder.request_cancel("user")  # it came before there was a folder for the request
                 suspend.keep_filed(connection, run.run_id, folder)
-            note_gpu_use(self._engine, run)
             self._gate.note(run)
             failpoints.reach("worker.prepared")
             self._warden = launch.spawn(folder, lane)

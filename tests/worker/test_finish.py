@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
 from sqlalchemy import Engine
 
+from queue_runner.config import Config
 from queue_runner.events import Iter
 from queue_runner.host import conditions
-from queue_runner.model import Ending, Outcome
+from queue_runner.host.lane_locks import Hold
+from queue_runner.host.load import Load
+from queue_runner.model import DEFAULT_LANE, Ending, Outcome
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import jobs, read, results
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.store.hook_calls import Orders
-from queue_runner.worker import finish, observer
+from queue_runner.worker import finish
+from queue_runner.worker.canary import Canary
+from queue_runner.worker.gate import Gate
+from tests.queue_support import until
 
 
 @pytest.fixture
@@ -49,9 +56,14 @@ def test_a_gpu_that_was_busy_before_the_start_is_a_taint(
     with writing(engine) as connection:
         spec = JobSpec(kind="command", name="x", argv=("true",), device=device)
         jobs.submit(connection, "test", 0, [NewJob(spec, 1)], [(0, 1)])
+        following = jobs.following(connection, DEFAULT_LANE, time.time())
+    assert following is not None
+    gate = Gate(engine, Config(), Load(), Canary(layout, Config(), print))
+    until(lambda: gate.keeps(following, Hold([])) is None, "the look")
+    with writing(engine) as connection:
         run = jobs.claim(connection, "machine", "t" * 32, "boot")
     assert run is not None
-    observer.note_gpu_use(engine, run)
+    gate.note(run)
     finish.finish(engine, run, RunDir(layout.run_dir(run.id)), Ending(Outcome.SUCCEEDED, 0), None, Orders())
     with read.reading(layout.db) as connection:
         found = [taint["detail"] for taint in read.detail(connection, "taints", run.run_id)]

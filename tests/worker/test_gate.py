@@ -10,6 +10,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,23 @@ def test_a_job_without_a_gate_starts_at_once(queue: Queue, machine: Path) -> Non
     queue.worker(module=STAND_IN)
     queue.done(3)
     assert "not_quiet" not in taints(queue, "1.1") and "not_quiet" not in taints(queue, "2.1")
+
+
+def test_a_look_at_the_gpu_holds_nobody(queue: Queue, machine: Path) -> None:
+    """The worker slept while a tool looked, up to eight seconds before each start: nothing else was done meanwhile."""
+    reads(machine, gpu=0.5, look_s=20.0)
+    hurried = queue.submit("echo hurried >> $J", name="hurried")
+    queue.worker(module=STAND_IN)
+    until(machine.with_suffix(".looked").exists, "the look")
+    before = time.monotonic()
+    cancel.cancel(queue.layout, [parse_selector(str(hurried))], grace_s=None, within_s=5.0)
+    queue.submit("echo other >> $J", device="cpu")
+    queue.done(2)
+    assert time.monotonic() - before < 10 and queue.written() == ["other"]
+    reads(machine, gpu=0.5, look_s=0.3)
+    queue.submit("true")
+    queue.done(3)
+    assert taints(queue, "3.1")["gpu_busy"] == "caveat" and "gpu_busy" not in taints(queue, "2.1")
 
 
 def test_a_busy_gpu_does_not_matter_to_the_cpu(queue: Queue, machine: Path) -> None:

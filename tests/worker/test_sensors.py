@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine
 
+from queue_runner.host import conditions
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec, NewJob
 from queue_runner.store import jobs, read
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.worker import observer
-from tests.queue_support import Queue
+from tests.queue_support import Queue, until
 
 pytestmark = pytest.mark.process
 
@@ -71,4 +73,25 @@ def test_a_border_of_phases_is_sampled_at_once(layout: Layout, engine: Engine, m
     with folder.events.open("a") as events:
         events.write(json.dumps({"type": "iter", "t": 4.0, "i": 0, "dur_s": 0.1}) + "\n")
     assert stored() == 4, "an iteration is no border"
-    watching.finish()
+    assert watching.finish()
+
+
+def test_a_look_at_the_gpu_after_the_end_holds_nobody(
+    layout: Layout, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker slept up to three seconds at the end of each run in a container, and with it the other lanes."""
+    go_on = threading.Event()
+    monkeypatch.setattr(conditions.Sampler, "gpu_busy_after", lambda _: go_on.wait(20) and 0.9)
+    with writing(engine) as connection:
+        jobs.submit(connection, "test", 0, [NewJob(JobSpec(kind="command", name="x", argv=("true",)), 1)], [(0, 1)])
+        run = jobs.claim(connection, "machine", "t" * 32, "boot")
+    assert run is not None
+    folder = RunDir(layout.run_dir(run.id))
+    folder.path.mkdir(parents=True)
+    watching = observer.Observer(engine, run, folder, sample_every_s=3600)
+    assert [watching.finish(), watching.finish()] == [False, False]
+    go_on.set()
+    until(watching.finish, "the look")
+    with read.reading(layout.db) as connection:
+        found = [json.loads(row["data_json"]) for row in read.detail(connection, "conditions", run.run_id)]
+    assert [one["gpu_busy_after"] for one in found if "gpu_busy_after" in one] == [0.9]
