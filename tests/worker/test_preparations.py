@@ -1,0 +1,106 @@
+"""A preparation (the reference of a question, computed before its run) under workers that are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queue_runner.store import read
+from queue_runner.submit import plan
+from queue_runner.submit.request import Request
+from queue_runner.worker.main import BUSY_TICK_S
+from tests.process_support import state_of
+from tests.queue_support import Queue, until, warden_pid
+
+pytestmark = pytest.mark.process
+
+PREPARED = '''
+"""A workload whose preparation lasts until it is told to end, without a framework."""
+WORKLOAD = {
+    "name": "prepared",
+    "framework": "torch",
+    "prepares": True,
+    "about": "A workload for tests.",
+    "source": "nowhere",
+    "params": {"max_iters": {"default": 1, "unit": "iterations", "help": "how many"}},
+    "configs": {},
+}
+import json, os, pathlib, time
+folder = pathlib.Path(os.environ["FOLDER"])
+kept = pathlib.Path(os.environ["MPSQ_PREPARED"])
+step = "prepares" if os.environ.get("MPSQ_PREPARE") else "runs"
+with (folder / "journal").open("a") as journal:
+    journal.write(f"{step} {os.environ['MPSQ_RUN']} {os.getpid()}\\n")
+if step == "prepares":
+    while not (folder / "go on").exists():
+        time.sleep(0.01)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text("3.14")
+else:
+    with open(os.environ["MPSQ_EVENTS"], "a") as events:
+        event = {"v": 1, "t": 0.0, "type": "metric", "name": "reference_loss_cpu", "value": float(kept.read_text())}
+        events.write(json.dumps(event) + "\\n")
+'''
+
+
+def submit(queue: Queue) -> None:
+    queue.layout.workloads.mkdir(exist_ok=True)
+    (queue.layout.workloads / "prepared.py").write_text(PREPARED)
+    options: dict[str, Any] = {"cwd": str(queue.folder), "home": str(queue.layout.home)}
+    env = (f"FOLDER={queue.folder}",)
+    plan.store(queue.layout, plan.plan(Request(workload="prepared", device="cpu", env=env, **options)))
+
+
+def steps(queue: Queue) -> list[str]:
+    return [line.rsplit(" ", 1)[0] for line in queue.written()]
+
+
+def pids(queue: Queue) -> list[int]:
+    return [int(line.rsplit(" ", 1)[1]) for line in queue.written()]
+
+
+def samples(queue: Queue) -> list[dict[str, Any]]:
+    with read.reading(queue.layout.db) as connection:
+        return [json.loads(row["data_json"]) for row in read.detail(connection, "conditions", 1)]
+
+
+def test_a_new_worker_adopts_a_preparation(queue: Queue) -> None:
+    """Which goes on under its warden, once, and is no part of the run: not of its times, nor of its conditions."""
+    submit(queue)
+    worker = queue.worker()
+    until(lambda: steps(queue) == ["prepares 1.1"], "the preparation")
+    worker.kill()
+    worker.wait()
+    second = queue.worker()
+    until(lambda: f"worker {second.pid} on" in queue.log() and queue.rows()[0]["started_at"], "its adoption")
+    time.sleep(2 * BUSY_TICK_S)
+    at = queue.rows()[0]["started_at"]
+    assert not samples(queue)
+    Path(queue.folder / "go on").touch()
+    (row,) = queue.done()
+    assert row["outcome"] == "SUCCEEDED" and steps(queue) == ["prepares 1.1", "runs 1.1"]
+    exit_ = json.loads((queue.layout.run_dir("1.1") / "warden" / "exit.json").read_text())
+    assert exit_["prepared"]["exit_code"] == 0 and row["started_at"] > at
+    assert exit_["prepared"]["real_s"] > BUSY_TICK_S and row["real_s"] == exit_["real_s"]
+    with read.reading(queue.layout.db) as connection:
+        (metric,) = read.detail(connection, "metrics", 1)
+    assert metric["value"] == 3.14
+
+
+def test_a_preparation_whose_worker_and_warden_are_killed_leaves_nothing(queue: Queue) -> None:
+    submit(queue)
+    worker = queue.worker()
+    until(lambda: steps(queue) == ["prepares 1.1"], "the preparation")
+    worker.kill()
+    worker.wait()
+    os.kill(warden_pid(queue.layout, "1.1"), signal.SIGKILL)
+    queue.worker()
+    (row,) = queue.done()
+    assert row["outcome"] == "LOST" and not samples(queue)
+    assert steps(queue) == ["prepares 1.1"] and {state_of(pid) for pid in pids(queue)} <= {"gone", "Z"}
