@@ -42,7 +42,7 @@ MOST_DROPPED = 5
 
 MACHINE = frozenset({"contended", "slept", "swapping", "gpu_contended", "throttled"})
 """Taints by which the machine disturbed a run, whatever its numbers say: --until-valid replaces these runs. Never one
-that is read from the numbers (drift, bimodal, diverged, wrong_loss): choosing runs by their results biases them. Nor
+that is read from the numbers (drift, levels, diverged, wrong_loss): choosing runs by their results biases them. Nor
 gpu_busy, which a desktop that only holds memory of the GPU would cause in every run."""
 
 

@@ -74,7 +74,16 @@ def test_a_machine_that_stays_busy_gets_a_plain_reason(store: Store) -> None:
 
 
 def test_the_machines_taints_are_not_of_the_numbers() -> None:
-    assert not MACHINE & {"drift", "bimodal", "diverged", "wrong_loss", "wrong_result", "unobserved", "unsynced"}
+    assert not MACHINE & {
+        "drift",
+        "levels",
+        "stragglers",
+        "diverged",
+        "wrong_loss",
+        "wrong_result",
+        "unobserved",
+        "unsynced",
+    }
     assert disturbance({"outcome": "SUCCEEDED", "taints": "slept,drift", "reason": None}) == ["slept"]
     assert disturbance({"outcome": "FAILED", "taints": "slept", "reason": None}) == []
     assert disturbance({"outcome": "LOST", "taints": None, "reason": "reboot: the machine went down"}) == ["reboot"]

@@ -114,7 +114,7 @@ def test_arms_that_are_disturbed_by_turns_end_too(queue: Queue) -> None:
     assert run(queue, alternate) == rounds(queue, 1, 3, jobs=2)
 
 
-@pytest.mark.parametrize("kind", ["drift", "bimodal", "wrong_loss", "diverged", "unsynced", "battery", "stolen"])
+@pytest.mark.parametrize("kind", ["drift", "levels", "stragglers", "wrong_loss", "diverged", "battery", "stolen"])
 def test_never_for_what_the_numbers_say(queue: Queue, kind: str) -> None:
     submit(queue, arms="a,b", repeats=1)
     assert len(run(queue, {"*": kind})) == 2
