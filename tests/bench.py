@@ -52,21 +52,22 @@ def start_worker(cwd: Path) -> subprocess.Popen[bytes]:
     return worker
 
 
-def until(condition: Callable[[], bool], limit_s: float = 120.0) -> None:
+def until(condition: Callable[[], bool], limit_s: float = 120.0, every_s: float = 0.002) -> None:
     deadline = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError("it did not come to pass")
-        time.sleep(0.002)
+        time.sleep(every_s)
+
+
+def until_done(count: int) -> None:
+    """Wait until so many runs are done, with looks so rare that the gate does not see them."""
+    until(lambda: query("SELECT count(*) FROM runs WHERE state = 'DONE'")[0][0] >= count, every_s=0.2)
 
 
 def query(sql: str) -> list[tuple[float, ...]]:
     with sqlite3.connect(f"file:{os.environ['MPSQ_HOME']}/mpsq.db?mode=ro", uri=True) as connection:
         return connection.execute(sql).fetchall()
-
-
-def all_done(count: int) -> Callable[[], bool]:
-    return lambda: query("SELECT count(*) FROM runs WHERE state = 'DONE'")[0][0] >= count
 
 
 GATE = {"off": ["--no-gate"], "on": ["--gate-timeout", "10m"]}
@@ -89,7 +90,7 @@ def start_latency_ms(cwd: Path, times: int = 11) -> dict[str, list[float]]:
         until(stamp.exists)
         found[gate].append((stamp.stat().st_mtime - returned) * 1e3)
         done = query("SELECT count(*) FROM runs")[0][0]
-        until(all_done(int(done)))
+        until_done(int(done))
     return {gate: sorted(values) for gate, values in found.items()}
 
 
@@ -103,14 +104,14 @@ def opening_s(cwd: Path, times: int = 5) -> list[float]:
         time.sleep(CALM_S)
         command = ["submit", *GATE["on"], "--", "/bin/sh", "-c", f": > {stamp}"]
         subprocess.run([*MPSQ, *command], check=True, cwd=cwd, capture_output=True)
-        until(lambda: bool(query("SELECT 1 FROM lanes WHERE blocked_reason LIKE '%of the processors%'")))
+        until(lambda: bool(query("SELECT 1 FROM lanes WHERE blocked_reason LIKE '%of the processors%'")), every_s=0.2)
         for process in busy:
             process.kill()
             process.wait()
         ended = time.time()
         until(stamp.exists)
         found.append(stamp.stat().st_mtime - ended)
-        until(all_done(int(query("SELECT count(*) FROM runs")[0][0])))
+        until_done(int(query("SELECT count(*) FROM runs")[0][0]))
     return sorted(found)
 
 
@@ -120,7 +121,7 @@ def gap_ms(cwd: Path, gate: str, times: int = 20) -> list[float]:
     time.sleep(CALM_S)
     command = ["submit", *GATE[gate], "--repeats", str(times), "--", "/bin/true"]
     subprocess.run([*MPSQ, *command], check=True, cwd=cwd, capture_output=True)
-    until(all_done(before + times))
+    until_done(before + times)
     rows = query(f"SELECT started_at, ended_at FROM runs ORDER BY id DESC LIMIT {times}")[::-1]
     return sorted((after[0] - first[1]) * 1e3 for first, after in itertools.pairwise(rows))
 
@@ -149,7 +150,7 @@ def takeover_ms(
         owner = worker.pid
         until(lambda owner=owner: (locks.read_holder(locks.worker_lock_path(home)) or {}).get("pid") == owner)  # type: ignore[misc]
         found.append((time.perf_counter() - begin) * 1e3)
-        until(all_done(before + 1))
+        until_done(before + 1)
     return sorted(found), worker
 
 
@@ -232,7 +233,7 @@ def main() -> None:
         ]
         worker = start_worker(cwd)
         try:
-            until(all_done(int(query("SELECT count(*) FROM runs")[0][0])))
+            until_done(int(query("SELECT count(*) FROM runs")[0][0]))
             started = start_latency_ms(cwd)
             rows += [
                 row("submit returns -> first instruction of the job", "150 ms", started["off"], "ms"),
