@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from queue_runner.model import Condition
@@ -28,7 +29,6 @@ _LATER = {
     **{"gpus": 1, "cores": 0, "threads": 0},
 }
 """Fields hashed only where they differ from this, so that hashes stored before they existed stay valid."""
-_NEVER = object()
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 _HASHED = json.JSONEncoder(sort_keys=True)
 
@@ -107,7 +107,7 @@ class JobSpec:
 
     def fields(self) -> dict[str, Any]:
         """Return its values by name."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return dict(zip(_FIELDS, _values(self), strict=True))
 
     def changed(self, **fields: Any) -> JobSpec:
         """Return the job with other values of these fields; itself if it has them already.
@@ -147,10 +147,16 @@ class JobSpec:
 
     def content_hash(self) -> str:
         """Return the sha256 (hex) of the job without where it runs: equal jobs have equal hashes."""
-        names = (name for name in self.__slots__ if name not in _PLACE)
-        asked = {name: value for name in names if (value := getattr(self, name)) != _LATER.get(name, _NEVER)}
+        asked = dict(zip(_ASKED, _answers(self), strict=True))
+        asked |= {name: value for name, usual in _LATER.items() if (value := getattr(self, name)) != usual}
         asked["resume"] = False  # does not matter here; a constant keeps stored hashes valid
         return hashlib.sha256(_HASHED.encode(asked).encode()).hexdigest()
+
+
+_FIELDS = JobSpec.__slots__
+_values = attrgetter(*_FIELDS)
+_ASKED = tuple(name for name in _FIELDS if name not in _PLACE and name not in _LATER)
+_answers = attrgetter(*_ASKED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -300,10 +300,14 @@ def break_even_iters(arm: Arm, twin: Arm | None, cost_s: float | None) -> float 
 def added_later(arm: Arm) -> tuple[int, int]:
     """Return how many used runs were submitted after another submission's run of the arm had ended, and by how many
     such submissions. A run of the same submission, a retry or a replacement, is none: its number was fixed before."""
-    ended = [(row["ended_at"], row["group_id"]) for row in arm.runs if row.get("ended_at") and row.get("group_id")]
+    ends: dict[int, float] = {}  # the first of each submission
+    for row in arm.runs:
+        if row.get("ended_at") and row.get("group_id"):
+            ends[row["group_id"]] = min(row["ended_at"], ends.get(row["group_id"], row["ended_at"]))
     late = [
         row["group_id"]
         for row in arm.timed
-        if row.get("created_at") and any(at < row["created_at"] and group != row["group_id"] for at, group in ended)
+        if row.get("created_at")
+        and any(at < row["created_at"] and group != row["group_id"] for group, at in ends.items())
     ]
     return len(late), len({*late})

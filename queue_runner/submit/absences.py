@@ -61,9 +61,9 @@ def sentences(
 def packages(spec: JobSpec, workload: Workload) -> tuple[str, ...]:
     """Return the packages that a job imports on this platform: those of the header of its script, but of those that
     only a value of a setting needs the ones it needs."""
-    optional = {name for param in workload.params.values() for names in param.needs.values() for name in names}
+    optional = {name for param in workload.deciding for names in param.needs.values() for name in names}
     needed = {
-        name for key, param in workload.params.items() for name in param.needs.get(str(_value(spec, workload, key)), ())
+        name for param in workload.deciding for name in param.needs.get(str(_value(spec, workload, param.name)), ())
     }
     header = (name for name in _dependencies(workload.file) if name not in optional)
     return tuple(dict.fromkeys([*header, *sorted(needed)]))
@@ -109,8 +109,8 @@ def _lacking(python: str, names: tuple[str, ...]) -> tuple[str, ...]:
 def _unfetched(layout: Layout, spec: JobSpec, workload: Workload, reaches: Callable[[str], bool]) -> Iterator[str]:
     if any(spec.env.get(name) for name in _PROXIES):
         return  # a proxy may reach what this machine does not
-    for key, param in workload.params.items():
-        value = str(_value(spec, workload, key))
+    for param in workload.deciding:
+        value = str(_value(spec, workload, param.name))
         if value not in param.fetched:
             continue
         url, place, variable = param.fetched[value]
@@ -118,7 +118,7 @@ def _unfetched(layout: Layout, spec: JobSpec, workload: Workload, reaches: Calla
         if elsewhere := spec.env.get(variable):
             kept = Path(elsewhere) / kept.name
         if not kept.exists() and not reaches(host):
-            yield f"{key}={value} is not on this machine, and {host} cannot be reached: put {url} at {kept}"
+            yield f"{param.name}={value} is not on this machine, and {host} cannot be reached: put {url} at {kept}"
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from pathlib import Path
 from queue_runner import redact
 from queue_runner.errors import UsageError
 from queue_runner.model import PHASES
-from queue_runner.paths import jobs_dir
+from queue_runner.paths import Layout, jobs_dir
 from queue_runner.spec import COMPILE_MODES, JobSpec, Terms, Value
 from queue_runner.submit import environments, gpus, grid, interpreter, launchers, policy
 from queue_runner.submit.find_max import first, search
@@ -34,6 +34,7 @@ class Shared:
     def __init__(self) -> None:
         self.terms: dict[Terms, Terms] = {}
         self._common: dict[tuple[object, ...], JobSpec] = {}
+        self._homes: dict[str | None, Layout] = {}
         self._workloads: dict[tuple[object, ...], Workload] = {}
         self._programs: set[tuple[object, ...]] = set()
         self.interpreters: dict[tuple[object, ...], str | None] = {}
@@ -42,6 +43,12 @@ class Shared:
     def ambient_secrets(self) -> frozenset[str]:
         """The names of this environment's variables that look like secrets."""
         return frozenset(redact.secrets(os.environ))
+
+    def home(self, request: Request) -> Layout:
+        """Return the queue whose environments and workloads the request refers to."""
+        if request.home not in self._homes:
+            self._homes[request.home] = environments.home(request)
+        return self._homes[request.home]
 
     def common(self, request: Request) -> JobSpec:
         """Return what all cells of the request share: place, environment and limits. Raises: UsageError."""
@@ -56,7 +63,7 @@ class Shared:
         """Return the workload of the request in this framework. Raises: UsageError."""
         key = (request.workload, framework, request.home)
         if key not in self._workloads:
-            own = environments.home(request).workloads
+            own = self.home(request).workloads
             self._workloads[key] = catalog.find(jobs_dir(), str(request.workload), framework, own=own)
         return self._workloads[key]
 

@@ -106,6 +106,11 @@ class Workload:
     gpus_divide: str | None = None
     """The key of params whose batches several GPUs share; None: it trains in one process."""
 
+    @functools.cached_property
+    def deciding(self) -> tuple[Param, ...]:
+        """The params of which a value needs a package, or data that are downloaded."""
+        return tuple(param for param in self.params.values() if param.needs or param.fetched)
+
 
 def read(file: Path) -> Workload | None:
     """Return the workload of a file; None if the file has no WORKLOAD literal.

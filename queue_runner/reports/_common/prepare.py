@@ -60,7 +60,9 @@ def prepare(rows: Iterable[Row], context: Context) -> list[Row]:
     newest = next(own, None)
     machines = [_machine(row) or (None if row["kind"] == "import" else newest) for row in rows]
     environments = any(row["env_name"] for row in rows)
+    several = len({*machines}) > 1
     bound = [(row.pop("cores") or 0, row.pop("threads") or 0) for row in rows]
+    on_cores, with_threads = any(n for n, _ in bound), any(n != m for n, m in bound)
     cells = _planned_cells(context) if rows else {}
     logs = _unknown_logs(rows)
     for row, machine, (cores, threads) in zip(rows, machines, bound, strict=True):
@@ -74,16 +76,16 @@ def prepare(rows: Iterable[Row], context: Context) -> list[Row]:
         row["machine"] = machine
         row["compile"] = row.pop("compile_mode") or (None if row["compile"] is None else bool(row["compile"]))
         row["planned_cells"] = cells.get(row["job_id"])
-        row["where"] = where(machine) if len({*machines}) > 1 or row["merged"] else ""
+        row["where"] = where(machine) if several or row["merged"] else ""
         row["settings"] = parsed[text]
         variables = dict(mps_switches.factor(*pair) for pair in said.items())
         found = versions.get(row["run_id"], {}), variables, arguments.get(row["run_id"], {}), parsed[text]
         row["factors"] = {name: value for factors in found for name, value in factors.items()}
         if row["gpus"] > 1 and row["device"] == "cpu":
             row["factors"]["processes"], row["gpus"] = row["gpus"], 1
-        if any(n for n, _ in bound):
+        if on_cores:
             row["factors"]["cores"] = cores or "all"
-        if any(n != m for n, m in bound):
+        if with_threads:
             row["factors"]["threads"] = threads or None
         if environments:
             row["factors"]["env"] = environment
