@@ -50,6 +50,8 @@ class History:
     def expected(self, spec: JobSpec, spec_hash: str | None = None) -> Expected:
         """Return the median of the newest runs of the same question; else of those that differ in only a few
         settings."""
+        if not self._times:
+            return Expected()
         digest = spec_hash or spec.content_hash()
         if digest not in self._known:
             if times := self._times.get(digest):

@@ -41,7 +41,8 @@ def with_settings(
     (--find-max) tries its cells anyway."""
     if request.preflight is False or request.workload is None or request.find_max is not None:
         return list(specs)
-    return [spec.changed(preflight=settings(workloads[spec.framework])) for spec in specs]
+    tried = {framework: settings(workload) for framework, workload in workloads.items()}
+    return [spec.changed(preflight=tried[spec.framework]) for spec in specs]
 
 
 def chosen(layout: Layout, connection: Connection, jobs: Sequence[NewJob]) -> list[int]:
@@ -60,7 +61,7 @@ def chosen(layout: Layout, connection: Connection, jobs: Sequence[NewJob]) -> li
         history = History(reader)
         for index in wanted:
             spec, repeats = jobs[index].spec, jobs[index].repeats
-            if preflights.question(spec) in proven:
+            if proven and preflights.question(spec) in proven:
                 continue
             expected = history.expected(spec)
             forecast_s = (expected.real_s or 0.0) * repeats
