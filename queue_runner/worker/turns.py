@@ -30,7 +30,8 @@ class Asked:
 @dataclass
 class Turns:
     """The runs that may start now, by lane, the one for which lanes are kept free, the lanes for which it waits if it
-    does not need the machine alone, and those of `starts` for which a neighbour is already running."""
+    does not need the machine alone and no earlier run starts there, and those of `starts` for which a neighbour is
+    already running."""
 
     starts: dict[str, int] = field(default_factory=dict)
     reserved_for: int | None = None
@@ -75,7 +76,9 @@ def turns(
         if len(can) < one.gpus:
             if one.gpus > 1 and not waits:
                 others = [part for part in (parts(lane) if lane else _of(one.kind, usable)) if part not in can]
-                found.reserved_for, found.awaited = one.run_id, ",".join(sorted([*can, *others][: one.gpus]))
+                found.reserved_for, wanted = one.run_id, [*can, *others][: one.gpus]
+                if not {*wanted} & parts_of(found.starts):  # else it waits for these to have begun
+                    found.awaited = ",".join(sorted(wanted))
                 free = [other for other in free if other not in can]
             waits = True
             continue

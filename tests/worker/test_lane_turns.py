@@ -127,6 +127,15 @@ def test_a_run_of_several_lanes_keeps_other_queues_out_until_it_has_them(box: Bo
     assert not LaneLocks(FIRST).goes_first()
 
 
+def test_a_run_of_several_lanes_takes_no_turn_before_an_earlier_one_of_its_queue_has_begun(box: Box) -> None:
+    """Else neither would ever start."""
+    box.submit()
+    box.submit(gpus=2)
+    for _ in range(2):
+        assert box.step() == [FIRST]
+        assert not LaneLocks(FIRST).goes_first()
+
+
 def test_a_run_of_several_lanes_that_is_held_gives_up_its_turn(box: Box) -> None:
     other = LaneLocks(SECOND).take()
     assert other
