@@ -98,9 +98,10 @@ class LaneLocks:
         """Return what another process waits for, before which no run may start here, in words; "" if none does."""
         if self._lane == DEFAULT_LANE:
             return ""
-        if _has_turn(locks.lane_lock_path(DEFAULT_LANE)):
+        if locks.is_held(locks.turn_of(locks.lane_lock_path(DEFAULT_LANE))):
             return "the machine alone"
-        return "this lane with others" if any(map(_has_turn, paths(self._lane, self._cores))) else ""
+        turns = map(locks.turn_of, paths(self._lane, self._cores))
+        return "this lane with others" if any(map(locks.is_held, turns)) else ""
 
     def leave(self) -> None:
         """Give up the turn."""
@@ -124,12 +125,3 @@ class LaneLocks:
                 return None
             own.append(lock)
         return Hold(own, shared)
-
-
-def _has_turn(path: Path) -> bool:
-    """Return whether a process waits for a lock in its turn."""
-    turn = locks.try_share(locks.turn_of(path))
-    if turn is None:
-        return True
-    turn.close()
-    return False

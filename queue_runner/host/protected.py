@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 SLOW = "a network drive that does not answer, or a folder for which macOS waits for permission: mpsq doctor"
-"""What it usually is when a file takes long to be read, and the remedy."""
+"""Usual causes of a read that does not end, and the remedy."""
 _IN_HOME = ("Documents", "Desktop", "Downloads", "Library/Mobile Documents", "Library/CloudStorage")
 REMEDY = (
     "a worker in the background is refused there, or waits for a prompt that nobody sees: move it, for example below"

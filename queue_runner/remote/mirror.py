@@ -33,7 +33,7 @@ class _Unfit(Exception):
 
 
 class Mirror:
-    """What is here of a block. Only the thread that follows its blocks uses it."""
+    """The local copy of a block. Only the thread of its target uses it."""
 
     def __init__(self, folder: Folder, runs: Iterable[str]) -> None:
         self._folder = folder

@@ -23,7 +23,7 @@ FAULTS = {
     "60 % of the processors": (PROCESSORS, 0.6),
     "half of its GPU": (GPU, 0.5),
 }
-"""What others use for a fifth of a run, and the share of it."""
+"""The processor or GPU that others use for a fifth of a run, and their share of it."""
 QUIET = Facts(
     outcome=Outcome.SUCCEEDED,
     expects_iterations=True,

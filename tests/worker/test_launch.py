@@ -1,4 +1,4 @@
-"""What a run's environment says of its lane."""
+"""The variables of a run's lane in its environment."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec, NewJob
 from queue_runner.store import jobs, read
 from queue_runner.store.engine import open_engine, writing
+from queue_runner.store.jobs import Claimed
 from queue_runner.worker import observer
 from tests.queue_support import Queue, until
 
@@ -48,16 +49,22 @@ def test_a_run_shorter_than_the_first_interval_is_watched(queue: Queue) -> None:
     assert "unwatched" not in taints(queue)
 
 
-def test_a_border_of_phases_is_sampled_at_once(layout: Layout, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Energy is split there, and the interval of the samples may be minutes."""
-    monkeypatch.setattr(observer, "FIRST_S", -1.0)
-    monkeypatch.setattr(observer, "FIRST_EVERY_S", 0.0)
+def begun(layout: Layout, engine: Engine) -> tuple[Claimed, RunDir]:
+    """Return a claimed run and its folder."""
     with writing(engine) as connection:
         jobs.submit(connection, "test", 0, [NewJob(JobSpec(kind="command", name="x", argv=("true",)), 1)], [(0, 1)])
         run = jobs.claim(connection, "machine", "t" * 32, "boot")
     assert run is not None
     folder = RunDir(layout.run_dir(run.id))
     folder.path.mkdir(parents=True)
+    return run, folder
+
+
+def test_a_border_of_phases_is_sampled_at_once(layout: Layout, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Energy is split there, and the interval of the samples may be minutes."""
+    monkeypatch.setattr(observer, "FIRST_S", -1.0)
+    monkeypatch.setattr(observer, "FIRST_EVERY_S", 0.0)
+    run, folder = begun(layout, engine)
     watching = observer.Observer(engine, run, folder, sample_every_s=3600)
 
     def stored() -> int:
@@ -82,12 +89,7 @@ def test_a_look_at_the_gpu_after_the_end_holds_nobody(
     """The worker slept up to three seconds at the end of each run in a container, and with it the other lanes."""
     go_on = threading.Event()
     monkeypatch.setattr(conditions.Sampler, "gpu_busy_after", lambda _: go_on.wait(20) and 0.9)
-    with writing(engine) as connection:
-        jobs.submit(connection, "test", 0, [NewJob(JobSpec(kind="command", name="x", argv=("true",)), 1)], [(0, 1)])
-        run = jobs.claim(connection, "machine", "t" * 32, "boot")
-    assert run is not None
-    folder = RunDir(layout.run_dir(run.id))
-    folder.path.mkdir(parents=True)
+    run, folder = begun(layout, engine)
     watching = observer.Observer(engine, run, folder, sample_every_s=3600)
     assert [watching.finish(), watching.finish()] == [False, False]
     go_on.set()
