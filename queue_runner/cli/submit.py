@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,13 +44,24 @@ def submit(
     json: Json = False,
 ) -> None:
     """Queue a workload or a command, over a grid of settings."""
-    planned = _plan(said, title(ctx), from_)
-    if dry_run:
-        remark(*planned.warnings)
-        print_plan(planned, json)
-    else:
-        remind(planned.warnings, json)
-        print_stored(planned, store(planned, json), json)
+    with _without_collector():
+        planned = _plan(said, title(ctx), from_)
+        if dry_run:
+            remark(*planned.warnings)
+            print_plan(planned, json)
+        else:
+            remind(planned.warnings, json)
+            print_stored(planned, store(planned, json), json)
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Let nobody look for cycles meanwhile: a plan has none, and among 100,000 jobs that takes a tenth of the time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _plan(said: dict[str, Any], words: str, path: str | None) -> Plan:

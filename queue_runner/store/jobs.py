@@ -9,16 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, insert, literal, select, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, Table, and_, func, insert, literal, select, update
 
 from queue_runner.lanes import REMOTE_GLOB, is_remote
 from queue_runner.model import DEFAULT_LANE, PREFLIGHT, TRANSITIONS, Condition, Ending, Outcome, RunId, State, Verb
-from queue_runner.spec import JobSpec, NewJob
+from queue_runner.spec import EnvironmentJson, JobSpec, NewJob
 from queue_runner.store.ready import MAY_START
 from queue_runner.store.schema import dependencies, groups, job_events, job_tags, jobs, runs
 
@@ -172,15 +172,15 @@ def add_group(connection: Connection, title: str, seed: int) -> int:
 
 def add_job(connection: Connection, group_id: int, job: NewJob) -> int:
     """Create a job without runs; return its id."""
-    return _add_jobs(connection, group_id, [job]).start
+    return _add_jobs(connection, group_id, [job], EnvironmentJson()).start
 
 
-def _add_jobs(connection: Connection, group_id: int, new: Sequence[NewJob]) -> range:
+def _add_jobs(connection: Connection, group_id: int, new: Sequence[NewJob], environments: EnvironmentJson) -> range:
     """Create jobs without runs, many by one statement; return their ids."""
     last = connection.exec_driver_sql("SELECT seq FROM sqlite_sequence WHERE name = 'jobs'").scalar() or 0
     ids = range(last + 1, last + 1 + len(new))  # the write lock is held: nobody else takes them
     now = time.time()
-    connection.execute(insert(jobs), [_row(id, group_id, now, job) for id, job in zip(ids, new, strict=True)])
+    _insert(connection, jobs, [_row(id, group_id, now, job, environments) for id, job in zip(ids, new, strict=True)])
     tags = [{"job_id": id, "tag": tag} for id, job in zip(ids, new, strict=True) for tag in sorted(set(job.terms.tags))]
     if tags:
         connection.execute(insert(job_tags), tags)
@@ -190,7 +190,7 @@ def _add_jobs(connection: Connection, group_id: int, new: Sequence[NewJob]) -> r
     return ids
 
 
-def _row(id: int, group_id: int, now: float, job: NewJob) -> dict[str, Any]:
+def _row(id: int, group_id: int, now: float, job: NewJob, environments: EnvironmentJson) -> dict[str, Any]:
     spec, terms = job.spec, job.terms
     return {
         "id": id,
@@ -204,7 +204,7 @@ def _row(id: int, group_id: int, now: float, job: NewJob) -> dict[str, Any]:
         "compile": spec.compile,
         "dtype": spec.dtype,
         "config": spec.config,
-        "spec_json": spec.to_json(),
+        "spec_json": spec.to_json(environments),
         "spec_hash": spec.content_hash(),
         "snapshot_hash": spec.snapshot,
         "priority": terms.priority,
@@ -234,6 +234,7 @@ def submit(
     Return the group's id and the ids of the jobs, in the order of `new`. Only a batch of jobs is in memory at once.
     """
     group_id = add_group(connection, title, seed)
+    environments = EnvironmentJson()
     lanes_: list[str] = []
     left = runs.c.state != State.DONE
     ends = select(func.coalesce(func.min(runs.c.position), 1), func.coalesce(func.max(runs.c.position), 0)).where(left)
@@ -242,7 +243,7 @@ def submit(
     ids: list[int] = []
     starts: list[tuple[Verb, float | None]] = []
     for batch in _batches(new):
-        ids += (added := _add_jobs(connection, group_id, batch))
+        ids += (added := _add_jobs(connection, group_id, batch, environments))
         starts += [(_submitting(job), job.terms.not_before_at) for job in batch]
         lanes_ += [lane_of(job.spec, group_id) for job in batch]
         events = [
@@ -256,7 +257,7 @@ def submit(
             }
             for id, job in zip(added, batch, strict=True)
         ]
-        connection.execute(insert(job_events), events)
+        _insert(connection, job_events, events)
 
     def row(index: int, position: int, number: int) -> dict[str, Any]:
         return {
@@ -272,9 +273,9 @@ def submit(
         }
 
     for trials in _batches(enumerate(tried, start=head - len(tried))):
-        connection.execute(insert(runs), [row(index, place, PREFLIGHT) for place, index in trials])
+        _insert(connection, runs, [row(index, place, PREFLIGHT) for place, index in trials])
     for turns in _batches(enumerate(order, start=last + 1)):
-        connection.execute(insert(runs), [row(index, place, repeat) for place, (index, repeat) in turns])
+        _insert(connection, runs, [row(index, place, repeat) for place, (index, repeat) in turns])
     return group_id, ids
 
 
@@ -285,6 +286,13 @@ def lane_of(spec: JobSpec, group_id: int) -> str:
         return DEFAULT_LANE
     options = hashlib.sha256(json.dumps(dict(spec.on), sort_keys=True).encode()).hexdigest()[:6]
     return f"{spec.on['to']}-g{group_id}-{options}"
+
+
+def _insert(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert rows that all have the same columns in one order, by the driver: SQLAlchemy copies each three times."""
+    marks = ", ".join("?" * len(rows[0]))
+    statement = f"INSERT INTO {table.name} ({', '.join(rows[0])}) VALUES ({marks})"
+    connection.exec_driver_sql(statement, [tuple(row.values()) for row in rows])
 
 
 def _batches(items: Iterable[T]) -> Iterator[list[T]]:

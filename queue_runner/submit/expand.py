@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -14,10 +15,10 @@ from pathlib import Path
 
 from queue_runner import redact
 from queue_runner.errors import UsageError
-from queue_runner.model import PHASES
+from queue_runner.model import PHASES, Dependency
 from queue_runner.paths import Layout, jobs_dir
 from queue_runner.spec import COMPILE_MODES, JobSpec, Terms, Value
-from queue_runner.submit import environments, gpus, grid, interpreter, launchers, policy
+from queue_runner.submit import environments, gpus, grid, interpreter, launchers, policy, preflight
 from queue_runner.submit.find_max import first, search
 from queue_runner.submit.request import Request
 from queue_runner.units import parse_duration
@@ -32,10 +33,11 @@ class Shared:
     """Values that the requests of one submission share, each once: terms, places, workloads and programs."""
 
     def __init__(self) -> None:
-        self.terms: dict[Terms, Terms] = {}
+        self._agreed: dict[tuple[object, ...], tuple[Terms, tuple[Dependency, ...]]] = {}
         self._common: dict[tuple[object, ...], JobSpec] = {}
         self._homes: dict[str | None, Layout] = {}
         self._workloads: dict[tuple[object, ...], Workload] = {}
+        self._preflights: dict[tuple[object, ...], dict[str, Value]] = {}
         self._programs: set[tuple[object, ...]] = set()
         self.interpreters: dict[tuple[object, ...], str | None] = {}
 
@@ -49,6 +51,13 @@ class Shared:
         if request.home not in self._homes:
             self._homes[request.home] = environments.home(request)
         return self._homes[request.home]
+
+    def agreed(self, request: Request) -> tuple[Terms, tuple[Dependency, ...]]:
+        """Return the terms of a request and its dependencies. Raises: UsageError."""
+        key = _OF_TERMS(request)
+        if key not in self._agreed:
+            self._agreed[key] = policy.of_request(request, time.time())
+        return self._agreed[key]
 
     def common(self, request: Request) -> JobSpec:
         """Return what all cells of the request share: place, environment and limits. Raises: UsageError."""
@@ -67,6 +76,13 @@ class Shared:
             self._workloads[key] = catalog.find(jobs_dir(), str(request.workload), framework, own=own)
         return self._workloads[key]
 
+    def preflight(self, request: Request, framework: str | None) -> dict[str, Value]:
+        """Return the settings of a preflight of the workload of the request in this framework."""
+        key = (request.workload, framework, request.home)
+        if key not in self._preflights:
+            self._preflights[key] = preflight.settings(self.workload(request, framework))
+        return self._preflights[key]
+
     def check_program(self, program: str, common: JobSpec) -> None:
         """Raise UsageError when there is no such program."""
         key = (program, common.cwd, common.env.get("PATH"))
@@ -78,6 +94,9 @@ class Shared:
 _OF_ALL_CELLS = attrgetter(
     *("cwd", "env", "python", "timeout_s", "allow_daemons", "copy", "allow_changed", "stall", "resume", "secrets"),
     *("home", "gpus", "find_max"),
+)
+_OF_TERMS = attrgetter(
+    *("priority", "tags", "note", "hold", "at", "deadline", "retries", "backoff_s", "retry_on", "resume", "after")
 )
 
 
@@ -252,18 +271,15 @@ def _words_of_compile(text: str, parser: str | None) -> tuple[str, str]:
     return ("False", "True") if pythonic else ("off", "on")
 
 
+_LABEL = re.compile(r"--(device)=(cpu|mps|auto|cuda(?::\d+)?)|--(compile)=(True|False|on|off)")
+
+
 def labels(argv: Sequence[str]) -> dict[str, str]:
     """Return device and compile from a command line in nanoGPT's form, `--device=mps --compile=True`.
 
     Unknown values are omitted: these are labels for reports, the command itself is never changed.
     """
-    found = {}
-    for word in argv:
-        if match := re.fullmatch(r"--device=(cpu|mps|auto|cuda(?::\d+)?)", word):
-            found["device"] = match[1]
-        elif match := re.fullmatch(r"--compile=(True|False|on|off)", word):
-            found["compile"] = match[1]
-    return found
+    return {match[1] or match[3]: match[2] or match[4] for word in argv if (match := _LABEL.fullmatch(word))}
 
 
 def _command_name(argv: Sequence[str]) -> str:

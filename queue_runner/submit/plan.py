@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ from queue_runner.paths import Layout, jobs_dir
 from queue_runner.source import git_commands, snapshot
 from queue_runner.spec import JobSpec, NewJob
 from queue_runner.standing import Standing
-from queue_runner.submit import absences, conditions, expand, grid, launchers, policy, preflight, remote
+from queue_runner.submit import absences, conditions, expand, grid, launchers, preflight, remote
 from queue_runner.submit.find_max import first, search
 from queue_runner.submit.request import Request
 from queue_runner.workloads import catalog, environments
@@ -71,19 +71,12 @@ def plan(request: Request, shared: expand.Shared | None = None, *, alone: bool =
         raise UsageError(f"--repeats {request.repeats} would run nothing", "give 1 or more")
     shared = shared or expand.Shared()
     seed = drawn(request.order_seed)
-    specs = conditions.with_conditions(request, expand.expand(request, shared), seed)
+    specs = expand.expand(request, shared)
     count = len(specs) * request.repeats
     if count > grid.MAX_RUNS:
         raise UsageError(f"that is {count:,} runs", f"one submission takes {grid.MAX_RUNS:,} at most")
-    if request.preflight or not alone or len(specs) > 1:
-        specs = preflight.with_settings(
-            request, specs, {one: shared.workload(request, one) for one in {spec.framework for spec in specs} if one}
-        )
-    if request.until_valid and request.find_max is None:
-        specs = [spec.changed(until_valid=True) for spec in specs]
-    specs = remote.placed(request, specs)
-    agreed, after = policy.of_request(request, time.time())
-    agreed = shared.terms.setdefault(agreed, agreed)
+    specs = remote.placed(request, _started(request, specs, shared, seed, several=not alone or len(specs) > 1))
+    agreed, after = shared.agreed(request)
     return Plan(
         request.title,
         seed,
@@ -92,6 +85,24 @@ def plan(request: Request, shared: expand.Shared | None = None, *, alone: bool =
         tuple(_warnings(request, specs, shared)),
         after,
     )
+
+
+def _started(
+    request: Request, specs: Sequence[JobSpec], shared: expand.Shared, seed: int, *, several: bool
+) -> list[JobSpec]:
+    """Return the cells with how their runs are started, tried and replaced."""
+    given = conditions.of_request(request, len(specs))
+    if request.until_valid and request.find_max is None:
+        given["until_valid"] = True
+    tried = preflight.is_wanted(request, several=several)
+    return [
+        spec.changed(
+            **given,
+            layout_seed=seed if conditions.has_layouts(request, len(specs), spec) else None,
+            preflight=shared.preflight(request, spec.framework) if tried else {},
+        )
+        for spec in specs
+    ]
 
 
 def drawn(seed: int | None) -> int:
@@ -264,13 +275,12 @@ def insert(
             spec = job_secrets.hide(layout, spec, hidden)
         return NewJob(spec, job.repeats, replace(job.terms, after=ids) if ids else job.terms)
 
-    new: Iterable[NewJob] = (stored(job, code, ids) for job, code, ids in zip(planned.jobs, taken, after, strict=True))
+    new = (stored(job, code, ids) for job, code, ids in zip(planned.jobs, taken, after, strict=True))
     for kept in {code.snapshot.hash: code.snapshot for code in taken if code.snapshot is not None}.values():
         snapshots.save(connection, kept)
     tried: Sequence[int] = ()
     if any(job.spec.preflight for job in planned.jobs):
-        new = list(new)
-        tried = preflight.chosen(layout, connection, new)
+        tried = preflight.chosen(layout, connection, planned.jobs, taken)
     group, ids = jobs.submit(connection, planned.title, planned.seed, new, planned.order, actor, tried)
     between = (
         (id, ids[one.job], one.condition)

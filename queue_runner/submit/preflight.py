@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from queue_runner import units
 from queue_runner.paths import Layout
-from queue_runner.spec import JobSpec, NewJob, Value
+from queue_runner.source.snapshot import Taken
+from queue_runner.spec import NewJob, Value
 from queue_runner.standing import Standing
 from queue_runner.submit.request import Request
 from queue_runner.workloads.manifest import Workload
@@ -26,6 +27,13 @@ MOST_START_UP_SHARE = 0.2
 """Share of the forecast of a cell that its preflight, which is mostly start-up, may cost; above it there is none."""
 
 
+def is_wanted(request: Request, *, several: bool) -> bool:
+    """Return whether the cells of a request, `several` of one submission or one alone, get preflights: those of a
+    workload, unless it declines them. A search (--find-max) tries its cells anyway."""
+    wanted = several if request.preflight is None else request.preflight
+    return wanted and request.workload is not None and request.find_max is None
+
+
 def settings(workload: Workload) -> dict[str, Value]:
     """Return the settings of a preflight of a workload; empty for one that does not count its iterations."""
     if "max_iters" not in workload.params:
@@ -34,20 +42,10 @@ def settings(workload: Workload) -> dict[str, Value]:
     return {key: value for key, value in ONE.items() if key in known and not known[key].wrong(value)}
 
 
-def with_settings(
-    request: Request, specs: Sequence[JobSpec], workloads: Mapping[str | None, Workload]
-) -> list[JobSpec]:
-    """Return the cells of a workload with the settings of their preflights, unless the request wants none. A search
-    (--find-max) tries its cells anyway."""
-    if request.preflight is False or request.workload is None or request.find_max is not None:
-        return list(specs)
-    tried = {framework: settings(workload) for framework, workload in workloads.items()}
-    return [spec.changed(preflight=tried[spec.framework]) for spec in specs]
-
-
-def chosen(layout: Layout, connection: Connection, jobs: Sequence[NewJob]) -> list[int]:
-    """Return the indexes of the jobs that get a preflight: not where the question already succeeded in this
-    environment, nor where the start-up exceeds MOST_START_UP_SHARE of the forecast of all its repeats."""
+def chosen(layout: Layout, connection: Connection, jobs: Sequence[NewJob], taken: Sequence[Taken]) -> list[int]:
+    """Return the indexes of the jobs, with the code `taken` of each, that get a preflight: not where the question
+    already succeeded in this environment, nor where the start-up exceeds MOST_START_UP_SHARE of the forecast of all its
+    repeats."""
     from queue_runner.store import preflights
     from queue_runner.store.history import History
     from queue_runner.store.read import reading
@@ -61,7 +59,7 @@ def chosen(layout: Layout, connection: Connection, jobs: Sequence[NewJob]) -> li
         history = History(reader)
         for index in wanted:
             spec, repeats = jobs[index].spec, jobs[index].repeats
-            if proven and preflights.question(spec) in proven:
+            if proven and preflights.question(taken[index].applied_to(spec)) in proven:
                 continue
             expected = history.expected(spec)
             forecast_s = (expected.real_s or 0.0) * repeats

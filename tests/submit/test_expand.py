@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from queue_runner.errors import UsageError
-from queue_runner.spec import JobSpec
+from queue_runner.spec import EnvironmentJson, JobSpec
 from queue_runner.submit import expand
 from queue_runner.submit.request import Request
 from tests.cli_support import use_toy_workloads
@@ -66,6 +66,17 @@ def test_equal_questions_have_equal_hashes(tmp_path: Path) -> None:
     (other,) = expand.expand(Request(workload="toy", name="other", cwd=str(tmp_path / "jobs")))
     assert one.content_hash() == other.content_hash()
     assert JobSpec.from_json(one.to_json()) == one
+
+
+def test_an_environment_that_is_encoded_once_changes_no_json() -> None:
+    """Also where words of the command look like the place of the environment."""
+    words = ("sh", '"env":null', ',"env":null,')
+    specs = [
+        JobSpec("command", "x", argv=words, cwd='/"env":null', env=env)
+        for env in ({}, {"A": '"env":null'}, {"A": '"env":null'}, {"\\": "é\udcff\n"})
+    ]
+    environments = EnvironmentJson()
+    assert [spec.to_json(environments) for spec in specs] == [spec.to_json() for spec in specs]
 
 
 def test_a_command_says_its_device_and_mode_in_nanogpts_way() -> None:
