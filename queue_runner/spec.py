@@ -169,7 +169,8 @@ class JobSpec:
     def content_hash(self) -> str:
         """Return the sha256 (hex) of the job without where it runs: equal jobs have equal hashes."""
         asked = dict(zip(_ASKED, _answers(self), strict=True))
-        asked |= {name: value for name, usual in _LATER.items() if (value := getattr(self, name)) != usual}
+        if (later := _later(self)) != _USUAL:
+            asked |= {name: value for name, value in zip(_LATER, later, strict=True) if value != _LATER[name]}
         asked["resume"] = False  # does not matter here; a constant keeps stored hashes valid
         return hashlib.sha256(_HASHED.encode(asked).encode()).hexdigest()
 
@@ -179,6 +180,8 @@ _INDEX = {name: index for index, name in enumerate(_FIELDS)}
 _values = attrgetter(*_FIELDS)
 _ASKED = tuple(name for name in _FIELDS if name not in _PLACE and name not in _LATER)
 _answers = attrgetter(*_ASKED)
+_later = attrgetter(*_LATER)
+_USUAL = tuple(_LATER.values())
 
 
 @dataclass(frozen=True, slots=True)
