@@ -20,6 +20,7 @@ from queue_runner import paths
 from queue_runner.analysis import validity
 from queue_runner.config import Config
 from queue_runner.host import (
+    apple_gpu,
     conditions,
     energy_meters,
     filesystem,
@@ -45,9 +46,9 @@ def system() -> Iterator[Check]:
     """All of them."""
     for check in (
         native_python, chip, same_gpu, version, boot, mounts, default_home, battery, low_power, thermal, gpu_use,
-        gpu_idle, energy, priority, swap, two_clocks, one_counter, own_process, a_zombie, a_stop, a_tag, every_process,
-        time_of_children, footprint, footprint_of_the_ended, left_reader, to_the_platter, kept_awake, launchd_answers,
-        definition, developer_tools,
+        gpu_clients, gpu_idle, energy, priority, swap, two_clocks, one_counter, own_process, a_zombie, a_stop, a_tag,
+        every_process, time_of_children, footprint, footprint_of_the_ended, left_reader, to_the_platter, kept_awake,
+        launchd_answers, definition, developer_tools,
     ):  # fmt: skip
         yield Check("system", (check.__doc__ or "").rstrip("."), check)
 
@@ -143,9 +144,17 @@ def thermal() -> str:
 
 def gpu_use() -> str:
     """ioreg reports the GPU's use."""
-    text = _asked("/usr/sbin/ioreg", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator")
-    assert conditions.parse_accelerators(text) is not None, text
-    return f"{conditions.parse_accelerators(text)}; {text}"
+    text = _asked(*apple_gpu.USE)
+    assert apple_gpu.busy_share(text) is not None, text
+    return f"{apple_gpu.busy_share(text)}; {text}"
+
+
+def gpu_clients() -> str:
+    """ioreg tells which programs use the GPU."""
+    text = _asked(*apple_gpu.CLIENTS)
+    found = apple_gpu.clients(text)
+    assert any(client.gpu_ns > 0 for client in found.values()), f"{len(found)} clients; {text[:2000]}"
+    return f"{len(found)} clients of {len({client.pid for client in found.values()})} programs; {text[:2000]}"
 
 
 def gpu_idle() -> str:

@@ -112,6 +112,21 @@ begun = time.perf_counter()
 torch.mps.compile_shader(source).f(x); torch.mps.synchronize()
 print(1e3 * (time.perf_counter() - begun))
 """
+GPU_TIME = """
+import os, time, torch
+from queue_runner.host import apple_gpu
+from queue_runner.host.command import ask
+def used():
+    found = apple_gpu.clients(ask(apple_gpu.CLIENTS)).values()
+    return sum(client.gpu_ns for client in found if client.pid == os.getpid())
+a = torch.rand(4096, 4096, device="mps"); b = a @ a; torch.mps.synchronize()
+before, begun = used(), time.perf_counter()
+while time.perf_counter() - begun < 3:
+    b = a @ a; torch.mps.synchronize()
+took_s = time.perf_counter() - begun
+share = (used() - before) / 1e9 / took_s
+print(f"share {share:.2f} of {took_s:.1f} s", "right" if 0.5 < share < 1.5 else "odd")
+"""
 ONE = 'import torch; torch.ones(1, device="mps") + 1'
 
 
@@ -139,6 +154,7 @@ def of_torch(device: str) -> Iterator[Check]:
         ("torch ends where Metal recommends", r"RuntimeError: MPS backend out of memory", RECOMMENDED,
          {"PYTORCH_MPS_HIGH_WATERMARK_RATIO": "1.0", "PYTORCH_MPS_LOW_WATERMARK_RATIO": "1.0"}),
         ("a fused optimizer obeys the scaler", r"^stepped to .* right$", SCALED, {}),
+        ("GPU time of a process, in nanoseconds", r"^share .* right$", GPU_TIME, {}),
         ("torch counts its peaks", r"^peaks .* right$", PEAKS, {}),
         ("no memory", r"RuntimeError: MPS backend out of memory|Invalid buffer size", LITTLE, {}),
     ]  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.checks import Check, warn_if
-from queue_runner.host import conditions, machine, nvidia, power
+from queue_runner.host import apple_gpu, conditions, machine, nvidia, power
 from queue_runner.host.command import Ask, ask
 from queue_runner.monitor import queue_state
 from queue_runner.paths import Layout
@@ -125,8 +125,7 @@ def thermal(pressure: int | None, gpu_c: float | None) -> Check:
 
 def _gpu(ask: Ask, root: Path, system: str) -> Mapping[str, float | None]:
     if system == "darwin":
-        text = ask(["/usr/sbin/ioreg", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator"])
-        return {"gpu_busy_share": conditions.parse_accelerators(text)}
+        return {"gpu_busy_share": apple_gpu.busy_share(ask(apple_gpu.USE))}
     library = nvidia.library(root)
     return nvidia.Nvml(library).read() if library else {}
 

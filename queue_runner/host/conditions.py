@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from queue_runner.host import nvidia
+from queue_runner.host import apple_gpu, nvidia
 from queue_runner.host.beside import Beside
 from queue_runner.host.command import Ask, Asked, ask
 from queue_runner.host.cpu_time import LinuxSource, MacSource, Named, Shares, own_time
@@ -28,8 +28,6 @@ from queue_runner.host.power import parse_battery, parse_low_power, parse_pressu
 MIN_INTERVAL_S = 0.5
 """For samples closer than this, the kernel's clock tick of 10 ms is too coarse for a share."""
 _SLOW_S = 10.0
-IOREG = ("/usr/sbin/ioreg", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator")
-"""The command whose output parse_accelerators reads."""
 _GPU_LOOKS = 3
 _FIRST_LOOK_S = 2.0
 """Limit of a look before a run: NVML takes up to a second where the driver was not loaded."""
@@ -47,7 +45,7 @@ KEYS: dict[str, str] = {
     "gpu_clock_hz": "clock of the GPU",
     "gpu_clock_share": "NVIDIA: clock of the SMs of its highest, 0 to 1",
     "gpu_others": "NVIDIA: foreign processes on the run's GPUs",
-    "gpu_others_busy_share": "NVIDIA: use of the run's GPUs by foreign processes, 0 to 1",
+    "gpu_others_busy_share": "NVIDIA, Apple: use of the run's GPUs by foreign processes, 0 to 1",
     "gpu_others_bytes": "NVIDIA: memory of the run's GPUs held by foreign processes",
     "gpu_pids_hidden": "NVIDIA: the processes on a GPU have no names here, as in a container without the host's pids",
     "gpu_slowed_by": "NVIDIA: reasons for a lower clock (nvidia.REASONS)",
@@ -159,7 +157,9 @@ class _MacTools:
         self._battery = Asked(["/usr/bin/pmset", "-g", "batt"], _SLOW_S)
         self._settings = Asked(["/usr/bin/pmset", "-g"], 3 * _SLOW_S)
         self._pressure = Asked(["/usr/bin/notifyutil", "-g", "com.apple.system.thermalpressurelevel"], 0.0)
-        self._gpu = Asked(IOREG, _SLOW_S)
+        self._gpu = Asked(apple_gpu.USE, _SLOW_S)
+        self._clients = Asked(apple_gpu.CLIENTS, 0.0)
+        self._others = apple_gpu.Others()
         self._vm = Asked(["/usr/bin/vm_stat"], 0.0)
         self._swapped: tuple[float, tuple[int, int]] | None = None
         self._priority: tuple[int, Asked] | None = None
@@ -179,7 +179,8 @@ class _MacTools:
             "battery_share": battery.battery_share,
             "low_power": parse_low_power(self._settings.latest(now)),
             "thermal_level": parse_pressure(self._pressure.latest(now)),
-            "gpu_busy_share": parse_accelerators(self._gpu.latest(now)),
+            "gpu_busy_share": apple_gpu.busy_share(self._gpu.latest(now)),
+            "gpu_others_busy_share": self._use_by_others(named, now),
             "priority": parse_priority(self._priority[1].latest(now)) if self._priority else None,
             **self._swap(now),
             **self.counters(),
@@ -191,6 +192,12 @@ class _MacTools:
 
     def gpu_busy_after(self) -> float | None:
         return None  # the gate looks before the next run
+
+    def _use_by_others(self, named: Sequence[Named], now: float) -> float | None:
+        """Return the use of the GPU by programs that are not the run's, up to the time of the newest answer."""
+        text = self._clients.latest(now)
+        own = (one[0] if isinstance(one, tuple) else one for one in named)
+        return self._others.busy_share(text, self._clients.answered_s, own)
 
     def _swap(self, now: float) -> dict[str, float]:
         """Return the rates between the last two answers, each dated by the time of its query."""
@@ -207,8 +214,8 @@ class _MacTools:
         return swap_rates(before[1], counts, at - before[0])
 
     def close(self) -> None:
-        tools = (self._battery, self._settings, self._pressure, self._gpu, self._vm, *(self._priority or ())[1:])
-        for asked in tools:
+        tools = (self._battery, self._settings, self._pressure, self._gpu, self._clients, self._vm)
+        for asked in (*tools, *(self._priority or ())[1:]):
             if isinstance(asked, Asked):
                 asked.close()
 
@@ -229,7 +236,7 @@ def gpu_use_before(
 
     def look() -> float | None:
         if platform == "darwin":
-            return parse_accelerators(ask(IOREG))
+            return apple_gpu.busy_share(ask(apple_gpu.USE))
         newest = Beside(partial(nvidia.busy_share, root)).latest(_FIRST_LOOK_S) if nvidia.library(root) else None
         return newest[1] if newest else None
 
@@ -244,12 +251,6 @@ def gpu_use_before(
 
 
 # -- tool output ----------------------------------------------------------------------------------------------------
-
-
-def parse_accelerators(text: str | None) -> float | None:
-    """Parse `ioreg -r -d 1 -w 0 -c IOAccelerator`: the busiest one's short average, of 1, WindowServer included."""
-    found = [int(percent) for percent in re.findall(r'"Device Utilization %"=(\d{1,3})\b', text or "")]
-    return max(found) / 100 if found else None
 
 
 def parse_priority(text: str | None) -> int | None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from queue_runner.host import conditions, nvidia
+from queue_runner.host import apple_gpu, conditions, nvidia
 from queue_runner.host.beside import Beside
 from queue_runner.host.command import Asked
 from queue_runner.host.cpu_time import LinuxSource, MachineTime, MacSource, ProcessTime, Source, used_between
@@ -63,11 +63,11 @@ class Apple:
     """macOS's ioreg, asked once a second while somebody reads the answers."""
 
     def __init__(self) -> None:
-        self._asked = Asked(conditions.IOREG, 1.0)
+        self._asked = Asked(apple_gpu.USE, 1.0)
 
     def latest(self, now: float) -> tuple[float, Mapping[str, float | None]] | None:
         text, at = self._asked.latest(now), self._asked.answered_s
-        return None if at is None else (at, {"gpu_busy_share": conditions.parse_accelerators(text)})
+        return None if at is None else (at, {"gpu_busy_share": apple_gpu.busy_share(text)})
 
     def close(self) -> None:
         self._asked.close()

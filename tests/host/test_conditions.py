@@ -13,15 +13,11 @@ import pytest
 from queue_runner.host import conditions, cpu_time, keep_awake, power
 from queue_runner.host.command import Asked, ask
 from queue_runner.host.cpu_time import LinuxSource, MachineTime, ProcessTime, Shares, used_between
+from tests.host.test_apple_gpu import ACCELERATOR
 
 LAPTOP = (
     "Now drawing from 'Battery Power'\n"
     " -InternalBattery-0 (id=4522083)\t87%; discharging; 4:41 remaining present: true\n"
-)
-IOREG = (
-    '+-o AGXAcceleratorG13X  <class AGXAcceleratorG13X, id 0x1000004d1>\n  | {\n  |   "PerformanceStatistics" = '
-    '{"In use system memory (driver)"=0,"Alloc system memory"=52967440384,"Tiler Utilization %"=10,"recoveryCount"=0,'
-    '"Device Utilization %"=16,"In use system memory"=2363801600}\n  | }\n'
 )
 
 
@@ -67,20 +63,6 @@ def test_low_power(text: str | None, wanted: bool | None) -> None:
 )
 def test_pressure(text: str | None, wanted: int | None) -> None:
     assert power.parse_pressure(text) == wanted
-
-
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        (IOREG, 0.16),
-        (IOREG + IOREG.replace("=16,", "=98,"), 0.98),
-        ('"Device Utilization %"=0}', 0.0),
-        ("", None),
-        (None, None),
-    ],
-)
-def test_accelerators(text: str | None, wanted: float | None) -> None:
-    assert conditions.parse_accelerators(text) == wanted
 
 
 @pytest.mark.parametrize(
@@ -306,7 +288,12 @@ def test_where_nothing_is_known_a_sample_is_nearly_empty(tmp_path: Path, monkeyp
 
 
 def test_a_mac_is_sampled_through_its_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = {"batt": LAPTOP, "ioreg": IOREG, "notifyutil": "com.apple.system.thermalpressurelevel 2\n", "ps": " 20\n"}
+    answers = {
+        "batt": LAPTOP,
+        "ioreg": ACCELERATOR,
+        "notifyutil": "com.apple.system.thermalpressurelevel 2\n",
+        "ps": " 20\n",
+    }
 
     class Answered:
         answered_s = None
@@ -345,7 +332,7 @@ def test_the_gpu_before_a_run(answers: list[int | None], found: float | None, lo
 
     def ask(argv: object) -> str | None:
         percent = left.pop(0)
-        return None if percent is None else IOREG.replace("=16,", f"={percent},")
+        return None if percent is None else ACCELERATOR.replace("=16,", f"={percent},")
 
     look = conditions.gpu_use_before
     assert look(0.1, ask=ask, platform="darwin", sleep=asked.append) == found

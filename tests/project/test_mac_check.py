@@ -20,6 +20,9 @@ TOLD = {
     "pmset -g batt": "Now drawing from 'AC Power'\n -InternalBattery-0 (id=1)\t100%; charged; 0:00\n",
     "pmset -g": "Currently in use:\n standby 1\n lowpowermode         1\n",
     "notifyutil": "com.apple.system.thermalpressurelevel 0\n",
+    "ioreg -r -d 1 -w 0 -c AGX": "+-o AGXDeviceUserClient  <class AGXDeviceUserClient, id 0x101, !registered>\n    {\n"
+    '      "AppUsage" = ({"API"="Metal","lastSubmittedTime"=306241409,"accumulatedGPUTime"=38738170958})\n'
+    '      "IOUserClientCreator" = "pid 440, WindowServer"\n    }\n',
     "ioreg": '"PerformanceStatistics" = {"Device Utilization %"=16,"In use system memory"=2363801600}\n',
     "ps": " 31T\n",
     "vm_stat": "Mach Virtual Memory Statistics: (page size of 16384 bytes)\nSwapins: 2.\nSwapouts: 3.\n",
@@ -40,7 +43,18 @@ def mac(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["mounts", "battery", "low_power", "thermal", "gpu_use", "priority", "swap", "definition", "developer_tools"],
+    [
+        "mounts",
+        "battery",
+        "low_power",
+        "thermal",
+        "gpu_use",
+        "gpu_clients",
+        "priority",
+        "swap",
+        "definition",
+        "developer_tools",
+    ],
 )
 def test_what_was_published_of_apples_tools_holds(mac: None, name: str) -> None:
     result = mac_check.examine(Check("system", name, getattr(mac_checks, name)))
@@ -68,7 +82,7 @@ def test_every_interactive_priority_of_a_service_holds(
 
 def test_another_output_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mac_checks, "ask", lambda argv: "something new in macOS 27\n")
-    for name in ("mounts", "battery", "thermal", "gpu_use", "priority", "swap", "definition"):
+    for name in ("mounts", "battery", "thermal", "gpu_use", "gpu_clients", "priority", "swap", "definition"):
         result = mac_check.examine(Check("system", name, getattr(mac_checks, name)))
         assert (result.word, "something new" in result.seen) == (mac_check.NOT, True), name
     assert mac_check.examine(Check("system", "x", mac_checks.low_power)).word == mac_check.UNKNOWN
@@ -116,6 +130,7 @@ def test_the_programs_for_torch_can_be_read() -> None:
         "SCALED",
         "SHADER",
         "PEAKS",
+        "GPU_TIME",
         "LITTLE",
         "ONE",
     ):

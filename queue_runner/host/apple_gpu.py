@@ -1,0 +1,81 @@
+"""The GPU of a Mac, as ioreg tells without sudo: how busy it is, and how much of that other programs are.
+
+Every program that computes on it has clients of the driver in the registry (AGXDeviceUserClient), readable by
+everybody, each with the program's pid and the nanoseconds of GPU time that it has used: what Activity Monitor shows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+IOREG = ("/usr/sbin/ioreg", "-r", "-d", "1", "-w", "0", "-c")
+USE = (*IOREG, "IOAccelerator")
+"""The command whose output busy_share reads."""
+CLIENTS = (*IOREG, "AGXDeviceUserClient")
+"""The command whose output clients reads."""
+_MIN_INTERVAL_S = 0.5
+
+
+@dataclass(frozen=True)
+class Client:
+    """A program's client of the GPU's driver, and the GPU time that it has used so far."""
+
+    pid: int
+    gpu_ns: int
+
+
+def busy_share(text: str | None) -> float | None:
+    """Return the use of the busiest GPU by all programs, WindowServer included: a short average, 0 to 1."""
+    found = [int(percent) for percent in re.findall(r'"Device Utilization %"=(\d{1,3})\b', text or "")]
+    return max(found) / 100 if found else None
+
+
+def clients(text: str | None) -> dict[str, Client]:
+    """Return the clients by the id of their registry entry. In an entry AppUsage, with a count for each API, comes
+    before its IOUserClientCreator, "pid 533, WindowServer"."""
+    found = {}
+    for entry in re.split(r"^[ |]*\+-o ", text or "", flags=re.MULTILINE):
+        id, creator = re.search(r"\bid (0x[0-9a-f]+)", entry), re.search(r'"IOUserClientCreator" = "pid (\d+),', entry)
+        if id and creator:
+            used = re.findall(r'"accumulatedGPUTime"=(\d+)', entry)
+            found[id[1]] = Client(int(creator[1]), sum(map(int, used)))
+    return found
+
+
+class Others:
+    """The use of the GPU by programs that are not the run's, from one list of its clients to the next."""
+
+    def __init__(self, is_alive: Callable[[int], bool] | None = None) -> None:
+        self._is_alive = is_alive or _is_alive
+        self._own: set[int] = set()
+        self._before: tuple[float, Mapping[str, Client]] | None = None
+
+    def busy_share(self, text: str | None, at_s: float | None, own: Iterable[int]) -> float | None:
+        """Return their share of the time since the list before, 0 to 1; None without two lists.
+
+        `text` is the newest list, asked for at `at_s`; `own` are the run's processes. A client that is new has used all
+        of its time since then. One whose process has ended meanwhile counts for nobody: it may have been the run's.
+        """
+        self._own.update(own)
+        now = clients(text)
+        if at_s is None or not now:
+            return None
+        if self._before is not None and at_s - self._before[0] < _MIN_INTERVAL_S:
+            return None
+        since, self._before = self._before, (at_s, now)
+        if since is None:
+            return None
+        used_ns = sum(
+            max(0, client.gpu_ns - (since[1][id].gpu_ns if id in since[1] else 0))
+            for id, client in now.items()
+            if client.pid not in self._own and self._is_alive(client.pid)
+        )
+        return round(min(1.0, used_ns / 1e9 / (at_s - since[0])), 4)
+
+
+def _is_alive(pid: int) -> bool:
+    import psutil
+
+    return psutil.pid_exists(pid)
