@@ -1,9 +1,9 @@
 # Two commands do all the set-up: `make demo` and `make test`. Everything goes into .venv of this folder.
-# python3, or the newest beside it where it is older or newer than what torch has wheels of.
+# The newest that torch has wheels of and that can make environments: Debian's may lack the means.
 FITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
 ifndef PYTHON
-PYTHON := $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
-	"$$name" -c '$(FITS)' 2>/dev/null && echo "$$name" && exit; done; echo python3)
+PYTHON := $(shell for name in python3.14 python3.13 python3.12 python3.11 python3; do \
+	"$$name" -c 'import ensurepip, venv; $(FITS)' 2>/dev/null && echo "$$name" && exit; done; echo python3)
 endif
 # Kept even where the shell says otherwise: tests start mpsq thousands of times, and each would compile every module anew.
 export PYTHONDONTWRITEBYTECODE :=

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.process, pytest.mark.skipif(MAKE is None, reason="need
 STAND_IN = """#!/bin/sh
 case "$1" in
     --version) echo "Python {version}.6";;
-    -c) exec {python} -c "import sys; sys.version_info = tuple(map(int, '{version}.6'.split('.'))); $2";;
+    -c) exec {python} -c "import sys; sys.version_info = tuple(map(int, '{version}.6'.split('.'))){without}; $2";;
     *) echo "$0 $*" >> {log};;
 esac
 """
@@ -32,7 +32,9 @@ def log(tmp_path: Path) -> Path:
 
 def interpreter(log: Path, name: str, version: str) -> None:
     path = log.parent / "bin" / name
-    path.write_text(STAND_IN.format(version=version, python=sys.executable, log=log))
+    version, lacks, module = version.partition(" without ")
+    without = f"; sys.modules['{module}'] = None" if lacks else ""
+    path.write_text(STAND_IN.format(version=version, without=without, python=sys.executable, log=log))
     path.chmod(0o755)
 
 
@@ -47,7 +49,9 @@ def make(log: Path, *words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("there", "chosen"),
     [
-        ({"python3": "3.12", "python3.14": "3.14"}, "python3"),
+        ({"python3": "3.12"}, "python3"),
+        ({"python3": "3.12", "python3.14": "3.14"}, "python3.14"),
+        ({"python3": "3.12", "python3.13": "3.13 without ensurepip"}, "python3"),
         ({"python3": "3.9", "python3.11": "3.11", "python3.13": "3.13"}, "python3.13"),
         ({"python3": "3.15", "python3.14": "3.14", "python3.13": "3.13"}, "python3.14"),
         ({"python3.12": "3.12"}, "python3.12"),
