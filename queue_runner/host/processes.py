@@ -76,6 +76,12 @@ def same_process(pid: int, start: float) -> bool:
     return now is not None and same_start(now, start)
 
 
+def is_stopped(pid: int, start: float) -> bool:
+    """Return whether the process stands still by SIGSTOP or another signal of its kind."""
+    seen = look(pid)
+    return seen is not None and same_start(seen.start, start) and seen.stopped
+
+
 def find_orphans(traces: Traces) -> dict[int, Row]:
     """Find all living processes of the run and their descendants, never this process or its ancestors."""
     if traces.boot_id is not None and traces.boot_id != boot.boot_id():

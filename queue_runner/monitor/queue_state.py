@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from queue_runner import config, lanes
-from queue_runner.host import locks
+from queue_runner.host import locks, processes
 from queue_runner.model import DEFAULT_LANE, Obstacle, Row
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
@@ -97,6 +97,11 @@ def history(connection: sqlite3.Connection) -> tuple[Any, ...]:
 def is_supervised(folder: RunDir) -> bool:
     """Return whether a warden holds this run."""
     return folder.warden_lock.exists() and locks.is_held(folder.warden_lock)
+
+
+def stopped_trainer(folder: RunDir) -> int | None:
+    """Return the pid of a run's trainer if it stands still, by `mpsq suspend` or by whoever sent it SIGSTOP."""
+    return next((pid for pid, start in folder.of_trainer()[:1] if processes.is_stopped(pid, start)), None)
 
 
 def idle(layout: Layout, lane: str | None = None) -> bool:

@@ -50,6 +50,7 @@ class Status:
     running: Row | None
     supervised: bool
     waits_for_exec: bool
+    stopped: bool
     progress: RunProgress | None
     waiting: Sequence[Row]
     waiting_count: int
@@ -95,6 +96,7 @@ def look(
         supervised=elsewhere
         or (running is not None and queue_state.is_supervised(RunDir(layout.run_dir(running["run"])))),
         waits_for_exec=running is not None and RunDir(layout.run_dir(running["run"])).waits_for_exec(),
+        stopped=running is not None and queue_state.stopped_trainer(RunDir(layout.run_dir(running["run"]))) is not None,
         progress=at,
         waiting=waits[:waiting] if waiting >= 0 else waits,
         waiting_count=read.count_waiting(connection),

@@ -30,6 +30,7 @@ class Around:
     waits: Reason | None = None
     supervised: bool = False
     waits_for_exec: bool = False
+    stopped: int | None = None  # pid of its trainer, where that stands still
     ended: bool = False  # its warden has written how it ended, and no worker has stored that yet
     schedule: str | None = None  # the schedule that submitted it
     requeued: str | None = None  # why it was requeued
@@ -97,6 +98,9 @@ def _running(row: Row, around: Around) -> tuple[str, str]:
     if row["paused_at"] and around.supervised:
         since = units.duration(max(time.time() - row["paused_at"], 0.0))
         return f"it was suspended {since} ago and keeps the lane and its memory", "mpsq continue {run}"
+    if around.stopped and around.supervised:
+        told = f"its process {around.stopped} was stopped by a signal, not by mpsq suspend; it keeps the lane"
+        return told, f"kill -CONT {around.stopped} lets it go on; mpsq cancel {{run}} cancels it"
     if around.waits_for_exec and around.supervised:
         told = f"its program has not begun: its folder or program is still being read ({protected.SLOW})"
         return told, "mpsq cancel {run} cancels it"
@@ -281,6 +285,7 @@ def _around(
         waits=waits,
         supervised=row["state"] == State.RUNNING and queue_state.is_supervised(folder),
         waits_for_exec=row["state"] == State.RUNNING and folder.waits_for_exec(),
+        stopped=queue_state.stopped_trainer(folder) if row["state"] == State.RUNNING else None,
         ended=row["state"] == State.RUNNING and folder.exit() is not None,
         schedule=read.schedule_name(connection, row["schedule_id"]),
         requeued=back[-1]["reason"] if back and row["state"] == State.QUEUED else None,

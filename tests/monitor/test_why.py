@@ -48,6 +48,8 @@ def row(state: str, **changes: Any) -> dict[str, Any]:
         (row("RUNNING", paused_at=1.0), Around(WORKER, supervised=True), "it was suspended", "mpsq continue 12.3"),
         (row("RUNNING", paused_at=1.0), Around(NOBODY, supervised=True), "keeps the lane and its memory", "mpsq continue"),
         (row("RUNNING", paused_at=1.0), Around(NOBODY), "neither a warden nor a worker", "mpsq worker"),
+        (row("RUNNING"), Around(WORKER, supervised=True, stopped=7), "its process 7 was stopped by a signal", "kill -CONT 7 lets it go on; mpsq cancel 12.3"),
+        (row("RUNNING", paused_at=1.0), Around(WORKER, supervised=True, stopped=7), "it was suspended", "mpsq continue 12.3"),
         (row("RUNNING"), Around(WORKER, supervised=True, waits_for_exec=True), "its program has not begun", "mpsq cancel 12.3"),
         (row("RUNNING", cancel_requested_at=1.0), Around(WORKER), "cancellation was requested and is in progress", "mpsq wait 12.3"),
         (row("RUNNING", cancel_requested_at=1.0), Around(NOBODY), "no worker is running to record its end", "mpsq worker"),

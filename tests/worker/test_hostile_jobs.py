@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from queue_runner.store import read
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.store.jobs import request_cancel
+from tests.cli_support import Cli
 from tests.queue_support import Queue, until, warden_pid
 
 pytestmark = pytest.mark.process
@@ -133,3 +135,14 @@ def test_something_in_the_place_of_the_next_runs_folder(queue: Queue, way: str) 
     queue.worker()
     assert queue.done(1, limit_s=20)[0]["outcome"] == "SUCCEEDED"
     assert queue.written() == ["ran"] and queue.layout.config.exists()
+
+
+def test_a_job_that_stops_itself_is_said_to_keep_the_lane(queue: Queue, mpsq: Cli) -> None:
+    queue.submit("kill -STOP $$; echo on >> $J")
+    queue.worker()
+    until(lambda: "was stopped by a signal, not by mpsq suspend; it keeps the lane" in mpsq("why", "1.1").out, "why")
+    assert "stopped by a signal, not by mpsq suspend" in " ".join(mpsq("status").out.split())
+    (pid,) = re.findall(r"kill -CONT (\d+) lets it go on", mpsq("why", "1.1").out)
+    os.kill(int(pid), signal.SIGCONT)
+    (run,) = queue.done(1)
+    assert (run["outcome"], queue.written()) == ("SUCCEEDED", ["on"])
