@@ -127,6 +127,9 @@ def reading(db: Path, *, any_schema: bool = False, patience_s: float = 30.0) -> 
                 raise MpsqError(told, "make the folder or its disk writable, or set MPSQ_HOME to a copy") from error
             if shutil.disk_usage(db.parent).free < _FULL_BELOW_BYTES:
                 raise MpsqError("the disk is full: the database cannot be read", "free some space: mpsq gc") from error
+        if "database is locked" in str(error):
+            told = "another program has locked the database: it cannot be read"
+            raise MpsqError(told, "close the program that has mpsq.db open") from error
         kind = DamageError if any(sign in str(error) for sign in DAMAGE) else MpsqError
         raise kind(f"the database cannot be read: {error}", "mpsq db check shows the damage") from error
     finally:

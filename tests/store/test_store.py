@@ -146,6 +146,18 @@ def test_readers_cannot_write(layout: Layout) -> None:
         connection.execute("DELETE FROM runs")
 
 
+def test_a_database_that_another_program_locks_is_no_damage(layout: Layout) -> None:
+    with closing(sqlite3.connect(layout.db, isolation_level=None)) as other:
+        other.execute("PRAGMA locking_mode=EXCLUSIVE")
+        other.execute("BEGIN EXCLUSIVE")
+        with (
+            pytest.raises(MpsqError, match="another program has locked the database") as error,
+            read.reading(layout.db, patience_s=0.1) as reader,
+        ):
+            read.runs(reader)
+    assert "close the program" in error.value.hint
+
+
 def test_a_folder_that_nobody_may_write_is_no_damage(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     """SQLite reads a database with a log only beside small files of its own: on a read-only disk it opens none."""
     with closing(sqlite3.connect(layout.db)) as connection:

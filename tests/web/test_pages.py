@@ -286,7 +286,7 @@ def test_a_store_that_cannot_be_read_is_a_sentence(
     with sqlite3.connect(queue.db, isolation_level=None) as raw:
         raw.execute("PRAGMA journal_mode=DELETE")
         raw.execute("BEGIN EXCLUSIVE")
-        assert "database is locked" in browser.get(path, 503)
+        assert "another program has locked the database" in browser.get(path, 503)
         raw.execute("ROLLBACK")
         raw.execute("UPDATE alembic_version SET version_num = '9999'")
     raw.close()
