@@ -289,7 +289,8 @@ def main() -> None:
         print("\n".join(table(rows)), flush=True)
         print(comparison.mpsq("report", "breakdown", "--where", "workload=nanogpt"), flush=True)
         if said.out:
-            (Path(said.out) / "against_train.json").write_text(json.dumps(rows, indent=1))
+            Path(said.out).mkdir(parents=True, exist_ok=True)
+        (Path(said.out) / "against_train.json").write_text(json.dumps(rows, indent=1))
 
 
 if __name__ == "__main__":
