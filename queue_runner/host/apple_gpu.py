@@ -50,10 +50,12 @@ class Others:
     def __init__(self, is_alive: Callable[[int], bool] | None = None) -> None:
         self._is_alive = is_alive or _is_alive
         self._own: set[int] = set()
+        self._own_use = False
         self._before: tuple[float, Mapping[str, Client]] | None = None
 
     def busy_share(self, text: str | None, at_s: float | None, own: Iterable[int]) -> float | None:
-        """Return their share of the time since the list before, 0 to 1; None without two lists.
+        """Return their share of the time since the list before, 0 to 1; None without two lists, and until the run has
+        used the GPU itself.
 
         `text` is the newest list, asked for at `at_s`; `own` are the run's processes. A client that is new has used all
         of its time since then. One whose process has ended meanwhile counts for nobody: it may have been the run's.
@@ -65,7 +67,8 @@ class Others:
         if self._before is not None and at_s - self._before[0] < _MIN_INTERVAL_S:
             return None
         since, self._before = self._before, (at_s, now)
-        if since is None:
+        self._own_use |= any(client.gpu_ns > 0 for client in now.values() if client.pid in self._own)
+        if since is None or not self._own_use:
             return None
         used_ns = sum(
             max(0, client.gpu_ns - (since[1][id].gpu_ns if id in since[1] else 0))

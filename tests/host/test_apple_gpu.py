@@ -67,6 +67,16 @@ def test_whose_use_it_is() -> None:
     assert others.busy_share(entry(2, WINDOWS, 101.25), 40.0, []) == 0.1, "over the whole time since the last list"
 
 
+def test_the_use_by_others_is_nothing_to_a_run_that_does_not_use_the_gpu() -> None:
+    """Else a film beside a run on the CPU would make that run invalid. torch opens a client only to look."""
+    others = apple_gpu.Others(is_alive=lambda pid: True)
+    shares = [
+        others.busy_share(entry(1, TRAINER, own_s) + entry(2, WINDOWS, 100.0 + at_s), at_s, [TRAINER])
+        for at_s, own_s in ((5.0, 0.0), (10.0, 0.0), (15.0, 1.0), (20.0, 1.0))
+    ]
+    assert shares == [None, None, 1.0, 1.0]
+
+
 def test_a_run_on_a_mac_has_the_use_by_others_in_its_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """Through the run, and not only before it: a program that begins later makes a taint."""
     used = {TRAINER: 0.0, WINDOWS: 50.0}
