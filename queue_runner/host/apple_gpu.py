@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from queue_runner.host import processes
+
 IOREG = ("/usr/sbin/ioreg", "-r", "-d", "1", "-w", "0", "-c")
 USE = (*IOREG, "IOAccelerator")
 """The command whose output busy_share reads."""
@@ -47,8 +49,14 @@ def clients(text: str | None) -> dict[str, Client]:
 class Others:
     """The use of the GPU by programs that are not the run's, from one list of its clients to the next."""
 
-    def __init__(self, is_alive: Callable[[int], bool] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        is_alive: Callable[[int], bool] | None = None,
+        parent: Callable[[int], int | None] | None = None,
+    ) -> None:
         self._is_alive = is_alive or _is_alive
+        self._parent = parent or processes.parent
         self._own: set[int] = set()
         self._own_use = False
         self._before: tuple[float, Mapping[str, Client]] | None = None
@@ -57,8 +65,9 @@ class Others:
         """Return their share of the time since the list before, 0 to 1; None without two lists, and until the run has
         used the GPU itself.
 
-        `text` is the newest list, asked for at `at_s`; `own` are the run's processes. A client that is new has used all
-        of its time since then. One whose process has ended meanwhile counts for nobody: it may have been the run's.
+        `text` is the newest list, asked for at `at_s`; `own` are the run's processes, as their descendants are. A
+        client that is new has used all of its time since then. One whose process has ended meanwhile counts for nobody:
+        it may have been the run's.
         """
         self._own.update(own)
         now = clients(text)
@@ -67,15 +76,20 @@ class Others:
         if self._before is not None and at_s - self._before[0] < _MIN_INTERVAL_S:
             return None
         since, self._before = self._before, (at_s, now)
-        self._own_use |= any(client.gpu_ns > 0 for client in now.values() if client.pid in self._own)
-        if since is None or not self._own_use:
+        if since is None:
             return None
-        used_ns = sum(
-            max(0, client.gpu_ns - (since[1][id].gpu_ns if id in since[1] else 0))
-            for id, client in now.items()
-            if client.pid not in self._own and self._is_alive(client.pid)
-        )
-        return round(min(1.0, used_ns / 1e9 / (at_s - since[0])), 4)
+        used_ns: dict[int, int] = {}
+        for id, client in now.items():
+            new_ns = client.gpu_ns - (since[1][id].gpu_ns if id in since[1] else 0)
+            if new_ns > 0:
+                used_ns[client.pid] = used_ns.get(client.pid, 0) + new_ns
+        own_users = {pid for pid in used_ns if processes.descends(pid, self._own, self._parent)}
+        self._own |= own_users  # an orphan cannot be told by its ancestors any more
+        self._own_use |= bool(own_users)
+        if not self._own_use:
+            return None
+        others_ns = sum(ns for pid, ns in used_ns.items() if pid not in self._own and self._is_alive(pid))
+        return round(min(1.0, others_ns / 1e9 / (at_s - since[0])), 4)
 
 
 def _is_alive(pid: int) -> bool:

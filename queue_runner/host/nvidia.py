@@ -57,7 +57,7 @@ class Nvml:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._nvml = nvml
-        self._parent = parent or _parent
+        self._parent = parent or processes.parent
         self._clock = clock
         self._handles: list[Any] | None = None
         self._own: frozenset[int] = frozenset()
@@ -175,7 +175,7 @@ class Nvml:
         held = self._held(handle)
         shares = self._shares(index, handle)
         pids = set(held or ()) | set(shares or ())
-        own = {pid for pid in pids if pid in self._ours or self._is_own(pid)}
+        own = {pid for pid in pids if pid in self._ours or processes.descends(pid, self._own, self._parent)}
         self._ours |= own  # one that has ended cannot be looked up any more, and the window may still have its use
         there = {pid for pid in pids - own if self._parent(pid) is not None}
         if own:
@@ -220,25 +220,9 @@ class Nvml:
                 self._seen_us[index] = max(self._seen_us.get(index, 0), sample.timeStamp)
         return {pid: sum(shares) / len(shares) for pid, shares in found.items()}
 
-    def _is_own(self, pid: int) -> bool:
-        """Return whether the process is the run's or this queue's: itself or by an ancestor."""
-        seen: set[int] = set()
-        at: int | None = pid
-        while at is not None and at > 1 and at not in seen:
-            if at in self._own:
-                return True
-            seen.add(at)
-            at = self._parent(at)
-        return False
-
 
 def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
-
-
-def _parent(pid: int) -> int | None:
-    row = processes.look(pid)
-    return row.parent if row else None
 
 
 def _highest(gpus: Iterable[dict[str, Any]], key: str) -> float | None:

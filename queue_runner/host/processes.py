@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,6 +63,24 @@ def start_time(pid: int) -> float | None:
     """Return the process's start time in the kernel's units; None when there is no such process."""
     seen = look(pid)
     return seen.start if seen else None
+
+
+def parent(pid: int) -> int | None:
+    """Return the parent of a process; None when there is no such process."""
+    seen = look(pid)
+    return seen.parent if seen else None
+
+
+def descends(pid: int, roots: Collection[int], parent: Callable[[int], int | None] = parent) -> bool:
+    """Return whether the process, or one of its ancestors, is one of these."""
+    seen: set[int] = set()
+    at: int | None = pid
+    while at is not None and at > 1 and at not in seen:
+        if at in roots:
+            return True
+        seen.add(at)
+        at = parent(at)
+    return False
 
 
 def same_start(one: float, other: float) -> bool:

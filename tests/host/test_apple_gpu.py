@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queue_runner.host import apple_gpu, conditions, cpu_time
+from queue_runner.host import apple_gpu, conditions, cpu_time, processes
 from queue_runner.host.apple_gpu import Client
 
 ACCELERATOR = (
@@ -51,7 +51,7 @@ def test_clients() -> None:
 
 def test_whose_use_it_is() -> None:
     alive = {WINDOWS, GAME}
-    others = apple_gpu.Others(is_alive=alive.__contains__)
+    others = apple_gpu.Others(is_alive=alive.__contains__, parent={}.get)
     first = entry(1, TRAINER, 5.0) + entry(2, WINDOWS, 100.0)
     assert others.busy_share(first, 10.0, [TRAINER]) is None, "one list shows no use"
     second = entry(1, TRAINER, 9.0) + entry(2, WINDOWS, 100.25)
@@ -69,12 +69,22 @@ def test_whose_use_it_is() -> None:
 
 def test_the_use_by_others_is_nothing_to_a_run_that_does_not_use_the_gpu() -> None:
     """Else a film beside a run on the CPU would make that run invalid. torch opens a client only to look."""
-    others = apple_gpu.Others(is_alive=lambda pid: True)
+    others = apple_gpu.Others(is_alive=lambda pid: True, parent={}.get)
     shares = [
         others.busy_share(entry(1, TRAINER, own_s) + entry(2, WINDOWS, 100.0 + at_s), at_s, [TRAINER])
         for at_s, own_s in ((5.0, 0.0), (10.0, 0.0), (15.0, 1.0), (20.0, 1.0))
     ]
     assert shares == [None, None, 1.0, 1.0]
+
+
+def test_a_child_that_the_warden_has_not_noted_yet_is_the_runs() -> None:
+    """It notes new processes every half second or, where a look at all of them takes long, more rarely."""
+    parents = {HELPER: 4240, 4240: TRAINER, TRAINER: 1}
+    others = apple_gpu.Others(is_alive=lambda pid: True, parent=parents.get)
+    assert others.busy_share(entry(2, WINDOWS, 100.0), 10.0, [TRAINER]) is None
+    assert others.busy_share(entry(2, WINDOWS, 100.1) + entry(4, HELPER, 1.0), 11.0, [TRAINER]) == 0.1
+    del parents[4240]
+    assert others.busy_share(entry(2, WINDOWS, 100.2) + entry(4, HELPER, 2.0), 12.0, [TRAINER]) == 0.1, "an orphan"
 
 
 def test_a_run_on_a_mac_has_the_use_by_others_in_its_samples(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,6 +111,7 @@ def test_a_run_on_a_mac_has_the_use_by_others_in_its_samples(monkeypatch: pytest
 
     monkeypatch.setattr(conditions, "Asked", Answered)
     monkeypatch.setattr(apple_gpu, "_is_alive", lambda pid: True)
+    monkeypatch.setattr(processes, "parent", {}.get)
     monkeypatch.setattr(cpu_time, "rusage_darwin", lambda pid: None)
     now = [0.0]
     sampler = conditions.Sampler(platform="darwin", clock=lambda: now[0])
