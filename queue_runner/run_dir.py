@@ -12,7 +12,9 @@ import math
 import os
 import stat
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -85,25 +87,33 @@ class RunDir:
 
     def of_trainer(self) -> list[tuple[int, float]]:
         """Return (pid, start) of the processes seen by the warden since the trainer's start, the trainer first."""
+        return [*self._of_trainer()]
+
+    def trainer(self) -> tuple[int, float] | None:
+        """Return (pid, start) of the trainer; None before the warden has seen it."""
+        return next(self._of_trainer(), None)
+
+    def _of_trainer(self) -> Iterator[tuple[int, float]]:
         before = (self._read("prepared", torn=None) or {}).get("noted")
-        noted = self.noted()[before if isinstance(before, int) and before > 0 else 0 :]
-        return [(note["pid"], float(note["start"])) for note in noted]
+        notes = islice(self._notes(), before if isinstance(before, int) and before > 0 else 0, None)
+        return ((note["pid"], float(note["start"])) for note in notes)
 
     def noted(self) -> list[dict[str, Any]]:
         """Return all processes that the warden has seen below the trainer, and below the preparation."""
-        found = []
+        return [*self._notes()]
+
+    def _notes(self) -> Iterator[dict[str, Any]]:
         try:
             lines = read_regular(self.noted_pids).splitlines()
         except OSError:
-            return []
+            return
         for line in lines:
             try:
                 note = json.loads(line)
             except (ValueError, RecursionError):
                 continue  # the warden was killed mid-line
             if isinstance(note, dict) and _is_count(note.get("pid"), 2**31) and _is_number(note.get("start")):
-                found.append(note)
-        return found
+                yield note
 
     def prepared_at(self) -> float | None:
         """Return when the preparation of the run had ended; None before that, and where there is none."""

@@ -95,7 +95,7 @@ def same_process(pid: int, start: float) -> bool:
 
 
 def is_stopped(pid: int, start: float) -> bool:
-    """Return whether the process stands still by SIGSTOP or another signal of its kind."""
+    """Return whether the process is stopped, by SIGSTOP or another signal of its kind."""
     seen = look(pid)
     return seen is not None and same_start(seen.start, start) and seen.stopped
 

@@ -100,8 +100,11 @@ def is_supervised(folder: RunDir) -> bool:
 
 
 def stopped_trainer(folder: RunDir) -> int | None:
-    """Return the pid of a run's trainer if it stands still, by `mpsq suspend` or by whoever sent it SIGSTOP."""
-    return next((pid for pid, start in folder.of_trainer()[:1] if processes.is_stopped(pid, start)), None)
+    """Return the pid of a run's trainer if a signal has stopped it, and not its warden for `mpsq suspend`."""
+    trainer = folder.trainer()
+    if trainer is None or not processes.is_stopped(*trainer) or folder.suspended() is not None:
+        return None
+    return trainer[0]
 
 
 def idle(layout: Layout, lane: str | None = None) -> bool:

@@ -30,7 +30,7 @@ class Around:
     waits: Reason | None = None
     supervised: bool = False
     waits_for_exec: bool = False
-    stopped: int | None = None  # pid of its trainer, where that stands still
+    stopped: int | None = None  # pid of its trainer, where a signal stopped that and not mpsq suspend
     ended: bool = False  # its warden has written how it ended, and no worker has stored that yet
     schedule: str | None = None  # the schedule that submitted it
     requeued: str | None = None  # why it was requeued
