@@ -71,11 +71,12 @@ def plan(request: Request, shared: expand.Shared | None = None, *, alone: bool =
         raise UsageError(f"--repeats {request.repeats} would run nothing", "give 1 or more")
     shared = shared or expand.Shared()
     seed = drawn(request.order_seed)
-    specs = expand.expand(request, shared)
+    cells = expand.expand(request, shared)
+    specs = _started(request, cells, shared, seed, several=not alone or len(cells) > 1)
     count = len(specs) * request.repeats
     if count > grid.MAX_RUNS:
         raise UsageError(f"that is {count:,} runs", f"one submission takes {grid.MAX_RUNS:,} at most")
-    specs = remote.placed(request, _started(request, specs, shared, seed, several=not alone or len(specs) > 1))
+    specs = remote.placed(request, specs)
     agreed, after = shared.agreed(request)
     return Plan(
         request.title,

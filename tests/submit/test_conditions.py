@@ -30,6 +30,8 @@ def test_the_gate_can_be_left_open(tmp_path: Path) -> None:
     assert gates(tmp_path, measures=True, no_gate=True) == [(False, None)]
     with pytest.raises(UsageError, match="contradict"):
         gates(tmp_path, no_gate=True, gate_timeout_s=60.0)
+    with pytest.raises(UsageError, match="contradict"):  # said before the number of runs, as ever
+        gates(tmp_path, no_gate=True, gate_timeout_s=60.0, repeats=200_000)
 
 
 def test_it_is_no_part_of_the_question(tmp_path: Path) -> None:
