@@ -111,7 +111,13 @@ def _is_said(name: str, value: Any) -> bool:
 
 
 def title(ctx: typer.Context) -> str:
-    """The command line, as it may be kept and shown."""
+    """The command line, as it may be kept and shown. Raises: UsageError for one that is no text."""
     from queue_runner.redact import redact
 
-    return shlex.join(["mpsq", *redact(ctx.meta["argv"])])
+    found = shlex.join(["mpsq", *redact(ctx.meta["argv"])])
+    try:
+        found.encode()
+    except UnicodeEncodeError as error:
+        told = "a word of the command line is not UTF-8, and cannot be stored"
+        raise UsageError(told, "give the file another name, or name it in a script that the job runs") from error
+    return found

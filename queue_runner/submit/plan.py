@@ -107,7 +107,9 @@ def _started(
 
 
 def drawn(seed: int | None) -> int:
-    """Return the seed of an order; a new one if `seed` is None."""
+    """Return the seed of an order; a new one if `seed` is None. Raises: UsageError for one that cannot be stored."""
+    if seed is not None and not -(2**63) <= seed < 2**63:
+        raise UsageError(f"--order-seed {seed} is out of range", "use a number of 18 digits at most")
     return seed if seed is not None else int.from_bytes(os.urandom(4), "big")
 
 

@@ -56,6 +56,21 @@ def test_what_a_key_does_not_take_is_refused_and_a_path_that_is_not_there_told(
     assert f"{tmp_path}/toy.txt does not exist yet" in said and 'did you mean "pydoc"?' in ran.err
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--order-seed", str(2**63), "toy"], f"--order-seed {2**63} is out of range"),
+        (["toy", "--set", "note=\udcff"], "a word of the command line is not UTF-8"),
+        (["--", "true", "\udcff"], "a word of the command line is not UTF-8"),
+    ],
+)
+def test_what_the_database_cannot_hold_is_refused(layout: Layout, mpsq: Cli, words: list[str], told: str) -> None:
+    """A byte that is not UTF-8 is half a character in Python, as in the name of an old file."""
+    for end in ([], ["--dry-run"]):
+        ran = mpsq("submit", *end, *words)
+        assert ran.code == 2 and told in ran.err
+
+
 def test_a_grid_is_one_group_in_a_seeded_order(layout: Layout, mpsq: Cli) -> None:
     grid = [
         "toy",
