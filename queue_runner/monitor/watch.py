@@ -154,11 +154,13 @@ class _Looks:
         rows = read.runs(self._connection, "run_id = ?", [self._status.running["run_id"]])
         if not rows:
             return None
+        folder = RunDir(self._layout.run_dir(rows[0]["run"]))
         return self._seen(
             replace(
                 self._status,
                 running=rows[0],
-                supervised=queue_state.is_supervised(RunDir(self._layout.run_dir(rows[0]["run"]))),
+                supervised=queue_state.is_supervised(folder),
+                stopped=queue_state.stopped_trainer(folder) is not None,
                 progress=self._tracker.look(self._connection, rows[0]),
             )
         )

@@ -221,6 +221,16 @@ def test_a_look_reads_no_more_than_what_changed(
     assert next(looks) is not None and len(whole) == 2  # now and then all of it, for what time alone changes
 
 
+def test_a_job_that_goes_on_is_no_longer_said_to_be_stopped(
+    looks: Iterator[Observation | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal is no change of the queue: each look at the progress asks again."""
+    pids = iter([7, None])
+    monkeypatch.setattr(watch.queue_state, "stopped_trainer", lambda _folder: next(pids))
+    seen = [observed.status.stopped for observed in (next(looks) for _ in range(3)) if observed is not None]
+    assert seen == [True, False]
+
+
 def test_another_database_in_its_place_is_read(queue: Layout, looks: Iterator[Observation | None]) -> None:
     assert next(looks) is not None
     copy = queue.db.with_suffix(".copy")
