@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,6 +25,11 @@ from tests.cli_support import SPEC, Cli
 
 FAILED = Ending(Outcome.FAILED, 1, reason="no luck")
 OK = Ending(Outcome.SUCCEEDED, 0)
+
+
+@pytest.fixture(autouse=True)
+def keep_the_priority_of_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "nice", lambda _more: 0)
 
 
 @pytest.fixture
