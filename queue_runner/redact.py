@@ -17,8 +17,9 @@ HIDDEN = "[hidden]"
 _CERTAIN = re.compile(r"(?:password|passwd|passphrase|secret|credential)s?(?![a-z])", re.IGNORECASE)
 """Anywhere in a name."""
 _AT_THE_END = re.compile(
-    r"(?:(?:^|[-_.]|auth|access)token|(?:^|[-_.]|api|access|private)key|apikeys|(?:^|[-_.])(?:pat|pwd|auth|cookie)"
-    r"|authorization|(?<!by)(?<!com)(?<!forward_)(?<!backward_)pass)\d*$",
+    r"(?:(?:^|[-_.]|auth|access|api|bot|refresh|hf|gh)token|(?-i:(?<=[a-z])Token)"
+    r"|(?:^|[-_.]|api|access|private|secret|signing|encryption|ssh)key|apikeys"
+    r"|(?:^|[-_.])(?:pat|pwd|auth|cookie|creds?|bearer)|(?:^|[-_.]|db)pw|authorization|(?<!by)(?<!com)(?<!forward_)(?<!backward_)pass)\d*$",
     re.IGNORECASE,
 )
 """As the last word of a name: --api-key and auth.token are secrets, --max-tokens and key_dim are not."""
@@ -32,11 +33,12 @@ PLACEHOLDER = re.compile(r"\[mpsq-secret-[0-9a-f]{24}\]")
 """Placeholder in the database for words that are stored apart (host/job_secrets.py)."""
 _VALUES = re.compile(
     PLACEHOLDER.pattern
-    + r"""|(?<=://)[^\s/:@]*:(?P<url>[^\s/@]+)(?=@)"""
+    + r"""|(?<=://)[^\s/:@]*:(?P<url>[^\s/]+)(?=@)"""
+    + r"""|(?<=://)(?P<user>(?=[^\s/:@]*\d)(?=[^\s/:@]*[a-z])[^\s/:@]{16,})(?=@)"""
     + r"""|\bauthorization["']?\s*[:=]\s*(?:(?:bearer|basic|token|digest)\s+)?(?P<header>[^\s"',;]+)"""
     + r"""|\bbearer\s+(?P<bearer>[^\s"',;]+)"""
     + r"""|\b(?:password|passwd|pwd|accountkey|sharedaccesskey)\s*=\s*(?P<dsn>[^\s;&"']+)"""
-    + r"""|\b(?:gh[pousr]_|github_pat_|hf_|glpat-|npm_|pypi-|sk-|xox[abeprs]-)[\w-]{16,}"""
+    + r"""|\b(?:gh[pousr]_|github_pat_|hf_|glpat-|npm_|pypi-|sk-|[rs]k_live_|xox[abeprs]-)[\w-]{16,}"""
     + r"""|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bAIza[\w-]{35}|\beyJ[\w-]{8,2000}\.[\w-]{8,4000}\.[\w-]*"""
     + r"""|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*""",
     re.IGNORECASE,
@@ -46,11 +48,19 @@ _VALUES = re.compile(
 _ASSIGNMENT = re.compile(r"""(?<![\w.-])-{0,2}(?P<name>[A-Za-z_][\w.-]*)["']?(?:=|:\s*)(?=\S)""")
 _SPOKEN = re.compile(r"""(?<![\w.-])-{1,2}(?P<name>[A-Za-z_][\w.-]*)\s+(?=[^\s-])""")
 _VALUE = re.compile(r"""'[^']*'|"[^"]*"|[^\s;|&"']+""")
+_WORD = re.compile(r"""(?:'[^']*'|"[^"]*"|[^\s'"])+""")
 _OPTION = re.compile(r"-{1,2}([A-Za-z_][\w.-]*)")
 _SHELL = re.compile(r"-[a-z]*c")
 _NO_PASSWORD = re.compile(r"[\d.:]+|.*[/\\].*")
 """The word after -p where it names a port or a folder."""
-_MAKES_FOLDERS = frozenset({"mkdir", "cp", "install", "tar", "rsync", "touch", "tee"})
+_OTHER_P = frozenset({"mkdir", "cp", "install", "tar", "rsync", "touch", "tee", "time", "read", "pytest"})
+"""Programs whose -p is no password."""
+_ATTACHED = frozenset({"mysql", "mysqladmin", "mysqldump", "mariadb", "mariadb-dump", "sshpass"})
+"""Programs that read -pPASSWORD."""
+_USERS = frozenset({"-u", "--user", "-U", "--proxy-user"})
+"""Options of curl, for USER:PASSWORD."""
+_USER = re.compile(r"(?:-[uU]|--(?:proxy-)?user=)?[^\s:/]+:(?P<user>\S+)")
+_SEPARATOR = re.compile(r"[;|&\n({`]")
 
 _OF_THE_TERMINAL = frozenset({"_", "SHLVL", "OLDPWD", "PWD", "TERM", "COLUMNS", "LINES", "PS1", "WINDOWID", "STY"})
 """Variables of the submitting terminal; a job has no terminal."""
@@ -111,10 +121,11 @@ def redact(argv: Iterable[str]) -> list[str]:
 
 def replaced(argv: Iterable[str], stand_in: Callable[[str], str]) -> list[str]:
     """Return the words of a command line with `stand_in(secret)` in the place of each secret."""
-    found, before, program = [], "", ""
+    found, before = [], ""
+    programs: dict[str, None] = {}
     for word in argv:
-        program = program or word.rpartition("/")[2]
-        spans = [(0, len(word))] if _is_announced(before, word, program) else _spans(word, before)
+        spans = _announced(before, word, programs) or _spans(word, before)
+        programs[word.rpartition("/")[2]] = None
         for start, end in reversed(spans):
             word = word[:start] + stand_in(word[start:end]) + word[end:]
         found.append(word)
@@ -122,14 +133,28 @@ def replaced(argv: Iterable[str], stand_in: Callable[[str], str]) -> list[str]:
     return found
 
 
+def _announced(before: str, word: str, programs: Mapping[str, None]) -> list[tuple[int, int]]:
+    """Return where a secret is in a word because of the words before it: an option, or the program, which may come
+    after a wrapper or `mpsq submit --`."""
+    named = before in _USERS or word.startswith(("-u", "-U", "--user=", "--proxy-user="))
+    if named and "curl" in programs and (match := _USER.fullmatch(word)):
+        return [match.span("user")]
+    if not _ATTACHED.isdisjoint(programs):
+        if word.startswith("-p") and len(word) > 2:
+            return [(2, len(word))]
+        if before == "-p" and not word.startswith("-"):
+            return [(0, len(word))]
+    return [(0, len(word))] if _is_announced(before, word, next(iter(programs), "")) else []
+
+
 def _is_announced(before: str, word: str, program: str) -> bool:
-    """Return whether the option before a word says that it is a secret."""
-    option = _OPTION.fullmatch(before)
-    if option is None or word.startswith("-"):
+    if word.startswith("-"):
         return False
-    if option[1] == "p" and before == "-p":
-        return program not in _MAKES_FOLDERS and not _NO_PASSWORD.fullmatch(word)
-    return names_a_secret(option[1]) and is_secret(option[1], word)
+    if before == "-p":
+        return program not in _OTHER_P and not _NO_PASSWORD.fullmatch(word)
+    option = _OPTION.fullmatch(before)
+    name = option[1] if option else before.lower() if before.lower() == "bearer" else ""
+    return names_a_secret(name) and is_secret(name, word)
 
 
 @lru_cache(4096)
@@ -158,5 +183,23 @@ def _every_span(word: str, *, is_script: bool) -> Iterator[tuple[int, int]]:
                 at = len(word)
             if is_secret(match["name"], word[match.end() : at].strip("'\"")):
                 yield match.end(), at
+    if is_script:
+        yield from _of_commands(word)
     for match in _VALUES.finditer(word):
         yield match.span(match.lastgroup or 0)
+
+
+def _of_commands(script: str) -> Iterator[tuple[int, int]]:
+    """Yield where secrets are that an option of one letter announces, command by command of a script."""
+    at = 0
+    for command in _SEPARATOR.split(script):
+        before, programs = "", dict[str, None]()
+        for match in _WORD.finditer(command):
+            word = match[0].strip("'\"")
+            skipped = at + match.start() + match[0].find(word)
+            if before in _USERS or before == "-p" or word[:2] in ("-p", "-u", "-U"):
+                yield from ((skipped + start, skipped + end) for start, end in _announced(before, word, programs))
+            if programs or "=" not in word:
+                programs[word.rpartition("/")[2]] = None
+            before = word
+        at += len(command) + 1

@@ -54,6 +54,8 @@ def test_redact(argv: list[str], shown: list[str]) -> None:
         *(("TOKEN_GITHUB", "abcdefgh12345678"), ("DATABASE_URL", "postgres://u:PW@h/db"), ("DSN", "host=h password=x")),
         *(("HTTPS_PROXY", "http://u:p@proxy:80"), ("AMQP", "amqp://:pw@h"), ("CURL_ARGS", "-H 'Authorization: x'")),
         *(("A", "ghp_abcdefghijklmnop1234"), ("A", "AKIAABCDEFGHIJKLMNOP"), ("A", "eyJhbGciOiJI.eyJzdWIiOiIx.abc")),
+        *(("URL", "postgres://u:p@ss@h/db"), ("REPO", "https://a1b2c3d4e5f6a7b8c9d0@host/x")),
+        *(("SECRETKEY", "x"), ("HFTOKEN", "x"), ("refreshToken", "x"), ("DB_PW", "x"), ("AWS_CREDS", "x")),
         *(("A", "-----BEGIN OPENSSH PRIVATE KEY-----\nx"), ("A", "bearer x")),
     ],
 )
@@ -69,6 +71,7 @@ def test_is_a_secret(name: str, value: str) -> None:
         *(("SSH_AUTH_SOCK", "/tmp/ssh-1234567890abc/agent.1"), ("SSH_KEY_PATH", "/home/u/.ssh/id_ed25519")),
         *(("DATABASE_URL", "sqlite:///x.db"), ("URL", "https://h:80/a@b"), ("BYPASS", "x"), ("FORWARD_PASS", "fused")),
         *(("USE_AUTH_TOKEN", "true"), ("N_KEY", "8"), ("KEY_DIM", "64"), ("MAX_TOKENS", "512"), ("DB_PASSWORD", "")),
+        *(("maxTokens", "x"), ("URL", "ssh://somebody@host/x"), ("BOTTLENECK", "x"), ("TOPKEY", "x")),
     ],
 )
 def test_is_no_secret(name: str, value: str) -> None:
@@ -83,6 +86,21 @@ def test_is_no_secret(name: str, value: str) -> None:
         (["/bin/mkdir", "-p", "out"], ["/bin/mkdir", "-p", "out"]),
         (["psql", "postgres://u:PW@h/db"], ["psql", "postgres://u:[hidden]@h/db"]),
         (["curl", "-H", "Authorization: Bearer x"], ["curl", "-H", "Authorization: [hidden]"]),
+        (["psql", "postgres://u:p@ss@h/db"], ["psql", "postgres://u:[hidden]@h/db"]),
+        (["mysql", "-uroot", "-pPW"], ["mysql", "-uroot", "-p[hidden]"]),
+        (["mpsq", "submit", "--", "sshpass", "-p", "1234"], ["mpsq", "submit", "--", "sshpass", "-p", "[hidden]"]),
+        (
+            ["sh", "-c", "cd x && mysql -p PW; A=1 mysql -pPW"],
+            ["sh", "-c", "cd x && mysql -p [hidden]; A=1 mysql -p[hidden]"],
+        ),
+        (["sh", "-c", "mkdir -p out; ssh -p 22 h"], ["sh", "-c", "mkdir -p out; ssh -p 22 h"]),
+        (["curl", "-u", "me:PW", "https://h"], ["curl", "-u", "me:[hidden]", "https://h"]),
+        (["sh", "-c", "curl -ume:PW https://h"], ["sh", "-c", "curl -ume:[hidden] https://h"]),
+        (["docker", "run", "-u", "me:users"], ["docker", "run", "-u", "me:users"]),
+        (
+            ["t.py", "--header", "Authorization:", "Bearer", "x"],
+            ["t.py", "--header", "Authorization:", "Bearer", "[hidden]"],
+        ),
         (["t.py", "Bearer x"], ["t.py", "Bearer [hidden]"]),
         (["curl", "-H", "X-Api-Key: x"], ["curl", "-H", "X-Api-Key: [hidden]"]),
         (["t.py", '{"token": "x", "lr": 1}'], ["t.py", '{"token": [hidden], "lr": 1}']),
@@ -110,6 +128,10 @@ def test_a_long_word_is_read_once() -> None:
         "://a:" * 4_000,
         "-a " * 6_000,
         "-eyJaaaaaaaa" * 2_000,
+        "-p x " * 4_000,
+        "curl -u a:" * 2_000,
+        "://" + "a1" * 10_000,
+        "'" * 20_000,
         "x" * 9_000 + "@",
     ):
         redact.redact(["sh", "-c", word])
