@@ -13,19 +13,24 @@ from pathlib import Path
 from queue_runner.errors import OwnershipError
 from queue_runner.paths import Layout
 
+_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_PRIVATE = stat.S_IRWXG | stat.S_IRWXO
 _OTHERWISE = "or set MPSQ_HOME to a folder of your own"
 
 
 def secure(layout: Layout) -> None:
-    """Take write permission on the queue's files from group and others, as far as the files are this user's.
+    """Take write permission on the queue's files from group and others, as far as the files are this user's, and every
+    permission on the folders of results, logs, backups and secrets.
 
     Raises: OwnershipError for a file that another user than root owns or may still write.
     """
     _secure(layout.home)
     code = (layout.snapshots, layout.cache, layout.envs, layout.workloads)
     database = (layout.db.with_name(layout.db.name + end) for end in ("", "-wal", "-shm"))
-    for path in (layout.config, *database, layout.runs, layout.logs, layout.backups, layout.secrets, *code):
+    for path in (layout.config, *database, *code):
         _secure(path)
+    for path in (layout.runs, layout.logs, layout.backups, layout.secrets):
+        _secure(path, _PRIVATE)
     try:
         workloads = list(layout.workloads.iterdir())
     except OSError:
@@ -46,7 +51,7 @@ def secure_runs(layout: Layout) -> None:
         return
     with entries:
         for entry in entries:
-            _secure(Path(entry.path))
+            _secure(Path(entry.path), _PRIVATE)
 
 
 def replaceable(home: Path) -> Path | None:
@@ -62,7 +67,7 @@ def replaceable(home: Path) -> Path | None:
     return None
 
 
-def _secure(path: Path) -> None:
+def _secure(path: Path, taken: int = _WRITE) -> None:
     try:
         status = path.lstat()
         _refuse_owner(path, status)
@@ -71,15 +76,15 @@ def _secure(path: Path) -> None:
             _refuse_owner(path, status)
     except OSError:
         return  # not there yet, or reported by the command that needs it
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if status.st_mode & taken:
         if status.st_uid == os.geteuid() and not is_link:
-            status = _tightened(path, status)
+            status = _tightened(path, status, taken)
         _refuse_writers(path, status)
 
 
-def _tightened(path: Path, status: os.stat_result) -> os.stat_result:
+def _tightened(path: Path, status: os.stat_result, taken: int) -> os.stat_result:
     try:
-        path.chmod(stat.S_IMODE(status.st_mode) & ~(stat.S_IWGRP | stat.S_IWOTH))
+        path.chmod(stat.S_IMODE(status.st_mode) & ~taken)
         return path.stat()
     except OSError:
         return status  # a disk that is read-only, or keeps no modes

@@ -57,6 +57,19 @@ def test_what_is_ours_is_tightened(place: Layout) -> None:
     assert mode(place.workloads) == 0o755 and mode(place.workloads / "own_torch.py") == 0o644
 
 
+def test_folders_of_results_are_this_users_alone(place: Layout) -> None:
+    """Also those that an earlier version, or a hand, left readable."""
+    run = place.runs / "1.1"
+    run.mkdir()
+    place.secrets.mkdir()
+    folders = (place.runs, place.logs, place.backups, place.secrets, run)
+    for folder in folders:
+        folder.chmod(0o755)
+    common.home()
+    ownership.secure_runs(place)
+    assert [mode(folder) for folder in folders] == [0o700] * len(folders)
+
+
 @pytest.mark.parametrize("opened", [ensure_home, Client, lambda home: common.home()])
 def test_every_way_in_tightens(place: Layout, opened: object) -> None:
     place.home.chmod(0o777)
@@ -98,7 +111,7 @@ def test_a_run_that_everybody_may_write_is_tightened(place: Layout, monkeypatch:
     folder.mkdir()
     folder.chmod(0o777)
     ownership.secure_runs(place)
-    assert mode(folder) == 0o755
+    assert mode(folder) == 0o700
     folder.chmod(0o777)
     monkeypatch.setattr(os, "chmod", lambda *_, **__: None)
     with pytest.raises(OwnershipError, match=r"everybody may write .*runs/1\.1"):
