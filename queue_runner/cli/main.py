@@ -78,6 +78,12 @@ FIRST = (
 
 COMMANDS = {name: line for section in SECTIONS.values() for name, line in section.items()}
 
+WITHOUT_QUEUE = frozenset({"help", "doctor", "config", "db", "service", "completion", "worker"})
+"""The commands that run although the database was lost: they help to get it back, stop the worker, have no need of it,
+or refuse in their own way."""
+_LEAST_BYTES = 1 << 16
+"""A smaller database has no tables."""
+_HELP = frozenset({"-h", "--help"})
 _MODULES = {"import": "import_", "continue": "continue_", "gc": "gc_"}
 _GC_THRESHOLD = 50_000  # a command is mostly imports: garbage collection during them takes 20 to 50 ms of a submit
 EXIT_INTERRUPTED = 130  # 128 + SIGINT
@@ -107,6 +113,8 @@ class Commands(TyperGroup):
             raise UsageError(
                 f'unknown command "{args[0]}"', did_you_mean(args[0], COMMANDS, "mpsq help all lists them")
             )
+        if args and args[0] not in WITHOUT_QUEUE and not _HELP.intersection(args):
+            _refuse_lost_queue()
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -128,6 +136,21 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _refuse_lost_queue() -> None:
+    """Raise: DamageError where the database is gone or empty but its queue has left runs or backups."""
+    from queue_runner import paths
+
+    db = paths.layout().db
+    try:
+        if db.stat().st_size >= _LEAST_BYTES:
+            return
+    except OSError:
+        pass
+    from queue_runner.store import read
+
+    read.is_there(db)
 
 
 def _version(asked: bool) -> None:

@@ -23,14 +23,20 @@ def _service(layout: Layout) -> Service:
     return for_this_machine(layout, config.load(layout.config))
 
 
+def _refuse_lost(layout: Layout) -> Layout:
+    """Raise: DamageError for a lost queue, on which the worker would refuse to start."""
+    from queue_runner.store import read
+
+    read.is_there(layout.db)
+    return layout
+
+
 @app.command("install")
 def install() -> None:
     """Install and start the service; also after an upgrade."""
     from queue_runner.host.home import ensure_home
-    from queue_runner.store import read
 
-    layout = ensure_home()
-    read.is_there(layout.db)  # the worker would refuse to start on a lost queue
+    layout = _refuse_lost(ensure_home())
     service = _service(layout)
     print(service.install())
     if service.kind == "launchd":
@@ -47,7 +53,7 @@ def uninstall() -> None:
 @app.command("start")
 def start() -> None:
     """Start the installed service."""
-    print(_service(home()).start())
+    print(_service(_refuse_lost(home())).start())
 
 
 @app.command("stop")
@@ -59,7 +65,7 @@ def stop() -> None:
 @app.command("restart")
 def restart() -> None:
     """Restart the worker. An active run continues."""
-    print(_service(home()).restart())
+    print(_service(_refuse_lost(home())).restart())
 
 
 @app.command("logs")

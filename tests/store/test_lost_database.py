@@ -73,11 +73,14 @@ def test_nothing_is_begun_where_a_queue_was(queue: Queue, mpsq: Cli, how: str) -
         "submit -- true", "run -- true", "status", "list", "show 1", "why 1", "logs 1", "report", "cancel 1", "retry 1",
         "rerun 1", "wait 1", "hold 1", "release 1", "move 1 --top", "edit 1 --note x", "pause", "resume", "suspend 1",
         "continue 1", "drain", "delete 1", "gc", "service install", "schedule list", "db upgrade", "db backup",
-        "db check", "schedule add @daily -- -- true", f"import {log}",
+        "db check", "schedule add @daily -- -- true", f"import {log}", "workloads", "workloads new mine", "env list",
+        "submit --dry-run -- true", "web", "service start", "service restart",
     ):  # fmt: skip
         ran = mpsq(*command.split())
         assert ran.code == DamageError.exit_code and str(queue.layout.db) in ran.err, (command, ran)
         assert "1 run" in ran.err and f"mpsq db restore puts the newest backup back, {saved.name}" in ran.err, command
+    for command in ("help", "submit --help", "config get poll_s", "db path", "completion bash"):
+        assert mpsq(*command.split()).code == 0, command
     with pytest.raises(DamageError):
         Client().submit(command=["true"])
     worker = subprocess.run([sys.executable, "-m", "queue_runner.worker"], capture_output=True, text=True, timeout=60)
