@@ -119,7 +119,7 @@ def gap_ms(cwd: Path, gate: str, times: int = 20) -> list[float]:
     """From the end of a no-op job to the start of the next, by the wardens' own clocks."""
     before = int(query("SELECT count(*) FROM runs")[0][0])
     time.sleep(CALM_S)
-    command = ["submit", *GATE[gate], "--repeats", str(times), "--", "/bin/true"]
+    command = ["submit", *GATE[gate], "--repeats", str(times), "--", "/usr/bin/true"]
     subprocess.run([*MPSQ, *command], check=True, cwd=cwd, capture_output=True)
     until_done(before + times)
     rows = query(f"SELECT started_at, ended_at FROM runs ORDER BY id DESC LIMIT {times}")[::-1]
@@ -213,13 +213,13 @@ def main() -> None:
         cwd = Path(name)
         os.environ["MPSQ_HOME"], os.environ["MPSQ_LOCKS"] = str(cwd / "home"), str(cwd / "locks")
         subprocess.run(
-            [*MPSQ, "submit", "--priority", "0", "--", "/bin/true"], check=True, cwd=cwd, capture_output=True
+            [*MPSQ, "submit", "--priority", "0", "--", "/usr/bin/true"], check=True, cwd=cwd, capture_output=True
         )
         rows = [
             row("`mpsq --help`", "150 ms", command_ms(["--help"], cwd), "ms"),
             row("`mpsq list`", "200 ms", command_ms(["list"], cwd), "ms"),
             row("`mpsq status`", "200 ms", command_ms(["status"], cwd), "ms"),
-            row("`mpsq submit`", "350 ms", command_ms(["submit", "--", "/bin/true"], cwd), "ms"),
+            row("`mpsq submit`", "350 ms", command_ms(["submit", "--", "/usr/bin/true"], cwd), "ms"),
             row("`mpsq submit --from` a file of 1,000 jobs", "2 s", from_file(cwd, CELL, 1_000, 5)[0], "s"),
         ]
         for what, line, bound in (("commands", COMMAND, "15 s"), ("cells of a workload, with preflights", CELL, "-")):
@@ -229,7 +229,7 @@ def main() -> None:
                 row("the same, memory at its highest", "200 MB", rss, "MB"),
             ]
         big = big_repository(cwd)
-        submit, copy = ["submit", "--", "/bin/true"], ["submit", "--snapshot", "copy", "--", "/bin/true"]
+        submit, copy = ["submit", "--", "/usr/bin/true"], ["submit", "--snapshot", "copy", "--", "/usr/bin/true"]
         rows += [
             row("`mpsq submit` in a repository of 5,000 files", "1 s", command_ms(submit, big), "ms"),
             row("the same with `--snapshot copy`, of a tree that is stored", "1 s", command_ms(copy, big), "ms"),

@@ -131,7 +131,7 @@ def main() -> int:
         os.environ["MPSQ_HOME"], os.environ["MPSQ_LOCKS"] = str(folder / "home"), str(folder / "locks")
         (folder / "home" / "config.toml").write_text('canary = "on"\n')
         db = folder / "home" / "mpsq.db"
-        mpsq("submit", "--no-gate", "--", "/bin/true")
+        mpsq("submit", "--no-gate", "--", "/usr/bin/true")
         worker = subprocess.Popen([sys.executable, "-m", "queue_runner.worker"], stderr=subprocess.DEVNULL)
         try:
             until(lambda: runs_left(db) == 0, "the first job")

@@ -84,9 +84,9 @@ def _without_escapes(text: str) -> str:
 @pytest.fixture
 def environment(layout: Layout, tmp_path: Path) -> dict[str, str]:
     """A queue with a schedule and jobs in it, and `mpsq` on the PATH."""
-    request = Request(argv=("/bin/true",), cwd=str(tmp_path), tags=("night", "a$(touch${IFS}pwned)"))
+    request = Request(argv=("/usr/bin/true",), cwd=str(tmp_path), tags=("night", "a$(touch${IFS}pwned)"))
     plan.store(layout, plan.plan(request))
-    schedules.add(layout, "0 2 * * *", Request(argv=("/bin/true",)), "-- true", name="nightly", timezone="UTC")
+    schedules.add(layout, "0 2 * * *", Request(argv=("/usr/bin/true",)), "-- true", name="nightly", timezone="UTC")
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin" / "mpsq"
     program.write_text(f"#!/bin/sh\nPYTHONPATH='{ROOT}' exec '{sys.executable}' -m queue_runner.cli.__main__ \"$@\"\n")

@@ -18,7 +18,7 @@ from tests.cli_support import Cli
 
 pytestmark = pytest.mark.process
 
-SPEC = JobSpec(kind="command", name="true", argv=("/bin/true",), cwd="/")
+SPEC = JobSpec(kind="command", name="true", argv=("/usr/bin/true",), cwd="/")
 FAILED = Ending(Outcome.FAILED, 1, reason="so it said")
 
 

@@ -128,7 +128,7 @@ def test_how_often_it_is_tried_is_no_part_of_the_question() -> None:
 
 
 def planned(**options: Any) -> plan.Plan:
-    return plan.plan(Request(argv=("/bin/true",), **options))
+    return plan.plan(Request(argv=("/usr/bin/true",), **options))
 
 
 def test_what_submit_makes_of_it() -> None:

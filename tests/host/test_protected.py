@@ -47,5 +47,5 @@ def test_a_submit_warns_of_its_folder_program_and_data(tmp_path: Path, monkeypat
         str(program),
         f"{tmp_path}/data",
     ]
-    copied = plan.plan(Request(argv=("/bin/true",), cwd=str(tmp_path), copy=True))
+    copied = plan.plan(Request(argv=("/usr/bin/true",), cwd=str(tmp_path), copy=True))
     assert not [text for text in copied.warnings if "macOS guards" in text]

@@ -22,6 +22,11 @@ PROGRAMS = (
 """Those that a Mac lacks, or that are others there."""
 _COMMAND = re.compile(rf"(?:^|[;&|({{]\s*|\b(?:do|then|else|exec) )(?:{'|'.join(PROGRAMS)})[ \t]+[-\w/'\"$.]")
 _PROC = re.compile(r"(?<![\w.])/proc\b")
+_PLACE = re.compile(
+    r"(?<![\w.])/(?:bin/(?:true|false|touch|env|which|grep|sed|awk|head|tail|tee|id|uname|sort|tar|gzip|more|yes|seq)"
+    r"|usr/bin/(?:sleep|sh|bash|cat|ls|echo|kill|mkdir|rmdir|rm|cp|mv|ln|chmod|date|ps|dd|df|test|sync|stty))(?![\w.])"
+)
+"""Programs that are in the other of the two folders on a Mac; most of Linux has them in both."""
 _MARK = "needs_linux"
 
 Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -51,7 +56,9 @@ def _texts(tree: ast.AST) -> Iterator[tuple[ast.Constant, str]]:
 
 
 def _is_foreign(text: str) -> bool:
-    return _PROC.search(text) is not None or any(_COMMAND.search(line.strip()) for line in text.split("\n"))
+    return any(one.search(text) for one in (_PROC, _PLACE)) or any(
+        _COMMAND.search(line.strip()) for line in text.split("\n")
+    )
 
 
 def _marked(tree: ast.Module) -> list[Scope]:
@@ -78,6 +85,8 @@ def test_only_marked_tests_name_what_only_linux_has(path: Path) -> None:
 def test_the_lint_finds_what_it_is_for() -> None:
     assert foreign('Path("/proc/self/stat")') and foreign('f"/proc/{pid}/stat"') and foreign('run(["mount", "-a"])')
     assert foreign('queue.submit("sleep 3 & setsid sleep 4")') and foreign('"""A text."""\nx = "a; timeout 3 b"')
+    assert foreign('x = ("/bin/true", "a")') and foreign('x = "exec /usr/bin/sleep 9"')
+    assert not foreign('x = ("/usr/bin/true", "/bin/sleep", "venv/bin/env")')
     assert not foreign('"""What /proc says."""') and not foreign('x = {"mount": 1}; y = "his time: mount a disk"')
     assert not foreign('@needs_linux\ndef test_it(disk): open("/proc/1")\n\ndef disk(): run(["mount", "-a"])')
     assert foreign('def test_it(disk): pass\n\ndef disk(): run(["mount", "-a"])')

@@ -217,7 +217,7 @@ def titles(db: Path) -> list[str]:
 def test_a_restore_waits_for_a_submission_and_the_next_waits_for_it(queue: Layout, tmp_path: Path) -> None:
     """What was stored before is in the file that is kept, what comes after in the restored one."""
     backup.make(queue)
-    begun = [start("submit", "--name", "late-1", "--", "/bin/true", stop_at="submit.before_commit", stops=tmp_path)]
+    begun = [start("submit", "--name", "late-1", "--", "/usr/bin/true", stop_at="submit.before_commit", stops=tmp_path)]
     try:
         until(lambda: list(tmp_path.glob("submit.before_commit.*")), "the submission")
         begun.append(start("db", "restore", stop_at="restore.before_rename", stops=tmp_path))
@@ -226,7 +226,7 @@ def test_a_restore_waits_for_a_submission_and_the_next_waits_for_it(queue: Layou
         begun[0].send_signal(signal.SIGCONT)
         until(lambda: list(tmp_path.glob("restore.before_rename.*")), "the restore")
         begun.append(
-            start("submit", "--name", "late-2", "--", "/bin/true", stop_at="submit.before_commit", stops=tmp_path)
+            start("submit", "--name", "late-2", "--", "/usr/bin/true", stop_at="submit.before_commit", stops=tmp_path)
         )
         begun[1].send_signal(signal.SIGCONT)
         until(lambda: len(list(tmp_path.glob("submit.before_commit.*"))) == 2, "the second submission")

@@ -40,7 +40,7 @@ from queue_runner.submit import plan
 from queue_runner.submit.expand import Request
 layout = ensure_home()
 for number in range(int(sys.argv[2])):
-    request = Request(argv=("/bin/true",), cwd=sys.argv[3], tags=(f"{sys.argv[1]}-{number}",))
+    request = Request(argv=("/usr/bin/true",), cwd=sys.argv[3], tags=(f"{sys.argv[1]}-{number}",))
     print(plan.store(layout, plan.plan(request)).jobs[0], time.monotonic())
 """
 READER = """

@@ -86,7 +86,7 @@ def test_an_upgrade_waits_for_no_worker_and_no_run(layout: Layout, monkeypatch: 
 
 def test_a_run_under_its_warden_is_waited_for(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     migrate.ensure(layout)
-    spec = JobSpec(kind="command", name="x", argv=("/bin/true",))
+    spec = JobSpec(kind="command", name="x", argv=("/usr/bin/true",))
     with writing(open_engine(layout.db)) as connection:
         jobs.submit(connection, "test", 0, [NewJob(spec)], [(0, 1)])
         jobs.claim(connection, "machine", "t" * 32, "boot")
@@ -146,7 +146,7 @@ def test_what_blocked_a_lane_before_its_kind_was_stored_is_kept(layout: Layout) 
 def test_runs_keep_what_they_had_when_their_table_is_made_anew(layout: Layout) -> None:
     """0003 rebuilds the table of runs, to which many others refer."""
     migrate.ensure(layout)
-    spec = JobSpec(kind="command", name="x", argv=("/bin/true",))
+    spec = JobSpec(kind="command", name="x", argv=("/usr/bin/true",))
     with writing(open_engine(layout.db)) as connection:
         jobs.submit(connection, "test", 0, [NewJob(spec, 3)], [(0, 1), (0, 2), (0, 3)])
     with sqlite3.connect(layout.db) as old:  # back to 0002

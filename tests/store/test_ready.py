@@ -18,7 +18,7 @@ from queue_runner.store.engine import open_engine, writing
 
 pytestmark = pytest.mark.process
 
-SPEC = JobSpec(kind="command", name="true", argv=("/bin/true",), cwd="/")
+SPEC = JobSpec(kind="command", name="true", argv=("/usr/bin/true",), cwd="/")
 OK, ANY, FAIL = Condition.OK, Condition.ANY, Condition.FAIL
 NOW = 1_000_000.0
 

@@ -25,7 +25,7 @@ from tests.cli_support import empty_queue
 
 pytestmark = pytest.mark.process
 
-SPEC = JobSpec(kind="command", name="true", argv=("/bin/true",), cwd="/")
+SPEC = JobSpec(kind="command", name="true", argv=("/usr/bin/true",), cwd="/")
 ENDINGS = {
     "ok": Ending(Outcome.SUCCEEDED, 0),
     "failed": Ending(Outcome.FAILED, 1),

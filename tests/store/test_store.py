@@ -18,7 +18,7 @@ from queue_runner.store import backup, jobs, read
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.store.jobs import StateConflict
 
-SPEC = JobSpec(kind="command", name="true", argv=("/bin/true",), cwd="/", env={"A": "b"})
+SPEC = JobSpec(kind="command", name="true", argv=("/usr/bin/true",), cwd="/", env={"A": "b"})
 
 
 @pytest.fixture

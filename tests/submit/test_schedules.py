@@ -204,7 +204,7 @@ def test_a_folder_that_does_not_answer_keeps_nobody(
 
 
 def test_a_job_that_it_waits_for_and_that_is_gone(layout: Layout) -> None:
-    plan.store(layout, plan.plan(Request(argv=("/bin/true",))))
+    plan.store(layout, plan.plan(Request(argv=("/usr/bin/true",))))
     add(layout, after=("1",))
     make_due(layout)
     with sqlite3.connect(layout.db) as connection:

@@ -107,9 +107,9 @@ def test_the_zero_of_the_jobs_clock_is_the_spawn(warden_run: Make) -> None:
         (["/no/such/python", "x"], {}, 2, "/no/such/python: No such file or directory"),
         (["no-such-program-in-path"], {}, 2, "no-such-program-in-path: No such file or directory"),
         (["/dev/null"], {}, 13, "/dev/null: Permission denied"),
-        (["/bin/true"], {"cwd": "/no/such/folder"}, 2, "its working directory /no/such/folder: No such file"),
-        (["/bin/true", "a\0b"], {}, 22, "/bin/true: embedded null byte"),
-        (["/bin/true"], {"stdout": "/no/such/folder/stdout.log"}, 2, "/no/such/folder/stdout.log"),
+        (["/usr/bin/true"], {"cwd": "/no/such/folder"}, 2, "its working directory /no/such/folder: No such file"),
+        (["/usr/bin/true", "a\0b"], {}, 22, "/usr/bin/true: embedded null byte"),
+        (["/usr/bin/true"], {"stdout": "/no/such/folder/stdout.log"}, 2, "/no/such/folder/stdout.log"),
     ],
 )
 def test_what_cannot_be_started_is_told(

@@ -194,7 +194,7 @@ def noted(queue: Queue) -> list[dict[str, int]]:
 def test_the_submitter_dies(queue: Queue, point: str, count: int) -> None:
     code = "import sys; from queue_runner.cli.main import main; sys.exit(main())"
     env = {**os.environ, "MPSQ_STOP_AT": point, "MPSQ_STOP_DIR": str(queue.stops)}
-    submitter = subprocess.Popen([sys.executable, "-c", code, "submit", "--", "/bin/true"], env=env)
+    submitter = subprocess.Popen([sys.executable, "-c", code, "submit", "--", "/usr/bin/true"], env=env)
     queue.stopped(point)
     submitter.kill()
     submitter.wait()

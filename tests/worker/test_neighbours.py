@@ -134,7 +134,7 @@ def test_a_run_that_was_sent_elsewhere_has_no_neighbours_here(box: Box, engine: 
 
 
 def test_a_neighbour_is_not_rerun_and_what_was_alone_is_an_ordinary_job_then(layout: Layout, engine: Engine) -> None:
-    spec = JobSpec(kind="command", name="x", argv=("/bin/true",), cwd="/", allow_changed=True)
+    spec = JobSpec(kind="command", name="x", argv=("/usr/bin/true",), cwd="/", allow_changed=True)
     with writing(engine) as connection:
         for pairing in (NEIGHBOUR, ALONE):
             jobs.submit(connection, "test", 0, [NewJob(replace(spec, pairing=pairing), 1)], [(0, 1)])

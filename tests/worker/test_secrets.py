@@ -137,17 +137,17 @@ def test_the_note_names_what_is_withheld_and_the_remedy(home: Path, mpsq: Cli, m
     for name, value in (("MYSQL_PWD", "word-0"), ("GITHUB_PAT", "word-1"), ("DATABASE_URL", "postgres://u:word-2@h")):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
-    said = mpsq.ok("submit", "--env", "GITHUB_PAT=word-1", "--", "/bin/true").err
+    said = mpsq.ok("submit", "--env", "GITHUB_PAT=word-1", "--", "/usr/bin/true").err
     said = " ".join(said.split())
     assert "look like secrets: DATABASE_URL, MYSQL_PWD." in said
     assert "--secret NAME" in said and "--env NAME=..." in said and "word" not in said
     names = mpsq.ok("show", "1", "--json").json()["runs"][0]["env"]
     assert {"GITHUB_PAT", "TOKENIZERS_PARALLELISM"} <= set(names) and "MYSQL_PWD" not in names
-    kept = plan.plan(Request(argv=("/bin/true",), environment={"PATH": "/bin"}))
+    kept = plan.plan(Request(argv=("/usr/bin/true",), environment={"PATH": "/bin"}))
     assert not any("secret" in text for text in kept.warnings)
-    refused = mpsq("submit", "--env", "HF_TOKEN=x", "--secret", "HF_TOKEN", "--", "/bin/true")
+    refused = mpsq("submit", "--env", "HF_TOKEN=x", "--secret", "HF_TOKEN", "--", "/usr/bin/true")
     assert refused.code == 2 and "HF_TOKEN has both --env and --secret" in refused.err
-    refused = mpsq("submit", "--secret", "HF_TOKEN", "--", "/bin/true")
+    refused = mpsq("submit", "--secret", "HF_TOKEN", "--", "/usr/bin/true")
     assert refused.code == 2 and f"cat > {home}/secrets/HF_TOKEN" in refused.err
 
 

@@ -85,7 +85,7 @@ def test_who_is_suspended_is_not_stalled(queue: Queue) -> None:
 
 def test_submit_says_which_limit_holds_for_a_command() -> None:
     def notes(*stall: str) -> str:
-        return " ".join(plan.plan(Request(argv=("/bin/true",), parser="nanogpt", stall=stall)).warnings)
+        return " ".join(plan.plan(Request(argv=("/usr/bin/true",), parser="nanogpt", stall=stall)).warnings)
 
     assert "the longest limit, 30 min 00 s, applies" in notes("60s", "eval=30m")
     assert "no limit applies" in notes("eval=30m")
