@@ -188,9 +188,9 @@ def reads(spec: JobSpec) -> Iterator[str]:
         yield shutil.which(spec.argv[0], path=spec.env.get("PATH")) or ""
     texts = (*spec.argv, *(value for value in spec.params.values() if isinstance(value, str)))
     for word in (spec.python, *texts):
-        path = word if word.startswith("/") else word.partition("=")[2]
-        if path.startswith("/"):
-            yield path
+        path = word if word.startswith(("/", "../")) else word.partition("=")[2]
+        if path.startswith(("/", "../")):
+            yield str(Path(spec.cwd, path))
 
 
 def _absent(request: Request, specs: Sequence[JobSpec], shared: expand.Shared) -> list[str]:

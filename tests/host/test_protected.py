@@ -47,5 +47,12 @@ def test_a_submit_warns_of_its_folder_program_and_data(tmp_path: Path, monkeypat
         str(program),
         f"{tmp_path}/data",
     ]
+    (tmp_path / "code").mkdir()
+    beside = Request(argv=("/usr/bin/true", "../data", "--data=../more"), cwd=str(tmp_path / "code"), copy=True)
+    said = [text for text in plan.plan(beside).warnings if "macOS guards" in text]
+    assert [text.partition(" is in ~/Documents, ")[0] for text in said] == [
+        f"{tmp_path}/code/../data",
+        f"{tmp_path}/code/../more",
+    ]
     copied = plan.plan(Request(argv=("/usr/bin/true",), cwd=str(tmp_path), copy=True))
     assert not [text for text in copied.warnings if "macOS guards" in text]
