@@ -119,6 +119,11 @@ def redact(argv: Iterable[str]) -> list[str]:
     return replaced(argv, lambda _: HIDDEN)
 
 
+def redact_script(script: str) -> str:
+    """Return a command line for a shell with its secrets hidden."""
+    return redact(("sh", "-c", script))[2]
+
+
 def replaced(argv: Iterable[str], stand_in: Callable[[str], str]) -> list[str]:
     """Return the words of a command line with `stand_in(secret)` in the place of each secret."""
     found, before = [], ""

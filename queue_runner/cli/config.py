@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -15,7 +16,7 @@ app = new_app("Show and change the settings.")
 
 @app.command("list")
 def list_(json: Json = False) -> None:
-    """List every setting with its value and meaning."""
+    """List every setting with its value and meaning; secrets are hidden."""
     from queue_runner import config
 
     layout = home()
@@ -24,7 +25,7 @@ def list_(json: Json = False) -> None:
     rows = [
         {
             "name": k.name,
-            "value": config.get(settings, k.name),
+            "value": _shown(config.get(settings, k.name)),
             "unit": k.unit,
             "set": k.name in said,
             "help": k.help,
@@ -35,6 +36,14 @@ def list_(json: Json = False) -> None:
         print_json("mpsq.config/1", path=str(layout.config), settings=rows)
         return
     print(tables.facts([(row["name"], textwrap.fill(_setting(row), 56)) for row in rows]))
+
+
+def _shown(value: Any) -> Any:
+    from queue_runner.redact import redact_script
+
+    if hasattr(value, "items"):
+        return {name: _shown(one) for name, one in value.items()}
+    return redact_script(value) if isinstance(value, str) else value
 
 
 def _setting(row: dict[str, Any]) -> str:
@@ -87,5 +96,14 @@ def _words(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if hasattr(value, "items"):
-        return ", ".join(f"{name}={number:g}" for name, number in value.items()) or "{}"
+        return ", ".join(f"{name}={_words(one)}" for name, one in _entries(value)) or "{}"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _entries(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the entries of a table by name, those of tables in it by names with dots."""
+    for name, one in table.items():
+        if hasattr(one, "items"):
+            yield from ((f"{name}.{inner}", value) for inner, value in _entries(one))
+        else:
+            yield name, one

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, func, insert, select, update
 
+from queue_runner import redact
 from queue_runner.model import Outcome, State
 from queue_runner.store import ready
 from queue_runner.store.schema import hook_runs, runs
@@ -31,7 +32,8 @@ class Orders:
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a hook. `kind` is done, failed, idle or notify; `run_id` is None for idle."""
+    """A call of a hook. `kind` is done, failed, idle or notify; `run_id` is None for idle. The secrets of `command` are
+    hidden: it is in the database, and so in its backups."""
 
     id: int
     kind: str
@@ -63,7 +65,8 @@ def note_idle(connection: Connection, orders: Orders) -> None:
 
 
 def _order(connection: Connection, event: str, run_id: int | None, orders: Orders) -> None:
-    wanted = [(event, getattr(orders, event))] if getattr(orders, event) else []
+    command = redact.redact_script(getattr(orders, event))
+    wanted = [(event, command)] if command else []
     if event in orders.notify:
         wanted.append((NOTIFY, event))
     rows = [

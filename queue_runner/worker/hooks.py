@@ -16,6 +16,7 @@ from typing import Any
 
 from sqlalchemy import Engine
 
+from queue_runner import redact
 from queue_runner.config import Config
 from queue_runner.host import notify, processes
 from queue_runner.paths import Layout
@@ -43,6 +44,7 @@ class Hooks:
     def __init__(self, layout: Layout, config: Config, engine: Engine, log: Callable[[str], None]) -> None:
         self._layout = layout
         self._timeout_s = config.hook_timeout_s
+        self._orders = orders(config)
         self._engine = engine
         self._log = log
         self._done_with = 0
@@ -95,7 +97,7 @@ class Hooks:
     def _make(self, call: Call) -> None:
         row = self._row(call)
         title, body = notify.words(call.command, row) if call.kind == hook_calls.NOTIFY else ("", "")
-        command = notify.argv(title, body) if title else ["/bin/sh", "-c", call.command]
+        command = notify.argv(title, body) if title else ["/bin/sh", "-c", self._command(call)]
         ended = hook_process.run(
             [*NICE, *command] if hook_process.is_there(command[0]) else command,
             environment(self._layout, call, row, tag_of(self._layout, call.id)),
@@ -116,6 +118,13 @@ class Hooks:
             of = f" after run {row['run']}" if row else ""
             code = f" with exit code {ended.exit_code}" if ended.exit_code is not None else ""
             self._log(f"hook_{call.kind}{of}: its command {ended.state.replace('_', ' ')}{code}")
+
+    def _command(self, call: Call) -> str:
+        """Return what to run: a command line with secrets is complete in the settings alone."""
+        now = getattr(self._orders, call.kind, "")
+        if redact.HIDDEN not in call.command or redact.redact_script(now) == call.command:
+            return str(now) if redact.HIDDEN in call.command else call.command
+        return "echo 'the settings have another command by now, and its secret with it' >&2; exit 1"
 
     def _row(self, call: Call) -> Mapping[str, Any] | None:
         if call.run_id is None:

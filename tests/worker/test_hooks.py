@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
+from queue_runner import redact
 from queue_runner.config import Config
 from queue_runner.doctor import queue_checks
 from queue_runner.host import processes
@@ -109,6 +110,21 @@ def test_a_call_is_taken_once(queue: Layout) -> None:
         assert hook_calls.first_pending(connection, 0) is None
     engine.dispose()
     assert calls(queue) == [("failed", "4.1", "f", "ok")]
+
+
+def test_a_secret_of_a_hook_is_in_the_settings_alone(queue: Layout, tmp_path: Path) -> None:
+    """It was in the database and its backups, and in what mpsq show prints."""
+    line = f"echo --token abcdef >> {tmp_path}/called"
+    engine = open_engine(queue.db)
+    for said, output in ((line, ""), (line.replace("abcdef", "ghijkl"), ""), ("true", "another command")):
+        with writing(engine) as connection:
+            hook_calls.note_end(connection, run_id(connection), Outcome.SUCCEEDED, Orders(done=line))
+        hooks.Hooks(queue, Config(hook_done=said), engine, lambda _: None).step()
+        with read.reading(queue.db) as connection:
+            call = read.hook_calls(connection)[-1]
+        assert call["command"] == line.replace("abcdef", redact.HIDDEN) and output in (call["output"] or "")
+        assert call["state"] == ("failed" if output else "ok")
+    assert (tmp_path / "called").read_text() == "--token abcdef\n--token ghijkl\n"
 
 
 def test_orders_of_the_settings() -> None:
