@@ -23,6 +23,9 @@ _AT_THE_END = re.compile(
     re.IGNORECASE,
 )
 """As the last word of a name: --api-key and auth.token are secrets, --max-tokens and key_dim are not."""
+_PASSWORD = re.compile(r"(?:pass|pwd|pw)\d*$", re.IGNORECASE)
+"""Of those, names of what may be digits alone: DBPASS=1234, but not N_PASS=3."""
+_PIN = re.compile(r"\d{4,}")
 _INSIDE = re.compile(r"(?:^|[-_.])(?:token|key|pat|auth|cookie)(?=[-_.])", re.IGNORECASE)
 """Elsewhere in a name: TOKEN_GITHUB holds a secret if its value looks like one, KEY_DIM=64 does not."""
 _RANDOM = re.compile(r"(?=[^\s/]*\d)(?=[^\s/]*[A-Za-z])[^\s/]{16,}")
@@ -74,6 +77,8 @@ def is_secret(name: str, value: str) -> bool:
     if _CERTAIN.search(name):
         return True
     if _AT_THE_END.search(name) and not _NUMBER.fullmatch(value):
+        return True
+    if _PASSWORD.search(name) and _AT_THE_END.search(name) and _PIN.fullmatch(value):
         return True
     return bool(_INSIDE.search(name) and _RANDOM.fullmatch(value)) or _VALUES.search(value) is not None
 

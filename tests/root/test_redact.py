@@ -55,7 +55,14 @@ def test_redact(argv: list[str], shown: list[str]) -> None:
         *(("HTTPS_PROXY", "http://u:p@proxy:80"), ("AMQP", "amqp://:pw@h"), ("CURL_ARGS", "-H 'Authorization: x'")),
         *(("A", "ghp_abcdefghijklmnop1234"), ("A", "AKIAABCDEFGHIJKLMNOP"), ("A", "eyJhbGciOiJI.eyJzdWIiOiIx.abc")),
         *(("URL", "postgres://u:p@ss@h/db"), ("REPO", "https://a1b2c3d4e5f6a7b8c9d0@host/x")),
-        *(("SECRETKEY", "x"), ("HFTOKEN", "x"), ("refreshToken", "x"), ("DB_PW", "x"), ("AWS_CREDS", "x")),
+        *(
+            ("DBPASS", "1234"),
+            ("SECRETKEY", "x"),
+            ("HFTOKEN", "x"),
+            ("refreshToken", "x"),
+            ("DB_PW", "x"),
+            ("AWS_CREDS", "x"),
+        ),
         *(("A", "-----BEGIN OPENSSH PRIVATE KEY-----\nx"), ("A", "bearer x")),
     ],
 )
@@ -71,7 +78,14 @@ def test_is_a_secret(name: str, value: str) -> None:
         *(("SSH_AUTH_SOCK", "/tmp/ssh-1234567890abc/agent.1"), ("SSH_KEY_PATH", "/home/u/.ssh/id_ed25519")),
         *(("DATABASE_URL", "sqlite:///x.db"), ("URL", "https://h:80/a@b"), ("BYPASS", "x"), ("FORWARD_PASS", "fused")),
         *(("USE_AUTH_TOKEN", "true"), ("N_KEY", "8"), ("KEY_DIM", "64"), ("MAX_TOKENS", "512"), ("DB_PASSWORD", "")),
-        *(("maxTokens", "x"), ("URL", "ssh://somebody@host/x"), ("BOTTLENECK", "x"), ("TOPKEY", "x")),
+        *(
+            ("N_PASS", "3"),
+            ("BYPASS", "1234"),
+            ("maxTokens", "x"),
+            ("URL", "ssh://somebody@host/x"),
+            ("BOTTLENECK", "x"),
+            ("TOPKEY", "x"),
+        ),
     ],
 )
 def test_is_no_secret(name: str, value: str) -> None:
