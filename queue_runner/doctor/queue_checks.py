@@ -79,10 +79,12 @@ def home(layout: Layout) -> Iterator[Check]:
         fix = "set MPSQ_HOME to a path without a space: in an mpsq env there torch.compile fails on the CPU"
         yield warn_if(bool(re.search(r"\s", str(layout.home))), "home", finding, fix)
     free = shutil.disk_usage(place).free
-    verdict = "fail" if free < MIN_FREE_BYTES else "warn" if free < _LOW_BYTES else "ok"
-    yield Check(
-        "disk", verdict, f"{units.size(free)} free", "free some space: a run stops when less than 1 GiB is left"
-    )
+    least = config.Config().min_free_bytes
+    with contextlib.suppress(MpsqError):  # the settings have a check of their own
+        least = config.load(layout.config).min_free_bytes
+    verdict = "fail" if free < max(MIN_FREE_BYTES, least) else "warn" if free < _LOW_BYTES else "ok"
+    fix = f"free some space: below {units.size(least)} (min_free_bytes) no run starts, and a run is stopped"
+    yield Check("disk", verdict, f"{units.size(free)} free", fix)
 
 
 def _not_ours(layout: Layout) -> OwnershipError | None:

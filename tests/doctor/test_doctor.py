@@ -190,6 +190,14 @@ def test_the_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert next(queue_checks.home(Layout(home))).verdict == "fail"
 
 
+def test_a_disk_on_which_no_run_starts(home: Path) -> None:
+    """It only warned, of 1 GiB whatever the setting was."""
+    layout = empty_queue(home)
+    layout.config.write_text(f"min_free_bytes = {1 << 60}\n")
+    (check,) = (one for one in queue_checks.home(layout) if one.name == "disk")
+    assert check.verdict == "fail" and "(min_free_bytes) no run starts" in check.fix
+
+
 @needs_linux  # a folder in which even root makes nothing
 def test_a_home_that_cannot_be_made() -> None:
     (check,) = queue_checks.home(Layout(Path("/proc/mpsq")))
