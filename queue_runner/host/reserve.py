@@ -10,6 +10,8 @@ from queue_runner.atomic_file import replacing
 from queue_runner.paths import Layout
 
 SIZE_BYTES = 8 << 20
+PART_BYTES = SIZE_BYTES // 4
+"""What one command is given: a disk that others fill again must not refuse the next."""
 _KEPT_ABOVE_BYTES = 8 * SIZE_BYTES
 """Free space with which the reserve is made."""
 
@@ -26,6 +28,13 @@ def keep(layout: Layout) -> None:
 
 
 def release(layout: Layout) -> None:
-    """Give the reserve back to the disk if that is nearly full. For cancel, delete and gc, before their first write."""
-    if layout.home.is_dir() and shutil.disk_usage(layout.home).free < SIZE_BYTES:
-        layout.reserve.unlink(missing_ok=True)
+    """Give a part of the reserve back to the disk if that is full. For cancel, delete and gc, before their first
+    write."""
+    if not layout.home.is_dir() or shutil.disk_usage(layout.home).free >= PART_BYTES:
+        return
+    with suppress(OSError):  # there is no reserve, or none any more
+        left = layout.reserve.stat().st_size - PART_BYTES
+        if left > 0:
+            os.truncate(layout.reserve, left)
+        else:
+            layout.reserve.unlink()

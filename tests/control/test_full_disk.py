@@ -33,7 +33,7 @@ def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
 
 
 def fill(disk: Path) -> None:
-    with (disk / "ballast").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+    with (disk / "ballast").open("ab", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(b"x" * 4096)
 
@@ -50,7 +50,7 @@ def test_what_frees_space_works_on_a_full_disk(
         queue.submit("head -c 3000000 /dev/zero > $MPSQ_EVENTS.other")
         queue.worker("", "--until-idle").wait(60)
         assert layout.reserve.stat().st_size == reserve.SIZE_BYTES
-        waits = queue.submit("true")
+        waits, other = queue.submit("true"), queue.submit("true")
         for path in layout.home.glob("mpsq.db-*"):
             path.unlink()  # as where no worker is: they must be made to read
         fill(small_disk)
@@ -63,9 +63,13 @@ def test_what_frees_space_works_on_a_full_disk(
         assert looked.code == 0 or "the disk is full" in looked.err
         mpsq("gc", "--dry-run")
         assert layout.reserve.exists(), "a look frees nothing"
-        assert "deleted" in mpsq.ok("delete", "1").out
-        assert "run" in mpsq.ok("gc", "--keep", "last:0").out
         assert "cancelled" in mpsq.ok("cancel", str(waits)).out.lower()
+        fill(small_disk)
+        assert "deleted" in mpsq.ok("delete", "1").out
+        fill(small_disk)
+        assert "run" in mpsq.ok("gc", "--keep", "last:0").out
+        fill(small_disk)
+        assert "cancelled" in mpsq.ok("cancel", str(other)).out.lower()
         assert not layout.reserve.exists()
         (small_disk / "ballast").unlink()
         queue.submit("true")
