@@ -29,7 +29,8 @@ _PIN = re.compile(r"\d{4,}")
 _INSIDE = re.compile(r"(?:^|[-_.])(?:token|key|pat|auth|cookie)(?=[-_.])", re.IGNORECASE)
 """Elsewhere in a name: TOKEN_GITHUB holds a secret if its value looks like one, KEY_DIM=64 does not."""
 _RANDOM = re.compile(r"(?=[^\s/]*\d)(?=[^\s/]*[A-Za-z])[^\s/]{16,}")
-_HARMLESS = re.compile(r"true|false|yes|no|on|off|none|null|[01]?", re.IGNORECASE)
+_HARMLESS = re.compile(r"true|false|yes|no|on|off|none|null|[01]?|<[\w/|]{1,20}>|\[[a-z]{2,8}\]", re.IGNORECASE)
+"""Values that are no secret under any name: switches, and a tokenizer's words such as <pad> and [CLS]."""
 _NUMBER = re.compile(r"[-+]?[\d.]+(?:e[-+]?\d+)?", re.IGNORECASE)
 
 PLACEHOLDER = re.compile(r"\[mpsq-secret-[0-9a-f]{24}\]")
@@ -42,6 +43,8 @@ _VALUES = re.compile(
     + r"""|\bbearer\s+(?P<bearer>[^\s"',;]+)"""
     + r"""|\b(?:password|passwd|pwd|accountkey|sharedaccesskey)\s*=\s*(?P<dsn>[^\s;&"']+)"""
     + r"""|\b(?:gh[pousr]_|github_pat_|hf_|glpat-|npm_|pypi-|sk-|[rs]k_live_|xox[abeprs]-)[\w-]{16,}"""
+    + r"""|\bSG\.[\w-]{20,}\.[\w-]{20,}"""
+    + r"""|(?<=//hooks\.slack\.com/services/)(?P<hook>[\w/]+)"""
     + r"""|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bAIza[\w-]{35}|\beyJ[\w-]{8,2000}\.[\w-]{8,4000}\.[\w-]*"""
     + r"""|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*""",
     re.IGNORECASE,

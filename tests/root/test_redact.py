@@ -64,6 +64,10 @@ def test_redact(argv: list[str], shown: list[str]) -> None:
             ("AWS_CREDS", "x"),
         ),
         *(("A", "-----BEGIN OPENSSH PRIVATE KEY-----\nx"), ("A", "bearer x")),
+        *(
+            ("MAIL", "SG.abcdefghijklmnopqrstuv.ABCDEFGHIJKLMNOPQRSTUVWXYZ"),
+            ("HOOK", "https://hooks.slack.com/services/T00/B00/XXX"),
+        ),
     ],
 )
 def test_is_a_secret(name: str, value: str) -> None:
@@ -80,6 +84,9 @@ def test_is_a_secret(name: str, value: str) -> None:
         *(("USE_AUTH_TOKEN", "true"), ("N_KEY", "8"), ("KEY_DIM", "64"), ("MAX_TOKENS", "512"), ("DB_PASSWORD", "")),
         *(
             ("N_PASS", "3"),
+            ("PAD_TOKEN", "<pad>"),
+            ("EOS_TOKEN", "<|endoftext|>"),
+            ("CLS_TOKEN", "[CLS]"),
             ("BYPASS", "1234"),
             ("maxTokens", "x"),
             ("URL", "ssh://somebody@host/x"),
