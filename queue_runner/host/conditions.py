@@ -19,7 +19,7 @@ from typing import Any
 from queue_runner.host import apple_gpu, nvidia
 from queue_runner.host.beside import Beside
 from queue_runner.host.command import Ask, Asked, ask
-from queue_runner.host.cpu_time import LinuxSource, MacSource, Named, Shares, own_time
+from queue_runner.host.cpu_time import LinuxSource, MacSource, Named, Shares, own_time, pid_of
 from queue_runner.host.energy_meters import apple_energy
 from queue_runner.host.filesystem import read_text
 from queue_runner.host.linux_sensors import LinuxSensors, waited_for_cpu
@@ -167,8 +167,7 @@ class _MacTools:
         self._energy = Beside(energy.read) if energy else None
 
     def sample(self, named: Sequence[Named], now: float) -> dict[str, Any]:
-        first = named[0] if named else None
-        trainer = first[0] if isinstance(first, tuple) else first
+        trainer = pid_of(named[0]) if named else None
         if trainer is not None and (self._priority is None or self._priority[0] != trainer):
             if self._priority is not None:
                 self._priority[1].close()
@@ -196,8 +195,7 @@ class _MacTools:
     def _use_by_others(self, named: Sequence[Named], now: float) -> float | None:
         """Return the use of the GPU by programs that are not the run's, up to the time of the newest answer."""
         text = self._clients.latest(now)
-        own = (one[0] if isinstance(one, tuple) else one for one in named)
-        return self._others.busy_share(text, self._clients.answered_s, own)
+        return self._others.busy_share(text, self._clients.answered_s, map(pid_of, named))
 
     def _swap(self, now: float) -> dict[str, float]:
         """Return the rates between the last two answers, each dated by the time of its query."""

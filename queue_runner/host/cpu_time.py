@@ -16,6 +16,11 @@ Named = int | tuple[int, float]
 """A process: its pid, or (pid, start) in the kernel's own units, so that a reused pid is not mistaken for it."""
 
 
+def pid_of(named: Named) -> int:
+    """Return the pid of a process."""
+    return named[0] if isinstance(named, tuple) else named
+
+
 @dataclass(frozen=True)
 class MachineTime:
     """Sums since boot over all processors. `total_s` is their capacity, steal included."""

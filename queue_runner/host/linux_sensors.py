@@ -10,7 +10,7 @@ from typing import Any
 
 from queue_runner.host import nvidia
 from queue_runner.host.beside import Beside
-from queue_runner.host.cpu_time import Named
+from queue_runner.host.cpu_time import Named, pid_of
 from queue_runner.host.energy_meters import Rapl
 from queue_runner.host.filesystem import read_text
 from queue_runner.host.power import Power, ThrottleCounters, linux_power
@@ -39,7 +39,7 @@ class LinuxSensors:
         if now >= self._power_due:
             self._power, self._power_due = linux_power(self._root), now + _SLOW_S
         if self._gpus is not None:
-            self._gpus.use_pids(one[0] if isinstance(one, tuple) else one for one in named)
+            self._gpus.use_pids(map(pid_of, named))
         return {"thermal_level": self._throttle.level(), **vars(self._power), **self._read()}
 
     def counters(self) -> dict[str, Any]:

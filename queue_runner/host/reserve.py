@@ -11,7 +11,7 @@ from queue_runner.paths import Layout
 
 SIZE_BYTES = 8 << 20
 PART_BYTES = SIZE_BYTES // 4
-"""What one command is given: a disk that others fill again must not refuse the next."""
+"""Bytes that one command releases: the rest serves the next ones, on a disk that other programs fill again."""
 _KEPT_ABOVE_BYTES = 8 * SIZE_BYTES
 """Free space with which the reserve is made."""
 

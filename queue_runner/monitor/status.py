@@ -87,16 +87,16 @@ def look(
     runs = [row for row in rows if row["state"] == State.RUNNING]
     running = next((row for row in runs if not is_remote(row["lane"])), runs[0] if runs else None)
     elsewhere = running is not None and is_remote(running["lane"])
+    folder = RunDir(layout.run_dir(running["run"])) if running is not None else None
     waits = [row for row in rows if row["state"] != State.RUNNING]
     at = tracker.look(connection, running) if running is not None else None
     now, gap_s = time.time(), config.load(layout.config).cooldown_s
     return Status(
         queue,
         running,
-        supervised=elsewhere
-        or (running is not None and queue_state.is_supervised(RunDir(layout.run_dir(running["run"])))),
-        waits_for_exec=running is not None and RunDir(layout.run_dir(running["run"])).waits_for_exec(),
-        stopped=running is not None and queue_state.stopped_trainer(RunDir(layout.run_dir(running["run"]))) is not None,
+        supervised=elsewhere or (folder is not None and queue_state.is_supervised(folder)),
+        waits_for_exec=folder is not None and folder.waits_for_exec(),
+        stopped=folder is not None and queue_state.stopped_trainer(folder) is not None,
         progress=at,
         waiting=waits[:waiting] if waiting >= 0 else waits,
         waiting_count=read.count_waiting(connection),

@@ -1,4 +1,4 @@
-"""What can be seen of a run from its folder: whether a signal has stopped its trainer."""
+"""The state of a run as its folder shows it: whether a signal has stopped its trainer."""
 
 from __future__ import annotations
 
