@@ -12,13 +12,13 @@ import shutil
 import sys
 from collections.abc import Iterator
 
-from queue_runner import config
+from queue_runner import config, extensions
 from queue_runner.checks import Check
 from queue_runner.doctor import machine_checks, queue_checks
+from queue_runner.errors import UsageError
 from queue_runner.host import compiler, machine, smoke_test, torch_probe
 from queue_runner.host.command import Ask, ask
 from queue_runner.paths import Layout
-from queue_runner.remote import targets
 
 _NEEDS_MACOS = (((2, 9), 14), ((2, 15), 15))
 """The macOS that MPS needs, by first torch version (libtorch's text, docs/macos.md); torch's docs say 12.3."""
@@ -50,7 +50,10 @@ def of_target(layout: Layout, name: str, smoke: bool = False) -> list[Check]:
 
     Raises: ConfigError, and UsageError for an unknown target or a profile without what it needs.
     """
-    return list(targets.of(config.load(layout.config), layout, name).checks(name, smoke=smoke))
+    checks = extensions.target_checks()
+    if checks is None:
+        raise UsageError("this installation of mpsq cannot send runs to other machines", "install mpsq as a whole")
+    return checks(config.load(layout.config), layout, name, smoke=smoke)
 
 
 def _python(

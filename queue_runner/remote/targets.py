@@ -89,3 +89,8 @@ def mirrored(layout: Layout) -> dict[str, str]:
     paths = sorted(layout.blocks.iterdir()) if layout.blocks.is_dir() else []
     told = {path.name: read_json(Folder(path).instructions) or {} for path in paths}
     return {token: str(about["to"]) for token, about in told.items() if "to" in about}
+
+
+def checks(settings: Config, layout: Layout, name: str, *, smoke: bool) -> list[Check]:
+    """Run the checks of what --on NAME means. Raises: as `of`."""
+    return list(of(settings, layout, name).checks(name, smoke=smoke))

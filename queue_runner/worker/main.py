@@ -24,7 +24,7 @@ from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.background import BackgroundScheduler
 
-from queue_runner import config, paths
+from queue_runner import config, extensions, paths
 from queue_runner.errors import (
     AlreadyRunning,
     ConfigError,
@@ -40,7 +40,6 @@ from queue_runner.host.home import ensure_home
 from queue_runner.host.service import trim_log
 from queue_runner.store import backup, migrate, read
 from queue_runner.store.engine import checkpoint, open_engine
-from queue_runner.worker.blocks import Blocks
 from queue_runner.worker.hooks import Hooks
 from queue_runner.worker.lanes import Lanes
 from queue_runner.worker.throttled_log import ThrottledLog
@@ -49,8 +48,8 @@ BUSY_TICK_S = 1.0
 UPKEEP_EVERY_S = 300.0
 HOOKS_EVERY_S = 60.0
 """Interval at which the hooks are called in case a ring gets lost."""
-BLOCKS_EVERY_S = 1.0
-"""Interval at which the folders of blocks are looked at; a queue without any costs one query."""
+PARTS_EVERY_S = 1.0
+"""Interval at which the parts of optional packages are called; one that has nothing to do costs one query."""
 LOOK_UP_S = 1.0
 SET_BACK_S = 1.0
 """Smallest backward step of the wall clock that is handled: no tick notices less."""
@@ -70,7 +69,7 @@ class Worker:
         self._engine = open_engine(layout.db, keep_open=True)
         self._lanes = Lanes(layout, settings, self._engine, log.info)
         self._hooks = Hooks(layout, settings, self._engine, log.info)
-        self._blocks = Blocks(layout, settings, self._engine, log.info)
+        self._parts = extensions.worker_parts(layout, settings, self._engine, log.info)
         self._complain = ThrottledLog(log.error)
         self._stopped = threading.Event()
         self._rung = threading.Event()
@@ -79,7 +78,7 @@ class Worker:
         self._wall_ahead_s = time.time() - time.monotonic()
         self._scheduler = BackgroundScheduler(
             # hooks have a thread of their own: one that hangs delays no step
-            executors={name: ThreadPoolExecutor(1) for name in ("default", "hooks", "blocks")},
+            executors={name: ThreadPoolExecutor(1) for name in ("default", "hooks", "parts")},
             # two instances of a job: one that runs and one behind it in the executor, so that no ring is dropped
             job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 2},
             timezone=UTC,
@@ -115,11 +114,11 @@ class Worker:
             next_run_time=datetime.now(UTC),
         )
         self._scheduler.add_job(
-            self._follow_blocks,
+            self._step_parts,
             "interval",
-            seconds=BLOCKS_EVERY_S,
-            id="blocks",
-            executor="blocks",
+            seconds=PARTS_EVERY_S,
+            id="parts",
+            executor="parts",
             max_instances=1,
             next_run_time=datetime.now(UTC),
         )
@@ -130,7 +129,8 @@ class Worker:
         with self._turn:  # shutdown waits for a step while it holds the lock with which a step sets its next time
             self._scheduler.pause()  # else a job that falls due meanwhile is submitted to an executor that is gone
         self._hooks.stop()
-        self._blocks.stop()
+        for part in self._parts:
+            part.stop()
         self._scheduler.shutdown(wait=True)
         self._lanes.stop()
 
@@ -180,15 +180,17 @@ class Worker:
             self._scheduler.modify_job(job, next_run_time=moment)
 
     def _has_work(self) -> bool:
-        return self._lanes.something_waits() or self._hooks.busy() or self._blocks.busy()
+        return self._lanes.something_waits() or self._hooks.busy() or any(part.busy() for part in self._parts)
 
-    def _follow_blocks(self) -> None:
-        try:
-            self._blocks.step()
-        except MpsqError as error:
-            self._complain(f"blocks: {error.message} ({error.hint})")
-        except Exception as error:
-            self._complain(f"a block could not be followed and will be again: {error!r}", traceback.format_exc())
+    def _step_parts(self) -> None:
+        for part in self._parts:
+            try:
+                part.step()
+            except MpsqError as error:
+                self._complain(f"{error.message} ({error.hint})")
+            except Exception as error:
+                trace = traceback.format_exc()
+                self._complain(f"{type(part).__name__} failed and will be tried again: {error!r}", trace)
         if self._until_idle:
             with self._turn:
                 if not self._stopped.is_set():

@@ -26,7 +26,6 @@ WINGS = (
     "submit",
     "monitor",
     "control",
-    "remote",
     "worker",
     "reports",
     "bundles",
@@ -34,6 +33,7 @@ WINGS = (
     "pages",
     "web",
     "doctor",
+    "remote",
     "cli",
     "client",
 )
@@ -65,7 +65,7 @@ OWNERS = {
     "plotext": {"export"},
 }
 
-ENGINE = {"worker", "submit", "ingest", "control", "bundles"}
+ENGINE = {"root", "worker", "submit", "ingest", "control", "remote", "bundles"}
 """Wings that write name SQLAlchemy's Engine and Connection as types, and nothing else of it."""
 
 

@@ -14,13 +14,13 @@ from queue_runner.checks import Check
 from queue_runner.paths import Layout
 from queue_runner.remote import block, targets
 from queue_runner.remote.answers import Seen
+from queue_runner.remote.dispatcher import Dispatcher
 from queue_runner.remote.fence import take_fence
 from queue_runner.remote.slurm import Slurm
 from queue_runner.store import read
 from queue_runner.store.engine import open_engine
 from queue_runner.submit import plan
 from queue_runner.submit.request import Request
-from queue_runner.worker.blocks import Blocks
 
 PROFILE = '[on.slurm]\nfolder = "{shared}"\npoll = "0s"\n'
 RECORD: dict[str, Any] = {
@@ -71,9 +71,9 @@ class Front:
         plan.store(layout, plan.plan(Request(argv=("true",), cwd=str(layout.home), on="slurm", repeats=repeats)))
         self.blocks = self.worker()
 
-    def worker(self) -> Blocks:
+    def worker(self) -> Dispatcher:
         """Return the remote lanes as another worker takes them over."""
-        return Blocks(self.layout, config.load(self.layout.config), open_engine(self.layout.db), self.said.append)
+        return Dispatcher(self.layout, config.load(self.layout.config), open_engine(self.layout.db), self.said.append)
 
     def folder(self) -> block.Folder:
         """Return the folder of the only block."""

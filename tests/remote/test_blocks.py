@@ -238,7 +238,7 @@ def test_an_upload_whose_answer_is_lost_is_removed_before_the_next(
     def silent(token: str) -> Seen:
         raise Unreachable("the connection ended")
 
-    monkeypatch.setattr("queue_runner.worker.blocks.TRY_AGAIN_S", 0.0)
+    monkeypatch.setattr("queue_runner.remote.dispatcher.TRY_AGAIN_S", 0.0)
     front.target.answer = lost
     with monkeypatch.context() as patch:
         patch.setattr(front.target, "look", silent)
@@ -273,7 +273,7 @@ def test_a_target_that_hangs_delays_no_other_and_a_worker_that_stops_does_not_wa
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hanging = Hanging(front.shared.with_name("another"))
-    monkeypatch.setattr("queue_runner.worker.blocks.PATIENCE_S", 0.05)
+    monkeypatch.setattr("queue_runner.remote.dispatcher.PATIENCE_S", 0.05)
     monkeypatch.setattr(targets, "of", lambda _config, _layout, name: hanging if name == "first" else front.target)
     with front.layout.config.open("a") as file:
         file.write(f'[on.first]\nkind = "slurm"\nfolder = "{hanging.shared}"\n')

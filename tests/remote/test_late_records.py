@@ -11,12 +11,12 @@ import pytest
 from queue_runner import config
 from queue_runner.paths import Layout
 from queue_runner.remote import block
+from queue_runner.remote.dispatcher import Dispatcher
 from queue_runner.remote.fence import take_fence
 from queue_runner.store import read
 from queue_runner.store.engine import open_engine
 from queue_runner.submit import plan
 from queue_runner.submit.request import Request
-from queue_runner.worker.blocks import Blocks
 from tests.queue_support import until
 from tests.remote.block_support import RECORD
 from tests.remote.slurm_support import TIMES
@@ -26,7 +26,9 @@ pytestmark = pytest.mark.process
 GONE = '{"why": "", "at": 0}'
 
 
-def front(layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grace: str) -> tuple[Blocks, block.Folder]:
+def front(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grace: str
+) -> tuple[Dispatcher, block.Folder]:
     """A front that has sent a block of one run, and the folder of that block."""
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -38,7 +40,7 @@ def front(layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grace
     profile = f'[on.slurm]\nfolder = "{tmp_path}/shared"\npoll = "0s"\ngrace = "{grace}"\n'
     layout.config.write_text(profile)
     plan.store(layout, plan.plan(Request(argv=("true",), cwd=str(tmp_path), on="slurm")))
-    blocks = Blocks(layout, config.load(layout.config), open_engine(layout.db), lambda _: None)
+    blocks = Dispatcher(layout, config.load(layout.config), open_engine(layout.db), lambda _: None)
     blocks.step()
     return blocks, block.Folder(next((tmp_path / "shared").glob("*/block.json")).parent)
 

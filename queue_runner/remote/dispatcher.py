@@ -27,6 +27,7 @@ from queue_runner.paths import Layout
 from queue_runner.remote import block, ingest, targets
 from queue_runner.remote.answers import NotSent, Refused, Seen, Unreachable
 from queue_runner.remote.block import Folder
+from queue_runner.remote.block_runs import BlockRuns
 from queue_runner.remote.fence import take_fence
 from queue_runner.remote.read_json import read_json
 from queue_runner.remote.targets import Target
@@ -36,7 +37,6 @@ from queue_runner.store.engine import looking, writing
 from queue_runner.store.lanes import Blocked
 from queue_runner.text import last_line, one_line
 from queue_runner.times import clock
-from queue_runner.worker.block_records import Records
 from queue_runner.worker.throttled_log import ThrottledLog
 
 MOST_SENT = 3
@@ -74,7 +74,7 @@ class _Watch:
     cancelled: set[str] = field(default_factory=set)
 
 
-class Blocks:
+class Dispatcher:
     """The remote lanes. Only the holder of worker.lock may make one. Each target has a thread of its own, which alone
     uses what is kept of its lanes and blocks."""
 
@@ -83,7 +83,7 @@ class Blocks:
         self._config = config
         self._engine = engine
         self._log = log
-        self._records = Records(layout, config, engine, log)
+        self._records = BlockRuns(layout, config, engine, log)
         self._complain = ThrottledLog(log)
         self._watches: dict[str, _Watch] = {}
         self._sent: dict[str, int] = {}

@@ -25,7 +25,7 @@ from queue_runner.worker.truncate_logs import compact_logs
 Row = Mapping[str, Any]
 
 
-class Records:
+class BlockRuns:
     """The runs of blocks, stored. Rows are of store.blocks.sent."""
 
     def __init__(self, layout: Layout, config: Config, engine: Engine, log: Callable[[str], None]) -> None:

@@ -1,0 +1,115 @@
+"""The optional packages, and what each adds to the core: commands, options, parts of the worker, checks of targets.
+
+An optional package describes itself with one `Extension`, which pyproject.toml names as an entry point of the group
+`mpsq.extensions`. The core looks here and imports none of them; a package that is not installed adds nothing. Code is
+named as "module:attribute" and imported when it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from queue_runner.checks import Check
+    from queue_runner.config import Config
+    from queue_runner.paths import Layout
+
+GROUP = "mpsq.extensions"
+
+
+@dataclass(frozen=True)
+class AddedCommand:
+    """A command of an optional package: its section of `mpsq help`, its line there, and the module with its `app`."""
+
+    section: str
+    help: str
+    module: str
+
+
+@dataclass(frozen=True)
+class AddedOption:
+    """An option that an optional package adds to a command of the core. If it is given, the command reads its own
+    options as usual and then calls `handler` instead of printing."""
+
+    command: str
+    flag: str
+    metavar: str
+    help: str
+    handler: str
+    multiple: bool = False
+
+
+@dataclass(frozen=True)
+class Extension:
+    """What one optional package adds.
+
+    worker_part     makes a `WorkerPart` from (layout, settings, engine, log)
+    target_checks   the checks of `mpsq doctor --on NAME`: called with (settings, layout, name, smoke)
+    """
+
+    commands: Mapping[str, AddedCommand] = field(default_factory=dict)
+    options: Collection[AddedOption] = ()
+    worker_part: str = ""
+    target_checks: str = ""
+
+
+class WorkerPart(Protocol):
+    """Something that the worker does besides running jobs here. It has a thread of its own."""
+
+    def step(self) -> None:
+        """Do what can be done now. Called about once a second. Raises: MpsqError when the store refuses."""
+
+    def busy(self) -> bool:
+        """Return whether something is under way, so that a worker with --until-idle stays."""
+
+    def stop(self) -> None:
+        """End what is under way; the worker stops."""
+
+
+@cache
+def installed() -> tuple[Extension, ...]:
+    """Return the extensions that are installed, by the names of their entry points."""
+    from importlib.metadata import entry_points
+
+    by_name = {point.name: point for point in entry_points(group=GROUP)}
+    extensions: list[Extension] = []
+    for _, point in sorted(by_name.items()):
+        try:
+            extensions.append(point.load())
+        except ModuleNotFoundError as error:
+            if error.name is None or not point.module.startswith(error.name):
+                raise  # the package is there, and lacks a module that it needs
+    return tuple(extensions)
+
+
+def commands() -> dict[str, AddedCommand]:
+    """Return the added commands by name."""
+    return {name: command for extension in installed() for name, command in extension.commands.items()}
+
+
+def options(command: str) -> list[AddedOption]:
+    """Return the options that are added to a command of the core."""
+    return [option for extension in installed() for option in extension.options if option.command == command]
+
+
+def worker_parts(layout: Layout, settings: Config, engine: Engine, log: Callable[[str], None]) -> list[WorkerPart]:
+    """Make the parts that are added to the worker."""
+    makers = [load(extension.worker_part) for extension in installed() if extension.worker_part]
+    return [make(layout, settings, engine, log) for make in makers]
+
+
+def target_checks() -> Callable[..., list[Check]] | None:
+    """Return the function that checks a target of --on; None where no package sends runs to other machines."""
+    return next((load(extension.target_checks) for extension in installed() if extension.target_checks), None)
+
+
+def load(reference: str) -> Any:
+    """Import what "module:attribute" names."""
+    module, _, attribute = reference.partition(":")
+    return getattr(import_module(module), attribute)
