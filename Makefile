@@ -13,7 +13,7 @@ STAMP := $(VENV)/.installed
 FRAMEWORKS := $(VENV)/.frameworks
 RELEASE := $(VENV)/.release
 
-.PHONY: python system demo test fast lint docs site pictures transcript changes changelog release sizes bench simulate campaign campaign-slurm mac clean
+.PHONY: python system demo test fast lint words shrink docs site pictures transcript changes changelog release sizes bench simulate campaign campaign-slurm mac clean
 
 $(STAMP): constraints.txt pyproject.toml | system
 	$(PYTHON) -m venv $(VENV)
@@ -52,6 +52,12 @@ fast: $(STAMP)  ## the tests of a few seconds
 lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+words: $(STAMP)  ## the places that the language lint of tests/project counts
+	@$(BIN)/python -m tests.project.language
+
+shrink: $(STAMP)  ## lowers its baseline to the counts of today
+	$(BIN)/python -m tests.project.language --shrink
 
 docs: $(STAMP)  ## what is generated: docs/cli.md
 	$(BIN)/python -m queue_runner.cli.generate_reference > docs/cli.md
