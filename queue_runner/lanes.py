@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from queue_runner.errors import UsageError
 from queue_runner.model import DEFAULT_LANE
-from queue_runner.spec import ALONE, JobSpec
+from queue_runner.spec import JobSpec
 
 SERIAL, AUTO = "serial", "auto"
 REMOTE_GLOB = "*-g[0-9]*-??????"
@@ -147,8 +147,6 @@ def needs(spec: JobSpec) -> str:
     A job that does not name its device may use any; one that names a GPU itself (cuda:1, CUDA_VISIBLE_DEVICES) may use
     another lane's; MPS has no lanes.
     """
-    if spec.pairing == ALONE:
-        return ""
     if spec.device == "cpu":
         return "cpu"
     return "cuda" if spec.device in ("cuda", "cuda:0") and "CUDA_VISIBLE_DEVICES" not in spec.env else ""

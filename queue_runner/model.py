@@ -60,20 +60,11 @@ NOT_FAILED = "succeeded, and this job requires that it fails"
 
 
 class Condition(StrEnum):
-    """A condition on a job that another waits for: that it is ok, that it has ended, or that it is not ok.
-
-    WHILE is of neighbours (mpsq bench --neighbours), and cannot be asked for: each run waits until the other job's run
-    of the same repeat is being measured.
-    """
+    """A condition on a job that another waits for: that it is ok, that it has ended, or that it is not ok."""
 
     OK = "ok"
     ANY = "any"
     FAIL = "fail"
-    WHILE = "while"
-
-
-ASKED_FOR = (Condition.OK, Condition.ANY, Condition.FAIL)
-"""The conditions that a user may give."""
 
 
 RETRY_ON: dict[str, frozenset[Outcome]] = {

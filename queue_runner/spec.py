@@ -20,7 +20,7 @@ _PLACE = frozenset(
         *("cwd", "env", "python", "snapshot", "name", "copy", "allow_changed", "stall_s"),
         *("tree", "code", "root", "inside", "resume", "packages", "find_max", "template", "secrets"),
         *("preflight", "until_valid"),
-        *("gate", "gate_s", "layout_seed", "randomize", "on", "lane", "affinity", "pairing"),
+        *("gate", "gate_s", "layout_seed", "randomize", "on", "lane", "affinity"),
     }
 )
 """Fields that describe where and with what a job runs, not what it computes: left out of the hash."""
@@ -32,10 +32,6 @@ _LATER = {
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 _HASHED = json.JSONEncoder(sort_keys=True)
 _NO_ENV = '"env":null'
-
-
-ALONE, NEIGHBOUR = "alone", "neighbour"
-"""What a job of mpsq bench --neighbours is there for, beside the one that runs while a neighbour is measured."""
 
 
 def mode_word(compiles: bool | str | None) -> str:
@@ -118,7 +114,6 @@ class JobSpec:
     affinity: str = ""  # the lane's processors, 0-3,8
     cores: int = 0  # their number; 0: it may use all
     threads: int = 0  # of each process, by OMP_NUM_THREADS, on a lane
-    pairing: str = ""  # ALONE: it has the machine to itself, on its lane's processors. NEIGHBOUR: it ends when told to
 
     def fields(self) -> dict[str, Any]:
         """Return its values by name."""

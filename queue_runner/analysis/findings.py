@@ -309,7 +309,7 @@ def _beside(arms: Sequence[Arm]) -> Iterable[str]:
         names = ", ".join(arm.label for arm in apart[:MOST_FACTORS])
         more = f" and {len(apart) - MOST_FACTORS} more rows" if len(apart) > MOST_FACTORS else ""
         brief = f"{names}{more}: measured while another lane was busy, the other rows alone"
-        yield Explained(f"{brief}; their ratios include what the neighbour changed (mpsq bench --neighbours)", brief)
+        yield Explained(f"{brief}; their ratios include the effect of the other lane", brief)
 
 
 def others_that_differ(family: Family) -> Iterable[str]:

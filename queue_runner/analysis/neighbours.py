@@ -1,8 +1,7 @@
 """Runs beside a run: those of other lanes that were active while it was measured. Pure.
 
 A neighbour is active from the claim to the end of its process: its set-up and compilation load the machine, too. Any
-overlap with the measured part counts, since no share is known below which a neighbour changes nothing; how much it
-changes is what `mpsq bench --neighbours` measures.
+overlap with the measured part counts, since no share is known below which a neighbour changes nothing.
 """
 
 from __future__ import annotations
@@ -18,8 +17,6 @@ KIND = "neighbour_busy"
 """The taint of a run that was beside another one while it was measured."""
 SHARE = "neighbour_busy_share"
 """The metric of such a run: the share of its measured time during which a neighbour was active, 0 to 1."""
-WHOLE = 1 - 1e-6
-"""The share from which on a neighbour was active throughout, but for rounding."""
 MOST_NAMED = 3
 """Maximum number of neighbours that a detail names; the rest is counted."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from queue_runner.bundles.parts import KINDS, Check, digest, number, one_of, prose, whole, word
 from queue_runner.ingest.fields import MAX_INT, BadLine, flag, storable
-from queue_runner.spec import ALONE, COMPILE_MODES, NEIGHBOUR
+from queue_runner.spec import COMPILE_MODES
 
 _MOST = 1000
 """Settings, packages or words of one job."""
@@ -56,7 +56,6 @@ FIELDS: Mapping[str, Check] = {
     **dict.fromkeys(("workload", "framework", "device", "dtype", "config", "parser"), _WORD),
     "compile": _or(None, flag),
     "compile_mode": one_of("", *COMPILE_MODES),
-    "pairing": one_of("", ALONE, NEIGHBOUR),
     "seed": _or(None, whole(-MAX_INT)),
     "params": _mapping(_setting),
     "argv": _texts,
@@ -78,6 +77,8 @@ FIELDS: Mapping[str, Check] = {
     **dict.fromkeys(("resume", "until_valid", "gate", "randomize"), flag),
 }
 """The question and the code."""
+_REMOVED = {"pairing"}
+"""Fields that earlier versions of mpsq wrote; they are read and dropped."""
 LEFT = frozenset(
     [
         "cwd",
@@ -103,8 +104,7 @@ LEFT = frozenset(
 
 def check(data: Mapping[str, Any]) -> None:
     """Check the question of a job. Raises: BadLine for a field or a value that no job has."""
-    if data.keys() != FIELDS.keys():
-        odd = sorted(data.keys() ^ FIELDS.keys())
+    if odd := sorted((data.keys() - _REMOVED) ^ FIELDS.keys()):
         raise BadLine(f"a job has the wrong fields ({odd[0][:40]!a})")
-    for name, value in data.items():
-        FIELDS[name](value, name)
+    for name, check_field in FIELDS.items():
+        check_field(data[name], name)

@@ -188,7 +188,7 @@ def _stored(part: Part, values: list[Any]) -> list[Any]:
     if part.name == "jobs":
         asked = values[part.names.index("spec_json")]
         question.check(asked)
-        spec = JobSpec.from_json(json.dumps(asked))
+        spec = JobSpec.from_json(json.dumps({name: asked[name] for name in question.FIELDS}))
         stored[part.names.index("spec_json")] = spec.to_json()
         *stored, tags = stored
         return [*stored, *(getattr(spec, name) for name in _FROM_SPEC), spec.content_hash(), tags]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queue_runner import tables, units
+from queue_runner import tables
 from queue_runner.cli.common import Json, hint, home, new_app, remark, remind, say
 from queue_runner.cli.submit_options import OfWorkload, title, with_options
 
@@ -35,16 +35,12 @@ def bench(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the grid cells and the order of the runs; store nothing.")
     ] = False,
-    neighbours: Annotated[
-        bool,
-        typer.Option("--neighbours", help="Compare runs alone with runs beside another lane's: are lanes isolated?"),
-    ] = False,
     json: Json = False,
 ) -> None:
     """Queue a workload over this machine's devices and modes, with repeats."""
     from queue_runner.cli.submit import print_plan, print_stored, store
 
-    planned, remarks, foretold = (_pairs if neighbours else _grid)(said, title(ctx))
+    planned, remarks, foretold = _grid(said, title(ctx))
     if dry_run:
         remark(*remarks)
     else:
@@ -56,10 +52,7 @@ def bench(
     if not yes and sys.stdin.isatty() and not typer.confirm("queue these runs?", default=True, err=True):
         say("nothing was queued")
         raise typer.Exit(1)
-    stored = store(planned, json)
-    print_stored(planned, stored, json)
-    if neighbours:
-        hint(f"mpsq report neighbours g{stored.group} says what they show, when they have ended")
+    print_stored(planned, store(planned, json), json)
 
 
 def _grid(said: dict[str, Any], words: str) -> tuple[Plan, Sequence[str], str]:
@@ -74,15 +67,3 @@ def _grid(said: dict[str, Any], words: str) -> tuple[Plan, Sequence[str], str]:
     foreseen = forecast(home(), planned)
     sentence = textwrap.fill(foreseen.sentence(time.time()), 80, subsequent_indent="  ")
     return planned, [*notes, *planned.warnings], f"{tables.facts(lines(planned, foreseen))}\n{sentence}"
-
-
-def _pairs(said: dict[str, Any], words: str) -> tuple[Plan, Sequence[str], str]:
-    """Return the same of runs alone and beside a neighbour: what they take is not known before."""
-    from queue_runner.submit import neighbours, options, plan
-
-    here = neighbours.lanes_here(home())
-    request = options.request(neighbours.preset(said, here), words, measures=True)
-    planned = neighbours.paired(plan.plan(request), here)
-    beside = ", ".join(lane.name for lane in here[1:])
-    told = f"{units.counted(request.repeats, 'round')}: alone on {here[0].name}, and there beside a run on {beside}"
-    return planned, planned.warnings, textwrap.fill(told, 80, subsequent_indent="  ")

@@ -67,13 +67,10 @@ def wait(
     if json:
         print_json("mpsq.wait/1", ok=not failed, runs=[listing.run_object(row) for row in rows])
     else:
-        ended = [row for row in counted if row["outcome"] == "CANCELLED" and row not in failed]  # of neighbours
-        counted = [row for row in counted if row not in ended]
         probed = [row for row in counted if row["outcome"] == "OUT_OF_MEMORY" and row not in failed]
         too_large = f"; {len(probed)} found a value that does not fit into memory" if probed else ""
-        beside = f"; {units.counted(len(ended), 'neighbour')} ended" if ended else ""
         succeeded = len(counted) - len(failed) - len(probed)
-        print(f"{succeeded} of {len(counted)} runs succeeded{too_large}{beside}")
+        print(f"{succeeded} of {len(counted)} runs succeeded{too_large}")
         for line in use_case.failures(failed):
             print(plain(line))
     use_case.refuse_failures(rows)

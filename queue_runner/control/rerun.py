@@ -14,7 +14,7 @@ from queue_runner.model import Selector
 from queue_runner.paths import Layout
 from queue_runner.source import archive, verify
 from queue_runner.source.archive import Damaged
-from queue_runner.spec import NEIGHBOUR, JobSpec, NewJob, Terms
+from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import read
 from queue_runner.submit import grid, policy
 from queue_runner.submit.plan import drawn
@@ -73,16 +73,10 @@ def _rerun(layout: Layout, selectors: Sequence[Selector], wanted: RerunOptions, 
             job_secrets.check(layout, spec)
         except job_secrets.Missing as error:
             raise MpsqError(f"job {job_id} cannot be rerun: {error.message}", error.hint) from error
-        if spec.pairing == NEIGHBOUR:
-            raise UsageError(
-                f"job {job_id} cannot be rerun: it is a neighbour, which ends with the run beside it",
-                "queue the whole comparison again: mpsq bench --neighbours",
-            )
         notes += [note] if note and note not in notes else []
         if spec.layout_seed is not None:
             spec = spec.changed(layout_seed=drawn(None))  # else its runs would repeat what was drawn
-        again = spec.changed(find_max="", pairing="")
-        new.append(NewJob(again, wanted.repeats or repeats[job_id], _terms(row, wanted)))
+        new.append(NewJob(spec.changed(find_max=""), wanted.repeats or repeats[job_id], _terms(row, wanted)))
     rounds = max(job.repeats for job in new)
     if rounds * len(new) > grid.MAX_RUNS:
         raise UsageError(f"that is {rounds * len(new):,} runs", f"one group takes {grid.MAX_RUNS:,} at most")

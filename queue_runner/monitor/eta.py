@@ -165,7 +165,7 @@ class _Walk:
         self._left = Counter(row["job_id"] for row in rows)
         self._waits: Counter[int] = Counter()
         self._waiters: defaultdict[int, list[int]] = defaultdict(list)
-        waits = "SELECT job_id, on_job_id, condition FROM dependencies WHERE condition <> 'while'"
+        waits = "SELECT job_id, on_job_id, condition FROM dependencies"
         for edge in connection.execute(waits):
             if edge["job_id"] in self._left and edge["on_job_id"] in self._left:
                 self._waits[edge["job_id"]] += 1

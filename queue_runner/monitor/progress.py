@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import time
 from collections import deque
@@ -11,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from queue_runner.model import PHASES
-from queue_runner.spec import NEIGHBOUR
 
 NEWEST = 200
 """Number of newest measured iterations from which the time per iteration of a running job is computed."""
@@ -54,8 +52,7 @@ class Tracker:
         self._read_phases(connection)
         times = sorted(self.newest_s)
         median_s = times[len(times) // 2] if times else None
-        endless = json.loads(row.get("spec_json") or "{}").get("pairing") == NEIGHBOUR
-        planned = None if endless else row["planned_iters"]
+        planned = row["planned_iters"]
         iters = self._iters + (self._first if row["resumed_from"] else 0)
         return RunProgress(
             phase=self._open[-1] if self._open else None,

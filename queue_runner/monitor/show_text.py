@@ -115,7 +115,7 @@ def _terms(one: Row) -> Iterator[Fact]:
     run = one["run"]
     yield "remark", run["note"]
     for dependency in one["after"]:
-        wish = {"ok": "is ok", "any": "has ended", "fail": "is not ok", "while": "is measured"}[dependency["condition"]]
+        wish = {"ok": "is ok", "any": "has ended", "fail": "is not ok"}[dependency["condition"]]
         yield "after", f"job {dependency['job']} {wish}: {dependency['verdict']}"
     yield "not before", _known(run["not_before_at"], _when)
     yield "deadline", _known(run["deadline_at"], lambda at: f"{_when(at)}: skipped if it has not started by then")

@@ -16,7 +16,6 @@ from queue_runner.monitor import blocks, listing, waiting
 from queue_runner.monitor.attempts import last_attempts
 from queue_runner.monitor.queue_state import idle
 from queue_runner.paths import Layout
-from queue_runner.spec import NEIGHBOUR
 from queue_runner.store import read
 
 _POLL_S = 0.1
@@ -117,16 +116,9 @@ def held_sentence(rows: Sequence[Row]) -> str:
 
 
 def failed(rows: Sequence[Row]) -> list[Row]:
-    """Return the last attempts that did not end in SUCCEEDED, except what is expected: probes of --find-max that ran
-    out of memory, and neighbours that were ended."""
+    """Return the last attempts that did not end in SUCCEEDED, except probes of --find-max that ran out of memory."""
     bad = [row for row in last_attempts(rows) if row["outcome"] != Outcome.SUCCEEDED]
-    return [row for row in bad if not _is_expected(row)]
-
-
-def _is_expected(row: Row) -> bool:
-    if row["outcome"] == Outcome.CANCELLED:
-        return bool(_spec(row).get("pairing") == NEIGHBOUR)
-    return bool(row["outcome"] == Outcome.OUT_OF_MEMORY and is_probe(row))
+    return [row for row in bad if row["outcome"] != Outcome.OUT_OF_MEMORY or not is_probe(row)]
 
 
 def failures(bad: Sequence[Row]) -> list[str]:

@@ -19,16 +19,7 @@ _HELD_BY_MPSQ = "SELECT DISTINCT job_id FROM runs WHERE state = 'HELD' AND block
 _BOUND = (
     "SELECT DISTINCT j.id, j.lane FROM jobs j JOIN runs r ON r.job_id = j.id WHERE r.state = 'QUEUED' AND j.lane <> ?"
 )
-_OF_ROUND = "r.job_id, r.job_id || '.' || r.number AS run, r.state, r.not_before_at, j.lane AS bound"
-_NEIGHBOUR = (
-    f"SELECT {_OF_ROUND} FROM runs r JOIN jobs j ON j.id = r.job_id"
-    " WHERE r.job_id = ? AND r.repeat = ? AND r.state <> 'DONE' ORDER BY r.attempt DESC LIMIT 1"
-)
-_MEASURED_BESIDE = (
-    f"SELECT {_OF_ROUND} FROM dependencies d JOIN runs r ON r.job_id = d.job_id JOIN jobs j ON j.id = r.job_id"
-    " WHERE d.on_job_id = ? AND d.condition = 'while' AND r.repeat = ? AND r.state <> 'DONE' ORDER BY r.id"
-)
-_WISH = {Condition.OK: "succeed", Condition.ANY: "end", Condition.FAIL: "fail", Condition.WHILE: "be measured"}
+_WISH = {Condition.OK: "succeed", Condition.ANY: "end", Condition.FAIL: "fail"}
 
 
 @dataclass(frozen=True)
@@ -73,8 +64,7 @@ def reasons(connection: sqlite3.Connection, queue: QueueState, rows: Sequence[Ro
         job = row["job_id"]
         if job not in unmet:
             unmet[job] = list(connection.execute(_UNMET, [job]))
-        own = _of_itself(row, unmet[job], now) or _of_its_round(connection, row, queue, unmet[job], now)
-        own = own or _elsewhere(connection, row, queue)
+        own = _of_itself(row, unmet[job], now) or _elsewhere(connection, row, queue)
         own = own or _of_lane(row, queue, bound.get(job, ""))
         found[row["run_id"]] = own or _of_the_queue(row, queue, ahead)
         if own is None:
@@ -93,50 +83,14 @@ def _of_itself(row: Row, unmet: Sequence[Row], now: float) -> Reason | None:
     if any(one["verdict"] == "impossible" for one in unmet):
         on = next(one["on_job_id"] for one in unmet if one["verdict"] == "impossible")
         return Reason("dependency", f"nothing: job {on}", f"job {on} did not end as required: it will be skipped", "")
-    if others := [one for one in unmet if one["condition"] != Condition.WHILE]:
-        return _of_others(job, others)
+    if unmet:
+        return _of_others(job, unmet)
     if row["not_before_at"] is not None and row["not_before_at"] > now:
         at = clock(row["not_before_at"], now)
         left = units.duration(row["not_before_at"] - now)
         if row["attempt"] > 1:
             return Reason("time", f"{at} (back-off)", f"it will be retried at {at}, in {left}", "")
         return Reason("time", at, f"it is scheduled for {at}, in {left}", f"mpsq edit {job} --no-at removes the time")
-    return None
-
-
-def _of_its_round(
-    connection: sqlite3.Connection, row: Row, queue: QueueState, unmet: Sequence[Row], now: float
-) -> Reason | None:
-    """Return the reason that a run has by those of its round (mpsq bench --neighbours): its neighbours, which are
-    measured first, or the run that is to be measured beside it, if that cannot start."""
-    for one in unmet:
-        if one["condition"] == Condition.WHILE:
-            said = "its neighbour run {run} {what}"
-            found = connection.execute(_NEIGHBOUR, [one["on_job_id"], row["repeat"]]).fetchone()
-            if found is None:
-                return _of_others(row["job_id"], [one])
-            what, step = _standstill(found, queue, now) or ("must be measured first", f"mpsq why {found['run']}")
-            return Reason("dependency", f"run {found['run']}", said.format(run=found["run"], what=what), step)
-    for found in connection.execute(_MEASURED_BESIDE, [row["job_id"], row["repeat"]]):
-        if (stands := _standstill(found, queue, now)) is not None:
-            said = f"run {found['run']}, which is to be measured beside it, {stands[0]}"
-            return Reason("dependency", f"run {found['run']}", said, stands[1])
-    return None
-
-
-def _standstill(run: Row, queue: QueueState, now: float) -> tuple[str, str] | None:
-    """Return why a run that has not started needs a user, or time, and what to do about it; None if it does not."""
-    job = run["job_id"]
-    if run["state"] == State.HELD:
-        return "is held", f"mpsq release {job} releases it, mpsq cancel {job} cancels it"
-    if run["state"] != State.QUEUED:
-        return None
-    if run["not_before_at"] is not None and run["not_before_at"] > now:
-        return f"starts at {clock(run['not_before_at'], now)}", f"mpsq edit {job} --no-at removes the time"
-    for lane in queue.lanes:
-        if lane.name in parts(run["bound"]) and lane.paused_at:
-            step = f"mpsq resume --lane {short(lane.name)} resumes it"
-            return f"is bound to lane {lane.name}, which is paused", step
     return None
 
 

@@ -11,54 +11,32 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from sqlalchemy import Connection, exists, or_, select, update
+from sqlalchemy import Connection, or_, select, update
 
 from queue_runner.lanes import Lane, parts, placed, units, without_lane
-from queue_runner.model import DEFAULT_LANE, Condition, RunId, State
+from queue_runner.model import DEFAULT_LANE, RunId, State
 from queue_runner.spec import JobSpec
 from queue_runner.store import lanes as lane_rows
 from queue_runner.store.jobs import Claimed, Following, claimed, here
 from queue_runner.store.ready import MAY_START
-from queue_runner.store.schema import dependencies, jobs, runs
+from queue_runner.store.schema import jobs, runs
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """A run that may start, and the lane that its submission is bound to. `begun`: neighbours of its round are
-    running, and have to until it has run."""
+    """A run that may start, and the lane that its submission is bound to."""
 
     run_id: int
     job: int
     group: int
     lane: str
-    begun: bool
 
-
-_WAITS_WHILE = dependencies.alias("waits_while")
-_OF_ROUND = dependencies.alias("of_round")
-_NEXT_TO_IT = runs.alias("next_to_it")
-_BEGUN = or_(
-    exists().where(_WAITS_WHILE.c.job_id == runs.c.job_id, _WAITS_WHILE.c.condition == Condition.WHILE),
-    exists()
-    .where(
-        _WAITS_WHILE.c.on_job_id == runs.c.job_id,
-        _WAITS_WHILE.c.condition == Condition.WHILE,
-        _OF_ROUND.c.job_id == _WAITS_WHILE.c.job_id,
-        _OF_ROUND.c.condition == Condition.WHILE,
-        _NEXT_TO_IT.c.job_id == _OF_ROUND.c.on_job_id,
-        _NEXT_TO_IT.c.repeat == runs.c.repeat,
-        _NEXT_TO_IT.c.state == State.RUNNING,
-    )
-    .correlate(runs),
-)
-"""Of a run that may start: its neighbours are being measured, or it is a further neighbour of such a run. It goes
-first, whatever else waits: what is running for it ends after it, so that everybody would wait for everybody."""
 
 _IN_ORDER = (
-    select(runs.c.id, runs.c.job_id, jobs.c.group_id, jobs.c.lane, _BEGUN.label("begun"))
+    select(runs.c.id, runs.c.job_id, jobs.c.group_id, jobs.c.lane)
     .join(jobs, jobs.c.id == runs.c.job_id)
     .where(*MAY_START)
-    .order_by(_BEGUN.desc(), jobs.c.priority.desc(), runs.c.position, runs.c.id)
+    .order_by(jobs.c.priority.desc(), runs.c.position, runs.c.id)
 )
 
 
@@ -110,19 +88,50 @@ def began_alone(connection: Connection, group: int) -> list[JobSpec]:
     return [JobSpec.from_json(text) for text in connection.execute(begun).scalars()]
 
 
+_OVERLAPPING = """
+SELECT other.job_id || '.' || other.number AS run, other.lane, other.state, other.claimed_at, other.started_at,
+    other.ended_at
+FROM (SELECT id FROM runs WHERE state = 'RUNNING' UNION ALL SELECT id FROM runs WHERE ended_at > ?) recent
+JOIN runs this ON this.id = ?
+JOIN runs other ON other.id = recent.id AND other.lane <> this.lane AND other.boot_id = this.boot_id
+JOIN jobs j ON j.id = other.job_id
+WHERE other.claimed_at < ? AND json_extract(j.spec_json, '$.on.to') IS NULL
+ORDER BY other.claimed_at, other.id
+"""
+"""Times of one boot are of one clock. Runs that were sent elsewhere (--on) have a lane, and disturb nobody here."""
+
+
+@dataclass(frozen=True)
+class Overlapping:
+    """A run of another lane that was claimed before a moment, and had not ended at an earlier one.
+
+    `started_at` is None where no worker has seen its fence; `ended_at` is None while it is RUNNING.
+    """
+
+    run: str
+    lane: str
+    state: str
+    claimed_at: float
+    started_at: float | None
+    ended_at: float | None
+
+
+def overlapping(connection: Connection, run_id: int, since: float, until: float) -> list[Overlapping]:
+    """Return the runs of other lanes of this machine that were claimed before `until` and had not ended at `since`
+    (Unix seconds)."""
+    return [Overlapping(*row) for row in connection.exec_driver_sql(_OVERLAPPING, (since, run_id, until))]
+
+
 def unbind(connection: Connection, run_id: int) -> None:
     """Undo what the first claim of a submission has bound, if that claim, of `run_id`, was undone and no other run of
-    it has started: any free lane will do again. One that was submitted with its lane (a rerun, bench --neighbours)
-    keeps it."""
+    it has started: any free lane will do again. A rerun, which was submitted with its lane, keeps it."""
     of_run = select(jobs.c.group_id, jobs.c.lane).join(runs, runs.c.job_id == jobs.c.id).where(runs.c.id == run_id)
     group, lane = connection.execute(of_run).one()
     if lane == DEFAULT_LANE:
         return
     begun = or_(runs.c.started_at.is_not(None), runs.c.state == State.RUNNING, jobs.c.rerun_of.is_not(None))
     in_group = select(runs.c.id).join(jobs, jobs.c.id == runs.c.job_id).where(jobs.c.group_id == group)
-    if connection.execute(in_group.where(begun).limit(1)).first() is None and not any(
-        spec.pairing for _, spec in _specs(connection, group)
-    ):
+    if connection.execute(in_group.where(begun).limit(1)).first() is None:
         _place(connection, group, DEFAULT_LANE, without_lane)
 
 

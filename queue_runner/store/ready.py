@@ -1,20 +1,19 @@
 """The conditions of waiting runs: the one place that decides whether a run may start, and whether it never will.
 
 A run may start when it is QUEUED, its lane is not paused, its time has come and every job that it waits for has ended
-as required (the view v_dependency), or is a neighbour whose run of the same repeat is being measured. A neighbour
-waits while the run that is to be beside it is held, delayed or bound to a paused lane. A run never will, and is
-SKIPPED, when one of them has ended otherwise or when its deadline has passed.
+as required (the view v_dependency). A run never will, and is SKIPPED, when one of them has ended otherwise or when its
+deadline has passed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from sqlalchemy import ColumnElement, Connection, FromClause, bindparam, column, exists, func, or_, select, table
+from sqlalchemy import ColumnElement, Connection, bindparam, column, exists, func, or_, select, table
 
 from queue_runner.model import DEFAULT_LANE, NOT_FAILED, Condition, Ending, Outcome, State
 from queue_runner.store.behind import UNDECIDED, behind
-from queue_runner.store.schema import dependencies, jobs, lanes, phases, runs
+from queue_runner.store.schema import jobs, lanes, runs
 
 v_dependency = table("v_dependency", column("job_id"), column("on_job_id"), column("condition"), column("verdict"))
 
@@ -22,59 +21,30 @@ _NOT_AS_WANTED = {
     Condition.OK: "job {on} did not succeed",
     Condition.FAIL: f"job {{on}} {NOT_FAILED}",
     Condition.ANY: "job {on} will never end",
-    Condition.WHILE: "its neighbour, job {on}, ended before it could start",
 }
 
 
 _LANE: ColumnElement[str] = bindparam("this_lane")  # not the name of a column: an UPDATE would set that
 _NOW: ColumnElement[float] = bindparam("now")
 _PAUSED = exists().where(lanes.c.name == _LANE, lanes.c.paused_at.is_not(None))
-
-
-def _bound_to_paused(of: FromClause) -> ColumnElement[bool]:
-    """Return whether a lane that a job (of the table `jobs` or an alias) is bound to, or one of several, is paused."""
-    is_of_it = func.instr("," + of.c.lane + ",", "," + lanes.c.name + ",") > 0
-    return exists().where(is_of_it, lanes.c.name != DEFAULT_LANE, lanes.c.paused_at.is_not(None)).correlate(of)
-
-
-_WAITER, _WAITER_JOB = runs.alias("waiter"), jobs.alias("waiter_job")
-_FOR_NOBODY = (
+_BOUND_TO_PAUSED = (
     exists()
     .where(
-        dependencies.c.on_job_id == runs.c.job_id,
-        dependencies.c.condition == Condition.WHILE,
-        _WAITER.c.job_id == dependencies.c.job_id,
-        _WAITER_JOB.c.id == dependencies.c.job_id,
-        _WAITER.c.repeat == runs.c.repeat,
-        or_(_WAITER.c.state == State.HELD, _WAITER.c.not_before_at > _NOW, _bound_to_paused(_WAITER_JOB)),
+        func.instr("," + jobs.c.lane + ",", "," + lanes.c.name + ",") > 0,
+        lanes.c.name != DEFAULT_LANE,
+        lanes.c.paused_at.is_not(None),
     )
-    .correlate(runs)
+    .correlate(jobs)
 )
-"""Of a neighbour: the run beside which it is to be cannot start, so that it would keep its lane for nothing."""
-_BESIDE = runs.alias("beside")
-_MEASURED = (
-    select(phases.c.run_id)
-    .join(_BESIDE, _BESIDE.c.id == phases.c.run_id)
-    .where(
-        _BESIDE.c.job_id == v_dependency.c.on_job_id,
-        _BESIDE.c.repeat == runs.c.repeat,
-        _BESIDE.c.state == State.RUNNING,
-        phases.c.name == "measure",
-        phases.c.edge == "begin",
-    )
-    .correlate(runs, v_dependency)
-    .exists()
-)
-_MEASURES = (v_dependency.c.condition == Condition.WHILE) & _MEASURED
+"""Whether a lane that a job is bound to, or one of several, is paused."""
 MAY_START = (
     runs.c.state == State.QUEUED,
     runs.c.lane == _LANE,
     or_(runs.c.not_before_at.is_(None), runs.c.not_before_at <= _NOW),
     or_(jobs.c.deadline_at.is_(None), jobs.c.deadline_at > _NOW),
-    ~exists().where(v_dependency.c.job_id == runs.c.job_id, v_dependency.c.verdict != "met", ~_MEASURES),
+    ~exists().where(v_dependency.c.job_id == runs.c.job_id, v_dependency.c.verdict != "met"),
     ~_PAUSED,
-    ~_bound_to_paused(jobs),
-    ~_FOR_NOBODY,
+    ~_BOUND_TO_PAUSED,
 )
 """Conditions on runs joined with jobs; :this_lane and :now (Unix seconds) are bound at execution."""
 
@@ -84,7 +54,7 @@ _WAITS = runs.c.state.in_((State.QUEUED, State.HELD)) & runs.c.token.is_(None)  
 _CAN_START = select(runs.c.id).select_from(_BOTH).where(*MAY_START).limit(1)
 _QUEUED = (runs.c.state == State.QUEUED, runs.c.lane == _LANE)
 _QUEUED_JOBS = select(runs.c.job_id).distinct().where(*_QUEUED, ~_PAUSED)
-_PAUSED_JOBS = select(runs.c.job_id).distinct().select_from(_BOTH).where(*_QUEUED, _bound_to_paused(jobs))
+_PAUSED_JOBS = select(runs.c.job_id).distinct().select_from(_BOTH).where(*_QUEUED, _BOUND_TO_PAUSED)
 _HELD_JOBS = select(runs.c.job_id).distinct().where(runs.c.state == State.HELD)
 _SOONEST = tuple(
     select(func.min(moment)).select_from(_BOTH).where(_WAITS, runs.c.lane == _LANE, moment > _NOW)

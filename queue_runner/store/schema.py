@@ -196,7 +196,7 @@ dependencies = Table(
     Column("job_id", Integer, ForeignKey("jobs.id"), primary_key=True),
     Column("on_job_id", Integer, ForeignKey("jobs.id"), primary_key=True),
     Column("condition", Text, nullable=False),
-    CheckConstraint("condition IN ('ok', 'any', 'fail', 'while')", name="condition"),
+    CheckConstraint("condition IN ('ok', 'any', 'fail')", name="condition"),
     CheckConstraint("job_id <> on_job_id", name="not_on_itself"),
     Index("dependencies_on", "on_job_id"),
     sqlite_with_rowid=False,

@@ -59,8 +59,7 @@ SELECT t.run_id, j.id || '.' || r.number AS run, t.merged_at, t.bundle_hash, t.c
 FROM merged_runs t JOIN runs r ON r.id = t.run_id JOIN jobs j ON j.id = r.job_id JOIN merged_jobs m ON m.job_id = j.id;
 
 -- A job is ok when the last attempt of each of its repeats SUCCEEDED or was replaced; it is decided when none of its runs
--- is left. With --until-valid the end of its group may add runs to it, for which jobs of other groups wait. `while` is
--- never met here: a run waits for the run of the same repeat to be measured (store/ready.py).
+-- is left. With --until-valid the end of its group may add runs to it, for which jobs of other groups wait.
 CREATE VIEW v_dependency AS
 SELECT d.job_id, d.on_job_id, d.condition,
     CASE
@@ -71,7 +70,7 @@ SELECT d.job_id, d.on_job_id, d.condition,
             WHERE o.id = d.on_job_id AND w.group_id <> o.group_id AND r.state <> 'DONE'
             AND json_extract(o.spec_json, '$.until_valid')) THEN 'undecided'
         WHEN d.condition = 'any' THEN 'met'
-        WHEN d.condition <> 'while' AND (d.condition = 'ok') = NOT EXISTS (
+        WHEN (d.condition = 'ok') = NOT EXISTS (
             SELECT 1 FROM runs l WHERE l.job_id = d.on_job_id AND l.outcome <> 'SUCCEEDED' AND NOT EXISTS (
                 SELECT 1 FROM runs WHERE job_id = l.job_id
                     AND ((repeat = l.repeat AND attempt > l.attempt) OR replaces = l.repeat)))

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from queue_runner import units
 from queue_runner.errors import MpsqError, UsageError, did_you_mean
-from queue_runner.model import ASKED_FOR, Condition, Dependency
+from queue_runner.model import Condition, Dependency
 from queue_runner.spec import NewJob
 from queue_runner.submit import expand, grid, options
 from queue_runner.submit import plan as submit
@@ -126,7 +126,7 @@ def _siblings(
     rest = []
     for text in after:
         name, _, word = text.rpartition(":")
-        how = Condition(word) if name and word in ASKED_FOR else None
+        how = Condition(word) if name and word in tuple(Condition) else None
         name = name if how else text
         if name not in named:
             if not _ID.fullmatch(name.partition(":")[0]):

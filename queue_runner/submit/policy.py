@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from queue_runner import redact, times
 from queue_runner.errors import UsageError
-from queue_runner.model import ASKED_FOR, RETRY_ON, Condition, Dependency, parse_selector
+from queue_runner.model import RETRY_ON, Condition, Dependency, parse_selector
 from queue_runner.spec import Terms
 from queue_runner.submit.request import Request
 
@@ -41,7 +41,7 @@ def wanted(text: str) -> Dependency:
     selector = parse_selector(name)
     if selector.number is not None:
         raise UsageError(f"--after {text} names a run", f"a job can only wait for a whole job: --after {selector.job}")
-    if colon and word not in ASKED_FOR:
+    if colon and word not in tuple(Condition):
         raise UsageError(f'--after {text}: unknown condition "{word}"', "use ok, any or fail; the default is ok")
     return Dependency(selector, Condition(word) if word else Condition.OK)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -9,18 +10,19 @@ from typing import Any
 from sqlalchemy import Connection, Engine
 
 from queue_runner import failpoints
+from queue_runner.analysis.neighbours import Neighbour
 from queue_runner.control import checkpoints
 from queue_runner.ingest.summarize_run import hello_of, summarize_run
-from queue_runner.model import Ending, RunId, Verb
+from queue_runner.model import Ending, RunId, State, Verb
 from queue_runner.run_dir import RunDir, read_end
-from queue_runner.store import hook_calls, jobs, replacements, results, retries
+from queue_runner.store import hook_calls, jobs, lane_claims, replacements, results, retries
 from queue_runner.store.engine import writing
 from queue_runner.store.hook_calls import Orders
 from queue_runner.store.jobs import Claimed
 from queue_runner.submit import grid
 from queue_runner.submit.find_max import next
 from queue_runner.text import last_line, plain
-from queue_runner.worker import group_guard, neighbours, preflight
+from queue_runner.worker import group_guard, preflight
 from queue_runner.worker.fingerprint import of_machine, of_software
 from queue_runner.worker.outcome import failed_on_metal, with_last_words
 
@@ -121,8 +123,32 @@ def summarise_whatever_it_said(
     queue. Without a folder the run is another machine's, and its stored taints tell of its neighbours."""
     try:
         with connection.begin_nested():
-            beside = neighbours.of_run(connection, run, folder, exit_) if folder else []
+            beside = find_neighbours(connection, run, folder, exit_) if folder else []
             summarize_run(connection, run, ending, exit_, unobserved_matters=True, neighbours=beside)
     except (ArithmeticError, LookupError, TypeError, ValueError, AssertionError, RecursionError) as error:
         detail = f"mpsq could not process what it reported ({type(error).__name__}: {error}): please report it"
         results.save_taints(connection, run.run_id, [("unobserved", "invalid", plain(detail))])
+
+
+def find_neighbours(connection: Connection, run: Claimed, folder: RunDir, exit_: Mapping[str, Any]) -> list[Neighbour]:
+    """Return the runs that were active on other lanes of this machine during a run that has ended as `exit_` says.
+
+    They have all been claimed by its end. One that is still RUNNING in the database may have started after this run, or
+    ended hours before a worker saw it: its own files decide, so that the order in which a worker stores ends changes
+    nothing. One whose end is unknown counts as active until it is known.
+    """
+    started_at = exit_.get("started_at")
+    if run.spec.on or started_at is None:
+        return []
+    neighbours = []
+    for other in lane_claims.overlapping(connection, run.run_id, started_at, exit_.get("ended_at") or time.time()):
+        ended_at = other.ended_at
+        if other.state == State.RUNNING:
+            files = RunDir(folder.path.parent / other.run)
+            if other.started_at is None and files.started() is None:
+                continue  # it has not started yet, and this run has ended
+            ended_at = (files.exit() or {}).get("ended_at") or math.inf
+        elif other.started_at is None or ended_at is None:
+            continue  # it never started
+        neighbours.append(Neighbour(other.run, other.lane, other.claimed_at - started_at, ended_at - started_at))
+    return neighbours

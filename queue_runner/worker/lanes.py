@@ -20,7 +20,7 @@ from queue_runner.host import lane_list
 from queue_runner.lanes import Lane
 from queue_runner.model import DEFAULT_LANE, Obstacle, Verb
 from queue_runner.paths import Layout
-from queue_runner.store import hook_calls, jobs, lane_claims, neighbours, ready, replacements
+from queue_runner.store import hook_calls, jobs, lane_claims, ready, replacements
 from queue_runner.store import lanes as lane_rows
 from queue_runner.store import schedules as store_schedules
 from queue_runner.store.engine import looking, writing
@@ -66,7 +66,6 @@ class Lanes:
         for name, one in self._all.items():
             one.look(self._wardens.values(), running=name in running or (name == DEFAULT_LANE and bool(running)))
         busy, failed = self._reap(running)
-        self._end_neighbours()
         taken = turns.taken([_lane_of(running[name]) for name in busy], self._lanes.values())
         if not busy or self._is_one_free(taken) or self._due.is_reading:
             self._due.submit()  # begun here: no run is measured, or one lane rests
@@ -115,14 +114,6 @@ class Lanes:
                 if skipped:
                     replacements.after_skips(connection, [run_id for run_id, _ in skipped], grid.round_order, now)
                     hook_calls.note_idle(connection, self._orders)
-
-    def _end_neighbours(self) -> None:
-        """End the neighbours (mpsq bench --neighbours) beside which nothing is measured any more."""
-        with looking(self._engine) as connection:
-            if not neighbours.idle(connection, time.time()):
-                return
-        with writing(self._engine) as connection:
-            jobs.request_cancel(connection, neighbours.idle(connection, time.time()), "worker")
 
     def _back_up(self, taken: Collection[str]) -> None:
         """Make a backup between two runs, while holding the machine: its I/O must disturb no measurement. Where one
@@ -200,18 +191,16 @@ class Lanes:
         self._awaited = found.awaited
         if self._awaited:
             self._of(self._awaited).wait_in_turn()
-        return {
-            name for name, run_id in found.starts.items() if self._start(name, run_id, at_once=run_id in found.begun)
-        }
+        return {name for name, run_id in found.starts.items() if self._start(name, run_id)}
 
-    def _start(self, name: str, run_id: int, *, at_once: bool) -> bool:
+    def _start(self, name: str, run_id: int) -> bool:
         lane = self._lane(name)
 
         def choose() -> Following:
             with looking(self._engine) as connection:
                 return lane_claims.following(connection, run_id, lane)
 
-        return self._of(name).start(choose, partial(lane_claims.claim, lane=lane), at_once=at_once)
+        return self._of(name).start(choose, partial(lane_claims.claim, lane=lane))
 
     def _lane(self, name: str) -> Lane:
         cores = {core for part in lanes.parts(name) if part in self._lanes for core in self._lanes[part].cores}
@@ -226,7 +215,7 @@ class Lanes:
                 return Turns()
             self._elsewhere = self._held_elsewhere(taken)
             paused = self._paused(connection)
-            mark = jobs.last_event(connection), neighbours.measuring(connection), taken, self._elsewhere, paused
+            mark = jobs.last_event(connection), taken, self._elsewhere, paused
             if self._nothing is not None and self._nothing[0] == mark and time.time() < self._nothing[1]:
                 return self._nothing[2]
             found = turns.turns(

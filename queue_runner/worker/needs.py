@@ -50,7 +50,7 @@ class Needs:
             if run.group not in alone:
                 alone[run.group] = self._began_alone(connection, run.group)
             kind = "" if alone[run.group] else kind
-        return Asked(run.run_id, run.group, kind, gpus, lane, run.begun)
+        return Asked(run.run_id, run.group, kind, gpus, lane)
 
     def _began_alone(self, connection: Connection, group: int) -> bool:
         """Return whether runs that now would have a lane have started without one: the others go on as they did."""

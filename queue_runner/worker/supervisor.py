@@ -31,7 +31,6 @@ from queue_runner.model import DEFAULT_LANE, Ending, Obstacle, Outcome
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir, read_end
 from queue_runner.source import archive, verify, working_copy
-from queue_runner.spec import NEIGHBOUR
 from queue_runner.store import jobs, lane_claims, results, retries
 from queue_runner.store import lanes as lane_rows
 from queue_runner.store.engine import looking, writing
@@ -296,11 +295,8 @@ class Supervisor:
 
     # -- the run that comes next ----------------------------------------------------------------------------------
 
-    def start(
-        self, choose: Callable[[], Following | None], claim: Callable[..., Claimed | None], *, at_once: bool = False
-    ) -> bool:
-        """Start the run that `choose` returns once the lane is held, by `claim`; return whether it runs. `at_once`:
-        even if another queue waits for the machine alone, which a neighbour of this run keeps until it has run."""
+    def start(self, choose: Callable[[], Following | None], claim: Callable[..., Claimed | None]) -> bool:
+        """Start the run that `choose` returns once the lane is held, by `claim`; return whether it runs."""
         if self.cools:
             self.close()
             return False
@@ -319,7 +315,7 @@ class Supervisor:
             return False
         assert self._held is not None
         failpoints.reach("worker.lane")
-        if not at_once and (what := self._locks.goes_first()):
+        if what := self._locks.goes_first():
             self.rest(Blocked(f"a run of another queue needs {what}, and goes first"))
             return False
         following = choose()
@@ -357,8 +353,6 @@ class Supervisor:
         lane = self._held
         assert lane is not None
         try:
-            if run.spec.pairing == NEIGHBOUR and run.lane == DEFAULT_LANE:
-                return self._refuse(run, Ending(Outcome.SKIPPED, reason=f"lane: {run.spec.lane} is no lane any more"))
             found = self._looked(run, patience_s)
             if found is None:
                 return self._look is not None

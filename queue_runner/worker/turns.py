@@ -17,26 +17,23 @@ from queue_runner.model import DEFAULT_LANE
 @dataclass(frozen=True)
 class Asked:
     """A run that may start. `kind` is that of its lanes, "" for one that runs alone; `lane` the one that its submission
-    is bound to, "" if to none; `begun` whether a neighbour of its round is already running."""
+    is bound to, "" if to none."""
 
     run_id: int
     group: int
     kind: str
     gpus: int = 1
     lane: str = ""
-    begun: bool = False
 
 
 @dataclass
 class Turns:
-    """The runs that may start now, by lane, the one for which lanes are kept free, the lanes for which it waits if it
-    does not need the machine alone and no earlier run starts there, and those of `starts` for which a neighbour is
-    already running."""
+    """The runs that may start now, by lane, the one for which lanes are kept free, and the lanes for which it waits if
+    it does not need the machine alone and no earlier run starts there."""
 
     starts: dict[str, int] = field(default_factory=dict)
     reserved_for: int | None = None
     awaited: str = ""
-    begun: set[int] = field(default_factory=set)
 
 
 def turns(
@@ -86,7 +83,6 @@ def turns(
             can = parts(last)
         name = ",".join(sorted(can[: one.gpus]))
         found.starts[name] = one.run_id
-        found.begun |= {one.run_id} if one.begun else set()
         bound[one.group] = name
         free = [other for other in free if other not in parts(name)]
     return found

@@ -14,7 +14,7 @@ from alembic.script import ScriptDirectory
 
 from queue_runner.errors import RunActive, SchemaError
 from queue_runner.host import locks
-from queue_runner.model import Obstacle
+from queue_runner.model import Condition, Obstacle
 from queue_runner.paths import Layout, migrations_dir
 from queue_runner.spec import JobSpec, NewJob
 from queue_runner.store import backup, jobs, lanes, migrate, read, schema
@@ -141,6 +141,43 @@ def test_what_blocked_a_lane_before_its_kind_was_stored_is_kept(layout: Layout) 
     with writing(engine) as connection:
         lanes.block(connection, "box-g1-abcdef", lanes.Blocked("it is silent", Obstacle.SILENT, next_try_at=7.0))
         assert dict(lanes.state(connection, "box-g1-abcdef") or {})["blocked_kind"] == "silent"
+
+
+def test_an_open_bench_of_neighbours_keeps_its_order_and_its_neighbours_are_held(layout: Layout) -> None:
+    """0009 removes the condition `while` and the field `pairing`."""
+    migrate.ensure(layout)
+    spec = JobSpec(kind="command", name="x", argv=("/usr/bin/true",))
+    with writing(open_engine(layout.db)) as connection:
+        jobs.submit(connection, "test", 0, [NewJob(spec), NewJob(spec), NewJob(spec)], [(0, 1), (1, 1), (2, 1)])
+        jobs.add_dependencies(connection, [(2, 1, Condition.OK)])
+    with sqlite3.connect(layout.db) as old:
+        before = old.execute("SELECT spec_json FROM jobs").fetchall()
+        for job, pairing in ((1, "alone"), (2, ""), (3, "neighbour")):
+            old.execute("UPDATE jobs SET spec_json = json_set(spec_json, '$.pairing', ?) WHERE id = ?", (pairing, job))
+        (table,) = old.execute("SELECT sql FROM sqlite_master WHERE name = 'dependencies'").fetchone()
+        (index,) = old.execute("SELECT sql FROM sqlite_master WHERE name = 'dependencies_on'").fetchone()
+        (view,) = old.execute("SELECT sql FROM sqlite_master WHERE name = 'v_dependency'").fetchone()
+        for statement in (
+            "DROP VIEW v_dependency",
+            "DROP TABLE dependencies",
+            table.replace("'fail')", "'fail', 'while')"),
+            index,
+            view,
+            "INSERT INTO dependencies VALUES (2, 1, 'ok'), (2, 3, 'while')",
+            "UPDATE alembic_version SET version_num = '0008'",
+        ):
+            old.execute(statement)
+    old.close()
+    migrate.ensure(layout)
+    with sqlite3.connect(layout.db) as new:
+        assert new.execute("SELECT * FROM dependencies").fetchall() == [(2, 1, "ok"), (2, 3, "any")]
+        assert new.execute("SELECT spec_json FROM jobs").fetchall() == before
+        states = new.execute("SELECT state, blocked_reason IS NULL FROM runs ORDER BY id").fetchall()
+        assert states == [("QUEUED", 1), ("QUEUED", 1), ("HELD", 0)]
+        assert new.execute("SELECT run_id FROM job_events WHERE verb = 'hold'").fetchall() == [(3,)]
+        with pytest.raises(sqlite3.IntegrityError):
+            new.execute("INSERT INTO dependencies VALUES (3, 1, 'while')")
+    new.close()
 
 
 def test_runs_keep_what_they_had_when_their_table_is_made_anew(layout: Layout) -> None:

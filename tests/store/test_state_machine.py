@@ -15,7 +15,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precon
 
 from queue_runner.control import edit, retry
 from queue_runner.errors import MpsqError, UsageError
-from queue_runner.model import ASKED_FOR, Condition, Ending, Outcome, Selector, State, Verb
+from queue_runner.model import Condition, Ending, Outcome, Selector, State, Verb
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import edit as store_edit
@@ -123,7 +123,9 @@ class Queue(RuleBasedStateMachine):
         priority=st.integers(-1, 1),
         hold=st.booleans(),
         retries=st.integers(0, 1),
-        after=st.lists(st.tuples(st.integers(1, 8), st.sampled_from(ASKED_FOR)), max_size=2, unique_by=lambda p: p[0]),
+        after=st.lists(
+            st.tuples(st.integers(1, 8), st.sampled_from(list(Condition))), max_size=2, unique_by=lambda p: p[0]
+        ),
     )
     def submit(self, repeats: int, priority: int, hold: bool, retries: int, after: list[tuple[int, Condition]]) -> int:
         after = [(on, condition) for on, condition in after if on in self.jobs]

@@ -5,23 +5,20 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine
 
-from queue_runner.control import rerun
-from queue_runner.errors import UsageError
-from queue_runner.model import Ending, Outcome, Selector
+from queue_runner.model import Ending, Outcome
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
-from queue_runner.spec import ALONE, NEIGHBOUR, JobSpec, NewJob
+from queue_runner.spec import JobSpec, NewJob
 from queue_runner.store import jobs, read
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.store.hook_calls import Orders
 from queue_runner.store.jobs import Claimed
-from queue_runner.worker import finish, neighbours
+from queue_runner.worker import finish
 
 pytestmark = pytest.mark.process
 
@@ -130,16 +127,4 @@ def test_a_run_that_was_sent_elsewhere_has_no_neighbours_here(box: Box, engine: 
     own, folder = box.run("slurm-g1-0a1b2c", 100.0, 200.0, on={"to": "slurm"})
     box.run("cpu:1", 150.0, 170.0)
     with writing(engine) as connection:
-        assert neighbours.of_run(connection, own, folder, exit_of(100.0, 200.0)) == []
-
-
-def test_a_neighbour_is_not_rerun_and_what_was_alone_is_an_ordinary_job_then(layout: Layout, engine: Engine) -> None:
-    spec = JobSpec(kind="command", name="x", argv=("/usr/bin/true",), cwd="/", allow_changed=True)
-    with writing(engine) as connection:
-        for pairing in (NEIGHBOUR, ALONE):
-            jobs.submit(connection, "test", 0, [NewJob(replace(spec, pairing=pairing), 1)], [(0, 1)])
-    with pytest.raises(UsageError, match="job 1 cannot be rerun: it is a neighbour"):
-        rerun.rerun(layout, [Selector("1", job=1)], rerun.RerunOptions(allow_changed=True), "test")
-    rerun.rerun(layout, [Selector("2", job=2)], rerun.RerunOptions(allow_changed=True), "test")
-    with read.reading(layout.db) as connection:
-        assert json.loads(read.runs(connection)[-1]["spec_json"])["pairing"] == ""
+        assert finish.find_neighbours(connection, own, folder, exit_of(100.0, 200.0)) == []

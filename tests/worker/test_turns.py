@@ -60,11 +60,6 @@ def test_a_run_stays_at_the_gate_where_it_waits() -> None:
     assert turns([gpu(1)], LANES, before={1: "GPU-b"}, busy={"GPU-b"}).starts == {"GPU-a": 1}
 
 
-def test_who_goes_beside_a_running_neighbour_is_told_apart() -> None:
-    found = turns([Asked(1, 1, "cuda", lane="GPU-b", begun=True), gpu(2), alone(3)], LANES, busy={"GPU-a"})
-    assert (found.starts, found.begun, found.reserved_for) == ({"GPU-b": 1, "GPU-c": 2}, {1}, None)
-
-
 def test_who_has_a_processor_of_a_busy_lane_is_busy() -> None:
     here = [Lane("cpu:0-1", (0, 1)), Lane("cpu:2-3", (2, 3)), Lane("GPU-a", (4, 5)), Lane("GPU-b", (6, 7))]
     assert taken([], here) == set()

@@ -42,13 +42,10 @@ COLUMNS = (
 """Columns of v_run that select and group runs, in addition to settings (--set)."""
 _ALIASES = {"group": "group_id", "job": "job_id", "machine": "machine_hash", "software": "software_hash"}
 
-_NO_NEIGHBOUR = "job_id NOT IN (SELECT on_job_id FROM v_dependency WHERE condition = 'while')"
-"""Neighbours (mpsq bench --neighbours) are there to be beside others, and are ended: no report is about them."""
-
 
 def condition(connection: sqlite3.Connection, options: Options) -> tuple[str, list[Any]]:
     """Return a condition on v_run and its values. Raises: UsageError when a name or selector does not exist."""
-    terms: list[str] = [f"number <> {PREFLIGHT}", _NO_NEIGHBOUR]
+    terms: list[str] = [f"number <> {PREFLIGHT}"]
     values: list[Any] = []
     if options.selectors:
         parts = []
