@@ -119,15 +119,15 @@ def cores(name: str) -> tuple[int, ...]:
 
 def processors(text: str) -> tuple[int, ...]:
     """Return the numbers of a list as the kernel writes it, "0-3,8". Raises: UsageError."""
-    found: set[int] = set()
+    processors: set[int] = set()
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
         if not first.isdigit() or not (last or first).isdigit() or int(last or first) >= _MOST_PROCESSORS:
             raise UsageError(f'"{text.strip()}" is no list of processors', "write 0-3 or 0,2,4")
-        found |= set(range(int(first), int(last or first) + 1))
-    if not found:
+        processors |= set(range(int(first), int(last or first) + 1))
+    if not processors:
         raise UsageError(f'"{text.strip()}" is no list of processors', "write 0-3 or 0,2,4")
-    return tuple(sorted(found))
+    return tuple(sorted(processors))
 
 
 def listed(numbers: tuple[int, ...]) -> str:
@@ -165,8 +165,8 @@ def placed(spec: JobSpec, lane: Lane) -> JobSpec:
     """
     if not fits(spec, lane.name):
         return spec
-    own = spec.env.get("OMP_NUM_THREADS", "")
-    threads = int(own) if own.isdecimal() and len(own) < 6 else len(lane.cores) // spec.gpus
+    omp_threads = spec.env.get("OMP_NUM_THREADS", "")
+    threads = int(omp_threads) if omp_threads.isdecimal() and len(omp_threads) < 6 else len(lane.cores) // spec.gpus
     return replace(
         spec,
         lane=lane.name,

@@ -77,8 +77,8 @@ def home() -> Path:
 
     The path is absolute and need not exist. Raises: MpsqError when MPSQ_HOME is relative.
     """
-    if said := os.environ.get("MPSQ_HOME"):
-        return _said(said)
+    if chosen := os.environ.get("MPSQ_HOME"):
+        return _said(chosen)
     if (ours := home_of_checkout()) is not None:
         return ours
     from platformdirs.unix import Unix  # deferred: every command needs the home, few get this far
@@ -130,10 +130,10 @@ def migrations_dir() -> Path:
 
 def _beside(name: str) -> Path:
     root = checkout()
-    found = _PACKAGE / f"_{name}" if root is None else root / name
-    if not found.is_dir():
-        raise MpsqError(f"this installation of mpsq lacks its {name}: {found} does not exist", "reinstall mpsq")
-    return found
+    folder = _PACKAGE / f"_{name}" if root is None else root / name
+    if not folder.is_dir():
+        raise MpsqError(f"this installation of mpsq lacks its {name}: {folder} does not exist", "reinstall mpsq")
+    return folder
 
 
 def _said(text: str) -> Path:

@@ -63,13 +63,13 @@ class RunDir:
 
     def started(self) -> dict[str, Any] | None:
         """Return the fence, which exists once the trainer may have been started. A torn fence counts as existing."""
-        found = self._read("started", torn={})
-        return found if found is None or _is_number(found.get("at")) else {}
+        started = self._read("started", torn={})
+        return started if started is None or _is_number(started.get("at")) else {}
 
     def exit(self) -> dict[str, Any] | None:
         """Return the warden's record of the run's end; None if there is none, or for content no warden writes."""
-        found = self._read("exit.json", torn=None)
-        return found if found is not None and is_word(found) else None
+        exit_ = self._read("exit.json", torn=None)
+        return exit_ if exit_ is not None and is_word(exit_) else None
 
     def stop(self) -> dict[str, Any] | None:
         """Return why the warden is ending the run; None while it is not."""
@@ -77,9 +77,11 @@ class RunDir:
 
     def suspended(self) -> dict[str, Any] | None:
         """Return since when (`at`) the warden has the tree stopped, and how many `processes`; None if it has not."""
-        found = self._read("suspended", torn=None)
-        good = found is not None and _is_number(found.get("at")) and _is_count(found.get("processes"), 2**31)
-        return found if good else None
+        suspended = self._read("suspended", torn=None)
+        good = (
+            suspended is not None and _is_number(suspended.get("at")) and _is_count(suspended.get("processes"), 2**31)
+        )
+        return suspended if good else None
 
     def waits_for_exec(self) -> bool:
         """Return whether the trainer has waited for its exec for seconds: for its folder, or its program."""
@@ -210,11 +212,11 @@ def _is_count(value: object, below: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 < value < below
 
 
-def is_word(found: dict[str, Any]) -> bool:
+def is_word(content: dict[str, Any]) -> bool:
     """Return whether a warden may have written this as an exit.json, so that its fields can be stored."""
-    code, number, stop, error = (found.get(name) for name in ("exit_code", "signal", "stop", "spawn_error"))
+    code, number, stop, error = (content.get(name) for name in ("exit_code", "signal", "stop", "spawn_error"))
     try:
-        json.dumps(found, ensure_ascii=False).encode()
+        json.dumps(content, ensure_ascii=False).encode()
     except (UnicodeEncodeError, RecursionError):
         return False
     return (
@@ -223,5 +225,5 @@ def is_word(found: dict[str, Any]) -> bool:
         and (stop is None or (isinstance(stop, dict) and stop.get("cause") in _CAUSES))
         and (error is None or isinstance(error, dict))
         and not (code is None and number is None and not stop and not error)
-        and all(found.get(name) is None or _is_number(found[name]) for name in _TIMES)
+        and all(content.get(name) is None or _is_number(content[name]) for name in _TIMES)
     )

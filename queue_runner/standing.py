@@ -28,20 +28,20 @@ def news(layout: Layout, notes: Sequence[str]) -> list[str]:
     A note whose words have changed is another note. A record that cannot be read or written costs a repetition only.
     """
     now = time.time()
-    said = _read(layout, now)
-    found = [note for note in notes if not (isinstance(note, Standing) and _key(note) in said)]
-    fresh = {_key(note): now for note in found if isinstance(note, Standing)}
+    repeated = _read(layout, now)
+    new = [note for note in notes if not (isinstance(note, Standing) and _key(note) in repeated)]
+    fresh = {_key(note): now for note in new if isinstance(note, Standing)}
     if fresh:
         with contextlib.suppress(OSError), replacing(layout.said, durable=False) as partial:
-            partial.write_text(json.dumps(said | fresh), "utf-8")
-    return found
+            partial.write_text(json.dumps(repeated | fresh), "utf-8")
+    return new
 
 
 def _read(layout: Layout, now: float) -> dict[str, float]:
     """Return when each note was said that need not be repeated yet, by its key."""
     try:
-        found = json.loads(layout.said.read_text("utf-8"))
-        return {str(key): float(at) for key, at in found.items() if 0 <= now - float(at) < EVERY_S}
+        times = json.loads(layout.said.read_text("utf-8"))
+        return {str(key): float(at) for key, at in times.items() if 0 <= now - float(at) < EVERY_S}
     except (OSError, ValueError, AttributeError, TypeError):
         return {}
 

@@ -215,8 +215,8 @@ def facts(
     room = max(get_terminal_size().columns - width, 30)
     lines = []
     for name, value in pairs:
-        said = [plain(line) for line in value.split("\n")]
-        wrapped = [part for line in said for part in wrap(line, room)] if name in prose else said
+        parts = [plain(line) for line in value.split("\n")]
+        wrapped = [part for line in parts for part in wrap(line, room)] if name in prose else parts
         first, *others = [paint(part, style(name, value)) for part in wrapped]
         lines.append(f"{name:<{width}}{first}".rstrip())
         lines += [f"{'':<{width}}{line}".rstrip() for line in others]

@@ -42,27 +42,27 @@ def parse_time(text: str, now: float, option: str = "--at") -> float:
     return at
 
 
-def _next(now: float, time_of_day: tuple[int, int, int], said: str) -> float:
+def _next(now: float, time_of_day: tuple[int, int, int], text: str) -> float:
     today = datetime.fromtimestamp(now)
     hour, minute, second = time_of_day
     try:
         moment = today.replace(hour=hour, minute=minute, second=second, microsecond=0)
     except ValueError as error:
-        raise UsageError(f"{said} is not a time", _HINT) from error
+        raise UsageError(f"{text} is not a time", _HINT) from error
     if moment >= today:
-        return _seconds(moment, said)
+        return _seconds(moment, text)
     once_more = moment.replace(fold=1).timestamp()  # later than the first only in the hour repeated by a clock change
-    return once_more if once_more >= now else _seconds(moment + timedelta(days=1), said)
+    return once_more if once_more >= now else _seconds(moment + timedelta(days=1), text)
 
 
-def _seconds(moment: datetime, said: str) -> float:
+def _seconds(moment: datetime, text: str) -> float:
     try:
         at = moment.timestamp()
         again = datetime.fromtimestamp(at, moment.tzinfo)
     except (OverflowError, OSError, ValueError) as error:
-        raise UsageError(f"{said} is not a time", _HINT) from error
+        raise UsageError(f"{text} is not a time", _HINT) from error
     if moment.tzinfo is None and again.replace(tzinfo=None) != moment:
-        raise UsageError(f"{said} does not exist: the clocks change then", "give a time an hour later")
+        raise UsageError(f"{text} does not exist: the clocks change then", "give a time an hour later")
     return at
 
 

@@ -31,13 +31,13 @@ def examine(layout: Layout, python: str | None = None, smoke: bool = False) -> l
     Raises: UsageError when that interpreter does not exist.
     """
     interpreter = torch_probe.find_interpreter(python)
-    found = torch_probe.probe(interpreter)
+    torch = torch_probe.probe(interpreter)
     return [
-        _python(found),
+        _python(torch),
         *_python_of_mpsq(interpreter),
-        _system(found),
-        *_torch(found, interpreter),
-        *(_smoke(found, interpreter) if smoke else ()),
+        _system(torch),
+        *_torch(torch, interpreter),
+        *(_smoke(torch, interpreter) if smoke else ()),
         *_others(interpreter),
         _compiler(),
         *machine_checks.of_machine(layout),
@@ -57,12 +57,12 @@ def of_target(layout: Layout, name: str, smoke: bool = False) -> list[Check]:
 
 
 def _python(
-    torch: torch_probe.Torch, *, ask: Ask = ask, system: str = sys.platform, name: str = "python", of: str = ""
+    torch: torch_probe.Torch, *, ask: Ask = ask, system: str = sys.platform, name: str = "python", whose: str = ""
 ) -> Check:
     """Check an interpreter: on Apple silicon it must not be an Intel one, and say that its processor is arm."""
     built_for = torch.machine or platform.machine()
     facts = [
-        f"Python {torch.python or platform.python_version()}{of}, built for {built_for}",
+        f"Python {torch.python or platform.python_version()}{whose}, built for {built_for}",
         f"platform.processor() {torch.processor}" if torch.processor else "",
         f"from conda ({torch.conda})" if torch.conda else "",
     ]
@@ -81,17 +81,19 @@ def _python(
 def _python_of_mpsq(interpreter: str) -> Iterator[Check]:
     """Check the interpreter of mpsq where the jobs have another: what it starts prefers its architecture."""
     if interpreter != sys.executable:
-        yield _python(torch_probe.interpreter(sys.executable), name="mpsq's python", of=" of mpsq itself")
+        yield _python(torch_probe.interpreter(sys.executable), name="mpsq's python", whose=" of mpsq itself")
 
 
 def _system(torch: torch_probe.Torch, *, ask: Ask = ask, system: str = sys.platform) -> Check:
     """Check the system's version, on macOS against the one that this torch's MPS needs."""
-    told = machine.software(ask=ask, system=system)
-    finding = " ".join(str(word) for word in (told["os"] or platform.system(), told["os_version"]) if word)
-    finding += f", kernel {told['kernel']}" + (f", GPU driver {driver}" if (driver := told.get("gpu_driver")) else "")
+    software = machine.software(ask=ask, system=system)
+    finding = " ".join(str(word) for word in (software["os"] or platform.system(), software["os_version"]) if word)
+    finding += f", kernel {software['kernel']}" + (
+        f", GPU driver {driver}" if (driver := software.get("gpu_driver")) else ""
+    )
     if system != "darwin":
         return Check("system", "ok", finding)
-    needs, has = needed_macos(torch.version), _leading(told["os_version"])
+    needs, has = needed_macos(torch.version), _leading(software["os_version"])
     if needs is None or has is None or has[0] >= needs:
         return Check("system", "ok", finding + (f"; this torch needs {needs} for MPS" if needs else ""))
     older = next((f"{major}.{minor}" for (major, minor), macos in _NEEDS_MACOS if macos > has[0] >= 14), None)
@@ -113,13 +115,13 @@ def _leading(version: str | None) -> tuple[int, ...] | None:
 
 def _others(interpreter: str) -> Iterator[Check]:
     """Check which of mlx, jax and tinygrad are installed, and whether they can be imported."""
-    found = torch_probe.others(interpreter)
-    for name, (version, trouble) in found.items():
+    frameworks = torch_probe.others(interpreter)
+    for name, (version, trouble) in frameworks.items():
         if trouble:
             yield Check(name, "warn", f"{name} {version} cannot be imported: {trouble}", _repair(name, interpreter))
         else:
             yield Check(name, "ok", f"{name} {version}")
-    missing = [name for name in torch_probe.OTHERS if name not in found]
+    missing = [name for name in torch_probe.OTHERS if name not in frameworks]
     if missing:
         yield Check("frameworks", "ok", f"not installed: {', '.join(missing)}")
 
@@ -131,19 +133,19 @@ def _repair(name: str, interpreter: str) -> str:
 
 def _compiler() -> Check:
     """Check the C++ compiler: without one torch.compile cannot build for the CPU."""
-    found = compiler.probe()
-    return Check("compiler", "ok" if found.works else "warn", found.finding, found.fix)
+    probe = compiler.probe()
+    return Check("compiler", "ok" if probe.works else "warn", probe.finding, probe.fix)
 
 
-def _torch(found: torch_probe.Torch, interpreter: str) -> Iterator[Check]:
-    if found.version is None:
+def _torch(torch: torch_probe.Torch, interpreter: str) -> Iterator[Check]:
+    if torch.version is None:
         fix = f"{interpreter} -m pip install torch, or choose another interpreter with --python"
-        yield Check("torch", "fail", f"{interpreter} has no usable torch: {found.trouble}", fix)
+        yield Check("torch", "fail", f"{interpreter} has no usable torch: {torch.trouble}", fix)
         return
-    built = [f"CUDA {found.cuda_built}"] * bool(found.cuda_built) + ["MPS"] * found.mps_built
-    yield Check("torch", "ok", f"torch {found.version}, built for CPU{''.join(f', {name}' for name in built)}")
-    for name, (state, text) in found.devices.items():
-        yield _device(name, state, text, found)
+    built = [f"CUDA {torch.cuda_built}"] * bool(torch.cuda_built) + ["MPS"] * torch.mps_built
+    yield Check("torch", "ok", f"torch {torch.version}, built for CPU{''.join(f', {name}' for name in built)}")
+    for name, (state, text) in torch.devices.items():
+        yield _device(name, state, text, torch)
 
 
 def _smoke(torch: torch_probe.Torch, interpreter: str) -> Iterator[Check]:
@@ -157,14 +159,14 @@ def _smoke(torch: torch_probe.Torch, interpreter: str) -> Iterator[Check]:
         if state == "absent":
             yield Check(name, "ok", "not tried: this torch finds no such device")
             continue
-        found = smoke_test.smoke(interpreter, device)
-        if found.failed is None:
+        result = smoke_test.smoke(interpreter, device)
+        if result.failed is None:
             yield Check(name, "ok", "a 3 x 3 addition and Linear(3, 1) agree with the CPU")
-        elif found.failed == "import":
+        elif result.failed == "import":
             fix = f"{interpreter} -m pip install --force-reinstall torch"
-            yield Check(name, "fail", f"torch cannot be imported again: {found.trouble}", fix)
+            yield Check(name, "fail", f"torch cannot be imported again: {result.trouble}", fix)
         else:
-            yield Check(name, "fail", f"{smoke_test.STEPS[found.failed]} failed: {found.trouble}", _SMOKE_FIX[device])
+            yield Check(name, "fail", f"{smoke_test.STEPS[result.failed]} failed: {result.trouble}", _SMOKE_FIX[device])
 
 
 _SMOKE_FIX = {

@@ -49,9 +49,9 @@ def of_machine(
     variables: Mapping[str, str] = os.environ,
 ) -> Iterator[Check]:
     """Run all checks of the machine. Args: as host.machine.describe; `variables` is the environment of a submit."""
-    told = machine.describe(ask=ask, root=root, system=system)
-    yield cores(told)
-    yield memory(told, root, system)
+    facts = machine.describe(ask=ask, root=root, system=system)
+    yield cores(facts)
+    yield memory(facts, root, system)
     yield power_source(_power(ask, root, system))
     gpu = _gpu(ask, root, system)
     yield thermal(_pressure(ask, system), gpu.get("gpu_temperature_c"))
@@ -61,24 +61,26 @@ def of_machine(
     yield from of_variables(variables)
 
 
-def cores(told: Mapping[str, Any]) -> Check:
+def cores(facts: Mapping[str, Any]) -> Check:
     """Check the processor, and a container's limit on it."""
-    tiers = told.get("cores_by_tier") or {}
-    logical, physical = told.get("cores_logical"), told.get("cores_physical")
-    said = " and ".join(f"{count} {name}" for name, count in tiers.items() if count)
-    if not said:
-        said = f"{physical or logical or '?'}" + (f" ({logical} threads)" if physical and logical != physical else "")
-    finding = f"{told.get('cpu') or 'an unknown processor'}, cores: {said}"
-    quota = told.get("cpu_quota")
+    tiers = facts.get("cores_by_tier") or {}
+    logical, physical = facts.get("cores_logical"), facts.get("cores_physical")
+    description = " and ".join(f"{count} {name}" for name, count in tiers.items() if count)
+    if not description:
+        description = f"{physical or logical or '?'}" + (
+            f" ({logical} threads)" if physical and logical != physical else ""
+        )
+    finding = f"{facts.get('cpu') or 'an unknown processor'}, cores: {description}"
+    quota = facts.get("cpu_quota")
     if quota and logical and quota < logical:
         fix = "raise the container's limit, or give --set threads=N: torch counts all cores and would be throttled"
         return Check("cores", "warn", f"{finding}; this container may use {quota:g}", fix)
     return Check("cores", "ok", finding)
 
 
-def memory(told: Mapping[str, Any], root: Path = Path("/"), system: str = sys.platform) -> Check:
+def memory(facts: Mapping[str, Any], root: Path = Path("/"), system: str = sys.platform) -> Check:
     """Check total and free memory: a run that swaps is invalid."""
-    total_gib = told.get("memory_gib")
+    total_gib = facts.get("memory_gib")
     read = conditions.psutil_memory if system == "darwin" else lambda: conditions.linux_memory(root)
     available = read()[0]
     finding = f"{total_gib or '?'} GiB" + (f", {units.size(available)} available" if available is not None else "")
@@ -94,14 +96,14 @@ def _power(ask: Ask, root: Path, system: str) -> power.Power:
     return power.Power(battery.on_battery, battery.battery_share, low)
 
 
-def power_source(found: power.Power) -> Check:
+def power_source(supply: power.Power) -> Check:
     """Check for mains or battery, and for power saving."""
-    charge = f" ({found.battery_share:.0%})" if found.battery_share is not None else ""
-    source = {True: f"battery{charge}", False: "mains", None: "source unknown"}[found.on_battery]
-    if found.low_power:
+    charge = f" ({supply.battery_share:.0%})" if supply.battery_share is not None else ""
+    source = {True: f"battery{charge}", False: "mains", None: "source unknown"}[supply.on_battery]
+    if supply.low_power:
         fix = "turn low power mode off: it reduces the speed by a third to a half"
         return Check("power", "warn", f"{source}, low power mode", fix)
-    return warn_if(bool(found.on_battery), "power", source, "connect the power supply: runs on battery are marked")
+    return warn_if(bool(supply.on_battery), "power", source, "connect the power supply: runs on battery are marked")
 
 
 def _pressure(ask: Ask, system: str) -> int | None:
@@ -146,17 +148,17 @@ def priority(layout: Layout, ask: Ask = ask, system: str = sys.platform) -> Chec
     alive, pid = queue_state.worker(layout) if layout.home.is_dir() else (False, None)
     whose, number = (f"worker {pid}", pid) if alive and pid else ("this terminal", os.getpid())
     if system == "darwin":
-        found = conditions.parse_priority(ask(["/bin/ps", "-o", "pri=", "-p", str(number)]))
-        normal, told = "31 to 37", f"{whose} has priority {found}"
-        low = found is not None and found < NORMAL_PRIORITY
+        priority = conditions.parse_priority(ask(["/bin/ps", "-o", "pri=", "-p", str(number)]))
+        normal, finding = "31 to 37", f"{whose} has priority {priority}"
+        low = priority is not None and priority < NORMAL_PRIORITY
     else:
         nice = _nice(number)
-        found, normal, told = nice, "0", f"{whose} has nice {nice}"
+        priority, normal, finding = nice, "0", f"{whose} has nice {nice}"
         low = nice is not None and nice > 0
-    if found is None:
+    if priority is None:
         return Check("priority", "ok", "unknown")
     fix = "start the worker without nice, or by mpsq service install: runs inherit it"
-    return warn_if(low, "priority", told + (f", {normal} is normal" if low else ""), fix)
+    return warn_if(low, "priority", finding + (f", {normal} is normal" if low else ""), fix)
 
 
 def _nice(pid: int) -> int | None:
@@ -192,5 +194,5 @@ def of_variables(variables: Mapping[str, str] = os.environ) -> Iterator[Check]:
         yield Check("variables", "warn", finding, "unset it, and request it where needed: --mps fallback=on")
     else:
         known = sorted(name for name in variables if name.startswith(_OF_FRAMEWORKS))
-        told = f"inherited by every job: {', '.join(known)}" if known else "no variables of frameworks"
-        yield Check("variables", "ok", told)
+        summary = f"inherited by every job: {', '.join(known)}" if known else "no variables of frameworks"
+        yield Check("variables", "ok", summary)

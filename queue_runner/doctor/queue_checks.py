@@ -104,12 +104,12 @@ def answering(layout: Layout, limit_s: float = 3.0) -> Iterator[Check]:
     if not texts:
         return
     try:
-        found = child.call(10 * limit_s, silent, texts, limit_s)
+        unreachable = child.call(10 * limit_s, silent, texts, limit_s)
     except child.TookTooLong:
-        found = ["a folder of a waiting job"]
-    named = f"no answer within {limit_s:.0f} s: " + ", ".join(found[:_NAMED])
+        unreachable = ["a folder of a waiting job"]
+    named = f"no answer within {limit_s:.0f} s: " + ", ".join(unreachable[:_NAMED])
     fix = "reconnect the drive, or answer the prompt of macOS; mpsq cancel cancels the jobs that read it"
-    yield warn_if(bool(found), "folders of jobs", named if found else "they answer", fix)
+    yield warn_if(bool(unreachable), "folders of jobs", named if unreachable else "they answer", fix)
 
 
 def silent(texts: Sequence[str], limit_s: float) -> list[str]:
@@ -140,9 +140,9 @@ def guarded(layout: Layout, *, system: str = sys.platform, user_home: Path | Non
     paths = [str(layout.home), sys.executable, os.path.realpath(".")]
     with contextlib.suppress(MpsqError), reading(layout.db) as connection:  # the store has a check of its own
         paths += [path for text in waiting_specs(connection) for path in plan.reads(JobSpec.from_json(text))]
-    found = list(protected.found(paths, system=system, user_home=user_home))
-    named = ", ".join(found[:_NAMED]) + (f" and {len(found) - _NAMED} more" if len(found) > _NAMED else "")
-    yield warn_if(bool(found), "guarded folders", named or "the worker reads in none", protected.REMEDY)
+    places = list(protected.found(paths, system=system, user_home=user_home))
+    named = ", ".join(places[:_NAMED]) + (f" and {len(places) - _NAMED} more" if len(places) > _NAMED else "")
+    yield warn_if(bool(places), "guarded folders", named or "the worker reads in none", protected.REMEDY)
 
 
 def _cannot_write(folder: Path) -> str | None:
@@ -165,12 +165,12 @@ def store(layout: Layout) -> Iterator[Check]:
                 raise error
             yield Check("store", "ok", "no queue yet; the first submit creates it")
             return
-        found = problems(layout.db, quick=True)
+        damage = problems(layout.db, quick=True)
     except MpsqError as error:
         yield Check("store", "fail", error.message, error.hint or f"restore a backup of {layout.backups}")
         return
-    if found:
-        yield Check("store", "fail", f"the database is damaged: {found[0]}", remedy(layout))
+    if damage:
+        yield Check("store", "fail", f"the database is damaged: {damage[0]}", remedy(layout))
     elif revision != HEAD:
         fix = remedy_of_schema(revision)
         yield Check("store", "fail", f"schema {revision}, this mpsq needs {HEAD}", fix)
@@ -185,12 +185,12 @@ def store(layout: Layout) -> Iterator[Check]:
 
 def sqlite_version() -> Check:
     """Check that this Python's SQLite supports what the store needs."""
-    said = f"SQLite {sqlite3.sqlite_version}"
+    finding = f"SQLite {sqlite3.sqlite_version}"
     if sqlite3.sqlite_version_info < _WAL_RESET_FIXED:
-        said += "; its WAL-reset bug cannot occur here: only the worker checkpoints"
+        finding += "; its WAL-reset bug cannot occur here: only the worker checkpoints"
     if sqlite3.sqlite_version_info < _RETURNING:
-        return Check("sqlite", "fail", said, "use a Python whose SQLite is 3.35 or newer")
-    return Check("sqlite", "ok", said)
+        return Check("sqlite", "fail", finding, "use a Python whose SQLite is 3.35 or newer")
+    return Check("sqlite", "ok", finding)
 
 
 def lock_folder() -> Check:
@@ -219,14 +219,14 @@ def service(layout: Layout) -> Check:
     from queue_runner.host.service import for_this_machine
 
     try:
-        found = for_this_machine(layout, config.load(layout.config)).status()
+        status = for_this_machine(layout, config.load(layout.config)).status()
     except MpsqError as error:
         return Check("service", "warn", error.message, error.hint)
-    if found.problems:
-        return Check("service", "warn", *found.problems[0])
-    if not found.installed:
+    if status.problems:
+        return Check("service", "warn", *status.problems[0])
+    if not status.installed:
         return Check("service", "ok", "not installed; mpsq service install runs the worker at every login")
-    return Check("service", "ok" if found.running else "warn", found.detail, "mpsq service install")
+    return Check("service", "ok" if status.running else "warn", status.detail, "mpsq service install")
 
 
 def hooks(layout: Layout) -> Iterator[Check]:
@@ -241,12 +241,12 @@ def hooks(layout: Layout) -> Iterator[Check]:
     if missing:
         yield Check("hooks", "warn", f"no such program: {', '.join(missing)}", "correct the setting: mpsq config set")
     else:
-        told = ", ".join(name for name, line in lines.items() if line) or "none"
-        yield Check("hooks", "ok", told + ("; mpsq status shows those that fail" if told != "none" else ""))
+        configured = ", ".join(name for name, line in lines.items() if line) or "none"
+        yield Check("hooks", "ok", configured + ("; mpsq status shows those that fail" if configured != "none" else ""))
     if settings.notify != "off":
-        found = shutil.which(notify.program())
-        finding = f"{settings.notify}, by {found or notify.program()}"
-        yield warn_if(not found, "notify", finding + ("" if found else ", which was not found"), notify.remedy())
+        program = shutil.which(notify.program())
+        finding = f"{settings.notify}, by {program or notify.program()}"
+        yield warn_if(not program, "notify", finding + ("" if program else ", which was not found"), notify.remedy())
 
 
 def _missing(line: str) -> str | None:

@@ -30,20 +30,20 @@ class Client:
 
 def busy_share(text: str | None) -> float | None:
     """Return the use of the busiest GPU by all programs, WindowServer included: a short average, 0 to 1."""
-    found = [int(percent) for percent in re.findall(r'"Device Utilization %"=(\d{1,3})\b', text or "")]
-    return max(found) / 100 if found else None
+    percents = [int(percent) for percent in re.findall(r'"Device Utilization %"=(\d{1,3})\b', text or "")]
+    return max(percents) / 100 if percents else None
 
 
 def clients(text: str | None) -> dict[str, Client]:
     """Return the clients by the id of their registry entry. In an entry AppUsage, with a count for each API, comes
     before its IOUserClientCreator, "pid 533, WindowServer"."""
-    found = {}
+    clients = {}
     for entry in re.split(r"^[ |]*\+-o ", text or "", flags=re.MULTILINE):
         id, creator = re.search(r"\bid (0x[0-9a-f]+)", entry), re.search(r'"IOUserClientCreator" = "pid (\d+),', entry)
         if id and creator:
             used = re.findall(r'"accumulatedGPUTime"=(\d+)', entry)
-            found[id[1]] = Client(int(creator[1]), sum(map(int, used)))
-    return found
+            clients[id[1]] = Client(int(creator[1]), sum(map(int, used)))
+    return clients
 
 
 class Others:
@@ -61,7 +61,7 @@ class Others:
         self._own_use = False
         self._before: tuple[float, Mapping[str, Client]] | None = None
 
-    def busy_share(self, text: str | None, at_s: float | None, own: Iterable[int]) -> float | None:
+    def busy_share(self, text: str | None, at_s: float | None, run_pids: Iterable[int]) -> float | None:
         """Return their share of the time since the list before, 0 to 1; None without two lists, and until the run has
         used the GPU itself.
 
@@ -69,7 +69,7 @@ class Others:
         client that is new has used all of its time since then. One whose process has ended meanwhile counts for nobody:
         it may have been the run's.
         """
-        self._own.update(own)
+        self._own.update(run_pids)
         now = clients(text)
         if at_s is None or not now:
             return None

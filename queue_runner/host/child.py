@@ -46,13 +46,13 @@ class Call(Generic[T]):
     def __init__(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> None:
         """Begin it; all must be picklable. Raises: OSError when there can be no child."""
         self._name = function.__name__
-        with contextlib.ExitStack() as kept:
-            self._said = kept.enter_context(tempfile.TemporaryFile())
-            content = kept.enter_context(tempfile.TemporaryFile())
+        with contextlib.ExitStack() as stack:
+            self._said = stack.enter_context(tempfile.TemporaryFile())
+            content = stack.enter_context(tempfile.TemporaryFile())
             pickle.dump((function, arguments, named), content)
             content.seek(0)
             watched, self._life = os.pipe()
-            kept.callback(os.close, self._life)
+            stack.callback(os.close, self._life)
             try:
                 self._process = subprocess.Popen(
                     # -P: a file of the name of a module in the current folder must not take its place
@@ -65,7 +65,7 @@ class Call(Generic[T]):
             finally:
                 os.close(watched)
             content.close()
-            self._kept = kept.pop_all()
+            self._kept = stack.pop_all()
 
     def wait(self, at_most_s: float) -> bool:
         """Wait for its end; return whether it has ended."""

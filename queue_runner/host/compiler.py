@@ -27,9 +27,9 @@ def probe() -> Compiler:
     """Compile a small program with the C++ compiler that torch.compile would use for the CPU."""
     named = os.environ.get("CXX")
     candidates = [named] if named else ["g++", "clang++", "c++"]
-    found = next((path for name in candidates if name and (path := find_tool.find(name))), None)
+    compiler = next((path for name in candidates if name and (path := find_tool.find(name))), None)
     fix = "xcode-select --install" if sys.platform == "darwin" else "install g++, for example: apt install g++"
-    if found is None:
+    if compiler is None:
         missing = f"no {' nor '.join(str(name) for name in candidates)}: torch.compile cannot build for the CPU"
         return Compiler(False, missing, fix)
     with tempfile.TemporaryDirectory(prefix="mpsq-doctor-") as folder:
@@ -37,14 +37,14 @@ def probe() -> Compiler:
         source.write_text("#include <cmath>\nint main() { return std::sqrt(4.0) != 2.0; }\n", encoding="utf-8")
         try:
             built = subprocess.run(
-                [found, str(source), "-o", str(Path(folder, "try"))],
+                [compiler, str(source), "-o", str(Path(folder, "try"))],
                 capture_output=True,
                 timeout=_COMPILE_TIMEOUT_S,
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            return Compiler(False, f"{found} cannot be run: {error}", fix)
+            return Compiler(False, f"{compiler} cannot be run: {error}", fix)
     if built.returncode:
-        said = (built.stderr.decode("utf-8", "replace").strip().splitlines() or ["no error message"])[0]
-        return Compiler(False, f"{found} cannot compile a small program: {said}", fix)
-    return Compiler(True, f"{found} compiles")
+        message = (built.stderr.decode("utf-8", "replace").strip().splitlines() or ["no error message"])[0]
+        return Compiler(False, f"{compiler} cannot compile a small program: {message}", fix)
+    return Compiler(True, f"{compiler} compiles")

@@ -92,9 +92,9 @@ class Sampler:
         self._tools = _MacTools() if platform == "darwin" else LinuxSensors(root, gpus)
         self.queue: set[int] = {os.getpid()}
         linux = platform.startswith("linux")
-        own = partial(_own_time, self.queue, beside)
+        own_time_s = partial(_own_time, self.queue, beside)
         self._fresh = fresh
-        self._shares = Shares(LinuxSource(root) if linux else MacSource(), fresh=fresh, own=own)
+        self._shares = Shares(LinuxSource(root) if linux else MacSource(), fresh=fresh, queue_s=own_time_s)
         self._waited_us = waited_for_cpu(root)
         self._memory: Callable[[], tuple[int | None, int | None, int | None]]
         self._memory = (lambda: linux_memory(root)) if linux else psutil_memory
@@ -111,13 +111,13 @@ class Sampler:
             self._rates = self._shares.since_last(named) | self._since_last(now, swap)
         elif not self._rates and not self._fresh:
             self._shares.since_last(named)  # the processes' baseline; shares come with the next sample
-        found = {
+        sample = {
             "load1": _load1(),
             "memory_available_bytes": available,
             **self._rates,
             **self._tools.sample(named, now),
         }
-        return {name: value for name, value in sorted(found.items()) if value is not None}
+        return {name: value for name, value in sorted(sample.items()) if value is not None}
 
     def at_end(self, cpu_s: float | None) -> dict[str, Any]:
         """Return the energy counted until the end of a run, and the rates from its last sample on.
@@ -125,10 +125,10 @@ class Sampler:
         `cpu_s` is what the run used altogether, in seconds of CPU; None if that, or when it ended, is not known.
         There are no rates then, nor over less than MIN_INTERVAL_S, nor where the beginning of the run was not seen.
         """
-        found, now = self._tools.counters(), self._clock()
+        sample, now = self._tools.counters(), self._clock()
         if cpu_s is not None and now - self._at >= MIN_INTERVAL_S and (shares := self._shares.at_end(cpu_s)):
-            found |= shares | self._since_last(now, self._memory()[1:])
-        return {name: value for name, value in sorted(found.items()) if value is not None}
+            sample |= shares | self._since_last(now, self._memory()[1:])
+        return {name: value for name, value in sorted(sample.items()) if value is not None}
 
     def gpu_busy_after(self) -> float | None:
         """Return the use of the GPU after the run's end where that is the only sign of others; None elsewhere."""
@@ -213,9 +213,9 @@ class _MacTools:
 
     def close(self) -> None:
         tools = (self._battery, self._settings, self._pressure, self._gpu, self._clients, self._vm)
-        for asked in (*tools, *(self._priority or ())[1:]):
-            if isinstance(asked, Asked):
-                asked.close()
+        for tool in (*tools, *(self._priority or ())[1:]):
+            if isinstance(tool, Asked):
+                tool.close()
 
 
 def gpu_use_before(
@@ -238,14 +238,14 @@ def gpu_use_before(
         newest = Beside(partial(nvidia.busy_share, root)).latest(_FIRST_LOOK_S) if nvidia.library(root) else None
         return newest[1] if newest else None
 
-    found: list[float] = []
-    while not found or (found[-1] > busy_share and len(found) < _GPU_LOOKS):
-        if found:
+    shares: list[float] = []
+    while not shares or (shares[-1] > busy_share and len(shares) < _GPU_LOOKS):
+        if shares:
             sleep(1.0)
         if (share := look()) is None:
             break
-        found.append(share)
-    return min(found, default=None)
+        shares.append(share)
+    return min(shares, default=None)
 
 
 # -- tool output ----------------------------------------------------------------------------------------------------

@@ -61,16 +61,16 @@ class LinuxSource:
         return MachineTime(busy, busy + idle + iowait + steal, steal)
 
     def processes(self, named: Iterable[Named]) -> dict[tuple[int, float], ProcessTime]:
-        found = {}
-        for one in named:
-            pid, start = one if isinstance(one, tuple) else (one, None)
+        times = {}
+        for process in named:
+            pid, start = process if isinstance(process, tuple) else (process, None)
             # the name, in parentheses, may contain anything, including a parenthesis
             fields = _first_line(f"{self._proc}/{pid}/stat").rpartition(")")[2].split()
             if len(fields) < 20 or (start is not None and int(fields[19]) != start):
                 continue
             ticks = sum(int(word) for word in fields[11:15])
-            found[pid, float(fields[19])] = ProcessTime(int(fields[1]), ticks * self._tick_s)
-        return found
+            times[pid, float(fields[19])] = ProcessTime(int(fields[1]), ticks * self._tick_s)
+        return times
 
 
 class MacSource:
@@ -84,27 +84,27 @@ class MacSource:
         return MachineTime(busy, busy + times.idle, None)
 
     def processes(self, named: Iterable[Named]) -> dict[tuple[int, float], ProcessTime]:
-        found = {}
-        for one in named:
-            pid, start = one if isinstance(one, tuple) else (one, None)
-            seen = processes.look(pid)  # not psutil's create_time, which moves when the clock is set
-            if seen is None or (start is not None and not processes.same_start(seen.start, start)):
+        times = {}
+        for process in named:
+            pid, start = process if isinstance(process, tuple) else (process, None)
+            row = processes.look(pid)  # not psutil's create_time, which moves when the clock is set
+            if row is None or (start is not None and not processes.same_start(row.start, start)):
                 continue
             if (used := rusage_darwin(pid)) is not None:
-                found[pid, seen.start] = ProcessTime(seen.parent, used.cpu_s)
-        return found
+                times[pid, row.start] = ProcessTime(row.parent, used.cpu_s)
+        return times
 
 
 class Shares:
     """Shares of the machine between two calls, computed from sums."""
 
-    def __init__(self, source: Source, *, fresh: bool = False, own: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(self, source: Source, *, fresh: bool = False, queue_s: Callable[[], float] = lambda: 0.0) -> None:
         """`fresh`: the run has not begun, so that its processes' whole time is since now. `own` returns the seconds
         that the queue's processes have used; they are neither the run's nor others'."""
         self._source = source
         self._machine = source.machine()
         self._processes: dict[tuple[int, float], ProcessTime] | None = {} if fresh else None
-        self._own, self._own_s = own, own()
+        self._own, self._own_s = queue_s, queue_s()
         self._fresh, self._job_s = fresh, 0.0
 
     def since_last(self, named: Iterable[Named]) -> dict[str, float]:
@@ -169,9 +169,9 @@ def used_between(
 
     def waited_for(pid: int) -> bool:
         """Whether all that have ended above the process passed its time on to one that is alive."""
-        seen: set[int] = set()
-        while pid not in alive and pid in parents and pid not in seen:
-            seen.add(pid)
+        visited: set[int] = set()
+        while pid not in alive and pid in parents and pid not in visited:
+            visited.add(pid)
             pid = parents[pid]
         return pid in alive
 

@@ -35,7 +35,7 @@ class Rapl:
 
     def read(self) -> dict[str, float]:
         """Return joules by package (`package-0`) since the first reading; without those that cannot be read."""
-        found = {}
+        folders = {}
         for folder in self.folders:
             text = read_text(folder / "energy_uj").strip()
             if not text.isdecimal():
@@ -48,8 +48,8 @@ class Rapl:
             step = now - before if now >= before else now + int(span) - before
             self._last[name] = now
             self._total_uj[name] = self._total_uj.get(name, 0) + step
-            found[name] = self._total_uj[name] / 1e6
-        return found
+            folders[name] = self._total_uj[name] / 1e6
+        return folders
 
 
 class AppleEnergy:
@@ -69,8 +69,8 @@ class AppleEnergy:
             metrics = self._monitor.get_cumulative_energy()
         except RuntimeError:
             return {}
-        told = {name: getattr(metrics, field, None) for field, name in self.FIELDS.items()}
-        return {name: millijoules / 1e3 for name, millijoules in told.items() if millijoules is not None}
+        joules = {name: getattr(metrics, field, None) for field, name in self.FIELDS.items()}
+        return {name: millijoules / 1e3 for name, millijoules in joules.items() if millijoules is not None}
 
 
 def apple_energy() -> AppleEnergy | None:

@@ -27,14 +27,14 @@ def network_kind(path: Path, mounts: str | None = None, *, platform: str = sys.p
     if mounts is None:
         mounts = _read_mounts(platform)
     place = str(nearest_existing(path).resolve())
-    found: tuple[int, str, str] | None = None
+    best: tuple[int, str, str] | None = None
     for point, kind, options in (_mac_mounts if platform == "darwin" else _linux_mounts)(mounts):
         inside = place == point or place.startswith(point.rstrip("/") + "/")
-        if inside and (found is None or len(point) >= found[0]):  # a later mount on the same point covers the earlier
-            found = (len(point), kind, options)
-    if found is None:
+        if inside and (best is None or len(point) >= best[0]):  # a later mount on the same point covers the earlier
+            best = (len(point), kind, options)
+    if best is None:
         return None
-    _, kind, options = found
+    _, kind, options = best
     # gVisor serves a container's own disk over 9p, marked by these two descriptors.
     if _NETWORK.fullmatch(kind) or _NETWORK_FUSE.fullmatch(kind) or (kind == "9p" and "rfdno=" not in options):
         return kind
@@ -70,14 +70,14 @@ def _read_mounts(platform: str) -> str:
 
 def _linux_mounts(text: str) -> list[tuple[str, str, str]]:
     """Parse proc_pid_mountinfo(5) to (mount point, type, options): the type follows a lone dash."""
-    found = []
+    problems = []
     for line in text.splitlines():
         front, _, back = line.partition(" - ")
         fields, rest = front.split(), back.split(" ", 2)
         if len(fields) >= 5 and rest[0]:
             point = _OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[4])
-            found.append((point, rest[0], rest[2] if len(rest) > 2 else ""))
-    return found
+            problems.append((point, rest[0], rest[2] if len(rest) > 2 else ""))
+    return problems
 
 
 def _mac_mounts(text: str) -> list[tuple[str, str, str]]:

@@ -17,10 +17,10 @@ def find(name: str, *, platform: str = sys.platform, installed: Callable[[], boo
     """Return the path of a compiler or of git; None where there is none, or where calling it would only open macOS's
     prompt to install the command line tools. `installed` returns whether they are installed.
     """
-    found = shutil.which(name)
-    if found is None or platform != "darwin" or os.path.dirname(found) != _SHIMS:  # noqa: PTH120 - a string
-        return found
-    return found if (installed or _tools_installed)() else None
+    path = shutil.which(name)
+    if path is None or platform != "darwin" or os.path.dirname(path) != _SHIMS:  # noqa: PTH120 - a string
+        return path
+    return path if (installed or _tools_installed)() else None
 
 
 @cache

@@ -170,8 +170,8 @@ def _of_keyring(path: Path) -> str:
         raise Missing(f"{unknown}, and the keyring does not answer: {reason}", otherwise) from error
     if done.returncode == 0:
         return done.stdout.removesuffix("\n")
-    if said := last_line(done.stderr.encode()):
-        raise Missing(f"{unknown}, and the keyring refuses: {said}", otherwise)
+    if message := last_line(done.stderr.encode()):
+        raise Missing(f"{unknown}, and the keyring refuses: {message}", otherwise)
     raise Missing(
         f"{unknown}, neither a file nor in the keyring", f"{otherwise}, or keyring set {_SERVICE} {path.name}"
     )

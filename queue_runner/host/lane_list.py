@@ -29,7 +29,7 @@ def resolve(setting: str, root: Path = Path("/"), library: Any = None) -> tuple[
     names = lanes.parse(setting)
     if not names:
         return [], []
-    told = []
+    notes = []
     there = _here()
     for name in names:
         if missing := [core for core in lanes.cores(name) if lanes.kind(name) == "cpu" and core not in there]:
@@ -37,24 +37,24 @@ def resolve(setting: str, root: Path = Path("/"), library: Any = None) -> tuple[
                 f"the lane {name} names processor {missing[0]}, which this machine does not have",
                 f"this process may use {lanes.listed(tuple(sorted(there)))}: mpsq config set lanes",
             )
-    found = [Lane(name, lanes.cores(name)) for name in names if lanes.kind(name) == "cpu"]
-    if wanted := [name for name in names if lanes.kind(name) == "cuda" or name == lanes.AUTO]:
+    resolved = [Lane(name, lanes.cores(name)) for name in names if lanes.kind(name) == "cpu"]
+    if requested := [name for name in names if lanes.kind(name) == "cuda" or name == lanes.AUTO]:
         gpus, why = _gpus(root, library)
-        if wanted == [lanes.AUTO]:
-            wanted = list(gpus)
+        if requested == [lanes.AUTO]:
+            requested = list(gpus)
             if not gpus:
-                told.append(f"lanes is auto, and there is no GPU to make a lane of ({why}): one run at a time")
-        elif gpus and (gone := [name for name in wanted if name not in gpus]):
+                notes.append(f"lanes is auto, and there is no GPU to make a lane of ({why}): one run at a time")
+        elif gpus and (gone := [name for name in requested if name not in gpus]):
             raise MpsqError(f"this machine has no {gone[0]}", f"it has {', '.join(gpus)}: mpsq config set lanes")
-        others = {core for lane in found for core in lane.cores}
-        divided = _divided({name: gpus.get(name, "") for name in wanted}, root, others)
+        others = {core for lane in resolved for core in lane.cores}
+        divided = _divided({name: gpus.get(name, "") for name in requested}, root, others)
         if any(not cores for _, cores in divided):
-            told.append("too few processors are left to give each GPU its own: runs on GPUs may use all")
-        found += [Lane(name, cores) for name, cores in divided]
+            notes.append("too few processors are left to give each GPU its own: runs on GPUs may use all")
+        resolved += [Lane(name, cores) for name, cores in divided]
     if not sys.platform.startswith("linux"):
-        found = [Lane(lane.name) for lane in found]
-        told.append("this system binds no process to processors: the lanes share them all")
-    return found, told
+        resolved = [Lane(lane.name) for lane in resolved]
+        notes.append("this system binds no process to processors: the lanes share them all")
+    return resolved, notes
 
 
 def _here() -> set[int]:
@@ -69,9 +69,9 @@ def _gpus(root: Path, library: Any) -> tuple[dict[str, str], str]:
     if nvml is None:
         return {}, "nvidia-ml-py is not installed" if nvidia.is_missing(root) else "no NVIDIA driver"
     reader = nvidia.Nvml(nvml)
-    found = reader.places()
+    places = reader.places()
     reader.close()
-    return found, "NVML lists none"
+    return places, "NVML lists none"
 
 
 def _divided(places: dict[str, str], root: Path, others: Collection[int]) -> list[tuple[str, tuple[int, ...]]]:
@@ -99,14 +99,14 @@ def _divided(places: dict[str, str], root: Path, others: Collection[int]) -> lis
 def _whole_cores(processors: Collection[int], root: Path) -> list[tuple[int, ...]]:
     """Return the processors by core, as far as they are among these; each is one of its own if the kernel does not
     say."""
-    found: dict[int, tuple[int, ...]] = {}
-    for one in sorted(processors):
-        threads: tuple[int, ...] = (one,)
+    cores: dict[int, tuple[int, ...]] = {}
+    for processor in sorted(processors):
+        threads: tuple[int, ...] = (processor,)
         with suppress(OSError, UsageError):
-            path = root / f"sys/devices/system/cpu/cpu{one}/topology/thread_siblings_list"
-            threads = tuple(sorted({one, *lanes.processors(path.read_text())} & {*processors}))
-        found.setdefault(threads[0], threads)
-    return list(found.values())
+            path = root / f"sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list"
+            threads = tuple(sorted({processor, *lanes.processors(path.read_text())} & {*processors}))
+        cores.setdefault(threads[0], threads)
+    return list(cores.values())
 
 
 def _local(place: str, root: Path) -> tuple[int, ...]:

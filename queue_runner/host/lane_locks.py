@@ -27,8 +27,8 @@ SHARERS_LOOK_S = 0.1
 class Hold:
     """The locks of one run, held until closed. The first is the one of its GPU, or first processor."""
 
-    def __init__(self, own: list[Lock], shared: Lock | None = None) -> None:
-        self._own, self._shared = own, shared
+    def __init__(self, locks: list[Lock], shared: Lock | None = None) -> None:
+        self._own, self._shared = locks, shared
 
     @property
     def fds(self) -> list[int]:
@@ -118,10 +118,10 @@ class LaneLocks:
         if shared is None:
             return None
         shared.forget_holder()
-        own: list[Lock] = []
+        gained: list[Lock] = []
         for path in paths(self._lane, self._cores):
             if (lock := locks.try_lock(path)) is None:
-                Hold(own, shared).close()
+                Hold(gained, shared).close()
                 return None
-            own.append(lock)
-        return Hold(own, shared)
+            gained.append(lock)
+        return Hold(gained, shared)

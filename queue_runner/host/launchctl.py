@@ -90,7 +90,7 @@ def call(launchctl: str, arguments: Sequence[str]) -> Answer:
 
 def parse_print(text: str) -> Printed:
     """Parse the job's own lines of `launchctl print`; nested blocks have a state of their own and are skipped."""
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     depth = 0
     for line in text.splitlines():
         line = line.strip()
@@ -100,14 +100,14 @@ def parse_print(text: str) -> Printed:
             depth += 1
         elif depth == 1 and " = " in line:
             name, _, value = line.partition(" = ")
-            found.setdefault(name.strip().lower(), value.strip())
+            fields.setdefault(name.strip().lower(), value.strip())
     return Printed(
-        state=found.get("state"),
-        pid=_whole(found.get("pid", "")),
-        last_exit=found.get("last exit code"),
-        last_signal=found.get("last terminating signal"),
-        spawn_type=found.get("spawn type"),
-        runs=_whole(found.get("runs", "")),
+        state=fields.get("state"),
+        pid=_whole(fields.get("pid", "")),
+        last_exit=fields.get("last exit code"),
+        last_signal=fields.get("last terminating signal"),
+        spawn_type=fields.get("spawn type"),
+        runs=_whole(fields.get("runs", "")),
     )
 
 
@@ -127,8 +127,8 @@ class Control:
 
     def loaded(self) -> dict[str, Printed]:
         """Return the job in each domain that has it: both, if an ssh login preceded one at the screen."""
-        found = {domain: self.look(domain) for domain in (f"gui/{self.uid}", f"user/{self.uid}")}
-        return {domain: job for domain, job in found.items() if job is not None}
+        jobs = {domain: self.look(domain) for domain in (f"gui/{self.uid}", f"user/{self.uid}")}
+        return {domain: job for domain, job in jobs.items() if job is not None}
 
     def look(self, domain: str) -> Printed | None:
         """Return the job in that domain; None when it is not loaded there."""
@@ -190,7 +190,7 @@ class Control:
 
 
 def _refused(answer: Answer, what: str) -> MpsqError:
-    said = answer.message.splitlines()[0] if answer.message else f"code {answer.code}"
+    message = answer.message.splitlines()[0] if answer.message else f"code {answer.code}"
     return MpsqError(
-        f"launchd could not {what}: {said}", f"launchctl error {answer.code} explains the code; see docs/macos.md"
+        f"launchd could not {what}: {message}", f"launchctl error {answer.code} explains the code; see docs/macos.md"
     )

@@ -44,8 +44,8 @@ class LinuxSensors:
 
     def counters(self) -> dict[str, Any]:
         """Return the energy counters and their time."""
-        found = self._read()
-        return {name: found[name] for name in ("energy_at", "energy_j") if name in found}
+        readings = self._read()
+        return {name: readings[name] for name in ("energy_at", "energy_j") if name in readings}
 
     def gpu_busy_after(self) -> float | None:
         """Return the lowest of three looks at the GPU's use, a second apart, after the run; None unless the GPU's
@@ -68,14 +68,14 @@ class LinuxSensors:
         newest = self._reading.latest() if self._reading is not None else None
         if newest is None:
             return {}
-        at, found = newest
-        self._hidden = "gpus_used" not in found and (self._hidden or "gpu_pids_hidden" in found)
-        return {**found, "energy_at": at} if "energy_j" in found else found
+        at, readings = newest
+        self._hidden = "gpus_used" not in readings and (self._hidden or "gpu_pids_hidden" in readings)
+        return {**readings, "energy_at": at} if "energy_j" in readings else readings
 
     def _read_beside(self) -> dict[str, Any]:
-        found = self._gpus.read() if self._gpus is not None else {}
-        joules = {**self._rapl.read(), **found.get("energy_j", {})}
-        return {**found, "energy_j": joules} if joules else found
+        readings = self._gpus.read() if self._gpus is not None else {}
+        joules = {**self._rapl.read(), **readings.get("energy_j", {})}
+        return {**readings, "energy_j": joules} if joules else readings
 
 
 def waited_for_cpu(root: Path = Path("/")) -> int | None:

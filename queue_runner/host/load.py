@@ -84,8 +84,8 @@ class Nvidia:
     def latest(self, now: float) -> tuple[float, Mapping[str, float | None]] | None:
         if (newest := self._reading.latest()) is None:
             return None
-        at, found = newest
-        return now - (time.time() - at), {key: found.get(key) for key in ("gpu_busy_share", "gpu_temperature_c")}
+        at, reading = newest
+        return now - (time.time() - at), {key: reading.get(key) for key in ("gpu_busy_share", "gpu_temperature_c")}
 
     def close(self) -> None:
         if not self._reading.is_busy():
@@ -155,18 +155,18 @@ class Load:
         """
         now = self._clock()
         self._sampler = self._sampler or conditions.Sampler()
-        found = {key: value for key, value in self._sampler.sample().items() if key not in _OWN}
+        reading = {key: value for key, value in self._sampler.sample().items() if key not in _OWN}
         if now < self._settled_at:
             return None
         if cpu and self._samples:  # else this kernel does not tell
             if (share := self.cpu_share()) is None:
                 return None
-            found["others_cpu_share"] = share
+            reading["others_cpu_share"] = share
         if gpu:
             if (use := self._gpu_use(now)) is None:
                 return None
-            found |= {key: value for key, value in use.items() if value is not None}
-        return found
+            reading |= {key: value for key, value in use.items() if value is not None}
+        return reading
 
     def close(self) -> None:
         """End the tools that are still running."""
@@ -201,13 +201,13 @@ _OWN = ("others_cpu_share", "job_cpu_share", "gpu_busy_share", "gpu_temperature_
 def below(roots: Iterable[int]) -> set[int]:
     """Return these processes and all below them."""
     try:
-        found: set[int] = set()
+        pids: set[int] = set()
         todo = list(roots)
         while todo:
-            if (pid := todo.pop()) not in found:
-                found.add(pid)
+            if (pid := todo.pop()) not in pids:
+                pids.add(pid)
                 todo += _children(pid)
-        return found
+        return pids
     except NotImplementedError:
         return processes.descendants(processes.table(), roots)
 
@@ -225,13 +225,13 @@ def _children(pid: int) -> list[int]:
         return []  # it has ended
     except OSError:
         return []
-    found: list[int] = []
+    children: list[int] = []
     for thread in threads:
         try:
-            found += map(int, read(f"/proc/{pid}/task/{thread}/children").split())
+            children += map(int, read(f"/proc/{pid}/task/{thread}/children").split())
         except FileNotFoundError:
             if pid == os.getpid() and thread == str(pid):
                 raise NotImplementedError from None
         except OSError:
             continue
-    return found
+    return children

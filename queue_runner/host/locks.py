@@ -56,10 +56,10 @@ class Lock:
 
         Raises: OSError when it cannot be written, ValueError when it is longer than 4 KiB.
         """
-        own = row(os.getpid())
+        this_process = row(os.getpid())
         holder = {
             "pid": os.getpid(),
-            "start": own.start if own else None,
+            "start": this_process.start if this_process else None,
             "host": socket.gethostname(),
             **(about or {}),
         }
@@ -114,12 +114,12 @@ def lock_dir() -> Path:
     try:
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=0o700, parents=bool(chosen))
-        found = folder.stat() if chosen else folder.lstat()
+        status = folder.stat() if chosen else folder.lstat()
     except OSError as error:
         raise MpsqError(f"the lock folder {folder} cannot be created: {error.strerror}", hint) from error
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise MpsqError(f"the lock folder {folder} belongs to another user", hint)
-    if found.st_mode & 0o077:
+    if status.st_mode & 0o077:
         if chosen:
             raise MpsqError(f"the lock folder {folder} is open to other users", f"chmod 700 {folder}")
         folder.chmod(0o700)
@@ -131,8 +131,8 @@ def worker_lock_path(home: Path) -> Path:
 
     Raises: OSError when the home does not exist, MpsqError as lock_dir.
     """
-    found = home.stat()
-    return lock_dir() / f"worker-{found.st_dev:x}-{found.st_ino}.lock"
+    status = home.stat()
+    return lock_dir() / f"worker-{status.st_dev:x}-{status.st_ino}.lock"
 
 
 def lane_lock_path(lane: str) -> Path:

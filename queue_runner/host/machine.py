@@ -29,26 +29,26 @@ def describe(*, ask: Ask = ask, root: Path = Path("/"), system: str = sys.platfo
 
     Args: `ask` runs a command, `root` holds /proc, /sys and /etc, `system` is sys.platform.
     """
-    found = _macos(ask) if system == "darwin" else _linux(ask, root)
+    facts = _macos(ask) if system == "darwin" else _linux(ask, root)
     if stand_in := os.environ.get("MPSQ_TEST_MACHINE"):  # tests alone: two nodes that share a host
-        found["id"] = _hashed(stand_in)
-    return dict(sorted({"system": "macOS" if system == "darwin" else platform.system(), **found}.items()))
+        facts["id"] = _hashed(stand_in)
+    return dict(sorted({"system": "macOS" if system == "darwin" else platform.system(), **facts}.items()))
 
 
 def software(*, ask: Ask = ask, root: Path = Path("/"), system: str = sys.platform) -> dict[str, Any]:
     """Return what a system update or setting changes: the version, the kernel, the GPU driver."""
-    found: dict[str, Any] = {"kernel": platform.release()}
+    facts: dict[str, Any] = {"kernel": platform.release()}
     if system == "darwin":
-        found["os"] = "macOS"
-        found["os_version"] = _line(ask(["/usr/bin/sw_vers", "-productVersion"]))  # mac_ver() is wrong on macOS 26
-        found["gpu_wired_limit_mib"] = _whole(_sysctl(ask, ["iogpu.wired_limit_mb"]).get("iogpu.wired_limit_mb"))
-        found["rosetta"] = under_rosetta(ask=ask, system=system)
-        return dict(sorted(found.items()))
+        facts["os"] = "macOS"
+        facts["os_version"] = _line(ask(["/usr/bin/sw_vers", "-productVersion"]))  # mac_ver() is wrong on macOS 26
+        facts["gpu_wired_limit_mib"] = _whole(_sysctl(ask, ["iogpu.wired_limit_mb"]).get("iogpu.wired_limit_mb"))
+        facts["rosetta"] = under_rosetta(ask=ask, system=system)
+        return dict(sorted(facts.items()))
     release = dict(re.findall(r'^(ID|VERSION_ID)="?([^"\n]*)"?$', read_text(root / "etc/os-release"), re.MULTILINE))
     driver = re.search(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", read_text(root / "proc/driver/nvidia/version"))
-    found |= {"os": release.get("ID"), "os_version": release.get("VERSION_ID")}
-    found["gpu_driver"] = driver[1] if driver else None
-    return dict(sorted(found.items()))
+    facts |= {"os": release.get("ID"), "os_version": release.get("VERSION_ID")}
+    facts["gpu_driver"] = driver[1] if driver else None
+    return dict(sorted(facts.items()))
 
 
 def under_rosetta(*, ask: Ask = ask, system: str = sys.platform, machine: str | None = None) -> bool | None:
@@ -66,37 +66,37 @@ def under_rosetta(*, ask: Ask = ask, system: str = sys.platform, machine: str | 
 
 def _macos(ask: Ask) -> dict[str, Any]:
     names = ["machdep.cpu.brand_string", "hw.model", "hw.memsize", "hw.physicalcpu", "hw.logicalcpu", "hw.nperflevels"]
-    told = _sysctl(ask, [*names, "hw.optional.arm64"])
-    levels = min(_whole(told.get("hw.nperflevels")) or 0, 4)
+    values = _sysctl(ask, [*names, "hw.optional.arm64"])
+    levels = min(_whole(values.get("hw.nperflevels")) or 0, 4)
     tiers = _sysctl(ask, [f"hw.perflevel{n}.{what}" for n in range(levels) for what in ("name", "physicalcpu")])
     uuid = re.search(
         r'"IOPlatformUUID" = "([^"]+)"', ask(["/usr/sbin/ioreg", "-rd1", "-c", "IOPlatformExpertDevice"]) or ""
     )
     return {
-        "arch": "arm64" if told.get("hw.optional.arm64") == "1" else platform.machine(),
-        "cores_logical": _whole(told.get("hw.logicalcpu")),
-        "cores_physical": _whole(told.get("hw.physicalcpu")),
+        "arch": "arm64" if values.get("hw.optional.arm64") == "1" else platform.machine(),
+        "cores_logical": _whole(values.get("hw.logicalcpu")),
+        "cores_physical": _whole(values.get("hw.physicalcpu")),
         # M1 to M4 report Performance and Efficiency, later chips other names: keep the names
         "cores_by_tier": {
             tiers.get(f"hw.perflevel{n}.name", f"level {n}"): _whole(tiers.get(f"hw.perflevel{n}.physicalcpu"))
             for n in range(levels)
         },
-        "cpu": told.get("machdep.cpu.brand_string"),
-        "gpus": _apple_gpu(ask, told.get("machdep.cpu.brand_string"))
+        "cpu": values.get("machdep.cpu.brand_string"),
+        "gpus": _apple_gpu(ask, values.get("machdep.cpu.brand_string"))
         or _mac_gpus(ask(["/usr/sbin/system_profiler", "SPDisplaysDataType", "-json"])),
         "id": _hashed(uuid[1]) if uuid else None,
-        "memory_gib": _gib(_whole(told.get("hw.memsize"))),
-        "model": told.get("hw.model"),
+        "memory_gib": _gib(_whole(values.get("hw.memsize"))),
+        "model": values.get("hw.model"),
     }
 
 
 def _sysctl(ask: Ask, names: list[str]) -> dict[str, str]:
     """Return the values of `names`, without those missing here. Query all at once, then one by one if that fails."""
-    found = _pairs(ask(["/usr/sbin/sysctl", *names]) if names else None)
+    values = _pairs(ask(["/usr/sbin/sysctl", *names]) if names else None)
     for name in names:
-        if name not in found and len(names) > 1:
-            found |= _pairs(ask(["/usr/sbin/sysctl", name]))
-    return found
+        if name not in values and len(names) > 1:
+            values |= _pairs(ask(["/usr/sbin/sysctl", name]))
+    return values
 
 
 def _pairs(text: str | None) -> dict[str, str]:
@@ -107,8 +107,8 @@ def _pairs(text: str | None) -> dict[str, str]:
 def _apple_gpu(ask: Ask, chip: str | None) -> list[dict[str, Any]] | None:
     """Return the GPU of an Apple chip, which has the chip's name, by its driver: at login system_profiler can take
     longer than its time limit."""
-    told = ask(["/usr/sbin/ioreg", "-r", "-d", "1", "-w", "0", "-c", "AGXAccelerator"])
-    cores = re.search(r'"gpu-core-count" = (\d{1,4})\b', told or "")
+    output = ask(["/usr/sbin/ioreg", "-r", "-d", "1", "-w", "0", "-c", "AGXAccelerator"])
+    cores = re.search(r'"gpu-core-count" = (\d{1,4})\b', output or "")
     return [{"cores": int(cores[1]), "name": chip}] if cores and chip else None
 
 
@@ -168,17 +168,17 @@ def _quota(text: str) -> float | None:
 
 def _linux_gpus(ask: Ask, root: Path) -> list[str] | None:
     """Return the names, sorted, from NVIDIA's driver in /proc, or from nvidia-smi where that is hidden."""
-    found = []
+    names = []
     for path in sorted((root / "proc/driver/nvidia/gpus").glob("*/information")):
         if match := re.search(r"^Model:\s*(.+?)\s*$", read_text(path), re.MULTILINE):
-            found.append(match[1])
-    if not found:
-        told = ask(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"])
-        found = [line.strip() for line in (told or "").splitlines() if line.strip()]
+            names.append(match[1])
+    if not names:
+        output = ask(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"])
+        names = [line.strip() for line in (output or "").splitlines() if line.strip()]
     for path in sorted((root / "sys/class/drm").glob("card?/device")):
         if read_text(path / "vendor").strip() == "0x1002":
-            found.append(f"AMD {_line(read_text(path / 'product_name')) or read_text(path / 'device').strip()}")
-    return sorted(found) or None
+            names.append(f"AMD {_line(read_text(path / 'product_name')) or read_text(path / 'device').strip()}")
+    return sorted(names) or None
 
 
 # -- plain values ---------------------------------------------------------------------------------------------------

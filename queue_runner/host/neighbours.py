@@ -34,15 +34,15 @@ class NeighbourTime:
     def __call__(self) -> float:
         """Return the seconds so far."""
         now = self._clock()
-        seen = {pid: self._source.processes(below([pid])) for pid in self._wardens()}
+        processes = {pid: self._source.processes(below([pid])) for pid in self._wardens()}
         before, past_s = self._seen, now - self._at
-        self._seen, self._at = seen, now
+        self._seen, self._at = processes, now
         if before is None:
             return 0.0
-        for pid, found in seen.items():
-            used_s = used_between(before.get(pid, {}), found)
+        for pid, times in processes.items():
+            used_s = used_between(before.get(pid, {}), times)
             self._rates[pid] = used_s / past_s if past_s > 0 else self._rates.get(pid, 0.0)
             self._used_s += used_s
-        for pid in before.keys() - seen.keys():
+        for pid in before.keys() - processes.keys():
             self._used_s += self._rates.pop(pid, 0.0) * past_s
         return self._used_s

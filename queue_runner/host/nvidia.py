@@ -76,22 +76,22 @@ class Nvml:
 
     def places(self) -> dict[str, str]:
         """Return the PCI bus id of every GPU by UUID; of one that is divided, its MIG slices."""
-        found: dict[str, str] = {}
+        places: dict[str, str] = {}
         for handle in self._open():
             with suppress(self._nvml.NVMLError):
                 place = _text(self._nvml.nvmlDeviceGetPciInfo(handle).busId)
-                found |= dict.fromkeys(self._slices(handle) or [_text(self._nvml.nvmlDeviceGetUUID(handle))], place)
-        return found
+                places |= dict.fromkeys(self._slices(handle) or [_text(self._nvml.nvmlDeviceGetUUID(handle))], place)
+        return places
 
     def _slices(self, handle: Any) -> list[str]:
-        nvml, found = self._nvml, []
+        nvml, handles = self._nvml, []
         with suppress(nvml.NVMLError):
             if nvml.nvmlDeviceGetMigMode(handle)[0]:
                 for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
                     with suppress(nvml.NVMLError):
                         slice_ = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
-                        found.append(_text(nvml.nvmlDeviceGetUUID(slice_)))
-        return found
+                        handles.append(_text(nvml.nvmlDeviceGetUUID(slice_)))
+        return handles
 
     def watch(self, uuids: Collection[str]) -> None:
         """Read only the GPUs of these UUIDs, or on which these are slices."""
@@ -100,27 +100,27 @@ class Nvml:
     def read(self) -> dict[str, Any]:
         """Return the values of conditions.KEYS that NVML knows; {} where it answers nothing. Takes milliseconds, the
         first call up to a second where the driver was not loaded."""
-        found = [self._gpu(n, handle) for n, handle in enumerate(self._open()) if self._is_watched(handle)]
-        if not found:
+        gpus = [self._gpu(n, handle) for n, handle in enumerate(self._open()) if self._is_watched(handle)]
+        if not gpus:
             return {}
-        used = [gpu for gpu in found if gpu["index"] in self._used]
-        watched = used or found
-        said: dict[str, Any] = {
+        used = [gpu for gpu in gpus if gpu["index"] in self._used]
+        watched = used or gpus
+        readings: dict[str, Any] = {
             "gpu_busy_share": _highest(watched, "busy"),
             "gpu_temperature_c": _highest(watched, "heat_c"),
             "gpu_clock_share": _lowest(watched, "clock_share"),
             "gpu_thermal_margin_c": _lowest(watched, "margin_c"),
             "gpu_slowed_by": sorted({reason for gpu in watched for reason in gpu.get("reasons", ())}) or None,
             "gpus_used": sorted(self._used) or None,
-            "gpu_pids_hidden": True if any(gpu.get("hidden") for gpu in found) else None,
-            "energy_j": {f"gpu{gpu['index']}": gpu["energy_j"] for gpu in found if "energy_j" in gpu} or None,
-            "power_w": {f"gpu{gpu['index']}": gpu["power_w"] for gpu in found if "power_w" in gpu} or None,
+            "gpu_pids_hidden": True if any(gpu.get("hidden") for gpu in gpus) else None,
+            "energy_j": {f"gpu{gpu['index']}": gpu["energy_j"] for gpu in gpus if "energy_j" in gpu} or None,
+            "power_w": {f"gpu{gpu['index']}": gpu["power_w"] for gpu in gpus if "power_w" in gpu} or None,
         }
         if used:
-            said["gpu_others_busy_share"] = _highest(used, "others_share")
-            said["gpu_others"] = max(gpu.get("others", 0) for gpu in used) or None
-            said["gpu_others_bytes"] = max(gpu.get("others_bytes", 0) for gpu in used) or None
-        return {name: value for name, value in said.items() if value is not None}
+            readings["gpu_others_busy_share"] = _highest(used, "others_share")
+            readings["gpu_others"] = max(gpu.get("others", 0) for gpu in used) or None
+            readings["gpu_others_bytes"] = max(gpu.get("others_bytes", 0) for gpu in used) or None
+        return {name: value for name, value in readings.items() if value is not None}
 
     def close(self) -> None:
         """Release the library."""
@@ -148,26 +148,26 @@ class Nvml:
 
     def _gpu(self, index: int, handle: Any) -> dict[str, Any]:
         nvml = self._nvml
-        found: dict[str, Any] = {"index": index}
+        reading: dict[str, Any] = {"index": index}
         with suppress(nvml.NVMLError):
-            found["busy"] = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+            reading["busy"] = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
         with suppress(nvml.NVMLError):
-            found["energy_j"] = nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3  # mJ since the driver's load
+            reading["energy_j"] = nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3  # mJ since the driver's load
         with suppress(nvml.NVMLError):
-            found["power_w"] = nvml.nvmlDeviceGetPowerUsage(handle) / 1e3
+            reading["power_w"] = nvml.nvmlDeviceGetPowerUsage(handle) / 1e3
         with suppress(nvml.NVMLError):
-            found["heat_c"] = float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
+            reading["heat_c"] = float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
         with suppress(nvml.NVMLError):
             limit = nvml.nvmlDeviceGetTemperatureThreshold(handle, nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN)
-            if "heat_c" in found and limit > 0:
-                found["margin_c"] = float(limit) - found["heat_c"]
+            if "heat_c" in reading and limit > 0:
+                reading["margin_c"] = float(limit) - reading["heat_c"]
         with suppress(nvml.NVMLError):
             most = nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)
-            found["clock_share"] = round(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) / most, 4)
+            reading["clock_share"] = round(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) / most, 4)
         with suppress(nvml.NVMLError):
             bits = nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
-            found["reasons"] = [word for bit, word in REASONS.items() if bits & bit]
-        return found | self._users(index, handle, found.get("busy", 0.0))
+            reading["reasons"] = [word for bit, word in REASONS.items() if bits & bit]
+        return reading | self._users(index, handle, reading.get("busy", 0.0))
 
     def _users(self, index: int, handle: Any, busy: float) -> dict[str, Any]:
         """Return who uses the GPU. `hidden`: its processes have no names here, as in a container without the host's
@@ -175,31 +175,31 @@ class Nvml:
         held = self._held(handle)
         shares = self._shares(index, handle)
         pids = set(held or ()) | set(shares or ())
-        own = {pid for pid in pids if pid in self._ours or processes.descends(pid, self._own, self._parent)}
-        self._ours |= own  # one that has ended cannot be looked up any more, and the window may still have its use
-        there = {pid for pid in pids - own if self._parent(pid) is not None}
-        if own:
+        run_pids = {pid for pid in pids if pid in self._ours or processes.descends(pid, self._own, self._parent)}
+        self._ours |= run_pids  # one that has ended cannot be looked up any more, and the window may still have its use
+        there = {pid for pid in pids - run_pids if self._parent(pid) is not None}
+        if run_pids:
             self._used.add(index)
         elif (held is not None and not pids and busy > 0.1) or (pids and not there):
             return {"hidden": True}
-        found: dict[str, Any] = {
+        others: dict[str, Any] = {
             "others": len(there),
             "others_bytes": sum(size for pid, size in (held or {}).items() if pid in there),
         }
         if shares is not None:
-            found["others_share"] = min(1.0, sum(share for pid, share in shares.items() if pid in there))
-        return found
+            others["others_share"] = min(1.0, sum(share for pid, share in shares.items() if pid in there))
+        return others
 
     def _held(self, handle: Any) -> dict[int, int] | None:
         """Return the bytes held by each process; None if the driver does not say."""
         nvml = self._nvml
-        found: dict[int, int] | None = None
+        memory: dict[int, int] | None = None
         for ask in (nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetGraphicsRunningProcesses):
             with suppress(nvml.NVMLError):
-                found = found or {}
+                memory = memory or {}
                 for process in ask(handle):
-                    found[process.pid] = max(found.get(process.pid, 0), process.usedGpuMemory or 0)
-        return found
+                    memory[process.pid] = max(memory.get(process.pid, 0), process.usedGpuMemory or 0)
+        return memory
 
     def _shares(self, index: int, handle: Any) -> dict[int, float] | None:
         """Return the share of the time that each process kept the SMs busy since the last call, the mean of the
@@ -213,12 +213,12 @@ class Nvml:
             samples = nvml.nvmlDeviceGetProcessUtilization(handle, since)
         except nvml.NVMLError as error:
             return {} if getattr(error, "value", None) == nvml.NVML_ERROR_NOT_FOUND else None
-        found: dict[int, list[float]] = {}
+        by_process: dict[int, list[float]] = {}
         for sample in samples:
             if sample.timeStamp > since and sample.smUtil <= 100:
-                found.setdefault(sample.pid, []).append(sample.smUtil / 100)
+                by_process.setdefault(sample.pid, []).append(sample.smUtil / 100)
                 self._seen_us[index] = max(self._seen_us.get(index, 0), sample.timeStamp)
-        return {pid: sum(shares) / len(shares) for pid, shares in found.items()}
+        return {pid: sum(shares) / len(shares) for pid, shares in by_process.items()}
 
 
 def _text(value: str | bytes) -> str:
@@ -239,6 +239,6 @@ def busy_share(root: Path = Path("/")) -> float | None:
     if (library_ := library(root)) is None:
         return None
     gpus = Nvml(library_)
-    found = gpus.read() if gpus.count() == 1 else {}
+    readings = gpus.read() if gpus.count() == 1 else {}
     gpus.close()
-    return found.get("gpu_busy_share")
+    return readings.get("gpu_busy_share")

@@ -15,10 +15,10 @@ def allow(platform: str = sys.platform) -> None:
     if platform != "darwin":
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = WANTED if hard == resource.RLIM_INFINITY else min(WANTED, hard)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    limit = WANTED if hard == resource.RLIM_INFINITY else min(WANTED, hard)
+    if soft == resource.RLIM_INFINITY or soft >= limit:
         return
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
     except (OSError, ValueError):
         return  # jobs keep the lower limit

@@ -43,8 +43,8 @@ def parse_battery(text: str | None) -> Power:
 
 def parse_low_power(text: str | None) -> bool | None:
     """Parse `pmset -g`: `lowpowermode 0|1` on older Macs, `powermode 0|1|2` (1 is low) on newer; both, or neither."""
-    found = re.findall(r"^\s*(lowpowermode|powermode)\s+(\d+)\b", text or "", re.MULTILINE)
-    return any(value == "1" for _, value in found) if found else None
+    modes = re.findall(r"^\s*(lowpowermode|powermode)\s+(\d+)\b", text or "", re.MULTILINE)
+    return any(value == "1" for _, value in modes) if modes else None
 
 
 def parse_pressure(text: str | None) -> int | None:

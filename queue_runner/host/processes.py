@@ -61,31 +61,31 @@ def look(pid: int) -> Row | None:
 
 def start_time(pid: int) -> float | None:
     """Return the process's start time in the kernel's units; None when there is no such process."""
-    seen = look(pid)
-    return seen.start if seen else None
+    row = look(pid)
+    return row.start if row else None
 
 
 def parent(pid: int) -> int | None:
     """Return the parent of a process; None when there is no such process."""
-    seen = look(pid)
-    return seen.parent if seen else None
+    row = look(pid)
+    return row.parent if row else None
 
 
 def descends(pid: int, roots: Collection[int], parent: Callable[[int], int | None] = parent) -> bool:
     """Return whether the process, or one of its ancestors, is one of these."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     at: int | None = pid
-    while at is not None and at > 1 and at not in seen:
+    while at is not None and at > 1 and at not in visited:
         if at in roots:
             return True
-        seen.add(at)
+        visited.add(at)
         at = parent(at)
     return False
 
 
-def same_start(one: float, other: float) -> bool:
+def same_start(first: float, second: float) -> bool:
     """Return whether two start times are the same."""
-    return one == other if LINUX else abs(one - other) < _SAME_START_S
+    return first == second if LINUX else abs(first - second) < _SAME_START_S
 
 
 def same_process(pid: int, start: float) -> bool:
@@ -96,8 +96,8 @@ def same_process(pid: int, start: float) -> bool:
 
 def is_stopped(pid: int, start: float) -> bool:
     """Return whether the process is stopped, by SIGSTOP or another signal of its kind."""
-    seen = look(pid)
-    return seen is not None and same_start(seen.start, start) and seen.stopped
+    row = look(pid)
+    return row is not None and same_start(row.start, start) and row.stopped
 
 
 def find_orphans(traces: Traces) -> dict[int, Row]:
@@ -110,15 +110,15 @@ def find_orphans(traces: Traces) -> dict[int, Row]:
     noted = dict(traces.noted)
     holds_lane = _lane_of(traces)
 
-    def is_known(pid: int, seen: Row) -> bool:
-        if pid in noted and same_start(seen.start, noted[pid]):
+    def is_known(pid: int, row: Row) -> bool:
+        if pid in noted and same_start(row.start, noted[pid]):
             return True
-        if (seen.session in sessions or seen.group in sessions) and _is_ours(pid):
+        if (row.session in sessions or row.group in sessions) and _is_ours(pid):
             return True
         return (traces.tag is not None and processes.has_tag(pid, traces.tag)) or holds_lane(pid)
 
-    found = {pid for pid, seen in table.items() if pid not in spared and not seen.ended and is_known(pid, seen)}
-    return {pid: table[pid] for pid in descendants(table, found) - spared if not table[pid].ended}
+    theirs = {pid for pid, seen in table.items() if pid not in spared and not seen.ended and is_known(pid, seen)}
+    return {pid: table[pid] for pid in descendants(table, theirs) - spared if not table[pid].ended}
 
 
 def end_all(
@@ -148,11 +148,11 @@ def end_all(
 
 def _ancestors(table: dict[int, Row], pid: int) -> set[int]:
     """Return the process itself, all its ancestors, and init."""
-    found = {0, 1}
-    while pid not in found:
-        found.add(pid)
+    ancestors = {0, 1}
+    while pid not in ancestors:
+        ancestors.add(pid)
         pid = table[pid].parent if pid in table else 1
-    return found
+    return ancestors
 
 
 def _still_theirs(traces: Traces, table: dict[int, Row]) -> set[int]:

@@ -77,10 +77,10 @@ class Launchd:
         """Load the service and check that it runs; leave what is already right unchanged."""
         self._refuse_root()
         self._refuse_protected()
-        wanted = plistlib.dumps(self.definition(), sort_keys=False)
+        definition = plistlib.dumps(self.definition(), sort_keys=False)
         loaded = self._control.loaded()
         for domain, job in loaded.items():
-            if len(loaded) > 1 or job.leaving or self._written() != wanted:
+            if len(loaded) > 1 or job.leaving or self._written() != definition:
                 break
             if job.running:
                 return f"{self.program.label} is already installed and running (process {job.pid}); nothing was changed"
@@ -89,7 +89,7 @@ class Launchd:
         for domain in loaded:
             self._control.bootout(domain, STOP_TIMEOUT_S + 5)
         # only while nothing is loaded, so that the loaded plist is always the written one
-        write_definition(self.plist, wanted, self.log)
+        write_definition(self.plist, definition, self.log)
         domain = self._control.bootstrap(self._control.domain(), self.plist)
         return self._see_it_run(domain, "reinstalled" if loaded else "installed", 0)
 
@@ -141,11 +141,11 @@ class Launchd:
         self._refuse_root()
         loaded = self._control.loaded()
         if loaded and self._is_right():
-            kept = next((domain for domain, job in loaded.items() if job.running), next(iter(loaded)))
-            for domain in loaded.keys() - {kept}:
+            domain_to_keep = next((domain for domain, job in loaded.items() if job.running), next(iter(loaded)))
+            for domain in loaded.keys() - {domain_to_keep}:
                 self._control.bootout(domain, STOP_TIMEOUT_S + 5)
-            if self._control.kickstart(kept, kill=True):
-                return self._see_it_run(kept, "restarted", loaded[kept].runs or 0)
+            if self._control.kickstart(domain_to_keep, kill=True):
+                return self._see_it_run(domain_to_keep, "restarted", loaded[domain_to_keep].runs or 0)
         return self.install()
 
     def status(self) -> ServiceStatus:
@@ -169,21 +169,23 @@ class Launchd:
         return Control(self.program.label, self.launchctl, self.uid, self.clock, self.sleep)
 
     def _problems(self, job: Printed | None) -> list[tuple[str, str]]:
-        found = []
+        problems = []
         again = "mpsq service install"
         if job is None:
-            found.append((f"{self.plist} exists, but launchd has not loaded it", again))
+            problems.append((f"{self.plist} exists, but launchd has not loaded it", again))
         elif job.throttled:
-            found.append((f"launchd throttles it and every job it starts (spawn type {job.spawn_type})", again))
+            problems.append((f"launchd throttles it and every job it starts (spawn type {job.spawn_type})", again))
         if self._written() is None:
-            found.append((f"launchd runs it, but {self.plist} is missing: it will not start at the next login", again))
+            problems.append(
+                (f"launchd runs it, but {self.plist} is missing: it will not start at the next login", again)
+            )
         elif not self._is_right():
-            found.append(("it was installed for another queue, or by another version or Python", again))
+            problems.append(("it was installed for another queue, or by another version or Python", again))
         if not Path(self.program.python).exists():
-            found.append((f"its Python is gone: {self.program.python}", again))
+            problems.append((f"its Python is gone: {self.program.python}", again))
         if job is not None and not job.running:
-            found.append(self._why_down(job))
-        return found
+            problems.append(self._why_down(job))
+        return problems
 
     def _why_down(self, job: Printed) -> tuple[str, str]:
         if job.last_exit_code == _EX_CONFIG:
@@ -212,13 +214,13 @@ class Launchd:
             written = plistlib.loads(self._written() or b"")
         except (ValueError, ExpatError):  # InvalidFileException is a ValueError
             return False
-        wanted = self.definition()
-        for one in (written, wanted):
-            said = one.get("EnvironmentVariables") if isinstance(one, dict) else None
-            if not isinstance(said, dict):
+        definition = self.definition()
+        for plist in (written, definition):
+            environment = plist.get("EnvironmentVariables") if isinstance(plist, dict) else None
+            if not isinstance(environment, dict):
                 return False
-            one["EnvironmentVariables"] = {k: v for k, v in said.items() if k.startswith("MPSQ_")}
-        return bool(written == wanted)
+            plist["EnvironmentVariables"] = {k: v for k, v in environment.items() if k.startswith("MPSQ_")}
+        return bool(written == definition)
 
     def _see_it_run(self, domain: str, done: str, runs_before: int) -> str:
         """Wait until it runs and still does a second later. Raises: MpsqError when it does not, or is throttled."""

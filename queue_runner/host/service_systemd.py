@@ -86,15 +86,15 @@ WantedBy=default.target
     def install(self) -> str:
         """Write, enable and start the unit; leave what is already right unchanged."""
         self._refuse_sudo()
-        wanted = self.definition()
+        definition = self.definition()
         shown = self._show()
         running = shown.get("ActiveState") == "active"
         enabled = shown.get("UnitFileState") == "enabled"
-        if self._written() == wanted and running and enabled and shown.get("NeedDaemonReload") != "yes":
+        if self._written() == definition and running and enabled and shown.get("NeedDaemonReload") != "yes":
             pid = shown.get("MainPID")
             return f"{self.unit} is already installed and running (process {pid}); nothing was changed"
         was_there = self._written() is not None
-        write_definition(self.path, wanted.encode(), self.log)
+        write_definition(self.path, definition.encode(), self.log)
         self._must("daemon-reload")
         self._must("enable", self.unit)
         return self._start("reinstalled" if was_there else "installed")
@@ -161,27 +161,29 @@ WantedBy=default.target
 
     def _problems(self, shown: dict[str, str]) -> list[tuple[str, str]]:
         again = "mpsq service install"
-        found = []
+        problems = []
         if self._written() is None:
-            found.append((f"{self.path} is missing", again))
+            problems.append((f"{self.path} is missing", again))
         elif not self._is_right():
-            found.append(("it was installed for another queue, or by another version or Python", again))
+            problems.append(("it was installed for another queue, or by another version or Python", again))
         elif shown.get("NeedDaemonReload") == "yes":
-            found.append(("systemd has not reloaded the changed unit", again))
+            problems.append(("systemd has not reloaded the changed unit", again))
         if not Path(self.program.python).exists():
-            found.append((f"its Python is gone: {self.program.python}", again))
+            problems.append((f"its Python is gone: {self.program.python}", again))
         for name, value in _VITAL.items():
             if shown.get(name, value) != value:
-                found.append(
+                problems.append(
                     (f"{name} is {shown[name]}, so runs end with the worker", f"remove {name} from your drop-in")
                 )
         if shown.get("UnitFileState", "enabled") != "enabled":
-            found.append(("it is not enabled: it will not start after a reboot", again))
+            problems.append(("it is not enabled: it will not start after a reboot", again))
         if shown.get("ActiveState") != "active":
-            found.append(self._why_down(shown))
+            problems.append(self._why_down(shown))
         if self._lingers() is False:
-            found.append(("it stops, and the run with it, when you log out", f"loginctl enable-linger {self._user()}"))
-        return found
+            problems.append(
+                ("it stops, and the run with it, when you log out", f"loginctl enable-linger {self._user()}")
+            )
+        return problems
 
     def _why_down(self, shown: dict[str, str]) -> tuple[str, str]:
         code, log = shown.get("ExecMainStatus", "0"), f"read {self.log}"
@@ -245,15 +247,15 @@ WantedBy=default.target
         done = self._call(*arguments)
         if done.returncode == 0:
             return done.stdout
-        said = (done.stderr.strip() or done.stdout.strip() or f"code {done.returncode}").splitlines()[0]
-        if "connect to bus" in said or "not been booted with systemd" in said or "scope bus" in said:
+        message = (done.stderr.strip() or done.stdout.strip() or f"code {done.returncode}").splitlines()[0]
+        if "connect to bus" in message or "not been booted with systemd" in message or "scope bus" in message:
             raise MpsqError(
-                f"this session cannot reach systemd's user manager ({said.rstrip('.')})",
+                f"this session cannot reach systemd's user manager ({message.rstrip('.')})",
                 "log in as this user through ssh or a desktop, not su or sudo; in a container, or where there is no "
                 "systemd, keep `mpsq worker` running by other means",
             )
         raise MpsqError(
-            f"systemctl --user {arguments[0]} failed: {said}", f"journalctl --user -u {self.unit} may say more"
+            f"systemctl --user {arguments[0]} failed: {message}", f"journalctl --user -u {self.unit} may say more"
         )
 
     def _call(self, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -49,9 +49,9 @@ class Smoke:
 
 def smoke(python: str, device: str, timeout_s: float = TIMEOUT_S) -> Smoke:
     """Run both tests on `device` in `python`. A child that dies or hangs fails at the step that it had not finished."""
-    said, trouble = run_child(python, f"DEVICE = {device!r}\n{_PROGRAM}", timeout_s)
+    output, trouble = run_child(python, f"DEVICE = {device!r}\n{_PROGRAM}", timeout_s)
     passed = set()
-    for line in said.decode("utf-8", "replace").splitlines():
+    for line in output.decode("utf-8", "replace").splitlines():
         try:
             step = json.loads(line)
         except ValueError:

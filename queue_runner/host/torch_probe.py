@@ -101,8 +101,8 @@ def interpreter(python: str) -> Torch:
 
 def probe(python: str, timeout_s: float = TIMEOUT_S) -> Torch:
     """Try torch and its devices in `python`. Output from before the child died or hung counts."""
-    said, trouble = run_child(python, _PYTHON + _PROGRAM, timeout_s)
-    return _understand(said, trouble)
+    output, trouble = run_child(python, _PYTHON + _PROGRAM, timeout_s)
+    return _understand(output, trouble)
 
 
 def run_child(python: str, program: str, timeout_s: float) -> tuple[bytes, str | None]:
@@ -128,10 +128,10 @@ def run_child(python: str, program: str, timeout_s: float) -> tuple[bytes, str |
     return child.stdout, f"it ended with status {child.returncode}" + (f": {lines[-1]}" if lines else "")
 
 
-def _understand(said: bytes, trouble: str | None) -> Torch:
+def _understand(output: bytes, trouble: str | None) -> Torch:
     head: dict[str, object] = {}
     devices: dict[str, tuple[str, str]] = {}
-    for line in said.decode("utf-8", "replace").splitlines():
+    for line in output.decode("utf-8", "replace").splitlines():
         try:
             what = json.loads(line)
         except ValueError:
@@ -196,9 +196,9 @@ def others(python: str) -> dict[str, tuple[str, str | None]]:
 
     Plain `mlx` installs on Linux but does not import: a version alone is insufficient.
     """
-    said, _ = run_child(python, f"NAMES = {tuple(OTHERS)!r}\n{_VERSIONS}", TIMEOUT_S)
+    output, _ = run_child(python, f"NAMES = {tuple(OTHERS)!r}\n{_VERSIONS}", TIMEOUT_S)
     versions: dict[str, str] = {}
-    for line in said.decode("utf-8", "replace").splitlines():
+    for line in output.decode("utf-8", "replace").splitlines():
         try:
             name, version = json.loads(line)
         except (ValueError, TypeError):
@@ -218,14 +218,14 @@ def computing_devices(python: str | None = None) -> list[str]:
 
     Raises: UsageError when the interpreter `python` (ours when None) does not exist.
     """
-    found = probe(find_interpreter(python))
-    return [name for name, (state, _) in found.devices.items() if state == "computes"]
+    torch = probe(find_interpreter(python))
+    return [name for name, (state, _) in torch.devices.items() if state == "computes"]
 
 
 def find_interpreter(named: str | None) -> str:
     if named is None:
         return sys.executable
-    found = shutil.which(str(Path(named).expanduser().absolute()) if "/" in named else named)
-    if found is None:
+    path = shutil.which(str(Path(named).expanduser().absolute()) if "/" in named else named)
+    if path is None:
         raise UsageError(f'there is no interpreter "{named}"', "--python takes the path of a Python interpreter")
-    return found
+    return path

@@ -19,11 +19,11 @@ BLOCK_BYTES = 512  # of st_blocks (stat(2)), whatever the file system's own
 
 def used_bytes(*paths: Path) -> int:
     """Return the disk usage of files and folders in bytes; a file with several names counts once."""
-    seen: set[tuple[int, int]] = set()
+    visited: set[tuple[int, int]] = set()
     total = 0
     for status in (status for path in paths for status in walk(path)):
-        if (key := (status.st_dev, status.st_ino)) not in seen:
-            seen.add(key)
+        if (key := (status.st_dev, status.st_ino)) not in visited:
+            visited.add(key)
             total += status.st_blocks * BLOCK_BYTES
     return total
 
@@ -43,13 +43,13 @@ def walk(path: Path) -> Iterator[os.stat_result]:
             continue  # gone, or not accessible
 
 
-def set_aside(folder: Path, found: Iterable[Path]) -> Path:
+def set_aside(folder: Path, paths: Iterable[Path]) -> Path:
     """Rename files and folders below `folder` into a new trash folder there: each is gone at once, or not at all.
 
     Raises: OSError when a rename fails; what was renamed until then lies in the trash.
     """
     trash = Path(tempfile.mkdtemp(prefix=TRASH, dir=folder))
-    for number, path in enumerate(found):
+    for number, path in enumerate(paths):
         path.rename(trash / f"{number}-{path.name[:200]}")
     return trash
 

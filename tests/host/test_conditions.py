@@ -183,7 +183,7 @@ def test_a_run_that_has_just_begun_needs_no_baseline() -> None:
         (MachineTime(7.0, 10.0, 0.0), {run: ProcessTime(1, 4.0)}),
         (MachineTime(12.5, 20.0, 0.0), {}),
     )
-    shares = Shares(looks, fresh=True, own=lambda: next(queue))
+    shares = Shares(looks, fresh=True, queue_s=lambda: next(queue))
     looks.looks.pop(0)
     assert shares.since_last([5]) == {"job_cpu_share": 0.4, "others_cpu_share": 0.2, "steal_share": 0.0}
     assert shares.at_end(8.0) == {"job_cpu_share": 0.4, "others_cpu_share": 0.1, "steal_share": 0.0}
