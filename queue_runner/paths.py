@@ -46,8 +46,8 @@ class Layout:
     backups = Below("home", "backups")
     snapshots = Below("home", "snapshots")
     cache = Below("home", "cache")
-    said = Below("cache", "notes.json")
-    """Path of the record of queue_runner.standing."""
+    shown_notes = Below("cache", "notes.json")
+    """Path of the record of once_a_day.py."""
     blocks = Below("home", "blocks")
     """Path of what came back of blocks on boxes, which share no folder with this machine."""
     reserve = Below("home", "reserve")

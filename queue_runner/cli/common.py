@@ -48,11 +48,11 @@ def remark(*texts: str) -> None:
 
 
 def remind(notes: Sequence[str], json: bool = False) -> None:
-    """Print notes about a submission as `remark` does, but a standing one once a day; with --json always all."""
-    from queue_runner import standing
+    """Print notes about a submission as `remark` does, but a repeated one once a day; with --json always all."""
+    from queue_runner import once_a_day
     from queue_runner.host.home import ensure_home
 
-    remark(*(notes if json else standing.news(ensure_home(), notes)))
+    remark(*(notes if json else once_a_day.new(ensure_home(), notes)))
 
 
 def hint(text: str) -> None:

@@ -21,7 +21,7 @@ _MIN_INTERVAL_S = 0.5
 
 
 @dataclass(frozen=True)
-class Client:
+class GpuClient:
     """A program's client of the GPU's driver, and the GPU time that it has used so far."""
 
     pid: int
@@ -34,7 +34,7 @@ def busy_share(text: str | None) -> float | None:
     return max(percents) / 100 if percents else None
 
 
-def clients(text: str | None) -> dict[str, Client]:
+def clients(text: str | None) -> dict[str, GpuClient]:
     """Return the clients by the id of their registry entry. In an entry AppUsage, with a count for each API, comes
     before its IOUserClientCreator, "pid 533, WindowServer"."""
     clients = {}
@@ -42,7 +42,7 @@ def clients(text: str | None) -> dict[str, Client]:
         id, creator = re.search(r"\bid (0x[0-9a-f]+)", entry), re.search(r'"IOUserClientCreator" = "pid (\d+),', entry)
         if id and creator:
             used = re.findall(r'"accumulatedGPUTime"=(\d+)', entry)
-            clients[id[1]] = Client(int(creator[1]), sum(map(int, used)))
+            clients[id[1]] = GpuClient(int(creator[1]), sum(map(int, used)))
     return clients
 
 
@@ -59,7 +59,7 @@ class Others:
         self._parent = parent or processes.parent
         self._own: set[int] = set()
         self._own_use = False
-        self._before: tuple[float, Mapping[str, Client]] | None = None
+        self._before: tuple[float, Mapping[str, GpuClient]] | None = None
 
     def busy_share(self, text: str | None, at_s: float | None, run_pids: Iterable[int]) -> float | None:
         """Return their share of the time since the list before, 0 to 1; None without two lists, and until the run has

@@ -40,7 +40,7 @@ class TookTooLong(Exception):
     """The child was ended after the time limit."""
 
 
-class Call(Generic[T]):
+class ChildCall(Generic[T]):
     """A call in a child, which ends with this process even if that is killed. Close it."""
 
     def __init__(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> None:
@@ -100,7 +100,7 @@ def call(limit_s: float, function: Callable[P, T], *arguments: P.args, **named: 
 
     Raises: TookTooLong; OSError when there can be no child, or it died; whatever the function raises.
     """
-    with contextlib.closing(Call(function, *arguments, **named)) as called:
+    with contextlib.closing(ChildCall(function, *arguments, **named)) as called:
         if not called.wait(limit_s):
             raise TookTooLong
         return called.answer()

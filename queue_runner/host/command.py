@@ -38,7 +38,7 @@ def plain_environment() -> dict[str, str]:
     return {**os.environ, "LC_ALL": "C", "SYSTEM_VERSION_COMPAT": "0"}
 
 
-class Asked:
+class PolledCommand:
     """A repeated query that never blocks: an answer is available one sample after it was requested.
 
     A tool that takes 10 to 300 ms would delay the worker; here it runs beside it, one process at a time.

@@ -1,7 +1,7 @@
 """The conditions of a measurement: a series of cheap samples, stored with the run, never hashed.
 
 A sample holds only what is known: a missing key is unknown, never 0. On Linux a sample reads files in /proc and /sys
-for well under 3 ms; NVML is read in a thread (host/beside.py), and macOS's commands run beside the worker: their
+for well under 3 ms; NVML is read in a thread (host/background.py), and macOS's commands run beside the worker: their
 answers are in the next sample.
 """
 
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from queue_runner.host import apple_gpu, nvidia
-from queue_runner.host.beside import Beside
-from queue_runner.host.command import Ask, Asked, ask
+from queue_runner.host.background import BackgroundReader
+from queue_runner.host.command import Ask, PolledCommand, ask
 from queue_runner.host.cpu_time import LinuxSource, MacSource, Named, Shares, own_time, pid_of
 from queue_runner.host.energy_meters import apple_energy
 from queue_runner.host.filesystem import read_text
@@ -154,24 +154,24 @@ def _own_time(queue: set[int], beside: Callable[[], float]) -> float:
 
 class _MacTools:
     def __init__(self) -> None:
-        self._battery = Asked(["/usr/bin/pmset", "-g", "batt"], _SLOW_S)
-        self._settings = Asked(["/usr/bin/pmset", "-g"], 3 * _SLOW_S)
-        self._pressure = Asked(["/usr/bin/notifyutil", "-g", "com.apple.system.thermalpressurelevel"], 0.0)
-        self._gpu = Asked(apple_gpu.USE, _SLOW_S)
-        self._clients = Asked(apple_gpu.CLIENTS, 0.0)
+        self._battery = PolledCommand(["/usr/bin/pmset", "-g", "batt"], _SLOW_S)
+        self._settings = PolledCommand(["/usr/bin/pmset", "-g"], 3 * _SLOW_S)
+        self._pressure = PolledCommand(["/usr/bin/notifyutil", "-g", "com.apple.system.thermalpressurelevel"], 0.0)
+        self._gpu = PolledCommand(apple_gpu.USE, _SLOW_S)
+        self._clients = PolledCommand(apple_gpu.CLIENTS, 0.0)
         self._others = apple_gpu.Others()
-        self._vm = Asked(["/usr/bin/vm_stat"], 0.0)
+        self._vm = PolledCommand(["/usr/bin/vm_stat"], 0.0)
         self._swapped: tuple[float, tuple[int, int]] | None = None
-        self._priority: tuple[int, Asked] | None = None
+        self._priority: tuple[int, PolledCommand] | None = None
         energy = apple_energy()
-        self._energy = Beside(energy.read) if energy else None
+        self._energy = BackgroundReader(energy.read) if energy else None
 
     def sample(self, named: Sequence[Named], now: float) -> dict[str, Any]:
         trainer = pid_of(named[0]) if named else None
         if trainer is not None and (self._priority is None or self._priority[0] != trainer):
             if self._priority is not None:
                 self._priority[1].close()
-            self._priority = trainer, Asked(["/bin/ps", "-o", "pri=", "-p", str(trainer)], _SLOW_S)
+            self._priority = trainer, PolledCommand(["/bin/ps", "-o", "pri=", "-p", str(trainer)], _SLOW_S)
         battery = parse_battery(self._battery.latest(now))
         return {
             "on_battery": battery.on_battery,
@@ -214,7 +214,7 @@ class _MacTools:
     def close(self) -> None:
         tools = (self._battery, self._settings, self._pressure, self._gpu, self._clients, self._vm)
         for tool in (*tools, *(self._priority or ())[1:]):
-            if isinstance(tool, Asked):
+            if isinstance(tool, PolledCommand):
                 tool.close()
 
 
@@ -235,7 +235,9 @@ def gpu_use_before(
     def look() -> float | None:
         if platform == "darwin":
             return apple_gpu.busy_share(ask(apple_gpu.USE))
-        newest = Beside(partial(nvidia.busy_share, root)).latest(_FIRST_LOOK_S) if nvidia.library(root) else None
+        newest = (
+            BackgroundReader(partial(nvidia.busy_share, root)).latest(_FIRST_LOOK_S) if nvidia.library(root) else None
+        )
         return newest[1] if newest else None
 
     shares: list[float] = []

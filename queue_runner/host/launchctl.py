@@ -34,7 +34,7 @@ _AWAITED = (OK, ESRCH, EIO, EINPROGRESS, NOT_FOUND, NO_SUCH_DOMAIN)
 
 
 @dataclass(frozen=True)
-class Answer:
+class LaunchctlResult:
     code: int
     output: str
     message: str
@@ -71,7 +71,7 @@ class Printed:
         return int(match[0]) if match else None
 
 
-def call(launchctl: str, arguments: Sequence[str]) -> Answer:
+def call(launchctl: str, arguments: Sequence[str]) -> LaunchctlResult:
     """Run launchctl. Raises: MpsqError when it is missing or hangs."""
     try:
         done = subprocess.run(
@@ -83,7 +83,7 @@ def call(launchctl: str, arguments: Sequence[str]) -> Answer:
         raise MpsqError(
             f"{launchctl} cannot be run: {error.strerror}", "a service needs launchd, as macOS has it"
         ) from error
-    return Answer(
+    return LaunchctlResult(
         done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace").strip()
     )
 
@@ -185,11 +185,11 @@ class Control:
             raise _refused(answer, "start the service")
         return answer.code != NOT_FOUND
 
-    def _call(self, *arguments: str) -> Answer:
+    def _call(self, *arguments: str) -> LaunchctlResult:
         return call(self.launchctl, arguments)
 
 
-def _refused(answer: Answer, what: str) -> MpsqError:
+def _refused(answer: LaunchctlResult, what: str) -> MpsqError:
     message = answer.message.splitlines()[0] if answer.message else f"code {answer.code}"
     return MpsqError(
         f"launchd could not {what}: {message}", f"launchctl error {answer.code} explains the code; see docs/macos.md"

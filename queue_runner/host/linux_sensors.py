@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from queue_runner.host import nvidia
-from queue_runner.host.beside import Beside
+from queue_runner.host.background import BackgroundReader
 from queue_runner.host.cpu_time import Named, pid_of
 from queue_runner.host.energy_meters import Rapl
 from queue_runner.host.filesystem import read_text
@@ -31,7 +31,7 @@ class LinuxSensors:
         self._gpus = nvidia.Nvml(library) if library else None
         if self._gpus is not None:
             self._gpus.watch(gpus)
-        self._reading = Beside(self._read_beside) if self._gpus or self._rapl.folders else None
+        self._reading = BackgroundReader(self._read_beside) if self._gpus or self._rapl.folders else None
         self._hidden = False
 
     def sample(self, named: Sequence[Named], now: float) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from queue_runner.host import apple_gpu, conditions, nvidia
-from queue_runner.host.beside import Beside
-from queue_runner.host.command import Asked
+from queue_runner.host.background import BackgroundReader
+from queue_runner.host.command import PolledCommand
 from queue_runner.host.cpu_time import LinuxSource, MachineTime, MacSource, ProcessTime, Source, used_between
 from queue_runner.warden import processes
 from queue_runner.warden.files import read
@@ -63,7 +63,7 @@ class Apple:
     """macOS's ioreg, asked once a second while somebody reads the answers."""
 
     def __init__(self) -> None:
-        self._asked = Asked(apple_gpu.USE, 1.0)
+        self._asked = PolledCommand(apple_gpu.USE, 1.0)
 
     def latest(self, now: float) -> tuple[float, Mapping[str, float | None]] | None:
         text, at = self._asked.latest(now), self._asked.answered_s
@@ -79,7 +79,7 @@ class Nvidia:
     def __init__(self, library: Any, uuids: Collection[str] = ()) -> None:
         self._gpus = nvidia.Nvml(library)
         self._gpus.watch(uuids)
-        self._reading = Beside(self._gpus.read)
+        self._reading = BackgroundReader(self._gpus.read)
 
     def latest(self, now: float) -> tuple[float, Mapping[str, float | None]] | None:
         if (newest := self._reading.latest()) is None:

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from queue_runner.errors import MpsqError, UsageError
+from queue_runner.once_a_day import RepeatedNote
 from queue_runner.source import archive, git_commands, rules, scan
 from queue_runner.source.git_commands import Revision
 from queue_runner.source.scan import SourceTree
 from queue_runner.spec import JobSpec
-from queue_runner.standing import Standing
 
 _TRIES = 3
 """The number of scans of a tree that changes while it is read."""
@@ -108,7 +108,7 @@ def of_command(cwd: Path, store: Path, *, copy: bool, allow_changed: bool) -> Ta
     return _taken(tree, cwd, revision, copied=copy)
 
 
-_UNKNOWN = Standing(
+_UNKNOWN = RepeatedNote(
     "changes of the code before the run cannot be detected outside of a git repository;"
     " --snapshot copy runs the code as it is now"
 )
@@ -184,7 +184,7 @@ def _notes(tree: SourceTree, copied: bool) -> Iterator[str]:
         more = len(tree.left_out) - len(named)
         listed = ", ".join(named) + (f" and {more} more: mpsq show lists all" if more > 0 else "")
         lacks = "not in the copy" if copied else "changes of these files are not detected"
-        yield Standing(f"{lacks}: {listed}")
+        yield RepeatedNote(f"{lacks}: {listed}")
     if copied:
         ignored = "files that git ignores are not in the copy" if tree.dirty is not None else "it runs in a copy"
-        yield Standing(f"{ignored}; the original folder is $MPSQ_CWD, or {{cwd}} in the command")
+        yield RepeatedNote(f"{ignored}; the original folder is $MPSQ_CWD, or {{cwd}} in the command")

@@ -39,7 +39,7 @@ class Look:
         self.what = "command's files in " + ", ".join(sorted(named)) if named else f"code in {spec.root}"
         self._deadline = time.monotonic() + READ_S
         elsewhere = spec.kind != "workload" and spec.tree and (named or not (spec.copy or spec.allow_changed))
-        self._call = child.Call(look, snapshots, spec) if elsewhere else None
+        self._call = child.ChildCall(look, snapshots, spec) if elsewhere else None
         self._found = None if self._call else look(snapshots, spec)
 
     def wait(self, at_most_s: float) -> Found | None:

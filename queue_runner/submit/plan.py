@@ -15,10 +15,10 @@ from queue_runner import failpoints, redact, units
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.host import job_secrets, locks, protected, wakeup
 from queue_runner.model import Condition, Dependency
+from queue_runner.once_a_day import RepeatedNote
 from queue_runner.paths import Layout, jobs_dir
 from queue_runner.source import git_commands, snapshot
 from queue_runner.spec import JobSpec, NewJob
-from queue_runner.standing import Standing
 from queue_runner.submit import absences, conditions, expand, grid, launchers, preflight, remote
 from queue_runner.submit.find_max import first, search
 from queue_runner.submit.request import Request
@@ -126,7 +126,7 @@ def _warnings(request: Request, specs: Sequence[JobSpec], shared: expand.Shared)
         )
     if request.workload is None and request.parser is None:
         told = "no --parser: wall, user and system time are stored, iterations only if the program reports them"
-        found.append(Standing(told))
+        found.append(RepeatedNote(told))
     found += _without_graphs(specs)
     found += launchers.gone(request.argv)
     unsaid = any(spec.device is None for spec in specs)
@@ -174,7 +174,7 @@ def withheld(request: Request, shared: expand.Shared | None = None) -> list[str]
     if not names:
         return []
     return [
-        Standing(
+        RepeatedNote(
             f"not stored with the job, as they look like secrets: {', '.join(names)}. It has them only if the worker"
             " has; --secret NAME reads one from a private file, --env NAME=... passes it on anyway"
         )

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from queue_runner import units
+from queue_runner.once_a_day import RepeatedNote
 from queue_runner.paths import Layout
 from queue_runner.source.snapshot import Taken
 from queue_runner.spec import NewJob, Value
-from queue_runner.standing import Standing
 from queue_runner.submit.request import Request
 from queue_runner.workloads.manifest import Workload
 
@@ -78,4 +78,4 @@ def note(tried: Sequence[int], jobs: Sequence[NewJob]) -> list[str]:
         else f"{units.count(len(tried))} of {units.count(len(jobs))} cells are"
     )
     told = f"{which} first tried with one iteration, which no report counts (--no-preflight leaves that out)"
-    return [Standing(told)]
+    return [RepeatedNote(told)]

@@ -199,7 +199,7 @@ class _Reading:
         self._until = time.monotonic() + verify.READ_S
         self._lock = locks.share(layout.snapshots_lock)
         try:
-            self.call = child.Call(_planned, layout, row["request_json"], row["id"])
+            self.call = child.ChildCall(_planned, layout, row["request_json"], row["id"])
         except OSError as error:
             self._lock.close()
             raise _CannotSubmit(_words(error)) from error

@@ -20,7 +20,7 @@ from queue_runner.analysis.quiet import Disturbance, disturbances
 from queue_runner.analysis.validity import GPU_BUSY_SHARE
 from queue_runner.config import Config
 from queue_runner.host import conditions
-from queue_runner.host.beside import Once
+from queue_runner.host.background import BackgroundCall
 from queue_runner.host.lane_locks import Hold
 from queue_runner.host.load import Load
 from queue_runner.model import PREFLIGHT
@@ -49,7 +49,7 @@ class Gate:
         self._run: Following | None = None
         self._found: list[Disturbance] | None = None  # what disturbs the run that the gate let pass to the canary
         self._passed: list[Disturbance] | None = None  # the same, once it has also passed the canary
-        self._use: Once[float | None] | None = None  # the look at the GPU right before the start
+        self._use: BackgroundCall[float | None] | None = None  # the look at the GPU right before the start
         self._gpu_before: float | None = None
         self._since: float | None = None  # monotonic, when its wait began
         self._told = ("", frozenset[str](), 0.0)  # the reason, its kinds, and when it was made
@@ -102,7 +102,7 @@ class Gate:
 
     def _knows_the_gpu(self) -> bool:
         """Look how busy the GPU is without the run, beside the worker; return whether that has ended."""
-        self._use = self._use or Once(partial(conditions.gpu_use_before, GPU_BUSY_SHARE))
+        self._use = self._use or BackgroundCall(partial(conditions.gpu_use_before, GPU_BUSY_SHARE))
         if not self._use.has_ended():
             return False
         self._gpu_before, self._use = self._use.value, None

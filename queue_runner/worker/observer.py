@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 
 from queue_runner import lanes
 from queue_runner.host import conditions
-from queue_runner.host.beside import Once
+from queue_runner.host.background import BackgroundCall
 from queue_runner.host.neighbours import NeighbourTime
 from queue_runner.ingest.ingest import Ingest
 from queue_runner.run_dir import RunDir
@@ -49,7 +49,7 @@ class Observer:
         self._sample_every_s = sample_every_s
         self._began = time.monotonic()
         self._sample_at = self._sampled_at = 0.0
-        self._after: Once[float | None] | None = None
+        self._after: BackgroundCall[float | None] | None = None
         self._marked = ""
         self._prepares = folder.is_preparing()
 
@@ -97,7 +97,7 @@ class Observer:
         the worker, still has to end: call it again then."""
         if self._after is None:
             self._sample_the_end()
-            self._after = Once(self._sampler.gpu_busy_after)
+            self._after = BackgroundCall(self._sampler.gpu_busy_after)
         if not self._after.has_ended():
             return False
         if self._after.value is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from queue_runner.host import apple_gpu, conditions, cpu_time, processes
-from queue_runner.host.apple_gpu import Client
+from queue_runner.host.apple_gpu import GpuClient
 
 ACCELERATOR = (
     '+-o AGXAcceleratorG13X  <class AGXAcceleratorG13X, id 0x1000004d1>\n  | {\n  |   "PerformanceStatistics" = '
@@ -41,10 +41,10 @@ def test_the_use_of_the_busiest(text: str | None, wanted: float | None) -> None:
 
 def test_clients() -> None:
     text = entry(1, TRAINER, 1.0, 0.5) + entry(2, WINDOWS) + entry(3, TRAINER, 2.0) + ACCELERATOR
-    wanted = {"0x100000001": Client(TRAINER, 1_500_000_000), "0x100000002": Client(WINDOWS, 0)}
-    assert apple_gpu.clients(text) == {**wanted, "0x100000003": Client(TRAINER, 2_000_000_000)}
+    wanted = {"0x100000001": GpuClient(TRAINER, 1_500_000_000), "0x100000002": GpuClient(WINDOWS, 0)}
+    assert apple_gpu.clients(text) == {**wanted, "0x100000003": GpuClient(TRAINER, 2_000_000_000)}
     below = f"  | | +-o AGXDeviceUserClient  <id 0x5>\n  | | |   {entry(5, GAME, 3.0).split('{', 1)[1]}"
-    assert apple_gpu.clients(below) == {"0x5": Client(GAME, 3_000_000_000)}
+    assert apple_gpu.clients(below) == {"0x5": GpuClient(GAME, 3_000_000_000)}
     for broken in (None, "", "something new in macOS 27", '+-o A <id 0x1>\n "IOUserClientCreator" = "kernel"\n'):
         assert apple_gpu.clients(broken) == {}
 
@@ -109,7 +109,7 @@ def test_a_run_on_a_mac_has_the_use_by_others_in_its_samples(monkeypatch: pytest
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr(conditions, "Asked", Answered)
+    monkeypatch.setattr(conditions, "PolledCommand", Answered)
     monkeypatch.setattr(apple_gpu, "_is_alive", lambda pid: True)
     monkeypatch.setattr(processes, "parent", {}.get)
     monkeypatch.setattr(cpu_time, "rusage_darwin", lambda pid: None)

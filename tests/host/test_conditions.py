@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from queue_runner.host import conditions, cpu_time, keep_awake, power
-from queue_runner.host.command import Asked, ask
+from queue_runner.host.command import PolledCommand, ask
 from queue_runner.host.cpu_time import LinuxSource, MachineTime, ProcessTime, Shares, used_between
 from tests.host.test_apple_gpu import ACCELERATOR
 
@@ -307,7 +307,7 @@ def test_a_mac_is_sampled_through_its_tools(tmp_path: Path, monkeypatch: pytest.
         def close(self) -> None:
             answers[self.key] = "closed"
 
-    monkeypatch.setattr(conditions, "Asked", Answered)
+    monkeypatch.setattr(conditions, "PolledCommand", Answered)
     monkeypatch.setattr(cpu_time, "rusage_darwin", lambda pid: None)
     sampler = conditions.Sampler(platform="darwin")
     sample = sampler.sample([(os.getpid(), 1.0)])
@@ -341,15 +341,15 @@ def test_the_gpu_before_a_run(answers: list[int | None], found: float | None, lo
 
 
 def test_asking_never_waits_and_never_fails(tmp_path: Path) -> None:
-    asked = Asked([sys.executable, "-c", "print('x' * 200_000)"], every_s=10)
+    asked = PolledCommand([sys.executable, "-c", "print('x' * 200_000)"], every_s=10)
     assert asked.latest(100.0) is None
     deadline = time.monotonic() + 20
     while (answer := asked.latest(101.0)) is None and time.monotonic() < deadline:
         os.sched_yield()
     assert answer and len(answer) == 200_001
-    missing = Asked([str(tmp_path / "none")], every_s=0)
+    missing = PolledCommand([str(tmp_path / "none")], every_s=0)
     assert missing.latest() is None and missing.latest() is None
-    slow = Asked(["sleep", "1000"], every_s=1)
+    slow = PolledCommand(["sleep", "1000"], every_s=1)
     slow.latest(0.0)
     process = slow._process
     assert process and slow.latest(60.0) is None and process.returncode is not None, "what hangs is ended"

@@ -17,7 +17,7 @@ import pytest
 from queue_runner import paths
 from queue_runner.host import conditions, cpu_time, find_tool, locks, low_priority, open_file_limit
 from queue_runner.host import processes as host_processes
-from queue_runner.host.command import Asked
+from queue_runner.host.command import PolledCommand
 from queue_runner.model import Ending, Outcome
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
@@ -53,7 +53,7 @@ def test_vm_stat_tells_swapping_from_the_reading_of_mapped_files() -> None:
 
 
 class Scripted:
-    """An Asked whose tool is vm_stat, and whose answer is there one sample after the question; other tools are none."""
+    """A stand-in for PolledCommand: vm_stat answers one sample after the question, other tools never do."""
 
     texts: Sequence[str] = ()
 
@@ -75,7 +75,7 @@ class Scripted:
 
 def test_swapping_is_a_rate_between_two_answers_of_vm_stat(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Scripted, "texts", [vm_stat(0, 0, 0), vm_stat(10**6, 0, 0), vm_stat(10**6, 0, 640)])
-    monkeypatch.setattr(conditions, "Asked", Scripted)
+    monkeypatch.setattr(conditions, "PolledCommand", Scripted)
     now = [0.0]
     sampler = conditions.Sampler(platform="darwin", clock=lambda: now[0])
     seen = []
@@ -87,7 +87,7 @@ def test_swapping_is_a_rate_between_two_answers_of_vm_stat(monkeypatch: pytest.M
 
 
 def test_an_answer_knows_when_it_was_asked_for() -> None:
-    asked = Asked(["true"], 0.0)
+    asked = PolledCommand(["true"], 0.0)
     assert asked.answered_s is None
     asked.latest(1.0)
     assert asked._process is not None

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from queue_runner.host import conditions, linux_sensors, nvidia
-from queue_runner.host.beside import Beside
+from queue_runner.host.background import BackgroundReader
 from tests.stand_in_nvml import Gpu, StandInNvml
 
 pytestmark = pytest.mark.fast
@@ -171,7 +171,7 @@ def test_a_driver_that_hangs_holds_nobody() -> None:
             go_on.wait(20)
         return value
 
-    beside = Beside(read)
+    beside = BackgroundReader(read)
     assert beside.latest(20) is not None
     assert (beside.latest(0.0) or (0, 0))[1] == 1 and beside.is_busy(), "the old answer, while the new one is awaited"
     assert (beside.latest(0.0) or (0, 0))[1] == 1, "and no second thread"

@@ -19,7 +19,7 @@ import queue_runner
 from queue_runner.config import Config
 from queue_runner.errors import MpsqError
 from queue_runner.host import launchctl, protected, service
-from queue_runner.host.launchctl import Answer, parse_print
+from queue_runner.host.launchctl import LaunchctlResult, parse_print
 from queue_runner.host.service_base import ServiceStatus
 from queue_runner.host.service_launchd import Launchd
 from queue_runner.paths import Layout
@@ -47,7 +47,7 @@ class Clock:
 def mac(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeLaunchd:
     monkeypatch.delenv("SUDO_UID", raising=False)
     fake = FakeLaunchd(tmp_path / "launchd.json")
-    monkeypatch.setattr(launchctl, "call", lambda _, arguments: Answer(*fake.run(arguments)))
+    monkeypatch.setattr(launchctl, "call", lambda _, arguments: LaunchctlResult(*fake.run(arguments)))
     return fake
 
 

@@ -206,7 +206,7 @@ def test_an_environment_that_a_job_needs_stays(home: Path, capsys: pytest.Captur
 
 
 class AtOnce:
-    """child.Call in this process, where the toy workloads are."""
+    """child.ChildCall in this process, where the toy workloads are."""
 
     def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
         self._answer = function(*arguments)

@@ -1,4 +1,4 @@
-"""Notes that hold for every submission are said once a day; warnings about one submission each time."""
+"""Notes that hold for every submission are shown once a day, warnings about one submission every time."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import standing
+from queue_runner import once_a_day
+from queue_runner.once_a_day import RepeatedNote, new
 from queue_runner.paths import Layout
-from queue_runner.standing import Standing, news
 from tests.cli_support import Cli, use_toy_workloads
 
 pytestmark = pytest.mark.fast
@@ -19,36 +19,36 @@ NO_PARSER = "no --parser"
 
 @pytest.fixture
 def layout(tmp_path: Path) -> Layout:
-    found = Layout(tmp_path / "home")
-    found.cache.mkdir(parents=True)
-    return found
+    layout = Layout(tmp_path / "home")
+    layout.cache.mkdir(parents=True)
+    return layout
 
 
-def test_a_standing_note_is_said_again_when_it_changes_or_a_day_has_passed(
+def test_a_repeated_note_is_shown_again_when_it_changes_or_after_a_day(
     layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    notes = ["of this one", Standing("of all")]
-    assert news(layout, notes) == notes
-    assert news(layout, notes) == ["of this one"]
-    assert news(layout, [Standing("of all, changed")]) == ["of all, changed"]
-    monkeypatch.setattr(standing, "EVERY_S", 0.0)
-    assert news(layout, notes) == notes
-    assert len(json.loads(layout.said.read_text())) == 1  # what is old was forgotten
+    notes = ["of this one", RepeatedNote("of all")]
+    assert new(layout, notes) == notes
+    assert new(layout, notes) == ["of this one"]
+    assert new(layout, [RepeatedNote("of all, changed")]) == ["of all, changed"]
+    monkeypatch.setattr(once_a_day, "EVERY_S", 0.0)
+    assert new(layout, notes) == notes
+    assert len(json.loads(layout.shown_notes.read_text())) == 1  # what is old was forgotten
 
 
 @pytest.mark.parametrize("broken", ["", "[1]", '{"a": "b"}', '{"a": null}'])
 def test_a_broken_record_costs_a_repetition_only(layout: Layout, broken: str) -> None:
-    layout.said.write_text(broken)
-    assert news(layout, [Standing("of all")]) == ["of all"]
-    assert news(layout, [Standing("of all")]) == []
+    layout.shown_notes.write_text(broken)
+    assert new(layout, [RepeatedNote("of all")]) == ["of all"]
+    assert new(layout, [RepeatedNote("of all")]) == []
 
 
-def test_without_a_place_for_the_record_a_note_is_said_each_time(tmp_path: Path) -> None:
+def test_without_a_place_for_the_record_a_note_is_shown_every_time(tmp_path: Path) -> None:
     nowhere = Layout(tmp_path / "nowhere")
-    assert [news(nowhere, [Standing("of all")]) for _ in range(2)] == [["of all"]] * 2
+    assert [new(nowhere, [RepeatedNote("of all")]) for _ in range(2)] == [["of all"]] * 2
 
 
-def test_submit_says_a_standing_note_once_and_a_warning_each_time(
+def test_submit_shows_a_repeated_note_once_and_a_warning_every_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MPSQ_HOME", str(tmp_path / "home"))
@@ -60,6 +60,6 @@ def test_submit_says_a_standing_note_once_and_a_warning_each_time(
     assert NO_PARSER in first.err and NO_PARSER not in second.err
     outside = "outside of a git repository"  # a line is broken where the folder's name ends it
     assert outside in " ".join(first.err.split()) and outside not in " ".join(second.err.split())
-    assert all("mps exists on Apple silicon only" in one.err for one in (first, second, program))
-    assert NO_PARSER in program.err  # a program is told all, each time
+    assert all("mps exists on Apple silicon only" in result.err for result in (first, second, program))
+    assert NO_PARSER in program.err  # with --json every note is printed
     assert NO_PARSER in run.ok("submit", "--dry-run", *command[1:]).err

@@ -12,7 +12,7 @@ WAIT_S = 0.05
 """How long a caller waits for a fresh reading; a reading of NVML takes a few milliseconds."""
 
 
-class Beside(Generic[_T]):
+class BackgroundReader(Generic[_T]):
     """Calls `read` in a daemon thread, one call at a time."""
 
     def __init__(self, read: Callable[[], _T]) -> None:
@@ -39,7 +39,7 @@ class Beside(Generic[_T]):
         self._newest = time.time(), value
 
 
-class Once(Generic[_T]):
+class BackgroundCall(Generic[_T]):
     """One call of `read` in a daemon thread. `value` is what it returned, None until then or if it failed."""
 
     def __init__(self, read: Callable[[], _T]) -> None:
