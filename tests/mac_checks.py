@@ -25,7 +25,6 @@ from queue_runner.host import (
     energy_meters,
     filesystem,
     keep_awake,
-    launchctl,
     low_priority,
     machine,
     power,
@@ -33,6 +32,7 @@ from queue_runner.host import (
 from queue_runner.host import processes as host_processes
 from queue_runner.host.boot import boot_id
 from queue_runner.host.command import ask
+from queue_runner.host.services import launchctl
 from queue_runner.warden import files, processes
 from tests.mac_check import Check, Unknown
 
@@ -383,7 +383,7 @@ def launchd_answers() -> str:
 def definition() -> str:
     """plutil takes the service's definition."""
     from queue_runner.host import service
-    from queue_runner.host.service_launchd import Launchd
+    from queue_runner.host.services.launchd import Launchd
 
     program = service.program_for(paths.Layout(paths.home()), Config(), sys.executable, os.environ)
     with tempfile.NamedTemporaryFile(suffix=".plist") as file:

@@ -10,7 +10,7 @@ from queue_runner.cli.common import Json, home, new_app, print_json, say
 from queue_runner.text import plain
 
 if TYPE_CHECKING:
-    from queue_runner.host.service import Service
+    from queue_runner.host.services import Service
     from queue_runner.paths import Layout
 
 app = new_app("Run the worker as a service of launchd or systemd.")
@@ -18,7 +18,7 @@ app = new_app("Run the worker as a service of launchd or systemd.")
 
 def _service(layout: Layout) -> Service:
     from queue_runner import config
-    from queue_runner.host.service import for_this_machine
+    from queue_runner.host.services import for_this_machine
 
     return for_this_machine(layout, config.load(layout.config))
 

@@ -216,7 +216,7 @@ def worker(layout: Layout) -> Check:
 
 def service(layout: Layout) -> Check:
     """Check whether the worker is a service, and a healthy one."""
-    from queue_runner.host.service import for_this_machine
+    from queue_runner.host.services import for_this_machine
 
     try:
         status = for_this_machine(layout, config.load(layout.config)).status()

@@ -96,12 +96,12 @@ def _without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 def _with_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
     from types import SimpleNamespace
 
-    from queue_runner.host import service
-    from queue_runner.host.service_base import ServiceStatus
+    from queue_runner.host import services
+    from queue_runner.host.services.program import ServiceStatus
 
     status = ServiceStatus(True, True, 7, "running as 7", (("it is old", "install it again"),))
     fake = SimpleNamespace(kind="launchd", status=lambda: status)
-    monkeypatch.setattr(service, "for_this_machine", lambda *_: fake)
+    monkeypatch.setattr(services, "for_this_machine", lambda *_: fake)
 
 
 def test_the_page_documents_every_schema_that_the_commands_print() -> None:

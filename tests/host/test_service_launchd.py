@@ -18,10 +18,11 @@ from fake_launchctl import SAMPLE, FakeLaunchd
 import queue_runner
 from queue_runner.config import Config
 from queue_runner.errors import MpsqError
-from queue_runner.host import launchctl, protected, service
-from queue_runner.host.launchctl import LaunchctlResult, parse_print
-from queue_runner.host.service_base import ServiceStatus
-from queue_runner.host.service_launchd import Launchd
+from queue_runner.host import protected, services
+from queue_runner.host.services import launchctl
+from queue_runner.host.services.launchctl import LaunchctlResult, parse_print
+from queue_runner.host.services.launchd import Launchd
+from queue_runner.host.services.program import ServiceStatus
 from queue_runner.paths import Layout
 
 pytestmark = pytest.mark.process
@@ -61,7 +62,7 @@ def agent(tmp_path: Path) -> Iterator[Launchd]:
 
 def make(tmp_path: Path, python: Path, settings: Config | None = None, **environ: str) -> Launchd:
     environ = {"PATH": "/opt/homebrew/bin:relative:/usr/bin", "SECRET_TOKEN": "x", **environ}
-    program = service.program_for(Layout(tmp_path / "q"), settings or Config(), str(python), environ)
+    program = services.program_for(Layout(tmp_path / "q"), settings or Config(), str(python), environ)
     clock = Clock()
     return Launchd(program, user_home=tmp_path / "me", uid=501, clock=clock, sleep=clock.sleep)
 
@@ -432,7 +433,7 @@ def test_a_folder_that_cannot_be_written_has_a_sentence(mac: FakeLaunchd, agent:
 @pytest.mark.parametrize("python", ["", "python3", "/Users/me/.cache/uv/archive-v0/x/bin/python", "/a\nb/python"])
 def test_a_python_that_will_not_last_is_refused(tmp_path: Path, python: str) -> None:
     with pytest.raises(MpsqError):
-        service.program_for(Layout(tmp_path), Config(), python, {})
+        services.program_for(Layout(tmp_path), Config(), python, {})
 
 
 def test_another_label_has_its_own_files(tmp_path: Path) -> None:
@@ -493,12 +494,12 @@ def test_a_long_log_is_cut_while_it_is_open(tmp_path: Path) -> None:
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for number in range(1000):
         os.write(descriptor, b"line %04d\n" % number)
-    assert not service.trim_log(log, 10_000)
-    assert service.trim_log(log, 9_010)
+    assert not services.trim_log(log, 10_000)
+    assert services.trim_log(log, 9_010)
     os.write(descriptor, b"after\n")
     os.close(descriptor)
     lines = log.read_text().splitlines()
     cut = next(n for n, line in enumerate(lines) if line.startswith("(lines in the middle"))
     assert lines[:cut] == [f"line {n:04}" for n in range(cut)] and cut > 5
     assert lines[cut + 1] == "line 0775" and lines[-2:] == ["line 0999", "after"]
-    assert not service.trim_log(tmp_path / "none")
+    assert not services.trim_log(tmp_path / "none")

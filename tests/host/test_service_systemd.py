@@ -11,9 +11,9 @@ import pytest
 import queue_runner
 from queue_runner.config import Config
 from queue_runner.errors import MpsqError
-from queue_runner.host import service
-from queue_runner.host.service_base import ServiceStatus
-from queue_runner.host.service_systemd import Systemd
+from queue_runner.host import services
+from queue_runner.host.services.program import ServiceStatus
+from queue_runner.host.services.systemd import Systemd
 from queue_runner.paths import Layout
 
 pytestmark = pytest.mark.process
@@ -74,7 +74,7 @@ def unit(box: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Systemd:
 
 def make(tmp_path: Path, python: Path, settings: Config | None = None, **environ: str) -> Systemd:
     layout = Layout(tmp_path / "q")
-    program = service.program_for(layout, settings or Config(), str(python), {"PATH": "/usr/bin", **environ})
+    program = services.program_for(layout, settings or Config(), str(python), {"PATH": "/usr/bin", **environ})
     box = tmp_path / "box"
     return Systemd(
         program, layout.worker_log, str(box / "systemctl"), str(box / "loginctl"), user_home=tmp_path / "me", uid=1000
@@ -282,12 +282,12 @@ def test_another_label_is_another_unit(tmp_path: Path, box: Path) -> None:
 @pytest.mark.parametrize(("platform", "kind"), [("darwin", "launchd"), ("linux", "systemd")])
 def test_the_platform_decides(box: Path, monkeypatch: pytest.MonkeyPatch, platform: str, kind: str) -> None:
     monkeypatch.setenv("PATH", str(box))
-    assert service.for_this_machine(Layout(box), Config(), platform=platform).kind == kind
+    assert services.for_this_machine(Layout(box), Config(), platform=platform).kind == kind
 
 
 def test_without_a_service_manager_there_is_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     for platform in ("linux", "freebsd14"):
         with pytest.raises(MpsqError, match="neither launchd nor systemd") as caught:
-            service.for_this_machine(Layout(tmp_path), Config(), platform=platform)
+            services.for_this_machine(Layout(tmp_path), Config(), platform=platform)
         assert "mpsq worker" in caught.value.hint

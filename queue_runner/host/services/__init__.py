@@ -13,7 +13,7 @@ from typing import Protocol
 import queue_runner
 from queue_runner.config import Config
 from queue_runner.errors import MpsqError
-from queue_runner.host.service_base import Program, ServiceStatus
+from queue_runner.host.services.program import Program, ServiceStatus
 from queue_runner.paths import Layout
 
 _CAPTURED = re.compile(r"PATH|PYTORCH_\w+|MPSQ_LOCKS")
@@ -21,29 +21,30 @@ _EPHEMERAL = re.compile(r"/(uv/(archive|builds|environments)-v\d+|pipx/\.cache|\
 
 
 class Service(Protocol):
-    """A user service. Every method raises MpsqError, with a remedy, when the service manager refuses."""
+    """A user service. What changes it returns a sentence about the result. Every method raises MpsqError, with a
+    remedy, when the service manager refuses."""
 
     kind: str
     """launchd or systemd"""
 
     def install(self) -> str:
-        """Install and start the service, whatever its previous state. Return what was done, in a sentence."""
+        """Install and start the service, whatever its previous state."""
 
     @property
     def log(self) -> Path:
         """Path of the worker's log."""
 
     def uninstall(self) -> str:
-        """Stop and remove the service; the queue stays. Return what was done."""
+        """Stop and remove the service; the queue stays."""
 
     def start(self) -> str:
-        """Start the installed service, unless it runs. Return what was done."""
+        """Start the installed service, unless it runs."""
 
     def stop(self) -> str:
-        """Stop the worker until it is started, or until the next login; a run continues. Return what was done."""
+        """Stop the worker until it is started, or until the next login; a run continues."""
 
     def restart(self) -> str:
-        """Restart the service, as after an upgrade of mpsq; a run continues meanwhile. Return what was done."""
+        """Restart the service, as after an upgrade of mpsq; a run continues meanwhile."""
 
     def status(self) -> ServiceStatus:
         """Return the current status."""
@@ -56,11 +57,11 @@ def for_this_machine(layout: Layout, settings: Config, *, platform: str = sys.pl
     """
     program = program_for(layout, settings, sys.executable, os.environ)
     if platform == "darwin":
-        from queue_runner.host.service_launchd import Launchd
+        from queue_runner.host.services.launchd import Launchd
 
         return Launchd(program)
     if platform.startswith("linux") and (systemctl := shutil.which("systemctl")):
-        from queue_runner.host.service_systemd import Systemd
+        from queue_runner.host.services.systemd import Systemd
 
         return Systemd(program, log=layout.worker_log, systemctl=systemctl)
     raise MpsqError(

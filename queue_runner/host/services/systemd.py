@@ -13,7 +13,7 @@ from pathlib import Path
 
 from queue_runner.errors import MpsqError
 from queue_runner.host.command import plain_environment
-from queue_runner.host.service_base import (
+from queue_runner.host.services.program import (
     DEFAULT_LABEL,
     RESTART_AFTER_S,
     STOP_TIMEOUT_S,
@@ -84,7 +84,7 @@ WantedBy=default.target
 """
 
     def install(self) -> str:
-        """Write, enable and start the unit; leave what is already right unchanged."""
+        """Write, enable and start the unit. Change nothing that is already right."""
         self._refuse_sudo()
         definition = self.definition()
         shown = self._show()

@@ -17,8 +17,8 @@ from xml.parsers.expat import ExpatError
 
 from queue_runner.errors import MpsqError
 from queue_runner.host import protected
-from queue_runner.host.launchctl import LAUNCHCTL, Control, Printed
-from queue_runner.host.service_base import (
+from queue_runner.host.services.launchctl import LAUNCHCTL, Control, Printed
+from queue_runner.host.services.program import (
     DEFAULT_LABEL,
     RESTART_AFTER_S,
     STOP_TIMEOUT_S,
@@ -74,7 +74,7 @@ class Launchd:
         }
 
     def install(self) -> str:
-        """Load the service and check that it runs; leave what is already right unchanged."""
+        """Load the service and check that it runs. Change nothing that is already right."""
         self._refuse_root()
         self._refuse_protected()
         definition = plistlib.dumps(self.definition(), sort_keys=False)
