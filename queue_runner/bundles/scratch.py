@@ -17,6 +17,7 @@ from queue_runner import reports
 from queue_runner.bundles import fingerprint, question
 from queue_runner.bundles.parts import AS_JSON, BadBundle, Part
 from queue_runner.errors import MpsqError
+from queue_runner.ingest import summarize_run
 from queue_runner.model import Ending, Outcome, RunId, Selector, State, parse_selector
 from queue_runner.reports._common.report import Options
 from queue_runner.spec import JobSpec
@@ -24,7 +25,7 @@ from queue_runner.store import read, results
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.store.jobs import Claimed
 from queue_runner.tables import finite
-from queue_runner.worker.finish import summarise_whatever_it_said
+from queue_runner.worker.finish import summarize_safely
 
 _BATCH = 1000
 WRONG = (ArithmeticError, LookupError, TypeError, ValueError, AttributeError, AssertionError, RecursionError)
@@ -102,7 +103,8 @@ class Scratch:
                         row["id"], RunId(row["job_id"], row["number"]), JobSpec.from_json(row["spec_json"]), "", ""
                     )
                     ending = Ending(Outcome(row["outcome"]), row["exit_code"], row["signal"], row["reason"] or "")
-                    summarise_whatever_it_said(connection, run, None, ending, json.loads(row["exit_json"] or "{}"))
+                    assessment = summarize_safely(connection, run, None, ending, json.loads(row["exit_json"] or "{}"))
+                    summarize_run.save(connection, run.run_id, assessment)
                 for row in claimed:
                     results.save_taints(connection, row["run_id"], [(row["kind"], row["severity"], row["detail"])])
         except WRONG as error:

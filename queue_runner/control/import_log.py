@@ -15,8 +15,7 @@ from sqlalchemy import Connection, select
 from queue_runner import units
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.events import Eval, Hello, Iter, LogEvent, Metric, Rusage
-from queue_runner.ingest import last_words, parsers
-from queue_runner.ingest.summarize_run import summarize_run
+from queue_runner.ingest import last_words, parsers, summarize_run
 from queue_runner.model import Ending, Outcome, RunId, State, Verb
 from queue_runner.paths import Layout
 from queue_runner.run_dir import read_regular
@@ -171,7 +170,8 @@ def _store(connection: Connection, group: int, log: _Log, said: Mapping[str, Val
     times = {k: getattr(rusage, k) for k in ("real_s", "user_s", "sys_s", "max_rss_bytes")} if rusage else {}
     results.save_exit(connection, run_id, times)
     claimed = Claimed(run_id, RunId(job, 1), spec, token="", boot_id="")
-    summarize_run(connection, claimed, log.ending, times, unobserved_matters=False)
+    assessment = summarize_run.assess(connection, claimed, log.ending, times, unobserved_matters=False)
+    summarize_run.save(connection, run_id, assessment)
     return Imported(
         str(claimed.id),
         str(log.path),

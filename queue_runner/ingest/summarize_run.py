@@ -1,17 +1,20 @@
-"""Computation of the summary and the taints of a run from its stored events."""
+"""Computation of the summary and the taints of a run from its stored events.
+
+Computing reads, storing writes: a caller need not hold the write lock while it computes.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import Connection
 
 from queue_runner.analysis.neighbours import SHARE, Neighbour, beside
 from queue_runner.analysis.summary import Summary, summarize
-from queue_runner.analysis.validity import Facts, find_taints
+from queue_runner.analysis.validity import Facts, Taint, find_taints
 from queue_runner.events import FIELD_DROPPED
 from queue_runner.ingest import parsers
 from queue_runner.model import Ending
@@ -19,22 +22,33 @@ from queue_runner.store import results, retries
 from queue_runner.store.jobs import Claimed
 
 
-def summarize_run(
+@dataclass(frozen=True)
+class Assessment:
+    """The summary and the taints of a run. `summary` is None if it could not be computed. `neighbour_share` is the
+    share of the measured time (0 to 1) during which another lane was busy; None if none was."""
+
+    summary: Summary | None
+    taints: Sequence[Taint]
+    neighbour_share: float | None = None
+
+
+def assess(
     connection: Connection,
     run: Claimed,
     ending: Ending,
     exit_: Mapping[str, Any],
     *,
     unobserved_matters: bool,
+    new_notes: Mapping[str, str] | None = None,
     neighbours: Sequence[Neighbour] = (),
-) -> Summary:
-    """Compute and store the summary and the taints of a run whose events are all stored. `neighbours` are the runs of
-    other lanes that were active during it."""
+) -> Assessment:
+    """Compute the summary and the taints of a run whose events are all stored. `new_notes` are those that its end adds,
+    by kind; `neighbours` are the runs of other lanes that were active during it."""
     run_id = run.run_id
     iterations = results.rows_of(connection, "iterations", run_id)
     evals = results.rows_of(connection, "evals", run_id)
     hello = hello_of(connection, run_id)
-    notes = results.note_texts(connection, run_id)
+    notes = {**(new_notes or {}), **results.note_texts(connection, run_id)}
     _, *before = retries.segments(connection, run_id)
     phases = results.rows_of(connection, "phases", run_id)
     real_s, slept_s = exit_.get("real_s"), exit_.get("slept_s") or 0.0
@@ -49,7 +63,6 @@ def summarize_run(
         resumed=bool(before),
         nan_loss="nan_loss" in notes,
     )
-    results.save_summary(connection, run_id, asdict(summary))
     facts = Facts(
         outcome=ending.outcome,
         expects_iterations=unobserved_matters
@@ -70,10 +83,16 @@ def summarize_run(
         learns=not str(hello.get("workload")).endswith("-eval"),
         beside=beside(phases, real_s - slept_s, real_s, neighbours) if real_s is not None else None,
     )
-    if facts.beside is not None:
-        results.save_metric(connection, run_id, SHARE, facts.beside.share, "share")
-    results.save_taints(connection, run_id, [(t.kind, t.severity, t.detail) for t in find_taints(facts)])
-    return summary
+    return Assessment(summary, find_taints(facts), facts.beside.share if facts.beside is not None else None)
+
+
+def save(connection: Connection, run_id: int, assessment: Assessment) -> None:
+    """Store the summary and the taints of a run."""
+    if assessment.summary is not None:
+        results.save_summary(connection, run_id, asdict(assessment.summary))
+    if assessment.neighbour_share is not None:
+        results.save_metric(connection, run_id, SHARE, assessment.neighbour_share, "share")
+    results.save_taints(connection, run_id, [(t.kind, t.severity, t.detail) for t in assessment.taints])
 
 
 def conditions_of(connection: Connection, run_id: int) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The end of a run: summary, taints, fingerprint and the move to DONE, in one transaction."""
+"""The end of a run: its summary, taints and fingerprint are computed, then stored with DONE in one transaction."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from sqlalchemy import Connection, Engine
 
 from queue_runner import failpoints
 from queue_runner.analysis.neighbours import Neighbour
+from queue_runner.analysis.validity import Taint
 from queue_runner.control import checkpoints
-from queue_runner.ingest.summarize_run import hello_of, summarize_run
+from queue_runner.ingest import summarize_run
+from queue_runner.ingest.summarize_run import hello_of
 from queue_runner.model import Ending, RunId, State, Verb
 from queue_runner.run_dir import RunDir, read_end
 from queue_runner.store import hook_calls, jobs, lane_claims, replacements, results, retries
-from queue_runner.store.engine import writing
+from queue_runner.store.engine import looking, writing
 from queue_runner.store.hook_calls import Orders
 from queue_runner.store.jobs import Claimed
 from queue_runner.submit import grid
@@ -47,25 +49,35 @@ def finish(
     """Store how the run ended and which hooks to call, all or nothing. Return the ending with its reason. `hold_after`
     is the limit of group_guard. `node` is the machine, and the versions of its system, where that was not this one.
 
+    Everything is computed before the write lock is taken. Nothing that it depends on changes in between: the events of
+    a run, its conditions and its notes are written only by the holder of worker.lock, which is the caller; earlier
+    attempts are DONE and final; whether another lane's run overlaps is decided from claims before this run's end.
+
     Raises: MpsqError (store).
     """
     stderr = read_end(folder.stderr, _STDERR_BYTES)
-    failed, end = failed_on_metal(stderr), stderr[-_LAST_BYTES:]
-    ending = with_last_words(ending, last_line(end), end)
-    machine = of_machine() if node is None else node[0]  # may run programs: not while holding the write lock
-    tries = preflight.is_one(run)
-    busy = tries and preflight.busy_memory(run, ending)
+    last_bytes = stderr[-_LAST_BYTES:]
+    ending = with_last_words(ending, last_line(last_bytes), last_bytes)
+    machine, system = (of_machine(), None) if node is None else node
+    is_preflight = preflight.is_one(run)
+    busy = is_preflight and preflight.busy_memory(run, ending)
+    notes = {"wrong_result": failed} if (failed := failed_on_metal(stderr)) else {}
+    with looking(engine) as connection:
+        started = exit_ is not None or jobs.was_started(connection, run.run_id)
+        if started and not folder.spec.exists():
+            notes["folder_removed"] = _FOLDER_REMOVED
+        software = of_software(hello_of(connection, run.run_id), run.spec, system)
+        checkpoint = _checkpoint(connection, run, folder)
+        assessment = None
+        if not is_preflight:
+            assessment = summarize_safely(connection, run, folder, ending, exit_ or {}, notes)
     with writing(engine) as connection:
         if exit_ is not None:
             results.save_exit(connection, run.run_id, exit_)
-        if failed:
-            results.save_note(connection, run.run_id, "wrong_result", failed)
-        ran = exit_ is not None or jobs.was_started(connection, run.run_id)
-        if ran and not folder.spec.exists():
-            results.save_note(connection, run.run_id, "folder_removed", _FOLDER_REMOVED)
-        if not tries:
-            summarise_whatever_it_said(connection, run, folder, ending, exit_ or {})
-        software = of_software(hello_of(connection, run.run_id), run.spec, None if node is None else node[1])
+        for kind, text in notes.items():
+            results.save_note(connection, run.run_id, kind, text)
+        if assessment is not None:
+            summarize_run.save(connection, run.run_id, assessment)
         results.mark_fingerprint(
             connection,
             run.run_id,
@@ -83,27 +95,27 @@ def finish(
             blocked_reason=None,
         )
         failpoints.reach("finish.before_retry")
-        again = None
-        if tries:
+        retry = None
+        if is_preflight:
             preflight.judge(connection, run, ending, busy)
         else:
-            again = _go_on(connection, run, folder, ending, machine)
+            retry = _queue_next(connection, run, ending, checkpoint, machine)
             group_guard.guard(connection, run, ending, hold_after, time.time())
-        if again is None and run.spec.until_valid:
+        if retry is None and run.spec.until_valid:
             replacements.after(connection, run.id.job, grid.round_order, time.time())
-        hook_calls.note_end(connection, run.run_id, ending.outcome, orders, if_failed_only=tries)
+        hook_calls.note_end(connection, run.run_id, ending.outcome, orders, if_failed_only=is_preflight)
         failpoints.reach("finish.before_commit")
     return ending
 
 
-def _go_on(
-    connection: Connection, run: Claimed, folder: RunDir, ending: Ending, machine: Mapping[str, Any]
+def _queue_next(
+    connection: Connection, run: Claimed, ending: Ending, checkpoint: int | None, machine: Mapping[str, Any]
 ) -> RunId | None:
     """Queue what was agreed to follow a run: a retry, which is returned, or the next probe of a search."""
-    if not next.is_answer(run.spec, ending):
-        checkpoint = _checkpoint(connection, run, folder)
-        if again := retries.retry_as_agreed(connection, run.run_id, ending, time.time(), checkpoint):
-            return again
+    if not next.is_answer(run.spec, ending) and (
+        retry := retries.retry_as_agreed(connection, run.run_id, ending, time.time(), checkpoint)
+    ):
+        return retry
     next.go_on(connection, run.id.job, run.spec, next.memory_bytes(machine))
     return None
 
@@ -112,22 +124,28 @@ def _checkpoint(connection: Connection, run: Claimed, folder: RunDir) -> int | N
     """Return the run whose checkpoint a retry resumes from; None if that was not requested, or there is none."""
     if not run.spec.resume:
         return None
-    found = checkpoints.newest(folder.path.parent, retries.segments(connection, run.run_id))
-    return found.run_id if found else None
+    newest = checkpoints.newest(folder.path.parent, retries.segments(connection, run.run_id))
+    return newest.run_id if newest else None
 
 
-def summarise_whatever_it_said(
-    connection: Connection, run: Claimed, folder: RunDir | None, ending: Ending, exit_: Mapping[str, Any]
-) -> None:
-    """Summarise the run; numbers that mpsq cannot process are an error of mpsq and invalid, but never block the
-    queue. Without a folder the run is another machine's, and its stored taints tell of its neighbours."""
+def summarize_safely(
+    connection: Connection,
+    run: Claimed,
+    folder: RunDir | None,
+    ending: Ending,
+    exit_: Mapping[str, Any],
+    new_notes: Mapping[str, str] | None = None,
+) -> summarize_run.Assessment:
+    """Summarize the run. Numbers that mpsq cannot process are an error of mpsq: the run is invalid then, but the queue
+    continues. Without a folder the run belongs to another machine, and its stored taints name its neighbours."""
     try:
-        with connection.begin_nested():
-            beside = find_neighbours(connection, run, folder, exit_) if folder else []
-            summarize_run(connection, run, ending, exit_, unobserved_matters=True, neighbours=beside)
+        neighbours = find_neighbours(connection, run, folder, exit_) if folder else []
+        return summarize_run.assess(
+            connection, run, ending, exit_, unobserved_matters=True, new_notes=new_notes, neighbours=neighbours
+        )
     except (ArithmeticError, LookupError, TypeError, ValueError, AssertionError, RecursionError) as error:
         detail = f"mpsq could not process what it reported ({type(error).__name__}: {error}): please report it"
-        results.save_taints(connection, run.run_id, [("unobserved", "invalid", plain(detail))])
+        return summarize_run.Assessment(None, [Taint("unobserved", "invalid", plain(detail))])
 
 
 def find_neighbours(connection: Connection, run: Claimed, folder: RunDir, exit_: Mapping[str, Any]) -> list[Neighbour]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pkgutil
+import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine
@@ -68,6 +72,43 @@ def test_a_gpu_that_was_busy_before_the_start_is_a_taint(
     with read.reading(layout.db) as connection:
         found = [taint["detail"] for taint in read.detail(connection, "taints", run.run_id)]
     assert found == (["other programs kept the GPU 43 % busy before the run started"] if tainted else [])
+
+
+def test_the_write_lock_is_free_while_the_summary_is_computed(
+    engine: Engine, layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    iterations = 100_000
+    with writing(engine) as connection:
+        spec = JobSpec(kind="command", name="x", argv=("true",))
+        jobs.submit(connection, "test", 0, [NewJob(spec), NewJob(spec)], [(0, 1), (1, 1)])
+        run = jobs.claim(connection, "machine", "t" * 32, "boot")
+        assert run is not None
+        events = [Iter(offset=i, t=0.0, i=i, dur_s=0.1, loss=1.0) for i in range(iterations)]
+        results.save_events(connection, run.run_id, events)
+    computing: list[str] = []
+
+    def write_elsewhere(function: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            with closing(sqlite3.connect(layout.db, timeout=0, isolation_level=None)) as other:
+                other.execute("UPDATE jobs SET note = ? WHERE id = 2", (function.__name__,))
+            computing.append(function.__name__)
+            return function(*args, **kwargs)
+
+        return watched
+
+    for module, name in (
+        ("ingest.summarize_run", "summarize"),
+        ("ingest.summarize_run", "find_taints"),
+        ("worker.finish", "find_neighbours"),
+        ("worker.finish", "of_software"),
+    ):
+        target = f"queue_runner.{module}.{name}"
+        monkeypatch.setattr(target, write_elsewhere(pkgutil.resolve_name(target)))
+    finish.finish(engine, run, RunDir(layout.run_dir(run.id)), Ending(Outcome.SUCCEEDED, 0), None, Orders())
+    assert sorted(computing) == ["find_neighbours", "find_taints", "of_software", "summarize"]
+    with read.reading(layout.db) as connection:
+        row = read.runs(connection)[0]
+    assert (row["state"], row["n_iters"]) == ("DONE", iterations)
 
 
 def test_a_fault_of_ours_invalidates_the_numbers_and_holds_nobody(
