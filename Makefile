@@ -87,7 +87,7 @@ bench: $(STAMP)  ## what the queue itself costs: docs/benchmarks.md
 	$(BIN)/python -m tests.bench > docs/benchmarks.md
 	cat docs/benchmarks.md
 
-simulate: $(STAMP)  ## the long simulations of the statistics: their tables in docs/methodology.md
+simulate: $(STAMP)  ## the long simulations of the statistics: their tables in docs/simulations.md
 	$(BIN)/python -m tests.simulate
 
 campaign: $(STAMP)  ## the long fault campaign; its short seeded version is part of `make test`

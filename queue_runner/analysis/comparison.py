@@ -195,7 +195,7 @@ def _asked(name: str, value: Any) -> str:
 
 def _default_baseline(family: Family) -> Family:
     """Choose eager on the CPU; else the first eager arm that was submitted; else the first; of each kind fp32 and torch
-    before others. Never by its time: the slowest of equal rows seems slow (docs/decisions/many-pairs.md)."""
+    before others. Never by its time: the slowest of equal rows seems slow (docs/decisions/verdicts.md)."""
     able = [arm for arm in family.arms if arm.times]
     if len(able) < 2:
         return family
@@ -240,7 +240,7 @@ def judge(
     asked: Iterable[tuple[Arm, Arm]], per_work: str = "", same_within: float | None = None, n_planned: int = 0
 ) -> dict[tuple[Arm, Arm], Verdict]:
     """Judge all pairs with a common correction, those with the baseline and those with eager twins. A pair requested in
-    both directions counts once (docs/decisions/many-pairs.md)."""
+    both directions counts once (docs/decisions/verdicts.md)."""
     pairs = [*{frozenset(pair): pair for pair in asked}.values()]
     if not pairs:
         return {}

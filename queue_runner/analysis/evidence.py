@@ -2,7 +2,7 @@
 
 The null hypothesis is that both arms have the same mean logarithm of the run's median time, that is the same geometric
 mean. It says nothing of their spreads, which may differ: a noisy CPU against a quiet accelerator is the usual pair.
-How often each test is wrong is simulated in tests/simulate, and printed in docs/methodology.md.
+How often each test is wrong is simulated in tests/simulate, and printed in docs/simulations.md.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ UNEQUAL = 3.0
 POWER = 0.8
 DISCRETE = 0.12
 """A test of few splits rejects less than alpha: with one that does, a difference must be so much larger to be seen in
-80 % of cases, with k of them a k-th of that (simulated: docs/methodology.md)."""
+80 % of cases, with k of them a k-th of that (simulated: docs/simulations.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def widened(n: int) -> float:
     """Return the factor by which an interval is widened if the arm of `n` runs spreads UNEQUAL times as much or more.
 
     Its runs alone decide then, and t of a skewed sample falls far beyond the quantile: with exponential tails and 4 to
-    6 runs 12 % are wrong without the factor, 4 to 8 % with it (simulated: docs/methodology.md)."""
+    6 runs 12 % are wrong without the factor, 4 to 8 % with it (simulated: docs/simulations.md)."""
     return 1 + min(1.0, 10 / n)
 
 

@@ -14,7 +14,7 @@ ALPHA = 0.05
 APART = 2 / 3
 """Share of all pairs of runs in which those of one arm started first, from which the arms ran one after the other.
 Interleaved ones have 0.5 ± 1/(2 rounds), at most 0.625 of 4 rounds; with AR(1) 0.9 and 0.75 a test is wrong in 5 to
-22 % (docs/decisions/unequal-spread.md)."""
+22 % (docs/decisions/verdicts.md)."""
 
 
 class Order(Enum):

@@ -23,7 +23,7 @@ MOST_RUNS = 200
 
 AFTER_LOOKS = {1: 0.08, 2: 0.10, 4: 0.14, 9: 0.19}
 """Share of equal pairs that get "faster" or "slower" at some time if runs are added until there is a verdict, by how
-often at most; simulated by tests/simulate, printed in docs/methodology.md."""
+often at most; simulated by tests/simulate, printed in docs/simulations.md."""
 
 
 class Word(StrEnum):
@@ -113,7 +113,7 @@ def compare_all(
 ) -> list[Verdict]:
     """Judge many (arm, baseline) pairs together: the chance that any "faster" or "slower" is wrong is at most 5 %,
     whichever of the pairs differ, and so is that of any "practically the same", which is within `same_within` (default
-    SAME_WITHIN); where that does not hold is in docs/methodology.md. Intervals are not simultaneous.
+    SAME_WITHIN); where that does not hold is in docs/simulations.md. Intervals are not simultaneous.
 
     Each is judged by run medians of times (seconds, positive). `n_planned` is the number of pairs that were planned, if
     there are more: it helps to choose the test. Raises: ValueError when an arm is empty or holds a time that is not

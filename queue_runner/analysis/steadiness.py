@@ -1,7 +1,7 @@
 """Whether a run's iterations have one speed: changes within the run, several levels, a share of far slower ones.
 
 The median of a run describes it only if its iterations share one level. Each rule here is calibrated on simulated runs
-of white, autocorrelated, skewed and heavy-tailed noise: docs/methodology.md prints how often it is wrong
+of white, autocorrelated, skewed and heavy-tailed noise: docs/simulations.md prints how often it is wrong
 (`tests/simulate/runs.py`). Times are compared as logarithms, so that a rule means the same at every speed.
 """
 

@@ -38,5 +38,5 @@ def test_quiet_runs_are_not_marked() -> None:
 
 
 def test_all_marks_together_are_seldom_wrong() -> None:
-    """The 1,000 runs are in docs/methodology.md."""
+    """The 1,000 runs are in docs/simulations.md."""
     assert load.any_marks(150) <= 0.09  # more has a probability of 0.03 if 5 %

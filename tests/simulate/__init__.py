@@ -1,1 +1,1 @@
-"""Seeded simulations of the statistics, and the tables of docs/methodology.md that they print (`make simulate`)."""
+"""Seeded simulations of the statistics, and the tables of docs/simulations.md that they print (`make simulate`)."""

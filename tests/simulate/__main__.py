@@ -1,4 +1,4 @@
-"""Run the simulations in full and put their tables into docs/methodology.md, between the markers of their names."""
+"""Run the simulations in full and put their tables into docs/simulations.md, between the markers of their names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.simulate import load, runs, verdict_tables
 
 TABLES: Mapping[str, Callable[[], str]] = {**verdict_tables.TABLES, "runs": runs.table, "load": load.table}
 """By the name in the markers, `<!-- simulate:NAME -->` to `<!-- simulate:end -->`: what returns the Markdown."""
-PAGE = Path(__file__).parents[2] / "docs" / "methodology.md"
+PAGE = Path(__file__).parents[2] / "docs" / "simulations.md"
 
 
 def replaced(page: str, name: str, table: str) -> str:

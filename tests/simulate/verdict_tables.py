@@ -1,4 +1,4 @@
-"""The tables of docs/methodology.md on verdicts: false alarms, coverage, power, equivalence, looks. Seeded; minutes."""
+"""The tables of docs/simulations.md on verdicts: false alarms, coverage, power, equivalence, looks. Seeded; minutes."""
 
 from __future__ import annotations
 
