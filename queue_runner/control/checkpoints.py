@@ -1,7 +1,7 @@
 """Resume from a checkpoint: find the one that an attempt has left, and copy it for the next attempt.
 
 The new run is a segment of its own (runs.resumed_from). It works on a copy, runs/ID/resume/: the files of the old run
-stay unchanged, whatever the job does with its copy (docs/decisions/resumed-runs-are-segments.md).
+stay unchanged, whatever the job does with its copy (docs/decisions/runs.md).
 """
 
 from __future__ import annotations

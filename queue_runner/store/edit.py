@@ -1,5 +1,5 @@
 """The order of waiting runs, and the other editable properties of jobs. Priority and dependencies belong to jobs,
-places to runs (docs/decisions/places-belong-to-runs.md)."""
+places to runs (docs/decisions/runs.md)."""
 
 from __future__ import annotations
 
