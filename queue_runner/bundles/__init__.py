@@ -1,4 +1,4 @@
-"""Bundles: the results of whole submissions as one file, for another machine (docs/bundles.md).
+"""Bundles: the results of whole submissions as one file, for another machine (docs/data.md).
 
 `collect` reads a queue, without what is nobody's business; `parts`, `question` and `fingerprint` say what a bundle may
 hold; `scratch` is the database in which both sides compute summary, taints and report from the points alone; `file` is

@@ -20,7 +20,7 @@ app = new_app()
 
 @app.command(
     "export",
-    epilog=f"Targets: {', '.join(targets.names())}. docs/data.md describes what is written, docs/bundles.md a bundle. "
+    epilog=f"Targets: {', '.join(targets.names())}. docs/data.md describes what is written. "
     "Examples: mpsq export --to parquet out g4; mpsq export --bundle g4 > g4.mpsq",
 )
 def export(

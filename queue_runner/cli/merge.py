@@ -19,7 +19,7 @@ app = new_app()
 
 @app.command(
     "merge",
-    epilog="Everything is checked before anything is stored; twice is once. docs/bundles.md describes bundles.",
+    epilog="Everything is checked before anything is stored; twice is once. docs/data.md describes bundles.",
 )
 def merge(
     files: Annotated[
