@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.project.prose import without_code
+
 ROOT = Path(__file__).resolve().parents[2]
 BASELINE = Path(__file__).with_name("language.txt")
 WORDS_IN_A_SENTENCE = 40
@@ -85,7 +87,7 @@ def _in_code(name: str, text: str, tree: ast.Module) -> Iterator[Place]:
 
 
 def _in_page(path: Path) -> Iterator[Place]:
-    text = re.sub(r"```.*?```|<[^>]+>", lambda block: "\n" * block[0].count("\n"), path.read_text("utf-8"), flags=re.S)
+    text = re.sub(r"<[^>]+>", lambda block: "\n" * block[0].count("\n"), without_code(path.read_text("utf-8")))
     lineno = 1
     for part in re.split(r"(\n(?=\s*(?:\n|[-*#|>]|\d+\. )))", text):
         for cell in part.split(" | "):
