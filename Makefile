@@ -40,11 +40,10 @@ system: python  ## the packages of the system that the other targets need: insta
 demo: $(STAMP)  ## trains nanoGPT on this machine's devices and reports
 	$(BIN)/python -m queue_runner.cli.demo
 
-# Once more what fails beside others on a busy machine, and said: docs/decisions/tests-run-again.md.
 test: $(FRAMEWORKS)  ## every test
 	$(BIN)/python -m pytest tests -m fast -n 2
-	$(BIN)/python -m pytest tests -m process -n 2 --reruns 1 -r R
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -m slow -n 2 --reruns 1 -r R
+	$(BIN)/python -m pytest tests -m process -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -m slow -n 2
 
 fast: $(STAMP)  ## the tests of a few seconds
 	$(BIN)/python -m pytest tests -m fast -n 2

@@ -1,13 +1,14 @@
-"""Fixtures of every wing: a queue of its own for each test, and the limit of how long a test may take.
+"""Fixtures of all tests: a queue and locks for each test, its time limit, and the signals that its processes inherit.
 
 A test that starts workers, wardens, commands or servers, or takes tenths of a second, is marked `process`, one that
-trains is marked `slow`; all others are `fast`.
+trains is marked `slow`; all others are `fast`. `@pytest.mark.timeout(300)` gives a test another limit than `LIMITS_S`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+import signal
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,15 +17,33 @@ from hypothesis import HealthCheck, settings
 from queue_runner.paths import Layout
 from tests import system_packages
 from tests.cli_support import Cli, empty_queue
+from tests.patience import patience
 from tests.process_support import WITHOUT_PROC, WardenRun, hide_proc
 from tests.queue_support import Queue
 
-DURATIONS = ("fast", "process", "slow")
+LIMITS_S = {"fast": 120, "process": 120, "slow": 600}
+"""How long a test of each marker may take on a quiet machine, with its fixtures."""
 
 if WITHOUT_PROC:
     hide_proc()
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")  # how long an example takes says nothing on a busy one
+
+
+def pytest_configure() -> None:
+    """Start processes with default dispositions: a background job of a shell, nohup and some CI ignore signals."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
+@pytest.hookimpl(tryfirst=True, wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Set the test's time limit, before pytest-timeout reads it."""
+    mark = item.get_closest_marker("timeout")
+    limit_s = mark.args[0] if mark else max(LIMITS_S[m.name] for m in item.iter_markers() if m.name in LIMITS_S)
+    item.add_marker(pytest.mark.timeout(patience(limit_s)), append=False)
+    return (yield)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -38,7 +57,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Import no module whose tests the marker expression leaves out: the frameworks take longer than all fast tests."""
     wanted = config.option.markexpr
-    if wanted not in DURATIONS or collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
+    if wanted not in LIMITS_S or collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
         return None
     text = collection_path.read_text()
     if wanted == "fast":
@@ -48,7 +67,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark as fast what is not marked otherwise."""
-    if not any(item.get_closest_marker(name) for name in DURATIONS):
+    if not any(item.get_closest_marker(name) for name in LIMITS_S):
         item.add_marker("fast")
 
 

@@ -10,11 +10,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import psutil
 import pytest
@@ -24,6 +23,7 @@ from queue_runner.host import locks, processes
 from queue_runner.host.boot import boot_id
 from queue_runner.host.processes import Process, Traces
 from queue_runner.run_dir import RunDir
+from tests.patience import until
 
 PYTHON = [sys.executable, "-u", "-I", "-S", "-c"]
 """A trainer that starts fast; append the program."""
@@ -38,17 +38,6 @@ NOW = shlex.join([sys.executable, "-I", "-S", "-c", "import time; print(time.tim
 WITHOUT_PROC = bool(os.environ.get("MPSQ_WITHOUT_PROC"))
 """Whether to run as on a Mac as far as that goes: the tests may not look into /proc, and Linux's own are skipped."""
 needs_linux = pytest.mark.skipif(not sys.platform.startswith("linux") or WITHOUT_PROC, reason="of Linux alone")
-
-T = TypeVar("T")
-
-
-def until(condition: Callable[[], T], what: str | Callable[[], str], timeout_s: float = 60.0) -> T:
-    """The first true value of `condition`; fails with `what` was waited for after `timeout_s`."""
-    deadline = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited {timeout_s:g} s for {what() if callable(what) else what}"
-        time.sleep(0.005)
-    return value
 
 
 def is_alive(process: Process) -> bool:
@@ -205,10 +194,10 @@ class WardenRun:
 
     # -- what happens to it -------------------------------------------------------------------------------------------
 
-    def wait(self, timeout_s: float = 30.0) -> dict[str, Any]:
+    def wait(self) -> dict[str, Any]:
         """exit.json, once the warden has ended by itself; the lane is free then and nothing is left."""
         assert self.process is not None
-        assert self.process.wait(timeout_s) == 0, self.log
+        assert self.process.wait() == 0, self.log
         exit_ = self.read("exit.json")
         assert exit_ is not None, self.log
         return exit_

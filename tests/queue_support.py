@@ -8,8 +8,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +19,11 @@ from queue_runner.run_dir import RunDir
 from queue_runner.store import read
 from queue_runner.submit import plan
 from queue_runner.submit.request import Request
+from tests.patience import UNTIL_S, until
 from tests.process_support import state_of
 
-PATIENCE_S = 40.0
 ANY_MACHINE = "gate_cpu_share = 1\ngate_memory_bytes = 0\ngate_battery = false\n"
 """Settings with which the gate stands open: the machine that tests run on is never quiet."""
-
-
-def until(condition: Callable[[], Any], what: str = "it", limit_s: float = PATIENCE_S) -> Any:
-    """Poll until the condition holds; returns what it returned."""
-    deadline = time.monotonic() + limit_s
-    while True:
-        if result := condition():
-            return result
-        assert time.monotonic() < deadline, f"{what} did not come to pass within {limit_s} s"
-        time.sleep(0.005)
 
 
 class Queue:
@@ -81,7 +69,7 @@ class Queue:
         with read.reading(self.layout.db) as connection:
             return read.runs(connection)
 
-    def done(self, count: int = 1, limit_s: float = PATIENCE_S) -> list[read.Row]:
+    def done(self, count: int = 1, limit_s: float = UNTIL_S) -> list[read.Row]:
         """Wait until `count` runs are DONE; returns all rows."""
         until(
             lambda: sum(r["state"] == "DONE" for r in self.rows()) >= count, f"{count} runs done\n{self.log()}", limit_s

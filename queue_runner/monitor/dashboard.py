@@ -52,14 +52,16 @@ class Dashboard:
     def __enter__(self) -> Dashboard:
         self._start()
         self._on_stop = signal.signal(signal.SIGTSTP, self._want_stop)
+        # Where a script started it, SIGINT is ignored.
+        self._on_interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
         return self
 
     def __exit__(self, _type: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
-        interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave it half restored
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave it half restored
         try:
             self._live.stop()
         finally:
-            signal.signal(signal.SIGINT, interrupt)
+            signal.signal(signal.SIGINT, self._on_interrupt)
             signal.signal(signal.SIGTSTP, self._on_stop)
 
     def show(self, seen: Observation | None) -> None:

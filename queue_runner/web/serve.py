@@ -79,7 +79,8 @@ async def _serve(site: Site, listener: socket.socket) -> None:
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, end)
+        if signal.getsignal(number) != signal.SIG_IGN:  # as a script's background jobs leave it
+            loop.add_signal_handler(number, end)
     await server.serve(sockets=[listener])
 
 

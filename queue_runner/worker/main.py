@@ -100,7 +100,8 @@ class Worker:
         reserve.keep(self._layout)
         bell = wakeup.listen(self._layout.fifo)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, lambda *_: self._stopped.set())
+            if signal.getsignal(number) != signal.SIG_IGN:  # as nohup and a script's background jobs leave it
+                signal.signal(number, lambda *_: self._stopped.set())
         self._scheduler.add_job(
             self._step, "interval", seconds=self._tick_s, id="step", next_run_time=datetime.now(UTC)
         )

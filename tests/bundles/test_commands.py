@@ -63,7 +63,7 @@ class Machine:
         trainer = (sys.executable, "-I", "-S", "train.py", "--api-key", "hunter2hunter2")
         self("submit", "--repeats", str(repeats), "--env", "BAR=value-of-bar", "--", *trainer)
         command = [sys.executable, "-m", "queue_runner.worker", "--until-idle"]
-        subprocess.run(command, env={**os.environ, **self._own}, check=True, capture_output=True, timeout=60)
+        subprocess.run(command, env={**os.environ, **self._own}, check=True, capture_output=True)
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from queue_runner.cli.complete import shells
 from queue_runner.paths import Layout
 from queue_runner.submit import plan, schedules
 from queue_runner.submit.request import Request
+from tests.patience import patience
 from tests.system_packages import require
 
 pytestmark = pytest.mark.process
@@ -60,9 +61,9 @@ class Terminal:
 
     def until(self, pattern: str) -> str:
         """Wait until the screen shows it; returns all that came since the last keys."""
-        deadline = time.monotonic() + PATIENCE_S
+        start = time.monotonic()
         while not re.search(pattern, _without_escapes(self.shown)):
-            left = deadline - time.monotonic()
+            left = start + patience(PATIENCE_S) - time.monotonic()
             assert left > 0, f"{pattern!r} did not come: {self.shown!r}"
             if select.select([self._near], [], [], left)[0]:
                 data = os.read(self._near, 65536).decode("utf-8", "replace")
@@ -145,5 +146,5 @@ def test_what_a_job_says_is_never_run(terminal: Terminal, tmp_path: Path) -> Non
 def test_the_script_is_one_that_the_shell_can_read(shell: str) -> None:
     if shell != "bash":
         require(shell)
-    said = subprocess.run([shell, "-n"], input=shells.script(shell), text=True, capture_output=True, timeout=30)
+    said = subprocess.run([shell, "-n"], input=shells.script(shell), text=True, capture_output=True)
     assert (said.returncode, said.stderr) == (0, "")

@@ -75,7 +75,7 @@ def test_a_failure_is_exit_3_and_json_is_one_object(queue: Queue) -> None:
 
 def test_two_at_once_have_one_worker(queue: Queue) -> None:
     both = [run(queue, "--", "sh", "-c", "sleep 0.2") for _ in range(2)]
-    assert [process.wait(60) for process in both] == [0, 0], [process.communicate() for process in both]
+    assert [process.wait() for process in both] == [0, 0], [process.communicate() for process in both]
     for process in both:
         process.communicate()
     check_serial(queue.rows())
@@ -87,7 +87,7 @@ def test_ctrl_c_ends_the_jobs(queue: Queue) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate()
     assert process.returncode == 130 and "press Ctrl-C again to leave at once" in err, err
     assert [row["outcome"] for row in queue.rows()] == ["CANCELLED", "CANCELLED"]
     assert "Traceback" not in err
@@ -102,7 +102,7 @@ def test_ctrl_c_twice_leaves_at_once(queue: Queue) -> None:
     while "cancelling" not in (line := process.stderr.readline()):
         assert line
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=20)
+    process.communicate()
     assert process.returncode == 130
     assert queue.done()[0]["outcome"] == "CANCELLED"
 
@@ -116,13 +116,13 @@ def test_a_worker_that_dies_is_replaced(queue: Queue) -> None:
     worker.kill()
     worker.wait()
     (queue.folder / "go").touch()
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate()
     assert process.returncode == 0 and "process" in err and queue.rows()[0]["outcome"] == "SUCCEEDED", err
 
 
 def test_a_worker_that_cannot_run_is_said(queue: Queue) -> None:
     queue.layout.config.write_text("nonsense = 1\n")
-    _, err = (process := run(queue, "--", "true")).communicate(timeout=60)
+    _, err = (process := run(queue, "--", "true")).communicate()
     assert process.returncode == 1 and "nonsense" in err and "Traceback" not in err, err
 
 
@@ -138,7 +138,7 @@ def test_what_runs_is_not_nice_because_its_follower_is(queue: Queue) -> None:
     os.kill(int(worker), signal.SIGKILL)
     until(lambda: len(workers(queue)) == 2, "another worker")
     (queue.folder / "go").touch()
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate()
     assert process.returncode == 0, err
     assert [first, out.splitlines(keepends=True)[0]] == [f"nice {os.nice(0)}\n"] * 2
     assert err.count("no worker runs this queue: started one as process") == 2
@@ -150,7 +150,7 @@ def test_ctrl_c_shows_the_last_words_of_a_job(queue: Queue) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate()
     assert process.returncode == 130 and out == "saved\n", err
     assert err.count("--- run 1.1: sh") == 1 and "--- run 1.1: CANCELLED" in err
 
@@ -170,7 +170,7 @@ def test_it_waits_without_a_worker_for_what_only_a_hand_can_change(queue: Queue)
         assert line and "no worker" not in line
     assert not queue.layout.worker_log.exists()
     client.release("2", str(held))
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate()
     assert process.returncode == 0 and out.startswith("out\n"), err
     assert len(workers(queue)) == 1
 
@@ -180,7 +180,7 @@ def test_a_reader_that_leaves_lets_the_jobs_go_on(queue: Queue) -> None:
     assert process.stdout is not None and process.stderr is not None
     assert process.stdout.readline() == "one\n"
     process.stdout.close()
-    assert process.wait(60) == 141  # while the job says nothing
+    assert process.wait() == 141  # while the job says nothing
     err = process.stderr.read()
     assert "the jobs continue: mpsq logs -f g1" in err and "Traceback" not in err
     (queue.folder / "go").touch()
@@ -189,7 +189,7 @@ def test_a_reader_that_leaves_lets_the_jobs_go_on(queue: Queue) -> None:
 
 def test_what_never_starts_has_an_end_and_no_beginning(queue: Queue) -> None:
     failed = queue.submit("exit 1")
-    _, err = (process := run(queue, "--after", str(failed), "--", "true")).communicate(timeout=60)
+    _, err = (process := run(queue, "--after", str(failed), "--", "true")).communicate()
     assert process.returncode == 3
     assert [line for line in err.splitlines() if line.startswith("--- ")] == [
         f"--- run 2.1: SKIPPED(dependency): job {failed} did not succeed"

@@ -73,17 +73,17 @@ def test_by_hand(queue: Queue) -> None:
     with pytest.raises(UsageError, match=r"run 2\.1 left no checkpoint"):
         retry.retry(queue.layout, [parse_selector("2")], resumed=True)
     command = [sys.executable, "-m", "queue_runner.cli.main", "retry", "1", "--resume"]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert told == "run 1.2 queued, for run 1.1\n"
     assert outcomes(queue.done(3)) == ["FAILED", "SUCCEEDED", "FAILED"] and queue.written() == WHOLE
-    shown = subprocess.run([*command[:-3], "show", "1"], capture_output=True, text=True, timeout=60, check=True).stdout
+    shown = subprocess.run([*command[:-3], "show", "1"], capture_output=True, text=True, check=True).stdout
     assert "from a checkpoint of 1.1" in shown
 
 
 def test_a_checkpoint_that_is_gone_ends_the_run_and_holds_nobody(queue: Queue) -> None:
     queue.submit(COUNT.replace("END", "exit 1"))
     queue.submit("echo next >> $J")
-    queue.worker("", "--until-idle").wait(60)
+    queue.worker("", "--until-idle").wait()
     retry.retry(queue.layout, [parse_selector("1")], resumed=True)
     queue.submit("echo last >> $J")
     Path(queue.layout.run_dir("1.1") / "out" / "checkpoint").unlink()

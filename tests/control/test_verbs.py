@@ -98,11 +98,11 @@ def test_drain_lets_the_current_job_finish_and_starts_none(queue: Queue) -> None
 def test_a_worker_until_idle_does_not_wait_for_what_needs_a_hand(queue: Queue) -> None:
     queue.submit("echo held >> $J", hold=True)
     queue.submit("echo ran >> $J")
-    assert queue.worker("", "--until-idle").wait(60) == 0
+    assert queue.worker("", "--until-idle").wait() == 0
     assert queue.written() == ["ran"]
     edit.release(queue.layout, named("1"))
     edit.pause(queue.layout, "test")
-    assert queue.worker("", "--until-idle").wait(60) == 0
+    assert queue.worker("", "--until-idle").wait() == 0
     assert queue.written() == ["ran"]
 
 

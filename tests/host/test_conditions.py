@@ -374,7 +374,7 @@ def test_linux_may_have_an_inhibitor(tmp_path: Path, monkeypatch: pytest.MonkeyP
     inhibit.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/said\n')
     inhibit.chmod(0o755)
     helper = keep_awake.keep_awake(os.getpid(), platform="linux", root=tmp_path)
-    assert helper is not None and helper.wait(20) == 0
+    assert helper is not None and helper.wait() == 0
     assert f"--pid={os.getpid()} -f /dev/null" in (tmp_path / "said").read_text()
 
 

@@ -8,8 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import psutil
 import pytest
@@ -20,6 +19,7 @@ from queue_runner.paths import Layout
 from queue_runner.store import read
 from tests.jobs.conftest import SMALL
 from tests.jobs.test_through_the_queue import mpsq, rows
+from tests.patience import until
 
 pytestmark = pytest.mark.slow
 
@@ -28,14 +28,6 @@ SUBMIT = ["submit", "nanogpt", "--config", "tiny", "--device", "cpu"]
 
 def settings(**changes: object) -> list[str]:
     return [word for key, value in {**SMALL, **changes}.items() for word in ("--set", f"{key}={value}")]
-
-
-def until(condition: Callable[[], Any], what: str, limit_s: float = 90.0) -> Any:
-    deadline = time.monotonic() + limit_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
-    return value
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ def test_watching_goes_on_while_workers_come_and_go(queue: Queue, terminal: Call
     screen.shows("Ctrl-C quits")
     assert screen.raw.count("\x1b[?1049h") == 2 and screen.raw.count("\x1b[?1049l") == 1
     screen.type("\x03")
-    assert screen.process.wait(20) == 130
+    assert screen.process.wait() == 130
     assert screen.is_restored() and "Traceback" not in screen.raw
 
 
@@ -82,7 +82,7 @@ def test_a_signal_gives_the_screen_back(queue: Queue, terminal: Callable[..., Te
     screen = terminal("status", "--watch", NO_COLOR="1")
     screen.shows("Ctrl-C quits")
     screen.process.send_signal(number)
-    assert screen.process.wait(20) == 128 + number
+    assert screen.process.wait() == 128 + number
     assert screen.is_restored()
     assert "\x1b[3" not in screen.raw  # no colour
 
@@ -94,7 +94,7 @@ def test_a_dumb_terminal_gets_text(queue: Queue, terminal: Callable[..., Termina
     queue.worker()
     screen.shows("running  nothing", "SUCCEEDED")
     screen.type("\x03")
-    assert screen.process.wait(20) == 130
+    assert screen.process.wait() == 130
     assert "\x1b" not in screen.raw
 
 
@@ -125,7 +125,7 @@ def test_a_job_is_followed_through_deaths_and_retries(queue: Queue, terminal: Ca
     screen.shows("--- run 1.1: FAILED(1) after", "--- run 1.2 (attempt 2)", "try 1, red")
     (queue.folder / "go.1").touch()
     screen.shows("--- run 1.2: SUCCEEDED after")
-    assert screen.process.wait(20) == 0
+    assert screen.process.wait() == 0
     assert "\x1b" not in screen.read() and "Traceback" not in screen.raw
 
 
@@ -149,7 +149,7 @@ def test_a_reader_that_leaves_ends_it_quietly(queue: Queue) -> None:
         assert follower.stdout is not None and follower.stderr is not None
         assert follower.stdout.readline() == "one\n"
         follower.stdout.close()
-        assert follower.wait(20) == 141  # while the job says nothing
+        assert follower.wait() == 141  # while the job says nothing
         assert "Traceback" not in follower.stderr.read()
     (queue.folder / "go").touch()
     queue.done()
@@ -161,7 +161,7 @@ def test_ctrl_c_ends_following_and_not_the_job(queue: Queue, terminal: Callable[
     screen = terminal("logs", "-f", "1")
     screen.shows("begins")
     screen.type("\x03")
-    assert screen.process.wait(20) == 130 and "Traceback" not in screen.read()
+    assert screen.process.wait() == 130 and "Traceback" not in screen.read()
     assert [row["state"] for row in queue.rows()] == ["RUNNING"]
     (queue.folder / "go").touch()
     assert queue.done()[0]["outcome"] == "SUCCEEDED"

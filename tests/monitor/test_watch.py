@@ -255,7 +255,7 @@ def test_without_a_terminal_it_prints_each_change_once(queue: Layout) -> None:
             if line.startswith("running  nothing"):
                 break
         process.stdout.close()
-        assert process.wait(20) == 141 and process.stderr.read() == ""
+        assert process.wait() == 141 and process.stderr.read() == ""
 
 
 def test_watch_refuses_what_it_cannot_do(queue: Layout, mpsq: Cli) -> None:

@@ -86,7 +86,7 @@ def test_it_requires_what_the_main_job_trains_with_and_says_how_to_do_without(wh
 
 
 def test_submit_worker_report_in_a_clean_environment(wheel: Path, tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
     python = tmp_path / "venv" / "bin" / "python"
     paths = json.loads(
         subprocess.check_output([python, "-c", "import sysconfig, json; print(json.dumps(sysconfig.get_paths()))"])

@@ -134,7 +134,7 @@ class Slurm:
 
     def ask(self, *argv: str) -> str:
         env = {**os.environ, "SLURM_CONF": str(self.conf)}
-        return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=30, check=True).stdout
+        return subprocess.run(argv, env=env, capture_output=True, text=True, check=True).stdout
 
     def _is_idle(self) -> bool:
         try:
@@ -179,7 +179,7 @@ class Slurm:
             if (process := self.processes.pop(name, None)) is not None:
                 process.send_signal(signal.SIGTERM)
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(10)
+                    process.wait()
                 process.kill()
                 process.wait()
         left = self._processes()

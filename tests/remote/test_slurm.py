@@ -159,7 +159,7 @@ def test_the_verbs_follow_a_block(front: Queue, cluster: Slurm, mpsq: Cli) -> No
         assert mpsq("status", "--json").json()["blocks"][0]["running"] == f"{job}.1"
         until(lambda: iterations(front) == 3, "its iterations in the database, while it runs")
         front.journal.with_name(front.journal.name + ".go").touch()
-        assert started["logs"].wait(60) == 0 and started["wait"].wait(60) == 0
+        assert started["logs"].wait() == 0 and started["wait"].wait() == 0
         assert "two" in out["logs"].read_text() and "1 of 1 runs succeeded" in out["wait"].read_text()
         until(lambda: "ended last" in out["status"].read_text(), "its end in the status")
     finally:

@@ -96,13 +96,13 @@ def test_changed_code_is_not_run_and_a_rerun_brings_the_old_back(queue: Queue, c
     command = ". ./say.sh; . ./lib.sh"
     queue_it(queue, code.root, command)  # 1: runs before anything changes
     worker = queue.worker("", "--until-idle")
-    worker.wait(30)
+    worker.wait()
     queue_it(queue, code.root, command)  # 2
     queue_it(queue, code.root, command, allow_changed=True)  # 3
     code.version("v3")
     (code.root / "lib.sh").unlink()
     queue_it(queue, code.root)  # 4
-    queue.worker("", "--until-idle").wait(30)
+    queue.worker("", "--until-idle").wait()
     outcomes = {row["job_id"]: (row["outcome"], row["reason"]) for row in queue.rows()}
     assert said(queue, "1.1") == "v2\nlib"
     assert outcomes[2] == ("CODE_CHANGED", "say.sh changed, lib.sh was removed")
@@ -112,7 +112,7 @@ def test_changed_code_is_not_run_and_a_rerun_brings_the_old_back(queue: Queue, c
     first, second = again(queue, 1, repeats=2), again(queue, 4)
     assert first.runs == ("5.1", "5.2") and "say.sh changed: it runs in a copy" in first.notes[0]
     assert second.notes == ()  # unchanged: where it is
-    queue.worker("", "--until-idle").wait(30)
+    queue.worker("", "--until-idle").wait()
     assert said(queue, "5.1") == said(queue, "5.2") == "v2\nlib" and said(queue, "6.1") == "v3"
     rows = {row["job_id"]: row for row in queue.rows()}
     assert rows[5]["rerun_of"] == 1 and rows[5]["spec_hash"] == rows[1]["spec_hash"]
@@ -120,21 +120,21 @@ def test_changed_code_is_not_run_and_a_rerun_brings_the_old_back(queue: Queue, c
 
 def test_a_retry_whose_code_changed_is_refused_at_once_and_names_rerun(queue: Queue, code: Repository) -> None:
     queue_it(queue, code.root, ". ./say.sh; exit 3", repeats=2)
-    queue.worker("", "--until-idle").wait(30)
+    queue.worker("", "--until-idle").wait()
     code.version("v2")
     with pytest.raises(UsageError, match=r"job 1 would not run: say\.sh changed") as error:
         retry.retry(queue.layout, [parse_selector("1")])
     assert "mpsq rerun 1" in str(error.value.hint)
     assert len(queue.rows()) == 2
     queue.submit("exit 4")
-    queue.worker("", "--until-idle").wait(30)
+    queue.worker("", "--until-idle").wait()
     notes: list[str] = []
     done = retry.retry(queue.layout, [parse_selector("1"), parse_selector("2")], note=notes.append)
     assert [one.new for one in done] == ["1.3", "1.4", "2.2"]
     (note,) = notes
     assert note == "job 1 will not run unless its code is restored: say.sh changed; mpsq rerun 1 runs it as it was"
     code.version("v1")
-    queue.worker("", "--until-idle").wait(30)
+    queue.worker("", "--until-idle").wait()
     assert {row["outcome"] for row in queue.rows()} == {"FAILED"}
 
 
@@ -144,7 +144,7 @@ def test_what_jobs_write_and_what_git_does_is_no_change_of_the_code(queue: Queue
     queue_it(queue, code.root, job, repeats=3)
     code.git("commit", "-q", "-a", "-m", "the same content, committed")
     (code.root / "say.sh").touch()
-    queue.worker("", "--until-idle").wait(30)
+    queue.worker("", "--until-idle").wait()
     assert {row["outcome"] for row in queue.rows()} == {"SUCCEEDED"}
 
 
@@ -154,7 +154,7 @@ def test_code_that_is_gone_ends_the_job_and_not_the_queue(queue: Queue, code: Re
     for path in queue.layout.snapshots.glob("*/tree.tar"):
         path.write_bytes(path.read_bytes()[:700])
     queue.submit("echo other")
-    queue.worker("", "--until-idle").wait(30)
+    queue.worker("", "--until-idle").wait()
     rows = queue.rows()
     assert [row["outcome"] for row in rows] == ["CODE_CHANGED", "CODE_CHANGED", "SUCCEEDED"]
     assert "its stored code is gone" in rows[0]["reason"]
@@ -190,7 +190,7 @@ def test_no_secret_is_ever_stored(queue: Queue, code: Repository, monkeypatch: p
     queue_it(queue, code.root, "test ${#HF_TOKEN} = 14", copy=True)  # the job has what the worker has
     queue_it(queue, code.root)
     (code.root / ".env").write_text("changed again")  # nobody knows
-    queue.worker("", "--until-idle").wait(30)
+    queue.worker("", "--until-idle").wait()
     assert {row["outcome"] for row in queue.rows()} == {"SUCCEEDED"}
     with sqlite3.connect(queue.layout.db) as connection:
         assert secret not in "\n".join(connection.iterdump())

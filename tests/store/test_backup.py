@@ -231,7 +231,7 @@ def test_a_restore_waits_for_a_submission_and_the_next_waits_for_it(queue: Layou
         begun[1].send_signal(signal.SIGCONT)
         until(lambda: len(list(tmp_path.glob("submit.before_commit.*"))) == 2, "the second submission")
         begun[2].send_signal(signal.SIGCONT)
-        assert [one.wait(20) for one in begun] == [0, 0, 0]
+        assert [one.wait() for one in begun] == [0, 0, 0]
     finally:
         for one in begun:
             one.kill()

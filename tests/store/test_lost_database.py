@@ -48,7 +48,7 @@ def other_disk(tmp_path: Path) -> Iterator[Path]:
 def train(queue: Queue, times: int = 1) -> None:
     for _ in range(times):
         queue.submit("mkdir -p $MPSQ_OUT; " + KEPT)
-    queue.worker("", "--until-idle").wait(60)
+    queue.worker("", "--until-idle").wait()
 
 
 def lose(layout: Layout, how: str) -> None:
@@ -83,7 +83,7 @@ def test_nothing_is_begun_where_a_queue_was(queue: Queue, mpsq: Cli, how: str) -
         assert mpsq(*command.split()).code == 0, command
     with pytest.raises(DamageError):
         Client().submit(command=["true"])
-    worker = subprocess.run([sys.executable, "-m", "queue_runner.worker"], capture_output=True, text=True, timeout=60)
+    worker = subprocess.run([sys.executable, "-m", "queue_runner.worker"], capture_output=True, text=True)
     assert worker.returncode == DamageError.exit_code and "mpsq db restore" in worker.stderr
     assert "fail  store" in mpsq("doctor", "--python", f"{sys.base_prefix}/bin/python3").out  # without frameworks
     assert (queue.layout.run_dir("1.1") / "out" / "checkpoint").read_text() == "precious\n"
@@ -122,7 +122,7 @@ def test_a_folder_in_which_another_run_was_is_moved_aside(queue: Queue) -> None:
         path = queue.layout.run_dir(f"{job}.1") / left
         path.parent.mkdir(parents=True)
         path.write_text("precious")
-        queue.worker("", "--until-idle").wait(60)
+        queue.worker("", "--until-idle").wait()
         (kept,) = queue.layout.set_aside.glob(f"{job}.1-*")
         assert (kept / left).read_text() == "precious"
     assert {row["outcome"] for row in queue.rows()} == {"SUCCEEDED"}
@@ -141,7 +141,7 @@ def test_a_worker_refuses_a_damaged_database(queue: Queue) -> None:
         file.seek((page - 1) * page_size)
         file.write(os.urandom(page_size))
     worker = queue.worker("", "--until-idle")
-    assert worker.wait(60) == DamageError.exit_code
+    assert worker.wait() == DamageError.exit_code
     assert "the database is damaged" in queue.log() and not queue.written()
     queue.layout.db.unlink()
 
@@ -159,7 +159,7 @@ def test_what_a_worker_has_stored_outlives_its_database(queue: Queue, mpsq: Cli,
     else:
         for path in queue.layout.home.glob("mpsq.db*" if how == "all" else "mpsq.db"):
             path.unlink()
-    assert worker.wait(60) == DamageError.exit_code, queue.log()
+    assert worker.wait() == DamageError.exit_code, queue.log()
     (saved,) = backup.stored(queue.layout.backups)
     assert f"what it held is kept as {saved}" in queue.log() and not queue.written()
     assert queue.layout.db.exists() == (how == "replaced")
@@ -167,7 +167,7 @@ def test_what_a_worker_has_stored_outlives_its_database(queue: Queue, mpsq: Cli,
     until(lambda: not locks.is_held(queue.layout.run_dir("1.1") / "warden.lock"), "the end of the first run")
     assert "restored" in mpsq.ok("db", "restore").out
     mpsq.ok("resume")
-    queue.worker("", "--until-idle").wait(60)
+    queue.worker("", "--until-idle").wait()
     assert [(row["outcome"], row["number"]) for row in queue.rows()] == [("SUCCEEDED", 1)] * 2
     assert queue.written() == ["ran"]
 
@@ -179,7 +179,7 @@ def test_a_worker_that_stops_begins_no_database(queue: Queue) -> None:
     queue.done(2)
     lose(queue.layout, "gone")
     worker.terminate()
-    worker.wait(60)
+    worker.wait()
     assert not queue.layout.db.exists()
 
 

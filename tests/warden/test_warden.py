@@ -401,7 +401,7 @@ def test_a_second_warden_leaves_the_run_alone(warden_run: Make) -> None:
     run = warden_run(python("print('once')")).start()
     run.wait()
     assert run.start().process is not None
-    assert run.process is not None and run.process.wait(15) == 1
+    assert run.process is not None and run.process.wait() == 1
     assert run.stdout == "once\n"
     assert run.lane_is_free()
 
@@ -425,7 +425,7 @@ def test_a_spec_that_lacks_something_starts_nothing(warden_run: Make) -> None:
     run = warden_run(FOREVER)
     del run.spec["grace_s"]
     run.start()
-    assert run.process is not None and run.process.wait(15) == 1
+    assert run.process is not None and run.process.wait() == 1
     assert "spec.json lacks grace_s" in run.log
     assert run.read("started") is None and run.lane_is_free()
 

@@ -27,7 +27,7 @@ class Server:
         """Return the exit code and what was written to stderr."""
         if self.process.poll() is None:
             self.process.send_signal(number)
-        _, err = self.process.communicate(timeout=20)
+        _, err = self.process.communicate()
         return self.process.returncode, err
 
 

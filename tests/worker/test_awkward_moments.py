@@ -33,11 +33,30 @@ def test_a_signal_in_the_middle_of_a_step(queue: Queue, point: str, number: sign
     queue.stopped(point)
     worker.send_signal(number)
     worker.send_signal(signal.SIGCONT)
-    assert worker.wait(20) == 0
+    assert worker.wait() == 0
     assert "Traceback" not in queue.log()
     queue.worker()
     assert queue.done()[0]["exit_code"] == 3
     assert queue.written() == ["ran"]
+
+
+def test_a_worker_under_nohup_outlives_a_hangup(queue: Queue) -> None:
+    """Signals that its parent ignores stay ignored: SIGHUP under nohup, SIGINT in a script's background job."""
+    ignored = (signal.SIGHUP, signal.SIGINT)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in ignored}
+    try:
+        worker = queue.worker()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    queue.submit(JOB)
+    queue.done()
+    for number in ignored:
+        worker.send_signal(number)
+    queue.submit(JOB)
+    assert len(queue.done(2)) == 2 and worker.poll() is None
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait() == 0
 
 
 @pytest.mark.parametrize("point", ["worker.claimed", "worker.spawned"])
@@ -96,7 +115,7 @@ def test_a_worker_ends_while_code_is_read(queue: Queue, monkeypatch: pytest.Monk
     pid = reader(told)
     until(lambda: "must be read before run 1.1 begins" in why(queue), "the reason")
     worker.send_signal(number)
-    assert worker.wait(10) in (0, -number)
+    assert worker.wait() in (0, -number)
     until(lambda: not is_there(pid), "the end of who reads")
     assert [row["state"] for row in queue.rows()] == ["QUEUED" if number == signal.SIGTERM else "RUNNING"]
     queue.worker()

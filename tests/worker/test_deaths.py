@@ -141,7 +141,7 @@ def test_sigterm_detaches_and_the_run_goes_on(queue: Queue) -> None:
     worker = queue.worker()
     until(queue.written, "the job")
     worker.terminate()
-    assert worker.wait(20) == 0
+    assert worker.wait() == 0
     (queue.folder / "go").touch()
     until(lambda: len(queue.written()) == 2, "the end of the job")
     queue.worker()
@@ -223,10 +223,10 @@ def test_a_second_worker_says_who_holds_the_queue(queue: Queue) -> None:
     first = queue.worker()
     until(queue.layout.fifo.exists, "the first worker")
     second = queue.worker()
-    assert second.wait(20) == 75
+    assert second.wait() == 75
     assert f"process {first.pid}" in queue.log()
     as_a_service = queue.worker("", "--service")
-    assert as_a_service.wait(20) == 0
+    assert as_a_service.wait() == 0
 
 
 def test_two_queues_on_one_machine_take_turns(queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

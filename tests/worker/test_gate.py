@@ -262,7 +262,7 @@ def test_real_load(queue: Queue) -> None:
             process.wait()
     if not calm:
         worker.terminate()
-        worker.wait(60)
+        worker.wait()
         queue.layout.config.write_text(settings.replace("0.6", "1"))
         queue.worker()
     queue.done(1)

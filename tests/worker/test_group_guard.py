@@ -43,7 +43,7 @@ def test_little_disk_space_keeps_runs_waiting(queue: Queue, mpsq: Cli) -> None:
     said = mpsq.ok("why", "1").out
     assert "the lane is blocked: only " in said and "min_free_bytes" in said
     worker.terminate()
-    worker.wait(20)
+    worker.wait()
     queue.layout.config.write_text(config)  # some space was freed
     queue.worker("", "--until-idle")
     queue.done(3)
@@ -81,7 +81,7 @@ def test_it_continues_by_itself_when_there_is_space(queue: Queue) -> None:
 def test_three_runs_that_fail_at_once_hold_their_group(queue: Queue, mpsq: Cli) -> None:
     queue.submit("echo tried >> $J; echo no such file: data.bin $$ >&2; exit 2", repeats=6, retries=1)
     queue.submit("echo other >> $J")
-    queue.worker("", "--until-idle").wait(60)
+    queue.worker("", "--until-idle").wait()
     assert queue.written().count("tried") == 6 and queue.written().count("other") == 1, "three, and a retry of each"
     assert sorted(states(queue)) == ["FAILED"] * 6 + ["HELD"] * 3 + ["SUCCEEDED"], queue.log()
     said = mpsq("wait", "g1")
@@ -89,28 +89,28 @@ def test_three_runs_that_fail_at_once_hold_their_group(queue: Queue, mpsq: Cli) 
     why = mpsq.ok("why", "1.4").out
     assert "3 runs in a row (1.1, 1.2, 1.3) failed" in why and "mpsq release" in why
     mpsq.ok("release", "1.4", "1.5")
-    queue.worker("", "--until-idle").wait(60)
+    queue.worker("", "--until-idle").wait()
     assert queue.written().count("tried") == 10, "two more and their retries: older failures do not count"
 
 
 def test_other_failures_hold_nothing(queue: Queue) -> None:
     queue.submit('n=$(wc -l < $J 2>/dev/null || echo 0); echo tried >> $J; echo "cause $n" | tr 0-9 a-j >&2; exit 2', 6)
-    queue.worker("", "--until-idle").wait(60)
+    queue.worker("", "--until-idle").wait()
     assert states(queue) == ["FAILED"] * 6, "each for another cause"
 
 
 def test_it_can_be_switched_off(queue: Queue) -> None:
     queue.layout.config.write_text(queue.layout.config.read_text() + "hold_after_failures = 0\n")
     queue.submit("exit 2", 5)
-    queue.worker("", "--until-idle").wait(60)
+    queue.worker("", "--until-idle").wait()
     assert states(queue) == ["FAILED"] * 5
 
 
 def test_a_missing_device_is_tried_once_in_a_group(queue: Queue, mpsq: Cli) -> None:
     job = queue.submit(NO_DEVICE, repeats=4, device="cuda", parser=None)
-    queue.worker("", "--until-idle").wait(60)
+    queue.worker("", "--until-idle").wait()
     assert states(queue) == ["DEVICE_UNAVAILABLE", *["SKIPPED"] * 3] and queue.written() == ["tried"]
     assert "cuda was not available to run 1.1" in mpsq.ok("why", f"{job}.2").out
     mpsq.ok("retry", "1")
-    queue.worker("", "--until-idle").wait(60)
+    queue.worker("", "--until-idle").wait()
     assert queue.written() == ["tried"] * 2, "a retry looks once more"

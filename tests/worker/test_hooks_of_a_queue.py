@@ -59,10 +59,10 @@ def test_a_hook_is_told_what_happened(queue: Queue) -> None:
     queue.submit("true")
     queue.submit("echo no >&2; exit 3")
     worker = queue.worker("", "--until-idle")
-    assert worker.wait(40) == 0, queue.log()
+    assert worker.wait() == 0, queue.log()
     assert queue.written() == ["done 1.1 SUCCEEDED 0 19", "failed 2.1 FAILED 3 19", "idle 19"]
     assert states(queue) == ["ok"] * 3
-    assert queue.worker("", "--until-idle").wait(40) == 0 and len(calls(queue)) == 3  # idle is told once
+    assert queue.worker("", "--until-idle").wait() == 0 and len(calls(queue)) == 3  # idle is told once
 
 
 def test_a_hook_that_hangs_delays_no_run(queue: Queue) -> None:
@@ -76,7 +76,7 @@ def test_a_hook_that_hangs_delays_no_run(queue: Queue) -> None:
     until(lambda: states(queue) == ["running", "pending", "pending", "pending"], "the first call")
     call = int(str(calls(queue)[0]["id"]))
     worker.terminate()
-    assert worker.wait(15) == 0  # two seconds for the hook, and no more
+    assert worker.wait() == 0  # two seconds for the hook, and no more
     assert states(queue) == ["lost", "pending", "pending", "pending"] and not alive(queue, call)
 
 
@@ -123,7 +123,7 @@ def test_a_notification(queue: Queue, monkeypatch: pytest.MonkeyPatch, program: 
     settings(queue, notify="done")
     evil = '<b>$(touch x)" & (do shell script "touch x")'
     queue.submit("echo ran >> $J", name=evil)
-    assert queue.worker("", "--until-idle").wait(40) == 0
+    assert queue.worker("", "--until-idle").wait() == 0
     (call,) = calls(queue)
     if program == "absent":
         assert call["state"] == "failed" and "was not found" in str(call["output"])
@@ -143,7 +143,7 @@ def test_a_skipped_job_leaves_an_idle_queue(queue: Queue) -> None:
     with writing(engine) as connection:
         connection.exec_driver_sql("INSERT INTO dependencies VALUES (2, 1, 'ok')")
     engine.dispose()
-    assert queue.worker("", "--until-idle").wait(40) == 0
+    assert queue.worker("", "--until-idle").wait() == 0
     assert queue.written() == ["idle"] and [row["outcome"] for row in queue.rows()] == ["FAILED", "SKIPPED"]
 
 

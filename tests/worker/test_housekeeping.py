@@ -27,15 +27,13 @@ def names(folder: Path) -> list[str]:
 
 
 def mpsq(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*MPSQ, *arguments], env={**os.environ, **env}, capture_output=True, text=True, timeout=60, check=False
-    )
+    return subprocess.run([*MPSQ, *arguments], env={**os.environ, **env}, capture_output=True, text=True, check=False)
 
 
 def test_a_service_of_version_0_1_still_starts_the_worker(queue: Queue) -> None:
     """Its launchd or systemd unit says `-m queue_runner.daemon`, until mpsq service rewrites it."""
     queue.submit("echo ran >> $J")
-    subprocess.run([sys.executable, "-m", "queue_runner.daemon", "--until-idle"], check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "queue_runner.daemon", "--until-idle"], check=True)
     assert (queue.rows()[0]["outcome"], queue.written()) == ("SUCCEEDED", ["ran"])
 
 
@@ -44,7 +42,7 @@ def test_a_service_starts_mpsq_worker(queue: Queue) -> None:
     assert program.argv[-2:] == ["worker", "--service"]
     queue.submit("echo ran >> $J")
     command = [sys.executable, "-m", "queue_runner.cli", *program.argv[-2:]]  # the code of this checkout
-    subprocess.run([*command, "--until-idle"], check=True, timeout=60)
+    subprocess.run([*command, "--until-idle"], check=True)
     assert (queue.rows()[0]["outcome"], queue.written()) == ("SUCCEEDED", ["ran"])
 
 
@@ -53,7 +51,7 @@ def test_a_worker_makes_a_backup_while_nothing_runs(queue: Queue) -> None:
     worker = queue.worker()
     until(lambda: list(queue.layout.backups.glob("*-auto.db")), "a backup")
     worker.terminate()
-    worker.wait(15)
+    worker.wait()
     (path,) = queue.layout.backups.iterdir()
     with sqlite3.connect(path) as copy:
         assert copy.execute("SELECT outcome FROM runs").fetchall() == [("SUCCEEDED",)]
@@ -68,7 +66,7 @@ def test_a_full_disk_is_no_reason_to_stop(queue: Queue) -> None:
         "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
         "from queue_runner.cli.main import main; sys.exit(main(['db', 'backup']))"
     )
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=40, check=False)
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert ran.returncode == 1 and ran.stderr.startswith("error: the backup could not be written"), ran
     assert "hint: free some space" in ran.stderr and "Traceback" not in ran.stderr
     assert list(queue.layout.backups.iterdir()) == []
@@ -77,7 +75,7 @@ def test_a_full_disk_is_no_reason_to_stop(queue: Queue) -> None:
 @pytest.mark.parametrize("results", [False, True])
 def test_a_delete_that_is_killed_between_database_and_files(queue: Queue, results: bool) -> None:
     queue.submit("true")
-    assert queue.worker("", "--until-idle").wait(40) == 0
+    assert queue.worker("", "--until-idle").wait() == 0
     env = {**os.environ, "MPSQ_STOP_AT": "delete.committed", "MPSQ_STOP_DIR": str(queue.stops)}
     command = [*MPSQ, "delete", "1", *(["--results"] if results else [])]
     deleting = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL)
@@ -92,7 +90,7 @@ def test_a_delete_that_is_killed_between_database_and_files(queue: Queue, result
 
 def test_a_gc_that_is_killed_with_the_trash_in_hand(queue: Queue) -> None:
     queue.submit("echo hello")
-    assert queue.worker("", "--until-idle").wait(40) == 0
+    assert queue.worker("", "--until-idle").wait() == 0
     env = {**os.environ, "MPSQ_STOP_AT": "gc.aside", "MPSQ_STOP_DIR": str(queue.stops)}
     collecting = subprocess.Popen([*MPSQ, "gc", "--keep", "last:0"], env=env, stdout=subprocess.DEVNULL)
     os.kill(queue.stopped("gc.aside"), signal.SIGKILL)
@@ -117,7 +115,7 @@ def test_a_snapshot_that_a_submitter_counts_on_stays(queue: Queue) -> None:
     ran = mpsq("gc")
     assert ran.returncode == 1 and "mpsq submit is running" in ran.stderr
     os.kill(pid, signal.SIGCONT)
-    assert submitter.wait(40) == 0 and snapshot.is_dir()
+    assert submitter.wait() == 0 and snapshot.is_dir()
     os.utime(snapshot, (1, 1))
     assert mpsq("gc").stdout == "0 B freed\n" and snapshot.is_dir()
 

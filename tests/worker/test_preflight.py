@@ -126,7 +126,7 @@ def test_nothing_of_a_preflight_counts(queue: Queue, mpsq: Cli) -> None:
 
 def test_what_has_succeeded_here_is_not_tried_again(queue: Queue) -> None:
     submit(queue, "well", sets=("seconds=0,0.001",))
-    queue.worker("", "--until-idle").wait(40)
+    queue.worker("", "--until-idle").wait()
     submit(queue, "well", sets=("seconds=0,0.001,0.002",), repeats=20)
     assert [row["run"] for row in queue.rows() if row["number"] == 0] == ["1.0", "2.0", "5.0"]
 
@@ -134,7 +134,7 @@ def test_what_has_succeeded_here_is_not_tried_again(queue: Queue) -> None:
 def test_a_start_up_that_is_most_of_the_work_is_not_paid_twice(queue: Queue) -> None:
     """The start of a Python is most of a run of 3 iterations of 0 s: of a similar cell, too."""
     submit(queue, "well", preflight=False)
-    queue.worker("", "--until-idle").wait(40)
+    queue.worker("", "--until-idle").wait()
     submit(queue, "well", sets=("seconds=0.001,0.002",))
     assert [row["run"] for row in queue.rows()] == ["1.1", "2.1", "3.1"]
     submit(queue, "well", sets=("seconds=0.001,0.002",), repeats=20)

@@ -62,7 +62,7 @@ def submit(queue: Queue, script: str = "", *, arms: str = "a,b,c", repeats: int 
 
 def run(queue: Queue, disturbed: Planned) -> list[str]:
     """Run a worker until the queue is empty; returns the runs in their order."""
-    assert worker(queue, disturbed).wait(60) == 0, queue.log()
+    assert worker(queue, disturbed).wait() == 0, queue.log()
     return queue.written()
 
 
