@@ -66,10 +66,10 @@ class WorkerPart(Protocol):
         """Do what can be done now. Called about once a second. Raises: MpsqError when the store refuses."""
 
     def busy(self) -> bool:
-        """Return whether something is under way, so that a worker with --until-idle stays."""
+        """Return whether work is in progress, so that a worker with --until-idle stays."""
 
     def stop(self) -> None:
-        """End what is under way; the worker stops."""
+        """End all work in progress: the worker stops."""
 
 
 @cache

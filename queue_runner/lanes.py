@@ -55,7 +55,7 @@ def kind(name: str) -> str:
 
 
 def is_remote(name: str) -> bool:
-    """Return whether a lane is of another machine."""
+    """Return whether a lane belongs to another machine."""
     return _REMOTE.search(name) is not None
 
 
@@ -98,7 +98,7 @@ def parse(text: str) -> tuple[str, ...]:
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if not _GPU.fullmatch(name) and not _CPU.fullmatch(name):
-            raise UsageError(f'"{name}" is no lane', _HINT)
+            raise UsageError(f'invalid lane "{name}"', _HINT)
         if names.count(name) > 1:
             raise UsageError(f"lanes names {name} twice", _HINT)
     sets = [cores(name) for name in names if kind(name) == "cpu"]
@@ -123,10 +123,10 @@ def processors(text: str) -> tuple[int, ...]:
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
         if not first.isdigit() or not (last or first).isdigit() or int(last or first) >= _MOST_PROCESSORS:
-            raise UsageError(f'"{text.strip()}" is no list of processors', "write 0-3 or 0,2,4")
+            raise UsageError(f'invalid processor list "{text.strip()}"', "write 0-3 or 0,2,4")
         processors |= set(range(int(first), int(last or first) + 1))
     if not processors:
-        raise UsageError(f'"{text.strip()}" is no list of processors', "write 0-3 or 0,2,4")
+        raise UsageError(f'invalid processor list "{text.strip()}"', "write 0-3 or 0,2,4")
     return tuple(sorted(processors))
 
 

@@ -56,7 +56,7 @@ class Outcome(StrEnum):
 
 
 NOT_FAILED = "succeeded, and this job requires that it fails"
-"""Said of the job that a run with :fail depended on, in the reason of its SKIPPED."""
+"""The reason of SKIPPED for a run that required another job to fail (:fail)."""
 
 
 class Condition(StrEnum):

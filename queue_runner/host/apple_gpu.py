@@ -84,7 +84,7 @@ class Others:
             if new_ns > 0:
                 used_ns[client.pid] = used_ns.get(client.pid, 0) + new_ns
         own_users = {pid for pid in used_ns if processes.descends(pid, self._own, self._parent)}
-        self._own |= own_users  # an orphan cannot be told by its ancestors any more
+        self._own |= own_users  # an orphan has lost the ancestors that identify it
         self._own_use |= bool(own_users)
         if not self._own_use:
             return None

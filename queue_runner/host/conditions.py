@@ -1,6 +1,6 @@
 """The conditions of a measurement: a series of cheap samples, stored with the run, never hashed.
 
-A sample holds only what is known: a missing key is unknown, never 0. On Linux a sample reads files in /proc and /sys
+A missing key means unknown, never 0. On Linux a sample reads files in /proc and /sys
 for well under 3 ms; NVML is read in a thread (host/background.py), and macOS's commands run beside the worker: their
 answers are in the next sample.
 """

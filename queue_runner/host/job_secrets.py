@@ -43,7 +43,7 @@ def hide(layout: Layout, spec: JobSpec, hidden: dict[int, Mapping[str, str]] | N
     Call it in the transaction that stores the job: so nothing removes a word in between. `hidden` keeps environments of
     other jobs by identity: many share one.
     """
-    searched = "{" + spec.find_max.partition("=")[0] + "}"  # is filled in later, and so is no secret
+    searched = "{" + spec.find_max.partition("=")[0] + "}"  # is filled in later, so it cannot be a secret
 
     def store(word: str) -> str:
         return word if spec.find_max and searched in word else _stored(layout.words, word)

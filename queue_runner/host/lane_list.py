@@ -1,8 +1,8 @@
 """The lanes of this machine: what the setting `lanes` names, with the processors of each.
 
-A GPU's processors are those that the kernel calls local to it (sysfs, local_cpulist of its PCI device) without those of
-lanes of processors, divided by whole cores between the GPUs that share them, and as many for each lane: their number is
-part of a run's question.
+A GPU gets processors that the kernel calls local to it (sysfs, local_cpulist of its PCI device), except those of
+lanes of processors. GPUs that share local processors divide them by whole cores. Every lane gets the same number, since
+that number is part of a run's question.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Hold:
 
     @property
     def shares(self) -> bool:
-        """Whether the last descriptor is of a shared lock."""
+        """Whether the last descriptor belongs to a shared lock."""
         return self._shared is not None
 
     def write_holder(self, about: Mapping[str, Any]) -> None:
@@ -52,7 +52,7 @@ class Hold:
 
 
 def paths(lane: str, cores: Iterable[int] = ()) -> list[Path]:
-    """Return the paths of a lane's own locks, beginning with the one into which is written whose it is."""
+    """Return the paths of a lane's own locks, beginning with the one that names its holder."""
     return [locks.lane_lock_path(unit) for unit in lanes.units(lane, cores)]
 
 

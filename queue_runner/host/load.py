@@ -104,7 +104,7 @@ def gpu_tool(platform: str = sys.platform, uuids: Collection[str] = ()) -> Gpu |
 class _Sample:
     at: float
     machine: MachineTime
-    own: dict[tuple[int, float], ProcessTime]
+    queue: dict[tuple[int, float], ProcessTime]
 
 
 class Load:
@@ -145,11 +145,11 @@ class Load:
             return None
         before, after = earlier[-1], latest[0]
         total_s = after.machine.total_s - before.machine.total_s
-        others_s = after.machine.busy_s - before.machine.busy_s - used_between(before.own, after.own)
+        others_s = after.machine.busy_s - before.machine.busy_s - used_between(before.queue, after.queue)
         return min(1.0, max(0.0, others_s) / total_s) if total_s > 0 else None
 
     def read(self, *, cpu: bool = True, gpu: bool = True) -> dict[str, Any] | None:
-        """Return what is known now, by the keys of `conditions`; None while a reading that will come is not there yet.
+        """Return the current readings, by the keys of `conditions`; None while one that will come is still missing.
 
         Without `cpu` or `gpu`, nothing of these is read or waited for.
         """

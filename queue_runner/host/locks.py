@@ -96,8 +96,8 @@ def lock_dir() -> Path:
     """Return the directory of this user's locks on this machine, created with mode 0700 if missing.
 
     It is MPSQ_LOCKS, or else a folder of /var/tmp named by the user id. It must be the same from a terminal, ssh, cron,
-    launchd and systemd, on this machine alone: XDG_RUNTIME_DIR is only set in a login session and ends with it, TMPDIR
-    differs between sessions, a home may be on NFS and shared by machines, /tmp is cleaned after days. A service with
+    launchd and systemd, and differ between machines. XDG_RUNTIME_DIR ends with a login session. TMPDIR differs between
+    sessions. A home may be on NFS and shared by machines. /tmp is cleaned after days. A service with
     systemd's PrivateTmp= would see another one: ours does not set it. Cleaners of /var/tmp remove files unused for 30
     days; the warden touches the lane's hourly.
 

@@ -171,7 +171,7 @@ class Nvml:
 
     def _users(self, index: int, handle: Any, busy: float) -> dict[str, Any]:
         """Return who uses the GPU. `hidden`: its processes have no names here, as in a container without the host's
-        pids, so that nobody's use can be told from the run's."""
+        pids, so that the run's use cannot be distinguished from others'."""
         held = self._held(handle)
         shares = self._shares(index, handle)
         pids = set(held or ()) | set(shares or ())

@@ -1,5 +1,5 @@
 """Ownership of the files that a worker obeys: settings, database, code and runs, which only this user and root may
-write. docs/security.md says what is checked and why.
+write. docs/security.md lists the checks and their reasons.
 
 Files of our own are tightened; those of others are refused. It takes a few system calls, since every command does it.
 """
@@ -40,8 +40,8 @@ def secure(layout: Layout) -> None:
 
 
 def secure_runs(layout: Layout) -> None:
-    """Do that with every run's folder, which may have been made when others could still write there: a job that is
-    resumed loads what is in it.
+    """Do the same with every run's folder, which may date from a time when others could write there: a resumed job
+    loads its files.
 
     Raises: OwnershipError as above.
     """

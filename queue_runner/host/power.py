@@ -19,7 +19,7 @@ _MAX_CORES_WATCHED = 32
 
 @dataclass(frozen=True)
 class Power:
-    """The power source. `battery_share` is of 1."""
+    """The power source. `battery_share` is a fraction of 1."""
 
     on_battery: bool | None = None
     battery_share: float | None = None

@@ -89,13 +89,13 @@ class Torch:
     processor: str | None = None
     """platform.processor(): arm in a native Python of a Mac, i386 in an Intel one; Lightning goes by it"""
     translated: bool | None = None
-    """whether Rosetta translates it; None if it cannot be told"""
+    """whether Rosetta translates it; None if unknown"""
     conda: str | None = None
     """the platform that conda built it for, such as osx-arm64; None if it is not conda's"""
 
 
 def interpreter(python: str) -> Torch:
-    """Return what `python` says of itself, without trying torch."""
+    """Describe the interpreter `python`, without trying torch."""
     return _understand(*run_child(python, _PYTHON, TIMEOUT_S))
 
 
@@ -106,7 +106,7 @@ def probe(python: str, timeout_s: float = TIMEOUT_S) -> Torch:
 
 
 def run_child(python: str, program: str, timeout_s: float) -> tuple[bytes, str | None]:
-    """Return what a child wrote to stdout before it ended, died or hung, and what is wrong with its end."""
+    """Return the child's stdout, complete or not, and a sentence if it died or hung."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "MPSQ_"))}
     try:
         child = subprocess.run(
@@ -133,15 +133,15 @@ def _understand(output: bytes, trouble: str | None) -> Torch:
     devices: dict[str, tuple[str, str]] = {}
     for line in output.decode("utf-8", "replace").splitlines():
         try:
-            what = json.loads(line)
+            fields = json.loads(line)
         except ValueError:
             continue  # printed by torch
-        if not isinstance(what, dict):
+        if not isinstance(fields, dict):
             continue
-        if "device" in what:
-            devices[str(what["device"])] = (str(what.get("state")), str(what.get("text") or ""))
+        if "device" in fields:
+            devices[str(fields["device"])] = (str(fields.get("state")), str(fields.get("text") or ""))
         else:
-            head |= what
+            head |= fields
     if trouble and head.get("version"):
         silent = next((name for name in ("cpu", "cuda", "mps") if name not in devices), None)
         if silent:

@@ -46,7 +46,7 @@ def walk(path: Path) -> Iterator[os.stat_result]:
 def set_aside(folder: Path, paths: Iterable[Path]) -> Path:
     """Rename files and folders below `folder` into a new trash folder there: each is gone at once, or not at all.
 
-    Raises: OSError when a rename fails; what was renamed until then lies in the trash.
+    Raises: OSError when a rename fails; earlier ones are in the trash then.
     """
     trash = Path(tempfile.mkdtemp(prefix=TRASH, dir=folder))
     for number, path in enumerate(paths):

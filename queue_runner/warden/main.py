@@ -33,7 +33,7 @@ import time
 from queue_runner.warden import files
 from queue_runner.warden.files import LINUX, awake, reach, read, say, with_sleep
 from queue_runner.warden.limits import Limits, cancelled
-from queue_runner.warden.processes import KILL_S, ProcessTree, Termination, row
+from queue_runner.warden.processes import KILL_S, ProcessTree, Termination, kill_children, row
 from queue_runner.warden.spawn import PR_SET_CHILD_SUBREAPER, Trainer, prctl, start
 from queue_runner.warden.suspend import Pause
 
@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 POLL_S = 0.25  # for cancel and limits
-WAITS_S = 2.0  # an exec that takes longer is told to the user
+KILLS_IN_A_ROW = 100  # between two scans of all processes
+WAITS_S = 2.0  # an exec that takes longer is reported to the user
 TOUCH_S = 3600.0  # keeps cleaners of old temporary files from removing the lane's lock
 RESCAN_S = 0.02  # while ending the tree
 EXIT_TRIED_S = 60.0
@@ -82,12 +83,13 @@ class Run:
         self.pause = Pause(folder, self.tree)
         self.limits = Limits(folder, spec)
         self.trainer = Trainer()
+        self.childless = False  # at the last look: on Linux no descendant is left then
         self.status: int | None = None
         self.usage: Any = None
         self.ended = (0.0, 0.0)  # awake, with_sleep
         self.paused_s = 0.0
         self.paused_since: float | None = None
-        self.waits = False  # it is told that the trainer waits for its exec
+        self.waits = False  # whether it was reported that the trainer waits for its exec
         self.halted = False  # the trainer itself is stopped, by whomever
         self.ended_at = 0.0
         self.prepared: dict[str, Any] | None = None
@@ -113,8 +115,9 @@ class Run:
         while True:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+                self.childless = False
             except ChildProcessError:
-                pid = 0
+                pid, self.childless = 0, True
             if pid == 0:
                 return self.status is not None
             if pid != self.trainer.pid:
@@ -143,8 +146,8 @@ class Run:
 
     def reason_to_stop(self) -> tuple[str, str] | None:
         """Return (cause, detail) when the trainer has to be stopped."""
-        asked = cancelled(self.folder, self.spec)
-        return asked or self.limits.passed(self.running_s(), self.trainer.outputs)
+        cancel_requested = cancelled(self.folder, self.spec)
+        return cancel_requested or self.limits.passed(self.running_s(), self.trainer.outputs)
 
     def to_be_stopped(self) -> bool:
         """Look after a trainer that waits for its exec, which may take hours; return whether it has to be stopped."""
@@ -204,8 +207,8 @@ class Run:
     def prepare(self, lane: list[int]) -> tuple[dict[str, Any] | None, Termination | None]:
         """Run the program as a preparation, to its end and that of its processes. Return (stop, Ending) like watch."""
         spec, log = self.spec, self.own + "prepare.log"
-        own = {"env": {**spec["env"], **spec["prepare"]}, "stdout": log, "stderr": log, "events": os.devnull}
-        self.spec = {**spec, **own}
+        preparation = {"env": {**spec["env"], **spec["prepare"]}, "stdout": log, "stderr": log, "events": os.devnull}
+        self.spec = {**spec, **preparation}
         self.limits = Limits(self.folder, self.spec)
         self.begin(lane)
         stop, stopped, ending = None, False, None
@@ -214,7 +217,7 @@ class Run:
                 self.tree.remember({self.trainer.pid: trainer})
             stop, stopped, ending = self.watch(lane)
             if self.pause.on:
-                self.pause.go_on()
+                self.pause.resume()
             result = self.result(stop, stopped)
             names = ("exit_code", "signal", "real_s", "user_s", "sys_s", "max_rss_bytes")
             self.prepared = {name: result[name] for name in names}
@@ -229,9 +232,13 @@ class Run:
 
     def publish_started(self) -> None:
         """Publish the fence. Raises: OSError; nothing was started then."""
-        own = row(os.getpid())
+        this_process = row(os.getpid())
         started = {"v": 1, "run": self.spec["run"], "boot_id": self.spec["boot_id"], "warden_pid": os.getpid()}
-        started |= {"warden_start": own.start if own else None, "trainer_pid": None, "at": time.time()}
+        started |= {
+            "warden_start": this_process.start if this_process else None,
+            "trainer_pid": None,
+            "at": time.time(),
+        }
         files.publish(self.own + "started", {**started, "session": os.getsid(0)})
 
     def publish_prepared(self) -> None:
@@ -287,13 +294,19 @@ class Run:
         """End remaining processes. The worker reports those that do not die: it finds the lane held, or the process."""
         give_up = awake() + ending.term_s + KILL_S
         try:
-            while not ending.step():
+            while True:
+                nothing_seen = ending.step()
+                self.reap()  # the last ones too: init may be slow
+                if nothing_seen and self.childless:
+                    return
                 if awake() > give_up:
                     say("survived SIGKILL:", *ending.find())
                     return
+                if awake() > ending.began + ending.term_s:
+                    for _ in range(KILLS_IN_A_ROW):
+                        kill_children()
+                        self.reap()
                 self.wait(RESCAN_S)
-                self.reap()
-            self.reap()  # the last ones too: init may be slow
         except OSError as error:
             say("while sweeping:", error)
 
@@ -318,7 +331,7 @@ class Run:
                     self.tree.remember({self.trainer.pid: trainer})
                 stop, stopped, ending = self.watch(lane)
                 if self.pause.on:
-                    self.pause.go_on()  # the trainer was killed while stopped; daemons may live on
+                    self.pause.resume()  # the trainer was killed while stopped; daemons may live on
                 reach("warden.reaped")
         exit_ = self.result(stop, stopped)
         try:
@@ -341,10 +354,10 @@ def main(arguments: list[str]) -> int:
         say("spec.json lacks", *missing)
         return 1
     lane = spec.get("lane_fds", [spec["lane_fd"]])
-    own = lane[:-1] if spec.get("lane_shares") else lane
+    lane_locks = lane[:-1] if spec.get("lane_shares") else lane
     for held in lane:
         os.set_inheritable(held, False)
-    granted = all(files.grants(held, fcntl.LOCK_EX if held in own else fcntl.LOCK_SH) for held in lane)
+    granted = all(files.grants(held, fcntl.LOCK_EX if held in lane_locks else fcntl.LOCK_SH) for held in lane)
     if files.hold(f"{folder}/warden.lock") is None or not granted:
         say("another warden holds this run, or another run holds the lane")
         return 75

@@ -26,8 +26,8 @@ NOTED_MAX = 50_000
 
 
 class Row:
-    """A row of the process table: parent, process group, session, start time in the kernel's units, whether it is a
-    zombie, whether it is stopped, whether it waits in the kernel where no SIGSTOP reaches it yet (state D of Linux)."""
+    """A row of the process table. `start` is in the kernel's units, `ended` means a zombie, and `uninterruptible` that
+    it waits in the kernel where SIGSTOP does not reach it yet (state D of Linux)."""
 
     __slots__ = ("ended", "group", "parent", "session", "start", "stopped", "uninterruptible")
 
@@ -129,7 +129,7 @@ row: Callable[[int], Row | None] = row_linux if LINUX else row_darwin
 def table(look: Callable[[int], Row | None] = row) -> dict[int, Row]:
     """Return all visible processes by pid."""
     pids = [int(name) for name in os.listdir("/proc") if name.isdigit()] if LINUX else pids_darwin()
-    return {pid: found for pid in pids if (found := look(pid))}
+    return {pid: process for pid in pids if (process := look(pid))}
 
 
 def descendants(table: dict[int, Row], roots: Iterable[int]) -> set[int]:
@@ -137,14 +137,14 @@ def descendants(table: dict[int, Row], roots: Iterable[int]) -> set[int]:
     children: dict[int, list[int]] = {}
     for pid, each in table.items():
         children.setdefault(each.parent, []).append(pid)
-    found: set[int] = set()
+    pids: set[int] = set()
     todo = list(roots)
     while todo:
         pid = todo.pop()
-        if pid not in found:
-            found.add(pid)
+        if pid not in pids:
+            pids.add(pid)
             todo += children.get(pid, ())
-    return found
+    return pids
 
 
 def environment_linux(pid: int) -> list[bytes]:
@@ -200,6 +200,20 @@ def send(pid: int, start: float, *numbers: int) -> None:
         pass
 
 
+def kill_children() -> None:
+    """Send SIGKILL to the children of this process, as the kernel lists them (Linux).
+
+    The warden is a subreaper: as long as a descendant lives, so does a child. Of a program that forks and exits all the
+    time a scan of all processes sees only the past; this is fast enough.
+    """
+    try:
+        children = read("/proc/thread-self/children").split()
+    except OSError:
+        return  # macOS, or a kernel without CONFIG_PROC_CHILDREN: scans have to suffice
+    for child in children:
+        os.kill(int(child), signal.SIGKILL)  # nobody has reaped it, so the pid is still its own
+
+
 class ProcessTree:
     """All processes started by the trainer, including detached ones."""
 
@@ -218,12 +232,12 @@ class ProcessTree:
 
     def find(self) -> dict[int, Row]:
         """Find descendants (on Linux with orphans: subreaper), noted processes, those of their sessions, and tagged."""
-        seen = table()
-        seen.pop(os.getpid(), None)
-        sessions = {s for s, start in self.sessions.items() if s not in seen or start in (None, seen[s].start)}
+        rows = table()
+        rows.pop(os.getpid(), None)
+        sessions = {s for s, start in self.sessions.items() if s not in rows or start in (None, rows[s].start)}
         roots = [
             pid
-            for pid, each in seen.items()
+            for pid, each in rows.items()
             if pid > 1
             and (
                 (pid, each.start) in self.noted
@@ -232,7 +246,7 @@ class ProcessTree:
                 or has_tag(pid, self.tag)
             )
         ]
-        return {pid: seen[pid] for pid in descendants(seen, roots) if not seen[pid].ended}
+        return {pid: rows[pid] for pid in descendants(rows, roots) if not rows[pid].ended}
 
     def note(self) -> None:
         """Record the processes found, for a worker that may have to end them without us."""
@@ -242,13 +256,13 @@ class ProcessTree:
         self.remember(self.find())
         self.next_note = awake() + max(NOTE_S, 100 * (awake() - began))
 
-    def remember(self, found: dict[int, Row]) -> None:
-        for pid, each in found.items():
+    def remember(self, rows: dict[int, Row]) -> None:
+        for pid, each in rows.items():
             self.weigh(pid)
             if (pid, each.start) in self.noted or len(self.noted) >= NOTED_MAX:
                 continue
             self.noted.add((pid, each.start))
-            leader = each if each.session == pid else found.get(each.session)
+            leader = each if each.session == pid else rows.get(each.session)
             if self.sessions.get(each.session) is None and each.session != os.getsid(0):
                 self.sessions[each.session] = leader.start if leader else None
             line = {"pid": pid, "start": each.start, "sid": each.session, "pgid": each.group}

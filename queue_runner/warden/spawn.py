@@ -49,14 +49,14 @@ def start(made: Trainer, spec: dict[str, Any], lane: list[int], to_be_stopped: C
     Before exec the child may wait in the kernel for hours: for a network drive, or for an answer to a privacy prompt of
     macOS. It counts as started as soon as it is `to_be_stopped`.
     """
-    said = b""
+    message = b""
     secrets = {name: os.environ[name] for name in spec.get("inherit", ()) if name in os.environ}  # never in a file
     environment = {**secrets, **spec["env"], "MPSQ_TAG": spec["tag"], "MPSQ_EVENTS": spec["events"]}
     flags, warden = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, os.getpid()
     try:
         made.outputs = [os.open(spec[name], flags, 0o600) for name in ("stdout", "stderr")]
         null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        told, tell = os.pipe()
+        reader, writer = os.pipe()
         made.started_at, made.began = time.time(), (awake(), with_sleep())
         environment["MPSQ_T0"] = repr(time.perf_counter())
         made.pid = os.fork()
@@ -64,20 +64,20 @@ def start(made: Trainer, spec: dict[str, Any], lane: list[int], to_be_stopped: C
         made.error = {"errno": refused.errno, "text": f"no process can be created: {refused}"}
         return
     if made.pid == 0:
-        _become(spec, lane, warden, (null, *made.outputs), tell, environment)
-    os.close(tell)
+        _become(spec, lane, warden, (null, *made.outputs), writer, environment)
+    os.close(writer)
     os.close(null)
     while True:
-        if not select.select([told], [], [], EXEC_POLL_S)[0]:
+        if not select.select([reader], [], [], EXEC_POLL_S)[0]:
             if to_be_stopped():
                 return  # `told` stays open: the child is not to die of a broken pipe
-        elif part := os.read(told, 4096):
-            said += part
+        elif part := os.read(reader, 4096):
+            message += part
         else:  # exec closed the other side
             break
-    os.close(told)
-    if said:
-        number, text = said.decode(errors="replace").split(" ", 1)
+    os.close(reader)
+    if message:
+        number, text = message.decode(errors="replace").split(" ", 1)
         made.error = {"errno": int(number), "text": text}
 
 

@@ -1,8 +1,8 @@
 """Suspending and continuing the whole process tree of a run (mpsq suspend, mpsq continue).
 
 Copied into the run's folder: standard library only. SIGSTOP cannot be caught; the run keeps what it holds: the lane,
-memory, the accelerator's memory. The run's processes are found as for its end (processes.py), with the same gap on
-macOS: a program that hides its environment (Apple's own do) is missed if it moved to a session of its own, an orphan,
+memory, the accelerator's memory. The run's processes are found as at its end (processes.py), with the same gap on
+macOS. A program that hides its environment, as Apple's own do, is missed if it became an orphan in a new session
 between two notes of the warden.
 """
 
@@ -30,7 +30,7 @@ class Pause:
 
     def __init__(self, folder: str, tree: ProcessTree) -> None:
         self.tree = tree
-        self.wish, self.told = f"{folder}/suspend", f"{folder}/warden/suspended"
+        self.request, self.record = f"{folder}/suspend", f"{folder}/warden/suspended"
         self.stopped: set[tuple[int, float]] = set()  # by us: a process stopped before stays stopped afterwards
         self.on = False
         self.still = False  # all were stopped at the last look, or wait in the kernel with their SIGSTOP pending
@@ -38,11 +38,11 @@ class Pause:
     def look(self) -> None:
         """Apply the current request. Called four times a second, so that processes created or continued meanwhile are
         stopped too. Raises: OSError."""
-        wished = os.path.lexists(self.wish)
-        if wished:
+        requested = os.path.lexists(self.request)
+        if requested:
             self.stop()
         elif self.on:
-            self.go_on()
+            self.resume()
 
     def stop(self) -> None:
         """Stop all processes, until a scan finds no new one: a parent may fork while being stopped.
@@ -51,10 +51,10 @@ class Pause:
         """
         began, new, n, self.still = awake(), 1, 0, False
         while (new or not (self.on or self.still)) and awake() - began < ROUNDS_S:
-            found = self.tree.find()
-            new, n, self.still = 0, len(found), True
-            for pid in from_the_top(found):
-                each = found[pid]
+            rows = self.tree.find()
+            new, n, self.still = 0, len(rows), True
+            for pid in from_the_top(rows):
+                each = rows[pid]
                 known = (pid, each.start) in self.stopped
                 self.still &= each.stopped or (known and each.uninterruptible)
                 if each.stopped or (known and not self.on):
@@ -64,18 +64,18 @@ class Pause:
                 self.stopped.add((pid, each.start))
         if not self.on:
             self.on = True
-            told = {"v": 1, "at": time.time(), "processes": n}
+            record = {"v": 1, "at": time.time(), "processes": n}
             try:
-                publish(self.told, told)
+                publish(self.record, record)
             except OSError as error:
                 say("the suspension is not recorded:", error)  # the disk is full: the tree is suspended all the same
 
-    def go_on(self) -> None:
-        """Continue what was stopped here, children first, so that a continued parent finds them running."""
-        found = self.tree.find()
-        for pid in reversed(from_the_top(found)):
-            if (pid, found[pid].start) in self.stopped:
-                send(pid, found[pid].start, signal.SIGCONT)
+    def resume(self) -> None:
+        """Continue the processes stopped here, children first, so that a continued parent finds them running."""
+        rows = self.tree.find()
+        for pid in reversed(from_the_top(rows)):
+            if (pid, rows[pid].start) in self.stopped:
+                send(pid, rows[pid].start, signal.SIGCONT)
         self.forget()
 
     def forget(self) -> None:
@@ -83,19 +83,19 @@ class Pause:
         self.stopped.clear()
         self.on = self.still = False
         try:
-            os.unlink(self.told)
+            os.unlink(self.record)
         except OSError:
             pass
 
 
-def from_the_top(found: dict[int, Row]) -> list[int]:
+def from_the_top(rows: dict[int, Row]) -> list[int]:
     """Return pids, parents before their children: a shell that sees its child stop could act on it."""
 
     def depth(pid: int) -> int:
-        steps, seen = 0, {pid}
-        while (pid := found[pid].parent) in found and pid not in seen:
-            seen.add(pid)
+        steps, visited = 0, {pid}
+        while (pid := rows[pid].parent) in rows and pid not in visited:
+            visited.add(pid)
             steps += 1
         return steps
 
-    return sorted(found, key=depth)
+    return sorted(rows, key=depth)

@@ -119,7 +119,8 @@ while True:
     until((Path(run.spec["cwd"]) / "ready").exists, "the first")
     run.cancel()
     run.wait()
-    assert run.leftovers() == set() and run.lane_is_free()
+    assert run.leftovers() == set()
+    until(run.lane_is_free, "the kernel to close the files of the processes that it ended")
 
 
 def test_only_the_runs_own_are_ended(warden_run: Make) -> None:
