@@ -23,7 +23,7 @@ _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 _TABLE_OR_HEADING = re.compile(r"^ *(?:\||#{1,6} ).*$", re.MULTILINE)
 _ITEM = re.compile(r"^ *(?:[-*]|\d+\.) ", re.MULTILINE)
 _INDENTED = re.compile(r"(?:^|(?<=\n))\n(?: {4,}.*\n|\n(?= {4,}))+")
-_END = re.compile(r"(?<=[.!?])[)*\"_]*\s+(?=[A-Z\"*(_])")
+_END = re.compile(r"(?<=[.!?])[)*\"_]*\s+")
 _ABBREVIATION = re.compile(r"\b(?:al|e\.g|i\.e|cf|vs|No|p)\.$")
 
 
