@@ -9,24 +9,38 @@ endif
 export PYTHONDONTWRITEBYTECODE :=
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e
+DEMO := $(VENV)/.demo
 STAMP := $(VENV)/.installed
 FRAMEWORKS := $(VENV)/.frameworks
+DOCS := $(VENV)/.docs
 RELEASE := $(VENV)/.release
 
+.NOTPARALLEL:
 .PHONY: python system demo test fast lint words shrink docs site pictures transcript changes changelog release sizes bench simulate campaign campaign-slurm mac clean
 
-$(STAMP): constraints.txt pyproject.toml | system
+# mpsq and what its main job trains with: all that the demonstration needs.
+$(DEMO): constraints.txt pyproject.toml | python
+	@$(PYTHON) -m tests.system_packages --check
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,lint,docs]'
+	$(PIP) .
 	touch $@
 
-# torch's twins and the libraries around it: more than a gigabyte that the demonstration does without.
+$(STAMP): $(DEMO)
+	$(PIP) '.[test,lint]'
+	touch $@
+
+# torch's twins and the libraries around it: more than a gigabyte that only `make test` and `make mac` use.
 $(FRAMEWORKS): $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mlx,tinygrad,jax,transformers,lightning,opcheck,images]'
+	$(PIP) '.[mlx,tinygrad,jax,transformers,lightning,opcheck,images]'
+	touch $@
+
+$(DOCS): $(STAMP)
+	$(PIP) '.[docs]'
 	touch $@
 
 $(RELEASE): $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[release]'
+	$(PIP) '.[release]'
 	touch $@
 
 python:
@@ -34,13 +48,13 @@ python:
 	echo "mpsq needs Python 3.11 to 3.14, and $(PYTHON) is: $$($(PYTHON) --version 2>&1)" >&2; \
 	echo "install one and name it: make $(MAKECMDGOALS) PYTHON=python3.13" >&2; exit 1; }
 
-system: python  ## the packages of the system that the other targets need: installed where this is root, else named
+system: python  ## the system packages that the tests need: named, then installed where this is root on Debian
 	@$(PYTHON) -m tests.system_packages
 
-demo: $(STAMP)  ## trains nanoGPT on this machine's devices and reports
+demo: $(DEMO)  ## trains nanoGPT on this machine's devices and reports
 	$(BIN)/python -m queue_runner.cli.demo
 
-test: $(FRAMEWORKS)  ## every test
+test: system $(FRAMEWORKS) $(DOCS)  ## every test
 	$(BIN)/python -m pytest tests -m fast -n 2
 	$(BIN)/python -m pytest tests -m process -n 2
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -m slow -n 2
@@ -61,7 +75,7 @@ shrink: $(STAMP)  ## lowers its baseline to the counts of today
 docs: $(STAMP)  ## what is generated: docs/cli.md
 	$(BIN)/python -m queue_runner.cli.generate_reference > docs/cli.md
 
-site: $(STAMP)  ## the documents as a site in build/site; ends at a broken link
+site: $(DOCS)  ## the documents as a site in build/site; ends at a broken link
 	$(BIN)/python -m tests.site
 
 transcript: $(STAMP)  ## runs the commands shown in README.md and docs/first-ten-minutes.md, and writes what they print

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from queue_runner.host import find_tool
+from queue_runner.host.install_hint import XCODE, install_hint
 
 _COMPILE_TIMEOUT_S = 60.0
 
@@ -28,7 +28,7 @@ def probe() -> Compiler:
     named = os.environ.get("CXX")
     candidates = [named] if named else ["g++", "clang++", "c++"]
     compiler = next((path for name in candidates if name and (path := find_tool.find(name))), None)
-    fix = "xcode-select --install" if sys.platform == "darwin" else "install g++, for example: apt install g++"
+    fix = install_hint(apt="g++", dnf="gcc-c++", apk="g++", brew=XCODE)
     if compiler is None:
         missing = f"no {' nor '.join(str(name) for name in candidates)}: torch.compile cannot build for the CPU"
         return Compiler(False, missing, fix)

@@ -12,6 +12,7 @@ from html import escape
 from typing import Any
 
 from queue_runner import units
+from queue_runner.host.install_hint import install_hint
 from queue_runner.text import plain
 
 _SCRIPT = ("on run argv", "display notification (item 2 of argv) with title (item 1 of argv)", "end run")
@@ -27,7 +28,8 @@ def remedy(platform: str = sys.platform) -> str:
     """Return the remedy for a missing program."""
     if platform == "darwin":
         return "/usr/bin must be in the worker's PATH: mpsq service install"
-    return "install it (apt install libnotify-bin), or: mpsq config set notify off"
+    install = install_hint(apt="libnotify-bin", dnf="libnotify", apk="libnotify")
+    return f"{install or 'install notify-send'}, or: mpsq config set notify off"
 
 
 def argv(title: str, body: str, platform: str = sys.platform) -> list[str]:
