@@ -141,7 +141,8 @@ class Client:
             return Rows(row for run_id in found for row in connection.execute(sql, [run_id]))
 
     def report(self, name: str = reports.DEFAULT, *ids: Id, **options: Any) -> Rows:
-        """Return the rows of a report, raw and in SI units; `options` as on the command line: vs, where, ..."""
+        """Return the rows of a report, raw and in SI units; `options` as on the command line: vs, where, ...; with
+        `newest` and no selection, only those of the newest comparisons, as a terminal shows them."""
         with read.reading(self._layout.db) as connection:
             wanted = read_options(selectors=[str(one) for one in ids], **options)
             return Rows(dict(row) for row in reports.run(name, connection, wanted).rows)

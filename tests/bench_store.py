@@ -8,11 +8,17 @@ import sqlite3
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from queue_runner.paths import Layout
 
 ITERATIONS = 100_000
 RUNS = 1_000
+HISTORY = 100_000
+"""Runs of a store in which every 40 ask a question of their own."""
 
 
 def rows(cwd: Path, row: Callable[..., str], command_ms: Callable[..., list[float]]) -> list[str]:
@@ -25,6 +31,7 @@ def rows(cwd: Path, row: Callable[..., str], command_ms: Callable[..., list[floa
         row(f"ingest of {ITERATIONS:,} iterations", "1 s", seconds, "s"),
         row("one iteration on disk", "60 B", size, "B"),
         row(f"default report over {RUNS:,} runs of 5,000 iterations", "300 ms", report_ms(cwd, command_ms), "ms"),
+        row(f"default report of the newest of {HISTORY:,} runs", "300 ms", newest_ms(cwd, command_ms), "ms"),
     ]
 
 
@@ -106,36 +113,67 @@ def report_ms(cwd: Path, command_ms: Callable[..., Sequence[float]]) -> list[flo
         os.environ["MPSQ_HOME"] = home
 
 
-def fill_many(home: Path) -> None:
-    """RUNS finished runs over 2 devices x 2 modes, 5,000 iterations each."""
+def newest_ms(cwd: Path, command_ms: Callable[..., Sequence[float]]) -> list[float]:
+    """The default report over HISTORY summarised runs, of which it shows the newest comparisons."""
+    home = os.environ["MPSQ_HOME"]
+    os.environ["MPSQ_HOME"] = str(cwd / "history")
+    fill_history(cwd / "history")
+    try:
+        return list(command_ms(["report"], cwd, 7))
+    finally:
+        os.environ["MPSQ_HOME"] = home
+
+
+def submitted(home: Path, submissions: int, repeats: int) -> Layout:
+    """A store with submissions of a question each, over 2 devices x 2 modes."""
     from queue_runner.paths import Layout
     from queue_runner.spec import JobSpec, NewJob
     from queue_runner.store import jobs, migrate
-    from queue_runner.store.engine import checkpoint, open_engine, writing
+    from queue_runner.store.engine import open_engine, writing
 
     home.mkdir()
     layout = Layout(home)
     migrate.ensure(layout)
-    cells = [
-        JobSpec(
-            kind="workload",
-            name="nanogpt",
-            workload="nanogpt",
-            framework="torch",
-            config="tiny",
-            dtype="fp32",
-            device=d,
-            compile=c,
-        )
-        for d in ("cpu", "cuda")
-        for c in (False, True)
-    ]
-    repeats = RUNS // len(cells)
+    base = JobSpec(kind="workload", name="nanogpt", workload="nanogpt", framework="torch", config="tiny", dtype="fp32")
     engine = open_engine(layout.db)
     with writing(engine) as connection:
-        order = [(cell, repeat) for repeat in range(1, repeats + 1) for cell in range(len(cells))]
-        jobs.submit(connection, "bench", 0, [NewJob(cell, repeats) for cell in cells], order)
+        for k in range(submissions):
+            cells = [
+                replace(base, device=device, compile=mode, params={"batch_size": k + 1})
+                for device in ("cpu", "cuda")
+                for mode in (False, True)
+            ]
+            order = [(cell, repeat) for repeat in range(1, repeats + 1) for cell in range(len(cells))]
+            jobs.submit(connection, "bench", 0, [NewJob(cell, repeats) for cell in cells], order)
     engine.dispose()
+    return layout
+
+
+def fill_history(home: Path) -> None:
+    """HISTORY finished runs, 40 of each question; their iterations are not stored."""
+    from queue_runner.store.engine import checkpoint
+
+    layout = submitted(home, HISTORY // 40, 10)
+    with sqlite3.connect(layout.db, isolation_level=None) as raw:
+        raw.execute("BEGIN IMMEDIATE")
+        raw.execute("UPDATE runs SET state = 'DONE', outcome = 'SUCCEEDED', exit_code = 0, ended_at = created_at")
+        raw.execute(
+            "INSERT INTO summaries (run_id, n_iters, n_measure, median_s, mad_s, q1_s, q3_s, first_iter_s, loss_last)"
+            " SELECT id, 5000, 4996, 0.1 + id % 4 * 0.01 + id % 97 * 1e-5, 0.001, 0.1, 0.2, 1.0, 1.5 FROM runs"
+        )
+        raw.execute(
+            "INSERT INTO exits (run_id, real_s, user_s, sys_s, max_rss_bytes, exit_json)"
+            " SELECT id, 500, 400, 20, 500000000, '{}' FROM runs"
+        )
+        raw.execute("COMMIT")
+    checkpoint(layout.db)
+
+
+def fill_many(home: Path) -> None:
+    """RUNS finished runs over 2 devices x 2 modes, 5,000 iterations each."""
+    from queue_runner.store.engine import checkpoint
+
+    layout = submitted(home, 1, RUNS // 4)
     with sqlite3.connect(layout.db, isolation_level=None) as raw:
         raw.execute("PRAGMA wal_autocheckpoint=0")
         raw.execute("PRAGMA synchronous=OFF")

@@ -101,6 +101,11 @@ class Family:
         """Runs whose numbers are shown."""
         return [row for arm in self.arms for row in arm.shown]
 
+    @property
+    def newest_run(self) -> int:
+        """The run_id of its newest run."""
+        return max(int(row["run_id"]) for arm in self.arms for row in arm.runs)
+
     def pair(self, arm: Arm) -> Pair | None:
         """Return the pair of the arm and the baseline; None for the baseline, or if there is nothing to compare."""
         return next((pair for pair in self.pairs if pair.arm is arm), None)

@@ -97,6 +97,7 @@ def report(
         peak=peak,
         printed_mfu=printed_mfu,
         same_within=same_within,
+        newest=format not in ("csv", "json"),
     )
     if html is not None:
         if submit or format != "table":

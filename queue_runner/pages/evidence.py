@@ -9,10 +9,11 @@ from typing import Any
 
 from queue_runner.analysis import comparison
 from queue_runner.analysis.comparison import Family
+from queue_runner.reports import contexts
 from queue_runner.reports._common import prepare, select_runs
 from queue_runner.reports._common.arm_rows import newest_first
 from queue_runner.reports._common.report import Context, Options, Result, Row
-from queue_runner.reports.devices import MOST_FAMILIES
+from queue_runner.reports.devices import NEWEST
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ def gather(result: Result, connection: Any, options: Options) -> Evidence:
     """Read what is stored of the runs of a report. Raises: UsageError as the report itself."""
     condition, values = select_runs.condition(connection, options)
     context = Context(options, connection, condition, values)
-    families = list(result.families) or _families(context)
+    families = list(result.families) or _families(connection, options)
     runs = [row for family in families for arm in family.arms for row in arm.runs]
     if not runs:
         return Evidence(context, [], {}, {}, {})
@@ -53,11 +54,13 @@ def gather(result: Result, connection: Any, options: Options) -> Evidence:
     )
 
 
-def _families(context: Context) -> list[Family]:
+def _families(connection: Any, options: Options) -> list[Family]:
     """Return the chosen runs as arms, for a report that compares none itself."""
-    plain = replace(context, options=replace(context.options, vs={}, group_by=()))
-    rows = prepare.prepare(
-        plain.read(f"SELECT {prepare.RUN} FROM v_run WHERE {{chosen}} ORDER BY job_id, number"), plain
-    )
-    found = newest_first(comparison.families(rows, prepare.question(rows, plain))) if rows else []
-    return found if context.options.chosen else found[:MOST_FAMILIES]
+    families: list[Family] = []
+    for context in contexts(connection, replace(options, vs={}, group_by=()), NEWEST):
+        sql = f"SELECT {prepare.RUN} FROM v_run WHERE {{chosen}} ORDER BY job_id, number"
+        rows = prepare.prepare(context.read(sql), context)
+        families = newest_first(comparison.families(rows, prepare.question(rows, context))) if rows else []
+        if sum(family.newest_run >= context.since_run for family in families) >= NEWEST:
+            break
+    return families if options.chosen else families[:NEWEST]

@@ -2,19 +2,21 @@
 
 A report has NAME, HELP, SQL (one SELECT over the views; `{chosen}` stands for the condition that selects the runs) and
 COLUMNS, and optionally `finish(rows, context) -> Result` to return more than a table. `FOR` names the workload whose
-default report it is: the one that mpsq run prints.
+default report it is: the one that mpsq run prints. Where no runs are selected, NEWEST is the number of comparisons that
+it shows, or ONLY is the condition on the runs that it shows, so that it reads no others.
 """
 
 from __future__ import annotations
 
 import pkgutil
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from typing import cast
 
 from queue_runner.errors import UsageError
 from queue_runner.reports._common.report import Context, Options, Report, Result
+from queue_runner.store import questions
 
 DEFAULT = "devices"
 
@@ -57,15 +59,45 @@ def run(name: str, connection: sqlite3.Connection, options: Options | None = Non
 
     Raises: UsageError for an unknown report, column, setting or value in the options; MpsqError when reading fails.
     """
-    from queue_runner.reports._common import select_runs
-
     options = options or Options()
     report = load(name)
-    chosen, values = select_runs.condition(connection, options)
-    context = Context(options, connection, chosen, values)
-    rows = context.read(report.SQL)
+    n = getattr(report, "NEWEST", 0)
+    for context in contexts(connection, options, n):
+        try:
+            result = _build(report, context)
+        except UsageError:
+            if not context.n_older:  # else older runs may have the baseline of --vs
+                raise
+            continue
+        if sum(run >= context.since_run for run in result.newest_runs) >= n:
+            break
+    return result
+
+
+def contexts(connection: sqlite3.Connection, options: Options, n: int) -> Iterator[Context]:
+    """Yield what to read: the runs of the `n` newest questions, then of more and more, at last all selected runs; only
+    these where `n` is 0, or the options select runs or regroup them."""
+    from queue_runner.reports._common import select_runs
+
+    selected, values = select_runs.condition(connection, options)
+    if n and options.newest and not options.chosen and not options.group_by:
+        for newest in questions.newest(connection, n):
+            jobs = f"job_id IN ({', '.join(map(str, newest.jobs))})"
+            yield Context(options, connection, f"{selected} AND {jobs}", values, newest.n_older, newest.since_run)
+    yield Context(options, connection, selected, values)
+
+
+def _build(report: Report, context: Context) -> Result:
+    only = getattr(report, "ONLY", "")
+    if only and not context.options.chosen:
+        only = f"{context.chosen} AND {only.replace('{chosen}', context.chosen)}"
+        rows = context.read(report.SQL.replace("{chosen}", only))
+    else:
+        rows = context.read(report.SQL)
     finish = getattr(report, "finish", None)
     if finish is None:
-        lines = [] if rows else [select_runs.nothing(context, f"for the report {name}")]
+        from queue_runner.reports._common import select_runs
+
+        lines = [] if rows else [select_runs.nothing(context, f"for the report {report.NAME}")]
         return Result(report.COLUMNS, rows, lines=lines)
     return cast(Result, finish(rows, context))

@@ -46,7 +46,7 @@ COLUMNS = columns(
     "taints",
 )
 
-MOST_FAMILIES = 4
+NEWEST = 4
 """Maximum number of comparisons shown when no runs were chosen."""
 MOST_DETAILED = 64
 """Maximum number of runs read beyond the summary (losses before the first step, last iteration with an evaluation)."""
@@ -59,7 +59,7 @@ def finish(rows: list[Row], context: Context) -> Result:
     if context.options.printed_mfu:
         rows = printed_mfu.add(rows, context)
     families = newest_first(compare(rows, replace(prepare.question(rows, context), sweeps=True)))
-    shown = families if context.options.chosen else families[:MOST_FAMILIES]
+    shown = families if context.options.chosen else families[:NEWEST]
     found = footnotes.Taints(rows, (row for family in shown for row in family.shown), context)
     peaks, details = Peaks(context), _details(families, context)
     tables = [[row_of(family, arm, peaks) for arm in family.arms] for family in families]
@@ -78,7 +78,7 @@ def finish(rows: list[Row], context: Context) -> Result:
         lines = ["no run has ended yet: see mpsq status"]
     shown_rows = [row for table in tables[: len(shown)] for row in table]
     notes = [*footnotes.few(shown_rows), *footnotes.notes(shown, shown_rows, found, context)]
-    if n_left := len(families) - len(shown):
+    if n_left := len(families) - len(shown) + context.n_older:
         older = f"{n_left} older comparison{'s' * (n_left > 1)} not shown"
         text = f"{older}: select with mpsq report g4, --since 2d or --where config=NAME; csv and json have all"
         notes.append(Explained(text, f"{older} -> mpsq report g4"))
@@ -87,7 +87,9 @@ def finish(rows: list[Row], context: Context) -> Result:
     if context.options.printed_mfu:
         shown_columns = (*COLUMNS, *columns("mfu_printed"))
         notes.append(printed_mfu.note(shown_rows))
-    return Result(shown_columns, raw, sections, lines, notes, text=None if sections or not rows else "", families=shown)
+    newest_runs = [family.newest_run for family in shown]
+    empty = None if sections or not rows else ""
+    return Result(shown_columns, raw, sections, lines, notes, empty, shown, newest_runs)
 
 
 def _details(families: Sequence[Family], context: Context) -> RunDetails:

@@ -42,7 +42,8 @@ ALIKE = 0.02
 LAST_SHARE = 0.1
 LAST_AT_LEAST = 10
 """The losses compared are of the last tenth of the iterations that both arms have, but of at least this many."""
-_MOST_FAMILIES = 4
+NEWEST = 4
+"""Maximum number of comparisons shown when no runs were chosen."""
 
 
 def finish(rows: list[Row], context: Context) -> Result:
@@ -52,7 +53,7 @@ def finish(rows: list[Row], context: Context) -> Result:
     rows = prepare.windowed(rows, context)
     all_families = _families(rows, context)
     families = newest_first(family for family in all_families if len(_frameworks(family)) > 1)
-    shown = families if context.options.chosen else families[:_MOST_FAMILIES]
+    shown = families if context.options.chosen else families[:NEWEST]
     peaks, taints = Peaks(context), footnotes.Taints(rows, (row for family in shown for row in family.shown), context)
     losses = cache(lambda run_id: divergence.losses(run_id, context))
     tables = [_rows(family, peaks) for family in families]
@@ -71,7 +72,8 @@ def finish(rows: list[Row], context: Context) -> Result:
     notes = [*_unlike(all_families), *footnotes.few(shown_rows), *footnotes.notes(shown, raw, taints, context)]
     if any(row["loss_mean"] is not None for row in shown_rows):
         notes.append(f"loss: mean of the last tenth of the iterations; alike: within {units.percent(ALIKE, 1)}")
-    return Result(COLUMNS, raw, sections, lines, notes, families=shown)
+    newest_runs = [family.newest_run for family in shown]
+    return Result(COLUMNS, raw, sections, lines, notes, families=shown, newest_runs=newest_runs)
 
 
 def _families(rows: Sequence[Row], context: Context) -> list[Family]:

@@ -13,6 +13,7 @@ from queue_runner.tables import Column
 NAME = "iterations"
 HELP = "every iteration of the chosen runs, or of the newest one: time, loss, phase"
 SQL = f"SELECT run_id, run, {select_runs.INVALID} FROM v_run WHERE {{chosen}} AND n_iters > 0 ORDER BY run_id"
+ONLY = "job_id = (SELECT job_id FROM v_run WHERE {chosen} AND n_iters > 0 ORDER BY run_id DESC LIMIT 1)"
 COLUMNS = columns(
     "run i",
     Column("dur_s", "ms", lambda dur_s: units.seconds(dur_s * 1e3), True),
@@ -31,11 +32,12 @@ def finish(rows: list[Row], context: Context) -> Result:
     lines = []
     if not rows:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, "with iterations")])
-    if not options.selectors and not options.where and len(rows) > 1:
+    if not options.selectors and not options.where:
+        newest = rows[-1]["run"]
         parts = {segment.run_id for segment in resume_chain.chain(context.connection, rows[-1]["run_id"])}
-        newest, n = rows[-1]["run"], len(rows)
         rows = [row for row in rows if row["run_id"] in parts]
-        if len(rows) < n:
+        others = f"run_id NOT IN ({', '.join(map(str, parts))})"
+        if context.read(f"SELECT 1 FROM v_run WHERE {{chosen}} AND n_iters > 0 AND {others} LIMIT 1"):
             lines.append(f"newest run only, {newest}: select others by ID (12, 12.3, g4)")
     first, last = options.iters or (0, 2**62)
     found: list[Row] = []

@@ -15,12 +15,17 @@ from queue_runner.tables import Column
 
 NAME = "missing"
 HELP = "grid cells without a valid result, and why; --submit queues them again"
+_OF_A_GRID = "{chosen} AND kind <> 'import' AND COALESCE(json_extract(spec_json, '$.find_max'), '') = ''"
 SQL = (
     f"SELECT {select_runs.ASKED}, job_id, group_id, repeat, spec_hash, name,"
-    " workload, framework, device, compile, dtype, config, spec_json"
-    " FROM v_run WHERE {chosen} AND kind <> 'import' AND COALESCE(json_extract(spec_json, '$.find_max'), '') = ''"
+    f" workload, framework, device, compile, dtype, config, spec_json FROM v_run WHERE {_OF_A_GRID}"
     " ORDER BY job_id, number"
 )
+_NEWEST_GROUPS = (
+    f"SELECT id FROM groups g WHERE EXISTS (SELECT 1 FROM v_run WHERE group_id = g.id AND {_OF_A_GRID})"
+    " ORDER BY id DESC LIMIT "
+)
+ONLY = f"group_id = ({_NEWEST_GROUPS} 1)"
 
 
 def _ranges(jobs: Sequence[int]) -> str:
@@ -50,10 +55,9 @@ def finish(rows: list[Row], context: Context) -> Result:
     """Return a row for each incomplete cell, of the newest group if nothing was chosen."""
     lines = []
     if rows and not context.options.chosen:
-        newest = max(row["group_id"] for row in rows)
-        if {row["group_id"] for row in rows} != {newest}:
+        newest, *others = [row["id"] for row in context.read(f"{_NEWEST_GROUPS} 2")]
+        if others:
             lines.append(f"newest group only, g{newest}: select others by ID (g4 g5)")
-        rows = [row for row in rows if row["group_id"] == newest]
     if not rows:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, "of a grid")])
     found = look(context.connection, rows)

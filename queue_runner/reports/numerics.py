@@ -45,7 +45,8 @@ _SHOWN = (
 )
 _UNUSABLE = "log_rewritten"
 """The only taint that invalidates losses; others, such as contended, affect only times."""
-_MOST_FAMILIES = 4
+NEWEST = 4
+"""Maximum number of comparisons made when no runs were chosen."""
 
 
 def finish(rows: list[Row], context: Context) -> Result:
@@ -66,9 +67,10 @@ def finish(rows: list[Row], context: Context) -> Result:
     raw: list[dict[str, Any]] = []
     shown: list[Divergence] = []
     reference = _reference(rows, context)
-    n_left = 0
+    newest_runs: list[int] = []
+    n_left = context.n_older
     for family in families:
-        if len(blocks) >= _MOST_FAMILIES and not context.options.chosen:
+        if len(blocks) >= NEWEST and not context.options.chosen:
             n_left += len(family.arms) > 1
             continue
         base = _baseline(family)
@@ -77,13 +79,14 @@ def finish(rows: list[Row], context: Context) -> Result:
             continue
         raw += [row for divergence in found for row in _rows(divergence)]
         shown += found
+        newest_runs.append(family.newest_run)
         blocks.append(([_section(family, base, found, reference)], [*_findings(base, found)]))
     sections, lines = lettering.together(blocks)
     if not raw:
         which = "with comparable losses (two rows of the same settings, seed and data)"
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, which)])
     older = [f"{n_left} older comparisons not made: select with mpsq report numerics g4"] if n_left else []
-    return Result(COLUMNS, raw, sections, lines, [*_notes(shown), *older])
+    return Result(COLUMNS, raw, sections, lines, [*_notes(shown), *older], newest_runs=newest_runs)
 
 
 def _baseline(family: Family) -> Arm | None:

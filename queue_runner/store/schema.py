@@ -21,6 +21,7 @@ from sqlalchemy import (
 )
 
 from queue_runner.model import DEFAULT_LANE, Obstacle, Outcome, State
+from queue_runner.store.questions import QUESTION
 
 metadata = MetaData()
 
@@ -89,6 +90,7 @@ jobs = Table(
     CheckConstraint("kind IN ('workload', 'command', 'import')", name="kind"),
     CheckConstraint("compile IN (0, 1)", name="compile"),
     Index("jobs_group", "group_id"),
+    Index("jobs_question", text(QUESTION)),
     sqlite_autoincrement=True,
 )
 

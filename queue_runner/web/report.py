@@ -70,6 +70,7 @@ def page(layout: Layout, asked: Asked, patience_s: float) -> str:
         where=asked.where,
         vs=asked.vs or None,
         peak_tflops=config.load(layout.config).peak_tflops,
+        newest=True,
     )
     with read.reading(layout.db, patience_s=patience_s) as connection:
         return report_page.build(

@@ -127,6 +127,7 @@ def test_what_blocked_a_lane_before_its_kind_was_stored_is_kept(layout: Layout) 
     with sqlite3.connect(layout.db) as old:
         for column in ("blocked_kind", "blocked_for", "next_try_at"):
             old.execute(f"ALTER TABLE lanes DROP COLUMN {column}")
+        old.execute("DROP INDEX jobs_question")  # 0010
         old.execute("INSERT INTO lanes (name, blocked_reason, blocked_at) VALUES ('box-g1-abcdef', 'silent', 5.0)")
         old.execute("UPDATE alembic_version SET version_num = '0007'")
     old.close()
@@ -164,6 +165,7 @@ def test_an_open_bench_of_neighbours_keeps_its_order_and_its_neighbours_are_held
             index,
             view,
             "INSERT INTO dependencies VALUES (2, 1, 'ok'), (2, 3, 'while')",
+            "DROP INDEX jobs_question",  # 0010
             "UPDATE alembic_version SET version_num = '0008'",
         ):
             old.execute(statement)
@@ -199,6 +201,7 @@ def test_runs_keep_what_they_had_when_their_table_is_made_anew(layout: Layout) -
         old.execute("DROP INDEX runs_ended")  # 0006
         for column in ("blocked_kind", "blocked_for", "next_try_at"):  # 0008
             old.execute(f"ALTER TABLE lanes DROP COLUMN {column}")
+        old.execute("DROP INDEX jobs_question")  # 0010
         old.execute("UPDATE alembic_version SET version_num = '0002'")
         before = old.execute(both := "SELECT * FROM runs r LEFT JOIN exits e ON e.run_id = r.id ORDER BY id").fetchall()
         columns = [name for _, name, *_ in old.execute("PRAGMA table_info(runs)")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from queue_runner import reports, units
@@ -93,7 +93,8 @@ def read(connection: sqlite3.Connection, options: Options) -> Plot:
     connection.execute("BEGIN")
     chosen, values = select_runs.condition(connection, options)
     context = Context(options, connection, chosen, values)
-    ended = [one for one in reports.run(devices.NAME, connection, options).families if _ended(one)]
+    result = reports.run(devices.NAME, connection, replace(options, newest=True))
+    ended = [family for family in result.families if _ended(family)]
     if not ended:
         raise UsageError(select_runs.nothing(context), "mpsq status shows the queue")
     shown = ended[: MOST_COMPARISONS if options.chosen else 1]

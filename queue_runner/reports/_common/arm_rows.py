@@ -19,7 +19,7 @@ _WHOLE_MEDIANS = ("n_measure", "max_rss_bytes", "peak_reserved_bytes", "n_iters"
 
 def newest_first(families: Iterable[Family]) -> list[Family]:
     """Sort families by their newest run, the newest first."""
-    return sorted(families, key=lambda family: -max(row["run_id"] for arm in family.arms for row in arm.runs))
+    return sorted(families, key=lambda family: -family.newest_run)
 
 
 def row_of(family: Family, arm: Arm, peaks: Peaks) -> dict[str, Any]:

@@ -32,10 +32,8 @@ class Taints:
     a letter, which marks the rows of a table."""
 
     def __init__(self, rows: Sequence[Row], shown: Iterable[Mapping[str, Any]], context: Context) -> None:
-        chosen = "SELECT run_id FROM v_run WHERE {chosen}"
-        sql = f"SELECT run_id, kind, severity, detail FROM taints WHERE run_id IN ({chosen})"
-        taints = context.read(sql) if any(row["taints"] for row in rows) else []
-        self._by_run = by_key(taints, lambda taint: taint["run_id"])
+        sql = "SELECT run_id, kind, severity, detail FROM taints WHERE run_id IN ({runs})"
+        self._by_run = context.by_run(sql, [row for row in rows if row["taints"]])
         runs = {row["run_id"]: row["run"] for row in shown}  # a run may be shown twice
         found = [{**taint, "run": run} for run_id, run in runs.items() for taint in self._by_run.get(run_id, [])]
         caveats = [taint for taint in found if taint["severity"] == "caveat"]

@@ -13,7 +13,7 @@ from typing import Any
 from queue_runner import units
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.explained import Explained
-from queue_runner.analysis.grouping import Arm, by_key
+from queue_runner.analysis.grouping import Arm
 from queue_runner.reports._common.report import Context, Row
 
 KEYS = ("eval_step_first", "eval_step_last", "eval_train_loss", "eval_val_loss")
@@ -22,7 +22,7 @@ the least and the greatest in that of an arm."""
 
 _EVALUATIONS = (
     "SELECT run_id, split, value, i, MAX(offset) AS at FROM v_eval WHERE metric = 'loss'"
-    " AND split IN ('train', 'val') AND run_id IN (SELECT run_id FROM v_run WHERE {chosen}) GROUP BY run_id, split"
+    " AND split IN ('train', 'val') AND run_id IN ({runs}) GROUP BY run_id, split"
 )
 """SQLite takes the other columns from the row of the maximum."""
 _LAST = (
@@ -33,7 +33,8 @@ _LAST = (
 
 def add(rows: Iterable[Row], context: Context) -> list[Row]:
     """Return the rows with KEYS. A split that was not evaluated at the step of the last evaluation has None."""
-    evaluations = by_key(context.read(_EVALUATIONS), lambda one: one["run_id"])
+    rows = list(rows)
+    evaluations = context.by_run(_EVALUATIONS, rows)
     return [{**row, **_of(evaluations.get(row["run_id"], ()))} for row in rows]
 
 

@@ -31,6 +31,7 @@ def read_options(
     peak: str = "sourced",
     printed_mfu: bool = False,
     same_within: str | None = None,
+    newest: bool = False,
     now: float | None = None,
 ) -> Options:
     """Parse options. Column names are checked later, against the store.
@@ -60,6 +61,7 @@ def read_options(
         peak=_peak(peak),
         printed_mfu=printed_mfu,
         same_within=None if same_within is None else _margin(same_within),
+        newest=newest,
     )
 
 

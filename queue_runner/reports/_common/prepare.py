@@ -63,7 +63,7 @@ def prepare(rows: Iterable[Row], context: Context) -> list[Row]:
     several = len({*machines}) > 1
     bound = [(row.pop("cores") or 0, row.pop("threads") or 0) for row in rows]
     on_cores, with_threads = any(n for n, _ in bound), any(n != m for n, m in bound)
-    cells = _planned_cells(context) if rows else {}
+    cells = _planned_cells(rows, context)
     logs = _unknown_logs(rows)
     for row, machine, (cores, threads) in zip(rows, machines, bound, strict=True):
         text, environment = row.pop("params_json"), row.pop("env_name") or None
@@ -113,14 +113,11 @@ def _machine(row: Row) -> str | None:
     return select_runs.MERGED + machine if machine and row["merged"] else machine
 
 
-def _planned_cells(context: Context) -> dict[int, int]:
+def _planned_cells(rows: Sequence[Row], context: Context) -> dict[int, int]:
     """Return, by job, how many jobs of the same workload its submission planned, chosen now or not: how many
     pairs are compared decides the test, which must not depend on what is looked at."""
-    sql = (
-        "SELECT id, count(*) OVER (PARTITION BY group_id, workload) AS n FROM jobs"
-        " WHERE group_id IN (SELECT group_id FROM v_run WHERE {chosen})"
-    )
-    return {row["id"]: row["n"] for row in context.read(sql)}
+    sql = "SELECT id, count(*) OVER (PARTITION BY group_id, workload) AS n FROM jobs WHERE group_id IN ({groups})"
+    return {row["id"]: row["n"] for row in context.by_groups(sql, rows)}
 
 
 def uncompared(rows: Iterable[Row], context: Context, who: str) -> list[Row]:

@@ -34,6 +34,9 @@ class Options:
     printed_mfu: bool = False
     """whether the report devices shows what nanoGPT's train.py printed beside MFU"""
 
+    newest: bool = False
+    """whether only the newest comparisons are read where no runs are selected, as many as a terminal shows"""
+
     @property
     def chosen(self) -> bool:
         """Whether the user selected the runs."""
@@ -57,7 +60,8 @@ class Result:
 
     `columns` and `rows` hold all values, raw and in SI units, for csv and json. `sections` are tables for people (none:
     one table of all columns); `text` replaces the tables in the table format. `lines` are findings in words, `notes`
-    are footnotes. `families` are the compared arms that the sections show, for pages with charts of their runs.
+    are footnotes. `families` are the compared arms that the sections show, for pages with charts of their runs;
+    `newest_runs` is the newest run of each comparison that they show.
     """
 
     columns: Sequence[Column]
@@ -67,6 +71,7 @@ class Result:
     notes: Sequence[str] = ()
     text: str | None = None
     families: Sequence[Family] = ()
+    newest_runs: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,10 @@ class Context:
     chosen: str
     """condition on v_run that selects the runs"""
     values: Sequence[Any]
+    n_older: int = 0
+    """number of older questions whose runs are not read"""
+    since_run: int = 0
+    """the runs that are not read are all older than this one"""
 
     def read(self, sql: str, more: Sequence[Any] = ()) -> list[Row]:
         """Return the rows of a SELECT; `{chosen}` stands for the condition, whose values come before `more`."""
@@ -88,6 +97,10 @@ class Context:
         """Return the rows of a SELECT by their run_id; `{runs}` stands for the IDs of the runs in `rows`."""
         ids = ", ".join(str(int(row["run_id"])) for row in rows)
         return by_key(self.read(sql.replace("{runs}", ids), more), lambda row: row["run_id"])
+
+    def by_groups(self, sql: str, rows: Iterable[Mapping[str, Any]]) -> list[Row]:
+        """Return the rows of a SELECT; `{groups}` stands for the IDs of the submissions of the runs in `rows`."""
+        return self.read(sql.replace("{groups}", ", ".join({str(int(row["group_id"])) for row in rows})))
 
 
 class Report(Protocol):

@@ -22,7 +22,7 @@ def add(rows: Iterable[Row], context: Context, declared: bool) -> list[Row]:
     """Return prepared rows with `swept`, the keys that their submission swept, and with wall times where no iterations
     were reported. `declared`: all names are compared, as --vs name=NAME says."""
     rows = list(rows)
-    swept = _swept(context) if rows else {}
+    swept = _swept(rows, context)
     for row in rows:
         row["swept"] = swept.get((row["group_id"], _what(row)), frozenset())
     return _with_wall_times(rows, declared)
@@ -32,7 +32,7 @@ def _what(row: Mapping[str, Any]) -> str | None:
     return row["asked_workload"] if row["kind"] == "workload" else None
 
 
-def _swept(context: Context) -> dict[tuple[int, str | None], frozenset[str]]:
+def _swept(rows: Iterable[Row], context: Context) -> dict[tuple[int, str | None], frozenset[str]]:
     """Return what each submission swept, by submission and workload: of all its jobs, chosen now or not.
 
     Names are swept where a submission has several for one workload, or a command beside what else it has: commands do
@@ -41,11 +41,12 @@ def _swept(context: Context) -> dict[tuple[int, str | None], frozenset[str]]:
     found: dict[tuple[int, str | None], dict[str, set[str]]] = {}
     several: dict[int, set[str]] = {}
     mixed: set[int] = set()
-    for job in context.read(
+    for job in context.by_groups(
         f"SELECT group_id, name, {select_runs.KIND}, config, json_extract(spec_json, '$.workload') AS asked_workload,"
         " json_extract(spec_json, '$.params') AS params FROM jobs"
         " WHERE (kind <> 'import' OR json_extract(spec_json, '$.merged.kind') IS NOT NULL)"
-        " AND group_id IN (SELECT group_id FROM v_run WHERE {chosen})"
+        " AND group_id IN ({groups})",
+        rows,
     ):
         values = found.setdefault((job["group_id"], _what(job)), {})
         settings: dict[str, Any] = json.loads(job["params"])

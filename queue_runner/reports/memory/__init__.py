@@ -22,10 +22,10 @@ from queue_runner.tables import Column
 
 NAME = "memory"
 HELP = "allocated and reserved bytes over the iterations: peak, fragmentation, growth, out-of-memory endings"
-SQL = (
-    f"SELECT {prepare.RUN} FROM v_run WHERE {{chosen}} AND state = 'DONE'"
-    " AND (n_iters > 0 OR outcome = 'OUT_OF_MEMORY') ORDER BY job_id, number"
-)
+_WITH_ITERATIONS = "{chosen} AND state = 'DONE' AND (n_iters > 0 OR outcome = 'OUT_OF_MEMORY')"
+SQL = f"SELECT {prepare.RUN} FROM v_run WHERE {_WITH_ITERATIONS} ORDER BY job_id, number"
+_MOST_RUNS = 24
+ONLY = f"run_id IN (SELECT run_id FROM v_run WHERE {_WITH_ITERATIONS} ORDER BY run_id DESC LIMIT {_MOST_RUNS})"
 COLUMNS = columns(
     "workload config label framework framework_version device compile dtype run outcome",
     Column("n", "iterations", units.count, True),
@@ -48,7 +48,6 @@ PER = 1000
 """Number of iterations for which growth is given."""
 FRAGMENTED = 1.5
 """Minimum ratio of reserved to allocated, at the peak of reserved, that is reported."""
-_MOST_RUNS = 24
 _LABEL_WIDTH = 18
 """Characters available for a label in the narrowest table."""
 
@@ -60,13 +59,9 @@ def finish(rows: list[Row], context: Context) -> Result:
     rows = ignore_length(prepare.prepare(rows, context), context)
     found = newest_first(families(rows, prepare.question(rows, context))) if rows else []
     raw, sections, shown = [], [], []
-    left = len(rows) if context.options.chosen else _MOST_RUNS
-    n_left = 0
     for table in _tables(found):
         runs = [(arm, row) for family in table for arm in family.arms for row in arm.runs]
-        n_left += len(runs[left:])
-        series = [one for arm, row in runs[:left] if (one := _series(arm, row, context)) is not None]
-        left -= len(runs[:left])
+        series = [one for arm, row in runs if (one := _series(arm, row, context)) is not None]
         raw += [_row(one) for one in series]
         shown += series
         kinds = ([one for one in series if one.resident is resident] for resident in (True, False))
@@ -75,8 +70,10 @@ def finish(rows: list[Row], context: Context) -> Result:
     notes = [*_notes(shown)] if raw else []
     if without:
         notes.append(f"out of memory before the first reported iteration: {footnotes.named(sorted(without))}")
-    if n_left:
-        notes.append(f"{n_left} older runs not read: select with mpsq report memory g4, --since 2d or --where")
+    if not context.options.chosen and len(rows) == _MOST_RUNS:
+        notes.append(
+            f"the newest {_MOST_RUNS} runs only: select others with mpsq report memory g4, --since 2d or --where"
+        )
     if not raw:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, "with reported memory")], notes=notes)
     return Result(COLUMNS, raw, sections, [*_findings(shown)], notes)

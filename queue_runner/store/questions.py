@@ -1,0 +1,63 @@
+"""The questions that jobs ask, so that a report of the newest ones need not read all history. Standard library only."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from queue_runner.model import PREFLIGHT
+
+_QUESTION = (
+    "CASE WHEN {job}kind = 'import' AND json_extract({job}spec_json, '$.merged.kind') IS NULL THEN 'import'"
+    " ELSE {job}name || char(10) || COALESCE({job}config, '') || char(10)"
+    " || COALESCE(json_extract({job}spec_json, '$.params'), '') END"
+)
+QUESTION = _QUESTION.format(job="")
+"""What jobs have in common that reports may compare, on the table jobs: all but device, mode, dtype and framework.
+Imported logs share one question, because only their content says what was run. jobs has an index of it."""
+_WIDEN = 8
+"""How many times as many questions are read when the newest ones hold too few comparisons."""
+_NEWEST = (
+    f"SELECT r.id AS run_id, {QUESTION} AS question FROM runs r JOIN jobs j ON j.id = r.job_id"
+    f" WHERE r.number <> {PREFLIGHT} ORDER BY r.id DESC"
+)
+_RELATED = f"""
+WITH RECURSIVE related(question) AS (
+    SELECT value FROM json_each(?)
+    UNION
+    SELECT {_QUESTION.format(job="b.")}
+    FROM related JOIN jobs a ON {_QUESTION.format(job="a.")} = question JOIN jobs b ON b.group_id = a.group_id
+    WHERE b.workload IS a.workload OR 'command' IN (a.kind, b.kind)
+)
+SELECT id AS job_id, question FROM related JOIN jobs ON {QUESTION} = question
+"""
+"""A submission that sweeps a setting compares jobs of several questions, and other submissions add to each."""
+
+
+@dataclass(frozen=True)
+class Newest:
+    """The jobs of the newest questions. Every question not among them is older than the run `since_run`."""
+
+    jobs: Sequence[int]
+    since_run: int
+    n_older: int
+    """number of questions that are not among them"""
+
+
+def newest(connection: sqlite3.Connection, n: int) -> Iterator[Newest]:
+    """Yield the jobs of the `n` newest questions, then of more each time, until only all of them would be left."""
+    total = connection.execute(f"SELECT COUNT(DISTINCT {QUESTION}) AS n FROM jobs").fetchone()["n"]
+    while n < total:
+        since_runs: dict[str, int] = {}
+        for row in connection.execute(_NEWEST):
+            since_runs.setdefault(row["question"], row["run_id"])
+            if len(since_runs) == n:
+                break
+        rows = connection.execute(_RELATED, [json.dumps(list(since_runs))]).fetchall()
+        n_older = total - len({row["question"] for row in rows})
+        if not n_older or len(since_runs) < n:
+            return
+        yield Newest([row["job_id"] for row in rows], min(since_runs.values()), n_older)
+        n *= _WIDEN
