@@ -21,11 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 from queue_runner import paths, reports
 from queue_runner.control import cancel as cancelling
+from queue_runner.control import changes, pausing
 from queue_runner.control import delete as removing
-from queue_runner.control import edit as change
 from queue_runner.control import rerun as again
 from queue_runner.control import retry as retrying
-from queue_runner.control import suspend as suspending
 from queue_runner.errors import UsageError
 from queue_runner.host import ownership
 from queue_runner.host.home import ensure_home
@@ -164,14 +163,6 @@ class Client:
         """Run again what did not succeed; with `resumed`, from its last checkpoint."""
         return retrying.retry(self._layout, _selectors(ids), succeeded_too=succeeded_too, resumed=resumed)
 
-    def suspend(self, *ids: Id) -> list[change.Changed]:
-        """Suspend the named jobs if they run. They keep their memory and the lane."""
-        return suspending.suspend(self._layout, _selectors(ids))
-
-    def go_on(self, *ids: Id) -> list[change.Changed]:
-        """Continue the named jobs that were suspended (mpsq continue)."""
-        return suspending.go_on(self._layout, _selectors(ids))
-
     def rerun(self, *ids: Id, **wanted: Any) -> Group:
         """Queue jobs again with the code that they ran; `wanted` are fields of control.rerun.Wanted."""
         done = again.rerun(self._layout, _selectors(ids), again.RerunOptions(**wanted), "Client.rerun")
@@ -181,29 +172,29 @@ class Client:
         """Remove the files of ended jobs and hide the jobs; with `results`, delete their results too."""
         removing.delete(self._layout, _selectors(ids), results=results)
 
-    def hold(self, *ids: Id) -> list[change.Changed]:
-        """Keep the named jobs from starting until they are released."""
-        return change.hold(self._layout, _selectors(ids))
-
-    def release(self, *ids: Id) -> list[change.Changed]:
-        """Release the named jobs that were held."""
-        return change.release(self._layout, _selectors(ids))
-
-    def move(self, *ids: Id, where: Where, beside: Id | None = None) -> list[change.Changed]:
+    def move(self, *ids: Id, where: Where, beside: Id | None = None) -> list[pausing.Changed]:
         """Reorder waiting jobs; `where` is a queue_runner.store.edit.Where."""
-        return change.move(self._layout, _selectors(ids), where, _selectors([beside]) if beside is not None else ())
+        return changes.move(self._layout, _selectors(ids), where, _selectors([beside]) if beside is not None else ())
 
-    def edit(self, *ids: Id, **changes: Any) -> list[int]:
-        """Change jobs; `changes` are fields of queue_runner.control.edit.Edit. Return their ids."""
-        return change.edit(self._layout, _selectors(ids), change.Edit(**changes))
+    def edit(self, *ids: Id, **fields: Any) -> list[int]:
+        """Change jobs; `fields` are those of queue_runner.control.changes.Edit. Return their ids."""
+        return changes.edit(self._layout, _selectors(ids), changes.Edit(**fields))
 
-    def pause(self, reason: str = "by hand") -> bool:
-        """Start nothing until `resume`. Return False when already paused."""
-        return change.pause(self._layout, reason)
+    def pause(self, *ids: Id, now: bool = False, reason: str = "by hand") -> list[pausing.Changed]:
+        """Start nothing until `resume`; with ids, only not these. With `now`, also suspend those that run."""
+        if ids:
+            return pausing.pause(self._layout, _selectors(ids), now=now)
+        pausing.pause_lane(self._layout, reason)
+        running = pausing.running(self._layout) if now else []
+        return pausing.pause(self._layout, running, now=True) if running else []
 
-    def resume(self) -> bool:
-        """Resume the lane. Return whether it was paused."""
-        return change.pause(self._layout, None)
+    def resume(self, *ids: Id) -> list[pausing.Changed]:
+        """Undo `pause`: for the queue and its suspended jobs; with ids, for these jobs."""
+        if ids:
+            return pausing.resume(self._layout, _selectors(ids))
+        pausing.pause_lane(self._layout, None)
+        suspended = pausing.running(self._layout, suspended=True)
+        return pausing.resume(self._layout, suspended) if suspended else []
 
 
 def _selectors(ids: Sequence[Id]) -> list[Selector]:

@@ -25,7 +25,7 @@ GROUP = "mpsq.extensions"
 
 @dataclass(frozen=True)
 class AddedCommand:
-    """A command of an optional package: its section of `mpsq help`, its line there, and the module with its `app`."""
+    """A command of an optional package: its section of `mpsq --help`, its line there, and the module with its `app`."""
 
     section: str
     help: str

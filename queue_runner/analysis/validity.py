@@ -101,7 +101,7 @@ def _invalid(f: Facts) -> Iterable[tuple[str, str]]:
         yield "slept", f"the machine slept {f.slept_s:.1f} s during the run"
     if f.paused_s > 0:
         pause = units.duration(f.paused_s)
-        yield "suspended", f"the run was stopped for {pause} (mpsq suspend or SIGSTOP): an iteration may include that"
+        yield "suspended", f"the run was stopped for {pause} (mpsq pause or SIGSTOP): an iteration may include that"
     if (detail := clock.contradiction(f.iterations, f.summary, f.real_s, f.lines, f.dur_is)) is not None:
         yield "wrong_clock", detail
     for kind in ("wrong_loss", "wrong_result", "log_rewritten"):

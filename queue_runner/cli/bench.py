@@ -22,7 +22,7 @@ app = new_app()
 
 EPILOG = (
     "mpsq bench nanogpt is mpsq submit nanogpt on every working device of this machine, eager and compiled, four times "
-    "each, so that a comparison can be significant. The options are those of mpsq submit and override the preset."
+    "each, so that a comparison can be significant. Options override the preset."
 )
 
 

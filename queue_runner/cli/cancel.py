@@ -9,6 +9,7 @@ import typer
 
 from queue_runner import units
 from queue_runner.cli.common import Ids, Json, Tags, chosen, home, many, new_app, print_json, say
+from queue_runner.errors import UsageError
 from queue_runner.text import plain
 
 if TYPE_CHECKING:
@@ -39,11 +40,16 @@ def cancel(
     """
     from queue_runner import config
     from queue_runner.control import cancel as use_case
-    from queue_runner.control import edit
+    from queue_runner.control import pausing
     from queue_runner.monitor import queue_state
 
     layout = home()
-    selectors = [] if lane is None else edit.running_on(layout, lane)
+    selectors = []
+    if lane is not None:
+        name = pausing.lane_of(layout, lane)
+        selectors = pausing.running(layout, name)
+        if not selectors:
+            raise UsageError(f"nothing runs on lane {name}", "mpsq status shows the lanes")
     if ids or tag or lane is None:
         selectors += chosen(ids, tag)
     grace_s = units.parse_duration(grace, "--grace") if grace is not None else None

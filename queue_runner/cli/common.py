@@ -18,7 +18,7 @@ from queue_runner.text import plain, wrap
 from queue_runner.units import counted
 
 if TYPE_CHECKING:
-    from queue_runner.control.edit import Changed
+    from queue_runner.control.pausing import Changed
     from queue_runner.paths import Layout
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON; docs/json.md describes it.")]
@@ -93,8 +93,6 @@ Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="12, 12
 IdsOrLast = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="12, 12.3, g4 or @last (the default).")]
 JobIds = Annotated[list[str], typer.Argument(metavar="ID...", help="12, g4 or @last.")]
 Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="WORD", help="Jobs with this tag. Repeatable.")]
-STILL_START = "runs that need the machine alone still start: mpsq pause keeps these back, too"
-"""The limit of pausing or draining one lane of several."""
 InLane = Annotated[
     str | None, typer.Option("--lane", metavar="NAME", help="Only this lane; the beginning of its name will do.")
 ]
@@ -149,22 +147,22 @@ _PLURALS = {"is": "are", "has": "have", "was": "were"}
 
 def _plural(fate: str) -> str:
     verb, _, rest = fate.partition(" ")
-    rest = re.sub(r"\bit\b", "them", rest.replace("it is", "they are"))
+    rest = re.sub(r"\bits\b", "their", re.sub(r"\bit\b", "them", rest.replace("it is", "they are")))
     return f"{_PLURALS.get(verb, verb)} {rest}".rstrip()
 
 
-def tell(schema: str, changed: Sequence[Changed], json: bool) -> None:
-    """Print the results of runs: one line for all with the same result.
+def tell(schema: str, changes: Sequence[Changed], json: bool, **fields: Any) -> None:
+    """Print the results of runs: one line for all with the same result; with `json` an object with `fields`, too.
 
     Raises: MpsqError with the results when none is as requested.
     """
     if json:
-        print_json(schema, runs=[asdict(one) for one in changed])
+        print_json(schema, **fields, runs=[asdict(change) for change in changes])
     fates: dict[str, list[str]] = {}
-    for one in changed:
-        fates.setdefault(one.result, []).append(one.run)
-    told = [f"{many(runs)} {_plural(fate) if len(runs) > 1 else fate}" for fate, runs in fates.items()]
-    if not any(one.did for one in changed):
-        raise MpsqError("; ".join(told), "mpsq status shows the queue")
+    for change in changes:
+        fates.setdefault(change.result, []).append(change.run)
+    lines = [f"{many(runs)} {_plural(fate) if len(runs) > 1 else fate}" for fate, runs in fates.items()]
+    if not any(change.did for change in changes):
+        raise MpsqError("; ".join(lines), "mpsq status shows the queue")
     if not json:
-        print("\n".join(told))
+        print("\n".join(lines))

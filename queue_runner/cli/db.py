@@ -7,11 +7,49 @@ from typing import Annotated
 
 import typer
 
+from queue_runner import tables, units
 from queue_runner.cli.common import Json, home, new_app, print_json, say
 from queue_runner.errors import DamageError, SchemaError, UsageError
+from queue_runner.text import one_line
 from queue_runner.units import counted
 
-app = new_app("Maintain the database.")
+app = new_app("Query and maintain the database.")
+
+SQL_EPILOG = (
+    "The views and their columns: docs/schema.md. "
+    'Example: mpsq db sql "SELECT device, count(*) AS runs, avg(median_s) AS s FROM v_run WHERE valid GROUP BY device"'
+)
+
+
+@app.command("sql", epilog=SQL_EPILOG)
+def sql(
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="One SELECT.")],
+    format: Annotated[str, typer.Option(help="The output format.")] = "table",
+    json: Json = False,
+    limit: Annotated[int, typer.Option(metavar="ROWS", min=1, help="Show at most this many rows.")] = 10_000,
+    timeout: Annotated[str, typer.Option(metavar="TIME", help="Stop the query after this: 90s, 15m.")] = "10s",
+) -> None:
+    """Query the database: one SELECT over its views and tables, which cannot change anything."""
+    from queue_runner.store import sql as use_case
+    from queue_runner.store.read import reading
+
+    format = "json" if json else tables.check_format(format)
+    limit_s = units.parse_duration(timeout, "--timeout")
+    with reading(home().db) as connection:
+        result = use_case.ask(connection, query, limit_s=limit_s, most_rows=limit)
+    if format == "json":
+        print_json("mpsq.sql/1", columns=result.columns, rows=result.rows, cut=result.cut or None)
+    elif result.rows or format == "csv":
+        right = {
+            name: all(row[name] is None or isinstance(row[name], int | float) for row in result.rows)
+            for name in result.columns
+        }
+        columns = [tables.Column(name, one_line(name), right=right[name]) for name in result.columns]
+        print(tables.table(result.rows, columns, format))
+    if result.cut:
+        say(f"there are more rows: only the first {counted(len(result.rows), 'row')} are shown ({result.cut})")
+    if not result.rows:
+        say("no rows")
 
 
 @app.command("path")

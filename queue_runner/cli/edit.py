@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from queue_runner.cli.common import Ids, Json, chosen, home, many, new_app, print_json
+from queue_runner.cli.common import Ids, Json, chosen, home, many, new_app, print_json, tell
 from queue_runner.errors import UsageError
+from queue_runner.model import parse_selector
 
 app = new_app()
 
@@ -35,18 +36,23 @@ def edit(
     name: Annotated[str | None, typer.Option(metavar="NAME", help="The name in lists and reports.")] = None,
     tag: Words = None,
     untag: Annotated[list[str] | None, typer.Option(metavar="WORD", help="Remove a tag. Repeatable.")] = None,
+    top: Annotated[bool, typer.Option("--top", help="Move it before all waiting jobs.")] = False,
+    bottom: Annotated[bool, typer.Option("--bottom", help="Move it after all waiting jobs.")] = False,
+    before: Annotated[str | None, typer.Option(metavar="ID", help="Move it directly before this job.")] = None,
     json: Json = False,
 ) -> None:
-    """Change the dependencies, times, priority, names, notes and tags of jobs.
+    """Change the dependencies, times, priority, names, notes and tags of jobs, or their place in the queue.
 
-    Names, notes and tags can be changed at any time, the rest until a job has ended.
+    Names, notes and tags can be changed at any time, the rest until a job has ended. A job that is moved takes the
+    priority of its new position if its own priority would keep it elsewhere.
     """
-    from queue_runner.control import edit as use_case
+    from queue_runner.control import changes
+    from queue_runner.store.edit import Where
 
-    for said, unsaid, option in ((after, no_after, "after"), (at, no_at, "at"), (deadline, no_deadline, "deadline")):
-        if said and unsaid:
+    for value, removed, option in ((after, no_after, "after"), (at, no_at, "at"), (deadline, no_deadline, "deadline")):
+        if value and removed:
             raise UsageError(f"--{option} and --no-{option} exclude each other", "use one of them")
-    wanted = use_case.Edit(
+    change = changes.Edit(
         priority=priority,
         after=tuple(after) if after else () if no_after else None,
         at=at or ("" if no_at else None),
@@ -57,12 +63,18 @@ def edit(
         untags=tuple(untag or ()),
         retries=retries,
     )
-    if wanted == use_case.Edit():
-        raise UsageError(
-            "edit needs a change to make", "--priority, --after, --at, --deadline, --name, --note, --tag, ..."
-        )
-    jobs = use_case.edit(home(), chosen(ids, None), wanted)
+    places = [Where.TOP] * top + [Where.BOTTOM] * bottom + [Where.BEFORE] * bool(before)
+    if len(places) > 1 or (places and change != changes.Edit()):
+        raise UsageError("--top, --bottom and --before go with no other change", "run mpsq edit once for each change")
+    if not places and change == changes.Edit():
+        raise UsageError("edit needs a change to make", "--priority, --after, --at, --name, --tag, --top, ...")
+    if places:
+        others = [parse_selector(before)] if before else []
+        moved = changes.move(home(), chosen(ids, None), places[0], others)
+        tell("mpsq.edit/1", moved, json, jobs=sorted({int(run.run.partition(".")[0]) for run in moved}))
+        return
+    jobs = changes.edit(home(), chosen(ids, None), change)
     if json:
-        print_json("mpsq.edit/1", jobs=jobs)
+        print_json("mpsq.edit/1", jobs=jobs, runs=[])
     else:
         print(f"{many(jobs, 'job')} {'was' if len(jobs) == 1 else 'were'} changed")

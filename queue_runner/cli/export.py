@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from queue_runner import export as targets
-from queue_runner.cli.common import Ids, Json, Tags, groups, home, new_app, print_json, remark
-from queue_runner.cli.run_selection import Group, Since, Where
+from queue_runner.cli.common import Ids, Json, groups, home, new_app, print_json, remark
+from queue_runner.cli.run_selection import Selection, with_selection
 from queue_runner.errors import UsageError
 from queue_runner.model import parse_selector
 from queue_runner.units import count, counted
@@ -23,6 +23,7 @@ app = new_app()
     epilog=f"Targets: {', '.join(targets.names())}. docs/data.md describes what is written. "
     "Examples: mpsq export --to parquet out g4; mpsq export --bundle g4 > g4.mpsq",
 )
+@with_selection
 def export(
     out: Annotated[Path | None, typer.Argument(metavar="[FOLDER]", help="The new folder.")] = None,
     ids: Ids = None,
@@ -31,22 +32,19 @@ def export(
         list[str] | None,
         typer.Option(
             metavar="GROUP",
-            help="Write a whole submission to standard output, for mpsq merge on another machine. Repeatable.",
+            help="Write a whole submission to standard output, for mpsq import on another machine. Repeatable.",
         ),
     ] = None,
-    where: Where = None,
-    group: Group = None,
-    tag: Tags = None,
-    since: Since = None,
+    *,
+    selection: Selection,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier export.")] = False,
     json: Json = False,
 ) -> None:
     """Write runs, iterations and metrics to files of other tools, or a bundle for another machine."""
-    from queue_runner.reports._common.options import read_options
     from queue_runner.store.read import reading
 
     if bundle:
-        if out or ids or to or where or group or tag or since or force or json:
+        if out or ids or to or selection.given or force or json:
             raise UsageError("--bundle writes whole submissions to standard output: it goes with no other option", HOW)
         _bundle(bundle)
         return
@@ -55,7 +53,7 @@ def export(
         raise UsageError(f"export needs {what}", f"mpsq export --to {targets.names()[0]} out g4; {HOW}")
     if to == "bundle":
         raise UsageError("a bundle is one file, on standard output", HOW)
-    options = read_options(selectors=[*(ids or ()), *groups(group)], tags=tag or (), where=where or (), since=since)
+    options = selection.read(ids or [])
     with reading(home().db) as connection:
         done = targets.write(to, connection, options, out, force=force)
     if json:

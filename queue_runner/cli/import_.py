@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +10,7 @@ from typing import Annotated
 import typer
 
 from queue_runner import units
-from queue_runner.cli.common import Json, hint, new_app, print_json
+from queue_runner.cli.common import Json, hint, new_app, print_json, remark
 from queue_runner.errors import UsageError
 from queue_runner.ingest import parsers
 from queue_runner.text import plain
@@ -17,9 +18,14 @@ from queue_runner.text import plain
 app = new_app()
 
 
-@app.command("import")
+@app.command("import", epilog="docs/data.md describes bundles and the formats of logs.")
 def import_(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Logs of runs that have ended.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...", help="Logs of runs that have ended, or bundles; - is a bundle on standard input."
+        ),
+    ],
     parser: Annotated[
         str | None,
         typer.Option(metavar="NAME", help=f"The format of the log: {', '.join(parsers.names())}; default: detected."),
@@ -42,7 +48,9 @@ def import_(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Import the logs of runs made elsewhere.
+    """Import the logs of runs made elsewhere, or bundles of mpsq export --bundle.
+
+    Everything is checked before anything is stored. Runs of a bundle are rows of their own in reports.
 
     With --parser powermetrics or macmon: what that tool saw while runs of this queue went on.
     """
@@ -51,6 +59,12 @@ def import_(
     from queue_runner.host.home import ensure_home
     from queue_runner.ingest import timelines
 
+    bundles = [path for path in files if _is_bundle(path)]
+    if bundles:
+        if len(bundles) < len(files) or parser or set_ or name or tag or run:
+            raise UsageError("a bundle is imported without options and without logs", "run mpsq import once for each")
+        _import_bundles(files, json)
+        return
     if parser is not None and parser in timelines.names():
         if set_ or name or tag:
             raise UsageError(f"--set, --name and --tag are of a log; {parser} only adds to runs", "leave them out")
@@ -90,3 +104,48 @@ def _watched(files: list[Path], tool: str, run: str | None, json: bool) -> None:
     for one in found:
         print(plain(f"run {one.run}: {units.counted(one.samples, 'sample')} of {Path(one.file).name}, by {one.parser}"))
     hint("mpsq report utilization shows them")
+
+
+def _is_bundle(path: Path) -> bool:
+    """Return whether a file is compressed by gzip (RFC 1952), as a bundle is and no log that can be read."""
+    if str(path) == "-":
+        return True
+    try:
+        with path.open("rb") as file:
+            return file.read(2) == b"\x1f\x8b"
+    except OSError:
+        return False  # the reader of logs reports it
+
+
+def _import_bundles(files: list[Path], json: bool) -> None:
+    from queue_runner.bundles import merge
+    from queue_runner.host.home import ensure_home
+    from queue_runner.units import count, counted
+
+    merged = merge.merge(ensure_home(), [(str(path), _data(path)) for path in files])
+    if json:
+        print_json("mpsq.merge/1", bundles=[asdict(bundle) for bundle in merged])
+        return
+    for bundle in merged:
+        parts = [f"{counted(bundle.runs, 'new run')} of {counted(bundle.jobs, 'new job')}"]
+        parts[0] += f", {count(bundle.iterations)} iterations"
+        parts += [f"{counted(bundle.known, 'run')} here already"] if bundle.known else []
+        parts += [f"{counted(bundle.own, 'run')} of this queue itself"] if bundle.own else []
+        print(plain(f"{' '.join([*bundle.groups, bundle.file])}: {'; '.join(parts)}"))
+        for machine in bundle.machines:
+            print(plain(f"  on {machine}"))
+        print(plain(f"  report of its points: {bundle.report}"))
+    remark("hashes show damage, not who wrote a bundle: import bundles only from people whom you trust")
+    hint("mpsq report gallery puts the machines side by side")
+
+
+def _data(path: Path) -> bytes:
+    from queue_runner.bundles.file import MOST_FILE_BYTES
+    from queue_runner.run_dir import read_regular
+
+    if str(path) == "-":
+        return sys.stdin.buffer.read(MOST_FILE_BYTES + 1)
+    try:
+        return read_regular(path.resolve(), MOST_FILE_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}", "name a file of mpsq export --bundle") from error

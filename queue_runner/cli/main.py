@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from itertools import zip_longest
 from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
@@ -18,82 +19,86 @@ from typer.main import get_command
 from queue_runner.errors import MpsqError, UsageError, did_you_mean
 
 SECTIONS: dict[str, dict[str, str]] = {
-    "Run": {
-        "submit": "Queue a workload or a command, over a grid of settings.",
-        "run": "Submit jobs, follow their output, and report.",
-        "worker": "Run the queue, one job at a time.",
-        "rerun": "Queue jobs again, with exactly the code that they ran.",
-        "cancel": "Cancel waiting and running jobs.",
-        "retry": "Retry runs that did not succeed, as new runs of the same jobs; the old runs are kept.",
-        "wait": "Wait until jobs have ended: the named ones, else the newest group, which is said.",
-        "schedule": "Submit on a schedule: every night, every Monday.",
-    },
-    "Arrange": {
-        "hold": "Hold waiting jobs until they are released.",
-        "release": "Release held jobs.",
-        "move": "Change the order of waiting jobs.",
-        "edit": "Change the dependencies, times, priority, names, notes and tags of jobs.",
-        "pause": "Start no job until mpsq resume. Running jobs continue: mpsq suspend stops them.",
-        "resume": "Resume the lane after mpsq pause or mpsq drain.",
-        "suspend": "Suspend running jobs until mpsq continue; they keep the lane and their memory.",
-        "continue": "Continue jobs that mpsq suspend stopped.",
-        "drain": "Let the running job finish, start no other, and report when nothing runs.",
+    "Submit": {
+        "submit": "queue a job, or a grid",
+        "run": "submit, follow, report",
+        "bench": "compare devices and modes",
+        "retry": "run failed runs again",
+        "rerun": "queue jobs with their code",
+        "schedule": "submit at given times",
+        "workloads": "list and create workloads",
+        "env": "manage environments",
     },
     "Look": {
-        "status": "Show running and waiting jobs, and whether there is a worker.",
-        "list": "List jobs.",
-        "show": "Show everything known about a job or a run, or the summary of a group.",
-        "why": "Explain why a job is in its state, and what to do next.",
-        "logs": "Print or follow the output of a job.",
-        "web": "Show the queue in a browser on this machine: what runs, the history, comparisons, logs.",
+        "status": "what runs and what waits",
+        "list": "list jobs",
+        "show": "all about a job or group",
+        "why": "why a job is in its state",
+        "logs": "the output of a job",
+        "wait": "wait until jobs have ended",
+        "web": "the queue in a browser",
     },
-    "Measure": {
-        "bench": "Queue a workload over this machine's devices and modes, with repeats.",
-        "report": "Answer a question from the stored runs.",
-        "gallery": "Show the machines side by side, this one and those of merged bundles; never as a ratio.",
-        "import": "Import the logs of runs made elsewhere.",
-        "merge": "Add the runs of other machines, from their bundles, as tables of their own.",
-        "plot": "Draw the rows of a report: their runs, speedups with intervals, time and loss over iterations.",
-        "sql": "Ask the database: one SELECT over its views and tables, which cannot change anything.",
-        "export": "Write runs, iterations and metrics to files of other tools, or a bundle for another machine.",
-        "workloads": "List the workloads, show the settings of one, or create your own.",
-        "env": "Manage named environments: other versions of torch, other frameworks.",
+    "Control": {
+        "pause": "pause the queue or a job",
+        "resume": "undo pause",
+        "edit": "change or move jobs",
+        "cancel": "end jobs",
+        "delete": "delete ended jobs",
     },
-    "Keep": {
-        "delete": "Remove the files of ended jobs and hide the jobs.",
-        "gc": "Remove files that are no longer needed.",
-        "doctor": "Check this machine: python, torch, devices, compiler, store.",
-        "service": "Run the worker as a service of launchd or systemd.",
-        "config": "Show and change the settings.",
-        "db": "Maintain the database.",
-        "completion": "Print the script that completes commands, options, ids and names with TAB.",
-        "help": "List all commands, or explain one.",
+    "Results": {
+        "report": "answers from stored runs",
+        "export": "write files of other tools",
+        "import": "read logs and bundles",
+    },
+    "Set up": {
+        "worker": "run the queue",
+        "service": "run the worker at login",
+        "doctor": "check this machine",
+        "config": "show and change settings",
+        "db": "query, back up, upgrade",
+        "gc": "free disk space",
+        "completion": "complete words with TAB",
     },
 }
-"""Every command and its line in `mpsq help all`; a test compares the lines with the commands' own."""
-FIRST = (
-    *("submit", "run", "worker", "status", "list", "show", "why", "logs", "cancel", "report", "workloads", "doctor"),
-)
-"""The commands of `mpsq --help`."""
+"""Every command and what it does, in the words of `mpsq --help`."""
+COMMANDS = {name: text for section in SECTIONS.values() for name, text in section.items()}
+_COLUMNS = (("Submit", "Look"), ("Control", "Results", "Set up"))
+"""The sections of each column of `mpsq --help`; a terminal of 60 columns gets one below the other."""
+_COLUMN_WIDTH = 40
 
-COMMANDS = {name: line for section in SECTIONS.values() for name, line in section.items()}
+ALIASES = {"add": "submit", "kill": "cancel", "log": "logs", "ls": "list", "ps": "status", "rm": "delete"}
+RENAMED = {
+    "continue": "resume",
+    "drain": "pause --when-done",
+    "gallery": "report gallery",
+    "hold": "pause",
+    "merge": "import",
+    "move": "edit --top",
+    "plot": "report --plot",
+    "release": "resume",
+    "sql": "db sql",
+    "suspend": "pause --now",
+}
+"""Commands of earlier versions, and what to type instead."""
 
-WITHOUT_QUEUE = frozenset({"help", "doctor", "config", "db", "service", "completion", "worker"})
+WITHOUT_QUEUE = frozenset({"doctor", "config", "db", "service", "completion", "worker"})
 """The commands that run although the database was lost: they help to get it back, stop the worker, have no need of it,
 or refuse in their own way."""
 _LEAST_BYTES = 1 << 16
 """A smaller database has no tables."""
 _HELP = frozenset({"-h", "--help"})
-_MODULES = {"import": "import_", "continue": "continue_", "gc": "gc_"}
+_MODULES = {"import": "import_:app", "gc": "gc_:app", "resume": "pause:resume_app"}
 _GC_THRESHOLD = 50_000  # a command is mostly imports: garbage collection during them takes 20 to 50 ms of a submit
 EXIT_INTERRUPTED = 130  # 128 + SIGINT
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE, as for a program that the signal ended
 
 
 class Commands(TyperGroup):
-    """The commands by name; a command's module is imported when that command is asked for."""
+    """The commands by name; a command's module is imported when that command is used."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args[:1] == ["help"]:
+            args = [*(word for word in args[1:] if word != "all"), "--help"]
         ctx.meta["argv"] = list(args)  # the whole command line: a submission stores it
         rest: list[str] = super().parse_args(ctx, args)
         return rest
@@ -102,25 +107,35 @@ class Commands(TyperGroup):
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in COMMANDS:
+        name = ALIASES.get(cmd_name, cmd_name)
+        if name not in COMMANDS:
             return None
-        command = get_command(import_module(f"queue_runner.cli.{_MODULES.get(cmd_name, cmd_name)}").app)
-        command.name = cmd_name
+        module, _, attribute = _MODULES.get(name, f"{name}:app").partition(":")
+        command = get_command(getattr(import_module(f"queue_runner.cli.{module}"), attribute))
+        command.name = name
         return command
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] not in COMMANDS:
-            raise UsageError(
-                f'unknown command "{args[0]}"', did_you_mean(args[0], COMMANDS, "mpsq help all lists them")
-            )
-        if args and args[0] not in WITHOUT_QUEUE and not _HELP.intersection(args):
+        name = ALIASES.get(args[0], args[0])
+        if name in RENAMED:
+            new = RENAMED[name]
+            raise UsageError(f"mpsq {name} is now mpsq {new}", f"mpsq {new.split()[0]} --help explains it")
+        if name not in COMMANDS:
+            raise UsageError(f'unknown command "{name}"', did_you_mean(name, COMMANDS, "mpsq --help lists them"))
+        if name not in WITHOUT_QUEUE and not _HELP.intersection(args):
             _refuse_lost_queue()
-        return super().resolve_command(ctx, args)
+        return super().resolve_command(ctx, [name, *args[1:]])
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name]) for name in FIRST])
-        formatter.write(f"\nmpsq help all lists all {len(COMMANDS)} commands, mpsq help COMMAND explains one.\n")
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        columns = [[line for title in titles for line in _section(title)] for titles in _COLUMNS]
+        if formatter.width >= 2 * _COLUMN_WIDTH - 2:  # click leaves two columns free
+            lines = [f"{left:<{_COLUMN_WIDTH}}{right}".rstrip() for left, right in zip_longest(*columns, fillvalue="")]
+        else:
+            lines = [line for column in columns for line in column]
+        formatter.write("Usage: mpsq COMMAND ...   One accelerator, one job at a time.\n\n")
+        formatter.write("\n".join(lines) + "\n\n")
+        formatter.write("Ids: job 12, run 12.3, group g4, @last the newest group.\n")
+        formatter.write("mpsq COMMAND --help explains one; mpsq --version.\n")
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -138,6 +153,10 @@ app = typer.Typer(
 )
 
 
+def _section(title: str) -> list[str]:
+    return [f"{title}:", *(f"  {name:<11}{text}" for name, text in SECTIONS[title].items())]
+
+
 def _refuse_lost_queue() -> None:
     """Raise: DamageError where the database is gone or empty but its queue has left runs or backups."""
     from queue_runner import paths
@@ -153,15 +172,15 @@ def _refuse_lost_queue() -> None:
     read.is_there(db)
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(value: bool) -> None:
+    if value:
         from queue_runner import __version__
 
         print(f"mpsq {__version__}")
         raise typer.Exit()
 
 
-@app.callback(epilog="Ids: 12 is a job, 12.3 a run, g4 a group, @last the newest group. Exit codes: see docs/cli.md.")
+@app.callback()
 def _mpsq(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")

@@ -1,28 +1,115 @@
-"""mpsq pause."""
+"""mpsq pause and mpsq resume."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from queue_runner.cli.common import STILL_START, InLane, home, new_app, say
+from queue_runner import units
+from queue_runner.cli.common import Ids, InLane, Json, Tags, Timeout, chosen, home, new_app, print_json, say, tell
+from queue_runner.errors import UsageError
 from queue_runner.text import plain
 
 app = new_app()
+resume_app = new_app()
+
+STILL_START = "runs that need the machine alone still start: mpsq pause keeps these back, too"
+"""The limit of pausing one lane of several."""
 
 
-@app.command("pause")
+@app.command("pause", epilog="mpsq resume undoes it: mpsq resume for the queue, mpsq resume 12 for a job.")
 def pause(
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="The reason, which mpsq status shows.")] = "by hand",
+    ids: Ids = None,
+    tag: Tags = None,
+    now: Annotated[
+        bool, typer.Option("--now", help="Also suspend running jobs: stop their processes until mpsq resume.")
+    ] = False,
+    when_done: Annotated[
+        bool, typer.Option("--when-done", help="Wait until the running jobs have ended, and start no other.")
+    ] = False,
+    timeout: Timeout = None,
+    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="The reason, which mpsq status shows.")] = None,
     lane: InLane = None,
+    json: Json = False,
 ) -> None:
-    """Start no job until mpsq resume. Running jobs continue: mpsq suspend stops them."""
-    from queue_runner.control import edit
+    """Start no job until mpsq resume; with an id, only not these. Running jobs continue.
 
-    name = edit.lane_of(home(), lane)
-    new = edit.pause(home(), plain(reason).strip() or "by hand", name)
-    which = "the lane" if lane is None else f"lane {name}"
-    print(f"{which} is paused" if new else f"{which} was already paused")
-    if lane is not None:
+    A named job that waits is held. With --now, all processes of a running job are stopped. They keep their memory, the
+    accelerator's memory and the lane, so nothing else starts meanwhile. --timeout and --stall of the job do not count
+    the time, and the run's numbers are marked as invalid, since an iteration contains the pause.
+    """
+    from queue_runner.control import pausing
+
+    named = bool(ids or tag)
+    if now and when_done:
+        raise UsageError("--now and --when-done exclude each other", "use one of them")
+    if named and (when_done or lane or reason):
+        raise UsageError(
+            "--when-done, --lane and --reason apply to the queue, not to jobs", "mpsq wait 12 waits for 12"
+        )
+    if timeout and not when_done:
+        raise UsageError("--timeout requires --when-done", "mpsq pause --when-done --timeout 2h")
+    layout = home()
+    if named:
+        tell("mpsq.pause/1", pausing.pause(layout, chosen(ids, tag), now=now), json, changed=None)
+        return
+    name = pausing.lane_of(layout, lane)
+    default = "drained" if when_done else "by hand"
+    changed = pausing.pause_lane(layout, plain(reason or "").strip() or default, name)
+    active = pausing.running(layout, name) if now else []
+    runs = pausing.pause(layout, active, now=True) if active else []
+    if json:
+        print_json("mpsq.pause/1", changed=changed, runs=[asdict(run) for run in runs])
+    elif not when_done:
+        which = "the queue" if lane is None else f"lane {name}"
+        print(f"{which} is paused" if changed else f"{which} was already paused")
+        for run in runs:
+            print(f"run {run.run} {run.result}")
+    if when_done:
+        _wait(name if lane is not None else None, units.parse_duration(timeout, "--timeout") if timeout else None, json)
+    elif lane is not None:
         say(STILL_START)
+
+
+def _wait(lane: str | None, timeout_s: float | None, quiet: bool) -> None:
+    from queue_runner.monitor import wait
+    from queue_runner.monitor.queue_state import idle
+
+    if not idle(home(), lane):
+        say("no new job starts; waiting for the running job to end")
+    wait.until_idle(home(), timeout_s, lane)
+    if quiet:
+        return
+    if lane is None:
+        print("nothing runs, and nothing starts until mpsq resume")
+    else:
+        print(f"nothing runs on {lane}, and none of its runs starts until mpsq resume --lane {lane}; {STILL_START}")
+
+
+@resume_app.command("resume")
+def resume(ids: Ids = None, tag: Tags = None, lane: InLane = None, json: Json = False) -> None:
+    """Undo mpsq pause: for the queue and its suspended jobs; with an id, for these jobs.
+
+    A held job waits again, and a suspended one continues. Jobs that were held by id stay held until they are named.
+    """
+    from queue_runner.control import pausing
+
+    layout = home()
+    if ids or tag:
+        if lane:
+            raise UsageError("--lane applies to the queue, not to jobs", "leave out the ids or --lane")
+        tell("mpsq.resume/1", pausing.resume(layout, chosen(ids, tag)), json, changed=None)
+        return
+    name = pausing.lane_of(layout, lane)
+    changed = pausing.pause_lane(layout, None, name)
+    suspended = pausing.running(layout, name, suspended=True)
+    runs = pausing.resume(layout, suspended) if suspended else []
+    if json:
+        print_json("mpsq.resume/1", changed=changed, runs=[asdict(run) for run in runs])
+        return
+    which = "the queue" if lane is None else f"lane {name}"
+    print(f"{which} is resumed" if changed else f"{which} was not paused")
+    for run in runs:
+        print(f"run {run.run} {run.result}")

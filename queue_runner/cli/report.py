@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import textwrap
+from functools import partial
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from queue_runner import tables, units
-from queue_runner.cli import run_selection
-from queue_runner.cli.common import Tags, home, new_app, remark, say
-from queue_runner.cli.run_selection import Group, GroupBy, Iters, Since, Vs, Where
+from queue_runner.cli.common import home, new_app, print_json, remark, say
+from queue_runner.cli.run_selection import Selection, with_selection
 from queue_runner.cli.submit_options import title
 from queue_runner.errors import UsageError
 
 if TYPE_CHECKING:
-    from queue_runner.reports._common.report import Result
+    from queue_runner.paths import Layout
+    from queue_runner.reports._common.report import Options, Result
 
 app = new_app()
 
@@ -27,6 +29,7 @@ EPILOG = (
 
 
 @app.command("report", epilog=EPILOG)
+@partial(with_selection, rows=True)
 def report(
     ctx: typer.Context,
     words: Annotated[
@@ -35,14 +38,8 @@ def report(
             metavar="[NAME] [ID]...", help="The report (default: the device x compile table), and the jobs it covers."
         ),
     ] = None,
-    vs: Vs = None,
-    where: Where = None,
-    group: Group = None,
-    tag: Tags = None,
-    group_by: GroupBy = None,
-    since: Since = None,
-    iters: Iters = None,
-    all: Annotated[bool, typer.Option("--all", help="Include invalid runs.")] = False,
+    *,
+    selection: Selection,
     peak: Annotated[
         str,
         typer.Option(metavar="FROM", help="The peak that MFU is relative to: sourced, or measured on this machine."),
@@ -68,6 +65,13 @@ def report(
             help="Write one page for a browser: tables, verdict, charts of the runs, how to repeat it; works offline.",
         ),
     ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Draw the runs, their speedups, time and loss: a .png or .svg file, or - for the terminal.",
+        ),
+    ] = None,
     submit: Annotated[
         bool, typer.Option("--submit", help="With the report missing: queue the missing runs, with the current code.")
     ] = False,
@@ -90,8 +94,7 @@ def report(
         raise UsageError(f"--submit does not apply to the report {name}", "mpsq report missing g4 --submit")
     if printed_mfu and name != reports.DEFAULT:
         raise UsageError(f"--printed-mfu does not apply to the report {name}", "mpsq report --printed-mfu")
-    options = run_selection.read(
-        ctx,
+    options = selection.read(
         ids,
         peak_tflops=config.load(layout.config).peak_tflops,
         peak=peak,
@@ -99,6 +102,14 @@ def report(
         same_within=same_within,
         newest=format not in ("csv", "json"),
     )
+    if plot is not None:
+        if submit or html or format not in ("table", "json") or name != reports.DEFAULT:
+            raise UsageError(
+                "--plot draws the default report: it goes with no other report, --html, --format or --submit",
+                "mpsq report g4 --plot g4.png",
+            )
+        _plot(plot, layout, options, format == "json")
+        return
     if html is not None:
         if submit or format != "table":
             raise UsageError("--html writes a page: it goes with no --format, --json or --submit", "run both commands")
@@ -119,6 +130,31 @@ def report(
         say("nothing was queued")
     if not result.rows and format in ("csv", "json"):
         say("no matching runs")
+
+
+def _plot(path: Path, layout: Layout, options: Options, json: bool) -> None:
+    """Draw the rows of the report. With `json`, print what is drawn as well, instead of drawing it on the terminal."""
+    from queue_runner.export._plot import picture, series, terminal
+    from queue_runner.store.read import reading
+
+    to_terminal = str(path) == "-"
+    if not to_terminal:
+        picture.check(path)
+    with reading(layout.db) as connection:
+        drawing = series.read(connection, options)
+    if not to_terminal:
+        picture.write(drawing, path)
+    notes = [*drawing.notes, *series.without_numbers(drawing)]
+    if json:
+        file = None if to_terminal else str(path.absolute())
+        print_json("mpsq.plot/1", **series.summary(drawing), path=file, notes=notes)
+        return
+    if to_terminal:
+        print(terminal.draw(drawing, get_terminal_size().columns, colour=tables.in_colour()))
+    else:
+        say(f"wrote {path}: {drawing.said()}")
+    for note in notes:
+        say(note)
 
 
 def _submit_missing(words: str, result: Result, format: str) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from queue_runner.cli.common import Json, new_app, print_json, queued, remind, say
-from queue_runner.cli.submit_options import WithCommand, title, with_options
+from queue_runner.cli.submit_options import LikeSubmit, title, with_options
 from queue_runner.errors import UsageError
 from queue_runner.model import Row, Selector
 
@@ -27,11 +27,11 @@ app = new_app()
 
 EPILOG = (
     "If no worker runs, one is started, which exits when the queue is empty; waiting jobs run first. "
-    "Ctrl-C cancels the jobs and waits for their end; a second one leaves. The options are those of mpsq submit."
+    "Ctrl-C cancels the jobs and waits for their end; a second one leaves."
 )
 
 
-@app.command("run", cls=WithCommand, epilog=EPILOG)
+@app.command("run", cls=LikeSubmit, epilog=EPILOG)
 @with_options
 def run(ctx: typer.Context, said: dict[str, Any], json: Json = False) -> None:
     """Submit jobs, follow their output, and report.
@@ -48,7 +48,7 @@ def run(ctx: typer.Context, said: dict[str, Any], json: Json = False) -> None:
 
     if said.get("hold"):
         raise UsageError(
-            "run --hold would wait forever", "use mpsq submit --hold to queue it, and mpsq release to release it"
+            "run --hold would wait forever", "use mpsq submit --hold to queue it, and mpsq resume ID to release it"
         )
     planned = use_case.plan(options.request({"until_valid": True, **said}, title(ctx), measures=True))
     remind(planned.warnings, json)

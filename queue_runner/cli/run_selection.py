@@ -1,46 +1,75 @@
-"""Options of the commands that read stored runs: which runs, and how they form rows."""
+"""The options that select stored runs and form rows of them: report and export have them, declared here once."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from inspect import Parameter, Signature, signature
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queue_runner.cli.common import groups
+from queue_runner.cli.common import Tags, groups
 
 if TYPE_CHECKING:
     from queue_runner.reports._common.report import Options
 
-Where = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="KEY=VALUE,...", help="Only runs with these values; several values of a key are alternatives."
-    ),
-]
-Group = Annotated[list[str] | None, typer.Option(metavar="ID", help="Only this group: g4 or @last. Repeatable.")]
-Since = Annotated[str | None, typer.Option(metavar="TIME", help="Only runs since then: 2h, 3d, 2026-11-20.")]
-Vs = Annotated[
-    str | None, typer.Option(metavar="KEY=VALUE,...", help="The baseline, for example device=cpu,compile=off.")
-]
-GroupBy = Annotated[str | None, typer.Option(metavar="KEY,...", help="The keys that form a row.")]
-Iters = Annotated[str | None, typer.Option(metavar="A:B", help="Only iterations A to B, both included.")]
+_SELECTION = {
+    "where": Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE,...", help="Only runs with these values; several values of a key are alternatives."
+        ),
+    ],
+    "group": Annotated[list[str] | None, typer.Option(metavar="ID", help="Only this group: g4 or @last. Repeatable.")],
+    "tag": Tags,
+    "since": Annotated[str | None, typer.Option(metavar="TIME", help="Only runs since then: 2h, 3d, 2026-11-20.")],
+}
+_ROWS = {
+    "vs": Annotated[
+        str | None, typer.Option(metavar="KEY=VALUE,...", help="The baseline, for example device=cpu,compile=off.")
+    ],
+    "group_by": Annotated[str | None, typer.Option(metavar="KEY,...", help="The keys that form a row.")],
+    "iters": Annotated[str | None, typer.Option(metavar="A:B", help="Only iterations A to B, both included.")],
+    "include_invalid": Annotated[bool, typer.Option("--all", help="Include invalid runs.")],
+}
 
 
-def read(ctx: typer.Context, ids: Sequence[str], **more: Any) -> Options:
-    """Return the options of a report from those of the command; `more` are arguments of read_options that only this
-    command has. Raises: UsageError when a value cannot be parsed."""
-    from queue_runner.reports._common.options import read_options
+class Selection:
+    """The selection that a command was given."""
 
-    given = ctx.params
-    return read_options(
-        selectors=[*ids, *groups(given["group"])],
-        tags=given["tag"] or (),
-        where=given["where"] or (),
-        since=given["since"],
-        vs=given["vs"],
-        group_by=given["group_by"],
-        iters=given["iters"],
-        include_invalid=given["all"],
-        **more,
-    )
+    def __init__(self, values: dict[str, Any]) -> None:
+        self.values = values
+        self.given = any(values.values())
+
+    def read(self, ids: list[str], **more: Any) -> Options:
+        """Return the options of a report; `more` are arguments of read_options that only this command has.
+
+        Raises: UsageError when a value cannot be parsed.
+        """
+        from queue_runner.reports._common.options import read_options
+
+        values = dict(self.values)
+        selectors = [*ids, *groups(values.pop("group"))]
+        tags, where = values.pop("tag") or (), values.pop("where") or ()
+        return read_options(selectors=selectors, tags=tags, where=where, **values, **more)
+
+
+def with_selection(command: Callable[..., None], *, rows: bool = False) -> Callable[..., None]:
+    """Give `command(..., selection, ...)` the options that select runs; with `rows`, also those that form rows."""
+    declared = _SELECTION | (_ROWS if rows else {})
+
+    def run(**values: Any) -> None:
+        command(selection=Selection({name: values.pop(name) for name in declared}), **values)
+
+    parameters: list[Parameter] = []
+    for name, parameter in signature(command, eval_str=True).parameters.items():
+        if name != "selection":
+            parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY))
+            continue
+        for option, annotation in declared.items():
+            default = False if option == "include_invalid" else None
+            parameters.append(Parameter(option, Parameter.KEYWORD_ONLY, default=default, annotation=annotation))
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    return run

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from queue_runner.errors import UsageError
-from queue_runner.submit.request import OPTIONS, Kind, Option
+from queue_runner.submit.request import GROUPS, OPTIONS, Kind, Option
 
 
 class WithCommand(TyperCommand):
@@ -20,6 +20,8 @@ class WithCommand(TyperCommand):
 
     behind = "command"
     usage = "[WORKLOAD | -- COMMAND ...]"
+    lists_options = True
+    """Whether the help lists the options of a submission, or refers to those of mpsq submit."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if "--" in args:
@@ -39,13 +41,41 @@ class WithCommand(TyperCommand):
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return ["[OPTIONS]", self.usage]
 
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options in groups, those that people use most first."""
+        sections: dict[str, list[tuple[str, str]]] = {group: [] for group in ("Arguments", *GROUPS, "Options")}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is None or (param.name in _SHARED and not self.lists_options):
+                continue
+            if param.param_type_name == "argument":
+                group = "Arguments"
+            elif not self.lists_options:
+                group = "Options"
+            else:
+                group = _GROUP_OF.get(str(param.name), "How it is measured" if param.name in _SHARED else "Options")
+            sections.setdefault(group, []).append(record)
+        last = sections.pop("Options")
+        for title, records in (*sections.items(), ("Options", last)):
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+        if not self.lists_options:
+            formatter.write("\n  It also takes every option of submit: mpsq submit --help.\n")
+
 
 def _is_program(words: list[str]) -> bool:
     """Return whether the first word is a program here."""
     return any(not word.startswith("-") and shutil.which(word) for word in words)
 
 
-class OfWorkload(WithCommand):
+class LikeSubmit(WithCommand):
+    """The same for a command whose help lists only the options that submit does not have."""
+
+    lists_options = False
+
+
+class OfWorkload(LikeSubmit):
     """The same for a command that takes a workload only."""
 
     behind = ""
@@ -73,6 +103,9 @@ def _parameter(option: Option) -> Parameter:
 
 
 _SHARED = {option.name: _parameter(option) for option in OPTIONS.values() if option.kind is not Kind.COMMAND}
+
+
+_GROUP_OF = {name: group for group, names in GROUPS.items() for name in names.split()}
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -100,7 +100,7 @@ def is_supervised(folder: RunDir) -> bool:
 
 
 def stopped_trainer(folder: RunDir) -> int | None:
-    """Return the pid of a run's trainer if a signal has stopped it, and not its warden for `mpsq suspend`."""
+    """Return the pid of a run's trainer if a signal has stopped it, and not its warden for `mpsq pause --now`."""
     trainer = folder.trainer()
     if trainer is None or not processes.is_stopped(*trainer) or folder.suspended() is not None:
         return None

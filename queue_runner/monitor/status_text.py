@@ -146,9 +146,9 @@ def trouble(found: Status) -> list[str]:
     if found.running["cancel_requested_at"]:
         lines.append("cancellation was requested")
     if found.running["paused_at"]:
-        lines.append("suspended: mpsq continue resumes it; it keeps the lane and its memory")
+        lines.append("suspended: mpsq resume continues it; it keeps the lane and its memory")
     elif found.stopped and found.supervised:
-        lines.append("stopped by a signal, not by mpsq suspend: mpsq why says how it goes on")
+        lines.append("stopped by a signal, not by mpsq pause: mpsq why says how it goes on")
     if found.waits_for_exec and found.supervised:
         lines.append("its program has not begun: mpsq why says what it waits for")
     if not found.queue.worker and not found.supervised:

@@ -112,7 +112,7 @@ def held_sentence(rows: Sequence[Row]) -> str:
     if len(rows) > 1:
         which = f"{units.count(len(rows))} runs are"
     names = " ".join(jobs[:5]) + (" ..." if len(jobs) > 5 else "")
-    return f"{which} held and will not start until released: mpsq release {names}"
+    return f"{which} held and will not start until released: mpsq resume {names}"
 
 
 def failed(rows: Sequence[Row]) -> list[Row]:

@@ -77,7 +77,7 @@ def _of_itself(row: Row, unmet: Sequence[Row], now: float) -> Reason | None:
     if row["state"] == State.HELD:
         sentence = f"{row['blocked_reason']}; " if row["blocked_reason"] else ""
         sentence += "it does not start until it is released"
-        return Reason("held", "its release", sentence, f"mpsq release {job} releases it, mpsq cancel {job} cancels it")
+        return Reason("held", "its release", sentence, f"mpsq resume {job} releases it, mpsq cancel {job} cancels it")
     if row["deadline_at"] is not None and row["deadline_at"] <= now:
         return Reason("deadline", "nothing: too late", "its --deadline has passed: it will be skipped", "")
     if any(one["verdict"] == "impossible" for one in unmet):
@@ -154,5 +154,5 @@ def _of_the_queue(row: Row, queue: QueueState, ahead: Sequence[str]) -> Reason:
         return Reason("next", "nothing: next", "it is next and starts immediately", f"mpsq logs {run} -f follows it")
     more = len(ahead) - 1
     others = {0: " is", 1: " and 1 more run are"}.get(more, f" and {units.count(more)} more runs are")
-    step = f"mpsq status shows the order; mpsq move {row['job_id']} --top changes it"
+    step = f"mpsq status shows the order; mpsq edit {row['job_id']} --top changes it"
     return Reason("turn", f"its turn, after {ahead[-1]}", f"run {ahead[0]}{others} before it", step)

@@ -30,7 +30,7 @@ class Around:
     waits: Reason | None = None
     supervised: bool = False
     waits_for_exec: bool = False
-    stopped: int | None = None  # pid of its trainer, where a signal stopped that and not mpsq suspend
+    stopped: int | None = None  # pid of its trainer, where a signal stopped that and not mpsq pause
     ended: bool = False  # its warden has written how it ended, and no worker has stored that yet
     schedule: str | None = None  # the schedule that submitted it
     requeued: str | None = None  # why it was requeued
@@ -97,9 +97,9 @@ def _running(row: Row, around: Around) -> tuple[str, str]:
         return blocked, "mpsq status shows when the lane is free again; mpsq cancel {run} cancels it"
     if row["paused_at"] and around.supervised:
         since = units.duration(max(time.time() - row["paused_at"], 0.0))
-        return f"it was suspended {since} ago and keeps the lane and its memory", "mpsq continue {run}"
+        return f"it was suspended {since} ago and keeps the lane and its memory", "mpsq resume {run}"
     if around.stopped and around.supervised:
-        told = f"its process {around.stopped} was stopped by a signal, not by mpsq suspend; it keeps the lane"
+        told = f"its process {around.stopped} was stopped by a signal, not by mpsq pause; it keeps the lane"
         return told, f"kill -CONT {around.stopped} lets it go on; mpsq cancel {{run}} cancels it"
     if around.waits_for_exec and around.supervised:
         told = f"its program has not begun: its folder or program is still being read ({protected.SLOW})"

@@ -64,7 +64,7 @@ def finish(rows: list[Row], context: Context) -> Result:
     if any(row["merged"] for row in raw):
         notes.append("(merged): as its bundle says; hashes show damage, not who wrote it")
     if len({row["machine"] for row in raw}) == 1:
-        notes.append("one machine: mpsq merge adds those of others, from mpsq export --bundle g4 > g4.mpsq")
+        notes.append("one machine: mpsq import adds those of others, from mpsq export --bundle g4 > g4.mpsq")
     notes += [*marks.notes(), *marks.excluded((row for arm in arms for row in arm.left_out), False)]
     if any(not row["valid"] for row in raw):
         notes.append(f"a row marked {footnotes.EXCLUDED} without valid runs shows its invalid ones")

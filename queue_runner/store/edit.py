@@ -34,7 +34,6 @@ class Where(StrEnum):
     TOP = "to the top"
     BOTTOM = "to the bottom"
     BEFORE = "before"
-    AFTER = "after"
 
 
 def waiting(connection: Connection) -> list[tuple[int, int, int]]:
@@ -64,7 +63,6 @@ def move(connection: Connection, chosen: Collection[int], where: Where, others: 
         Where.TOP: 0,
         Where.BOTTOM: len(rest),
         Where.BEFORE: min(beside, default=0),
-        Where.AFTER: max(beside, default=len(rest) - 1) + 1,
     }[where]
     before = rest[at - 1][2] if at > 0 else None
     after = rest[at][2] if at < len(rest) else None

@@ -76,7 +76,7 @@ class _TooLong(Exception):
 def _fetch(cursor: sqlite3.Cursor, ends_at: float, most_rows: int) -> Answer:
     if cursor.description is None:
         raise UsageError(
-            "the query is empty or returns nothing", 'for example mpsq sql "SELECT run, median_s FROM v_run"'
+            "the query is empty or returns nothing", 'for example mpsq db sql "SELECT run, median_s FROM v_run"'
         )
     columns = _unique([column[0] for column in cursor.description])
     rows: list[dict[str, Any]] = []

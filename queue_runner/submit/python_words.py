@@ -18,7 +18,7 @@ _VALUE = (
 )
 """What follows an option as its value, not as a word of the sentence: NAME, on, 90s, lr=0.1."""
 _OPTION = re.compile(rf"--([a-z][a-z-]*)(?:[ =]({_VALUE}))?")
-_VERBS = "wait|why|cancel|retry|hold|release|rerun|delete|suspend|edit|pause|resume|status"
+_VERBS = "wait|why|cancel|retry|rerun|delete|edit|pause|resume|status"
 _COMMAND = re.compile(rf"\bmpsq ({_VERBS})\b((?: (?:@last|g?\d[\d.]*)(?![\w.]*\w))*)")
 
 _WHOLE = re.compile(rf"(mpsq (?!(?:{_VERBS})\b)[^;,]*|mpsq \w+(?: [\w.@]+)* --[^;,]*)")

@@ -129,7 +129,7 @@ class Request:
     )
     at: str | None = _option(Kind.TEXT, 'Not before 22:30, "2026-11-22 06:00" or +2h.', "TIME")
     deadline: str | None = _option(Kind.TEXT, "Skip it if it has not started by then.", "TIME")
-    hold: bool = _option(Kind.FLAG, "Queue it on hold, until mpsq release.")
+    hold: bool = _option(Kind.FLAG, "Queue it on hold, until mpsq resume ID.")
     note: str | None = _option(Kind.TEXT, "A note to keep with it.", "TEXT")
     retries: int = _option(Kind.NUMBER, "Retry automatically, up to N times; 0 by default.", "N", default=0)
     backoff_s: float = _option(
@@ -184,3 +184,12 @@ OPTIONS: dict[str, Option] = {
     if (option := one.metadata.get("option"))
 }
 """Every option of a submission, by name, in the order of the help."""
+
+GROUPS = {
+    "Common": "device compile config dtype set repeats name tag priority after timeout dry_run",
+    "What it runs": "framework gpus seed env secret env_name python cwd mps parser find_max snapshot allow_changed"
+    " allow_daemons note",
+    "When it runs": "at deadline hold retries retry_on backoff resume stall",
+    "On another machine": "on partition time sbatch",
+}
+"""The options in each group of `mpsq submit --help`; the others are in a last group."""

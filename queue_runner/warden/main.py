@@ -130,7 +130,7 @@ class Run:
             self.count_pause()
 
     def count_pause(self) -> None:
-        """Begin or end a pause: while the trainer, or the whole tree by `mpsq suspend`, is stopped."""
+        """Begin or end a pause: while the trainer, or the whole tree by `mpsq pause --now`, is stopped."""
         paused = self.halted or self.pause.still
         if paused and self.paused_since is None:
             self.paused_since = awake()

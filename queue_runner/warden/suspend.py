@@ -1,4 +1,4 @@
-"""Suspending and continuing the whole process tree of a run (mpsq suspend, mpsq continue).
+"""Suspending and continuing the whole process tree of a run (mpsq pause --now, mpsq resume).
 
 Copied into the run's folder: standard library only. SIGSTOP cannot be caught; the run keeps what it holds: the lane,
 memory, the accelerator's memory. The run's processes are found as at its end (processes.py), with the same gap on

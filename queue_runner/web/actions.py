@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from queue_runner.control import cancel as cancelling
-from queue_runner.control import edit as changing
+from queue_runner.control import changes, pausing
 from queue_runner.control import retry as retrying
 from queue_runner.errors import UsageError
 from queue_runner.host import ownership
@@ -67,11 +67,11 @@ def _cancel(layout: Layout, selectors: list[Selector], _form: Form) -> str:
 
 
 def _hold(layout: Layout, selectors: list[Selector], _form: Form) -> str:
-    return _changed(changing.hold(layout, selectors, actor=ACTOR))
+    return _changed(pausing.pause(layout, selectors, actor=ACTOR))
 
 
 def _release(layout: Layout, selectors: list[Selector], _form: Form) -> str:
-    return _changed(changing.release(layout, selectors, actor=ACTOR))
+    return _changed(pausing.resume(layout, selectors, actor=ACTOR))
 
 
 def _move(layout: Layout, selectors: list[Selector], form: Form) -> str:
@@ -80,7 +80,7 @@ def _move(layout: Layout, selectors: list[Selector], form: Form) -> str:
     words: Mapping[str, Where] = {"top": Where.TOP, "bottom": Where.BOTTOM}
     if form.where not in words:
         raise UsageError(f'a run cannot be moved to "{form.where}"', f"use {' or '.join(words)}")
-    return _changed(changing.move(layout, selectors, words[form.where], actor=ACTOR))
+    return _changed(changes.move(layout, selectors, words[form.where], actor=ACTOR))
 
 
 def _retry(layout: Layout, selectors: list[Selector], _form: Form) -> str:
@@ -89,7 +89,7 @@ def _retry(layout: Layout, selectors: list[Selector], _form: Form) -> str:
     return ". ".join([_told((one.old, f"is retried as run {one.new}") for one in found), *notes])
 
 
-def _changed(found: list[changing.Changed]) -> str:
+def _changed(found: list[pausing.Changed]) -> str:
     return _told((one.run, one.result) for one in found)
 
 

@@ -20,7 +20,7 @@ from sqlalchemy import Engine
 
 from queue_runner import failpoints, lanes, units
 from queue_runner.config import Config
-from queue_runner.control import checkpoints, suspend
+from queue_runner.control import checkpoints, pausing
 from queue_runner.errors import MpsqError
 from queue_runner.host import job_secrets, protected, wakeup
 from queue_runner.host.boot import boot_id
@@ -204,7 +204,7 @@ class Supervisor:
         self._observer.observe()
         with looking(self._engine) as connection:
             cancelled = jobs.cancel_requested(connection, run.run_id)
-            suspend.keep_filed(connection, run.run_id, folder)
+            pausing.sync_request(connection, run.run_id, folder)
         if cancelled and not folder.cancel.exists():  # the CLI died between its commit and its request
             folder.path.mkdir(mode=0o700, exist_ok=True)  # a job may have removed it; its warden looks there
             folder.request_cancel("worker")
@@ -366,7 +366,7 @@ class Supervisor:
             with looking(self._engine) as connection:
                 if jobs.cancel_requested(connection, run.run_id):
                     folder.request_cancel("user")  # it came before there was a folder for the request
-                suspend.keep_filed(connection, run.run_id, folder)
+                pausing.sync_request(connection, run.run_id, folder)
             self._gate.note(run)
             failpoints.reach("worker.prepared")
             self._warden = launch.spawn(folder, lane)

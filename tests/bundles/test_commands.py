@@ -93,21 +93,21 @@ def test_results_travel_and_machines_stay_apart(
     assert own == inside
 
     Path("g1.mpsq").write_bytes(data)
-    first = beta("merge", "g1.mpsq")
+    first = beta("import", "g1.mpsq")
     assert (
         b"g1 g1.mpsq: 2 new runs of 1 new job, 24 iterations" in first.out and b"equal to the one inside" in first.out
     )
     assert "hashes show damage" in first.err
-    again = beta("merge", "g1.mpsq", "--json").json()["bundles"][0]
+    again = beta("import", "g1.mpsq", "--json").json()["bundles"][0]
     assert (again["runs"], again["known"], again["groups"]) == (0, 2, ["g1"])
     assert [{**row, "factors": {}} for row in beta("report", "--json").json()["rows"]] == own
 
     beta.measure(1)
     report = beta("report", "--explain").out.decode()
     assert "(merged)" in report and "never compared" in report and "speedup" not in report
-    gallery = beta("gallery").out.decode()
+    gallery = beta("report", "gallery").out.decode()
     assert "(merged)" in gallery and "never compared" in gallery and max(map(len, gallery.splitlines())) <= 80
-    rows = beta("gallery", "--json").json()["rows"]
+    rows = beta("report", "gallery", "--json").json()["rows"]
     assert [(row["merged"], row["n_runs"], row["settings"]) for row in rows] == [(False, 1, {}), (True, 2, {})]
     assert len({row["machine"] for row in rows}) == 2
 
@@ -117,20 +117,20 @@ def test_results_travel_and_machines_stay_apart(
         beta(*verb)
     assert b"1.1" not in beta("status").out
     assert beta("report", "missing", "g1", "--json").json()["rows"] == []
-    assert beta("gallery", "--json").json()["rows"] == rows, "gc left the numbers"
+    assert beta("report", "gallery", "--json").json()["rows"] == rows, "gc left the numbers"
     beta("export", "--bundle", "g1", code=2)
     beta("delete", "1", "--results", "--yes")
-    assert b"2 new runs of 1 new job" in beta("merge", "g1.mpsq").out
+    assert b"2 new runs of 1 new job" in beta("import", "g1.mpsq").out
 
 
 def test_mistakes_are_sentences(monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[bytes]) -> None:
     alpha = Machine("alpha", monkeypatch, capture)
     assert "no queue here" in alpha("export", "--bundle", "g1", code=1).err
     Path("damaged.mpsq").write_bytes(b"\x1f\x8b\x08 no bundle")
-    assert "this bundle is refused: " in alpha("merge", "damaged.mpsq", code=1).err
-    assert "cannot be read" in alpha("merge", "none", code=2).err
+    assert "this bundle is refused: " in alpha("import", "damaged.mpsq", code=1).err
+    assert "cannot be read" in alpha("import", "none", code=2).err
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
-    assert "it is empty" in alpha("merge", "-", code=1).err
+    assert "it is empty" in alpha("import", "-", code=1).err
     assert "goes with no other option" in alpha("export", "out", "--bundle", "g1", code=2).err
     assert "--bundle g4 > g4.mpsq" in alpha("export", "--to", "bundle", "out", code=2).err
     assert "there is no group g1" in alpha("export", "--bundle", "g1", code=2).err

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from typer.main import get_command
 
-from queue_runner.cli.main import COMMANDS, EXIT_BROKEN_PIPE, FIRST, SECTIONS, app, main
+from queue_runner.cli.main import ALIASES, COMMANDS, EXIT_BROKEN_PIPE, RENAMED, main
 from tests.cli_support import Cli, empty_queue, full_queue, use_toy_workloads
 
 pytestmark = pytest.mark.process
@@ -112,15 +112,15 @@ def test_no_queue_yet(mpsq: Cli, command: str) -> None:
     assert "there is no queue here yet" in fails(mpsq, 1, command)
 
 
-@pytest.mark.parametrize("verb", ["cancel", "hold", "release", "retry", "rerun", "suspend", "continue", "edit", "move"])
+@pytest.mark.parametrize("verb", ["cancel", "pause", "resume", "retry", "rerun", "edit"])
 def test_no_queue_to_change_yet(mpsq: Cli, home: Path, verb: str) -> None:
-    more = {"edit": ["--priority", "1"], "move": ["--top"]}.get(verb, [])
+    more = {"edit": ["--top"]}.get(verb, [])
     assert "there is no queue here yet" in fails(mpsq, 1, verb, "1", *more)
     assert not home.exists()
 
 
 def test_who_begins_with_a_pause_gets_a_queue_that_is_paused(mpsq: Cli) -> None:
-    assert mpsq.ok("pause").out == "the lane is paused\n"
+    assert mpsq.ok("pause").out == "the queue is paused\n"
     assert "paused" in mpsq.ok("status").out
 
 
@@ -197,7 +197,7 @@ def test_newer_schema(mpsq: Cli, home: Path) -> None:
     for arguments in (
         ["submit", "toy"],
         ["cancel", "1"],
-        ["hold", "1"],
+        ["pause", "1"],
         ["retry", "1"],
         ["status"],
         ["db", "upgrade"],
@@ -269,26 +269,45 @@ def test_closed_pipe_is_quiet(home: Path) -> None:
     assert done.stderr == b"" and done.returncode == EXIT_BROKEN_PIPE
 
 
-def test_help_lists_every_command_and_each_says_what_the_list_says(capsys: pytest.CaptureFixture[str]) -> None:
-    root = get_command(app)
-    context = root.make_context("mpsq", [], resilient_parsing=True)
-    assert {name: root.get_command(context, name).help.splitlines()[0] for name in COMMANDS} == COMMANDS
+@pytest.mark.parametrize("columns", [60, 80])
+def test_help_lists_every_command_on_one_screen(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
-    listed = [name for name in COMMANDS if f"\n  {name} " in out]
-    assert sorted(listed) == sorted(FIRST) and f"mpsq help all lists all {len(COMMANDS)} commands" in out
-    assert max(map(len, out.splitlines())) <= 80
-    assert main(["help", "all"]) == 0
-    every = capsys.readouterr().out
-    assert all(f"  {name} " in every for commands in SECTIONS.values() for name in commands)
-    assert max(map(len, every.splitlines())) <= 80
+    listed = re.findall(r"^  (\w+)|  {2,}(\w+) +[a-z]", out, re.MULTILINE)
+    assert {first or second for first, second in listed} >= set(COMMANDS)
+    assert not [name for name in ALIASES if re.search(rf"^  {name} ", out, re.MULTILINE)]
+    assert max(map(len, out.splitlines())) <= columns
+    assert columns < 80 or len(out.splitlines()) <= 24
+
+
+def test_help_explains_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
     assert main(["help", "why"]) == 0
     explained = capsys.readouterr().out
     assert main(["why", "--help"]) == 0 and capsys.readouterr().out == explained
-    assert main(["help"]) == 0 and capsys.readouterr().out == out
-    assert main([]) == 0 and capsys.readouterr().out == out
+    for arguments in (["help"], ["help", "all"], []):
+        assert main(arguments) == 0 and capsys.readouterr().out == out
     assert main(["--version"]) == 0 and capsys.readouterr().out.startswith("mpsq ")
     assert main(["db"]) == 0 and "backup" in capsys.readouterr().out
+
+
+def test_an_alias_is_the_command(mpsq: Cli, home: Path) -> None:
+    full_queue(home)
+    for alias, name in ALIASES.items():
+        assert mpsq.ok(alias, "--help").out == mpsq.ok(name, "--help").out
+    assert mpsq.ok("ls", "--state", "killed").out == mpsq.ok("list", "--state", "killed").out
+
+
+def test_an_old_spelling_names_the_new_one(mpsq: Cli) -> None:
+    for old, new in RENAMED.items():
+        assert f"mpsq {old} is now mpsq {new}" in fails(mpsq, 2, old, "1")
+        command, *options = new.split()
+        usage = mpsq.ok(command, "--help").out
+        assert not options or options[0] in usage or (command, options[0]) == ("report", "gallery")
 
 
 def test_no_command_is_missing_from_the_reference() -> None:

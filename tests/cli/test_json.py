@@ -26,21 +26,18 @@ LINES = {
     "mpsq.why/1": ["why", "g1", "--json"],
     "mpsq.wait/1": ["wait", "1", "--json"],
     "mpsq.cancel/1": ["cancel", "1", "5", "--json"],
-    "mpsq.hold/1": ["hold", "5", "1", "--json"],
-    "mpsq.release/1": ["release", "5", "--json"],
-    "mpsq.suspend/1": ["suspend", "1", "--json"],
-    "mpsq.continue/1": ["continue", "1", "--json"],
-    "mpsq.move/1": ["move", "6", "--top", "--json"],
-    "mpsq.edit/1": ["edit", "5", "--note", "why", "--json"],
+    "mpsq.pause/1": ["pause", "5", "1", "--json"],
+    "mpsq.resume/1": ["resume", "--json"],
+    "mpsq.edit/1": ["edit", "6", "--top", "--json"],
     "mpsq.retry/1": ["retry", "g1", "--json"],
     "mpsq.delete/1": ["delete", "1", "--json"],
     "mpsq.gc/1": ["gc", "--keep", "last:0", "--dry-run", "--json"],
-    "mpsq.plot/1": ["plot", "1", "-o", "out.svg", "--json"],
-    "mpsq.sql/1": ["sql", "SELECT run FROM v_run", "--json"],
+    "mpsq.plot/1": ["report", "1", "--plot", "out.svg", "--json"],
+    "mpsq.sql/1": ["db", "sql", "SELECT run FROM v_run", "--json"],
     "mpsq.export/1": ["export", "--to", "csv", "out", "1", "--json"],
     "mpsq.report/1": ["report", "--json"],
     "mpsq.reports/1": ["report", "--list", "--json"],
-    "mpsq.merge/1": ["merge", "BUNDLE", "--json"],
+    "mpsq.merge/1": ["import", "BUNDLE", "--json"],
     "mpsq.import/1": ["import", "LOG", "--set", "device=mps", "--json"],
     "mpsq.workloads/1": ["workloads", "--json"],
     "mpsq.workload/1": ["workloads", "toy", "--json"],
@@ -118,8 +115,7 @@ def test_every_reading_command_has_json() -> None:
 
     root = get_command(app)
     context = root.make_context("mpsq", [], resilient_parsing=True)
-    without = {"worker", "logs", "service", "config", "db", "schedule", "completion", "pause", "resume", "drain", "env"}
-    without |= {"help", "web", "plot"}
+    without = {"worker", "logs", "service", "config", "db", "schedule", "completion", "env", "web"}
     for name in set(COMMANDS) - without:
         command = root.get_command(context, name)  # type: ignore[attr-defined]
         assert any("--json" in parameter.opts for parameter in command.params), name

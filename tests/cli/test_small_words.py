@@ -10,7 +10,7 @@ import pytest
 
 from queue_runner.cli import common
 from queue_runner.client import Client, Group
-from queue_runner.control.edit import Changed
+from queue_runner.control.pausing import Changed
 from queue_runner.errors import UsageError, WaitTimeout
 from queue_runner.monitor import listing
 from queue_runner.store import read
@@ -44,12 +44,12 @@ def test_runs_of_several_jobs_do_not_read_as_one_job() -> None:
     ("fate", "said"),
     [
         ("is held", "2 runs (1.1 ... 1.2) are held"),
-        ("is running: mpsq suspend suspends it", "2 runs (1.1 ... 1.2) are running: mpsq suspend suspends them"),
+        ("is running: --now stops its processes", "2 runs (1.1 ... 1.2) are running: --now stops their processes"),
         ("is running: it is not held", "2 runs (1.1 ... 1.2) are running: they are not held"),
     ],
 )
 def test_several_runs_are_spoken_of_in_the_plural(fate: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    common.tell("mpsq.hold/1", [Changed("1.1", True, fate), Changed("1.2", True, fate)], json=False)
+    common.tell("mpsq.pause/1", [Changed("1.1", True, fate), Changed("1.2", True, fate)], json=False)
     assert capsys.readouterr().out == f"{said}\n"
 
 

@@ -117,8 +117,8 @@ def test_a_hold_of_what_mpsq_holds_says_so(engine: Engine, mpsq: Cli) -> None:
     submit(engine, repeats=2)
     with writing(engine) as connection:
         jobs.move(connection, 1, Verb.HOLD, actor="worker", blocked_reason="3 runs in a row failed")
-    assert mpsq.ok("hold", "1").out == "run 1.1 was held by mpsq, and is now held by you\nrun 1.2 is held\n"
-    assert mpsq.ok("hold", "1").out == "2 runs (1.1 ... 1.2) were held already\n"
+    assert mpsq.ok("pause", "1").out == "run 1.1 was held by mpsq, and is now held by you\nrun 1.2 is held\n"
+    assert mpsq.ok("pause", "1").out == "2 runs (1.1 ... 1.2) were held already\n"
 
 
 def test_an_edit_that_changes_nothing_says_so(engine: Engine, mpsq: Cli) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner.control import cancel, suspend
+from queue_runner.control import cancel, pausing
 from queue_runner.host import processes
 from queue_runner.host.processes import Process
 from queue_runner.model import Selector, parse_selector
@@ -213,14 +213,14 @@ def test_suspend_and_continue_from_the_command_line(queue: Queue) -> None:
     queue.submit("echo second >> $J")
     queue.worker()
     until(queue.written, "the job")
-    assert "run 1.1 is suspended: " in mpsq("suspend", "1")
+    assert "run 1.1 is suspended: " in mpsq("pause", "1", "--now")
     assert stands_still(queue)
-    assert "run 1.1 is suspended: " in mpsq("suspend", "1.1"), "twice is once"
+    assert "run 1.1 is suspended: " in mpsq("pause", "1.1", "--now"), "twice is once"
     assert queue.rows()[1]["state"] == "QUEUED", "the lane stays taken"
-    assert "suspended" in mpsq("status") and "mpsq continue 1.1" in mpsq("why", "1")
+    assert "suspended" in mpsq("status") and "mpsq resume 1.1" in mpsq("why", "1")
     assert "RUNNING (suspended)" in mpsq("show", "1")
     before = len(queue.written())
-    assert "run 1.1 continues" in mpsq("continue", "1")
+    assert "run 1.1 continues" in mpsq("resume", "1")
     until(lambda: len(queue.written()) > before, "the job to go on")
     (queue.folder / "go").touch()
     rows = queue.done(2)
@@ -234,12 +234,12 @@ def test_suspend_and_continue_from_the_command_line(queue: Queue) -> None:
 
 def test_what_does_not_run_cannot_be_suspended(queue: Queue) -> None:
     queue.submit("true")
-    refused = mpsq("suspend", "1", code=1)
+    refused = mpsq("pause", "1", "--now", code=1)
     assert "run 1.1 has not started: mpsq hold keeps it from starting" in refused
-    assert "run 1.1 has not started" in mpsq("continue", "1", code=1)
+    assert "run 1.1 has not started" in mpsq("resume", "1", code=1)
     queue.worker("", "--until-idle").wait()
-    assert "run 1.1 has ended (SUCCEEDED)" in mpsq("suspend", "1", code=1)
-    assert "there is no job 7" in mpsq("suspend", "7", code=2)
+    assert "run 1.1 has ended (SUCCEEDED)" in mpsq("pause", "1", "--now", code=1)
+    assert "there is no job 7" in mpsq("pause", "7", "--now", code=2)
 
 
 def test_it_works_without_a_worker_and_the_next_one_finds_it_suspended(queue: Queue) -> None:
@@ -248,7 +248,7 @@ def test_it_works_without_a_worker_and_the_next_one_finds_it_suspended(queue: Qu
     until(queue.written, "the job")
     worker.kill()
     worker.wait()
-    assert suspend.suspend(queue.layout, named("1"))[0].did
+    assert pausing.pause(queue.layout, named("1"), now=True)[0].did
     assert stands_still(queue)
     queue.worker()
     assert stands_still(queue)
@@ -264,7 +264,7 @@ def test_a_wish_that_was_stored_and_not_filed_is_filed_by_the_worker(queue: Queu
     queue.worker()
     until(queue.written, "the job")
     if wish == "continue":
-        suspend.suspend(queue.layout, named("1"))
+        pausing.pause(queue.layout, named("1"), now=True)
     command = [sys.executable, "-m", "queue_runner.cli.main", wish, "1"]
     env = {**os.environ, "MPSQ_STOP_AT": "suspend.committed", "MPSQ_STOP_DIR": str(queue.stops)}
     died = subprocess.Popen(command, env=env)
@@ -281,7 +281,7 @@ def test_a_warden_that_dies_leaves_no_sleeping_tree(queue: Queue) -> None:
     warden = warden_pid(queue.layout, "1.1")
     pids = queue.layout.run_dir("1.1") / "warden" / "pids.jsonl"
     until(lambda: pids.exists() and pids.read_text().count("\n") >= 2, "the tree to be noted")
-    suspend.suspend(queue.layout, named("1"))
+    pausing.pause(queue.layout, named("1"), now=True)
     noted = [json.loads(line)["pid"] for line in pids.read_text().splitlines()]
     os.kill(warden, signal.SIGKILL)
     (row,) = queue.done()
@@ -296,7 +296,7 @@ def test_a_wish_before_the_start_is_kept_through_it(queue: Queue) -> None:
     queue.submit(COUNTING)
     worker = queue.worker("worker.claimed")
     queue.stopped("worker.claimed")
-    suspend.suspend(queue.layout, named("1"), within_s=0.0)
+    pausing.pause(queue.layout, named("1"), now=True, within_s=0.0)
     worker.send_signal(signal.SIGCONT)
     told = queue.layout.run_dir("1.1") / "warden" / "suspended"
     until(told.exists, "the pause")

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from queue_runner.control import edit, retry
+from queue_runner.control import pausing, retry
 from queue_runner.model import Selector, parse_selector
 from tests.process_support import NOW
 from tests.queue_support import Queue, until
@@ -84,9 +84,9 @@ def test_drain_lets_the_current_job_finish_and_starts_none(queue: Queue) -> None
     queue.submit("echo two >> $J")
     queue.worker()
     until(lambda: queue.rows()[0]["state"] == "RUNNING")
-    impatient = mpsq("drain", "--timeout", "0.1s")
+    impatient = mpsq("pause", "--when-done", "--timeout", "0.1s")
     assert impatient.wait() == 124
-    drain = mpsq("drain")
+    drain = mpsq("pause", "--when-done")
     (queue.folder / "go").touch()
     assert drain.wait() == 0 and drain.stdout is not None and "nothing runs" in drain.stdout.read()
     assert queue.written() == ["one"] and queue.rows()[1]["state"] == "QUEUED"
@@ -100,8 +100,8 @@ def test_a_worker_until_idle_does_not_wait_for_what_needs_a_hand(queue: Queue) -
     queue.submit("echo ran >> $J")
     assert queue.worker("", "--until-idle").wait() == 0
     assert queue.written() == ["ran"]
-    edit.release(queue.layout, named("1"))
-    edit.pause(queue.layout, "test")
+    pausing.resume(queue.layout, named("1"))
+    pausing.pause_lane(queue.layout, "test")
     assert queue.worker("", "--until-idle").wait() == 0
     assert queue.written() == ["ran"]
 

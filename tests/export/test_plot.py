@@ -1,4 +1,4 @@
-"""What mpsq plot draws: every run and iteration, and labels that are text."""
+"""What mpsq report --plot draws: every run and iteration, and labels that are text."""
 
 from __future__ import annotations
 
@@ -129,30 +129,30 @@ def test_a_terminal(compared: Store) -> None:
     assert max(map(len, text.splitlines())) <= 80 and "\x1b" not in text
     for words in ("ms, median of each run", "time (ms, logarithmic)", "loss (nats)", "x not valid", "o cpu eager"):
         assert words in text, words
-    assert "3,274 iterations in 80 columns: -o FILE.png draws each of them" in text
+    assert "3,274 iterations in 80 columns: --plot FILE.png draws each of them" in text
     assert "\x1b" in terminal.draw(plot(compared), 80, colour=True)
 
 
-def test_the_command(compared: Store, mpsq: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_option_of_report(compared: Store, mpsq: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "a.svg"
-    assert mpsq.ok("plot", "g1", "-o", out).out == f"{out}: 2 rows, 14 runs, 3,274 iterations\n"
+    assert "2 rows, 14 runs, 3,274 iterations" in mpsq.ok("report", "g1", "--plot", out).err
     before = out.read_bytes()
-    for arguments, said in (
-        (["-o", out], "exists already"),
-        (["-o", tmp_path / "a.jpg"], "neither .png nor .svg"),
-        (["-o", tmp_path / "b" / "a.png"], "does not exist"),
-        (["--where", "device=cuda"], "no run that ended matches"),
-        (["--where", "devise=cpu"], 'did you mean "device"'),
+    for arguments, message in (
+        (["--plot", tmp_path / "a.jpg"], "neither .png nor .svg"),
+        (["--plot", tmp_path / "b" / "a.png"], "does not exist"),
+        (["--plot", "-", "--where", "device=cuda"], "no run that ended matches"),
+        (["--plot", "-", "--where", "devise=cpu"], 'did you mean "device"'),
+        (["gallery", "--plot", "-"], "--plot draws the default report"),
     ):
-        ran = mpsq("plot", *arguments)
-        assert ran.code == 2 and said in ran.err, (arguments, ran)
-    assert out.read_bytes() == before
-    assert mpsq.ok("plot", "-o", out, "--force").out and out.read_bytes() == before  # the same picture, byte by byte
-    assert "median of each run" in mpsq.ok("plot").out
+        ran = mpsq("report", *arguments)
+        assert ran.code == 2 and message in ran.err, (arguments, ran)
+    mpsq.ok("report", "--plot", out)
+    assert out.read_bytes() == before, "the same picture, byte by byte"
+    assert "median of each run" in mpsq.ok("report", "--plot", "-").out
     for module in ("matplotlib", "plotext"):
         monkeypatch.setitem(sys.modules, module, None)
-    for arguments in (["-o", tmp_path / "c.png"], []):
-        ran = mpsq("plot", *arguments)
+    for target in (tmp_path / "c.png", "-"):
+        ran = mpsq("report", "--plot", target)
         assert ran.code == 2 and "is not installed here" in ran.err and "pip install 'mpsq[plot]'" in ran.err
     assert not (tmp_path / "c.png").exists()
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from queue_runner.control import suspend
+from queue_runner.control import pausing
 from queue_runner.model import parse_selector
 from queue_runner.paths import Layout
 from queue_runner.store import read
@@ -91,13 +91,13 @@ def test_a_killed_training_goes_on_and_loses_nothing(layout: Layout, worker: obj
 def test_a_suspended_training_computes_what_it_would_have(layout: Layout, worker: object) -> None:
     mpsq(*SUBMIT, *settings(max_iters=1000, lr_decay_iters=1000), "--repeats", "2")
     until(lambda: len(losses(layout, "1.1")) > 50, "some iterations")
-    (told,) = suspend.suspend(layout, [parse_selector("1.1")])
+    (told,) = pausing.pause(layout, [parse_selector("1.1")], now=True)
     assert told.did
     before = len(losses(layout, "1.1"))
     end = time.monotonic() + 0.5
     until(lambda: time.monotonic() > end, "time to pass")
     assert len(losses(layout, "1.1")) == before < 1000
-    suspend.go_on(layout, [parse_selector("1.1")])
+    pausing.resume(layout, [parse_selector("1.1")])
     mpsq("wait", "1")
     paused, quiet = rows(layout)
     assert losses(layout, "1.1") == losses(layout, "1.2")

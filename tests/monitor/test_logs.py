@@ -255,7 +255,7 @@ def test_what_is_waited_for_is_said_again_when_it_is_another_thing(
     no_waiting(
         client.pause,
         lambda: None,
-        lambda: client.hold(waiting),
+        lambda: client.pause(waiting),
         lambda: client.cancel(waiting),
     )
     said = mpsq.ok("logs", waiting, "-f").err

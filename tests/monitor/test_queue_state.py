@@ -47,7 +47,7 @@ def test_a_signal_that_stopped_the_trainer(folder: RunDir, pid: int) -> None:
     until(lambda: stopped_trainer(folder) == pid, "the stop")
     suspended = folder.path / "warden/suspended"
     suspended.write_text(json.dumps({"v": 1, "at": 1.0, "processes": 1}))
-    assert stopped_trainer(folder) is None, "by mpsq suspend, also where mpsq continue is not obeyed yet"
+    assert stopped_trainer(folder) is None, "by mpsq pause --now, also where mpsq resume is not obeyed yet"
     suspended.unlink()
     note(folder, (pid, start + 1))
     assert stopped_trainer(folder) is None, "another process of that pid"

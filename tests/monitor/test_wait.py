@@ -106,9 +106,9 @@ def test_held_jobs_need_a_hand_and_wait_says_so_once(engine: Engine, mpsq: Cli) 
     queue(engine, Terms(hold=True), Terms(hold=True))
     ran = mpsq("wait", "g1", "--timeout", "1ms")
     assert ran.code == 124
-    assert "2 runs are held and will not start until released: mpsq release 1 2\n" in ran.err
+    assert "2 runs are held and will not start until released: mpsq resume 1 2\n" in ran.err
     assert (
-        "run 2.1 is held and will not start until released: mpsq release 2\n"
+        "run 2.1 is held and will not start until released: mpsq resume 2\n"
         in mpsq("wait", "2", "--timeout", "1ms").err
     )
 
@@ -147,10 +147,10 @@ def test_what_waits_for_runs_that_a_user_holds_waits(engine: Engine, layout: Lay
     queue(engine, Terms())
     queue(engine, after(1))
     hold_by_mpsq(engine, 1)
-    mpsq.ok("hold", "1")
+    mpsq.ok("pause", "1")
     assert mpsq("wait", "2", "--timeout", "1ms").code == 124
     ran = mpsq("wait", "1", "--timeout", "1ms")
-    assert ran.code == 124 and "run 1.1 is held and will not start until released: mpsq release 1\n" in ran.err
+    assert ran.code == 124 and "run 1.1 is held and will not start until released: mpsq resume 1\n" in ran.err
     assert "3 runs in a row" not in mpsq.ok("why", "1").out, "the hold is the user's now"
 
 

@@ -13,7 +13,7 @@ from queue_runner.monitor.waiting import Reason, _of_lane, _of_the_queue
 from queue_runner.monitor.why import Around, _before, _telling, explain
 
 WORKER = QueueState(True, 42, None, None)
-TURN = Reason("turn", "its turn", "run 1.1 is before it", "mpsq move 12 --top changes it")
+TURN = Reason("turn", "its turn", "run 1.1 is before it", "mpsq edit 12 --top changes it")
 NOBODY = QueueState(False, None, None, None)
 
 
@@ -37,19 +37,19 @@ def row(state: str, **changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("given", "around", "said", "then"),
     [
-        (row("QUEUED"), Around(WORKER, TURN), "run 1.1 is before it", "mpsq move"),
-        (row("QUEUED"), Around(WORKER, TURN, requeued="no fence"), "(it was requeued: no fence)", "mpsq move"),
+        (row("QUEUED"), Around(WORKER, TURN), "run 1.1 is before it", "mpsq edit"),
+        (row("QUEUED"), Around(WORKER, TURN, requeued="no fence"), "(it was requeued: no fence)", "mpsq edit"),
         (row("QUEUED"), Around(WORKER), "it is being started", "mpsq logs 12.3 -f"),
         (row("RUNNING"), Around(WORKER), "the worker started it", "mpsq cancel 12.3"),
         (row("RUNNING"), Around(NOBODY, supervised=True), "it continues under its warden", "mpsq worker"),
         (row("RUNNING"), Around(NOBODY), "neither a warden nor a worker", "mpsq worker"),
         (row("RUNNING"), Around(NOBODY, ended=True), "it has finished, but no worker is running to record its result", "mpsq worker"),
         (row("RUNNING"), Around(QueueState(True, 1, "process 7 survived SIGKILL", None)), "process 7 survived SIGKILL", "mpsq status"),
-        (row("RUNNING", paused_at=1.0), Around(WORKER, supervised=True), "it was suspended", "mpsq continue 12.3"),
-        (row("RUNNING", paused_at=1.0), Around(NOBODY, supervised=True), "keeps the lane and its memory", "mpsq continue"),
+        (row("RUNNING", paused_at=1.0), Around(WORKER, supervised=True), "it was suspended", "mpsq resume 12.3"),
+        (row("RUNNING", paused_at=1.0), Around(NOBODY, supervised=True), "keeps the lane and its memory", "mpsq resume"),
         (row("RUNNING", paused_at=1.0), Around(NOBODY), "neither a warden nor a worker", "mpsq worker"),
         (row("RUNNING"), Around(WORKER, supervised=True, stopped=7), "its process 7 was stopped by a signal", "kill -CONT 7 lets it go on; mpsq cancel 12.3"),
-        (row("RUNNING", paused_at=1.0), Around(WORKER, supervised=True, stopped=7), "it was suspended", "mpsq continue 12.3"),
+        (row("RUNNING", paused_at=1.0), Around(WORKER, supervised=True, stopped=7), "it was suspended", "mpsq resume 12.3"),
         (row("RUNNING"), Around(WORKER, supervised=True, waits_for_exec=True), "its program has not begun", "mpsq cancel 12.3"),
         (row("RUNNING", cancel_requested_at=1.0), Around(WORKER), "cancellation was requested and is in progress", "mpsq wait 12.3"),
         (row("RUNNING", cancel_requested_at=1.0), Around(NOBODY), "no worker is running to record its end", "mpsq worker"),

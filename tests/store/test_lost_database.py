@@ -71,8 +71,8 @@ def test_nothing_is_begun_where_a_queue_was(queue: Queue, mpsq: Cli, how: str) -
     lose(queue.layout, how)
     for command in (
         "submit -- true", "run -- true", "status", "list", "show 1", "why 1", "logs 1", "report", "cancel 1", "retry 1",
-        "rerun 1", "wait 1", "hold 1", "release 1", "move 1 --top", "edit 1 --note x", "pause", "resume", "suspend 1",
-        "continue 1", "drain", "delete 1", "gc", "service install", "schedule list", "db upgrade", "db backup",
+        "rerun 1", "wait 1", "edit 1 --note x", "edit 1 --top", "pause", "pause 1 --now", "pause --when-done",
+        "resume", "resume 1", "delete 1", "gc", "service install", "schedule list", "db upgrade", "db backup",
         "db check", "schedule add @daily -- -- true", f"import {log}", "workloads", "workloads new mine", "env list",
         "submit --dry-run -- true", "web", "service start", "service restart",
     ):  # fmt: skip

@@ -124,14 +124,11 @@ def submit(connection: Connection, *priorities: int) -> None:
         ((0, 0, 0, 0), {3}, edit.Where.TOP, set(), [3, 1, 2, 4]),
         ((0, 0, 0, 0), {4, 2}, edit.Where.TOP, set(), [2, 4, 1, 3]),
         ((0, 0, 0, 0), {1}, edit.Where.BOTTOM, set(), [2, 3, 4, 1]),
-        ((0, 0, 0, 0), {1}, edit.Where.AFTER, {3}, [2, 3, 1, 4]),
         ((0, 0, 0, 0), {4}, edit.Where.BEFORE, {2}, [1, 4, 2, 3]),
         ((0, 0, 0, 0), {4}, edit.Where.BEFORE, {2, 3}, [1, 4, 2, 3]),
         ((5, 0, 0, -5), {4}, edit.Where.TOP, set(), [4, 1, 2, 3]),
         ((5, 0, 0, -5), {1}, edit.Where.BOTTOM, set(), [2, 3, 4, 1]),
-        ((5, 0, 0, -5), {1}, edit.Where.AFTER, {2}, [2, 1, 3, 4]),
         ((5, 0, 0, -5), {4}, edit.Where.BEFORE, {1}, [4, 1, 2, 3]),
-        ((5, 0, -5), {2}, edit.Where.AFTER, {1}, [1, 2, 3]),
     ],
 )
 def test_moving(

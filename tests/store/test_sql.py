@@ -1,4 +1,4 @@
-"""mpsq sql: what it answers, what it refuses, and that it ends."""
+"""mpsq db sql: what it answers, what it refuses, and that it ends."""
 
 from __future__ import annotations
 
@@ -142,9 +142,9 @@ def test_names_and_values_that_no_table_has(layout: Layout) -> None:
 
 def test_the_command(layout: Layout, mpsq: Cli) -> None:
     query = "SELECT run, median_s FROM v_run WHERE job_id = 1 ORDER BY run"
-    assert mpsq.ok("sql", query).out.split()[-4:] == ["1.1", "0.02", "1.2", "0.02"]
-    assert mpsq.ok("sql", query, "--format", "csv").out == "run,median_s\n1.1,0.02\n1.2,0.02\n"
-    said = mpsq.ok("sql", query, "--limit", 1, "--json")
+    assert mpsq.ok("db", "sql", query).out.split()[-4:] == ["1.1", "0.02", "1.2", "0.02"]
+    assert mpsq.ok("db", "sql", query, "--format", "csv").out == "run,median_s\n1.1,0.02\n1.2,0.02\n"
+    said = mpsq.ok("db", "sql", query, "--limit", 1, "--json")
     assert said.json() == {
         "schema": "mpsq.sql/1",
         "columns": ["run", "median_s"],
@@ -152,10 +152,10 @@ def test_the_command(layout: Layout, mpsq: Cli) -> None:
         "cut": "1 row",
     }
     assert "there are more rows: only the first 1 row" in said.err
-    assert json.loads(mpsq.ok("sql", "SELECT 9e999 AS x", "--json").out)["rows"] == [{"x": "inf"}]
-    ran = mpsq.ok("sql", "SELECT run FROM v_run WHERE 0")
+    assert json.loads(mpsq.ok("db", "sql", "SELECT 9e999 AS x", "--json").out)["rows"] == [{"x": "inf"}]
+    ran = mpsq.ok("db", "sql", "SELECT run FROM v_run WHERE 0")
     assert (ran.out, ran.err) == ("", "no rows\n")
-    assert "\x1b" not in mpsq.ok("sql", "SELECT char(27) || '[31m' AS \"\x1b[0m\"").out
+    assert "\x1b" not in mpsq.ok("db", "sql", "SELECT char(27) || '[31m' AS \"\x1b[0m\"").out
     for query in ("DELETE FROM runs", "SELECT * FROM nowhere"):
-        ran = mpsq("sql", query)
+        ran = mpsq("db", "sql", query)
         assert ran.code == 2 and ran.err.startswith("error: ")

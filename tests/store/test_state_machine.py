@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule
 
-from queue_runner.control import edit, retry
+from queue_runner.control import changes, pausing, retry
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.model import Condition, Ending, Outcome, Selector, State, Verb
 from queue_runner.paths import Layout
@@ -141,14 +141,14 @@ class Queue(RuleBasedStateMachine):
 
     @rule(job=named)
     def hold(self, job: int) -> None:
-        edit.hold(self.layout, [Selector(str(job), job=job)])
+        pausing.pause(self.layout, [Selector(str(job), job=job)])
         for name in self.of(job):
             if self.runs[name].state is State.QUEUED:
                 self.runs[name].state = State.HELD
 
     @rule(job=named)
     def release(self, job: int) -> None:
-        edit.release(self.layout, [Selector(str(job), job=job)])
+        pausing.resume(self.layout, [Selector(str(job), job=job)])
         for name in self.of(job):
             if self.runs[name].state is State.HELD:
                 self.runs[name].state = State.QUEUED
@@ -165,22 +165,21 @@ class Queue(RuleBasedStateMachine):
 
     @rule(job=named, other=named, where=st.sampled_from(store_edit.Where))
     def move(self, job: int, other: int, where: store_edit.Where) -> None:
-        others = [Selector(str(other), job=other)] if where in (store_edit.Where.BEFORE, store_edit.Where.AFTER) else []
+        others = [Selector(str(other), job=other)] if where is store_edit.Where.BEFORE else []
         moved = [name for name in self.queued() if self.runs[name].job == job]
         rest = [name for name in self.queued() if self.runs[name].job != job]
         anchors = [place for place, name in enumerate(rest) if self.runs[name].job == other]
         if others and (job == other or not anchors):
             with pytest.raises(UsageError):
-                edit.move(self.layout, [Selector(str(job), job=job)], where, others)
+                changes.move(self.layout, [Selector(str(job), job=job)], where, others)
             return
-        edit.move(self.layout, [Selector(str(job), job=job)], where, others)
+        changes.move(self.layout, [Selector(str(job), job=job)], where, others)
         if not moved:
             return
         at = {
             store_edit.Where.TOP: 0,
             store_edit.Where.BOTTOM: len(rest),
             store_edit.Where.BEFORE: min(anchors, default=0),
-            store_edit.Where.AFTER: max(anchors, default=-1) + 1,
         }[where]
         self.places = [*rest[:at], *moved, *rest[at:]]
         before = self.jobs[self.runs[rest[at - 1]].job].priority if at > 0 else None
@@ -195,9 +194,9 @@ class Queue(RuleBasedStateMachine):
     def edit(self, job: int, priority: int) -> None:
         if all(self.runs[name].state is State.DONE for name in self.of(job)):
             with pytest.raises(UsageError):
-                edit.edit(self.layout, [Selector(str(job), job=job)], edit.Edit(priority=priority))
+                changes.edit(self.layout, [Selector(str(job), job=job)], changes.Edit(priority=priority))
             return
-        edit.edit(self.layout, [Selector(str(job), job=job)], edit.Edit(priority=priority))
+        changes.edit(self.layout, [Selector(str(job), job=job)], changes.Edit(priority=priority))
         self.jobs[job].priority = priority
 
     @rule(job=named)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner.control import suspend
+from queue_runner.control import pausing
 from queue_runner.model import parse_selector
 from queue_runner.submit import plan
 from queue_runner.submit.request import Request
@@ -104,13 +104,13 @@ def test_a_wish_to_stand_still_outlives_a_start_that_failed_and_can_be_taken_bac
     worker = queue.worker("worker.claimed")
     queue.stopped("worker.claimed")
     named = [parse_selector("1")]
-    assert suspend.suspend(queue.layout, named, within_s=0.0)[0].did
+    assert pausing.pause(queue.layout, named, now=True, within_s=0.0)[0].did
     worker.kill()
     worker.wait()
     worker = queue.worker("worker.lane")  # it puts the run back first
     queue.stopped("worker.lane")
     assert [(row["state"], row["paused_at"] is not None) for row in queue.rows()] == [("QUEUED", True)]
-    (told,) = suspend.go_on(queue.layout, named, within_s=0.0)
+    (told,) = pausing.resume(queue.layout, named, within_s=0.0)
     assert told.did and told.result == "will not be suspended when it starts"
     worker.kill()
     worker.wait()

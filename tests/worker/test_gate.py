@@ -203,11 +203,11 @@ def test_what_is_cancelled_or_held_leaves_the_gate(queue: Queue, machine: Path, 
     until(lambda: "run 1.1 waits" in blocked(queue), "the first")
     cancel.cancel(queue.layout, [parse_selector(str(first))], grace_s=None, within_s=5.0)
     until(lambda: "run 2.1 waits" in blocked(queue), "the second")
-    mpsq.ok("hold", held)
+    mpsq.ok("pause", held)
     until(lambda: queue.written() == ["other"], "what is behind them")
     until(lambda: not blocked(queue), "nothing to wait for")
     assert [row["job_id"] for row in queue.rows() if row["state"] == "HELD"] == [held]
-    mpsq.ok("release", held)
+    mpsq.ok("resume", held)
     until(lambda: "run 2.1 waits" in blocked(queue), "its return")
     assert other == 3 and history(queue, "2.1").count("wait for quiet") == 2, "a wait of its own, counted anew"
     mpsq.ok("pause")

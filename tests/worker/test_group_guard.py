@@ -87,8 +87,8 @@ def test_three_runs_that_fail_at_once_hold_their_group(queue: Queue, mpsq: Cli) 
     said = mpsq("wait", "g1")
     assert said.code == 3 and "HELD: 3 runs in a row (1.1, 1.2, 1.3) failed within a second" in said.out
     why = mpsq.ok("why", "1.4").out
-    assert "3 runs in a row (1.1, 1.2, 1.3) failed" in why and "mpsq release" in why
-    mpsq.ok("release", "1.4", "1.5")
+    assert "3 runs in a row (1.1, 1.2, 1.3) failed" in why and "mpsq resume" in why
+    mpsq.ok("resume", "1.4", "1.5")
     queue.worker("", "--until-idle").wait()
     assert queue.written().count("tried") == 10, "two more and their retries: older failures do not count"
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import Engine, event, select
 
-from queue_runner.control import edit as verbs
+from queue_runner.control import pausing
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome, Verb, parse_selector
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms
@@ -103,7 +103,7 @@ def test_a_command_tells_nothing_of_another_one(engine: Engine) -> None:
 
 def test_a_hold_of_the_user_outlasts_a_missing_device(engine: Engine, layout: Layout) -> None:
     submit(engine, NANOGPT, repeats=3)
-    verbs.hold(layout, [parse_selector("1.2")])
+    pausing.pause(layout, [parse_selector("1.2")])
     end(engine, NO_DEVICE)
     assert states(engine) == "DHS"
 

@@ -10,7 +10,7 @@ import pytest
 
 from queue_runner import config
 from queue_runner.analysis.quiet import Disturbance
-from queue_runner.control import edit
+from queue_runner.control import pausing
 from queue_runner.host.lane_locks import LaneLocks
 from queue_runner.host.load import Load
 from queue_runner.model import RunId
@@ -141,7 +141,7 @@ def test_a_run_of_several_lanes_that_is_held_gives_up_its_turn(box: Box) -> None
     assert other
     box.submit(gpus=2)
     assert box.step() == [] and LaneLocks(FIRST).goes_first()
-    edit.pause(box.layout, "test", SECOND)
+    pausing.pause_lane(box.layout, "test", SECOND)
     assert box.step() == [] and not LaneLocks(FIRST).goes_first()
     other.close()
 
@@ -150,7 +150,7 @@ def test_a_worker_does_not_wait_for_lanes_that_a_user_has_paused(box: Box) -> No
     box.submit()
     for lane in (FIRST, SECOND):
         assert box.step() and box.something_waits()
-        edit.pause(box.layout, "test", lane)
+        pausing.pause_lane(box.layout, "test", lane)
     assert box.step() == [] and not box.something_waits()
     box.submit(device="")
     assert box.step() == [MACHINE] and box.something_waits()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner.control import edit
+from queue_runner.control import pausing
 from queue_runner.host import locks
 from queue_runner.monitor import dashboard
 from queue_runner.monitor.status import read_status
@@ -165,12 +165,12 @@ def test_a_paused_lane_starts_nothing_and_its_submissions_wait(lanes: Queue) -> 
     run_on(lanes, repeats=2)
     lanes.worker()
     until(lambda: running(lanes) == {FIRST: "1.1"})
-    edit.pause(lanes.layout, "test", FIRST)
+    pausing.pause_lane(lanes.layout, "test", FIRST)
     run_on(lanes)
     go(lanes, "1.1")
     until(lambda: running(lanes) == {SECOND: "2.1"})
     assert lanes.rows()[1]["state"] == "QUEUED"
-    edit.pause(lanes.layout, None, FIRST)
+    pausing.pause_lane(lanes.layout, None, FIRST)
     until(lambda: running(lanes) == {FIRST: "1.2", SECOND: "2.1"})
     go(lanes, "1.2", "2.1")
     lanes.done(3)

@@ -128,7 +128,7 @@ def test_not_unless_it_is_asked_for(queue: Queue, mpsq: Cli) -> None:
 
 def test_a_cancelled_or_deleted_group_is_not_replaced(queue: Queue, mpsq: Cli) -> None:
     submit(queue, repeats=1)
-    mpsq.ok("hold", "3.1")
+    mpsq.ok("pause", "3.1")
     assert len(run(queue, {"*": "contended"})) == 2  # a held run keeps the group open
     mpsq.ok("cancel", "3")
     run(queue, {"*": "contended"})
@@ -137,9 +137,9 @@ def test_a_cancelled_or_deleted_group_is_not_replaced(queue: Queue, mpsq: Cli) -
 
 def test_a_held_group_is_replaced_once_it_is_released_and_has_ended(queue: Queue, mpsq: Cli) -> None:
     submit(queue, repeats=1)
-    mpsq.ok("hold", "3")
+    mpsq.ok("pause", "3")
     assert len(run(queue, {"1.1": "contended"})) == 2
-    mpsq.ok("release", "3")
+    mpsq.ok("resume", "3")
     assert run(queue, {"1.1": "contended"}) == [*queue.written()[:3], *rounds(queue, 2, 2)]
 
 

@@ -68,16 +68,16 @@ def test_a_stalled_run_is_tried_again_where_that_was_asked_for(queue: Queue) -> 
 def test_who_is_suspended_is_not_stalled(queue: Queue) -> None:
     import time
 
-    from queue_runner.control import suspend
+    from queue_runner.control import pausing
     from queue_runner.model import parse_selector
 
     queue.submit("while [ ! -e go ]; do echo x | tee -a $J; sleep 0.1; done", stall=("0.8s",))
     queue.worker()
     until(queue.written)
-    suspend.suspend(queue.layout, [parse_selector("1")])
+    pausing.pause(queue.layout, [parse_selector("1")], now=True)
     since = time.monotonic()
     until(lambda: time.monotonic() - since > 1.6, "a pause of twice the limit")
-    suspend.go_on(queue.layout, [parse_selector("1")])
+    pausing.resume(queue.layout, [parse_selector("1")])
     (queue.folder / "go").touch()
     (row,) = queue.done()
     assert row["outcome"] == "SUCCEEDED" and row["paused_s"] > 1.5

@@ -84,7 +84,7 @@ def answer(words: Sequence[str], current: str) -> Answer:
 def _answer(words: list[str], current: str) -> Answer:
     from typer.main import get_command
 
-    from queue_runner.cli.main import COMMANDS, app
+    from queue_runner.cli.main import ALIASES, COMMANDS, app
 
     root: Any = get_command(app)
     while words and words[0].startswith("-"):
@@ -92,6 +92,7 @@ def _answer(words: list[str], current: str) -> Answer:
     if not words:
         options = [(word, option.help or "") for option in root.params for word in option.opts]
         return Answer("words", [*options, _HELP] if current.startswith("-") else list(COMMANDS.items()))
+    words[0] = ALIASES.get(words[0], words[0])
     if words[0] not in COMMANDS:
         return Answer("words", [])
     command, at = root.get_command(None, words[0]), 1

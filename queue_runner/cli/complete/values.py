@@ -31,7 +31,6 @@ _BY_PARAMETER = {
     "report format": "format",
     "report group": "group",
     "export to": "target",
-    "help words": "topic",
 }
 _BY_METAVAR = {
     "ID": "id",
@@ -59,9 +58,8 @@ _BY_METAVAR = {
 """Kinds of values by what the help calls them."""
 _RUN_STATES = {
     "cancel": ("QUEUED", "HELD", "RUNNING"),
-    "hold": ("QUEUED",),
-    "release": ("HELD",),
-    "move": ("QUEUED", "HELD"),
+    "pause": ("QUEUED", "RUNNING"),
+    "resume": ("HELD", "RUNNING"),
     "edit": ("QUEUED", "HELD"),
     "retry": ("DONE",),
 }
@@ -241,13 +239,6 @@ def _reports(current: str, line: Line) -> list[Candidate]:
         return first
 
 
-def _topics(_current: str, line: Line) -> list[Candidate]:
-    """What mpsq help explains: all, a command, and after a command of several those."""
-    from queue_runner.cli.main import COMMANDS
-
-    return [] if line.arguments else [("all", "every command"), *COMMANDS.items()]
-
-
 def _named(folder: str) -> list[Candidate]:
     """NAME and HELP of the modules of a folder that is a registry, without importing them."""
     found = []
@@ -278,7 +269,6 @@ _FINDERS: dict[str, Callable[[str, Line], list[Candidate]]] = {
     "key": _keys,
     "report": _reports,
     "target": lambda _current, _line: _named("export"),
-    "topic": _topics,
     "parser": lambda _current, _line: _named("ingest/parsers"),
     "env_name": _environments,
     "mps": _mps,

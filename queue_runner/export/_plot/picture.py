@@ -41,19 +41,19 @@ _SETTINGS = {
 }
 
 
-def check(path: Path, *, force: bool) -> None:
+def check(path: Path) -> None:
     """Raise UsageError unless a picture may be written at `path`."""
     if path.suffix.lower() not in FORMATS:
         raise UsageError(f"{path} is neither .png nor .svg", "the end of the name says the format")
     if not path.parent.is_dir():
         raise UsageError(f"the folder {path.parent} does not exist", "create it, or name another place")
-    if path.is_dir() or (path.exists() and not force):
-        raise UsageError(f"{path} exists already", "name another file, or replace it with --force")
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder", "name a file in it")
 
 
-def write(plot: Plot, path: Path, *, force: bool = False) -> None:
+def write(plot: Plot, path: Path) -> None:
     """Write the picture, whole or not at all. Raises: UsageError (see check), also without matplotlib; OSError."""
-    check(path, force=force)
+    check(path)
     matplotlib = need("matplotlib", "plot")
     figures = need("matplotlib.figure", "plot")
     with matplotlib.rc_context(_SETTINGS):

@@ -100,7 +100,7 @@ def read(connection: sqlite3.Connection, options: Options) -> Plot:
     shown = ended[: MOST_COMPARISONS if options.chosen else 1]
     notes = []
     if left := len(ended) - len(shown):
-        which = "mpsq plot g4 or --where select runs" if not options.chosen else "select fewer runs"
+        which = "mpsq report g4 --plot or --where select runs" if not options.chosen else "select fewer runs"
         notes.append(f"{units.counted(left, 'older comparison')} not drawn: {which}")
     return Plot([_comparison(family, context) for family in shown], notes)
 

@@ -40,7 +40,7 @@ def draw(plot: Plot, columns: int, *, colour: bool) -> str:
         parts.append(_panel(plotext, losses, "loss (nats) over iterations", columns, colour))
     n_points = sum(1 for one in plot.comparisons for _ in one.points)
     if n_points > columns:
-        parts.append(f"{units.count(n_points)} iterations in {columns} columns: -o FILE.png draws each of them")
+        parts.append(f"{units.count(n_points)} iterations in {columns} columns: --plot FILE.png draws each of them")
     return "\n".join(part for part in parts if part)
 
 

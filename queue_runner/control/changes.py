@@ -1,4 +1,4 @@
-"""Changes to waiting jobs: hold, release, move, edit. Each is one transaction and reports the actual result."""
+"""Changes to jobs, and to the order of waiting runs. Each is one transaction and reports the actual result."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from queue_runner import times
+from queue_runner.control.pausing import Changed
 from queue_runner.errors import UsageError
 from queue_runner.host import wakeup
-from queue_runner.host.home import ensure_home
-from queue_runner.model import DEFAULT_LANE, Selector, State, Verb, parse_selector
+from queue_runner.model import Selector, State
 from queue_runner.paths import Layout
 from queue_runner.submit import policy
 
@@ -20,15 +20,6 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 _NOT_WAITING = {State.RUNNING: "is running", State.DONE: "has ended"}
-
-
-@dataclass(frozen=True)
-class Changed:
-    """The result for one run: `did` says whether it is now in the requested state."""
-
-    run: str
-    did: bool
-    result: str
 
 
 @dataclass(frozen=True)
@@ -45,42 +36,6 @@ class Edit:
     untags: Sequence[str] = ()
     retries: int | None = None
     name: str | None = None
-
-
-def hold(layout: Layout, selectors: Sequence[Selector], actor: str = "user") -> list[Changed]:
-    """Keep waiting runs from starting. Raises: UsageError (no match), MpsqError (store)."""
-    return _turn(layout, selectors, Verb.HOLD, "is held", "mpsq suspend suspends it", actor)
-
-
-def release(layout: Layout, selectors: Sequence[Selector], actor: str = "user") -> list[Changed]:
-    """Release held runs. Raises: UsageError (no match), MpsqError (store)."""
-    return _turn(layout, selectors, Verb.RELEASE, "is released", "it is not held", actor)
-
-
-def _turn(
-    layout: Layout, selectors: Sequence[Selector], verb: Verb, done: str, running: str, actor: str
-) -> list[Changed]:
-    from queue_runner.model import TRANSITIONS
-    from queue_runner.store import jobs, resolve
-    from queue_runner.store.engine import open_engine, writing
-
-    found, move = [], TRANSITIONS[verb]
-    with writing(open_engine(layout.db)) as connection:
-        for row in resolve.runs_of(connection, selectors):
-            state = State(row["state"])
-            if state in move.sources:
-                jobs.move(connection, row["id"], verb, actor=actor, blocked_reason=None)
-                found.append(Changed(row["run"], True, done))
-            elif state is move.target:
-                already = "was held already" if verb is Verb.HOLD else "was not held"
-                if verb is Verb.HOLD and jobs.own_hold(connection, row["id"]):
-                    already = "was held by mpsq, and is now held by you"
-                found.append(Changed(row["run"], True, already))
-            else:
-                why = f"{_NOT_WAITING[state]}: {running}" if state is State.RUNNING else _NOT_WAITING[state]
-                found.append(Changed(row["run"], False, why))
-    wakeup.ring(layout.fifo)
-    return found
 
 
 def move(
@@ -202,55 +157,4 @@ def _refuse_in_vain(rows: Sequence[Row], wanted: Edit) -> None:
     waiting = {row["job_id"] for row in rows if row["state"] not in _NOT_WAITING}
     running = sorted(left - waiting)
     if wanted.at is not None and running:
-        raise UsageError(f"job {running[0]} is running: --at has no effect on it", "mpsq suspend suspends it")
-
-
-def lane_of(layout: Layout, text: str | None) -> str:
-    """Return the lane that a user names by the beginning of its name; the whole queue for None.
-
-    Raises: UsageError when no lane, or more than one, begins so.
-    """
-    from queue_runner import config, lanes
-    from queue_runner.store import read
-
-    if text is None:
-        return DEFAULT_LANE
-    known = set(lanes.parse(config.load(layout.config).lanes)) - {lanes.AUTO}
-    if read.is_there(layout.db):
-        with read.reading(layout.db) as connection:
-            known |= {row["name"] for row in read.lanes_here(connection)}
-    found = sorted(name for name in known if text and name.lower().startswith(text.lower()))
-    if len(found) != 1 and text not in known:
-        hint = f"the lanes are {', '.join(sorted(known))}" if known else "mpsq config set lanes makes some"
-        raise UsageError(f'"{text}" names {"several lanes" if found else "no lane"}', hint)
-    return text if text in known else found[0]
-
-
-def running_on(layout: Layout, text: str) -> list[Selector]:
-    """Return the run on a lane that a user names by the beginning of its name. Raises: UsageError, also when there is
-    none; MpsqError (store)."""
-    from queue_runner import lanes
-    from queue_runner.store import read
-
-    name = lane_of(layout, text)
-    with read.reading(layout.db) as connection:
-        rows = read.runs(connection, "state = 'RUNNING'")
-    found = [parse_selector(row["run"]) for row in rows if name in lanes.parts(row["lane"])]
-    if not found:
-        raise UsageError(f"nothing runs on lane {name}", "mpsq status shows the lanes")
-    return found
-
-
-def pause(layout: Layout, reason: str | None, lane: str = DEFAULT_LANE) -> bool:
-    """Keep a lane, or by default the whole queue, from starting runs, or let it continue if `reason` is None. Returns
-    whether that is a change. Raises: MpsqError (store)."""
-    from queue_runner.store import lanes, migrate, read
-    from queue_runner.store.engine import open_engine, writing
-
-    if not read.is_there(layout.db):
-        ensure_home(layout.home, need_bytes=0)  # a user who begins with a pause gets a paused queue
-    migrate.ensure(layout)
-    with writing(open_engine(layout.db)) as connection:
-        changed = lanes.pause(connection, lane, reason)
-    wakeup.ring(layout.fifo)
-    return changed
+        raise UsageError(f"job {running[0]} is running: --at has no effect on it", "mpsq pause --now suspends it")
