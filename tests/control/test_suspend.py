@@ -232,14 +232,31 @@ def test_suspend_and_continue_from_the_command_line(queue: Queue) -> None:
     assert rows[0]["paused_at"] is None
 
 
-def test_what_does_not_run_cannot_be_suspended(queue: Queue) -> None:
+def test_a_waiting_job_is_held_and_released(queue: Queue) -> None:
     queue.submit("true")
-    refused = mpsq("pause", "1", "--now", code=1)
-    assert "run 1.1 has not started: mpsq hold keeps it from starting" in refused
-    assert "run 1.1 has not started" in mpsq("resume", "1", code=1)
+    assert "run 1.1 is held" in mpsq("pause", "1", "--now")
+    assert "run 1.1 was held already" in mpsq("pause", "1")
+    assert queue.rows()[0]["state"] == "HELD"
+    assert "run 1.1 is released" in mpsq("resume", "1")
+    assert "run 1.1 was not paused" in mpsq("resume", "1")
     queue.worker("", "--until-idle").wait()
     assert "run 1.1 has ended (SUCCEEDED)" in mpsq("pause", "1", "--now", code=1)
-    assert "there is no job 7" in mpsq("pause", "7", "--now", code=2)
+    assert "there is no job 7" in mpsq("pause", "7", code=2)
+
+
+def test_pause_stops_no_process_unless_now_is_given(queue: Queue) -> None:
+    queue.submit(COUNTING)
+    queue.worker()
+    until(queue.written, "the job")
+    assert "run 1.1 is running: --now stops its processes" in mpsq("pause", "1", code=1)
+    mpsq("pause")
+    assert not stands_still(queue)
+    assert "run 1.1 is suspended: " in mpsq("pause", "--now")
+    assert stands_still(queue)
+    resumed = mpsq("resume")
+    assert "the queue is resumed" in resumed and "run 1.1 continues" in resumed
+    assert not stands_still(queue)
+    cancel.cancel(queue.layout, named("1"), grace_s=0.0, within_s=20)
 
 
 def test_it_works_without_a_worker_and_the_next_one_finds_it_suspended(queue: Queue) -> None:
@@ -258,20 +275,20 @@ def test_it_works_without_a_worker_and_the_next_one_finds_it_suspended(queue: Qu
     assert row["outcome"] == "CANCELLED" and row["paused_at"] is None
 
 
-@pytest.mark.parametrize("wish", ["suspend", "continue"])
-def test_a_wish_that_was_stored_and_not_filed_is_filed_by_the_worker(queue: Queue, wish: str) -> None:
+@pytest.mark.parametrize("verb", ["pause", "resume"])
+def test_a_request_that_was_stored_and_not_filed_is_filed_by_the_worker(queue: Queue, verb: str) -> None:
     queue.submit(COUNTING)
     queue.worker()
     until(queue.written, "the job")
-    if wish == "continue":
+    if verb == "resume":
         pausing.pause(queue.layout, named("1"), now=True)
-    command = [sys.executable, "-m", "queue_runner.cli.main", wish, "1"]
+    command = [sys.executable, "-m", "queue_runner.cli.main", verb, "1", *(["--now"] if verb == "pause" else [])]
     env = {**os.environ, "MPSQ_STOP_AT": "suspend.committed", "MPSQ_STOP_DIR": str(queue.stops)}
     died = subprocess.Popen(command, env=env)
     os.kill(queue.stopped("suspend.committed"), signal.SIGKILL)
     died.wait()
     told = queue.layout.run_dir("1.1") / "warden" / "suspended"
-    until(lambda: told.exists() == (wish == "suspend"), "the worker to file it")
+    until(lambda: told.exists() == (verb == "pause"), "the worker to file it")
     cancel.cancel(queue.layout, named("1"), grace_s=0.0, within_s=20)
 
 
