@@ -299,7 +299,7 @@ def test_an_alias_is_the_command(mpsq: Cli, home: Path) -> None:
     full_queue(home)
     for alias, name in ALIASES.items():
         assert mpsq.ok(alias, "--help").out == mpsq.ok(name, "--help").out
-    assert mpsq.ok("ls", "--state", "killed").out == mpsq.ok("list", "--state", "killed").out
+    assert mpsq.ok("log", "1.1").out == mpsq.ok("logs", "1.1").out
 
 
 def test_an_old_spelling_names_the_new_one(mpsq: Cli) -> None:
