@@ -14,8 +14,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from sqlalchemy import Engine
-
     from queue_runner.checks import Check
     from queue_runner.config import Config
     from queue_runner.paths import Layout
@@ -98,7 +96,7 @@ def options(command: str) -> list[AddedOption]:
     return [option for extension in installed() for option in extension.options if option.command == command]
 
 
-def worker_parts(layout: Layout, settings: Config, engine: Engine, log: Callable[[str], None]) -> list[WorkerPart]:
+def worker_parts(layout: Layout, settings: Config, engine: object, log: Callable[[str], None]) -> list[WorkerPart]:
     """Make the parts that are added to the worker."""
     makers = [load(extension.worker_part) for extension in installed() if extension.worker_part]
     return [make(layout, settings, engine, log) for make in makers]

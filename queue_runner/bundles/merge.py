@@ -14,8 +14,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection
-
 from queue_runner.analysis.validity import disturbance
 from queue_runner.bundles import file, identity
 from queue_runner.bundles.parts import OF_RUN, BadBundle
@@ -24,7 +22,7 @@ from queue_runner.model import Outcome, RunId, State, Verb
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import jobs, migrate, results
-from queue_runner.store.engine import open_engine, writing
+from queue_runner.store.engine import Connection, open_engine, writing
 from queue_runner.store.read import reading
 
 Row = Mapping[str, Any]
@@ -141,24 +139,22 @@ class _Store:
                 continue
             name, machine = identity.of_job(group, job), self._machines[group["id"]]
             asked = identity.of_question(JobSpec.from_json(job["spec_json"]))
-            known = self._connection.exec_driver_sql(
-                "SELECT m.job_id, m.question_hash, m.machine_hash, j.group_id FROM merged_jobs m"
+            known = self._connection.row(
+                "SELECT m.job_id, j.group_id, m.question_hash, m.machine_hash FROM merged_jobs m"
                 " JOIN jobs j ON j.id = m.job_id WHERE m.identity = ?",
                 (name,),
-            ).one_or_none()
+            )
             if known is not None:
-                job_id, mine = known.job_id, known.group_id
-                if known.question_hash != asked:
+                job_id, mine, question_hash, machine_hash = known
+                if question_hash != asked:
                     raise self._differs(f"job {job['id']}", f"{job_id}", "with another question", job_id)
-                if known.machine_hash != machine:
+                if machine_hash != machine:
                     raise self._differs(f"job {job['id']}", f"{job_id}", "of another machine", job_id)
             else:
                 if mine is None:
                     mine = jobs.add_group(self._connection, group["title"], group["seed"])
                 job_id = self._job(mine, job)
-                self._connection.exec_driver_sql(
-                    "INSERT INTO merged_jobs VALUES (?, ?, ?, ?)", (job_id, name, asked, machine)
-                )
+                self._connection.change("INSERT INTO merged_jobs VALUES (?, ?, ?, ?)", (job_id, name, asked, machine))
                 self._counts["jobs"] += 1
             for run in runs:
                 self._run(run, job_id, machine)
@@ -179,15 +175,16 @@ class _Store:
 
     def _run(self, run: Row, job_id: int, machine: str) -> None:
         there, content_hash = RunId(run["job_id"], run["number"]), identity.of_content(self._bundle.content, run)
-        known = self._connection.exec_driver_sql(
+        known = self._connection.row(
             "SELECT r.id, m.content_hash FROM runs r LEFT JOIN merged_runs m ON m.run_id = r.id"
             " WHERE r.job_id = ? AND r.number = ?",
             (job_id, run["number"]),
-        ).one_or_none()
+        )
         if known is not None:
-            if known.content_hash != content_hash:
+            run_id, known_hash = known
+            if known_hash != content_hash:
                 raise self._differs(f"run {there}", f"{job_id}.{run['number']}", "with other content", job_id)
-            self._here[run["id"]] = known.id
+            self._here[run["id"]] = run_id
             self._counts["known"] += 1
             return
         if run["replaces"]:
@@ -211,7 +208,7 @@ class _Store:
             reason=f"merged from bundle {self._bundle.head.hash[:12]}, where it is run {there}",
         )
         values_ = (run_id, self._now, self._bundle.head.hash, content_hash)
-        self._connection.exec_driver_sql("INSERT INTO merged_runs VALUES (?, ?, ?, ?)", values_)
+        self._connection.change("INSERT INTO merged_runs VALUES (?, ?, ?, ?)", values_)
         copied = {table: _copy(self._content, self._connection, table, run["id"], run_id) for table in _MEASURED}
         self._counts["iterations"] += copied["iterations"]
         self._counts["runs"] += 1
@@ -219,17 +216,17 @@ class _Store:
     def _check_replaced(self, run: RunId, job_id: int, repeat: int) -> None:
         """Check that a new run replaces none that another bundle brought, unless the machine disturbed that one:
         --until-valid replaces no other. Raises: BadBundle."""
-        rows = self._connection.exec_driver_sql(
+        rows = self._connection.records(
             "SELECT r.id, r.number, r.outcome, r.reason,"
             " (SELECT group_concat(kind) FROM taints WHERE run_id = r.id) AS taints"
             " FROM runs r WHERE r.job_id = ? AND r.repeat = ? ORDER BY r.attempt, r.id",
             (job_id, repeat),
-        ).all()
+        )
         for row in rows:
-            counts = row is rows[-1] or row.outcome == Outcome.SUCCEEDED
-            if row.id not in self._new and counts and not disturbance(row._asdict()):
+            counts = row is rows[-1] or row["outcome"] == Outcome.SUCCEEDED
+            if row["id"] not in self._new and counts and not disturbance(row):
                 raise BadBundle(
-                    f"its run {run} would replace {job_id}.{row.number}, which another bundle brought and nothing"
+                    f"its run {run} would replace {job_id}.{row['number']}, which another bundle brought and nothing"
                     f" disturbed ({self._bundle.name})",
                     f"mpsq delete --results {job_id} removes the one that is here",
                 )
@@ -249,18 +246,18 @@ def _copy(source: sqlite3.Connection, target: Connection, table: str, old: int, 
         names = ", ".join(f'"{name}"' for name in some[0])
         marks = ", ".join("?" * len(some[0]))
         values = [tuple({**row, "run_id": new}.values()) for row in some]
-        target.exec_driver_sql(f"INSERT INTO {table} ({names}) VALUES ({marks})", values)
+        target.change_all(f"INSERT INTO {table} ({names}) VALUES ({marks})", values)
         n += len(some)
     return n
 
 
 def _is_own(connection: Connection, group: Row, job: Row) -> bool:
     """Return whether the bundle's job is one of this queue itself."""
-    row = connection.exec_driver_sql(
+    row = connection.row(
         "SELECT 1 FROM jobs j JOIN groups g ON g.id = j.group_id WHERE j.id = ? AND j.created_at = ?"
         " AND g.id = ? AND g.created_at = ? AND j.id NOT IN (SELECT job_id FROM merged_jobs)",
         (job["id"], job["created_at"], group["id"], group["created_at"]),
-    ).first()
+    )
     return row is not None
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from queue_runner import failpoints
 from queue_runner.host import reserve, wakeup
-from queue_runner.model import Outcome, RunId, Selector, State
+from queue_runner.model import Outcome, Selector, State
 from queue_runner.monitor import blocks, queue_state
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
@@ -79,12 +79,12 @@ def cancel(
         ]
     engine.dispose()
     failpoints.reach("cancel.committed")
-    running = [row for row in asked if row["state"] == State.RUNNING]
-    for row in running:
-        RunDir(layout.run_dir(RunId(row["job_id"], row["number"]))).request_cancel(who)
+    running = [run for run in asked if run.state is State.RUNNING]
+    for run in running:
+        RunDir(layout.run_dir(run.id)).request_cancel(who)
     failpoints.reach("cancel.filed")
     wakeup.ring(layout.fifo)
-    return _watch(layout, rows, {row["id"] for row in asked}, time.monotonic() + within_s)
+    return _watch(layout, rows, {run.run_id for run in asked}, time.monotonic() + within_s)
 
 
 def _watch(layout: Layout, rows: Sequence[Mapping[str, Any]], asked: set[int], deadline: float) -> list[Cancelled]:

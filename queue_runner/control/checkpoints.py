@@ -14,13 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import Connection
-
 from queue_runner import failpoints
 from queue_runner.errors import UsageError, is_shortage
 from queue_runner.model import Ending, Outcome, RunId
 from queue_runner.paths import Layout
 from queue_runner.store import retries
+from queue_runner.store.engine import Connection
 
 STEMS = ("checkpoint", "ckpt", "last")
 SUFFIXES = (".pt", ".pth", ".ckpt", ".npz", ".safetensors", ".pkl", ".bin")

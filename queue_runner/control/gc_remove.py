@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from sqlalchemy import Connection, Engine
-
 from queue_runner import failpoints, units
 from queue_runner.control.gc_find import Item
 from queue_runner.errors import MpsqError
 from queue_runner.host import locks, trash
 from queue_runner.paths import Layout
 from queue_runner.store import delete
-from queue_runner.store.engine import open_engine, writing
+from queue_runner.store.engine import Connection, Engine, open_engine, writing
 
 LOCK_WAIT_S = 5.0
 """How long to wait for a submitter that stores a snapshot."""

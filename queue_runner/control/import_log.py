@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import select
 
 from queue_runner import units
 from queue_runner.errors import MpsqError, UsageError
@@ -21,7 +21,7 @@ from queue_runner.paths import Layout
 from queue_runner.run_dir import read_regular
 from queue_runner.spec import JobSpec, NewJob, Terms, Value
 from queue_runner.store import jobs, migrate, results, schema
-from queue_runner.store.engine import open_engine, writing
+from queue_runner.store.engine import Connection, open_engine, writing
 from queue_runner.store.jobs import Claimed
 from queue_runner.submit import grid, policy
 from queue_runner.workloads.manifest import DTYPES

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import func, select
 
 from queue_runner import times, units
 from queue_runner.control.import_log import MAX_LOG_BYTES, Imported
@@ -15,7 +15,7 @@ from queue_runner.model import RunId, parse_selector
 from queue_runner.paths import Layout
 from queue_runner.run_dir import read_regular
 from queue_runner.store import migrate, resolve, results, schema
-from queue_runner.store.engine import open_engine, writing
+from queue_runner.store.engine import Connection, open_engine, writing
 
 
 def import_timelines(layout: Layout, files: Sequence[Path], tool: str, run: str | None) -> list[Imported]:

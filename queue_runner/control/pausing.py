@@ -22,7 +22,7 @@ from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
+    from queue_runner.store.engine import Connection
 
 WITHIN_S = 5.0
 """How long a command waits for the warden, which checks four times a second."""
@@ -159,14 +159,14 @@ def sync_request(connection: Connection, run_id: int, folder: RunDir) -> None:
 def pause_lane(layout: Layout, reason: str | None, lane: str = DEFAULT_LANE) -> bool:
     """Keep a lane, or by default the whole queue, from starting runs; let it continue if `reason` is None. Return
     whether that is a change. Raises: MpsqError (store)."""
-    from queue_runner.store import lanes, migrate, read
+    from queue_runner.store import lane_claims, migrate, read
     from queue_runner.store.engine import open_engine, writing
 
     if not read.is_there(layout.db):
         ensure_home(layout.home, need_bytes=0)  # a user who begins with a pause gets a paused queue
     migrate.ensure(layout)
     with writing(open_engine(layout.db)) as connection:
-        changed = lanes.pause(connection, lane, reason)
+        changed = lane_claims.pause(connection, lane, reason)
     wakeup.ring(layout.fifo)
     return changed
 

@@ -92,14 +92,14 @@ def _store(
     title: str,
     notes: Sequence[str],
 ) -> Rerun:
-    from queue_runner.store import jobs, snapshots
+    from queue_runner.store import jobs
     from queue_runner.store.engine import open_engine, writing
 
     with writing(open_engine(layout.db)) as connection:
         group, ids = jobs.submit(connection, title, seed, new, order)
         for spec in {job.spec.snapshot: job.spec for job in new}.values():
             if spec.copy and spec.snapshot:
-                snapshots.mark_copied(connection, spec.snapshot)
+                jobs.mark_copied(connection, spec.snapshot)
         failpoints.reach("submit.before_commit")
     failpoints.reach("submit.committed")
     wakeup.ring(layout.fifo)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from queue_runner.source import verify
 from queue_runner.spec import JobSpec
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
+    from queue_runner.store.engine import Connection
 
 Row = Mapping[str, Any]
 
@@ -49,12 +48,13 @@ def retry(
     changed, or a run left no checkpoint, with the reason; MpsqError when a secret of a job is gone.
     """
     from queue_runner.control import checkpoints
-    from queue_runner.store import retries
+    from queue_runner.store import resolve, retries
     from queue_runner.store.engine import looking, open_engine, writing
 
     engine = open_engine(layout.db)
     with looking(engine) as connection:
-        specs = _specs(connection, _selected(connection, selectors, succeeded_too))
+        again = _selected(connection, selectors, succeeded_too)
+        specs = resolve.specs(connection, {row["job_id"] for row in again})
     changed = _changed(layout, specs)  # reads the trees: not while holding the write lock
     if changed.keys() == specs.keys():
         job = min(changed)
@@ -89,12 +89,6 @@ def _selected(connection: Connection, selectors: Sequence[Selector], succeeded_t
     if not again:
         raise _nothing(rows, last, any(selector.number is not None for selector in selectors))
     return again
-
-
-def _specs(connection: Connection, again: Sequence[Row]) -> dict[int, JobSpec]:
-    ids = json.dumps(sorted({row["job_id"] for row in again}))
-    sql = "SELECT id, spec_json FROM jobs WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id"
-    return {row.id: JobSpec.from_json(row.spec_json) for row in connection.exec_driver_sql(sql, (ids,))}
 
 
 def _changed(layout: Layout, specs: Mapping[int, JobSpec]) -> dict[int, str]:

@@ -15,15 +15,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from sqlalchemy import Engine
-
 from queue_runner.errors import MpsqError
 from queue_runner.events import Counts, Event, LogEvent, Note, Phase
 from queue_runner.ingest import parsers, wire
 from queue_runner.ingest.clock import Clock
 from queue_runner.run_dir import RunDir
 from queue_runner.store import results
-from queue_runner.store.engine import writing
+from queue_runner.store.engine import Engine, looking, writing
 from queue_runner.store.jobs import Claimed
 from queue_runner.store.results import IngestState
 
@@ -45,7 +43,7 @@ class Ingest:
         """how many begins and ends of phases were stored so far"""
         self._source = "stdout" if self._parser else "events"
         self._path: Path = folder.stdout if self._parser else folder.events
-        with engine.connect() as connection:
+        with looking(engine) as connection:
             self._state = results.ingest_state(connection, self._run_id, self._source)
         if self._parser and self._state.parser_state:
             self._parser.restore(self._state.parser_state)

@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sqlalchemy import Connection
-
 from queue_runner.analysis.neighbours import SHARE, Neighbour, beside
 from queue_runner.analysis.summary import Summary, summarize
 from queue_runner.analysis.validity import Facts, Taint, find_taints
@@ -19,6 +17,7 @@ from queue_runner.events import FIELD_DROPPED
 from queue_runner.ingest import parsers
 from queue_runner.model import Ending
 from queue_runner.store import results, retries
+from queue_runner.store.engine import Connection
 from queue_runner.store.jobs import Claimed
 
 

@@ -11,7 +11,7 @@ from queue_runner.lanes import is_remote, parts, short
 from queue_runner.model import DEFAULT_LANE, Condition, Obstacle, Row, State
 from queue_runner.monitor import blocks
 from queue_runner.monitor.queue_state import START_A_WORKER, QueueState
-from queue_runner.store.behind import UNDECIDED, behind
+from queue_runner.store.ready import UNDECIDED, behind
 from queue_runner.times import clock
 
 _UNMET = "SELECT on_job_id, condition, verdict FROM v_dependency WHERE job_id = ? AND verdict <> 'met' ORDER BY 1"

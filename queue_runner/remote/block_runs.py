@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Engine
-
 from queue_runner import failpoints
 from queue_runner.config import Config
 from queue_runner.ingest.ingest import Ingest
@@ -17,7 +15,7 @@ from queue_runner.remote import ingest, mirror, outputs
 from queue_runner.remote.block import Folder
 from queue_runner.run_dir import RunDir
 from queue_runner.store import blocks, jobs, results
-from queue_runner.store.engine import looking, writing
+from queue_runner.store.engine import Connection, Engine, looking, writing
 from queue_runner.worker import hooks
 from queue_runner.worker.finish import finish
 from queue_runner.worker.truncate_logs import compact_logs

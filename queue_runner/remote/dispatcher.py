@@ -16,8 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Engine
-
 from queue_runner import failpoints
 from queue_runner.config import Config
 from queue_runner.errors import MpsqError
@@ -32,9 +30,9 @@ from queue_runner.remote.fence import take_fence
 from queue_runner.remote.read_json import read_json
 from queue_runner.remote.targets import Target
 from queue_runner.run_dir import read_end
-from queue_runner.store import blocks, lanes
-from queue_runner.store.engine import looking, writing
-from queue_runner.store.lanes import Blocked
+from queue_runner.store import blocks, lane_claims
+from queue_runner.store.engine import Engine, looking, writing
+from queue_runner.store.lane_claims import Blocked
 from queue_runner.text import last_line, one_line
 from queue_runner.times import clock
 from queue_runner.worker.throttled_log import ThrottledLog
@@ -440,7 +438,7 @@ class Dispatcher:
         if lane in self._blocked and before == what:
             return
         with writing(self._engine) as connection:
-            lanes.block(connection, lane, what)
+            lane_claims.block(connection, lane, what)
         self._blocked[lane] = what
         if what and (before is None or before.reason != what.reason):
             self._log(f"{lane}: {what.reason}")

@@ -37,7 +37,7 @@ from queue_runner.remote.fence import take_fence
 from queue_runner.remote.read_json import read_json
 from queue_runner.run_dir import RunDir, read_regular
 from queue_runner.spec import OF_NODE
-from queue_runner.store import blocks, jobs, lanes, migrate, read, resolve, results
+from queue_runner.store import blocks, jobs, lane_claims, migrate, read, resolve, results
 from queue_runner.store.engine import looking, open_engine, writing
 
 STEP_S = 0.5
@@ -157,7 +157,7 @@ class Node:
     def _end_current(self) -> None:
         if "*" not in self._cancelled:
             with writing(self._engine) as connection:
-                lanes.pause(connection, DEFAULT_LANE, self._stop)
+                lane_claims.pause(connection, DEFAULT_LANE, self._stop)
                 running = jobs.running(connection, DEFAULT_LANE)
                 if running is not None:
                     jobs.request_cancel(connection, [running.run_id], actor="worker")
@@ -177,7 +177,7 @@ class Node:
             with writing(self._engine) as connection:
                 ids = [row["id"] for row in resolve.runs_of(connection, [selector])]
                 asked = jobs.request_cancel(connection, ids, actor="user")
-            if any(row["state"] == State.RUNNING for row in asked):
+            if any(run.state is State.RUNNING for run in asked):
                 RunDir(self._layout.runs / name).request_cancel("user")
 
     def _export(self) -> list[read.Row]:

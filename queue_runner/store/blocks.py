@@ -6,14 +6,15 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import insert, select, update
 
 from queue_runner.lanes import REMOTE_GLOB
 from queue_runner.model import DEFAULT_LANE, RunId, State
 from queue_runner.spec import OF_NODE, JobSpec
+from queue_runner.store.engine import Connection
 from queue_runner.store.jobs import Claimed
-from queue_runner.store.ready import MAY_START
 from queue_runner.store.schema import conditions, exits, fingerprints, groups, jobs, notes, runs
+from queue_runner.store.statements import MAY_START
 
 _JOB = ("id", "group_id", "created_at", "name", "kind", "workload", "framework", "device", "compile", "dtype", "config")
 _COPIED = (*_JOB, "spec_json", "spec_hash", "priority", "deadline_at")
@@ -45,9 +46,9 @@ def open_tokens(connection: Connection) -> set[str]:
 
 def past_tokens(connection: Connection) -> list[tuple[str, str]]:
     """Return the blocks of which every run is DONE: their tokens and lanes."""
-    found = select(runs.c.token, runs.c.lane).distinct().where(_REMOTE, runs.c.token.is_not(None))
+    sent_ = select(runs.c.token, runs.c.lane).distinct().where(_REMOTE, runs.c.token.is_not(None))
     open_ = open_tokens(connection)
-    return [(token, lane) for token, lane in connection.execute(found) if token not in open_]
+    return [(row.token, row.lane) for row in connection.execute(sent_) if row.token not in open_]
 
 
 def ready(connection: Connection, lane: str, now: float) -> list[int]:
@@ -64,17 +65,17 @@ def ready(connection: Connection, lane: str, now: float) -> list[int]:
 def instructions(connection: Connection, run_ids: Sequence[int]) -> dict[str, Any]:
     """Return what a node needs to know of these runs: their jobs, and the runs in their order."""
     ids = json.dumps(list(run_ids))
-    chosen = f"(SELECT value FROM json_each('{ids}'))"
-    jobs_ = connection.exec_driver_sql(
-        f"SELECT {', '.join(_COPIED)} FROM jobs WHERE id IN (SELECT job_id FROM runs WHERE id IN {chosen}) ORDER BY id"
+    chosen = "(SELECT value FROM json_each(?))"
+    jobs_ = connection.records(
+        f"SELECT {', '.join(_COPIED)} FROM jobs WHERE id IN (SELECT job_id FROM runs WHERE id IN {chosen}) ORDER BY id",
+        [ids],
     )
-    found = [dict(row) for row in jobs_.mappings()]
-    runs_ = connection.exec_driver_sql(
-        f"SELECT job_id, {', '.join(_PLACE)} FROM runs WHERE id IN {chosen} ORDER BY position, id"
+    runs_ = connection.records(
+        f"SELECT job_id, {', '.join(_PLACE)} FROM runs WHERE id IN {chosen} ORDER BY position, id", [ids]
     )
-    group = found[0]["group_id"]
-    title, seed = connection.execute(select(groups.c.title, groups.c.seed).where(groups.c.id == group)).one()
-    return {"group": group, "title": title, "seed": seed, "jobs": found, "runs": [dict(r) for r in runs_.mappings()]}
+    group = jobs_[0]["group_id"]
+    row = connection.execute(select(groups.c.title, groups.c.seed).where(groups.c.id == group)).one()
+    return {"group": group, "title": row.title, "seed": row.seed, "jobs": jobs_, "runs": runs_}
 
 
 def mark_sent(connection: Connection, run_ids: Sequence[int], token: str) -> int:

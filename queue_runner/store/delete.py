@@ -6,14 +6,14 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from sqlalchemy import ColumnElement, Connection, Engine, delete, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, delete, exists, func, or_, select, update
 
 from queue_runner.errors import MpsqError
 from queue_runner.host import job_secrets
 from queue_runner.model import PREFLIGHT, RunId, State
 from queue_runner.paths import Layout, preflight_cache
 from queue_runner.redact import PLACEHOLDER
-from queue_runner.store.engine import looking, writing
+from queue_runner.store.engine import Connection, Engine, looking, writing
 from queue_runner.store.jobs import record
 from queue_runner.store.schema import dependencies, fingerprints, groups, jobs, metadata, runs, snapshots
 
@@ -159,11 +159,11 @@ def _free_words(connection: Connection, layout: Layout) -> list[Path]:
     if not stored:
         return []
     holds = "instr({0}, '[mpsq-secret-')"
-    rows = connection.exec_driver_sql(
+    rows = connection.column(
         f"SELECT spec_json AS text FROM jobs WHERE deleted_at IS NULL AND {holds.format('spec_json')}"
         f" UNION ALL SELECT request_json FROM schedules WHERE {holds.format('request_json')}"
     )
-    used = {match[0] for text in rows.scalars() for match in PLACEHOLDER.finditer(text)}
+    used = {match[0] for text in rows for match in PLACEHOLDER.finditer(text)}
     return [path for path in stored if path.name not in used]
 
 

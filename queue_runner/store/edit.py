@@ -8,10 +8,11 @@ from enum import StrEnum
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
+from sqlalchemy import bindparam, delete, func, insert, select, update
 
 from queue_runner.errors import UsageError
 from queue_runner.model import Condition, State
+from queue_runner.store.engine import Connection
 from queue_runner.store.jobs import add_dependencies, record
 from queue_runner.store.schema import dependencies, job_tags, jobs, runs
 
@@ -120,7 +121,7 @@ def set_dependencies(connection: Connection, job_id: int, after: Sequence[tuple[
     connection.execute(delete(dependencies).where(dependencies.c.job_id == job_id))
     add_dependencies(connection, [(job_id, on, condition) for on, condition in after if on != job_id])
     graph = {job_id: [on for on, _ in after if on == job_id]}
-    for job, on in connection.exec_driver_sql(_WAITS):
+    for job, on in connection.rows(_WAITS):
         graph.setdefault(job, []).append(on)
     try:
         TopologicalSorter(graph).prepare()

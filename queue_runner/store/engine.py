@@ -9,91 +9,225 @@ from __future__ import annotations
 import random
 import sqlite3
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from functools import cached_property
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from sqlalchemy import Connection, Engine, NullPool, QueuePool, create_engine, event, exc
-
 from queue_runner.errors import DamageError, MpsqError
-from queue_runner.store import access_lock
+from queue_runner.host import locks
 from queue_runner.store.read import DAMAGE, refuse_other, schema_revision
+
+if TYPE_CHECKING:
+    import sqlalchemy
 
 BUSY_TIMEOUT_S = 30.0
 _TRY_AGAIN_S = 0.001, 0.005
+_ACCESS_WAIT_S = 60.0
+
+Values = Mapping[str, Any] | Sequence[Any]
+
+
+class _Driver(sqlite3.Connection):
+    """The driver's connection. Only `Connection` ends its transactions: SQLAlchemy would roll back what it did not
+    begin."""
+
+    def commit(self) -> None:
+        """Do nothing."""
+
+    def rollback(self) -> None:
+        """Do nothing."""
+
+
+class Connection:
+    """A connection, used for one transaction at a time. SQL texts, such as those of hot_sql, run on the driver.
+
+    A statement of SQLAlchemy Core runs in the same transaction; SQLAlchemy is imported for the first one.
+    """
+
+    def __init__(self, db: Path, pragmas: Sequence[str]) -> None:
+        self._driver = _connect(db, BUSY_TIMEOUT_S)
+        for pragma in pragmas:
+            self._driver.execute(f"PRAGMA {pragma}")
+
+    def rows(self, sql: str, values: Values = ()) -> list[tuple[Any, ...]]:
+        """Return the rows that a statement selects or returns."""
+        return self._driver.execute(sql, values).fetchall()
+
+    def each(self, sql: str, values: Values = ()) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows, of which many are never in memory."""
+        yield from self._driver.execute(sql, values)
+
+    def records(self, sql: str, values: Values = ()) -> list[dict[str, Any]]:
+        """Return the rows by the names of their columns."""
+        cursor = self._driver.execute(sql, values)
+        names = [column[0] for column in cursor.description]
+        return [dict(zip(names, row, strict=True)) for row in cursor]
+
+    def row(self, sql: str, values: Values = ()) -> tuple[Any, ...] | None:
+        """Return the first row; None if there is none."""
+        return next(iter(self.rows(sql, values)), None)
+
+    def column(self, sql: str, values: Values = ()) -> list[Any]:
+        """Return the first value of each row."""
+        return [row[0] for row in self.rows(sql, values)]
+
+    def value(self, sql: str, values: Values = ()) -> Any:
+        """Return the first value of the first row; None if there is no row."""
+        row = self.row(sql, values)
+        return None if row is None else row[0]
+
+    def change(self, sql: str, values: Values = ()) -> int:
+        """Run a statement that returns no rows; return how many it has changed."""
+        return self._driver.execute(sql, values).rowcount
+
+    def change_all(self, sql: str, rows: Iterable[Values]) -> None:
+        """Run such a statement once for each of these rows."""
+        self._driver.executemany(sql, rows)
+
+    @cached_property
+    def core(self) -> sqlalchemy.Connection:
+        """The same connection for SQLAlchemy."""
+        from sqlalchemy import StaticPool, create_engine
+
+        engine = create_engine(
+            "sqlite://", creator=lambda: self._driver, poolclass=StaticPool, pool_reset_on_return=None
+        )
+        core = engine.connect()
+        core.begin()
+        return core
+
+    def execute(self, statement: sqlalchemy.Executable, values: Any = None) -> sqlalchemy.CursorResult[Any]:
+        """Run a statement of SQLAlchemy Core."""
+        return self.core.execute(statement, values)
+
+    def begin(self) -> None:
+        """Begin to read: what others commit from here on is not visible."""
+        self._driver.execute("BEGIN")
+
+    def begin_writing(self) -> None:
+        """Take the write lock. SQLite's own wait tries ten times a second, and loses for seconds against several
+        processes that write one transaction after another: this one tries more often."""
+        self._driver.execute("PRAGMA busy_timeout=0")
+        deadline = time.monotonic() + BUSY_TIMEOUT_S
+        try:
+            while not self._try_lock(deadline):
+                time.sleep(random.uniform(*_TRY_AGAIN_S))
+        finally:
+            self._driver.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_S * 1000:.0f}")
+
+    def _try_lock(self, deadline: float) -> bool:
+        try:
+            self._driver.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            return False
+        return True
+
+    def commit(self) -> None:
+        """Commit the transaction, unless it was rolled back."""
+        if self._driver.in_transaction:
+            self._driver.execute("COMMIT")
+
+    def rollback(self) -> None:
+        """Undo the transaction and end it."""
+        if self._driver.in_transaction:
+            self._driver.execute("ROLLBACK")
+
+    @contextmanager
+    def begin_nested(self) -> Iterator[None]:
+        """Undo the part of the transaction that is done in this context, if it raises."""
+        self._driver.execute("SAVEPOINT part")
+        try:
+            yield
+        except BaseException:
+            self._driver.execute("ROLLBACK TO part")
+            raise
+        finally:
+            self._driver.execute("RELEASE part")
+
+    def close(self) -> None:
+        """Close the database."""
+        self._driver.close()
+
+
+class Engine:
+    """The connections to a database."""
+
+    def __init__(self, db: Path, *, keep_open: bool, foreign_keys: bool) -> None:
+        self._db = db
+        self._keep_open = keep_open
+        self._pragmas = [*pragmas(), *([] if foreign_keys else ["foreign_keys=OFF"])]
+        self._idle: list[Connection] = []
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def connect(self) -> Iterator[Connection]:
+        """Yield a connection that nobody else uses meanwhile. What is not committed is rolled back."""
+        with self._lock:
+            connection = self._idle.pop() if self._idle else None
+        connection = connection or Connection(self._db, self._pragmas)
+        try:
+            yield connection
+        finally:
+            try:
+                connection.rollback()
+            except sqlite3.Error:
+                connection.close()
+                raise
+            if self._keep_open:
+                with self._lock:
+                    self._idle.append(connection)
+            else:
+                connection.close()
+
+    def dispose(self) -> None:
+        """Close the connections that were kept open."""
+        with self._lock:
+            for connection in self._idle:
+                connection.close()
+            self._idle.clear()
+
+    def shared(self) -> AbstractContextManager[object]:
+        """Return what lets nobody else have the database alone. A worker's own lock does that already."""
+        return nullcontext() if self._keep_open else shared(self._db)
 
 
 def open_engine(db: Path, *, check: bool = True, keep_open: bool = False, foreign_keys: bool = True) -> Engine:
-    """Return an engine on `db` whose transactions take the write lock when they begin.
+    """Return an engine on `db`.
 
-    `keep_open` keeps one connection for the life of the engine: SQLite checkpoints when the last connection closes.
-    Without `foreign_keys` references are not enforced.
+    `keep_open` keeps connections until it is disposed: SQLite checkpoints when the last connection closes. Without
+    `foreign_keys` references are not enforced.
 
     Raises: SchemaError when the schema of the file is not the one this code writes; MpsqError when there is none, or
     when the file cannot be opened.
     """
     if check:
         refuse_other(schema_revision(db), db)
-    engine = create_engine(
-        f"sqlite:///{db}", poolclass=QueuePool if keep_open else NullPool, creator=lambda: _connect(db, BUSY_TIMEOUT_S)
-    )
-    event.listen(engine, "connect", _on_connect)
-    if not foreign_keys:
-        event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA foreign_keys=OFF"))
-    event.listen(engine, "begin", _on_begin)
-    return engine
+    return Engine(db, keep_open=keep_open, foreign_keys=foreign_keys)
 
 
 def _connect(db: Path, timeout_s: float) -> sqlite3.Connection:
     """Connect to a database that exists: SQLite would begin an empty one in place of one that was removed."""
     address = f"file:{quote(str(db))}?mode=rw"
-    return sqlite3.connect(address, uri=True, timeout=timeout_s, isolation_level=None, check_same_thread=False)
-
-
-def _on_connect(connection: sqlite3.Connection, _record: object) -> None:
-    for pragma in pragmas():
-        connection.execute(f"PRAGMA {pragma}")
+    return sqlite3.connect(
+        address, uri=True, timeout=timeout_s, isolation_level=None, check_same_thread=False, factory=_Driver
+    )
 
 
 def pragmas() -> list[str]:
     """Return the pragmas of every writing connection; F_FULLFSYNC is what makes fsync reach the disk on macOS.
 
-    The page size is that of a new database, and of no other: a job is a row of 2 to 5 KB, of which pages of 4 KB, the
-    default, have one each.
+    The page size applies to a new database only: a job is a row of 2 to 5 KB, of which a page of 4 KB, the default,
+    holds one.
     """
-    wanted = ["page_size=8192", "wal_autocheckpoint=0", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"]
-    return [*wanted, "fullfsync=ON"] if sys.platform == "darwin" else wanted
-
-
-def _on_begin(connection: Connection) -> None:
-    if connection.get_execution_options().get("reads"):
-        connection.exec_driver_sql("BEGIN")
-        return
-    raw = cast("sqlite3.Connection", connection.connection.dbapi_connection)
-    raw.execute("PRAGMA busy_timeout=0")
-    try:
-        _take_write_lock(raw)
-    except sqlite3.Error as error:
-        raise exc.DBAPIError("BEGIN IMMEDIATE", None, error) from error
-    finally:
-        raw.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_S * 1000:.0f}")
-
-
-def _take_write_lock(connection: sqlite3.Connection) -> None:
-    """Begin to write, trying often: SQLite's own wait tries ten times a second, and loses for seconds against several
-    processes that write one transaction after another."""
-    deadline = time.monotonic() + BUSY_TIMEOUT_S
-    while True:
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-            return
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-        time.sleep(random.uniform(*_TRY_AGAIN_S))
+    common = ["page_size=8192", "wal_autocheckpoint=0", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"]
+    return [*common, "fullfsync=ON"] if sys.platform == "darwin" else common
 
 
 @contextmanager
@@ -102,32 +236,58 @@ def looking(engine: Engine) -> Iterator[Connection]:
 
     Raises: MpsqError as `writing`.
     """
-    try:
-        with _shared(engine), engine.execution_options(reads=True).connect() as connection:
-            yield connection
-    except exc.DBAPIError as error:
-        raise explain(error.orig if error.orig is not None else error) from error
+    with _explaining(), engine.shared(), engine.connect() as connection:
+        connection.begin()
+        yield connection
 
 
 @contextmanager
 def writing(engine: Engine, *, alone: bool = False) -> Iterator[Connection]:
     """Run one transaction that holds the write lock from its first statement, and commit at the end.
 
-    `alone`: the caller holds access_lock.alone.
+    `alone`: the caller holds the lock of `lock_alone`.
 
     Raises: MpsqError with a remedy for a full disk, a read-only file, a damaged file or a lock that was never released.
     """
+    with _explaining(), nullcontext() if alone else engine.shared(), engine.connect() as connection:
+        connection.begin_writing()
+        yield connection
+        connection.commit()
+
+
+@contextmanager
+def _explaining() -> Iterator[None]:
     try:
-        with nullcontext() if alone else _shared(engine), engine.begin() as connection:
-            yield connection
-    except exc.DBAPIError as error:
-        raise explain(error.orig if error.orig is not None else error) from error
+        yield
+    except Exception as error:
+        cause = getattr(error, "orig", error)  # SQLAlchemy wraps the errors of the driver
+        if isinstance(cause, sqlite3.Error) and (explained := explain(cause)) is not error:
+            raise explained from error
+        raise
 
 
-def _shared(engine: Engine) -> AbstractContextManager[object]:
-    if isinstance(engine.pool, QueuePool):  # the worker's: its own lock excludes anybody who needs exclusive access
-        return nullcontext()
-    return access_lock.shared(Path(str(engine.url.database)))
+# -- who may write -----------------------------------------------------------------------------------------------------
+# SQLite finds a database's log by its name: a program that closes a file which has since been replaced would remove the
+# log of the new one. So every writer shares migrate.lock with the others, from opening the file to closing it, and an
+# upgrade or a replacement has it exclusively.
+
+
+def shared(db: Path) -> locks.Lock:
+    """Return the lock shared by writers. Raises: MpsqError when another process holds it exclusively for a minute."""
+    return locks.share(_access_lock(db), _ACCESS_WAIT_S, "an mpsq db restore or upgrade")
+
+
+def lock_alone(db: Path) -> locks.Lock:
+    """Return the exclusive lock: nobody else has `db` open for writing. Raises: MpsqError after waiting a minute."""
+    if (lock := locks.alone(_access_lock(db), _ACCESS_WAIT_S)) is None:
+        raise MpsqError(
+            "another mpsq has had the database open for writing for a minute", "wait until it ends, then try again"
+        )
+    return lock
+
+
+def _access_lock(db: Path) -> Path:
+    return db.with_name("migrate.lock")
 
 
 def explain(error: BaseException) -> BaseException:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import func, select, text
 
 from queue_runner.model import RunId, State, Verb
 from queue_runner.spec import JobSpec, NewJob, Terms
+from queue_runner.store.engine import Connection
 from queue_runner.store.jobs import add_job, add_run, record
 from queue_runner.store.read import PROBES
 from queue_runner.store.schema import job_tags, jobs, runs

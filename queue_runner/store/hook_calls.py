@@ -10,12 +10,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, func, insert, select, update
-
 from queue_runner import redact
-from queue_runner.model import Outcome, State
-from queue_runner.store import ready
-from queue_runner.store.schema import hook_runs, runs
+from queue_runner.model import Outcome
+from queue_runner.store import hot_sql, ready
+from queue_runner.store.engine import Connection
 
 NOTIFY = "notify"
 
@@ -54,63 +52,47 @@ def note_end(
 def note_idle(connection: Connection, orders: Orders) -> None:
     """Order the idle call when nothing runs and no waiting run starts without user action. To be called when a run has
     left the queue in this transaction."""
-    running = select(runs.c.id).where(runs.c.state == State.RUNNING).limit(1)
-    if connection.execute(running).first() is not None:
+    if connection.row(hot_sql.ANY_RUNNING) is not None:
         return
     behind = ready.behind_held(connection)
-    queued = select(runs.c.job_id).where(runs.c.state == State.QUEUED).distinct()
-    left = connection.execute(queued if behind else queued.limit(1)).scalars().all()
-    if behind.keys() >= set(left):
+    if behind.keys() >= set(connection.column(hot_sql.ALL_QUEUED_JOBS)):
         _order(connection, "idle", None, orders)
 
 
 def _order(connection: Connection, event: str, run_id: int | None, orders: Orders) -> None:
     command = redact.redact_script(getattr(orders, event))
-    wanted = [(event, command)] if command else []
+    calls = [(event, command)] if command else []
     if event in orders.notify:
-        wanted.append((NOTIFY, event))
-    rows = [
-        {"at": time.time(), "kind": kind, "run_id": run_id, "command": command, "state": "pending"}
-        for kind, command in wanted
-    ]
-    if rows:
-        connection.execute(insert(hook_runs), rows)
+        calls.append((NOTIFY, event))
+    for kind, command in calls:
+        connection.change(hot_sql.ADD_CALL, {"at": time.time(), "kind": kind, "run_id": run_id, "command": command})
 
 
 def first_pending(connection: Connection, after: int) -> int | None:
     """Return the id of the first pending call after `after`."""
-    pending = select(func.min(hook_runs.c.id)).where(hook_runs.c.id > after, hook_runs.c.state == "pending")
-    found: int | None = connection.execute(pending).scalar_one()
-    return found
+    first: int | None = connection.value(hot_sql.FIRST_PENDING_CALL, {"after": after})
+    return first
 
 
 def newest(connection: Connection) -> int:
     """Return the id of the newest call; 0 where there is none."""
-    return int(connection.execute(select(func.coalesce(func.max(hook_runs.c.id), 0))).scalar_one())
+    return connection.value(hot_sql.NEWEST_CALL) or 0
 
 
 def take(connection: Connection, call_id: int) -> Call | None:
     """Mark a call as running, before it is started. Return None when it is no longer pending."""
-    row = connection.execute(
-        update(hook_runs)
-        .where(hook_runs.c.id == call_id, hook_runs.c.state == "pending")
-        .values(state="running")
-        .returning(hook_runs.c.id, hook_runs.c.kind, hook_runs.c.run_id, hook_runs.c.command)
-    ).one_or_none()
-    return None if row is None else Call(row.id, row.kind, row.run_id, row.command)
+    row = connection.row(hot_sql.TAKE_CALL, {"call_id": call_id})
+    return Call(*row) if row else None
 
 
 def end(
     connection: Connection, call_id: int, state: str, *, exit_code: int | None, dur_s: float | None, output: str
 ) -> None:
     """Store the result of a running call; do nothing when its job has been deleted meanwhile."""
-    connection.execute(
-        update(hook_runs)
-        .where(hook_runs.c.id == call_id, hook_runs.c.state == "running")
-        .values(state=state, exit_code=exit_code, dur_s=dur_s, output=output or None)
-    )
+    values = {"call_id": call_id, "state": state, "exit_code": exit_code, "dur_s": dur_s, "output": output or None}
+    connection.change(hot_sql.END_CALL, values)
 
 
 def running(connection: Connection) -> Sequence[int]:
     """Return the running calls; in a worker that has just begun, those left behind by its predecessor."""
-    return connection.execute(select(hook_runs.c.id).where(hook_runs.c.state == "running")).scalars().all()
+    return connection.column(hot_sql.RUNNING_CALLS)

@@ -9,18 +9,19 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, Table, and_, func, insert, literal, select, update
-
-from queue_runner.lanes import REMOTE_GLOB, is_remote
+from queue_runner.lanes import is_remote
 from queue_runner.model import DEFAULT_LANE, PREFLIGHT, TRANSITIONS, Condition, Ending, Outcome, RunId, State, Verb
 from queue_runner.spec import EnvironmentJson, JobSpec, NewJob
-from queue_runner.store.ready import MAY_START
-from queue_runner.store.schema import dependencies, groups, job_events, job_tags, jobs, runs
+from queue_runner.store import hot_sql
+from queue_runner.store.engine import Connection
+
+if TYPE_CHECKING:
+    from queue_runner.source.snapshot import Snapshot
 
 T = TypeVar("T")
 
@@ -73,19 +74,40 @@ def record(
     reason: str = "",
 ) -> None:
     """Append an entry to the history: who did what and why."""
-    connection.execute(
-        insert(job_events).values(
-            at=time.time(),
-            job_id=job_id,
-            run_id=run_id,
-            actor=actor,
-            verb=str(verb),
-            from_state=source,
-            to_state=target,
-            outcome=str(ending) if ending else None,
-            reason=reason or None,
-        )
+    connection.change(
+        hot_sql.ADD_EVENT, _event(time.time(), job_id, run_id, actor, verb, source, target, ending, reason)
     )
+
+
+def _event(
+    at: float,
+    job_id: int | None,
+    run_id: int | None,
+    actor: str,
+    verb: str,
+    source: str | None,
+    target: str | None,
+    ending: Ending | None,
+    reason: str,
+) -> dict[str, Any]:
+    return {
+        "at": at,
+        "job_id": job_id,
+        "run_id": run_id,
+        "actor": actor,
+        "verb": str(verb),
+        "from_state": source,
+        "to_state": target,
+        "outcome": str(ending) if ending else None,
+        "reason": reason or (ending.reason if ending else "") or None,
+    }
+
+
+_MOVED = (
+    *("outcome", "exit_code", "signal", "reason", "ended_at", "cancel_requested_at", "blocked_reason"),
+    *("lane", "claimed_at", "token", "boot_id"),
+)
+"""The columns that hot_sql.RUN_TO_MOVE reads after job and state, and MOVE writes."""
 
 
 def move(
@@ -98,59 +120,56 @@ def move(
     ending: Ending | None = None,
     **columns: Any,
 ) -> None:
-    """Apply one row of the transition table to one run.
+    """Apply one row of the transition table to one run. `columns` are of _MOVED.
 
     Raises: StateConflict when the run is not in a source state of the verb.
     """
     transition = TRANSITIONS[verb]
-    row = connection.execute(select(runs.c.state, runs.c.job_id).where(runs.c.id == run_id)).one()
-    if row.state not in transition.sources:
-        raise StateConflict(f"run {run_id} is {row.state}: {verb} does not apply")
-    columns |= _columns(ending)
-    changed = connection.execute(
-        update(runs).where(runs.c.id == run_id, runs.c.state == row.state).values(state=transition.target, **columns)
-    )
-    if changed.rowcount != 1:
+    row = connection.row(hot_sql.RUN_TO_MOVE, {"run_id": run_id})
+    if row is None:
+        raise LookupError(f"there is no run {run_id}")
+    job_id, source, *before = row
+    if source not in transition.sources:
+        raise StateConflict(f"run {run_id} is {source}: {verb} does not apply")
+    values = {**dict(zip(_MOVED, before, strict=True)), **columns, **_columns(ending)}
+    if connection.change(hot_sql.MOVE, {**values, "run_id": run_id, "source": source, "state": transition.target}) != 1:
         raise StateConflict(f"run {run_id} was changed by another process during {verb}")
     record(
         connection,
-        job_id=row.job_id,
+        job_id=job_id,
         run_id=run_id,
         actor=actor,
         verb=verb,
-        source=row.state,
+        source=source,
         target=transition.target,
         ending=ending,
-        reason=reason or (ending.reason if ending else ""),
+        reason=reason,
     )
 
 
 def move_all(
     connection: Connection,
-    chosen: ColumnElement[bool],
+    run_ids: Collection[int],
     verb: Verb,
     *,
     actor: str,
     reason: str = "",
     ending: Ending | None = None,
-    **columns: Any,
+    ended_at: float | None = None,
+    blocked_reason: str | None = None,
 ) -> None:
-    """Apply one row of the transition table to every run for which `chosen` holds and which is in a source state of the
-    verb, by two statements: a group may have thousands."""
+    """Apply one row of the transition table to those of these runs that are in a source state of the verb, by two
+    statements: a group may have thousands."""
     transition = TRANSITIONS[verb]
-    fits = and_(chosen, runs.c.state.in_([state for state in transition.sources if state is not None]))
-    entry = {
-        "at": time.time(),
-        "actor": actor,
-        "verb": str(verb),
-        "to_state": transition.target,
-        "outcome": str(ending) if ending else None,
-        "reason": reason or (ending.reason if ending else "") or None,
+    chosen = {
+        "ids": json.dumps(list(run_ids)),
+        "sources": json.dumps([source for source in transition.sources if source]),
     }
-    values = [literal(value).label(name) for name, value in entry.items()]
-    entries = select(runs.c.job_id, runs.c.id, runs.c.state, *values).where(fits)
-    connection.execute(insert(job_events).from_select(["job_id", "run_id", "from_state", *entry], entries))
-    connection.execute(update(runs).where(fits).values(state=transition.target, **columns, **_columns(ending)))
+    event = _event(time.time(), None, None, actor, verb, None, transition.target, ending, reason)
+    connection.change(hot_sql.ADD_EVENTS, {**event, **chosen})
+    values = {"exit_code": None, "outcome": None, "signal": None, "reason": None, **_columns(ending)}
+    values |= {"state": transition.target, "ended_at": ended_at, "blocked_reason": blocked_reason}
+    connection.change(hot_sql.MOVE_ALL, {**values, **chosen})
 
 
 def _columns(ending: Ending | None) -> dict[str, Any]:
@@ -166,8 +185,7 @@ def _columns(ending: Ending | None) -> dict[str, Any]:
 
 def add_group(connection: Connection, title: str, seed: int) -> int:
     """Create a group; return its id, the 4 of g4."""
-    statement = insert(groups).values(created_at=time.time(), title=title, seed=seed).returning(groups.c.id)
-    return int(connection.execute(statement).scalar_one())
+    return int(connection.value(hot_sql.ADD_GROUP, {"created_at": time.time(), "title": title, "seed": seed}))
 
 
 def add_job(connection: Connection, group_id: int, job: NewJob) -> int:
@@ -177,16 +195,14 @@ def add_job(connection: Connection, group_id: int, job: NewJob) -> int:
 
 def _add_jobs(connection: Connection, group_id: int, new: Sequence[NewJob], environments: EnvironmentJson) -> range:
     """Create jobs without runs, many by one statement; return their ids."""
-    last = connection.exec_driver_sql("SELECT seq FROM sqlite_sequence WHERE name = 'jobs'").scalar() or 0
+    last = connection.value("SELECT seq FROM sqlite_sequence WHERE name = 'jobs'") or 0
     ids = range(last + 1, last + 1 + len(new))  # the write lock is held: nobody else takes them
     now = time.time()
-    _insert(connection, jobs, [_row(id, group_id, now, job, environments) for id, job in zip(ids, new, strict=True)])
-    tags = [{"job_id": id, "tag": tag} for id, job in zip(ids, new, strict=True) for tag in sorted(set(job.terms.tags))]
-    if tags:
-        connection.execute(insert(job_tags), tags)
-    add_dependencies(
-        connection, ((id, on, how) for id, job in zip(ids, new, strict=True) for on, how in job.terms.after)
-    )
+    numbered = list(zip(ids, new, strict=True))
+    connection.change_all(hot_sql.ADD_JOB, (_row(id, group_id, now, job, environments) for id, job in numbered))
+    tags = ({"job_id": id, "tag": tag} for id, job in numbered for tag in sorted(set(job.terms.tags)))
+    connection.change_all(hot_sql.ADD_TAG, tags)
+    add_dependencies(connection, ((id, on, how) for id, job in numbered for on, how in job.terms.after))
     return ids
 
 
@@ -236,9 +252,7 @@ def submit(
     group_id = add_group(connection, title, seed)
     environments = EnvironmentJson()
     lanes_: list[str] = []
-    left = runs.c.state != State.DONE
-    ends = select(func.coalesce(func.min(runs.c.position), 1), func.coalesce(func.max(runs.c.position), 0)).where(left)
-    head, last = connection.execute(ends).one()
+    head, last = places(connection)
     now = time.time()
     ids: list[int] = []
     starts: list[tuple[Verb, float | None]] = []
@@ -246,18 +260,11 @@ def submit(
         ids += (added := _add_jobs(connection, group_id, batch, environments))
         starts += [(_submitting(job), job.terms.not_before_at) for job in batch]
         lanes_ += [lane_of(job.spec, group_id) for job in batch]
-        events = [
-            {
-                "at": now,
-                "job_id": id,
-                "actor": actor,
-                "verb": _submitting(job),
-                "to_state": TRANSITIONS[_submitting(job)].target,
-                "reason": title,
-            }
+        events = (
+            _event(now, id, None, actor, _submitting(job), None, TRANSITIONS[_submitting(job)].target, None, title)
             for id, job in zip(added, batch, strict=True)
-        ]
-        _insert(connection, job_events, events)
+        )
+        connection.change_all(hot_sql.ADD_EVENT, events)
 
     def row(index: int, position: int, number: int) -> dict[str, Any]:
         return {
@@ -272,11 +279,40 @@ def submit(
             "not_before_at": starts[index][1],
         }
 
-    for trials in _batches(enumerate(tried, start=head - len(tried))):
-        _insert(connection, runs, [row(index, place, PREFLIGHT) for place, index in trials])
-    for turns in _batches(enumerate(order, start=last + 1)):
-        _insert(connection, runs, [row(index, place, repeat) for place, (index, repeat) in turns])
+    tries = (row(index, place, PREFLIGHT) for place, index in enumerate(tried, start=head - len(tried)))
+    connection.change_all(hot_sql.ADD_FIRST_RUN, tries)
+    repeats = (row(index, place, repeat) for place, (index, repeat) in enumerate(order, start=last + 1))
+    connection.change_all(hot_sql.ADD_FIRST_RUN, repeats)
     return group_id, ids
+
+
+def save_snapshot(connection: Connection, snapshot: Snapshot) -> None:
+    """Store the code that jobs run; the same content is stored once."""
+    revision = snapshot.revision
+    values = {
+        "hash": snapshot.hash,
+        "kind": snapshot.kind,
+        "created_at": time.time(),
+        "git_commit": (revision.commit or None) if revision else None,
+        "git_branch": revision.branch if revision else None,
+        "git_dirty": revision.dirty if revision else None,
+        "diff": revision.diff if revision else None,
+        "tree_hash": snapshot.tree_hash,
+        "copied": snapshot.copied,
+        "left_out_json": json.dumps(dict(snapshot.left_out)) if snapshot.left_out else None,
+    }
+    connection.change(hot_sql.ADD_SNAPSHOT, values)
+
+
+def mark_copied(connection: Connection, digest: str) -> None:
+    """Record that the whole tree of a snapshot is now stored."""
+    connection.change(hot_sql.MARK_COPIED, {"digest": digest})
+
+
+def places(connection: Connection) -> tuple[int, int]:
+    """Return the first and the last position in the queue; 1 and 0 if it is empty."""
+    first, last = connection.rows(hot_sql.PLACES)[0]
+    return (1, 0) if first is None else (first, last)
 
 
 def lane_of(spec: JobSpec, group_id: int) -> str:
@@ -288,13 +324,6 @@ def lane_of(spec: JobSpec, group_id: int) -> str:
     return f"{spec.on['to']}-g{group_id}-{options}"
 
 
-def _insert(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Insert rows that all have the same columns in one order, by the driver: SQLAlchemy copies each three times."""
-    marks = ", ".join("?" * len(rows[0]))
-    statement = f"INSERT INTO {table.name} ({', '.join(rows[0])}) VALUES ({marks})"
-    connection.exec_driver_sql(statement, [tuple(row.values()) for row in rows])
-
-
 def _batches(items: Iterable[T]) -> Iterator[list[T]]:
     rest = iter(items)
     while batch := list(islice(rest, _BATCH)):
@@ -304,38 +333,43 @@ def _batches(items: Iterable[T]) -> Iterator[list[T]]:
 def add_run(connection: Connection, job_id: int, *, position: int, **columns: Any) -> int:
     """Add a run to a job: the first attempt of its first repeat, queued, unless `columns` say otherwise. Return its
     id. A lane of this machine is taken when the run is claimed, and only then."""
-    first = {"number": 1, "repeat": 1, "attempt": 1, "state": State.QUEUED}
-    values = {**first, "created_at": time.time(), **columns}
-    values["lane"] = lane if is_remote(lane := values.get("lane", DEFAULT_LANE)) else DEFAULT_LANE
-    statement = insert(runs).values(job_id=job_id, position=position, **values)
-    return int(connection.execute(statement.returning(runs.c.id)).scalar_one())
+    values: dict[str, Any] = dict.fromkeys(_RUN) | {
+        "number": 1,
+        "repeat": 1,
+        "attempt": 1,
+        "state": State.QUEUED,
+        "created_at": time.time(),
+        "lane": DEFAULT_LANE,
+        **columns,
+    }
+    values["lane"] = values["lane"] if is_remote(values["lane"]) else DEFAULT_LANE
+    return int(connection.value(hot_sql.ADD_RUN, {**values, "job_id": job_id, "position": position}))
+
+
+_RUN = (
+    *("number", "repeat", "attempt", "lane", "state", "created_at", "started_at", "paused_at", *_MOVED),
+    *("machine_hash", "software_hash", "not_before_at", "resumed_from", "replaces"),
+)
 
 
 def add_dependencies(connection: Connection, pairs: Iterable[tuple[int, int, Condition]]) -> None:
     """Add dependencies: (id, id of the job that it waits for, condition on that job). The caller must refuse cycles and
     existing dependencies."""
-    rows = [{"job_id": job, "on_job_id": on, "condition": condition} for job, on, condition in pairs]
-    if rows:
-        connection.execute(insert(dependencies), rows)
+    rows = ({"job_id": job, "on_job_id": on, "condition": condition} for job, on, condition in pairs)
+    connection.change_all(hot_sql.ADD_DEPENDENCY, rows)
 
 
 def _submitting(job: NewJob) -> Verb:
     return Verb.SUBMIT_HELD if job.terms.hold else Verb.SUBMIT
 
 
-_FOLLOWING = (
-    select(runs.c.id, runs.c.job_id, runs.c.number, jobs.c.spec_json)
-    .join(jobs, jobs.c.id == runs.c.job_id)
-    .where(*MAY_START)
-    .order_by(jobs.c.priority.desc(), runs.c.position, runs.c.id)
-    .limit(1)
-)
-
-
 def following(connection: Connection, lane: str, now: float) -> Following | None:
     """Return the run that a claim would take."""
-    row = connection.execute(_FOLLOWING, {"this_lane": lane, "now": now}).one_or_none()
-    return row and Following.of(row.id, RunId(row.job_id, row.number), JobSpec.from_json(row.spec_json))
+    row = connection.row(hot_sql.NEXT_RUN, {"this_lane": lane, "now": now})
+    if row is None:
+        return None
+    run_id, job, number, spec_json = row
+    return Following.of(run_id, RunId(job, number), JobSpec.from_json(spec_json))
 
 
 def claim(
@@ -352,114 +386,104 @@ def claim(
     The rules are those of `ready.py`: its time has come, its dependencies are met, the lane is not paused.
     """
     now = time.time() if now is None else now
-    found = connection.execute(
-        _FOLLOWING.with_only_columns(runs.c.id), {"this_lane": lane, "now": now}
-    ).scalar_one_or_none()
-    if found is None or (only is not None and found != only):
+    run_id = connection.value(hot_sql.NEXT_RUN, {"this_lane": lane, "now": now})
+    if run_id is None or (only is not None and run_id != only):
         return None
-    return claimed(connection, found, lane, token, boot_id, now)
+    return claimed(connection, run_id, lane, token, boot_id, now)
 
 
 def claimed(
     connection: Connection, run_id: int, lane: str, token: str, boot_id: str, now: float | None = None
 ) -> Claimed | None:
-    """Move a QUEUED run to RUNNING on a lane, in the transaction that has found it startable; None if it is not
+    """Move a QUEUED run to RUNNING on a lane, in the transaction that found that it may start; None if it is not
     QUEUED."""
-    values = {"lane": lane, "token": token, "boot_id": boot_id, "blocked_reason": None}
-    row = connection.execute(
-        update(runs)
-        .where(runs.c.id == run_id, runs.c.state == State.QUEUED)
-        .values(state=State.RUNNING, claimed_at=time.time() if now is None else now, **values)
-        .returning(runs.c.id, runs.c.job_id, runs.c.number)
-    ).one_or_none()
+    claimed_at = time.time() if now is None else now
+    values = {"run_id": run_id, "claimed_at": claimed_at, "lane": lane, "token": token, "boot_id": boot_id}
+    row = connection.row(hot_sql.CLAIM, values)
     if row is None:
         return None
+    job, number = row
     record(
         connection,
-        job_id=row.job_id,
-        run_id=row.id,
+        job_id=job,
+        run_id=run_id,
         actor="worker",
         verb=Verb.CLAIM,
         source=State.QUEUED,
         target=State.RUNNING,
         reason="" if lane == DEFAULT_LANE else f"on {lane}",
     )
-    spec_json = connection.execute(select(jobs.c.spec_json).where(jobs.c.id == row.job_id)).scalar_one()
-    return Claimed(row.id, RunId(row.job_id, row.number), _spec(spec_json, row.number), token, boot_id, lane)
+    spec = _of_run(spec_of(connection, job), number)
+    return Claimed(run_id, RunId(job, number), spec, token, boot_id, lane)
+
+
+def spec_of(connection: Connection, job: int) -> JobSpec:
+    """Return the specification of a job."""
+    return JobSpec.from_json(connection.value(hot_sql.SPEC_OF_JOB, {"job_id": job}))
 
 
 def running(connection: Connection, lane: str) -> Claimed | None:
     """Return the run that is RUNNING on this lane in the database: at most one, as the unique index ensures."""
-    row = connection.execute(
-        select(runs.c.id, runs.c.job_id, runs.c.number, runs.c.token, runs.c.boot_id, jobs.c.spec_json)
-        .join(jobs, jobs.c.id == runs.c.job_id)
-        .where(runs.c.state == State.RUNNING, runs.c.lane == lane)
-    ).one_or_none()
+    row = connection.row(hot_sql.RUNNING, {"this_lane": lane})
     if row is None:
         return None
-    return Claimed(
-        row.id, RunId(row.job_id, row.number), _spec(row.spec_json, row.number), row.token, row.boot_id, lane
-    )
+    run_id, job, number, token, boot_id, spec_json = row
+    spec = _of_run(JobSpec.from_json(spec_json), number)
+    return Claimed(run_id, RunId(job, number), spec, token, boot_id, lane)
 
 
 def last_event(connection: Connection) -> int:
     """Return a number that grows with every entry of the history."""
-    return int(connection.execute(select(func.max(job_events.c.id))).scalar() or 0)
+    return connection.value(hot_sql.LAST_EVENT) or 0
 
 
 def name_of(connection: Connection, run_id: int) -> RunId:
     """Return the name of a run."""
-    row = connection.execute(select(runs.c.job_id, runs.c.number).where(runs.c.id == run_id)).one()
-    return RunId(row.job_id, row.number)
+    return RunId(*connection.rows(hot_sql.NAME_OF_RUN, {"run_id": run_id})[0])
 
 
 def here(connection: Connection) -> list[str]:
     """Return the lanes of this machine on which a run is RUNNING."""
-    there = (runs.c.state == State.RUNNING, runs.c.lane.op("NOT GLOB")(REMOTE_GLOB))
-    return list(connection.execute(select(runs.c.lane).where(*there).order_by(runs.c.id)).scalars())
-
-
-def _spec(spec_json: str, number: int) -> JobSpec:
-    return _of_run(JobSpec.from_json(spec_json), number)
+    return connection.column(hot_sql.LANES_IN_USE)
 
 
 def _of_run(spec: JobSpec, number: int) -> JobSpec:
     return spec.for_preflight(PREFLIGHT_LIMIT_S) if number == PREFLIGHT else spec
 
 
-def request_cancel(connection: Connection, run_ids: Sequence[int], actor: str) -> list[RowMapping]:
+@dataclass(frozen=True)
+class Unended:
+    """A run that is not DONE. A node may have started one that has a token."""
+
+    run_id: int
+    id: RunId
+    state: State
+    token: str | None
+
+
+def request_cancel(connection: Connection, run_ids: Sequence[int], actor: str) -> list[Unended]:
     """Request cancellation: waiting runs are DONE(CANCELLED) at once, a running one is marked for its warden.
 
-    Return a row (id, job_id, number, state before) for each run that was not yet DONE.
+    Return each run that was not yet DONE, as it was before.
     """
-    found = (
-        connection.execute(
-            select(runs.c.id, runs.c.job_id, runs.c.number, runs.c.state, runs.c.token).where(
-                runs.c.id.in_(run_ids), runs.c.state != State.DONE
-            )
-        )
-        .mappings()
-        .all()
-    )
+    unended = [
+        Unended(run_id, RunId(job, number), State(state), token)
+        for run_id, job, number, state, token in connection.rows(hot_sql.UNENDED, {"ids": json.dumps(list(run_ids))})
+    ]
     now = time.time()
-    for row in found:
-        if row["state"] == State.RUNNING or row["token"] is not None:  # a node may have started what was sent to it
-            connection.execute(
-                update(runs)
-                .where(runs.c.id == row["id"], runs.c.cancel_requested_at.is_(None))
-                .values(cancel_requested_at=now)
-            )
-            record(connection, job_id=row["job_id"], run_id=row["id"], actor=actor, verb="cancel requested")
+    for run in unended:
+        if run.state is State.RUNNING or run.token is not None:
+            connection.change(hot_sql.REQUEST_CANCEL, {"run_id": run.run_id, "now": now})
+            record(connection, job_id=run.id.job, run_id=run.run_id, actor=actor, verb="cancel requested")
         else:
             ending = Ending(Outcome.CANCELLED, reason="cancelled before it started")
-            move(connection, row["id"], Verb.CANCEL, actor=actor, ending=ending, cancel_requested_at=now, ended_at=now)
-    return list(found)
+            move(connection, run.run_id, Verb.CANCEL, actor=actor, ending=ending, cancel_requested_at=now, ended_at=now)
+    return unended
 
 
 def own_hold(connection: Connection, run_id: int) -> bool:
     """Turn a hold by mpsq, which has a reason, into one of the user. Return whether it was one."""
-    held = (runs.c.id == run_id, runs.c.state == State.HELD, runs.c.blocked_reason.is_not(None))
-    return connection.execute(update(runs).where(*held).values(blocked_reason=None)).rowcount > 0
+    return connection.change(hot_sql.TAKE_OVER_HOLD, {"run_id": run_id}) > 0
 
 
 def request_suspend(connection: Connection, run_id: int, suspended: bool, actor: str) -> bool:
@@ -467,35 +491,21 @@ def request_suspend(connection: Connection, run_id: int, suspended: bool, actor:
 
     A run that was suspended and then could not be started waits again, and keeps the request until it is withdrawn.
     """
-    if suspended:
-        fits = (runs.c.paused_at.is_(None), runs.c.state == State.RUNNING)
-    else:
-        fits = (runs.c.paused_at.is_not(None), runs.c.state != State.DONE)
-    changed = connection.execute(
-        update(runs)
-        .where(runs.c.id == run_id, *fits)
-        .values(paused_at=time.time() if suspended else None)
-        .returning(runs.c.job_id)
-    ).one_or_none()
-    if changed is None:
+    statement = hot_sql.SUSPEND if suspended else hot_sql.CONTINUE
+    if connection.change(statement, {"run_id": run_id, **({"now": time.time()} if suspended else {})}) == 0:
         return False
     verb = "suspend" if suspended else "continue"
-    record(connection, job_id=changed.job_id, run_id=run_id, actor=actor, verb=verb)
+    record(connection, job_id=name_of(connection, run_id).job, run_id=run_id, actor=actor, verb=verb)
     return True
-
-
-def suspend_requested(connection: Connection, run_id: int) -> bool:
-    """Return whether suspension of the run is requested."""
-    return connection.execute(select(runs.c.paused_at).where(runs.c.id == run_id)).scalar_one() is not None
 
 
 def unclaim(connection: Connection, run_id: int, reason: str) -> bool:
     """Requeue a run that never started; if its cancellation was requested meanwhile, it is CANCELLED instead. Return
     whether it is queued again."""
-    lane = connection.execute(select(runs.c.lane).where(runs.c.id == run_id)).scalar_one()
-    back = lane if is_remote(lane) else DEFAULT_LANE
-    values = {"lane": back, "claimed_at": None, "token": None, "boot_id": None}
-    move(connection, run_id, Verb.UNCLAIM, actor="worker", reason=reason, ending=None, **values)
+    lane = connection.value(hot_sql.LANE_OF_RUN, {"run_id": run_id})
+    values: dict[str, Any] = {"claimed_at": None, "token": None, "boot_id": None}
+    values["lane"] = lane if is_remote(lane) else DEFAULT_LANE
+    move(connection, run_id, Verb.UNCLAIM, actor="worker", reason=reason, **values)
     if not cancel_requested(connection, run_id):
         return True
     ending = Ending(Outcome.CANCELLED, reason="cancelled before it started")
@@ -503,11 +513,34 @@ def unclaim(connection: Connection, run_id: int, reason: str) -> bool:
     return False
 
 
+def suspend_requested(connection: Connection, run_id: int) -> bool:
+    """Return whether suspension of the run is requested."""
+    return connection.value(hot_sql.PAUSED_AT, {"run_id": run_id}) is not None
+
+
 def was_started(connection: Connection, run_id: int) -> bool:
-    """Return whether the fence of this run was ever seen, whatever became of its folder since."""
-    return connection.execute(select(runs.c.started_at).where(runs.c.id == run_id)).scalar_one() is not None
+    """Return whether the start marker of this run was ever read, whatever became of its folder since."""
+    return connection.value(hot_sql.STARTED_AT, {"run_id": run_id}) is not None
 
 
 def cancel_requested(connection: Connection, run_id: int) -> bool:
     """Return whether cancellation of this run was requested."""
-    return connection.execute(select(runs.c.cancel_requested_at).where(runs.c.id == run_id)).scalar_one() is not None
+    return connection.value(hot_sql.CANCEL_REQUESTED_AT, {"run_id": run_id}) is not None
+
+
+WAITS, QUIET, NOT_QUIET, LEFT = "wait for quiet", "quiet", "not quiet", "no longer next"
+"""Verbs of the history of a wait for a quiet machine: it begins; it ends since the machine is quiet, or after the
+timeout; it is given up."""
+
+
+def waits_since(connection: Connection, run_id: int) -> float | None:
+    """Return when (Unix seconds) the run's wait for a quiet machine began, also in an earlier worker; None if it does
+    not wait: nothing happened to it, or something has since, such as its release or an attempt to start it."""
+    verb, at = connection.row(hot_sql.NEWEST_EVENT_OF_RUN, {"run_id": run_id}) or ("", 0.0)
+    return at if verb == WAITS else None
+
+
+def record_wait(connection: Connection, run: Following, verb: str, reason: str) -> None:
+    """Append a step of the wait to the run's history; LEFT only if the run still waits."""
+    if verb != LEFT or waits_since(connection, run.run_id) is not None:
+        record(connection, job_id=run.id.job, run_id=run.run_id, actor="worker", verb=verb, reason=reason)

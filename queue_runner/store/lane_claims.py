@@ -1,25 +1,80 @@
-"""Claims where a machine has several lanes: what waits, in its order, and which lane a submission is bound to.
+"""Lanes: why nothing starts on one, which runs wait for one, and to which one a submission is bound.
 
-The cells of a submission are compared, so that all of them run on one lane: the one that its first run is claimed on.
-The column jobs.lane has it; "machine" is not bound yet.
+A lane that was never blocked nor paused has no row. The cells of a submission are compared, so that all of them run on
+one lane: the one that its first run is claimed on. The column jobs.lane has it; "machine" is not bound yet.
 """
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import asdict, astuple, dataclass, replace
 from functools import partial
 
-from sqlalchemy import Connection, or_, select, update
-
 from queue_runner.lanes import Lane, parts, placed, units, without_lane
-from queue_runner.model import DEFAULT_LANE, RunId, State
+from queue_runner.model import DEFAULT_LANE, Obstacle, RunId
 from queue_runner.spec import JobSpec
-from queue_runner.store import lanes as lane_rows
-from queue_runner.store.jobs import Claimed, Following, claimed, here
-from queue_runner.store.ready import MAY_START
-from queue_runner.store.schema import jobs, runs
+from queue_runner.store import hot_sql
+from queue_runner.store.engine import Connection
+from queue_runner.store.jobs import Claimed, Following, claimed, here, spec_of
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """Why nothing starts on a lane: in words, and where a program has to know it, by its kind. `run_id` is the run for
+    which it is kept free, `next_try_at` (Unix seconds) when a target that does not answer is asked again."""
+
+    reason: str
+    kind: Obstacle | None = None
+    run_id: int | None = None
+    next_try_at: float | None = None
+
+
+@dataclass(frozen=True)
+class LaneRow:
+    """The row of a lane. Times are in Unix seconds."""
+
+    name: str
+    blocked_reason: str | None = None
+    blocked_at: float | None = None
+    paused_at: float | None = None
+    paused_reason: str | None = None
+    blocked_kind: str | None = None
+    blocked_for: int | None = None
+    next_try_at: float | None = None
+
+
+def state(connection: Connection, lane: str) -> LaneRow:
+    """Return the lane's row; it reads as free if it was never blocked nor paused."""
+    row = connection.row(hot_sql.LANE, {"this_lane": lane})
+    return LaneRow(*row) if row else LaneRow(lane)
+
+
+def block(connection: Connection, lane: str, blocked: Blocked | None) -> None:
+    """Set the reason why nothing may start on the lane, or (None) clear it."""
+    names = ("blocked_reason", "blocked_kind", "blocked_for", "next_try_at")
+    values = astuple(blocked) if blocked else (None,) * len(names)
+    since = {"blocked_at": time.time() if blocked else None}
+    connection.change(hot_sql.PUT_LANE, asdict(state(connection, lane)) | dict(zip(names, values, strict=True)) | since)
+
+
+def pause(connection: Connection, lane: str, reason: str | None) -> bool:
+    """Pause the lane, so that nothing starts on it until it is resumed; None resumes it. Return whether that is new."""
+    row = state(connection, lane)
+    paused = row.paused_at is not None
+    if paused == (reason is not None) and row.paused_reason == reason:
+        return False
+    since = row.paused_at if paused else time.time()
+    row = replace(row, paused_reason=reason, paused_at=since if reason is not None else None)
+    connection.change(hot_sql.PUT_LANE, asdict(row))
+    return True
+
+
+def keep(connection: Connection, names: Collection[str]) -> None:
+    """Have a row for each of these lanes of this machine, and for no other that nobody has paused."""
+    connection.change(hot_sql.FORGET_LANES, {"names": json.dumps(list(names))})
+    connection.change_all(hot_sql.PUT_LANE, [asdict(state(connection, name)) for name in names])
 
 
 @dataclass(frozen=True)
@@ -32,60 +87,46 @@ class Waiting:
     lane: str
 
 
-_IN_ORDER = (
-    select(runs.c.id, runs.c.job_id, jobs.c.group_id, jobs.c.lane)
-    .join(jobs, jobs.c.id == runs.c.job_id)
-    .where(*MAY_START)
-    .order_by(jobs.c.priority.desc(), runs.c.position, runs.c.id)
-)
-
-
 def waiting(connection: Connection, now: float) -> Iterator[Waiting]:
     """Return the runs of this machine that may start, in the order in which they are claimed."""
-    for row in connection.execute(_IN_ORDER, {"this_lane": DEFAULT_LANE, "now": now}):
+    for row in connection.each(hot_sql.STARTABLE, {"this_lane": DEFAULT_LANE, "now": now}):
         yield Waiting(*row)
-
-
-def spec_of(connection: Connection, job: int) -> JobSpec:
-    """Return the specification of a job."""
-    return JobSpec.from_json(connection.execute(select(jobs.c.spec_json).where(jobs.c.id == job)).scalar_one())
 
 
 def following(connection: Connection, run_id: int, lane: Lane) -> Following:
     """Return a waiting run as it would run on the lane."""
-    row = connection.execute(select(runs.c.job_id, runs.c.number).where(runs.c.id == run_id)).one()
-    return Following.of(run_id, RunId(row.job_id, row.number), placed(spec_of(connection, row.job_id), lane))
+    job, number = connection.rows(hot_sql.NAME_OF_RUN, {"run_id": run_id})[0]
+    return Following.of(run_id, RunId(job, number), placed(spec_of(connection, job), lane))
 
 
 def claim(connection: Connection, lane: Lane, token: str, boot_id: str, only: int) -> Claimed | None:
     """Claim the run `only` on a lane, and bind its submission to it. None: it may not start any more, its submission is
     bound to another lane, or a run is on the lane, a part or a processor of it, or alone on the machine."""
-    row = connection.execute(
-        _IN_ORDER.where(runs.c.id == only), {"this_lane": DEFAULT_LANE, "now": time.time()}
-    ).one_or_none()
+    values = {"this_lane": DEFAULT_LANE, "now": time.time(), "run_id": only}
+    row = connection.row(hot_sql.STARTABLE_RUN, values)
     busy = {unit for name in here(connection) for unit in units(name)}
     alone = lane.name == DEFAULT_LANE
     if row is None or DEFAULT_LANE in busy or (busy if alone else busy & {*units(lane.name)}):
         return None
+    startable = Waiting(*row)
     if not alone:
-        if row.lane not in (DEFAULT_LANE, lane.name) or any(is_paused(connection, part) for part in parts(lane.name)):
+        if startable.lane not in (DEFAULT_LANE, lane.name):
             return None
-        if row.lane == DEFAULT_LANE:
-            _bind(connection, row.group_id, lane)
+        if any(is_paused(connection, part) for part in parts(lane.name)):
+            return None
+        if startable.lane == DEFAULT_LANE:
+            _bind(connection, startable.group, lane)
     return claimed(connection, only, lane.name, token, boot_id)
 
 
 def is_paused(connection: Connection, lane: str) -> bool:
     """Return whether a user has paused the lane."""
-    row = lane_rows.state(connection, lane)
-    return row is not None and row["paused_at"] is not None
+    return state(connection, lane).paused_at is not None
 
 
 def began_alone(connection: Connection, group: int) -> list[JobSpec]:
     """Return the jobs of a submission of which a run has started although it is bound to no lane."""
-    of_group = select(jobs.c.spec_json).distinct().join(runs, runs.c.job_id == jobs.c.id)
-    begun = of_group.where(jobs.c.group_id == group, jobs.c.lane == DEFAULT_LANE, runs.c.started_at.is_not(None))
-    return [JobSpec.from_json(text) for text in connection.execute(begun).scalars()]
+    return [JobSpec.from_json(text) for text in connection.column(hot_sql.BEGAN_ALONE, {"group_id": group})]
 
 
 _OVERLAPPING = """
@@ -119,19 +160,14 @@ class Overlapping:
 def overlapping(connection: Connection, run_id: int, since: float, until: float) -> list[Overlapping]:
     """Return the runs of other lanes of this machine that were claimed before `until` and had not ended at `since`
     (Unix seconds)."""
-    return [Overlapping(*row) for row in connection.exec_driver_sql(_OVERLAPPING, (since, run_id, until))]
+    return [Overlapping(*row) for row in connection.rows(_OVERLAPPING, (since, run_id, until))]
 
 
 def unbind(connection: Connection, run_id: int) -> None:
     """Undo what the first claim of a submission has bound, if that claim, of `run_id`, was undone and no other run of
     it has started: any free lane will do again. A rerun, which was submitted with its lane, keeps it."""
-    of_run = select(jobs.c.group_id, jobs.c.lane).join(runs, runs.c.job_id == jobs.c.id).where(runs.c.id == run_id)
-    group, lane = connection.execute(of_run).one()
-    if lane == DEFAULT_LANE:
-        return
-    begun = or_(runs.c.started_at.is_not(None), runs.c.state == State.RUNNING, jobs.c.rerun_of.is_not(None))
-    in_group = select(runs.c.id).join(jobs, jobs.c.id == runs.c.job_id).where(jobs.c.group_id == group)
-    if connection.execute(in_group.where(begun).limit(1)).first() is None:
+    group, lane = connection.rows(hot_sql.BINDING, {"run_id": run_id})[0]
+    if lane != DEFAULT_LANE and connection.row(hot_sql.BEGUN_IN_GROUP, {"group_id": group}) is None:
         _place(connection, group, DEFAULT_LANE, without_lane)
 
 
@@ -141,12 +177,7 @@ def _bind(connection: Connection, group: int, lane: Lane) -> None:
 
 
 def _place(connection: Connection, group: int, lane: str, change: Callable[[JobSpec], JobSpec]) -> None:
-    for id_, spec in _specs(connection, group):
-        new = change(spec)
-        values = {"spec_json": new.to_json(), "spec_hash": new.content_hash()} if new != spec else {}
-        connection.execute(update(jobs).where(jobs.c.id == id_).values(lane=lane, **values))
-
-
-def _specs(connection: Connection, group: int) -> list[tuple[int, JobSpec]]:
-    found = connection.execute(select(jobs.c.id, jobs.c.spec_json).where(jobs.c.group_id == group))
-    return [(id_, JobSpec.from_json(text)) for id_, text in found.all()]
+    for job, spec_json in connection.rows(hot_sql.SPECS_OF_GROUP, {"group_id": group}):
+        spec = change(JobSpec.from_json(spec_json))
+        values = {"job_id": job, "lane": lane, "spec_json": spec.to_json(), "spec_hash": spec.content_hash()}
+        connection.change(hot_sql.BIND_JOB, values)

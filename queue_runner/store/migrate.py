@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from queue_runner.errors import DamageError, RunActive, SchemaError
 from queue_runner.host import locks
 from queue_runner.paths import Layout, migrations_dir
-from queue_runner.store import access_lock, backup
+from queue_runner.store import backup
+from queue_runner.store.engine import lock_alone, open_engine, writing
 from queue_runner.store.read import HEAD, lost, reading, schema_revision
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def upgrade(layout: Layout, *, holds_worker_lock: bool = False) -> str | None:
 
     Raises: SchemaError (newer file, worker running, run active), DamageError (the old one was lost), MpsqError (disk).
     """
-    lock = access_lock.alone(layout.db)
+    lock = lock_alone(layout.db)
     try:
         revision = schema_revision(layout.db)
         if revision == HEAD:
@@ -97,15 +98,13 @@ def create(db: Path) -> None:
     """Create a database, or bring one to this code's schema. Nobody else may use it meanwhile."""
     from alembic import command
 
-    from queue_runner.store.engine import open_engine, writing
-
     os.close(os.open(db, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))  # it contains the environment of the jobs
     engine = open_engine(db, check=False, foreign_keys=False)  # a table that is made anew is missing for a moment
     config = _config()
     with writing(engine, alone=True) as connection:
-        config.attributes["connection"] = connection
+        config.attributes["connection"] = connection.core
         command.upgrade(config, "head")
-        dangling = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchall()
+        dangling = connection.rows("PRAGMA foreign_key_check")
         if dangling:
             raise DamageError(
                 f"the database was not upgraded: {len(dangling)} dangling references in {dangling[0][0]}",

@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, delete, or_, select
-
-from queue_runner.model import PREFLIGHT, Ending, Outcome, State, Verb
+from queue_runner.model import PREFLIGHT, Ending, Outcome, Verb
 from queue_runner.spec import JobSpec
-from queue_runner.store import jobs, schema
-from queue_runner.store.schema import runs
+from queue_runner.store import hot_sql, jobs
+from queue_runner.store.engine import Connection
 
 Question = tuple[str, ...]
 """A question with the environment and the code that would answer it."""
 
-_POINTS = (schema.iterations, schema.phases, schema.evals, schema.metrics)
+_FORGET_POINTS = (*(hot_sql.FORGET_ITERATIONS, hot_sql.FORGET_PHASES, hot_sql.FORGET_EVALS, hot_sql.FORGET_METRICS),)
 _SUCCEEDED = """
 SELECT DISTINCT j.spec_hash, COALESCE(j.snapshot_hash, ''), json_extract(j.spec_json, '$.python'),
     COALESCE(json_extract(j.spec_json, '$.packages'), '{}')
@@ -35,10 +33,10 @@ def question(spec: JobSpec) -> Question:
 
 def proven(connection: Connection, specs: Sequence[JobSpec]) -> set[Question]:
     """Return the questions of these that a run has answered on this machine."""
-    if connection.exec_driver_sql("SELECT 1 FROM runs WHERE outcome = 'SUCCEEDED' LIMIT 1").first() is None:
+    if connection.row("SELECT 1 FROM runs WHERE outcome = 'SUCCEEDED' LIMIT 1") is None:
         return set()  # a new queue: no question of a long file has to be looked up
     hashes = sorted({spec.content_hash() for spec in specs})
-    rows = connection.exec_driver_sql(_SUCCEEDED, (json.dumps(hashes), PREFLIGHT))
+    rows = connection.rows(_SUCCEEDED, (json.dumps(hashes), PREFLIGHT))
     return {(hash, code, python, _canonical(packages)) for hash, code, python, packages in rows}
 
 
@@ -49,16 +47,14 @@ def _canonical(text: str) -> str:
 def forget_points(connection: Connection, run_id: int) -> None:
     """Remove the iterations and other numbers of a preflight: it is no point of any statistic. What it said of itself,
     its notes and its end stay."""
-    for table in _POINTS:
-        connection.execute(delete(table).where(table.c.run_id == run_id))
+    for statement in _FORGET_POINTS:
+        connection.change(statement, {"run_id": run_id})
 
 
 def skip(connection: Connection, job_id: int, ending: Ending, now: float) -> int:
     """Skip the waiting runs of a job whose preflight ended so that none of them can work. Return their number."""
-    held = runs.c.state == State.HELD
-    waiting = (runs.c.job_id == job_id) & or_(runs.c.state == State.QUEUED, held)
-    count = len(connection.execute(select(runs.c.id).where(waiting)).all())
-    told = f"preflight: {ending}" + (f": {ending.reason}" if ending.reason else "")
-    skipped = Ending(Outcome.SKIPPED, reason=told)
-    jobs.move_all(connection, waiting, Verb.SKIP, actor="worker", ending=skipped, ended_at=now, blocked_reason=None)
-    return count
+    waiting = connection.column(hot_sql.WAITING_OF_JOB, {"job_id": job_id})
+    reason = f"preflight: {ending}" + (f": {ending.reason}" if ending.reason else "")
+    skipped = Ending(Outcome.SKIPPED, reason=reason)
+    jobs.move_all(connection, waiting, Verb.SKIP, actor="worker", ending=skipped, ended_at=now)
+    return len(waiting)

@@ -6,11 +6,10 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection
-
 from queue_runner.errors import UsageError
 from queue_runner.model import Condition, Dependency, Selector
 from queue_runner.spec import JobSpec
+from queue_runner.store.engine import Connection
 from queue_runner.store.read import condition_of, names_nothing
 
 Row = dict[str, Any]
@@ -67,8 +66,8 @@ def siblings(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> list[
 def specs(connection: Connection, job_ids: Collection[int]) -> dict[int, JobSpec]:
     """Return the specs of jobs, by id."""
     sql = "SELECT id, spec_json FROM jobs WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id"
-    rows = connection.exec_driver_sql(sql, (json.dumps(sorted(job_ids)),))
-    return {row.id: JobSpec.from_json(row.spec_json) for row in rows}
+    rows = connection.rows(sql, [json.dumps(sorted(job_ids))])
+    return {job: JobSpec.from_json(spec_json) for job, spec_json in rows}
 
 
 def _named(connection: Connection, selector: Selector) -> list[Row]:
@@ -82,7 +81,7 @@ def _named(connection: Connection, selector: Selector) -> list[Row]:
 
 
 def _select(connection: Connection, condition: str, values: Sequence[Any]) -> list[Row]:
-    return [dict(row) for row in connection.exec_driver_sql(_RUNS.format(condition), tuple(values)).mappings()]
+    return connection.records(_RUNS.format(condition), values)
 
 
 _RUNS = """

@@ -23,8 +23,8 @@ from queue_runner.host import locks
 from queue_runner.model import DEFAULT_LANE
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
-from queue_runner.store import access_lock, backup, migrate
-from queue_runner.store.engine import checkpoint
+from queue_runner.store import backup, migrate
+from queue_runner.store.engine import checkpoint, lock_alone
 from queue_runner.store.read import HEAD, reading, schema_revision
 
 _RUN = re.compile(r"(\d{1,18})\.\d{1,9}")
@@ -75,7 +75,7 @@ def _replace(layout: Layout, source: Path | None) -> Restored:
     worker = locks.try_lock(locks.worker_lock_path(layout.home))
     if worker is None:
         raise AlreadyRunning("a worker runs this queue", "stop it first: mpsq service stop, or Ctrl-C in its terminal")
-    with worker, access_lock.alone(layout.db):
+    with worker, lock_alone(layout.db):
         _refuse_active(layout)
         try:
             with replacing(layout.db, durable=True) as partial:

@@ -9,8 +9,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import delete, func, insert, select, update
 
+from queue_runner.store.engine import Connection
 from queue_runner.store.schema import schedules
 
 

@@ -25,7 +25,7 @@ from queue_runner.submit.request import Request
 from queue_runner.workloads import catalog, environments
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
+    from queue_runner.store.engine import Connection
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ def insert(
 
     Raises: UsageError when a dependency does not exist; OSError when a secret cannot be written.
     """
-    from queue_runner.store import jobs, ready, resolve, snapshots
+    from queue_runner.store import jobs, ready, resolve
 
     ids_of = resolve.Memory(connection)
     own = planned.own_after or ((),) * len(planned.jobs)
@@ -280,7 +280,7 @@ def insert(
 
     new = (stored(job, code, ids) for job, code, ids in zip(planned.jobs, taken, after, strict=True))
     for kept in {code.snapshot.hash: code.snapshot for code in taken if code.snapshot is not None}.values():
-        snapshots.save(connection, kept)
+        jobs.save_snapshot(connection, kept)
     tried: Sequence[int] = ()
     if any(job.spec.preflight for job in planned.jobs):
         tried = preflight.chosen(layout, connection, planned.jobs, taken)

@@ -19,7 +19,7 @@ from queue_runner.submit.request import Request
 from queue_runner.workloads.manifest import Workload
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
+    from queue_runner.store.engine import Connection
 
 ONE: Mapping[str, Value] = {"max_iters": 1, "warmup_iters": 0, "eval_interval": 0, "checkpoint_interval": 0}
 """Settings of a preflight, as far as the workload has them: one iteration, no evaluation, no checkpoint."""

@@ -18,8 +18,6 @@ from dataclasses import asdict, dataclass, fields, replace
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import Connection, Engine
-
 from queue_runner import failpoints, redact
 from queue_runner.errors import MpsqError, UsageError, did_you_mean
 from queue_runner.host import child, job_secrets, locks, wakeup
@@ -28,7 +26,7 @@ from queue_runner.paths import Layout
 from queue_runner.source import snapshot, verify
 from queue_runner.store import migrate, resolve, schedules
 from queue_runner.store.delete import forget_secrets
-from queue_runner.store.engine import looking, open_engine, writing
+from queue_runner.store.engine import Connection, Engine, looking, open_engine, writing
 from queue_runner.submit import plan, policy
 from queue_runner.submit.cron import Cron
 from queue_runner.submit.request import Request

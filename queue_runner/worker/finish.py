@@ -7,8 +7,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, Engine
-
 from queue_runner import failpoints
 from queue_runner.analysis.neighbours import Neighbour
 from queue_runner.analysis.validity import Taint
@@ -18,7 +16,7 @@ from queue_runner.ingest.summarize_run import hello_of
 from queue_runner.model import Ending, RunId, State, Verb
 from queue_runner.run_dir import RunDir, read_end
 from queue_runner.store import hook_calls, jobs, lane_claims, replacements, results, retries
-from queue_runner.store.engine import looking, writing
+from queue_runner.store.engine import Connection, Engine, looking, writing
 from queue_runner.store.hook_calls import Orders
 from queue_runner.store.jobs import Claimed
 from queue_runner.submit import grid

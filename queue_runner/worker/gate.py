@@ -13,8 +13,6 @@ from collections.abc import Collection
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Engine
-
 from queue_runner import times, units
 from queue_runner.analysis.quiet import Disturbance, disturbances
 from queue_runner.analysis.validity import GPU_BUSY_SHARE
@@ -24,9 +22,8 @@ from queue_runner.host.background import BackgroundCall
 from queue_runner.host.lane_locks import Hold
 from queue_runner.host.load import Load
 from queue_runner.model import PREFLIGHT
-from queue_runner.store import gate as history
-from queue_runner.store import results
-from queue_runner.store.engine import looking, writing
+from queue_runner.store import jobs, results
+from queue_runner.store.engine import Engine, looking, writing
 from queue_runner.store.jobs import Claimed, Following
 from queue_runner.worker import randomize
 from queue_runner.worker.canary import LOOK_S as CANARY_S
@@ -144,7 +141,7 @@ class Gate:
     def leave(self, why: str = "nothing may start") -> None:
         """End the wait of the run that was next, and forget it."""
         if self._run is not None and self._since is not None:
-            self._record(history.LEFT, why)
+            self._record(jobs.LEFT, why)
         self._run = self._since = self.due = self._found = self._passed = self._use = None
         self._canary.stop()
         self._told = ("", frozenset(), 0.0)
@@ -184,10 +181,10 @@ class Gate:
     def _begin(self, run: Following, found: list[Disturbance]) -> None:
         """Begin the wait, or continue that of an earlier worker: the wall clock is the only one that both have."""
         with looking(self._engine) as connection:
-            since = history.waits_since(connection, run.run_id)
+            since = jobs.waits_since(connection, run.run_id)
         self._since = time.monotonic() - (max(0.0, time.time() - since) if since is not None else 0.0)
         if since is None:
-            self._record(history.WAITS, _words(found))
+            self._record(jobs.WAITS, _words(found))
 
     def _open(self, found: list[Disturbance]) -> None:
         self.waited_s = self._waited_s()
@@ -196,7 +193,7 @@ class Gate:
         if self._since is not None:
             after = f"after {units.duration(self.waited_s)}"
             self.caveat = f"{self.caveat}, {after} of waiting" if self.caveat else None
-            self._record(history.NOT_QUIET if found else history.QUIET, f"{after}: {_words(found)}" if found else after)
+            self._record(jobs.NOT_QUIET if found else jobs.QUIET, f"{after}: {_words(found)}" if found else after)
         self._since = self._found = self._passed = None
 
     def _reason(self, run: Following, found: list[Disturbance]) -> str:
@@ -210,7 +207,7 @@ class Gate:
     def _record(self, verb: str, reason: str) -> None:
         assert self._run is not None
         with writing(self._engine) as connection:
-            history.record(connection, self._run, verb, reason)
+            jobs.record_wait(connection, self._run, verb, reason)
 
 
 def _is_measured(run: Following | Claimed) -> bool:

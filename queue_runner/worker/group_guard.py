@@ -6,11 +6,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, exists, func, or_, select
+from sqlalchemy import ColumnElement, Row, and_, exists, func, or_, select
 
 from queue_runner.model import Ending, Outcome, State, Verb
 from queue_runner.spec import JobSpec
 from queue_runner.store import jobs
+from queue_runner.store.engine import Connection
 from queue_runner.store.jobs import Claimed
 from queue_runner.store.schema import exits, job_events, runs
 from queue_runner.store.schema import jobs as job_table
@@ -50,7 +51,7 @@ def _skip_device(connection: Connection, run: Claimed, now: float) -> None:
     waiting = or_(runs.c.state == State.QUEUED, and_(runs.c.state == State.HELD, runs.c.blocked_reason.is_not(None)))
     ending = Ending(Outcome.SKIPPED, reason=f"device: {run.spec.device} was not available to run {run.id}")
     chosen = and_(_of(run, _alike(*_WHERE)), waiting)
-    jobs.move_all(connection, chosen, Verb.SKIP, actor="worker", ending=ending, ended_at=now)
+    jobs.move_all(connection, _ids(connection, chosen), Verb.SKIP, actor="worker", ending=ending, ended_at=now)
 
 
 def _program(spec: JobSpec) -> Iterator[str]:
@@ -99,8 +100,12 @@ def _hold(connection: Connection, run: Claimed, alike: ColumnElement[bool], limi
         f"{limit} runs in a row ({names}) failed within a second of their start: {told} (setting hold_after_failures)"
     )
     queued = and_(first, runs.c.state == State.QUEUED)
-    jobs.move_all(connection, queued, Verb.HOLD, actor="worker", reason=reason, blocked_reason=reason)
+    jobs.move_all(connection, _ids(connection, queued), Verb.HOLD, actor="worker", reason=reason, blocked_reason=reason)
     return True
+
+
+def _ids(connection: Connection, chosen: ColumnElement[bool]) -> list[int]:
+    return list(connection.execute(select(runs.c.id).where(chosen)).scalars())
 
 
 def _last(connection: Connection, chosen: ColumnElement[bool], limit: int) -> list[Row[tuple[object, ...]]]:

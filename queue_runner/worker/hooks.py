@@ -14,14 +14,12 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sqlalchemy import Engine
-
 from queue_runner import redact
 from queue_runner.config import Config
 from queue_runner.host import notify, processes
 from queue_runner.paths import Layout
 from queue_runner.store import hook_calls, read
-from queue_runner.store.engine import looking, writing
+from queue_runner.store.engine import Engine, looking, writing
 from queue_runner.store.hook_calls import Call, Orders
 from queue_runner.text import plain
 from queue_runner.worker import hook_process

@@ -11,8 +11,6 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
-from sqlalchemy import Connection, Engine
-
 from queue_runner import lanes
 from queue_runner.config import Config
 from queue_runner.errors import MpsqError
@@ -21,11 +19,10 @@ from queue_runner.lanes import Lane
 from queue_runner.model import DEFAULT_LANE, Obstacle, Verb
 from queue_runner.paths import Layout
 from queue_runner.store import hook_calls, jobs, lane_claims, ready, replacements
-from queue_runner.store import lanes as lane_rows
 from queue_runner.store import schedules as store_schedules
-from queue_runner.store.engine import looking, writing
+from queue_runner.store.engine import Connection, Engine, looking, writing
 from queue_runner.store.jobs import Claimed, Following
-from queue_runner.store.lanes import Blocked
+from queue_runner.store.lane_claims import Blocked
 from queue_runner.submit import grid, schedules
 from queue_runner.worker import hooks, turns
 from queue_runner.worker.backups import Backups
@@ -51,7 +48,7 @@ class Lanes:
         self._all = {DEFAULT_LANE: self._supervisor(DEFAULT_LANE)}
         self._all |= {lane.name: self._supervisor(lane.name, lane.cores) for lane in self._lanes.values()}
         with writing(engine) as connection:
-            lane_rows.keep(connection, self._lanes.keys())
+            lane_claims.keep(connection, self._lanes.keys())
         self._elsewhere: set[str] = set()  # lanes that other queues have, while something waits
         self._awaited = ""  # the lanes for which a run that needs several of them waits
         self._nothing: tuple[object, float, Turns] | None = None  # a look that found nothing, and until when it holds

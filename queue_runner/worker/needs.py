@@ -6,12 +6,11 @@ import time
 from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 
-from sqlalchemy import Connection
-
 from queue_runner import lanes
 from queue_runner.lanes import Lane
 from queue_runner.model import DEFAULT_LANE
-from queue_runner.store import lane_claims
+from queue_runner.store import jobs, lane_claims
+from queue_runner.store.engine import Connection
 from queue_runner.worker import turns
 from queue_runner.worker.turns import Asked
 
@@ -42,7 +41,7 @@ class Needs:
         if run.job not in self._jobs:
             if len(self._jobs) > _REMEMBERED:
                 self._jobs.clear()
-            spec = lane_claims.spec_of(connection, run.job)
+            spec = jobs.spec_of(connection, run.job)
             self._jobs[run.job] = lanes.needs(spec), spec.gpus
         kind, gpus = self._jobs[run.job]
         lane = "" if run.lane == DEFAULT_LANE else run.lane

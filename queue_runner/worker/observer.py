@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from sqlalchemy import Engine
-
 from queue_runner import lanes
 from queue_runner.host import conditions
 from queue_runner.host.background import BackgroundCall
@@ -15,7 +13,7 @@ from queue_runner.host.neighbours import NeighbourTime
 from queue_runner.ingest.ingest import Ingest
 from queue_runner.run_dir import RunDir
 from queue_runner.store import results
-from queue_runner.store.engine import writing
+from queue_runner.store.engine import Engine, writing
 from queue_runner.store.jobs import Claimed
 
 FIRST_S, FIRST_EVERY_S = 10.0, 1.0

@@ -5,14 +5,13 @@ from __future__ import annotations
 import shutil
 import time
 
-from sqlalchemy import Connection
-
 from queue_runner.host import others_memory
 from queue_runner.model import PREFLIGHT, Ending, Outcome
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec
 from queue_runner.store import preflights
+from queue_runner.store.engine import Connection
 from queue_runner.store.jobs import PREFLIGHT_LIMIT_S, Claimed
 from queue_runner.worker import launch
 

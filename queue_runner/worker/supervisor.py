@@ -16,8 +16,6 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine
-
 from queue_runner import failpoints, lanes, units
 from queue_runner.config import Config
 from queue_runner.control import checkpoints, pausing
@@ -32,10 +30,9 @@ from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir, read_end
 from queue_runner.source import archive, verify, working_copy
 from queue_runner.store import jobs, lane_claims, results, retries
-from queue_runner.store import lanes as lane_rows
-from queue_runner.store.engine import looking, writing
+from queue_runner.store.engine import Engine, looking, writing
 from queue_runner.store.jobs import Claimed, Following
-from queue_runner.store.lanes import Blocked
+from queue_runner.store.lane_claims import Blocked
 from queue_runner.text import last_line, plain
 from queue_runner.worker import hooks, launch, preflight
 from queue_runner.worker.canary import Canary
@@ -462,7 +459,7 @@ class Supervisor:
         if why == self._blocked:
             return
         with writing(self._engine) as connection:
-            lane_rows.block(connection, self.lane, why)
+            lane_claims.block(connection, self.lane, why)
         self._blocked = why
         if why:
             self._log(f"{'' if self.lane == DEFAULT_LANE else f'{self.lane}: '}blocked: {why.reason}")

@@ -127,10 +127,8 @@ def test_the_newest_jobs_come_first_with_what_they_ask(queue: Path) -> None:
 def test_what_a_shell_would_run_is_not_offered(queue: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     engine = open_engine(queue / "mpsq.db", check=False)
     with writing(engine) as connection:
-        connection.exec_driver_sql("UPDATE job_tags SET tag = '$(reboot)' WHERE tag = 'grid'")
-        connection.exec_driver_sql(
-            "UPDATE jobs SET name = 'a' || char(27) || '[31mb' || char(10) || 'c:d' WHERE id = 6"
-        )
+        connection.change("UPDATE job_tags SET tag = '$(reboot)' WHERE tag = 'grid'")
+        connection.change("UPDATE jobs SET name = 'a' || char(27) || '[31mb' || char(10) || 'c:d' WHERE id = 6")
     for shell in ("fish", "bash", "zsh"):
         line = ["mpsq", "list", "--tag", ""] if shell == "zsh" else ["mpsq list --tag "]
         complete.main([shell, *line, *([":="] if shell == "bash" else [])])

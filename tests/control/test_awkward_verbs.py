@@ -6,14 +6,13 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from sqlalchemy import Connection, Engine
 
 from queue_runner.control import cancel
 from queue_runner.model import Condition, Ending, Outcome, Verb, parse_selector
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import edit, jobs, read, resolve, retries
-from queue_runner.store.engine import open_engine, writing
+from queue_runner.store.engine import Connection, Engine, open_engine, writing
 from tests.cli_support import Cli
 
 pytestmark = pytest.mark.process
@@ -77,7 +76,7 @@ def test_retries_go_before_all_that_waits_the_second_too(engine: Engine) -> None
     submit(engine)
     with writing(engine) as connection:
         end(connection)
-        connection.exec_driver_sql("UPDATE runs SET not_before_at = 1e12 WHERE state = 'QUEUED' AND job_id = 1")
+        connection.change("UPDATE runs SET not_before_at = 1e12 WHERE state = 'QUEUED' AND job_id = 1")
         end(connection)
         assert [job for _, job, _ in edit.waiting(connection)] == [other, one, 3]
 
@@ -155,10 +154,10 @@ def test_a_back_off_is_doubled_up_to_a_day(engine: Engine) -> None:
     for backoff_s in (3600.0, 200_000.0):
         job = submit(engine, retries=1000, backoff_s=backoff_s)
         with writing(engine) as connection:
-            connection.exec_driver_sql(f"UPDATE runs SET attempt = 900 WHERE job_id = {job}")
+            connection.change(f"UPDATE runs SET attempt = 900 WHERE job_id = {job}")
             end(connection)
             (new,) = (r for r in resolve.runs_of(connection, [parse_selector(str(job))]) if r["state"] == "QUEUED")
-            at = connection.exec_driver_sql(f"SELECT not_before_at FROM runs WHERE id = {new['id']}").scalar_one()
+            at = connection.value(f"SELECT not_before_at FROM runs WHERE id = {new['id']}")
             waits[backoff_s] = round((at - time.time()) / 1000)
     assert waits == {3600.0: 86, 200_000.0: 200}
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
 
 from queue_runner.analysis.summary import summarize
 from queue_runner.control import checkpoints
@@ -21,7 +20,7 @@ from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import jobs, read, resume_chain, retries
-from queue_runner.store.engine import looking, open_engine, writing
+from queue_runner.store.engine import Engine, looking, open_engine, writing
 from queue_runner.store.hook_calls import Orders
 from queue_runner.submit import plan
 from queue_runner.submit.request import Request

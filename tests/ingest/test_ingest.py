@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from sqlalchemy import Engine
 
 from queue_runner.ingest.ingest import Ingest
 from queue_runner.model import RunId
@@ -14,7 +13,7 @@ from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec, NewJob
 from queue_runner.store import jobs, results
-from queue_runner.store.engine import open_engine, writing
+from queue_runner.store.engine import Engine, looking, open_engine, writing
 from queue_runner.store.jobs import Claimed
 
 LINE = '{"type":"iter","t":%d.5,"i":%d,"dur_s":0.01,"loss":4.2,"synced":true,"phase":"measure"}\n'
@@ -42,15 +41,15 @@ class Case:
             stream.write("".join(LINE % (i, i) for i in numbers) + end)
 
     def numbers(self) -> list[int]:
-        with self.engine.connect() as connection:
+        with looking(self.engine) as connection:
             return [row["i"] for row in results.rows_of(connection, "iterations", self.run.run_id)]
 
     def state(self, source: str = "events") -> results.IngestState:
-        with self.engine.connect() as connection:
+        with looking(self.engine) as connection:
             return results.ingest_state(connection, self.run.run_id, source)
 
     def notes(self) -> dict[str, str]:
-        with self.engine.connect() as connection:
+        with looking(self.engine) as connection:
             return results.note_texts(connection, self.run.run_id)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, insert, update
+from sqlalchemy import insert, update
 
 from queue_runner.model import DEFAULT_LANE, Condition, Ending, Outcome, Verb
 from queue_runner.monitor import eta
@@ -18,7 +18,7 @@ from queue_runner.monitor.forecast import forecast
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import history, jobs, read, results
-from queue_runner.store.engine import open_engine, writing
+from queue_runner.store.engine import Engine, open_engine, writing
 from queue_runner.store.schema import job_events, runs
 from queue_runner.submit.plan import Plan
 from tests.cli_support import Cli, empty_queue

@@ -48,7 +48,7 @@ def test_a_job_that_ran_alone_and_beside_another_has_no_one_time(layout: Layout)
     with writing(engine) as connection:
         jobs.submit(connection, "test", 0, [NewJob(JobSpec("command", "x", argv=("true",)), 2)], [(0, 1), (0, 2)])
         ended = "state = 'DONE', outcome = 'SUCCEEDED', exit_code = 0, claimed_at = 1, started_at = 1, ended_at = 2"
-        connection.exec_driver_sql(f"UPDATE runs SET {ended}")
+        connection.change(f"UPDATE runs SET {ended}")
     with read.reading(layout.db) as reader:
         rows = [{**row, "median_s": 1.0 + row["number"], "taints": ""} for row in read.runs(reader)]
     assert listing.job_object(rows)["median_s"] == 2.5

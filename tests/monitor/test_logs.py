@@ -212,7 +212,7 @@ def test_a_job_is_followed_through_its_retries(queue: Layout, mpsq: Cli, no_wait
 
     def end_and_retry() -> None:
         with writing(engine) as connection:
-            run_id = connection.exec_driver_sql("SELECT id FROM runs WHERE state = 'RUNNING'").scalar_one()
+            run_id = connection.value("SELECT id FROM runs WHERE state = 'RUNNING'")
         end_running_run(queue, Ending(Outcome.FAILED, 1))
         with writing(engine) as connection:
             retries.again(connection, run_id, actor="worker", first=True)

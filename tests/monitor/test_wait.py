@@ -9,7 +9,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from sqlalchemy import Engine
 
 from queue_runner.errors import WaitedJobFailed
 from queue_runner.model import DEFAULT_LANE, Condition, Ending, Outcome, Verb, parse_selector
@@ -18,8 +17,7 @@ from queue_runner.monitor.follow import Follower
 from queue_runner.paths import Layout
 from queue_runner.spec import NewJob, Terms
 from queue_runner.store import jobs, replacements, results, retries
-from queue_runner.store.engine import open_engine, writing
-from queue_runner.store.schema import runs
+from queue_runner.store.engine import Engine, open_engine, writing
 from queue_runner.submit import grid
 from tests.cli_support import SPEC, Cli
 
@@ -125,7 +123,8 @@ def test_what_was_skipped_did_not_succeed(engine: Engine, mpsq: Cli) -> None:
 def hold_by_mpsq(engine: Engine, job: int) -> None:
     with writing(engine) as connection:
         reason = "3 runs in a row failed"
-        jobs.move_all(connection, runs.c.job_id == job, Verb.HOLD, actor="worker", reason=reason, blocked_reason=reason)
+        waiting = connection.column("SELECT id FROM runs WHERE job_id = ?", [job])
+        jobs.move_all(connection, waiting, Verb.HOLD, actor="worker", reason=reason, blocked_reason=reason)
 
 
 def after(job: int) -> Terms:

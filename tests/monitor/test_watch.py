@@ -174,7 +174,7 @@ def add_iterations(layout: Layout, first: int, count: int) -> None:
         Iter(10_000 + n, float(n), n, 0.01 * (n % 7 + 1), loss=1 / (n + 1)) for n in range(first, first + count)
     ]
     with writing(engine) as connection:
-        run_id = connection.exec_driver_sql("SELECT id FROM runs WHERE state = 'RUNNING'").scalar_one()
+        run_id = connection.value("SELECT id FROM runs WHERE state = 'RUNNING'")
         phases = [Phase(9_000 + first, 0.0, "eval", "begin"), Phase(9_001 + first, 0.0, "eval", "end")]
         results.save_events(connection, run_id, [*iterations, *phases])
     engine.dispose()

@@ -33,7 +33,7 @@ def node(layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tup
     made = Node(folder, json.loads(folder.instructions.read_text()), there.home)
     made.load()
     with writing(open_engine(there.db)) as connection:
-        run_id = connection.exec_driver_sql("SELECT id FROM runs").scalar_one()
+        run_id = connection.value("SELECT id FROM runs")
         jobs.move(connection, run_id, Verb.CLAIM, actor="worker", claimed_at=1.0, token="t", boot_id="b")
         ending = Ending(Outcome.SUCCEEDED, 0)
         jobs.move(connection, run_id, Verb.FINISH, actor="worker", ending=ending, ended_at=time.time())
@@ -110,5 +110,5 @@ def test_only_a_scheduler_takes_precedence_over_env(
     home = empty_queue(tmp_path / "node")
     with writing(open_engine(home.db)) as connection:
         blocks.load(connection, told, there, {"CUDA_VISIBLE_DEVICES": "2"}, None)
-        env = json.loads(connection.exec_driver_sql("SELECT spec_json FROM jobs").scalar_one())["env"]
+        env = json.loads(connection.value("SELECT spec_json FROM jobs"))["env"]
     assert (env["CUDA_VISIBLE_DEVICES"], env["A"]) == (taken, "b")

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import Connection
 
 from queue_runner.lanes import Lane
 from queue_runner.model import Condition
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms
-from queue_runner.store import jobs, lane_claims, lanes, ready
-from queue_runner.store.engine import open_engine, writing
+from queue_runner.store import jobs, lane_claims, ready
+from queue_runner.store.engine import Connection, open_engine, writing
 
 pytestmark = pytest.mark.process
 
@@ -34,7 +33,7 @@ def connection(layout: Layout) -> Iterator[Connection]:
 
 
 def run_of(connection: Connection, job: int) -> int:
-    return int(connection.exec_driver_sql("SELECT id FROM runs WHERE job_id = ?", (job,)).scalar_one())
+    return int(connection.value("SELECT id FROM runs WHERE job_id = ?", (job,)))
 
 
 def start(connection: Connection, job: int, lane: Lane) -> None:
@@ -60,18 +59,18 @@ def undo(connection: Connection, job: int) -> None:
 def test_a_claim_that_is_undone_binds_nothing(connection: Connection) -> None:
     jobs.submit(connection, "two", 0, [NewJob(spec()), NewJob(replace(spec(), name="y"))], [(0, 1), (1, 1)])
     stored = "SELECT id, lane, spec_json, spec_hash FROM jobs ORDER BY id"
-    before = connection.exec_driver_sql(stored).all()
+    before = connection.rows(stored)
     start(connection, 1, A)
-    assert connection.exec_driver_sql(stored).all() != before
+    assert connection.rows(stored) != before
     undo(connection, 1)
-    assert connection.exec_driver_sql(stored).all() == before
+    assert connection.rows(stored) == before
     start(connection, 2, B)
 
 
 def test_an_undone_claim_leaves_what_has_begun_bound(connection: Connection) -> None:
     jobs.submit(connection, "two", 0, [NewJob(spec()), NewJob(spec())], [(0, 1), (1, 1)])
     start(connection, 1, A)
-    connection.exec_driver_sql(
+    connection.change(
         "UPDATE runs SET state = 'DONE', outcome = 'SUCCEEDED', exit_code = 0, started_at = 1 WHERE id = 1"
     )
     start(connection, 2, A)
@@ -84,7 +83,7 @@ def test_an_undone_claim_leaves_the_lane_that_a_rerun_was_submitted_with(connect
     jobs.submit(connection, "again", 0, [NewJob(spec(A.name), terms=Terms(rerun_of=1))], [(0, 1)])
     start(connection, 2, A)
     undo(connection, 2)
-    assert connection.exec_driver_sql("SELECT lane FROM jobs WHERE id = 2").scalar() == A.name
+    assert connection.value("SELECT lane FROM jobs WHERE id = 2") == A.name
 
 
 def test_what_waits_for_a_paused_lane_does_not_keep_a_worker(connection: Connection) -> None:
@@ -92,7 +91,7 @@ def test_what_waits_for_a_paused_lane_does_not_keep_a_worker(connection: Connect
     jobs.submit(connection, "bound", 0, [bound], [(0, 1)])
     jobs.submit(connection, "behind it", 0, [NewJob(spec(), terms=Terms(after=((1, Condition.OK),)))], [(0, 1)])
     assert ready.something_waits(connection, "machine", NOW)
-    lanes.pause(connection, B.name, "test")
+    lane_claims.pause(connection, B.name, "test")
     assert not ready.something_waits(connection, "machine", NOW)
     jobs.submit(connection, "free", 0, [NewJob(spec())], [(0, 1)])
     assert ready.something_waits(connection, "machine", NOW)

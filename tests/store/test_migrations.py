@@ -17,7 +17,7 @@ from queue_runner.host import locks
 from queue_runner.model import Condition, Obstacle
 from queue_runner.paths import Layout, migrations_dir
 from queue_runner.spec import JobSpec, NewJob
-from queue_runner.store import backup, jobs, lanes, migrate, read, schema
+from queue_runner.store import backup, jobs, lane_claims, migrate, read, schema
 from queue_runner.store.engine import open_engine, writing
 
 pytestmark = pytest.mark.process
@@ -117,7 +117,7 @@ def test_an_interrupted_creation_leaves_nothing_behind(layout: Layout) -> None:
     engine = open_engine(layout.db, check=False)
     with pytest.raises(Exception, match="syntax error"), writing(engine) as connection:
         schema.metadata.create_all(connection)
-        connection.exec_driver_sql("not SQL")
+        connection.change("not SQL")
     assert shape(layout.db) == {}
 
 
@@ -138,10 +138,12 @@ def test_what_blocked_a_lane_before_its_kind_was_stored_is_kept(layout: Layout) 
     assert (found["blocked_reason"], found["blocked_at"], found["blocked_kind"]) == ("silent", 5.0, None)
     engine = open_engine(layout.db)
     with pytest.raises(sqlite3.IntegrityError), writing(engine) as connection:
-        connection.exec_driver_sql("UPDATE lanes SET blocked_kind = 'anything'")
+        connection.change("UPDATE lanes SET blocked_kind = 'anything'")
     with writing(engine) as connection:
-        lanes.block(connection, "box-g1-abcdef", lanes.Blocked("it is silent", Obstacle.SILENT, next_try_at=7.0))
-        assert dict(lanes.state(connection, "box-g1-abcdef") or {})["blocked_kind"] == "silent"
+        lane_claims.block(
+            connection, "box-g1-abcdef", lane_claims.Blocked("it is silent", Obstacle.SILENT, next_try_at=7.0)
+        )
+        assert lane_claims.state(connection, "box-g1-abcdef").blocked_kind == "silent"
 
 
 def test_an_open_bench_of_neighbours_keeps_its_order_and_its_neighbours_are_held(layout: Layout) -> None:

@@ -7,14 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine
 
 from queue_runner.errors import UsageError
 from queue_runner.model import Condition, Ending, Outcome, Verb
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms
-from queue_runner.store import edit, jobs, lanes, ready, retries
-from queue_runner.store.engine import open_engine, writing
+from queue_runner.store import edit, jobs, lane_claims, ready, retries
+from queue_runner.store.engine import Connection, Engine, open_engine, writing
 
 pytestmark = pytest.mark.process
 
@@ -67,7 +66,7 @@ def skip(connection: Connection, now: float) -> list[str]:
     while late := ready.unsatisfiable(connection, now):
         for run_id, ending in late:
             jobs.move(connection, run_id, Verb.SKIP, actor="test", ending=ending)
-            told.append(f"-{connection.exec_driver_sql(f'SELECT job_id FROM runs WHERE id = {run_id}').scalar_one()}")
+            told.append(f"-{connection.value(f'SELECT job_id FROM runs WHERE id = {run_id}')}")
     return told
 
 
@@ -171,10 +170,12 @@ def test_a_circle_through_a_group_that_is_waited_for_is_refused(engine: Engine) 
 def test_a_paused_lane_starts_nothing(engine: Engine) -> None:
     with writing(engine) as connection:
         submit(connection, 0)
-        assert lanes.pause(connection, "machine", "lunch") and not lanes.pause(connection, "machine", "lunch")
+        assert lane_claims.pause(connection, "machine", "lunch") and not lane_claims.pause(
+            connection, "machine", "lunch"
+        )
         assert jobs.claim(connection, "machine", "t" * 32, "boot") is None
         assert not ready.something_waits(connection, "machine", NOW)
-        assert lanes.pause(connection, "machine", None)
+        assert lane_claims.pause(connection, "machine", None)
         assert jobs.claim(connection, "machine", "t" * 32, "boot") is not None
 
 

@@ -19,7 +19,7 @@ from queue_runner.model import Condition, Ending, Outcome, Selector, State, Verb
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import edit as store_edit
-from queue_runner.store import jobs, lanes, read, ready, retries
+from queue_runner.store import jobs, lane_claims, read, ready, retries
 from queue_runner.store.engine import looking, open_engine, writing
 from tests.cli_support import empty_queue
 
@@ -156,7 +156,7 @@ class Queue(RuleBasedStateMachine):
     @rule(job=named)
     def cancel(self, job: int) -> None:
         with looking(self.engine) as connection:
-            rows = connection.exec_driver_sql("SELECT id FROM runs WHERE job_id = ?", (job,)).scalars().all()
+            rows = connection.column("SELECT id FROM runs WHERE job_id = ?", (job,))
         with writing(self.engine) as connection:
             jobs.request_cancel(connection, rows, "user")
         for name in self.of(job):
@@ -218,7 +218,7 @@ class Queue(RuleBasedStateMachine):
     @rule(on=st.booleans())
     def pause(self, on: bool) -> None:
         with writing(self.engine) as connection:
-            lanes.pause(connection, "machine", "test" if on else None)
+            lane_claims.pause(connection, "machine", "test" if on else None)
         self.paused = on
 
     @rule()

@@ -8,14 +8,13 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
-from sqlalchemy import Connection, Engine
 
 from queue_runner.errors import MpsqError
 from queue_runner.model import Ending, Outcome, Verb
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import backup, jobs, read
-from queue_runner.store.engine import open_engine, writing
+from queue_runner.store.engine import Connection, Engine, looking, open_engine, writing
 from queue_runner.store.jobs import StateConflict
 
 SPEC = JobSpec(kind="command", name="true", argv=("/usr/bin/true",), cwd="/", env={"A": "b"})
@@ -49,7 +48,7 @@ def test_what_is_claimed_comes_back_whole(engine: Engine) -> None:
         submit(connection, 0)
     run = claim(engine)
     assert run is not None and run.spec == SPEC and str(run.id) == "1.1"
-    with engine.connect() as connection:
+    with looking(engine) as connection:
         assert jobs.running(connection, "machine") == run
 
 
@@ -128,7 +127,7 @@ def test_cancel_ends_what_waits_and_asks_what_runs(engine: Engine, layout: Layou
     assert claim(engine)
     with writing(engine) as connection:
         touched = jobs.request_cancel(connection, [1, 2], "user")
-        assert [row["state"] for row in touched] == ["RUNNING", "QUEUED"]
+        assert [run.state for run in touched] == ["RUNNING", "QUEUED"]
         assert jobs.request_cancel(connection, [2], "user") == []
     with read.reading(layout.db) as connection:
         states = [(row["state"], row["outcome"]) for row in read.runs(connection)]
@@ -138,7 +137,7 @@ def test_cancel_ends_what_waits_and_asks_what_runs(engine: Engine, layout: Layou
 def test_several_jobs_share_a_page(layout: Layout) -> None:
     """Else a file of 100,000 jobs makes a database of 430 MB, and the disk is what takes most of its time."""
     with writing(open_engine(layout.db)) as connection:
-        assert connection.exec_driver_sql("PRAGMA page_size").scalar() == 8192
+        assert connection.value("PRAGMA page_size") == 8192
 
 
 def test_readers_cannot_write(layout: Layout) -> None:

@@ -12,7 +12,6 @@ from shutil import which
 from typing import Any
 
 import pytest
-from sqlalchemy import event
 
 from queue_runner.errors import UsageError
 from queue_runner.paths import Layout
@@ -24,6 +23,7 @@ from queue_runner.submit import options as submit_options
 from queue_runner.submit.request import OPTIONS, Request
 from queue_runner.workloads.catalog import find
 from tests.cli_support import Cli, Ran, use_toy_workloads
+from tests.store_support import statements_of
 
 pytestmark = pytest.mark.process
 
@@ -285,9 +285,8 @@ def test_lines_share_what_they_have_in_common(
     assert looked_up == ["toy", "toy"]  # by its name, and by its name and framework
     for of_job in (lambda job: job.spec.env, lambda job: job.terms):
         assert len({id(of_job(job)) for job in planned.jobs}) == 1
-    statements: list[str] = []
+    statements = statements_of(monkeypatch)
     with writing(open_engine(layout.db)) as connection:
-        event.listen(connection, "before_cursor_execute", lambda *a: statements.append(a[2]))
         jobs.submit(connection, "t", 0, planned.jobs, planned.order)
     assert len(planned.jobs) == 50 and len(statements) < 10
 

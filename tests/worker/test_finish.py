@@ -10,7 +10,6 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
 
 from queue_runner.config import Config
 from queue_runner.events import Iter
@@ -22,7 +21,7 @@ from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import jobs, read, results
-from queue_runner.store.engine import open_engine, writing
+from queue_runner.store.engine import Engine, open_engine, writing
 from queue_runner.store.hook_calls import Orders
 from queue_runner.worker import finish
 from queue_runner.worker.canary import Canary

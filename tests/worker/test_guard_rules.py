@@ -7,19 +7,22 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event, select
+from sqlalchemy import select
 
 from queue_runner.control import pausing
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome, Verb, parse_selector
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms
+from queue_runner.store import engine as store_engine
 from queue_runner.store import jobs, retries
-from queue_runner.store.engine import looking, open_engine, writing
+from queue_runner.store.engine import Engine, looking, open_engine, writing
 from queue_runner.store.schema import runs
 from queue_runner.worker.group_guard import guard
 from tests.cli_support import SPEC
+from tests.store_support import statements_of
 
 pytestmark = pytest.mark.process
 
@@ -190,21 +193,20 @@ def test_a_cell_alone_is_held_where_others_of_its_grid_succeed(engine: Engine) -
     assert states(engine) == "SFSFSFQHQH"
 
 
-def test_a_large_group_is_held_by_few_statements(engine: Engine) -> None:
+def test_a_large_group_is_held_by_few_statements(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     submit(engine, NANOGPT, repeats=500)
     end(engine, FAILED, FAILED)
-    statements: list[str] = []
-    event.listen(engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
+    statements = statements_of(monkeypatch)
     end(engine, FAILED)
     assert states(engine) == "FFF" + "H" * 497 and len(statements) < 40
     with looking(engine) as connection:
-        found = connection.exec_driver_sql(
+        found = connection.rows(
             "SELECT DISTINCT actor, verb, from_state, to_state, reason FROM job_events WHERE verb = 'hold'"
-        ).all()
+        )
     assert [tuple(row) for row in found] == [("worker", "hold", "QUEUED", "HELD", reason(engine, 4))]
 
 
-def test_a_failure_reads_no_specification_of_a_run_that_waits(engine: Engine) -> None:
+def test_a_failure_reads_no_specification_of_a_run_that_waits(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else each failed run of a group of 20,000 jobs holds the worker up for a third of a second."""
     looked: list[str] = []
 
@@ -212,10 +214,14 @@ def test_a_failure_reads_no_specification_of_a_run_that_waits(engine: Engine) ->
         looked.append(path)
         return json.loads(text).get(path.removeprefix("$."))
 
-    def count(connection: sqlite3.Connection, *_: object) -> None:
-        connection.create_function("json_extract", 2, json_extract)
+    usual = store_engine._connect
+
+    def connect(*given: Any) -> sqlite3.Connection:
+        driver = usual(*given)
+        driver.create_function("json_extract", 2, json_extract)
+        return driver
 
     submit(engine, *(replace(NANOGPT, config=f"c{k}") for k in range(40)))
-    event.listen(engine, "connect", count)
+    monkeypatch.setattr(store_engine, "_connect", connect)
     end(engine, FAILED)
     assert states(engine) == "F" + "Q" * 39 and 0 < len(looked) <= 2 * 4  # of the failed run alone

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
 
 from queue_runner import redact
 from queue_runner.config import Config
@@ -20,7 +19,7 @@ from queue_runner.model import DEFAULT_LANE, Condition, Ending, Outcome, State, 
 from queue_runner.paths import Layout
 from queue_runner.spec import NewJob, Terms
 from queue_runner.store import hook_calls, jobs, read
-from queue_runner.store.engine import open_engine, writing
+from queue_runner.store.engine import Engine, open_engine, writing
 from queue_runner.store.hook_calls import Call, Orders
 from queue_runner.worker import hook_process, hooks
 from tests.cli_support import SPEC, Cli, empty_queue, full_queue

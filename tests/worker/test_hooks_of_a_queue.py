@@ -141,7 +141,7 @@ def test_a_skipped_job_leaves_an_idle_queue(queue: Queue) -> None:
     queue.submit("true")
     engine = open_engine(queue.layout.db)
     with writing(engine) as connection:
-        connection.exec_driver_sql("INSERT INTO dependencies VALUES (2, 1, 'ok')")
+        connection.change("INSERT INTO dependencies VALUES (2, 1, 'ok')")
     engine.dispose()
     assert queue.worker("", "--until-idle").wait() == 0
     assert queue.written() == ["idle"] and [row["outcome"] for row in queue.rows()] == ["FAILED", "SKIPPED"]

@@ -16,9 +16,9 @@ from queue_runner.host.load import Load
 from queue_runner.model import RunId
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob
-from queue_runner.store import gate as history
 from queue_runner.store import jobs
-from queue_runner.store.engine import open_engine, writing
+from queue_runner.store import jobs as history
+from queue_runner.store.engine import looking, open_engine, writing
 from queue_runner.store.jobs import Following
 from queue_runner.worker import gate
 from queue_runner.worker.lanes import Lanes
@@ -106,8 +106,8 @@ def test_a_lane_that_another_queue_has_is_left_to_it(box: Box) -> None:
     box.submit()
     box.submit()
     assert box.step() == [SECOND]
-    with box.engine.connect() as connection:
-        told = connection.exec_driver_sql("SELECT blocked_reason FROM lanes WHERE name = ?", (FIRST,)).scalar()
+    with looking(box.engine) as connection:
+        told = connection.value("SELECT blocked_reason FROM lanes WHERE name = ?", (FIRST,))
     assert told == "another queue of this machine is running on it"
     other.close()
     assert box.step() == [FIRST, SECOND]

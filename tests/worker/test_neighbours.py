@@ -8,14 +8,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
 
 from queue_runner.model import Ending, Outcome
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec, NewJob
 from queue_runner.store import jobs, read
-from queue_runner.store.engine import open_engine, writing
+from queue_runner.store.engine import Engine, open_engine, writing
 from queue_runner.store.hook_calls import Orders
 from queue_runner.store.jobs import Claimed
 from queue_runner.worker import finish
@@ -47,12 +46,12 @@ class Box:
         with writing(self.engine) as connection:
             spec = JobSpec(kind="command", name="x", argv=("true",), on=changes.pop("on", {}))
             jobs.submit(connection, "test", 0, [NewJob(spec, 1)], [(0, 1)])
-            connection.exec_driver_sql("UPDATE runs SET lane = 'machine' WHERE state = 'QUEUED'")
+            connection.change("UPDATE runs SET lane = 'machine' WHERE state = 'QUEUED'")
             run = jobs.claim(connection, "machine", "t" * 32, "boot")
             assert run is not None
             values = {"lane": lane, "claimed_at": began, "started_at": began, **changes}
             for name, value in values.items():
-                connection.exec_driver_sql(f"UPDATE runs SET {name} = ? WHERE id = ?", (value, run.run_id))
+                connection.change(f"UPDATE runs SET {name} = ? WHERE id = ?", (value, run.run_id))
         folder = RunDir(self.layout.run_dir(run.id))
         (folder.path / "warden").mkdir(parents=True)
         if ended is not None:

@@ -27,7 +27,7 @@ from queue_runner.analysis.validity import MACHINE
 from queue_runner.store import results
 store = results.save_taints
 def save(connection, run_id, taints):
-    run = connection.exec_driver_sql("SELECT job_id || '.' || number FROM runs WHERE id = ?", (run_id,)).scalar()
+    run = connection.value("SELECT job_id || '.' || number FROM runs WHERE id = ?", (run_id,))
     planned = json.load(open({path!r}))
     kind = planned.get(run, planned.get("*"))
     kept = [taint for taint in taints if taint[0] not in MACHINE]

@@ -8,14 +8,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
 
 from queue_runner.host import conditions
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec, NewJob
 from queue_runner.store import jobs, read
-from queue_runner.store.engine import open_engine, writing
+from queue_runner.store.engine import Engine, open_engine, writing
 from queue_runner.store.jobs import Claimed
 from queue_runner.worker import observer
 from tests.queue_support import Queue, until

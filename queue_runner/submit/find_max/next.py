@@ -18,7 +18,7 @@ from queue_runner.submit.find_max.search import Asked, Limit, Probe, Standing
 from queue_runner.workloads import mps_switches
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
+    from queue_runner.store.engine import Connection
 
 
 def is_answer(spec: JobSpec, ending: Ending) -> bool:

@@ -1,0 +1,350 @@
+"""The statements of the hot path (submit, claim, events, the end of a run), written once, in SQLAlchemy Core.
+
+`python -m queue_runner.store.statements` writes their texts to hot_sql.py, which needs no import of SQLAlchemy; a test
+holds the two equal. The values of a statement are bound by name: `:run_id`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import (
+    ClauseElement,
+    Column,
+    ColumnElement,
+    Insert,
+    Select,
+    Table,
+    Update,
+    bindparam,
+    column,
+    delete,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    table,
+    update,
+)
+from sqlalchemy.dialects.sqlite import insert as sqlite_insert
+from sqlalchemy.dialects.sqlite.base import SQLiteCompiler, SQLiteDialect
+
+from queue_runner.lanes import REMOTE_GLOB
+from queue_runner.model import DEFAULT_LANE, State
+from queue_runner.store import schema
+from queue_runner.store.schema import dependencies, groups, hook_runs, job_events, jobs, lanes, notes, runs
+
+
+def _bound(columns: Any) -> dict[str, ColumnElement[Any]]:
+    """Return columns, given by name or as columns, with the values that are bound under their names."""
+    names = [one if isinstance(one, str) else one.name for one in columns]
+    return {name: bindparam(name) for name in names}
+
+
+def _add(target: Table, *names: str) -> Insert:
+    return insert(target).values(_bound(names or target.c))
+
+
+def _add_once(target: Table) -> Insert:
+    return sqlite_insert(target).values(_bound(target.c)).on_conflict_do_nothing()
+
+
+def _put(target: Table, *keys: str) -> Insert:
+    """Insert a row, or replace the one with the same `keys`."""
+    values = _bound(target.c)
+    others = {name: value for name, value in values.items() if name not in keys}
+    return sqlite_insert(target).values(values).on_conflict_do_update(index_elements=keys, set_=others)
+
+
+def _without_id(target: Table) -> list[str]:
+    return [one.name for one in target.c if one.name != "id"]
+
+
+_RUN_ID: ColumnElement[int] = bindparam("run_id")
+_JOB_ID: ColumnElement[int] = bindparam("job_id")
+_LANE: ColumnElement[str] = bindparam("this_lane")
+_NOW: ColumnElement[float] = bindparam("now")
+_IDS = select(func.json_each(bindparam("ids")).table_valued("value").c.value)
+"""The values of a list that is bound as JSON."""
+_IS_THE_RUN = runs.c.id == _RUN_ID
+_HERE = runs.c.lane.op("NOT GLOB")(REMOTE_GLOB)
+_RUNS_OF_JOBS = runs.join(jobs, jobs.c.id == runs.c.job_id)
+_ENDS = func.min(runs.c.position), func.max(runs.c.position)
+
+
+def _run(*columns: Column[Any]) -> Select[Any]:
+    return select(*columns).where(_IS_THE_RUN)
+
+
+def _change_run(*conditions: ColumnElement[bool], **values: Any) -> Update:
+    return update(runs).where(_IS_THE_RUN, *conditions).values(values)
+
+
+# -- submit ------------------------------------------------------------------------------------------------------------
+
+ADD_GROUP = _add(groups, "created_at", "title", "seed").returning(groups.c.id)
+ADD_SNAPSHOT = _add_once(schema.snapshots)
+MARK_COPIED = update(schema.snapshots).where(schema.snapshots.c.hash == bindparam("digest")).values(copied=1)
+ADD_JOB = _add(jobs, *(one.name for one in jobs.c if one.name != "deleted_at"))
+ADD_TAG = _add(schema.job_tags)
+ADD_DEPENDENCY = _add(dependencies)
+ADD_EVENT = _add(job_events, *_without_id(job_events))
+PLACES = select(*_ENDS).where(runs.c.state != State.DONE)
+"""The first and the last position of the queue."""
+ADD_FIRST_RUN = _add(
+    runs, "job_id", "number", "repeat", "attempt", "lane", "position", "state", "created_at", "not_before_at"
+)
+ADD_RUN = _add(runs, *_without_id(runs)).returning(runs.c.id)
+
+# -- which run may start -----------------------------------------------------------------------------------------------
+
+_VERDICTS = table("v_dependency", column("job_id"), column("on_job_id"), column("condition"), column("verdict"))
+_PAUSED = exists().where(lanes.c.name == _LANE, lanes.c.paused_at.is_not(None))
+_BOUND_TO_PAUSED = (
+    exists()
+    .where(
+        func.instr("," + jobs.c.lane + ",", "," + lanes.c.name + ",") > 0,
+        lanes.c.name != DEFAULT_LANE,
+        lanes.c.paused_at.is_not(None),
+    )
+    .correlate(jobs)
+)
+"""Whether a lane that a job is bound to, or one of several, is paused."""
+MAY_START = (
+    runs.c.state == State.QUEUED,
+    runs.c.lane == _LANE,
+    or_(runs.c.not_before_at.is_(None), runs.c.not_before_at <= _NOW),
+    or_(jobs.c.deadline_at.is_(None), jobs.c.deadline_at > _NOW),
+    ~exists().where(_VERDICTS.c.job_id == runs.c.job_id, _VERDICTS.c.verdict != "met"),
+    ~_PAUSED,
+    ~_BOUND_TO_PAUSED,
+)
+"""Conditions on runs joined with jobs; :this_lane and :now (Unix seconds) are bound at execution."""
+_IN_ORDER = jobs.c.priority.desc(), runs.c.position, runs.c.id
+_WAITS = runs.c.state.in_((State.QUEUED, State.HELD)) & runs.c.token.is_(None)
+"""Whether a run waits here: one with a token was sent to a node."""
+_QUEUED = (runs.c.state == State.QUEUED, runs.c.lane == _LANE)
+
+NEXT_RUN = (
+    select(runs.c.id, runs.c.job_id, runs.c.number, jobs.c.spec_json)
+    .select_from(_RUNS_OF_JOBS)
+    .where(*MAY_START)
+    .order_by(*_IN_ORDER)
+    .limit(1)
+)
+CAN_START = select(runs.c.id).select_from(_RUNS_OF_JOBS).where(*MAY_START).limit(1)
+QUEUED_JOBS = select(runs.c.job_id).distinct().where(*_QUEUED, ~_PAUSED)
+PAUSED_JOBS = select(runs.c.job_id).distinct().select_from(_RUNS_OF_JOBS).where(*_QUEUED, _BOUND_TO_PAUSED)
+HELD_JOBS = select(runs.c.job_id).distinct().where(runs.c.state == State.HELD)
+NEXT_START_AT, NEXT_DEADLINE_AT = (
+    select(func.min(moment)).select_from(_RUNS_OF_JOBS).where(_WAITS, runs.c.lane == _LANE, moment > _NOW)
+    for moment in (runs.c.not_before_at, jobs.c.deadline_at)
+)
+_MISSED = (
+    select(runs.c.id, _VERDICTS.c.on_job_id, _VERDICTS.c.condition)
+    .join(_VERDICTS, _VERDICTS.c.job_id == runs.c.job_id)
+    .where(_WAITS, _VERDICTS.c.verdict == "impossible")
+    .order_by(runs.c.id, _VERDICTS.c.on_job_id)
+)
+_LATE = select(runs.c.id).select_from(_RUNS_OF_JOBS).where(_WAITS, jobs.c.deadline_at <= _NOW)
+_AMONG = runs.c.job_id.between(bindparam("first_job"), bindparam("last_job"))
+MISSED, MISSED_AMONG = _MISSED, _MISSED.where(_AMONG)
+LATE, LATE_AMONG = _LATE, _LATE.where(_AMONG)
+
+# -- claim, and the state of a run -------------------------------------------------------------------------------------
+
+STARTABLE = (
+    select(runs.c.id, runs.c.job_id, jobs.c.group_id, jobs.c.lane)
+    .select_from(_RUNS_OF_JOBS)
+    .where(*MAY_START)
+    .order_by(*_IN_ORDER)
+)
+STARTABLE_RUN = STARTABLE.where(_IS_THE_RUN)
+CLAIM = _change_run(
+    runs.c.state == State.QUEUED,
+    state=State.RUNNING,
+    blocked_reason=None,
+    **_bound(["claimed_at", "lane", "token", "boot_id"]),
+).returning(runs.c.job_id, runs.c.number)
+SPEC_OF_JOB = select(jobs.c.spec_json).where(jobs.c.id == _JOB_ID)
+NAME_OF_RUN = _run(runs.c.job_id, runs.c.number)
+RUNNING = (
+    select(runs.c.id, runs.c.job_id, runs.c.number, runs.c.token, runs.c.boot_id, jobs.c.spec_json)
+    .select_from(_RUNS_OF_JOBS)
+    .where(runs.c.state == State.RUNNING, runs.c.lane == _LANE)
+)
+LANES_IN_USE = select(runs.c.lane).where(runs.c.state == State.RUNNING, _HERE).order_by(runs.c.id)
+LAST_EVENT = select(func.max(job_events.c.id))
+LANE_OF_RUN = _run(runs.c.lane)
+STARTED_AT, CANCEL_REQUESTED_AT, PAUSED_AT = (
+    _run(moment) for moment in (runs.c.started_at, runs.c.cancel_requested_at, runs.c.paused_at)
+)
+_ENDING = (runs.c.outcome, runs.c.exit_code, runs.c.signal, runs.c.reason)
+_MOVED = (
+    *(*_ENDING, runs.c.ended_at, runs.c.cancel_requested_at, runs.c.blocked_reason),
+    *(runs.c.lane, runs.c.claimed_at, runs.c.token, runs.c.boot_id),
+)
+"""The columns that a transition may set, beside the state."""
+RUN_TO_MOVE = _run(runs.c.job_id, runs.c.state, *_MOVED)
+MOVE = _change_run(runs.c.state == bindparam("source"), **_bound([runs.c.state, *_MOVED]))
+_SOURCES = select(func.json_each(bindparam("sources")).table_valued("value").c.value)
+_FITTING = runs.c.id.in_(_IDS) & runs.c.state.in_(_SOURCES)
+MOVE_ALL = update(runs).where(_FITTING).values(_bound([runs.c.state, *_ENDING, runs.c.ended_at, runs.c.blocked_reason]))
+_ENTRY = ("at", "actor", "verb", "to_state", "outcome", "reason")
+ADD_EVENTS = insert(job_events).from_select(
+    ["job_id", "run_id", "from_state", *_ENTRY],
+    select(runs.c.job_id, runs.c.id, runs.c.state, *(bindparam(name).label(name) for name in _ENTRY)).where(_FITTING),
+)
+UNENDED = select(runs.c.id, runs.c.job_id, runs.c.number, runs.c.state, runs.c.token).where(
+    runs.c.id.in_(_IDS), runs.c.state != State.DONE
+)
+REQUEST_CANCEL = _change_run(runs.c.cancel_requested_at.is_(None), cancel_requested_at=_NOW)
+TAKE_OVER_HOLD = _change_run(runs.c.state == State.HELD, runs.c.blocked_reason.is_not(None), blocked_reason=None)
+SUSPEND = _change_run(runs.c.paused_at.is_(None), runs.c.state == State.RUNNING, paused_at=_NOW)
+CONTINUE = _change_run(runs.c.paused_at.is_not(None), runs.c.state != State.DONE, paused_at=None)
+MARK_STARTED = _change_run(
+    or_(runs.c.started_at.is_(None), runs.c.started_at < bindparam("at")), started_at=bindparam("at")
+)
+MARK_FINGERPRINT = _change_run(**_bound(["machine_hash", "software_hash"]))
+NEWEST_EVENT_OF_RUN = (
+    select(job_events.c.verb, job_events.c.at)
+    .where(job_events.c.run_id == _RUN_ID)
+    .order_by(job_events.c.id.desc())
+    .limit(1)
+)
+
+# -- lanes -------------------------------------------------------------------------------------------------------------
+
+LANE = select(lanes).where(lanes.c.name == _LANE)
+PUT_LANE = _put(lanes, "name")
+FORGET_LANES = delete(lanes).where(
+    lanes.c.name != DEFAULT_LANE,
+    lanes.c.name.op("NOT GLOB")(REMOTE_GLOB),
+    lanes.c.paused_at.is_(None),
+    lanes.c.name.not_in(select(func.json_each(bindparam("names")).table_valued("value").c.value)),
+)
+_BEGUN = or_(runs.c.started_at.is_not(None), runs.c.state == State.RUNNING, jobs.c.rerun_of.is_not(None))
+BEGAN_ALONE = (
+    select(jobs.c.spec_json)
+    .distinct()
+    .select_from(_RUNS_OF_JOBS)
+    .where(jobs.c.group_id == bindparam("group_id"), jobs.c.lane == DEFAULT_LANE, runs.c.started_at.is_not(None))
+)
+BINDING = select(jobs.c.group_id, jobs.c.lane).select_from(_RUNS_OF_JOBS).where(_IS_THE_RUN)
+BEGUN_IN_GROUP = (
+    select(runs.c.id).select_from(_RUNS_OF_JOBS).where(jobs.c.group_id == bindparam("group_id"), _BEGUN).limit(1)
+)
+SPECS_OF_GROUP = select(jobs.c.id, jobs.c.spec_json).where(jobs.c.group_id == bindparam("group_id"))
+BIND_JOB = update(jobs).where(jobs.c.id == _JOB_ID).values(_bound(["lane", "spec_json", "spec_hash"]))
+
+# -- events and results ------------------------------------------------------------------------------------------------
+
+_OF_RUN = notes.c.run_id == _RUN_ID
+INGEST_STATE = select(*(one for one in schema.ingests.c if one.name not in ("run_id", "source"))).where(
+    schema.ingests.c.run_id == _RUN_ID, schema.ingests.c.source == bindparam("source")
+)
+PUT_INGEST_STATE = _put(schema.ingests, "run_id", "source")
+ADD_ITERATION = _add(schema.iterations)
+ADD_PHASE = _add(schema.phases)
+ADD_EVAL = _add(schema.evals)
+ADD_METRIC = _add(schema.metrics)
+ADD_METRIC_ONCE = _add_once(schema.metrics)
+ADD_NOTE = _add(notes)
+ADD_NOTE_ONCE = _add_once(notes)
+HELLO = select(schema.hellos.c.hello_json).where(schema.hellos.c.run_id == _RUN_ID)
+PUT_HELLO = _put(schema.hellos, "run_id")
+FIRST_NOTES = select(notes.c.kind, notes.c.text).where(_OF_RUN).order_by(notes.c.offset.desc())
+NOTES_OF_KIND = select(notes.c.text).where(_OF_RUN, notes.c.kind == bindparam("kind")).order_by(notes.c.offset)
+VALUES_OF_METRIC = select(schema.metrics.c.i, schema.metrics.c.value).where(
+    schema.metrics.c.run_id == _RUN_ID, schema.metrics.c.name == bindparam("name")
+)
+FORGET_CONDITIONS, FORGET_NOTES, FORGET_ITERATIONS, FORGET_PHASES, FORGET_EVALS, FORGET_METRICS = (
+    delete(one).where(one.c.run_id == _RUN_ID)
+    for one in (schema.conditions, notes, schema.iterations, schema.phases, schema.evals, schema.metrics)
+)
+ADD_EXIT = _add_once(schema.exits)
+PUT_SUMMARY = _put(schema.summaries, "run_id")
+ADD_TAINT = _add_once(schema.taints)
+ADD_CONDITION = _add_once(schema.conditions)
+ADD_FINGERPRINT = _add_once(schema.fingerprints)
+
+# -- the end of a run --------------------------------------------------------------------------------------------------
+
+RETRIED_RUN = _run(runs.c.job_id, runs.c.number, runs.c.repeat, runs.c.lane)
+LAST_NUMBER = select(func.max(runs.c.number)).where(runs.c.job_id == _JOB_ID)
+LAST_ATTEMPT = select(func.max(runs.c.attempt)).where(runs.c.job_id == _JOB_ID, runs.c.repeat == bindparam("repeat"))
+SHOW_JOB = update(jobs).where(jobs.c.id == _JOB_ID).values(deleted_at=None)
+RESUMED_RUN = _run(runs.c.job_id, runs.c.number, runs.c.resumed_from)
+RETRY_TERMS = (
+    select(runs.c.attempt, runs.c.cancel_requested_at, jobs.c.retries, jobs.c.backoff_s, jobs.c.retry_on)
+    .select_from(_RUNS_OF_JOBS)
+    .where(_IS_THE_RUN)
+)
+WAITING_OF_JOB = select(runs.c.id).where(runs.c.job_id == _JOB_ID, runs.c.state.in_((State.QUEUED, State.HELD)))
+GROUP_OF_JOB = (
+    select(jobs.c.group_id, groups.c.seed).join(groups, groups.c.id == jobs.c.group_id).where(jobs.c.id == _JOB_ID)
+)
+LAST_JOBS_OF_GROUPS = (
+    select(func.max(runs.c.job_id)).select_from(_RUNS_OF_JOBS).where(runs.c.id.in_(_IDS)).group_by(jobs.c.group_id)
+)
+LANE_OF_JOB = select(runs.c.lane).where(runs.c.job_id == _JOB_ID).limit(1)
+ANY_RUNNING = select(runs.c.id).where(runs.c.state == State.RUNNING).limit(1)
+ALL_QUEUED_JOBS = select(runs.c.job_id).where(runs.c.state == State.QUEUED).distinct()
+ADD_CALL = insert(hook_runs).values(_bound(["at", "kind", "run_id", "command"]) | {"state": "pending"})
+_THE_CALL = hook_runs.c.id == bindparam("call_id")
+FIRST_PENDING_CALL = select(func.min(hook_runs.c.id)).where(
+    hook_runs.c.id > bindparam("after"), hook_runs.c.state == "pending"
+)
+NEWEST_CALL = select(func.max(hook_runs.c.id))
+TAKE_CALL = (
+    update(hook_runs)
+    .where(_THE_CALL, hook_runs.c.state == "pending")
+    .values(state="running")
+    .returning(hook_runs.c.id, hook_runs.c.kind, hook_runs.c.run_id, hook_runs.c.command)
+)
+END_CALL = (
+    update(hook_runs)
+    .where(_THE_CALL, hook_runs.c.state == "running")
+    .values(_bound(["state", "exit_code", "dur_s", "output"]))
+)
+RUNNING_CALLS = select(hook_runs.c.id).where(hook_runs.c.state == "running")
+
+
+# -- their texts -------------------------------------------------------------------------------------------------------
+
+
+class _Compiler(SQLiteCompiler):
+    """Writes the values that a statement has as literals; those that it takes stay bound by name."""
+
+    def visit_bindparam(self, bindparam: Any, *args: Any, **options: Any) -> str:
+        if not bindparam.required:
+            options["literal_binds"] = True
+        return str(super().visit_bindparam(bindparam, *args, **options))  # type: ignore[no-untyped-call]
+
+
+class _Dialect(SQLiteDialect):
+    statement_compiler = _Compiler
+    supports_statement_cache = True
+
+
+def generated() -> str:
+    """Return the content of hot_sql.py."""
+    dialect = _Dialect(paramstyle="named")
+    lines = [_HEAD]
+    for name, statement in globals().items():
+        if isinstance(statement, ClauseElement) and not name.startswith("_"):
+            text = "".join(f"{line.strip()}\n" for line in str(statement.compile(dialect=dialect)).splitlines())
+            lines.append(f'{name} = """\n{text}"""\n')
+    return "".join(lines)
+
+
+_HEAD = '''"""The texts of statements.py. Do not edit: `python -m queue_runner.store.statements` writes this file."""
+
+# fmt: off
+# ruff: noqa: E501
+'''
+
+if __name__ == "__main__":
+    Path(__file__).with_name("hot_sql.py").write_text(generated(), encoding="utf-8")
