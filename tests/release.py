@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -112,13 +112,19 @@ def submit_to_report(mpsq: Sequence[str | Path], folder: Path, env: Mapping[str,
         raise ReleaseError("the wheel brings no workloads")
 
 
+def address(root: Path = ROOT) -> None:
+    """Raise ReleaseError unless pyproject.toml names the repository's address."""
+    source = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]["urls"]["Source"]
+    if ".example/" in source:
+        raise ReleaseError(f"{source} is a placeholder: write the repository's address into pyproject.toml")
+
+
 def without_torch(wheel: Path) -> list[list[str]]:
-    """README's two lines that install mpsq without torch, from the wheel instead of the checkout."""
-    text = (ROOT / "README.md").read_text("utf-8")
-    found = re.search(r"^ +(pip install --no-deps) \.\n +(pip install .+)$", text, re.MULTILINE)
-    if found is None:
-        raise ReleaseError("README.md has lost the two lines that install mpsq without torch")
-    return [[*shlex.split(found[1]), str(wheel)], shlex.split(found[2])]
+    """Return the arguments of README's two lines that install mpsq without torch, with the wheel for the checkout."""
+    return [
+        ["pip", "install", "--no-deps", str(wheel)],
+        ["pip", "install", "-r", str(ROOT / "requirements.txt")],
+    ]
 
 
 def tried(wheel: Path, folder: Path) -> list[str]:
@@ -166,6 +172,7 @@ def tried(wheel: Path, folder: Path) -> list[str]:
 def main() -> int:
     try:
         changelog()
+        address()
         wheel = build()
         print(f"built and checked: {', '.join(sorted(path.name for path in DIST.iterdir()))}", flush=True)
         with tempfile.TemporaryDirectory(prefix="mpsq-release-") as folder:

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 REPEATS = 4  # the fewest with which a comparison can be significant
-LIMIT_S = 180.0
+LIMIT_S = 150.0
 """After this time the runs that have not ended are cancelled, so that the demo ends within four minutes."""
 
 

@@ -53,7 +53,15 @@ def test_a_command_that_fails_is_told_with_its_words() -> None:
         release.run(sys.executable, "-c", "print('no such thing'); raise SystemExit(3)")
 
 
-def test_readme_says_how_to_install_without_torch(tmp_path: Path) -> None:
-    first, second = release.without_torch(tmp_path / "mpsq.whl")
-    assert first == ["pip", "install", "--no-deps", str(tmp_path / "mpsq.whl")]
-    assert "sqlalchemy" in second and "torch" not in second
+def test_readme_has_the_lines_that_install_without_torch() -> None:
+    text = (release.ROOT / "README.md").read_text("utf-8")
+    assert "    pip install --no-deps .\n    pip install -r requirements.txt\n" in text
+
+
+def test_a_placeholder_for_the_address_is_refused(tmp_path: Path) -> None:
+    page = tmp_path / "pyproject.toml"
+    page.write_text('[project.urls]\nSource = "https://mpsq.example/mpsq"\n')
+    with pytest.raises(release.ReleaseError, match="repository's address"):
+        release.address(tmp_path)
+    page.write_text('[project.urls]\nSource = "https://code.invalid/mpsq"\n')
+    release.address(tmp_path)

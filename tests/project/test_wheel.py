@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 import sysconfig
@@ -21,11 +20,15 @@ REPORTS = {path.name for path in (ROOT / "jobs").glob("mpsq_report*.py")}
 """What users import: each is a module of its own besides its place among the jobs."""
 
 
+SHIPPED = (".py", ".sql", ".j2", ".css", ".js", ".typed")
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"  # built from a copy: a build leaves folders behind
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    files = ["pyproject.toml", "setup.py", "README.md", "LICENSE", "requirements.txt", "requirements-training.txt"]
+    for name in files:
         (source / name).parent.mkdir(exist_ok=True)
         (source / name).write_bytes((ROOT / name).read_bytes())
     for name in ("queue_runner", "jobs", "migrations"):
@@ -56,22 +59,34 @@ def test_every_file_is_in_it_under_a_name_that_collides_with_nobody(wheel: Path)
     for path in [*(ROOT / "jobs").rglob("*.py"), *(ROOT / "migrations").rglob("*.py")]:
         if "__pycache__" not in path.parts:
             assert f"queue_runner/_{path.relative_to(ROOT)}" in names
-    assert {*REPORTS, "queue_runner/cli/main.py"} <= names
+    assert {
+        str(path.relative_to(ROOT)) for path in (ROOT / "queue_runner").rglob("*") if path.suffix in SHIPPED
+    } <= names
+    assert {*REPORTS, "queue_runner/py.typed"} <= names
+    assert not [name for name in names if "egg-info" in name]
     assert {name.split("/")[0] for name in names if "dist-info" not in name} == {"queue_runner", *REPORTS}
 
 
-def test_it_requires_what_the_main_job_trains_with_and_says_how_to_do_without(wheel: Path) -> None:
-    """README's list for --no-deps is all that mpsq itself imports."""
+def metadata(wheel: Path) -> str:
     with zipfile.ZipFile(wheel) as archive:
-        (metadata,) = [name for name in archive.namelist() if name.endswith("/METADATA")]
-        lines = re.findall(r"^Requires-Dist: (.+)$", archive.read(metadata).decode(), re.MULTILINE)
+        (name,) = [name for name in archive.namelist() if name.endswith("/METADATA")]
+        return archive.read(name).decode()
+
+
+def test_links_of_its_description_are_absolute(wheel: Path) -> None:
+    targets = re.findall(r"\]\(([^)]+)\)|src(?:set)?=\"([^\"]+)\"", metadata(wheel).partition("\n\n")[2])
+    assert len(targets) > 20
+    assert not [target for pair in targets for target in pair if target and not target.startswith(("http", "#"))]
+
+
+def test_requirements_txt_is_all_that_mpsq_imports_without_its_main_job(wheel: Path) -> None:
+    lines = re.findall(r"^Requires-Dist: (.+)$", metadata(wheel), re.MULTILINE)
     required = {re.match(r"[\w-]+", line)[0].lower(): line for line in lines if "extra ==" not in line}  # type: ignore[index]
     trains = {"torch", "tiktoken", "numpy"}
     assert trains <= required.keys()
     assert "platform_machine" in required["torch"]  # a Python under Rosetta can install mpsq, whose doctor names it
-    listed = re.search(r"pip install --no-deps \.\n +pip install (.+)\n", (ROOT / "README.md").read_text("utf-8"))
-    assert listed
-    names = {re.match(r"[\w-]+", word)[0] for word in shlex.split(listed[1])}  # type: ignore[index]
+    listed = (ROOT / "requirements.txt").read_text("utf-8").splitlines()
+    names = {match[0] for line in listed if (match := re.match(r"[\w-]+", line))}
     assert names == required.keys() - trains
     program = (
         "import importlib, pkgutil, sys\n"
