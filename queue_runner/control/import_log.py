@@ -44,8 +44,6 @@ class Imported:
     outcome: str = "SUCCEEDED"
     reason: str = ""
     """why it is not SUCCEEDED, or what is not known"""
-    samples: int = 0
-    """of a tool that watched the run: control.import_timeline"""
 
 
 @dataclass(frozen=True)
