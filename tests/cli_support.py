@@ -10,6 +10,7 @@ import shutil
 import sqlite3
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -243,14 +244,19 @@ def schemas() -> dict[str, dict[str, Any]]:
     """Every section of docs/json.md as a JSON Schema that allows nothing but its keys; `mpsq.*` by schema name."""
     sections = re.split(r"^#{2,3} (.+)$", (ROOT / "docs" / "json.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
     tables = dict(zip(sections[1::2], sections[2::2], strict=True))
-    found = {name: _object(name, text) for name, text in tables.items()}
+    found = {name: _object(name, text, tables) for name, text in tables.items()}
     inner = {name: schema for name, schema in found.items() if not name.startswith("mpsq.")}
     return {name: {**schema, "$defs": inner} for name, schema in found.items() if name.startswith("mpsq.")}
 
 
-def _object(name: str, text: str) -> dict[str, Any]:
-    rows = re.findall(r"^\| (\w+) \| ([\w ]+) \|", text, flags=re.MULTILINE)
-    keys = {key: _type(words) for key, words in rows if words != "type"}
+def _object(name: str, text: str, sections: Mapping[str, str]) -> dict[str, Any]:
+    """Read the lines "- `key`, `key` (type): meaning" of a section, with those of the sections that it includes."""
+    included = re.findall(r"\[\w+\]\(#(\w+)\)", "".join(re.findall(r"^Keys of .*", text, flags=re.MULTILINE)))
+    keys: dict[str, Any] = {}
+    for section in included:
+        keys |= _object(section, sections[section], sections)["properties"]
+    for names, words in re.findall(r"^- ((?:`\w+`(?:, )?)+) \(([\w ]+)\)", text, flags=re.MULTILINE):
+        keys |= dict.fromkeys(re.findall(r"\w+", names), _type(words))
     if name.startswith("mpsq."):
         keys["schema"] = {"const": name}
     return {"type": "object", "properties": keys, "required": list(keys), "additionalProperties": False}

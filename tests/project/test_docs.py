@@ -10,6 +10,7 @@ import pytest
 
 from queue_runner.paths import Layout
 from queue_runner.store.schema import metadata
+from tests.project import prose
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -52,3 +53,29 @@ def test_every_decision_is_listed() -> None:
     folder = ROOT / "docs" / "decisions"
     listed = (folder / "README.md").read_text()
     assert all(page.name in listed for page in folder.glob("*.md") if page.name != "README.md")
+
+
+def test_documents_are_short() -> None:
+    """Words as `wc -w` counts them, tables and code included. `python -m tests.project.prose` prints each page."""
+    total = prose.sums()
+    assert total.by_hand <= 42_000 and total.generated <= 15_000
+
+
+def test_sentences_are_short() -> None:
+    total = prose.sums()
+    assert total.long_share <= 0.1 and max(total.lengths) <= 40
+
+
+@pytest.mark.parametrize(
+    ("text", "lengths"),
+    [
+        ("One two three. Four (five). six", [3, 2, 1]),
+        ("A claim (Fearnhead et al. 2012). Another one", [6, 2]),
+        ("# A heading\n\n- one item\n- two\n  lines here\n", [2, 3]),
+        ("Text:\n\n    code is not read\n\n```text\nnor this\n```\n\nend `a b c` here\n", [1, 3]),
+        ("- an item\n\n    of two paragraphs\n", [2, 3]),
+        ("| a table | cell |\n|---|---|\n\n<!-- hidden -->\n[two words](link.md#x)\n", [2]),
+    ],
+)
+def test_sentences_are_those_of_prose(text: str, lengths: list[int]) -> None:
+    assert prose.lengths(text) == lengths
