@@ -106,7 +106,7 @@ simulate: $(STAMP)  ## the long simulations of the statistics: their tables in d
 campaign: $(STAMP)  ## the long fault campaign; its short seeded version is part of `make test`
 	MPSQ_CAMPAIGN=long MPSQ_TREES=20 $(BIN)/python -m pytest tests -m process -n 2
 
-campaign-slurm: $(STAMP)  ## the faults planted in a real Slurm, ten times each; `make test` plants each once
+campaign-slurm: $(STAMP)  ## the faults planted in a real Slurm, ten times each; `make test` plants three of them once
 	MPSQ_CAMPAIGN=long $(BIN)/python -m pytest tests/remote -m process -n 2
 
 mac: $(FRAMEWORKS)  ## on a Mac: what holds of what could only be tried on stand-ins (docs/macos.md)

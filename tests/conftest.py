@@ -6,6 +6,7 @@ trains is marked `slow`; all others are `fast`. `@pytest.mark.timeout(300)` give
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from collections.abc import Callable, Generator, Iterator
@@ -24,6 +25,9 @@ from tests.queue_support import Queue
 LIMITS_S = {"fast": 120, "process": 120, "slow": 600}
 """How long a test of each marker may take on a quiet machine, with its fixtures."""
 
+CAMPAIGN_S = 7200
+LONG = os.environ.get("MPSQ_CAMPAIGN") == "long"
+
 if WITHOUT_PROC:
     hide_proc()
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -41,7 +45,9 @@ def pytest_configure() -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Set the test's time limit, before pytest-timeout reads it."""
     mark = item.get_closest_marker("timeout")
-    limit_s = mark.args[0] if mark else max(LIMITS_S[m.name] for m in item.iter_markers() if m.name in LIMITS_S)
+    limit_s = mark.args[0] if mark else max(LIMITS_S[name] for name in LIMITS_S if item.get_closest_marker(name))
+    if LONG:
+        limit_s = CAMPAIGN_S
     item.add_marker(pytest.mark.timeout(patience(limit_s)), append=False)
     return (yield)
 
@@ -56,13 +62,20 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Import no module whose tests the marker expression leaves out: the frameworks take longer than all fast tests."""
-    wanted = config.option.markexpr
-    if wanted not in LIMITS_S or collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
+    marker = config.option.markexpr
+    if marker not in LIMITS_S or collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
         return None
     text = collection_path.read_text()
-    if wanted == "fast":
+    if marker == "fast":
         return re.search(r"^pytestmark = \[?pytest\.mark\.(process|slow)\b", text, re.MULTILINE) is not None or None
-    return f"pytest.mark.{wanted}" not in text or None
+    return f"pytest.mark.{marker}" not in text or None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the long faults to `make campaign`."""
+    if not LONG:
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("campaign")])
+        items[:] = [item for item in items if not item.get_closest_marker("campaign")]
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

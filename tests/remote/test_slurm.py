@@ -96,6 +96,7 @@ def test_two_nodes_are_two_machines_and_two_tables(front: Queue, mpsq: Cli) -> N
     assert "2 machines: in separate tables, never compared" in " ".join(told.out.split()), told
 
 
+@pytest.mark.campaign
 def test_the_limit_of_the_allocation_ends_the_run_cleanly(front: Queue, cluster: Slurm) -> None:
     """Slurm itself signals, within 30 s of the time that --signal sets: 10 s after the start."""
     front.submit("echo began >> $J; exec sleep 600", 2, on="slurm", time_s=60.0, sbatch="--signal=B:TERM@50")

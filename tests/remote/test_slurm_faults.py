@@ -1,6 +1,6 @@
 """Faults planted in a real Slurm: every run has its one true outcome, none runs twice, nothing lives on a node after.
 
-Once each here; MPSQ_CAMPAIGN=long, as `make campaign-slurm` sets, plants each ten times.
+`make test` plants the three that could run something twice, once each; `make campaign` plants each, ten times.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ def each_once(front: Queue, job: int, repeats: int) -> None:
     assert front.written().count("began") == repeats
 
 
+@pytest.mark.campaign
 def test_the_controller_is_killed_in_mid_run_and_comes_back(front: Queue, cluster: Slurm) -> None:
     job = front.submit(GATED, 2, on="slurm")
     front.worker()
@@ -79,6 +80,7 @@ def test_the_controller_is_killed_in_mid_run_and_comes_back(front: Queue, cluste
     each_once(front, job, 2)
 
 
+@pytest.mark.campaign
 def test_the_state_of_the_controller_is_wiped_in_mid_run(front: Queue, cluster: Slurm) -> None:
     """slurmd kills what the new controller does not know: the run is lost or has succeeded, but never runs again."""
     job = front.submit(GATED, 2, on="slurm")
@@ -97,6 +99,7 @@ def test_the_state_of_the_controller_is_wiped_in_mid_run(front: Queue, cluster: 
         assert row["outcome"] in ("SUCCEEDED", "CANCELLED", "SKIPPED", "LOST"), row
 
 
+@pytest.mark.campaign
 def test_squeue_hangs_and_every_verb_says_since_when(
     front: Queue, cluster: Slurm, mpsq: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,6 +141,7 @@ def test_squeue_hangs_and_every_verb_says_since_when(
     assert not (stand_in / "asked").exists()
 
 
+@pytest.mark.campaign
 def test_slurmd_and_its_stepd_are_killed_and_the_runs_go_on(front: Queue, cluster: Slurm) -> None:
     job = front.submit(GATED, 2, on="slurm")
     front.worker()
@@ -176,7 +180,7 @@ def test_a_requeued_block_does_not_start_twice(front: Queue, cluster: Slurm) -> 
     each_once(front, job, 2)
 
 
-@pytest.mark.parametrize("point", ["blocks.marked", "blocks.sent"])
+@pytest.mark.parametrize("point", [pytest.param("blocks.marked", marks=pytest.mark.campaign), "blocks.sent"])
 def test_the_front_worker_dies_around_sbatch(front: Queue, cluster: Slurm, point: str) -> None:
     go(front)
     job = front.submit(GATED, 2, on="slurm")
@@ -187,6 +191,7 @@ def test_the_front_worker_dies_around_sbatch(front: Queue, cluster: Slurm, point
 
 
 @needs_linux
+@pytest.mark.campaign
 def test_the_shared_folder_is_full_for_a_while(front: Queue, cluster: Slurm) -> None:
     """A tmpfs of 8 MB, filled: records are tried again until there is room."""
     mounted = subprocess.run(
@@ -216,6 +221,7 @@ def test_the_shared_folder_is_full_for_a_while(front: Queue, cluster: Slurm) -> 
         until(lambda: subprocess.run(["umount", str(cluster.shared)], check=False).returncode == 0, "umount")
 
 
+@pytest.mark.campaign
 def test_records_get_their_names_after_the_block_is_over(front: Queue, cluster: Slurm) -> None:
     """As a shared folder shows them whose names are cached: within the grace nothing is LOST."""
     (cluster.folder / "late").mkdir()
@@ -232,6 +238,7 @@ def test_records_get_their_names_after_the_block_is_over(front: Queue, cluster: 
     assert "report it" not in front.log()
 
 
+@pytest.mark.campaign
 def test_a_block_that_waits_is_cancelled_and_never_starts(front: Queue, cluster: Slurm) -> None:
     for node in ("n1", "n2"):
         cluster.ask("sbatch", "--exclusive", f"--nodelist={node}", "--output=/dev/null", "--wrap", "sleep 600")
@@ -246,6 +253,7 @@ def test_a_block_that_waits_is_cancelled_and_never_starts(front: Queue, cluster:
     assert front.written() == []
 
 
+@pytest.mark.campaign
 def test_a_preempted_block_ends_cleanly_and_retry_sends_the_rest(front: Queue, cluster: Slurm) -> None:
     job = front.submit(GATED, 2, on="slurm")
     front.worker()
@@ -263,6 +271,7 @@ def test_a_preempted_block_ends_cleanly_and_retry_sends_the_rest(front: Queue, c
     assert sorted(line for line in front.written() if line != "began") == [f"{job}.3", f"{job}.4"]
 
 
+@pytest.mark.campaign
 def test_the_folder_of_the_block_is_removed_and_nothing_stays_on_the_node(front: Queue, cluster: Slurm) -> None:
     job = front.submit(GATED, 2, on="slurm")
     front.worker()
