@@ -14,6 +14,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from queue_runner.checks import Check
     from queue_runner.config import Config
     from queue_runner.paths import Layout
@@ -32,8 +34,8 @@ class AddedCommand:
 
 @dataclass(frozen=True)
 class AddedOption:
-    """An option that an optional package adds to a command of the core. If it is given, the command reads its own
-    options as usual and then calls `handler` instead of printing."""
+    """An option that an optional package adds to a command. If it is given, `handler` is called with its value and with
+    what the command passes on, instead of printing (cli/common.py)."""
 
     command: str
     flag: str
@@ -47,12 +49,14 @@ class AddedOption:
 class Extension:
     """What one optional package adds.
 
+    importer        a module with `recognizes(path)` and `import_files(paths, json)`, for `mpsq import`
     worker_part     makes a `WorkerPart` from (layout, settings, engine, log)
     target_checks   the checks of `mpsq doctor --on NAME`: called with (settings, layout, name, smoke)
     """
 
     commands: Mapping[str, AddedCommand] = field(default_factory=dict)
     options: Collection[AddedOption] = ()
+    importer: str = ""
     worker_part: str = ""
     target_checks: str = ""
 
@@ -70,14 +74,19 @@ class WorkerPart(Protocol):
         """End all work in progress: the worker stops."""
 
 
+def entry_points() -> list[EntryPoint]:
+    """Return the entry points of all extensions by their names, each name once."""
+    from importlib import metadata  # 20 ms
+
+    points = {point.name: point for point in metadata.entry_points(group=GROUP)}
+    return [points[name] for name in sorted(points)]
+
+
 @cache
 def installed() -> tuple[Extension, ...]:
     """Return the extensions that are installed, by the names of their entry points."""
-    from importlib.metadata import entry_points
-
-    by_name = {point.name: point for point in entry_points(group=GROUP)}
     extensions: list[Extension] = []
-    for _, point in sorted(by_name.items()):
+    for point in entry_points():
         try:
             extensions.append(point.load())
         except ModuleNotFoundError as error:
@@ -94,6 +103,11 @@ def commands() -> dict[str, AddedCommand]:
 def options(command: str) -> list[AddedOption]:
     """Return the options that are added to a command of the core."""
     return [option for extension in installed() for option in extension.options if option.command == command]
+
+
+def importers() -> list[Any]:
+    """Return the modules that read other files than logs for `mpsq import`."""
+    return [import_module(extension.importer) for extension in installed() if extension.importer]
 
 
 def worker_parts(layout: Layout, settings: Config, engine: object, log: Callable[[str], None]) -> list[WorkerPart]:

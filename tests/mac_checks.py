@@ -382,10 +382,10 @@ def launchd_answers() -> str:
 
 def definition() -> str:
     """plutil takes the service's definition."""
-    from queue_runner.host import service
+    from queue_runner.host import services
     from queue_runner.host.services.launchd import Launchd
 
-    program = service.program_for(paths.Layout(paths.home()), Config(), sys.executable, os.environ)
+    program = services.program_for(paths.Layout(paths.home()), Config(), sys.executable, os.environ)
     with tempfile.NamedTemporaryFile(suffix=".plist") as file:
         file.write(plistlib.dumps(Launchd(program).definition(), sort_keys=False))
         file.flush()

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from queue_runner import extensions
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.model import Selector, parse_selector
 from queue_runner.text import plain, wrap
@@ -33,6 +35,22 @@ def new_app(help: str | None = None) -> typer.Typer:
         add_completion=False,
         no_args_is_help=bool(help),
     )
+
+
+ADDED = "queue_runner.cli.added"
+"""Key of a context's `meta`: the added options that were given, each with its value."""
+
+
+def added_option(ctx: typer.Context) -> Callable[..., None] | None:
+    """Return the handler of the option of an optional package that was given, with its value bound; None without one.
+
+    Raises: UsageError when there are several: each of them writes its own output.
+    """
+    given = ctx.meta.get(ADDED, [])
+    if len(given) > 1:
+        flags = " and ".join(option.flag for option, _ in given)
+        raise UsageError(f"{flags} cannot be combined", "run the command once for each")
+    return next((partial(extensions.load(option.handler), value) for option, value in given), None)
 
 
 def say(text: str) -> None:
@@ -112,7 +130,7 @@ def chosen(ids: list[str] | None, tags: list[str] | None, default: str | None = 
     return found
 
 
-def groups(names: list[str] | None) -> list[str]:
+def groups(names: Sequence[str] | None) -> list[str]:
     """Return the values of --group, in which 4 stands for g4, as ids."""
     return [f"g{text}" if text.isdecimal() else text for text in names or ()]
 

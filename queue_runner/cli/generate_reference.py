@@ -7,7 +7,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from queue_runner.cli.main import COMMANDS, app
+from queue_runner.cli.main import app, commands
 
 EXIT_CODES = {
     0: "done",
@@ -44,7 +44,7 @@ def reference() -> str:
     parts = [_HEAD + "\n".join(f"| {code} | {meaning} |" for code, meaning in EXIT_CODES.items())]
     parts += ["## Environment\n\n" + _ENVIRONMENT, _section("mpsq", root, None, 2)]
     context = root.make_context("mpsq", [], resilient_parsing=True)
-    for name in COMMANDS:
+    for name in commands():
         command = root.get_command(context, name)  # type: ignore[attr-defined]
         parts.append(_section(f"mpsq {name}", command, context, 2))
         for sub, subcommand in getattr(command, "commands", {}).items():

@@ -13,10 +13,13 @@ from itertools import zip_longest
 from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperGroup, TyperOption
 from typer.main import get_command
 
+from queue_runner import extensions
+from queue_runner.cli.common import ADDED
 from queue_runner.errors import MpsqError, UsageError, did_you_mean
+from queue_runner.extensions import AddedOption
 
 SECTIONS: dict[str, dict[str, str]] = {
     "Submit": {
@@ -36,7 +39,6 @@ SECTIONS: dict[str, dict[str, str]] = {
         "why": "why a job is in its state",
         "logs": "the output of a job",
         "wait": "wait until jobs have ended",
-        "web": "the queue in a browser",
     },
     "Control": {
         "pause": "pause the queue or a job",
@@ -47,7 +49,6 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "Results": {
         "report": "answers from stored runs",
-        "export": "write files of other tools",
         "import": "read logs and bundles",
     },
     "Set up": {
@@ -60,8 +61,8 @@ SECTIONS: dict[str, dict[str, str]] = {
         "completion": "complete words with TAB",
     },
 }
-"""Every command and what it does, in the words of `mpsq --help`."""
-COMMANDS = {name: text for section in SECTIONS.values() for name, text in section.items()}
+"""The commands of the core and what each does, in the words of `mpsq --help`."""
+_COMMANDS = {name: text for section in SECTIONS.values() for name, text in section.items()}
 _COLUMNS = (("Submit", "Look"), ("Control", "Results", "Set up"))
 """The sections of each column of `mpsq --help`; a terminal of 60 columns gets one below the other."""
 _COLUMN_WIDTH = 40
@@ -93,6 +94,46 @@ EXIT_INTERRUPTED = 130  # 128 + SIGINT
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE, as for a program that the signal ended
 
 
+_WITH_ADDED_OPTIONS = frozenset({"report", "export"})
+
+
+def commands() -> dict[str, str]:
+    """Return every command and what it does, those of optional packages last."""
+    return _COMMANDS | {name: command.help for name, command in extensions.commands().items()}
+
+
+def _is_command(name: str) -> bool:
+    return name in _COMMANDS or name in extensions.commands()
+
+
+def _load(name: str) -> Any:
+    if name in _COMMANDS:
+        module, _, attribute = _MODULES.get(name, f"{name}:app").partition(":")
+        command = get_command(getattr(import_module(f"queue_runner.cli.{module}"), attribute))
+    else:
+        command = get_command(import_module(extensions.commands()[name].module).app)
+    command.name = name
+    if name in _WITH_ADDED_OPTIONS:
+        command.params += [_option(added) for added in extensions.options(name)]
+    return command
+
+
+def _option(added: AddedOption) -> TyperOption:
+    def keep(ctx: Any, param: Any, value: Any) -> None:
+        if value:
+            ctx.meta.setdefault(ADDED, []).append((added, value))
+
+    return TyperOption(
+        param_decls=[added.flag],
+        type=str,
+        metavar=added.metavar,
+        help=added.help,
+        multiple=added.multiple,
+        expose_value=False,
+        callback=keep,
+    )
+
+
 class Commands(TyperGroup):
     """The commands by name; a command's module is imported when that command is used."""
 
@@ -104,24 +145,19 @@ class Commands(TyperGroup):
         return rest
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(COMMANDS)
+        return list(commands())
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         name = ALIASES.get(cmd_name, cmd_name)
-        if name not in COMMANDS:
-            return None
-        module, _, attribute = _MODULES.get(name, f"{name}:app").partition(":")
-        command = get_command(getattr(import_module(f"queue_runner.cli.{module}"), attribute))
-        command.name = name
-        return command
+        return _load(name) if _is_command(name) else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = ALIASES.get(args[0], args[0])
         if name in RENAMED:
             new = RENAMED[name]
             raise UsageError(f"mpsq {name} is now mpsq {new}", f"mpsq {new.split()[0]} --help explains it")
-        if name not in COMMANDS:
-            raise UsageError(f'unknown command "{name}"', did_you_mean(name, COMMANDS, "mpsq --help lists them"))
+        if not _is_command(name):
+            raise UsageError(f'unknown command "{name}"', did_you_mean(name, commands(), "mpsq --help lists them"))
         if name not in WITHOUT_QUEUE and not _HELP.intersection(args):
             _refuse_lost_queue()
         return super().resolve_command(ctx, [name, *args[1:]])
@@ -154,7 +190,8 @@ app = typer.Typer(
 
 
 def _section(title: str) -> list[str]:
-    return [f"{title}:", *(f"  {name:<11}{text}" for name, text in SECTIONS[title].items())]
+    added = {name: command.help for name, command in extensions.commands().items() if command.section == title}
+    return [f"{title}:", *(f"  {name:<11}{text}" for name, text in (SECTIONS[title] | added).items())]
 
 
 def _refuse_lost_queue() -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import textwrap
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queue_runner import tables, units
-from queue_runner.cli.common import home, new_app, print_json, remark, say
+from queue_runner import tables
+from queue_runner.cli.common import added_option, home, new_app, remark, say
 from queue_runner.cli.run_selection import Selection, with_selection
 from queue_runner.cli.submit_options import title
 from queue_runner.errors import UsageError
@@ -26,6 +25,18 @@ EPILOG = (
     "Reports: mpsq report --list. Formats: table, csv, json, md, and tabulate's own, such as github, html, latex. "
     "Example: mpsq report --vs device=cpu,compile=off --where config=tiny"
 )
+
+
+@dataclass(frozen=True)
+class ReportRequest:
+    """The report that was requested, for an added option: its name, its options, and whether --submit was given."""
+
+    name: str
+    layout: Layout
+    options: Options
+    format: str
+    submit: bool
+    command_line: str
 
 
 @app.command("report", epilog=EPILOG)
@@ -58,20 +69,6 @@ def report(
     ] = False,
     format: Annotated[str, typer.Option(help="The output format.")] = "table",
     json: Annotated[bool, typer.Option("--json", help="Same as --format json; docs/json.md describes it.")] = False,
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write one page for a browser: tables, verdict, charts of the runs, how to repeat it; works offline.",
-        ),
-    ] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Draw the runs, their speedups, time and loss: a .png or .svg file, or - for the terminal.",
-        ),
-    ] = None,
     submit: Annotated[
         bool, typer.Option("--submit", help="With the report missing: queue the missing runs, with the current code.")
     ] = False,
@@ -102,23 +99,8 @@ def report(
         same_within=same_within,
         newest=format not in ("csv", "json"),
     )
-    if plot is not None:
-        if submit or html or format not in ("table", "json") or name != reports.DEFAULT:
-            raise UsageError(
-                "--plot draws the default report: it goes with no other report, --html, --format or --submit",
-                "mpsq report g4 --plot g4.png",
-            )
-        _plot(plot, layout, options, format == "json")
-        return
-    if html is not None:
-        if submit or format != "table":
-            raise UsageError("--html writes a page: it goes with no --format, --json or --submit", "run both commands")
-        from queue_runner.pages import report_page
-
-        with reading(layout.db) as connection:
-            page = report_page.build(name, layout, connection, options, command=title(ctx))
-        report_page.write(html, page)
-        say(f"wrote {html} ({units.size(html.stat().st_size)}): one file, to open in any browser")
+    if (write_added := added_option(ctx)) is not None:
+        write_added(ReportRequest(name, layout, options, format, submit, title(ctx)))
         return
     with reading(layout.db) as connection:
         result = reports.run(name, connection, options)
@@ -130,31 +112,6 @@ def report(
         say("nothing was queued")
     if not result.rows and format in ("csv", "json"):
         say("no matching runs")
-
-
-def _plot(path: Path, layout: Layout, options: Options, json: bool) -> None:
-    """Draw the rows of the report. With `json`, print what is drawn as well, instead of drawing it on the terminal."""
-    from queue_runner.export._plot import picture, series, terminal
-    from queue_runner.store.read import reading
-
-    to_terminal = str(path) == "-"
-    if not to_terminal:
-        picture.check(path)
-    with reading(layout.db) as connection:
-        drawing = series.read(connection, options)
-    if not to_terminal:
-        picture.write(drawing, path)
-    notes = [*drawing.notes, *series.without_numbers(drawing)]
-    if json:
-        file = None if to_terminal else str(path.absolute())
-        print_json("mpsq.plot/1", **series.summary(drawing), path=file, notes=notes)
-        return
-    if to_terminal:
-        print(terminal.draw(drawing, get_terminal_size().columns, colour=tables.in_colour()))
-    else:
-        say(f"wrote {path}: {drawing.said()}")
-    for note in notes:
-        say(note)
 
 
 def _submit_missing(words: str, result: Result, format: str) -> None:

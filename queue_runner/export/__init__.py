@@ -1,88 +1,16 @@
-"""Stored runs as files of other tools, one module for each target; this folder is their registry.
+"""Stored runs as files of other tools and as plots (docs/data.md)."""
 
-A target has NAME, HELP and `write(found, folder)`, which writes what was selected (`_common.selected.Selected`) into an
-empty folder. What becomes of the folder is decided here: it appears under its name when everything is in it.
-"""
+from queue_runner.extensions import AddedCommand, AddedOption, Extension
 
-from __future__ import annotations
-
-import json
-import pkgutil
-import sqlite3
-from dataclasses import dataclass
-from importlib import import_module
-from pathlib import Path
-from typing import Protocol, cast
-
-from queue_runner import __version__
-from queue_runner.errors import UsageError, did_you_mean
-from queue_runner.export._common import place
-from queue_runner.export._common.selected import TABLES, Selected, select
-from queue_runner.reports._common.report import Options
-
-
-class Target(Protocol):
-    NAME: str
-    HELP: str
-
-    def write(self, found: Selected, folder: Path) -> None:
-        """Write into the empty `folder`. Raises: UsageError where the target's library is not installed; OSError."""
-
-
-@dataclass(frozen=True)
-class Exported:
-    """What was written: rows by table, and how many of the runs did not succeed or are invalid."""
-
-    target: str
-    path: Path
-    rows: dict[str, int]
-    n_not_valid: int
-
-
-def names() -> list[str]:
-    """Return the names of all targets. `csv_.py` is the target `csv`."""
-    return sorted(_files())
-
-
-def _files() -> dict[str, str]:
-    modules = [m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")]
-    return {name.rstrip("_"): name for name in modules}
-
-
-def load(name: str) -> Target:
-    """Return the target with that name. Raises: UsageError when there is none."""
-    files = _files()
-    if name not in files:
-        raise UsageError(
-            f'cannot export to "{name}"', did_you_mean(name, files, f"there are {', '.join(sorted(files))}")
-        )
-    return cast(Target, import_module(f"{__name__}.{files[name]}"))
-
-
-def write(name: str, connection: sqlite3.Connection, options: Options, out: Path, *, force: bool = False) -> Exported:
-    """Write the selected runs into the new folder `out`, all of one moment; after an error there is no such folder.
-
-    `force` replaces an earlier export, and nothing else.
-
-    Raises: UsageError for an unknown target, selection or missing library, and where `out` exists; OSError.
-    """
-    target = load(name)
-    found = select(connection, options)
-    with place.new_folder(out, force=force) as folder:
-        target.write(found, folder)
-        (folder / place.MANIFEST).write_text(_manifest(name, found), encoding="utf-8")
-    return Exported(name, out, found.counts(), found.n_not_valid)
-
-
-def _manifest(name: str, found: Selected) -> str:
-    """Describe the files: what wrote them, the tables, their numbers of rows and their units."""
-    counts = found.counts()
-    tables = {
-        table.name: {
-            "rows": counts[table.name],
-            "units": {field.name: field.unit for field in table.fields if field.unit},
-        }
-        for table in TABLES
-    }
-    said = {"schema": "mpsq.export/1", "target": name, "mpsq": __version__, "tables": tables}
-    return json.dumps(said, indent=2) + "\n"
+EXTENSION = Extension(
+    commands={"export": AddedCommand("Results", "write files of other tools", "queue_runner.export.export_command")},
+    options=(
+        AddedOption(
+            "report",
+            "--plot",
+            "FILE",
+            "Draw the runs, their speedups, time and loss: a .png or .svg file, or - for the terminal.",
+            "queue_runner.export.plot_option:write_plot",
+        ),
+    ),
+)

@@ -13,3 +13,17 @@ never into code.
 Every value is hostile: it is escaped by Jinja2, loses terminal escapes and control characters (NUL, bidirectional
 overrides), and a value for a script is JSON without `<`, `>`, `&` and without line separators.
 """
+
+from queue_runner.extensions import AddedOption, Extension
+
+EXTENSION = Extension(
+    options=(
+        AddedOption(
+            "report",
+            "--html",
+            "FILE",
+            "Write one page for a browser: tables, verdict, charts of the runs, how to repeat it; works offline.",
+            "queue_runner.pages.html_option:write_page",
+        ),
+    ),
+)

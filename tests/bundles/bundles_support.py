@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from queue_runner import bundles
 from queue_runner.bundles import merge
+from queue_runner.bundles.bundle_option import make_bundle
 from queue_runner.model import parse_selector
 from queue_runner.paths import Layout
 from queue_runner.store import results
@@ -58,7 +58,7 @@ def sender(folder: Path, machine: dict[str, Any] = ALPHA) -> Store:
 
 
 def exported(store: Store, *groups: str) -> bytes:
-    return bundles.export(store.layout, [parse_selector(name) for name in groups or ["g1"]])[0]
+    return make_bundle(store.layout, [parse_selector(name) for name in groups or ["g1"]])[0]
 
 
 def receiver(folder: Path) -> Layout:

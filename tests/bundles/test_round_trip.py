@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import bundles, reports
+from queue_runner import reports
 from queue_runner.bundles import question
+from queue_runner.bundles.bundle_option import make_bundle
 from queue_runner.bundles.parts import BadBundle
 from queue_runner.errors import UsageError
 from queue_runner.model import parse_selector
@@ -86,7 +87,7 @@ def test_the_same_content_gives_the_same_bytes_and_merges_once(tmp_path: Path) -
 def test_a_later_bundle_adds_only_what_is_new(tmp_path: Path) -> None:
     store, there = sender(tmp_path / "a"), receiver(tmp_path / "b")
     store.run("cuda", outcome=None)
-    data, n_left = bundles.export(store.layout, [parse_selector("g1")])
+    data, n_left = make_bundle(store.layout, [parse_selector("g1")])
     assert n_left == 1
     merged(there, data)
     store.db.execute("UPDATE runs SET state = 'DONE', outcome = 'CANCELLED', ended_at = 1e9 WHERE state = 'QUEUED'")
@@ -372,7 +373,7 @@ def test_a_merged_submission_is_exported_by_its_owner(tmp_path: Path) -> None:
     store, there = sender(tmp_path / "a"), receiver(tmp_path / "b")
     merged(there, exported(store))
     with pytest.raises(UsageError, match="did not run here"):
-        bundles.export(there, [parse_selector("g1")])
+        make_bundle(there, [parse_selector("g1")])
 
 
 def test_what_another_mpsq_computed_is_computed_anew_and_said(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-from queue_runner.cli.main import COMMANDS
+from queue_runner.cli.main import commands
 from tests.bundles import bundles_support
 from tests.cli_support import ROOT, Cli, full_queue, schemas, stand_in_venv, use_toy_workloads
 
@@ -116,7 +116,7 @@ def test_every_reading_command_has_json() -> None:
     root = get_command(app)
     context = root.make_context("mpsq", [], resilient_parsing=True)
     without = {"worker", "logs", "service", "config", "db", "schedule", "completion", "env", "web"}
-    for name in set(COMMANDS) - without:
+    for name in set(commands()) - without:
         command = root.get_command(context, name)  # type: ignore[attr-defined]
         assert any("--json" in parameter.opts for parameter in command.params), name
 

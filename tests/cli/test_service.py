@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from queue_runner.host import service
+from queue_runner.host import services
 from tests.cli_support import Cli
 
 
@@ -16,7 +16,7 @@ def worker_log(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     """The log of a stand-in for the service."""
     said = {name: lambda name=name: f"it did {name}" for name in ("install", "start", "stop", "restart", "uninstall")}
     fake = SimpleNamespace(kind="launchd", log=tmp_path / "worker.log", **said)
-    monkeypatch.setattr(service, "for_this_machine", lambda *_: fake)
+    monkeypatch.setattr(services, "for_this_machine", lambda *_: fake)
     return tmp_path / "worker.log"
 
 

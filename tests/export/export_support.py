@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from queue_runner import export
+from queue_runner.export import formats
 from queue_runner.reports._common.options import read_options
 from queue_runner.store import read
 from tests.reports.report_fixture import Store
@@ -14,6 +14,6 @@ TIMES = [0.5, 0.25, 0.125]
 """Seconds of the iterations of every run."""
 
 
-def write(store: Store, target: str, out: Path, *ids: str, force: bool = False, **options: Any) -> export.Exported:
+def write(store: Store, target: str, out: Path, *ids: str, force: bool = False, **options: Any) -> formats.Exported:
     with read.reading(store.layout.db) as connection:
-        return export.write(target, connection, read_options(selectors=ids, **options), out, force=force)
+        return formats.write(target, connection, read_options(selectors=ids, **options), out, force=force)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from queue_runner import export
 from queue_runner.errors import UsageError
+from queue_runner.export import formats
 from queue_runner.export._common import selected
 from queue_runner.export._common.place import MANIFEST
 from queue_runner.reports._common.options import read_options
@@ -32,10 +32,10 @@ def test_the_columns_are_those_of_the_views(store: Store) -> None:
 
 
 def test_every_target_is_known() -> None:
-    assert tuple(export.names()) == TARGETS
-    assert all(name == export.load(name).NAME and export.load(name).HELP for name in TARGETS)
+    assert tuple(formats.names()) == TARGETS
+    assert all(name == formats.load(name).NAME and formats.load(name).HELP for name in TARGETS)
     with pytest.raises(UsageError, match='cannot export to "parket"') as error:
-        export.load("parket")
+        formats.load("parket")
     assert 'did you mean "parquet"' in error.value.hint
 
 

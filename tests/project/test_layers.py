@@ -28,13 +28,13 @@ WINGS = (
     "control",
     "worker",
     "reports",
+    "doctor",
+    "cli",
+    "remote",
     "bundles",
     "export",
     "pages",
     "web",
-    "doctor",
-    "remote",
-    "cli",
     "client",
 )
 """Lowest first: a wing imports itself and those above it in this list. "root" is the vocabulary in queue_runner itself;
@@ -47,7 +47,7 @@ OWNERS = {
     "sqlalchemy": {"store"},
     "alembic": {"store"},
     "apscheduler": {"worker", "submit"},  # submit: the triggers of crontab lines, without a scheduler
-    "typer": {"cli"},
+    "typer": {"cli", "export", "web"},
     "tabulate": {"root"},
     "tomlkit": {"root"},
     "rich": {"monitor"},

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from queue_runner.config import Config
-from queue_runner.host import service, wakeup
+from queue_runner.host import services, wakeup
 from tests.queue_support import Queue, until
 
 pytestmark = pytest.mark.process
@@ -38,7 +38,7 @@ def test_a_service_of_version_0_1_still_starts_the_worker(queue: Queue) -> None:
 
 
 def test_a_service_starts_mpsq_worker(queue: Queue) -> None:
-    program = service.program_for(queue.layout, Config(), sys.executable, os.environ)
+    program = services.program_for(queue.layout, Config(), sys.executable, os.environ)
     assert program.argv[-2:] == ["worker", "--service"]
     queue.submit("echo ran >> $J")
     command = [sys.executable, "-m", "queue_runner.cli", *program.argv[-2:]]  # the code of this checkout

@@ -84,16 +84,16 @@ def answer(words: Sequence[str], current: str) -> Answer:
 def _answer(words: list[str], current: str) -> Answer:
     from typer.main import get_command
 
-    from queue_runner.cli.main import ALIASES, COMMANDS, app
+    from queue_runner.cli.main import ALIASES, app, commands
 
     root: Any = get_command(app)
     while words and words[0].startswith("-"):
         del words[0]
     if not words:
         options = [(word, option.help or "") for option in root.params for word in option.opts]
-        return Answer("words", [*options, _HELP] if current.startswith("-") else list(COMMANDS.items()))
+        return Answer("words", [*options, _HELP] if current.startswith("-") else list(commands().items()))
     words[0] = ALIASES.get(words[0], words[0])
-    if words[0] not in COMMANDS:
+    if words[0] not in commands():
         return Answer("words", [])
     command, at = root.get_command(None, words[0]), 1
     if below := getattr(command, "commands", None):

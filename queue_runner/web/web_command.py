@@ -26,5 +26,5 @@ def web(
     """
     from queue_runner.web.start import Wanted, start
 
-    home()  # refused here where it is somebody else's
+    home()  # raises if the home belongs to another user
     start(Wanted(port, write, open))

@@ -1,0 +1,43 @@
+"""`mpsq export --bundle GROUP`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from queue_runner.bundles import collect, file
+from queue_runner.bundles.scratch import scratch
+from queue_runner.cli.common import groups, home, remark
+from queue_runner.errors import UsageError
+from queue_runner.model import Selector, parse_selector
+from queue_runner.paths import Layout
+from queue_runner.store.read import reading
+from queue_runner.units import counted
+
+HOW = "mpsq export --bundle g4 > g4.mpsq"
+
+
+def write_bundle(names: Sequence[str], other_options: bool) -> None:
+    """Write a bundle of these submissions to standard output. Raises: UsageError, MpsqError as `make_bundle`."""
+    if other_options:
+        raise UsageError("--bundle writes whole submissions to standard output: it goes with no other option", HOW)
+    if sys.stdout.isatty():
+        raise UsageError("a bundle is not text for a terminal", HOW)
+    data, n_left = make_bundle(home(), [parse_selector(text) for text in groups(names)])
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+    if n_left:
+        remark(f"{counted(n_left, 'run')} not ended yet: not in the bundle; a later one adds them")
+
+
+def make_bundle(layout: Layout, selectors: Sequence[Selector]) -> tuple[bytes, int]:
+    """Return a bundle of whole submissions, and how many of their runs are not in it because they have not ended.
+
+    Raises: UsageError for a selector that does not name a submission that ran here, MpsqError for content that a bundle
+    cannot hold.
+    """
+    with reading(layout.db) as connection, scratch(connection) as content:
+        connection.execute("BEGIN")
+        n_left = collect.collect(layout, connection, selectors, content)
+        content.judge()
+        return file.pack(content), n_left
