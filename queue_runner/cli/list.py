@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
 
 from queue_runner import tables
 from queue_runner.cli.common import Json, groups, home, new_app, print_json, say
-from queue_runner.model import parse_selector
+from queue_runner.model import Row, parse_selector
 
 app = new_app()
 
@@ -34,19 +35,22 @@ def list_(
     from queue_runner.store.read import reading
 
     selectors = tuple(parse_selector(text) for text in [*(ids or ()), *groups(group)])
-    wanted = listing.Filter(selectors, state, tuple(tag or ()), None if all else limit + 1, deleted)
-    layout = home()
-    with reading(layout.db) as connection:
-        jobs = listing.jobs(connection, wanted)
-    more = not all and len(jobs) > limit
-    if more:
-        jobs = jobs[1:]
-    if json:
-        print_json("mpsq.list/1", jobs=jobs, more=more)
-        return
-    if not jobs:
+    filter = listing.Filter(selectors, state, tuple(tag or ()), None if all else limit + 1, deleted)
+    draw = job_table.runs if runs else job_table.jobs
+    more = False
+    with reading(home().db) as connection:
+        jobs: Iterable[Row] = listing.each_job(connection, filter)
+        if json or not all:
+            newest = list(jobs)
+            more = not all and len(newest) > limit
+            jobs = newest[1:] if more else newest
+        if json:
+            print_json("mpsq.list/1", jobs=jobs, more=more)
+            return
+        table = draw(jobs, colour=tables.in_colour())
+    if not table:
         say("no matching jobs")
         return
-    print((job_table.runs if runs else job_table.jobs)(jobs, colour=tables.in_colour()))
+    print(table)
     if more:
         say(f"these are the newest {limit}; --all shows every job")

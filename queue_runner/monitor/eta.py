@@ -20,6 +20,9 @@ from queue_runner.model import PREFLIGHT, Condition, Row, State
 from queue_runner.store import read
 from queue_runner.store.history import ALIKE, PACE, Expected, History
 
+EXPECTED = 500
+"""Number of runs of the queue for which an estimate is made, unless more are shown."""
+
 
 @dataclass(frozen=True)
 class Turn:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from queue_runner import redact, units
@@ -87,11 +88,11 @@ class Filter:
     text: str | None = None
 
 
-def run_object(row: Row) -> dict[str, Any]:
-    """Return one row of v_run as the run object of docs/json.md."""
+def run_object(row: Row, settings: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return one row of v_run as the run object of docs/json.md. `settings` are those of its job, if already read."""
     return {name: row[name] for name in _AS_STORED} | {
         "compile": boolean(row["compile"]),
-        **asked(row),
+        **(asked(row) if settings is None else settings),
         "tags": row["tags"].split(",") if row["tags"] else [],
         "taints": row["taints"].split(",") if row["taints"] else [],
         "valid": bool(row["valid"]),
@@ -125,7 +126,8 @@ def boolean(value: int | None) -> bool | None:
 
 def job_object(rows: Sequence[Row]) -> dict[str, Any]:
     """Return all rows of one job as the job object of docs/json.md: its state is derived from its runs."""
-    runs = [run_object(row) for row in rows if row["number"] != PREFLIGHT]
+    settings = asked(rows[0])
+    runs = [run_object(row, settings) for row in rows if row["number"] != PREFLIGHT]
     first, last = runs[0], last_attempts(runs)
     timed = [r for r in last if r["outcome"] == Outcome.SUCCEEDED and r["median_s"] is not None]
     times = [r["median_s"] for r in timed]
@@ -169,18 +171,21 @@ def _ok(last: Sequence[Row]) -> bool | None:
 
 
 def jobs(connection: sqlite3.Connection, wanted: Filter) -> list[dict[str, Any]]:
-    """Return jobs, the oldest first; if there are more than `limit`, the newest.
+    """Return jobs, the oldest first; if there are more than `limit`, the newest. Raises: see `each_job`."""
+    return list(each_job(connection, wanted))
+
+
+def each_job(connection: sqlite3.Connection, wanted: Filter) -> Iterator[dict[str, Any]]:
+    """Yield jobs, the oldest first; if there are more than `limit`, the newest. One job is in memory at a time.
 
     Raises: UsageError for an unknown state, or a selector that matches nothing.
     """
     condition, values = _condition(connection, wanted)
     limit = -1 if wanted.limit is None else wanted.limit
     chosen = f"SELECT job_id FROM ({condition}) ORDER BY job_id DESC LIMIT ?"
-    rows = read.runs(connection, f"job_id IN ({chosen})", [*values, limit])
-    found: dict[int, list[Row]] = {}
-    for row in rows:
-        found.setdefault(row["job_id"], []).append(row)
-    return [job_object(group) for group in found.values()]
+    rows = read.each_run(connection, f"job_id IN ({chosen})", [*values, limit])
+    for _, runs in groupby(rows, key=lambda row: row["job_id"]):
+        yield job_object(list(runs))
 
 
 _HAS_WORD = (

@@ -26,8 +26,6 @@ ENDED = 5
 
 _HOOK_NEWS_S = 86400.0
 _HOOK_NEWS = 3
-EXPECTED = 500
-"""Number of waiting runs from which the end of the queue is computed, unless all are requested."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,7 @@ def look(
     """Do the same as `read_status`, through an open connection, with the tracker of the last look, and with `disk_use`
     instead of a new measurement if it is given."""
     queue = queue_state.look(layout, connection)
-    rows = read.queue(connection, max(waiting, EXPECTED) + 1 if waiting >= 0 else -1)
+    rows = read.queue(connection, max(waiting, eta.EXPECTED) + 1 if waiting >= 0 else -1)
     runs = [row for row in rows if row["state"] == State.RUNNING]
     running = next((row for row in runs if not is_remote(row["lane"])), runs[0] if runs else None)
     elsewhere = running is not None and is_remote(running["lane"])

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from queue_runner import units
+from queue_runner.analysis.grouping import by_key
 from queue_runner.lanes import is_remote, parts, short
 from queue_runner.model import DEFAULT_LANE, Condition, Obstacle, Row, State
 from queue_runner.monitor import blocks
@@ -14,7 +15,10 @@ from queue_runner.monitor.queue_state import START_A_WORKER, QueueState
 from queue_runner.store.ready import UNDECIDED, behind
 from queue_runner.times import clock
 
-_UNMET = "SELECT on_job_id, condition, verdict FROM v_dependency WHERE job_id = ? AND verdict <> 'met' ORDER BY 1"
+_UNMET = (
+    "SELECT job_id, on_job_id, condition, verdict FROM v_dependency WHERE verdict <> 'met'"
+    " AND job_id IN (SELECT job_id FROM runs WHERE state IN ('QUEUED', 'HELD')) ORDER BY job_id, on_job_id"
+)
 _HELD_BY_MPSQ = "SELECT DISTINCT job_id FROM runs WHERE state = 'HELD' AND blocked_reason IS NOT NULL"
 _BOUND = (
     "SELECT DISTINCT j.id, j.lane FROM jobs j JOIN runs r ON r.job_id = j.id WHERE r.state = 'QUEUED' AND j.lane <> ?"
@@ -53,23 +57,22 @@ def _stopped(row: Row, stuck: Mapping[int, int]) -> str | None:
 
 
 def reasons(connection: sqlite3.Connection, queue: QueueState, rows: Sequence[Row], now: float) -> dict[int, Reason]:
-    """Return, by run id, a reason for every row of `rows` (from store.read.queue) that has not started."""
-    found: dict[int, Reason] = {}
+    """Return, by run id, a reason for every row of `rows` that has not started. They are those of store.read.queue, or
+    their outline; the number of queries does not grow with them."""
+    by_run: dict[int, Reason] = {}
     ahead = [row["run"] for row in rows if row["state"] == State.RUNNING and not is_remote(row["lane"])]
     bound = {row["id"]: row["lane"] for row in connection.execute(_BOUND, [DEFAULT_LANE])} if queue.lanes else {}
-    unmet: dict[int, list[Row]] = {}
+    unmet = by_key(connection.execute(_UNMET), lambda edge: edge["job_id"])
     for row in rows:
         if row["state"] not in (State.HELD, State.QUEUED):
             continue
         job = row["job_id"]
-        if job not in unmet:
-            unmet[job] = list(connection.execute(_UNMET, [job]))
-        own = _of_itself(row, unmet[job], now) or _elsewhere(connection, row, queue)
-        own = own or _of_lane(row, queue, bound.get(job, ""))
-        found[row["run_id"]] = own or _of_the_queue(row, queue, ahead)
-        if own is None:
+        reason = _of_itself(row, unmet.get(job, ()), now) or _elsewhere(connection, row, queue)
+        reason = reason or _of_lane(row, queue, bound.get(job, ""))
+        by_run[row["run_id"]] = reason or _of_the_queue(row, queue, ahead)
+        if reason is None:
             ahead.append(row["run"])
-    return found
+    return by_run
 
 
 def _of_itself(row: Row, unmet: Sequence[Row], now: float) -> Reason | None:
@@ -80,8 +83,9 @@ def _of_itself(row: Row, unmet: Sequence[Row], now: float) -> Reason | None:
         return Reason("held", "its release", sentence, f"mpsq resume {job} releases it, mpsq cancel {job} cancels it")
     if row["deadline_at"] is not None and row["deadline_at"] <= now:
         return Reason("deadline", "nothing: too late", "its --deadline has passed: it will be skipped", "")
-    if any(one["verdict"] == "impossible" for one in unmet):
-        on = next(one["on_job_id"] for one in unmet if one["verdict"] == "impossible")
+    impossible = [edge["on_job_id"] for edge in unmet if edge["verdict"] == "impossible"]
+    if impossible:
+        on = impossible[0]
         return Reason("dependency", f"nothing: job {on}", f"job {on} did not end as required: it will be skipped", "")
     if unmet:
         return _of_others(job, unmet)

@@ -23,8 +23,8 @@ from queue_runner.store import read
 
 
 @dataclass(frozen=True)
-class Around:
-    """Facts about a run beside its row. `waits` is set for a run that has not started."""
+class RunContext:
+    """Facts about a run besides its row. `waits` is set for a run that has not started."""
 
     queue: QueueState
     waits: Reason | None = None
@@ -50,7 +50,7 @@ class Why:
     kind: str = ""
 
 
-def explain(row: Row, around: Around) -> Why:
+def explain(row: Row, context: RunContext) -> Why:
     """Explain one row of v_run in words."""
     state = State(row["state"])
     if state is State.DONE:
@@ -60,53 +60,53 @@ def explain(row: Row, around: Around) -> Why:
         if row.get("deleted_at"):
             sentence, step = f"{sentence}; its files were deleted", "" if row["outcome"] != "SUCCEEDED" else step
     elif state is State.RUNNING:
-        sentence, step = _running(row, around)
+        sentence, step = _running(row, context)
     else:
-        sentence, step = _waiting(around)
-    origin = f", submitted by schedule {around.schedule}," if around.schedule else ""
+        sentence, step = _waiting(context)
+    origin = f", submitted by schedule {context.schedule}," if context.schedule else ""
     told = f"run {row['run']}{origin} {_IS[state]}: {sentence}"
-    if around.before and state is not State.DONE:
-        told += f"; the previous attempt, {around.before}"
-    kind = around.waits.kind if around.waits is not None else ""
+    if context.before and state is not State.DONE:
+        told += f"; the previous attempt, {context.before}"
+    kind = context.waits.kind if context.waits is not None else ""
     return Why(row["run"], told, step.format(run=row["run"], job=row["job_id"]), kind)
 
 
 _IS = {State.HELD: "is held", State.QUEUED: "waits", State.RUNNING: "is running", State.DONE: "has ended"}
 
 
-def _waiting(around: Around) -> tuple[str, str]:
-    if around.waits is None:  # it was claimed after its row was read, and before the queue's
+def _waiting(context: RunContext) -> tuple[str, str]:
+    if context.waits is None:  # it was claimed after its row was read, and before the queue's
         return "it is being started", "mpsq logs {run} -f follows it"
-    back = f" (it was requeued: {around.requeued})" if around.requeued else ""
-    starting = f"; it starts {around.starting}" if around.starting and around.waits.kind == "turn" else ""
-    return around.waits.sentence + starting + back, around.waits.next_step
+    back = f" (it was requeued: {context.requeued})" if context.requeued else ""
+    starting = f"; it starts {context.starting}" if context.starting and context.waits.kind == "turn" else ""
+    return context.waits.sentence + starting + back, context.waits.next_step
 
 
-def _running(row: Row, around: Around) -> tuple[str, str]:
-    if around.remote:
-        return _running_elsewhere(row, around)
+def _running(row: Row, context: RunContext) -> tuple[str, str]:
+    if context.remote:
+        return _running_elsewhere(row, context)
     if row["cancel_requested_at"]:
-        if around.queue.worker or around.supervised:
+        if context.queue.worker or context.supervised:
             return "its cancellation was requested and is in progress", "mpsq wait {run}"
         return "its cancellation was requested, but no worker is running to record its end", START_A_WORKER
-    if around.ended and not around.queue.worker:
+    if context.ended and not context.queue.worker:
         return "it has finished, but no worker is running to record its result", START_A_WORKER
-    on = {lane.name: lane.blocked_reason for lane in around.queue.lanes}
-    blocked = on.get(row["lane"], around.queue.blocked_reason)
-    if blocked and not around.supervised:
+    on = {lane.name: lane.blocked_reason for lane in context.queue.lanes}
+    blocked = on.get(row["lane"], context.queue.blocked_reason)
+    if blocked and not context.supervised:
         return blocked, "mpsq status shows when the lane is free again; mpsq cancel {run} cancels it"
-    if row["paused_at"] and around.supervised:
+    if row["paused_at"] and context.supervised:
         since = units.duration(max(time.time() - row["paused_at"], 0.0))
         return f"it was suspended {since} ago and keeps the lane and its memory", "mpsq resume {run}"
-    if around.stopped and around.supervised:
-        told = f"its process {around.stopped} was stopped by a signal, not by mpsq pause; it keeps the lane"
-        return told, f"kill -CONT {around.stopped} lets it go on; mpsq cancel {{run}} cancels it"
-    if around.waits_for_exec and around.supervised:
+    if context.stopped and context.supervised:
+        told = f"its process {context.stopped} was stopped by a signal, not by mpsq pause; it keeps the lane"
+        return told, f"kill -CONT {context.stopped} lets it go on; mpsq cancel {{run}} cancels it"
+    if context.waits_for_exec and context.supervised:
         told = f"its program has not begun: its folder or program is still being read ({protected.SLOW})"
         return told, "mpsq cancel {run} cancels it"
     beside = f" on lane {row['lane']}" if row["lane"] != DEFAULT_LANE else ""
-    if not around.queue.worker:
-        if around.supervised:
+    if not context.queue.worker:
+        if context.supervised:
             return "it continues under its warden, but no worker is running to record it", START_A_WORKER
         return "neither a warden nor a worker supervises it: the next worker finds out how it ended", START_A_WORKER
     return (
@@ -115,12 +115,12 @@ def _running(row: Row, around: Around) -> tuple[str, str]:
     )
 
 
-def _running_elsewhere(row: Row, around: Around) -> tuple[str, str]:
-    if not around.queue.worker:
+def _running_elsewhere(row: Row, context: RunContext) -> tuple[str, str]:
+    if not context.queue.worker:
         return "it runs on a node, but no worker is running here to record it", START_A_WORKER
     if row["cancel_requested_at"]:
-        return f"its cancellation was requested and is in progress ({around.remote})", "mpsq wait {run}"
-    return f"its node started it ({around.remote})", "mpsq logs {run} -f follows it; mpsq cancel {run} cancels it"
+        return f"its cancellation was requested and is in progress ({context.remote})", "mpsq wait {run}"
+    return f"its node started it ({context.remote})", "mpsq logs {run} -f follows it; mpsq cancel {run} cancels it"
 
 
 def _of_search(row: Row, sentence: str, step: str) -> tuple[str, str]:
@@ -219,19 +219,22 @@ def explain_all(layout: Layout, connection: sqlite3.Connection, selectors: Seque
         row for group in _by_job(rows) for row in ([row for row in group if row["run"] in named] or [_telling(group)])
     ]
     before = {row["run"]: _before(row, rows) for row in chosen}
-    rows = read.queue(connection)
-    waits = waiting.reasons(connection, queue, rows, time.time())
-    starting = _starting(layout, connection, rows) if any(row["state"] == State.QUEUED for row in chosen) else {}
-    around = {row["run"]: _around(layout, connection, row, queue, waits.get(row["run_id"]), starting) for row in chosen}
-    return [explain(row, replace(around[row["run"]], before=before[row["run"]])) for row in chosen]
+    waits: Mapping[int, Reason] = {}
+    if any(row["state"] in (State.QUEUED, State.HELD) for row in chosen):
+        waits = waiting.reasons(connection, queue, read.queue_outline(connection), time.time())
+    starting = _starting(layout, connection) if any(row["state"] == State.QUEUED for row in chosen) else {}
+    contexts = {
+        row["run"]: _context(layout, connection, row, queue, waits.get(row["run_id"]), starting) for row in chosen
+    }
+    return [explain(row, replace(contexts[row["run"]], before=before[row["run"]])) for row in chosen]
 
 
-def _starting(layout: Layout, connection: sqlite3.Connection, waiting: Sequence[Row]) -> dict[str, str]:
-    """Return when each run of the queue starts, in words."""
-    now = time.time()
-    left_s = Tracker().look(connection, waiting[0]).left_s if waiting[0]["state"] == State.RUNNING else None
-    found = eta.estimate(connection, waiting, now, left_s=left_s, gap_s=config.load(layout.config).cooldown_s)
-    return {run: eta.starting(turn, now) for run, turn in found.turns.items()}
+def _starting(layout: Layout, connection: sqlite3.Connection) -> dict[str, str]:
+    """Return when each of the first runs of the queue starts, in words."""
+    now, first = time.time(), read.queue(connection, eta.EXPECTED)
+    left_s = Tracker().look(connection, first[0]).left_s if first and first[0]["state"] == State.RUNNING else None
+    estimate = eta.estimate(connection, first, now, left_s=left_s, gap_s=config.load(layout.config).cooldown_s)
+    return {run: eta.starting(turn, now) for run, turn in estimate.turns.items()}
 
 
 def _by_job(rows: Sequence[Row]) -> list[list[Row]]:
@@ -269,18 +272,18 @@ def _before(row: Row, rows: Sequence[Row]) -> str:
     return f"run {last['run']}: {_done(last)[0]}"
 
 
-def _around(
+def _context(
     layout: Layout,
     connection: sqlite3.Connection,
     row: Row,
     queue: QueueState,
     waits: Reason | None,
     starting: Mapping[str, str],
-) -> Around:
+) -> RunContext:
     name = row["run"]
     folder = RunDir(layout.runs / name)
     back = [e for e in read.events(connection, row["job_id"]) if e["run"] == name and e["verb"] == "unclaim"]
-    return Around(
+    return RunContext(
         queue,
         waits=waits,
         supervised=row["state"] == State.RUNNING and queue_state.is_supervised(folder),

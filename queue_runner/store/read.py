@@ -240,6 +240,11 @@ def runs(
     return list(connection.execute(f"SELECT * FROM v_run WHERE {condition} ORDER BY {order}", values))
 
 
+def each_run(connection: sqlite3.Connection, condition: str, values: Sequence[Any] = ()) -> Iterator[Row]:
+    """Yield rows of v_run by job and number, without holding them all."""
+    yield from connection.execute(f"SELECT * FROM v_run WHERE {condition} ORDER BY job_id, number", values)
+
+
 def runs_of(connection: sqlite3.Connection, columns: str, condition: str, values: Sequence[Any] = ()) -> list[Row]:
     """Return some columns of v_run: for many runs, the whole spec with its environment is more than a reader needs."""
     return list(connection.execute(f"SELECT {columns} FROM v_run WHERE {condition} ORDER BY job_id, number", values))
@@ -262,6 +267,19 @@ def queue(connection: sqlite3.Connection, first: int = -1) -> list[Row]:
     # the view is evaluated only for the runs that are shown
     ids = "SELECT r.id AS run_id FROM runs r JOIN jobs j ON j.id = r.job_id WHERE state <> 'DONE'"
     return runs(connection, f"run_id IN ({ids} ORDER BY {order} LIMIT ?)", [first], order)
+
+
+_OUTLINE = (
+    "SELECT r.id AS run_id, r.job_id || '.' || r.number AS run, r.job_id, r.attempt, r.state, r.lane, r.blocked_reason,"
+    " r.not_before_at, r.cancel_requested_at, j.deadline_at FROM runs r JOIN jobs j ON j.id = r.job_id"
+    " WHERE r.state <> 'DONE'"
+    " ORDER BY r.state <> 'RUNNING', r.state = 'HELD', j.priority DESC, r.position, r.id"
+)
+
+
+def queue_outline(connection: sqlite3.Connection) -> list[Row]:
+    """Return the runs that `queue` returns, with only the columns that decide what each waits for."""
+    return list(connection.execute(_OUTLINE))
 
 
 def count_waiting(connection: sqlite3.Connection) -> int:

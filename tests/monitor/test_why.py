@@ -3,14 +3,22 @@
 # ruff: noqa: E501 - a table of one line a case
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from queue_runner.model import NOT_FAILED, Obstacle, Outcome
+from queue_runner.model import NOT_FAILED, Obstacle, Outcome, Row, Selector, parse_selector
+from queue_runner.monitor import listing
 from queue_runner.monitor.queue_state import QueueState
 from queue_runner.monitor.waiting import Reason, _of_lane, _of_the_queue
-from queue_runner.monitor.why import Around, _before, _telling, explain
+from queue_runner.monitor.why import RunContext, _before, _telling, explain, explain_all
+from queue_runner.paths import Layout
+from queue_runner.spec import NewJob
+from queue_runner.store import jobs, read
+from queue_runner.store.engine import open_engine, writing
+from queue_runner.store.read import reading
+from tests.cli_support import SPEC, empty_queue, full_queue
 
 WORKER = QueueState(True, 42, None, None)
 TURN = Reason("turn", "its turn", "run 1.1 is before it", "mpsq edit 12 --top changes it")
@@ -35,48 +43,48 @@ def row(state: str, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("given", "around", "said", "then"),
+    ("given", "context", "said", "then"),
     [
-        (row("QUEUED"), Around(WORKER, TURN), "run 1.1 is before it", "mpsq edit"),
-        (row("QUEUED"), Around(WORKER, TURN, requeued="no fence"), "(it was requeued: no fence)", "mpsq edit"),
-        (row("QUEUED"), Around(WORKER), "it is being started", "mpsq logs 12.3 -f"),
-        (row("RUNNING"), Around(WORKER), "the worker started it", "mpsq cancel 12.3"),
-        (row("RUNNING"), Around(NOBODY, supervised=True), "it continues under its warden", "mpsq worker"),
-        (row("RUNNING"), Around(NOBODY), "neither a warden nor a worker", "mpsq worker"),
-        (row("RUNNING"), Around(NOBODY, ended=True), "it has finished, but no worker is running to record its result", "mpsq worker"),
-        (row("RUNNING"), Around(QueueState(True, 1, "process 7 survived SIGKILL", None)), "process 7 survived SIGKILL", "mpsq status"),
-        (row("RUNNING", paused_at=1.0), Around(WORKER, supervised=True), "it was suspended", "mpsq resume 12.3"),
-        (row("RUNNING", paused_at=1.0), Around(NOBODY, supervised=True), "keeps the lane and its memory", "mpsq resume"),
-        (row("RUNNING", paused_at=1.0), Around(NOBODY), "neither a warden nor a worker", "mpsq worker"),
-        (row("RUNNING"), Around(WORKER, supervised=True, stopped=7), "its process 7 was stopped by a signal", "kill -CONT 7 lets it go on; mpsq cancel 12.3"),
-        (row("RUNNING", paused_at=1.0), Around(WORKER, supervised=True, stopped=7), "it was suspended", "mpsq resume 12.3"),
-        (row("RUNNING"), Around(WORKER, supervised=True, waits_for_exec=True), "its program has not begun", "mpsq cancel 12.3"),
-        (row("RUNNING", cancel_requested_at=1.0), Around(WORKER), "cancellation was requested and is in progress", "mpsq wait 12.3"),
-        (row("RUNNING", cancel_requested_at=1.0), Around(NOBODY), "no worker is running to record its end", "mpsq worker"),
-        (row("DONE", outcome="SUCCEEDED", real_s=90.0), Around(WORKER), "it succeeded after 1 min 30 s", "mpsq report"),
-        (row("DONE", outcome="SUCCEEDED", taints="slept", valid=0), Around(WORKER), "not valid (slept)", "mpsq show 12.3"),
-        (row("DONE", outcome="SUCCEEDED", taints="drift"), Around(WORKER), "it succeeded", "mpsq report"),
-        (row("DONE", outcome="FAILED", exit_code=3, reason="no data"), Around(WORKER), "exit code 3: no data", "mpsq logs 12.3"),
-        (row("DONE", outcome="KILLED", signal=9), Around(WORKER), "signal 9 killed it", "mpsq logs 12.3"),
-        (row("DONE", outcome="SPAWN_FAILED", reason="no such file"), Around(WORKER), "no such file", "mpsq show 12.3"),
-        (row("DONE", outcome="DEVICE_UNAVAILABLE"), Around(WORKER), "its device is not available", "mpsq doctor"),
-        (row("DONE", outcome="TIMED_OUT"), Around(WORKER), "longer than --timeout", "longer --timeout"),
-        (row("DONE", outcome="STALLED"), Around(WORKER), "reported nothing for too long", "mpsq logs"),
-        (row("DONE", outcome="OUT_OF_MEMORY"), Around(WORKER), "ran out of memory", "smaller batch"),
-        (row("DONE", outcome="DISK_FULL"), Around(WORKER), "the disk was nearly full", "mpsq gc"),
-        (row("DONE", outcome="OUTPUT_LIMIT"), Around(WORKER), "wrote more output than allowed", "output_limit_bytes"),
-        (row("DONE", outcome="CODE_CHANGED"), Around(WORKER), "no longer what was submitted", "submit it again"),
-        (row("DONE", outcome="CANCELLED"), Around(WORKER), "it was cancelled", "mpsq retry 12.3"),
-        (row("DONE", outcome="SKIPPED", reason="12.1 failed"), Around(WORKER), "skipped: 12.1 failed", "mpsq retry"),
-        (row("DONE", outcome="SKIPPED", reason="dependency: job 7 did not succeed"), Around(WORKER), "job 7", "fix the job it depended on"),
-        (row("DONE", outcome="SKIPPED", reason=f"dependency: job 7 {NOT_FAILED}"), Around(WORKER), "requires that it fails", "nothing is wrong: it was for the case of a failure; mpsq rerun 12 runs it all the same"),
-        (row("DONE", outcome="SKIPPED", reason="device: cuda was not available to run 1.1"), Around(WORKER), "cuda", "mpsq doctor tries every device; then mpsq retry 12.3"),
-        (row("DONE", outcome="SKIPPED", reason="deadline: it did not start"), Around(WORKER), "deadline", "mpsq rerun 12 runs it without the deadline"),
-        (row("DONE", outcome="LOST", reason="reboot: gone"), Around(WORKER), "it was lost: reboot", "mpsq retry 12.3"),
+        (row("QUEUED"), RunContext(WORKER, TURN), "run 1.1 is before it", "mpsq edit"),
+        (row("QUEUED"), RunContext(WORKER, TURN, requeued="no fence"), "(it was requeued: no fence)", "mpsq edit"),
+        (row("QUEUED"), RunContext(WORKER), "it is being started", "mpsq logs 12.3 -f"),
+        (row("RUNNING"), RunContext(WORKER), "the worker started it", "mpsq cancel 12.3"),
+        (row("RUNNING"), RunContext(NOBODY, supervised=True), "it continues under its warden", "mpsq worker"),
+        (row("RUNNING"), RunContext(NOBODY), "neither a warden nor a worker", "mpsq worker"),
+        (row("RUNNING"), RunContext(NOBODY, ended=True), "it has finished, but no worker is running to record its result", "mpsq worker"),
+        (row("RUNNING"), RunContext(QueueState(True, 1, "process 7 survived SIGKILL", None)), "process 7 survived SIGKILL", "mpsq status"),
+        (row("RUNNING", paused_at=1.0), RunContext(WORKER, supervised=True), "it was suspended", "mpsq resume 12.3"),
+        (row("RUNNING", paused_at=1.0), RunContext(NOBODY, supervised=True), "keeps the lane and its memory", "mpsq resume"),
+        (row("RUNNING", paused_at=1.0), RunContext(NOBODY), "neither a warden nor a worker", "mpsq worker"),
+        (row("RUNNING"), RunContext(WORKER, supervised=True, stopped=7), "its process 7 was stopped by a signal", "kill -CONT 7 lets it go on; mpsq cancel 12.3"),
+        (row("RUNNING", paused_at=1.0), RunContext(WORKER, supervised=True, stopped=7), "it was suspended", "mpsq resume 12.3"),
+        (row("RUNNING"), RunContext(WORKER, supervised=True, waits_for_exec=True), "its program has not begun", "mpsq cancel 12.3"),
+        (row("RUNNING", cancel_requested_at=1.0), RunContext(WORKER), "cancellation was requested and is in progress", "mpsq wait 12.3"),
+        (row("RUNNING", cancel_requested_at=1.0), RunContext(NOBODY), "no worker is running to record its end", "mpsq worker"),
+        (row("DONE", outcome="SUCCEEDED", real_s=90.0), RunContext(WORKER), "it succeeded after 1 min 30 s", "mpsq report"),
+        (row("DONE", outcome="SUCCEEDED", taints="slept", valid=0), RunContext(WORKER), "not valid (slept)", "mpsq show 12.3"),
+        (row("DONE", outcome="SUCCEEDED", taints="drift"), RunContext(WORKER), "it succeeded", "mpsq report"),
+        (row("DONE", outcome="FAILED", exit_code=3, reason="no data"), RunContext(WORKER), "exit code 3: no data", "mpsq logs 12.3"),
+        (row("DONE", outcome="KILLED", signal=9), RunContext(WORKER), "signal 9 killed it", "mpsq logs 12.3"),
+        (row("DONE", outcome="SPAWN_FAILED", reason="no such file"), RunContext(WORKER), "no such file", "mpsq show 12.3"),
+        (row("DONE", outcome="DEVICE_UNAVAILABLE"), RunContext(WORKER), "its device is not available", "mpsq doctor"),
+        (row("DONE", outcome="TIMED_OUT"), RunContext(WORKER), "longer than --timeout", "longer --timeout"),
+        (row("DONE", outcome="STALLED"), RunContext(WORKER), "reported nothing for too long", "mpsq logs"),
+        (row("DONE", outcome="OUT_OF_MEMORY"), RunContext(WORKER), "ran out of memory", "smaller batch"),
+        (row("DONE", outcome="DISK_FULL"), RunContext(WORKER), "the disk was nearly full", "mpsq gc"),
+        (row("DONE", outcome="OUTPUT_LIMIT"), RunContext(WORKER), "wrote more output than allowed", "output_limit_bytes"),
+        (row("DONE", outcome="CODE_CHANGED"), RunContext(WORKER), "no longer what was submitted", "submit it again"),
+        (row("DONE", outcome="CANCELLED"), RunContext(WORKER), "it was cancelled", "mpsq retry 12.3"),
+        (row("DONE", outcome="SKIPPED", reason="12.1 failed"), RunContext(WORKER), "skipped: 12.1 failed", "mpsq retry"),
+        (row("DONE", outcome="SKIPPED", reason="dependency: job 7 did not succeed"), RunContext(WORKER), "job 7", "fix the job it depended on"),
+        (row("DONE", outcome="SKIPPED", reason=f"dependency: job 7 {NOT_FAILED}"), RunContext(WORKER), "requires that it fails", "nothing is wrong: it was for the case of a failure; mpsq rerun 12 runs it all the same"),
+        (row("DONE", outcome="SKIPPED", reason="device: cuda was not available to run 1.1"), RunContext(WORKER), "cuda", "mpsq doctor tries every device; then mpsq retry 12.3"),
+        (row("DONE", outcome="SKIPPED", reason="deadline: it did not start"), RunContext(WORKER), "deadline", "mpsq rerun 12 runs it without the deadline"),
+        (row("DONE", outcome="LOST", reason="reboot: gone"), RunContext(WORKER), "it was lost: reboot", "mpsq retry 12.3"),
     ],
 )  # fmt: skip
-def test_a_sentence_and_a_step(given: dict[str, Any], around: Around, said: str, then: str) -> None:
-    why = explain(given, around)
+def test_a_sentence_and_a_step(given: dict[str, Any], context: RunContext, said: str, then: str) -> None:
+    why = explain(given, context)
     assert why.run == "12.3" and why.sentence.startswith("run 12.3 ")
     assert said in why.sentence
     assert then in why.next_step
@@ -100,14 +108,14 @@ def test_what_keeps_the_lane_is_not_read_from_a_sentence(kind: Obstacle | None) 
 
 def test_a_sentence_for_every_outcome() -> None:
     said = {
-        explain(row("DONE", outcome=str(outcome), exit_code=1, signal=1), Around(WORKER)).sentence
+        explain(row("DONE", outcome=str(outcome), exit_code=1, signal=1), RunContext(WORKER)).sentence
         for outcome in Outcome
     }
     assert len(said) == len(Outcome)
 
 
 def test_a_reason_may_hold_braces() -> None:
-    failed = explain(row("DONE", outcome="FAILED", exit_code=1, reason="KeyError: {x}"), Around(WORKER))
+    failed = explain(row("DONE", outcome="FAILED", exit_code=1, reason="KeyError: {x}"), RunContext(WORKER))
     assert failed.sentence.endswith("KeyError: {x}")
 
 
@@ -123,14 +131,64 @@ def test_what_is_tried_again_is_not_answered_by_its_old_failure() -> None:
     assert _telling([failed, well, tried("12.3", 1, "DONE", "SUCCEEDED")])["outcome"] == "SUCCEEDED"
     before = _before(queued, [failed, well, queued])
     assert before == "run 12.1: it failed with exit code 1" and _before(well, [failed, well, queued]) == ""
-    assert explain(queued, Around(WORKER, TURN, before=before)).sentence.endswith(f"; the previous attempt, {before}")
+    assert explain(queued, RunContext(WORKER, TURN, before=before)).sentence.endswith(f"; the previous attempt, {before}")
 
 
 def test_a_probe_of_a_search_is_told_what_its_end_means() -> None:
     probe = {"spec_json": '{"find_max": "batch_size=8"}', "group_id": 4}
-    full = explain(row("DONE", outcome="OUT_OF_MEMORY", **probe), Around(WORKER))
+    full = explain(row("DONE", outcome="OUT_OF_MEMORY", **probe), RunContext(WORKER))
     assert "--find-max searches for that limit" in full.sentence and "report scaling g4" in full.next_step
-    stopped = explain(row("DONE", outcome="FAILED", exit_code=1, **probe), Around(WORKER))
+    stopped = explain(row("DONE", outcome="FAILED", exit_code=1, **probe), RunContext(WORKER))
     assert "its search stopped there" in stopped.sentence and "retry 12.3 continues the search" in stopped.next_step
-    fits = explain(row("DONE", outcome="SUCCEEDED", **probe), Around(WORKER))
+    fits = explain(row("DONE", outcome="SUCCEEDED", **probe), RunContext(WORKER))
     assert "report scaling g4" in fits.next_step
+
+
+def statements(layout: Layout, n_jobs: int) -> int:
+    """Submit jobs, and return how many statements it takes to explain the last of them."""
+    engine = open_engine(layout.db, check=False)
+    with writing(engine) as connection:
+        submitted = jobs.submit(connection, "test", 0, [NewJob(SPEC)] * n_jobs, [(n, 1) for n in range(n_jobs)])
+    engine.dispose()
+    last = submitted[1][-1]
+    executed: list[str] = []
+    with reading(layout.db) as connection:
+        connection.set_trace_callback(executed.append)
+        (why,) = explain_all(layout, connection, [Selector(str(last), job=last)])
+    assert why.sentence.startswith(f"run {last}.1 waits: ")
+    return len(executed)
+
+
+def test_a_waiting_job_is_explained_by_as_many_queries_however_long_the_queue_is(home: Path) -> None:
+    layout = empty_queue(home)
+    assert statements(layout, 1) == statements(layout, 20) == statements(layout, 100)
+
+
+def test_a_run_that_has_ended_is_explained_without_reading_the_queue(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = full_queue(home)
+    monkeypatch.setattr(read, "queue", None)
+    monkeypatch.setattr(read, "queue_outline", None)
+    with reading(layout.db) as connection:
+        (why,) = explain_all(layout, connection, [parse_selector("2")])
+    assert "failed" in why.sentence
+
+
+def test_a_list_holds_one_job_at_a_time(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = full_queue(home)
+    with reading(layout.db) as connection:
+        listed = listing.each_job(connection, listing.Filter())
+        first = next(listed)
+        total = connection.execute("SELECT count(*) AS n FROM jobs").fetchone()["n"]
+        assert first["job"] == 1 and len(list(listed)) == total - 1
+        parsed: list[int] = []
+        asked = listing.asked
+
+        def counting(row: Row) -> dict[str, Any]:
+            parsed.append(row["job_id"])
+            return asked(row)
+
+        monkeypatch.setattr(listing, "asked", counting)
+        listing.jobs(connection, listing.Filter())
+    assert parsed == sorted(set(parsed)), "the specification of a job is parsed once, not for each of its runs"
