@@ -19,7 +19,7 @@ from queue_runner.once_a_day import RepeatedNote
 from queue_runner.paths import Layout, jobs_dir
 from queue_runner.source import git_commands, snapshot
 from queue_runner.spec import JobSpec, NewJob
-from queue_runner.submit import absences, conditions, expand, grid, launchers, preflight, remote
+from queue_runner.submit import conditions, expand, grid, launchers, preflight, remote
 from queue_runner.submit.find_max import first, search
 from queue_runner.submit.request import Request
 from queue_runner.workloads import catalog, environments
@@ -143,9 +143,6 @@ def _warnings(request: Request, specs: Sequence[JobSpec], shared: expand.Shared)
     if elsewhere:
         return found + withheld(request, shared)
     found += _absent(request, specs, shared)
-    if request.workload is not None:
-        cells = [(spec, shared.workload(request, spec.framework)) for spec in specs]
-        found += absences.sentences(shared.home(request), cells)
     guarded = protected.found(path for spec in specs for path in reads(spec))
     found += [f"{path} is in {place}, which macOS guards: {protected.REMEDY}" for path, place in guarded.items()]
     found += withheld(request, shared)

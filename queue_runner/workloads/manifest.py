@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from queue_runner.errors import MpsqError
 from queue_runner.paths import jobs_dir
@@ -27,16 +27,6 @@ LIMITS = {
     "below": ("below", "must be less than", operator.lt),
 }
 """Limits of a number in a literal: words for a list of keys, words for an error, and the test of a valid value."""
-
-
-class Fetched(NamedTuple):
-    """Data that are downloaded once."""
-
-    url: str
-    place: str
-    """where below MPSQ_CACHE they are kept"""
-    variable: str = ""
-    """variable of the environment that names another folder for them"""
 
 
 @dataclass(frozen=True)
@@ -57,10 +47,6 @@ class Param:
     """the words accepted instead of a path; None: it is not a path"""
     multiple_of: str | None = None
     """the key whose value must divide this one; build() of the workload refuses others, --find-max skips them"""
-    needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """packages that only some of its values need, by value"""
-    fetched: Mapping[str, Fetched] = field(default_factory=dict)
-    """values whose data are downloaded once"""
 
     def takes(self) -> str:
         """Return the accepted values in words; empty if all of its type are."""
@@ -105,11 +91,6 @@ class Workload:
     """Whether it computes, in a process before the run, what the run must not measure (jobs/harness/prepared.py)."""
     gpus_divide: str | None = None
     """The key of params whose batches several GPUs share; None: it trains in one process."""
-
-    @functools.cached_property
-    def deciding(self) -> tuple[Param, ...]:
-        """The params of which a value needs a package, or data that are downloaded."""
-        return tuple(param for param in self.params.values() if param.needs or param.fetched)
 
 
 def read(file: Path) -> Workload | None:
@@ -301,8 +282,6 @@ def _param(name: str, entry: Mapping[str, Any]) -> Param:
         limits,
         words if "path_or" in entry else None,
         entry.get("multiple_of"),
-        {value: tuple(names) for value, names in entry.get("needs", {}).items()},
-        {value: Fetched(*map(str, words)) for value, words in entry.get("fetched", {}).items()},
     )
     _refuse_wrong({name: found}, {name: default}, "its default")
     return found
