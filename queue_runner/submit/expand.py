@@ -73,7 +73,8 @@ class Shared:
         key = (request.workload, framework, request.home)
         if key not in self._workloads:
             own = self.home(request).workloads
-            self._workloads[key] = catalog.find(jobs_dir(), str(request.workload), framework, own=own)
+            workload = catalog.find(jobs_dir(), str(request.workload), framework, own=own)
+            self._workloads[key] = self._workloads[request.workload, workload.framework, request.home] = workload
         return self._workloads[key]
 
     def preflight(self, request: Request, framework: str | None) -> dict[str, Value]:

@@ -84,6 +84,10 @@ def find(folder: Path, name: str, framework: str | None = None, *, own: Path | N
 
     Raises: UsageError when there is none, with similar names.
     """
+    usual = folder / f"{name}_{framework or 'torch'}.py"  # one file is read instead of all
+    workload = read(usual) if "/" not in name and usual.is_file() else None
+    if workload is not None and (workload.name, workload.framework) == (name, framework or "torch"):
+        return workload
     known = workloads(folder)
     if own is not None and not any(w.name == name for w in known):
         known = workloads(folder, own)
