@@ -65,12 +65,12 @@ def remark(*texts: str) -> None:
         say("\n".join(wrap(line, get_terminal_size().columns)) if shown else line)
 
 
-def remind(notes: Sequence[str], json: bool = False) -> None:
+def remind(notes: Sequence[str], json: bool = False, layout: Layout | None = None) -> None:
     """Print notes about a submission as `remark` does, but a repeated one once a day; with --json always all."""
     from queue_runner import once_a_day
     from queue_runner.host.home import ensure_home
 
-    remark(*(notes if json else once_a_day.new(ensure_home(), notes)))
+    remark(*(notes if json else once_a_day.new(layout or ensure_home(), notes)))
 
 
 def hint(text: str) -> None:

@@ -13,6 +13,7 @@ from queue_runner.cli.common import Json, hint, home, new_app, print_json, queue
 from queue_runner.cli.submit_options import WithCommand, title, with_options
 
 if TYPE_CHECKING:
+    from queue_runner.paths import Layout
     from queue_runner.submit.plan import Plan, Submitted
 
 app = new_app()
@@ -46,8 +47,11 @@ def submit(
         remark(*planned.warnings)
         print_plan(planned, json)
     else:
-        remind(planned.warnings, json)
-        print_stored(planned, store(planned, json), json)
+        from queue_runner.host.home import ensure_home
+
+        layout = ensure_home()
+        remind(planned.warnings, json, layout)
+        print_stored(planned, store(planned, json, layout), json, layout)
 
 
 def _plan(said: dict[str, Any], words: str, path: str | None) -> Plan:
@@ -64,27 +68,27 @@ def _plan(said: dict[str, Any], words: str, path: str | None) -> Plan:
     return from_file.plan(path, said, words)
 
 
-def store(planned: Plan, json: bool = False) -> Submitted:
+def store(planned: Plan, json: bool = False, layout: Layout | None = None) -> Submitted:
     """Store a plan in the queue of this machine."""
     from queue_runner.host.home import ensure_home
     from queue_runner.monitor import queue_state
     from queue_runner.submit import plan as use_case
 
-    layout = ensure_home()
+    layout = layout or ensure_home()
     queue_state.worker(layout)  # locks that cannot be used: said before anything is stored
     stored = use_case.store(layout, planned)
-    remind(stored.notes, json)
+    remind(stored.notes, json, layout)
     return stored
 
 
-def print_stored(planned: Plan, stored: Submitted, json: bool) -> None:
+def print_stored(planned: Plan, stored: Submitted, json: bool, layout: Layout | None = None) -> None:
     """Say what was stored, and who will run it."""
     runs = [f"{stored.jobs[cell]}.{repeat}" for cell, repeat in planned.order]
     if json:
         print_json("mpsq.submit/1", group=stored.group, jobs=list(stored.jobs), runs=runs, seed=planned.seed)
     else:
         print(queued(stored.group, stored.jobs, runs))
-    if say_if_no_worker(home()):
+    if say_if_no_worker(layout or home()):
         hint("mpsq status shows where it stands; mpsq wait @last waits for it")
 
 
