@@ -195,7 +195,7 @@ def read(data: bytes) -> list[Line]:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise UsageError(
-            f"line {line} is no text: byte 0x{data[error.start]:02x} is not UTF-8",
+            f"line {line} is not valid UTF-8 (byte 0x{data[error.start]:02x})",
             "save the file as UTF-8; " + _EXAMPLE,
         ) from error
     if text.lstrip()[:1] == "[":
@@ -208,7 +208,7 @@ def read(data: bytes) -> list[Line]:
 
 def _line(where: str, item: Any, content: Any) -> Line:
     if not isinstance(item, dict):
-        raise UsageError(f"{where} is no JSON object", _EXAMPLE)
+        raise UsageError(f"{where} is not a JSON object", _EXAMPLE)
     name = item.get("name")
     return Line(where, name if isinstance(name, str) else None, content)
 
@@ -218,7 +218,9 @@ def _parsed(text: str, where: str) -> Any:
         return _DECODER.decode(text)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}" if where == "the array" else f"column {error.colno}"
-        raise UsageError(f"{where} is no JSON: {error.msg[:1].lower()}{error.msg[1:]} at {place}", _EXAMPLE) from error
+        raise UsageError(
+            f"{where} is not valid JSON: {error.msg[:1].lower()}{error.msg[1:]} at {place}", _EXAMPLE
+        ) from error
     except UsageError as error:
         raise UsageError(f"{where}: {error.message}", error.hint) from error
     except RecursionError as error:
@@ -232,12 +234,14 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise UsageError(f'"{twice}" is said twice', "JSON would silently keep the last: leave one out")
+        raise UsageError(f'"{twice}" is given twice', "JSON would silently keep the last: remove one")
     return found
 
 
 def _no_number(word: str) -> Any:
-    raise UsageError(f"{word} is no number", "JSON has no NaN and no infinities: leave it out, or write it as a text")
+    raise UsageError(
+        f"{word} is not a number", "JSON has no NaN and no infinities: leave it out, or write it as a text"
+    )
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_number)

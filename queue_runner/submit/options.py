@@ -63,9 +63,11 @@ def of_json(item: Mapping[str, Any], *, whole: bool = False) -> dict[str, Any]:
     for key, value in item.items():
         option = _named(key)
         if option.name in OF_THE_WHOLE and not whole:
-            raise UsageError(f'"{key}" is of the whole file, not of one job', f"give {option.flag} beside it")
+            raise UsageError(
+                f'"{key}" applies to the whole file, not to a single job', f"give {option.flag} on the command line"
+            )
         if option.name in found:
-            raise UsageError(f'"{key}" is said twice', f'"{option.name}" once is enough')
+            raise UsageError(f'"{key}" is given twice', f'"{option.name}" once is enough')
         found[option.name] = None if value is None else _words(option, value)
     return found
 
@@ -142,7 +144,7 @@ def _scalar(name: str, value: Any) -> str:
 
 def _plain_seconds(name: str, value: Any) -> str:
     if not 0 <= value <= units.MAX_DURATION_S:
-        raise UsageError(f'"{name}" is {value}, which is no number of seconds', 'write it like 90, "15m" or "2h"')
+        raise UsageError(f'"{name}" is {value}, which is not a number of seconds', 'write it like 90, "15m" or "2h"')
     return f"{value:.9f}"
 
 

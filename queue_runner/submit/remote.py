@@ -48,14 +48,14 @@ def placed(request: Request, specs: Sequence[JobSpec]) -> list[JobSpec]:
     others = [name for name in said if name != "gpus"]
     if request.on is None:
         if others:
-            raise UsageError(f"--{others[0]} is of --on slurm", "add --on slurm")
+            raise UsageError(f"--{others[0]} requires --on slurm", "add --on slurm")
         return list(specs)
     _refuse(request, _HERE_ALONE)
     _refuse_secrets(request.on, specs)
     profile = profile_of(config.load(environments.home(request).config), request.on)
     if profile["kind"] == "ssh":
         if others:
-            raise UsageError(f"--{others[0]} is of Slurm", f"leave it out: {request.on} has no scheduler")
+            raise UsageError(f"--{others[0]} applies to Slurm only", f"leave it out: {request.on} has no scheduler")
         _refuse(request, _NOT_ON_A_BOX)
         explicit = redact.assignments(request.env, "--env")
         return [_for_a_box(spec, request.on, explicit) for spec in specs]
@@ -77,7 +77,7 @@ def _refuse_secrets(on: str, specs: Sequence[JobSpec]) -> None:
             secret = (name for name, value in spec.env.items() if redact.is_secret(name, value))
             known[id(spec.env)] = next(secret, None)
         found = known[id(spec.env)]
-        said = f"--env {found}" if found else "a word of the command line"
+        said = f"--env {found}" if found else "an argument of the command line"
         if found or redact.redact(spec.argv) != list(spec.argv):
             why = f"--on {on}: {said} looks like a secret, and secrets are not sent to other machines"
             raise UsageError(why, "let the job read it there, from a file that only you can read")
@@ -107,7 +107,9 @@ def profile_of(settings: Config, name: str) -> Mapping[str, str]:
         found = {"kind": name, **({"host": name} if stored.get("kind") == "ssh" else {}), **stored}
     if found["kind"] == "ssh" and "host" in found:
         if not _HOST.fullmatch(found["host"]):
-            raise UsageError(f'"{found["host"]}" is no host', "--on ssh:HOST takes what ssh takes, such as me@box")
+            raise UsageError(
+                f'"{found["host"]}" is not a valid host', "--on ssh:HOST takes what ssh takes, such as me@box"
+            )
         return found
     if colon or found["kind"] != "slurm":
         hint = "--on takes slurm, ssh:HOST, or the name of a profile of kind slurm or ssh"

@@ -187,7 +187,7 @@ def test_dependencies_that_cannot_be(layout: Layout, submit: From, lines: list[A
         (b"\n \r\n", "jobs.jsonl holds no job"),
         (b'{"workload": "toy"}\n{"workload": "tyo"}', 'line 2: unknown workload "tyo"\n\nhint: did you mean "toy"?'),
         (b'{"workload": "toy", "devcie": "cpu"}', 'line 1: no option "devcie"\n\nhint: did you mean "device"?'),
-        (b'{"workload": "toy", "order_seed": 1}', "is of the whole file, not of one job"),
+        (b'{"workload": "toy", "order_seed": 1}', "applies to the whole file, not to a single job"),
         (
             b'{"workload": "toy", "set": {"lrr": 1}}',
             'line 1: workload "toy" has no key "lrr"\n\nhint: did you mean "lr"?',
@@ -202,9 +202,9 @@ def test_dependencies_that_cannot_be(layout: Layout, submit: From, lines: list[A
         (b'{"workload": "toy", "device": ["cpu,mps"]}', "whose comma would part it in two"),
         (b'{"workload": "toy", "timeout": -1}', '"timeout" is -1, which is no number of seconds'),
         (b'{"workload": "toy", "timeout": "soon"}', 'line 1: --timeout: "soon" is not a duration'),
-        (b'{"workload": "toy", "workload": "toy"}', 'line 1: "workload" is said twice'),
-        (b'{"workload": "toy", "tag": "a", "tags": "b"}', 'line 1: "tags" is said twice'),
-        (b'{"workload": "toy", "set": {"lr": 1, "lr": 2}}', 'line 1: "lr" is said twice'),
+        (b'{"workload": "toy", "workload": "toy"}', 'line 1: "workload" is given twice'),
+        (b'{"workload": "toy", "tag": "a", "tags": "b"}', 'line 1: "tags" is given twice'),
+        (b'{"workload": "toy", "set": {"lr": 1, "lr": 2}}', 'line 1: "lr" is given twice'),
         (b'{"workload": "toy", "set": {"lr": NaN}}', "line 1: NaN is no number"),
         (b'{"workload": "toy", "set": {"lr": 1e999}}', '"set.lr" holds a number that is too large'),
         (b'{"workload": "toy", "seed": ' + b"9" * 5000 + b"}", "line 1 holds a number that is too long"),
@@ -214,15 +214,15 @@ def test_dependencies_that_cannot_be(layout: Layout, submit: From, lines: list[A
         (b'{"command": "python train.py"}', 'hint: write "command": ["python", "train.py"]'),
         (b'{"command": []}', '"command" is an empty list'),
         (b'{"command": ["true"], "workload": "toy"}', "line 1: submit takes a workload or a command"),
-        (b'{"workload": "toy",}', "line 1 is no JSON: "),
-        (b"workload=toy", "line 1 is no JSON: expecting value at column 1"),
-        (b'\n\n"toy"', "line 3 is no JSON object"),
-        (b"[1]", "entry 1 is no JSON object"),
-        (b'[{"workload": "toy"}', "the array is no JSON: "),
+        (b'{"workload": "toy",}', "line 1 is not valid JSON: "),
+        (b"workload=toy", "line 1 is not valid JSON: expecting value at column 1"),
+        (b'\n\n"toy"', "line 3 is not a JSON object"),
+        (b"[1]", "entry 1 is not a JSON object"),
+        (b'[{"workload": "toy"}', "the array is not valid JSON: "),
         (b"[" * 100_000, "the array is nested too deeply"),
         (b'{"set": ' * 100_000, "line 1 is nested too deeply"),
-        (b'{"workload": "toy"}\n\x89PNG\r\n\x1a\n\xff', "line 2 is no text: byte 0x89 is not UTF-8"),
-        ('{"workload": "toy"}'.encode("utf-16"), "line 1 is no text: byte 0xff is not UTF-8"),
+        (b'{"workload": "toy"}\n\x89PNG\r\n\x1a\n\xff', "line 2 is not valid UTF-8 (byte 0x89)"),
+        ('{"workload": "toy"}'.encode("utf-16"), "line 1 is not valid UTF-8 (byte 0xff)"),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -282,7 +282,7 @@ def test_lines_share_what_they_have_in_common(
     lines = [{**TOY, "set": {"lr": k / 100}, "tags": ["t"]} for k in range(50)]
     (tmp_path / "jobs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     planned = from_file.plan("jobs.jsonl", {}, "t")
-    assert looked_up == ["toy", "toy"]  # by its name, and by its name and framework
+    assert looked_up == ["toy"]
     for of_job in (lambda job: job.spec.env, lambda job: job.terms):
         assert len({id(of_job(job)) for job in planned.jobs}) == 1
     statements = statements_of(monkeypatch)
