@@ -33,7 +33,7 @@ class Result(StrEnum):
     FINISHED_FIRST = "finished before it could be cancelled"
     ENDING = "is being cancelled"
     UNRECORDED = "has ended, but no worker is running to record it"
-    UNWATCHED = "is marked: the next worker cancels it"
+    UNWATCHED = "will be cancelled when a worker starts"
 
 
 @dataclass(frozen=True)

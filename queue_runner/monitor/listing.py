@@ -102,13 +102,16 @@ def run_object(row: Row, settings: dict[str, Any] | None = None) -> dict[str, An
 
 def asked(row: Row) -> dict[str, Any]:
     """Return what the user set for this job; the sought value comes last: lists leave out the middle."""
-    spec = json.loads(row["spec_json"])
-    found: dict[str, Any] = spec["params"]
+    return _settings(json.loads(row["spec_json"]))
+
+
+def _settings(spec: dict[str, Any]) -> dict[str, Any]:
+    sets: dict[str, Any] = spec["params"]
     key = spec.get("find_max", "").partition("=")[0]
-    if key in found:
-        found[key] = found.pop(key)
+    if key in sets:
+        sets[key] = sets.pop(key)
     return {
-        "sets": found,
+        "sets": sets,
         "env_name": spec.get("env_name") or None,
         "mps": spec.get("mps") or {},
         "variables": spec.get("variables") or {},
@@ -126,7 +129,8 @@ def boolean(value: int | None) -> bool | None:
 
 def job_object(rows: Sequence[Row]) -> dict[str, Any]:
     """Return all rows of one job as the job object of docs/json.md: its state is derived from its runs."""
-    settings = asked(rows[0])
+    spec = json.loads(rows[0]["spec_json"])
+    settings = _settings(spec)
     runs = [run_object(row, settings) for row in rows if row["number"] != PREFLIGHT]
     first, last = runs[0], last_attempts(runs)
     timed = [r for r in last if r["outcome"] == Outcome.SUCCEEDED and r["median_s"] is not None]
@@ -147,7 +151,7 @@ def job_object(rows: Sequence[Row]) -> dict[str, Any]:
             "succeeded": sum(r["outcome"] == Outcome.SUCCEEDED for r in last),
             "repeats": len(last),
             "median_s": stats.median(times) if times and not mixed else None,
-            "command": redact.redact(json.loads(rows[0]["spec_json"])["argv"]) or None,
+            "command": redact.redact(spec["argv"]) or None,
             "runs": runs,
         }
     )

@@ -164,7 +164,7 @@ def test_cancel_of_what_waits_and_what_has_ended(queue: Layout, mpsq: Cli) -> No
 
 def test_cancel_without_a_worker_leaves_the_request_for_the_warden(queue: Layout, mpsq: Cli) -> None:
     ran = mpsq.ok("cancel", "4", "--grace", "0")
-    assert "run 4.1 is marked: the next worker cancels it" in ran.out and "no worker runs this queue" in ran.err
+    assert "run 4.1 will be cancelled when a worker starts" in ran.out and "no worker runs this queue" in ran.err
     assert "(grace 0 s)" in RunDir(queue.run_dir("4.1")).cancel.read_text()
     with reading(queue.db) as connection:
         row = connection.execute("SELECT cancel_requested_at, state FROM v_run WHERE run = '4.1'").fetchone()

@@ -3,12 +3,13 @@
 # ruff: noqa: E501 - a table of one line a case
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from queue_runner.model import NOT_FAILED, Obstacle, Outcome, Row, Selector, parse_selector
+from queue_runner.model import NOT_FAILED, Obstacle, Outcome, Selector, parse_selector
 from queue_runner.monitor import listing
 from queue_runner.monitor.queue_state import QueueState
 from queue_runner.monitor.waiting import Reason, _of_lane, _of_the_queue
@@ -182,13 +183,12 @@ def test_a_list_holds_one_job_at_a_time(home: Path, monkeypatch: pytest.MonkeyPa
         first = next(listed)
         total = connection.execute("SELECT count(*) AS n FROM jobs").fetchone()["n"]
         assert first["job"] == 1 and len(list(listed)) == total - 1
-        parsed: list[int] = []
-        asked = listing.asked
+        parsed: list[str] = []
+        loads = json.loads
 
-        def counting(row: Row) -> dict[str, Any]:
-            parsed.append(row["job_id"])
-            return asked(row)
+        def counting(text: str) -> Any:
+            parsed.append(text)
+            return loads(text)
 
-        monkeypatch.setattr(listing, "asked", counting)
-        listing.jobs(connection, listing.Filter())
-    assert parsed == sorted(set(parsed)), "the specification of a job is parsed once, not for each of its runs"
+        monkeypatch.setattr(json, "loads", counting)
+        assert len(listing.jobs(connection, listing.Filter())) == len(parsed) == total, "each specification once"
