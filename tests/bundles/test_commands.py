@@ -132,5 +132,5 @@ def test_mistakes_are_sentences(monkeypatch: pytest.MonkeyPatch, capture: pytest
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
     assert "it is empty" in alpha("import", "-", code=1).err
     assert "goes with no other option" in alpha("export", "out", "--bundle", "g1", code=2).err
-    assert "--bundle g4 > g4.mpsq" in alpha("export", "--to", "bundle", "out", code=2).err
+    assert 'cannot export to "bundle"' in alpha("export", "--to", "bundle", "out", code=2).err
     assert "there is no group g1" in alpha("export", "--bundle", "g1", code=2).err
