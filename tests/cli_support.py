@@ -244,9 +244,9 @@ def schemas() -> dict[str, dict[str, Any]]:
     """Every section of docs/json.md as a JSON Schema that allows nothing but its keys; `mpsq.*` by schema name."""
     sections = re.split(r"^#{2,3} (.+)$", (ROOT / "docs" / "json.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
     tables = dict(zip(sections[1::2], sections[2::2], strict=True))
-    found = {name: _object(name, text, tables) for name, text in tables.items()}
-    inner = {name: schema for name, schema in found.items() if not name.startswith("mpsq.")}
-    return {name: {**schema, "$defs": inner} for name, schema in found.items() if name.startswith("mpsq.")}
+    schemas_by_name = {name: _object(name, text, tables) for name, text in tables.items()}
+    inner = {name: schema for name, schema in schemas_by_name.items() if not name.startswith("mpsq.")}
+    return {name: {**schema, "$defs": inner} for name, schema in schemas_by_name.items() if name.startswith("mpsq.")}
 
 
 def _object(name: str, text: str, sections: Mapping[str, str]) -> dict[str, Any]:

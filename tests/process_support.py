@@ -42,14 +42,14 @@ needs_linux = pytest.mark.skipif(not sys.platform.startswith("linux") or WITHOUT
 
 def is_alive(process: Process) -> bool:
     """Whether it is there and no zombie."""
-    seen = processes.look(process.pid)
-    return seen is not None and not seen.ended and processes.same_start(seen.start, process.start)
+    state = processes.look(process.pid)
+    return state is not None and not state.ended and processes.same_start(state.start, process.start)
 
 
 def is_there(pid: int) -> bool:
     """Whether a process of that pid lives; a zombie that nobody has reaped yet does not."""
-    seen = processes.look(pid)
-    return seen is not None and not seen.ended
+    state = processes.look(pid)
+    return state is not None and not state.ended
 
 
 def words_of(process: psutil.Process) -> list[str]:

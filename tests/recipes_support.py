@@ -14,8 +14,8 @@ RECIPES = sorted((ROOT / "docs" / "recipes").glob("*.md"))
 
 def blocks(page: Path, *languages: str) -> list[str]:
     """The code blocks of a page, of these languages where any are named."""
-    found = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    return [text for language, text in found if not languages or language in languages]
+    blocks_of_code = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return [text for language, text in blocks_of_code if not languages or language in languages]
 
 
 def in_tables(page: Path) -> list[str]:

@@ -37,8 +37,8 @@ def run(*words: str | Path, env: Mapping[str, str] | None = None, cwd: Path = RO
         [str(word) for word in words], cwd=cwd, env=env, capture_output=True, text=True, timeout=900, check=False
     )
     if done.returncode:
-        said = "\n".join((done.stdout + done.stderr).strip().splitlines()[-15:])
-        raise ReleaseError(f"{' '.join(map(str, words))}\nended with {done.returncode}:\n{said}")
+        output = "\n".join((done.stdout + done.stderr).strip().splitlines()[-15:])
+        raise ReleaseError(f"{' '.join(map(str, words))}\nended with {done.returncode}:\n{output}")
     return done.stdout
 
 
@@ -66,7 +66,7 @@ def build() -> Path:
 
 def interpreters() -> dict[str, str]:
     """The interpreter of each version that mpsq runs on and that uv finds on this machine; uv downloads none."""
-    found = {}
+    interpreters_by_version = {}
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     places = [*map(str, sorted(pyenv.glob("versions/*/bin"))), os.environ["PATH"]]  # uv sees of pyenv the shims alone
     env = {**os.environ, "PATH": os.pathsep.join(places)}
@@ -74,8 +74,8 @@ def interpreters() -> dict[str, str]:
         words = [str(BIN / "uv"), "python", "find", "--no-python-downloads", "--no-project", "--system", version]
         done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
         if done.returncode == 0:
-            found[version] = done.stdout.strip()
-    return found
+            interpreters_by_version[version] = done.stdout.strip()
+    return interpreters_by_version
 
 
 def stand_in(folder: Path) -> Path:

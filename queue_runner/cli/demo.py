@@ -41,7 +41,7 @@ def mpsq(arguments: str) -> int:
 
 
 def work(until: float) -> int:
-    """Run what is queued, with its progress, and cancel what is left at the monotonic time `until`."""
+    """Run the queue and show its progress. Cancel the remaining runs at the monotonic time `until`."""
     from queue_runner import paths
     from queue_runner.model import parse_selector
     from queue_runner.monitor import overall

@@ -32,9 +32,9 @@ class Claim(NamedTuple):
     commands: tuple[str, ...]
 
 
-def claims() -> list[Claim]:
+def read_claims() -> list[Claim]:
     """Read the claims off the page."""
-    found = []
+    claims = []
     for document in re.split(r"^## ", PAGE, flags=re.MULTILINE)[1:]:
         recipe = re.search(r"\(recipes/([\w-]+)\.md\)", document)
         if recipe is None:  # what is out of scope has none
@@ -46,11 +46,11 @@ def claims() -> list[Claim]:
             lines = [
                 line for block in re.findall(r"^```text\n(.*?)^```$", text, re.M | re.S) for line in commands(block)
             ]
-            found.append(Claim(int(number), recipe[1], status, basis or "unknown", evidence, tuple(lines)))
-    return found
+            claims.append(Claim(int(number), recipe[1], status, basis or "unknown", evidence, tuple(lines)))
+    return claims
 
 
-CLAIMS = claims()
+CLAIMS = read_claims()
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_the_sum_on_the_page_is_that_of_the_claims() -> None:
     assert f"Of {len(CLAIMS)}: {', '.join(f'{n} {status}' for status, n in counted.items() if n)}." in PAGE
 
 
-def test_numbers_said_to_be_of_the_results_are_there() -> None:
+def test_numbers_from_the_results_page_are_on_it() -> None:
     results = (ROOT / "docs" / "results" / "h200.md").read_text(encoding="utf-8")
     cited = [claim for claim in CLAIMS if "docs/results/h200.md" in claim.evidence]
     assert {claim.number for claim in cited} == {9, 23}
@@ -89,14 +89,14 @@ def test_numbers_said_to_be_of_the_results_are_there() -> None:
 
 def test_the_commands_on_the_posts_logs_give_the_numbers(mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    told: dict[int, str] = {}
+    outputs: dict[int, str] = {}
     for number in (3, 11):
         for line in CLAIMS[number - 1].commands:
             if line.split()[1] in ("import", "report"):
-                told[number] = told.get(number, "") + mpsq.ok(*shlex.split(line)[1:]).out
-    assert "8.99 x" in told[3] and "6.50 x" in told[3]
-    assert "3588.66" in told[11] and "39039.74" in told[11]
-    assert "1255.92" in told[11]
+                outputs[number] = outputs.get(number, "") + mpsq.ok(*shlex.split(line)[1:]).out
+    assert "8.99 x" in outputs[3] and "6.50 x" in outputs[3]
+    assert "3588.66" in outputs[11] and "39039.74" in outputs[11]
+    assert "1255.92" in outputs[11]
 
 
 def test_repeats_are_as_many_as_a_verdict_in_that_table_needs() -> None:
@@ -106,8 +106,8 @@ def test_repeats_are_as_many_as_a_verdict_in_that_table_needs() -> None:
     for words in map(shlex.split, sorted(line for line in lines if line.startswith("mpsq "))):
         if "--repeats" not in words or {"kernels", "matmul"} & {*words}:
             continue
-        asked = {name: value for name, value in pairwise(words) if name in ("--device", "--dtype", "--framework")}
-        n = math.prod(len(values.split(",")) for values in asked.values()) * max(1, words.count("--mps"))
+        compared = {name: value for name, value in pairwise(words) if name in ("--device", "--dtype", "--framework")}
+        n = math.prod(len(values.split(",")) for values in compared.values()) * max(1, words.count("--mps"))
         twins = n if "--compile" in words else 0
         n_pairs = n + twins - 1 + max(0, twins - 1)
         if (inference := "mode=train,eval" in words) and "bert" in words and "batch_size=64" not in words:

@@ -122,9 +122,9 @@ def test_no_circle() -> None:
 
 
 def test_the_warden_needs_the_standard_library_alone() -> None:
-    for name, found in GRAPH.items():
+    for name, imported in GRAPH.items():
         if wing(name) == "warden":
-            assert all(wing(other) == "warden" or other.split(".")[0] in sys.stdlib_module_names for other in found)
+            assert all(wing(other) == "warden" or other.split(".")[0] in sys.stdlib_module_names for other in imported)
 
 
 def test_jobs_never_import_the_queue() -> None:

@@ -36,11 +36,11 @@ def build(folder: Path) -> subprocess.CompletedProcess[str]:
 
 def navigation(entries: list[Any]) -> list[str]:
     """The pages that a navigation names."""
-    found = []
+    names = []
     for entry in entries:
         for place in entry.values():
-            found += navigation(place) if isinstance(place, list) else [place]
-    return found
+            names += navigation(place) if isinstance(place, list) else [place]
+    return names
 
 
 def test_it_builds_strictly_and_fetches_nothing(folder: Path) -> None:

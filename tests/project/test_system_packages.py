@@ -76,10 +76,10 @@ def test_the_marker_is_seen_before_the_fixtures_of_a_test(tmp_path: Path) -> Non
     )
     command = [sys.executable, "-m", "pytest", "-rs", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:anyio", "."]
     env = {**os.environ, "PATH": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    for ci, said in (("", "1 skipped"), ("true", "CI is set")):
+    for ci, message in (("", "1 skipped"), ("true", "CI is set")):
         env["CI"] = ci
         done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
-        assert said in done.stdout and "RuntimeError" not in done.stdout, done.stdout
+        assert message in done.stdout and "RuntimeError" not in done.stdout, done.stdout
 
 
 def test_root_installs_missing_packages_and_a_user_gets_the_command(

@@ -64,8 +64,8 @@ def test_a_command_that_fails_ends_it(folder: Path) -> None:
 
 @pytest.mark.parametrize("page", transcript.PAGES, ids=lambda page: str(page.name))
 def test_the_commands_of_the_pages_exist(page: Path, mpsq: Cli, home: Path) -> None:
-    found = transcript.commands(page.read_text("utf-8"))
-    for line in found:
+    lines = transcript.commands(page.read_text("utf-8"))
+    for line in lines:
         if line.startswith("mpsq ") and " -- " in line:
             check(mpsq, line.partition(" 2>&1")[0])
-    assert any(line.startswith("mpsq run ") for line in found)
+    assert any(line.startswith("mpsq run ") for line in lines)

@@ -73,12 +73,12 @@ exec {python} "$@"
 
 def _ports(count: int) -> list[int]:
     """Free ports of the loopback device."""
-    taken = [socket.socket() for _ in range(count)]
-    for one in taken:
-        one.bind(("127.0.0.1", 0))
-    numbers = [one.getsockname()[1] for one in taken]
-    for one in taken:
-        one.close()
+    sockets = [socket.socket() for _ in range(count)]
+    for free in sockets:
+        free.bind(("127.0.0.1", 0))
+    numbers = [free.getsockname()[1] for free in sockets]
+    for free in sockets:
+        free.close()
     return numbers
 
 
@@ -163,13 +163,13 @@ class Slurm:
     def _processes(self) -> list[psutil.Process]:
         """The processes that know this cluster, and Slurm's own: slurmstepd has another parent and no environment that
         could be read, but the folder in which its slurmd was started."""
-        found = []
+        processes = []
         for process in psutil.process_iter(["pid"]):
             with contextlib.suppress(psutil.Error):
                 ours = process.pid in (os.getpid(), os.getppid())
                 if not ours and (process.environ().get("SLURM_CONF") == str(self.conf) or self._is_a_daemon(process)):
-                    found.append(process)
-        return found
+                    processes.append(process)
+        return processes
 
     def _is_a_daemon(self, process: psutil.Process) -> bool:
         return process.name().startswith("slurm") and process.cwd() == str(self.folder)
