@@ -132,7 +132,9 @@ def test_what_is_tried_again_is_not_answered_by_its_old_failure() -> None:
     assert _telling([failed, well, tried("12.3", 1, "DONE", "SUCCEEDED")])["outcome"] == "SUCCEEDED"
     before = _before(queued, [failed, well, queued])
     assert before == "run 12.1: it failed with exit code 1" and _before(well, [failed, well, queued]) == ""
-    assert explain(queued, RunContext(WORKER, TURN, before=before)).sentence.endswith(f"; the previous attempt, {before}")
+    assert explain(queued, RunContext(WORKER, TURN, before=before)).sentence.endswith(
+        f"; the previous attempt, {before}"
+    )
 
 
 def test_a_probe_of_a_search_is_told_what_its_end_means() -> None:

@@ -34,7 +34,7 @@ def test_a_submission_imports_no_sqlalchemy(layout: Layout, words: list[str]) ->
     code = (
         "import sys; from queue_runner.cli.main import main;"
         f"print(main(['submit', *{words}]), *sorted(m for m in sys.modules if m in"
-        " ('sqlalchemy', 'alembic', 'rich', 'psutil', 'asyncio', 'apscheduler')))"
+        " ('sqlalchemy', 'alembic', 'rich', 'psutil', 'asyncio', 'apscheduler', 'queue_runner.events')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.splitlines()[-1] == "0", done.stdout + done.stderr

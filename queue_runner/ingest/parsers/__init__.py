@@ -12,11 +12,13 @@ import json
 import pkgutil
 import re
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from queue_runner.errors import UsageError, did_you_mean
-from queue_runner.events import Counts, LogEvent
-from queue_runner.ingest.parsers._base import LogParser
+
+if TYPE_CHECKING:  # `mpsq submit` needs the names only
+    from queue_runner.events import Counts, LogEvent
+    from queue_runner.ingest.parsers._base import LogParser
 
 DEFAULT = "plain"
 MAX_LINE_BYTES = 65_536
@@ -32,7 +34,7 @@ def names() -> list[str]:
 
 def find(name: str) -> type[LogParser]:
     """Return the parser of this name. Raises: UsageError when there is none."""
-    return cast(type[LogParser], _module(name).Parser)
+    return cast("type[LogParser]", _module(name).Parser)
 
 
 def iterates(name: str) -> bool:
@@ -93,6 +95,8 @@ class LogReader:
         read too, unless it ends in a digit, where a number may be cut. Returns events, bytes consumed and counts, like
         wire.read_chunk.
         """
+        from queue_runner.events import Counts
+
         events: list[LogEvent] = []
         start = bad = 0
         for end in _LINE_END.finditer(data):
