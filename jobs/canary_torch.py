@@ -34,13 +34,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", required=True)
     parser.add_argument("--count", type=int, default=0)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     signal.alarm(LIMIT_S)
 
     import torch
 
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    device = torch.device(next(name for name in there if there[name]) if asked.device == "auto" else asked.device)
+    device = torch.device(
+        next(name for name in there if there[name]) if arguments.device == "auto" else arguments.device
+    )
     wait = {"cuda": torch.cuda.synchronize, "mps": torch.mps.synchronize}.get(device.type, lambda: None)
     size, dtype = SIZES.get(device.type, SIZES["cpu"])
     torch.manual_seed(0)
@@ -59,11 +61,11 @@ def main() -> int:
     while (passed := time.perf_counter() - since) < WARM_S:
         work(8)
         done += 8
-    count = asked.count or max(PIECES, round(TARGET_S * done / passed / PIECES) * PIECES)
+    count = arguments.count or max(PIECES, round(TARGET_S * done / passed / PIECES) * PIECES)
     pieces = [work(max(1, count // PIECES)) for _ in range(PIECES)]
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    found = {"count": count, "dur_s": statistics.median(pieces) * PIECES, "device": name, "torch": torch.__version__}
-    print(json.dumps(found), flush=True)
+    result = {"count": count, "dur_s": statistics.median(pieces) * PIECES, "device": name, "torch": torch.__version__}
+    print(json.dumps(result), flush=True)
     return 0
 
 

@@ -170,7 +170,7 @@ class Kernel:
         given = self.gradient.to(device.handle)
         self.call = lambda: torch.autograd.grad(result, there, given, retain_graph=True)
 
-    def check(self, found: Sequence[torch.Tensor]) -> Check:
+    def check(self, results: Sequence[torch.Tensor]) -> Check:
         """Return the worst comparison of the results with the same operation in float64 on the CPU."""
         exact = [x.double().requires_grad_(self.backward) for x in self.inputs]
         expected: Sequence[torch.Tensor] = (self.op.function(*exact),)
@@ -184,7 +184,7 @@ class Kernel:
                 self.op.roundings + 2 * self.backward,
                 self.dtype,
             )
-            for there, right in zip(found, expected, strict=True)
+            for there, right in zip(results, expected, strict=True)
         ]
         return max(checks, key=lambda check: (not check.ok, check.share))
 

@@ -132,18 +132,18 @@ class Reporter:
             return
         try:
             if not 0 <= dur_s < _MAX_S:
-                raise ValueError(f"dur_s={dur_s} is no duration")
+                raise ValueError(f"dur_s={dur_s} is not a duration")
             if loss is None:
-                said = ""
+                loss_field = ""
             elif math.isfinite(loss):
-                said = f',"loss":{loss:.9g}'
+                loss_field = f',"loss":{loss:.9g}'
             else:
-                said = f',"loss":"{_word(float(loss))}"'
+                loss_field = f',"loss":"{_word(float(loss))}"'
             memory = "" if allocated_bytes is None else f',"allocated_bytes":{allocated_bytes:d}'
             if reserved_bytes is not None:
                 memory += f',"reserved_bytes":{reserved_bytes:d}'
             line = (
-                f'{{"type":"iter","t":{self._clock() - self._zero:.6f},"i":{i:d},"dur_s":{dur_s:.9f}{said}'
+                f'{{"type":"iter","t":{self._clock() - self._zero:.6f},"i":{i:d},"dur_s":{dur_s:.9f}{loss_field}'
                 f"{_SYNCED[synced]}{_ITER_PHASES[phase]}{memory}}}\n"
             ).encode()
         except Exception as error:
@@ -257,10 +257,10 @@ def _compiled() -> tuple[int, int]:
 def _zero(now: float) -> float:
     """Return MPSQ_T0 if it is a moment that this clock passed not too long ago; else the import of this module."""
     try:
-        told = float(os.environ.get("MPSQ_T0", ""))
+        zero = float(os.environ.get("MPSQ_T0", ""))
     except ValueError:
         return _IMPORTED_AT
-    return told if 0 <= now - told < _MAX_S else _IMPORTED_AT
+    return zero if 0 <= now - zero < _MAX_S else _IMPORTED_AT
 
 
 def _cpu_s() -> float:

@@ -186,10 +186,10 @@ class LightningCallback(pl.Callback):
             return
         device, compiled = trainer.strategy.root_device, is_compiled(module)
         self.watch = Watch(self.report, **of_torch(device), warmup_iters=self._warmup_iters, compiled=compiled)
-        found = facts_of_torch(device, PACKAGES) | _asked(trainer, module) | {"compile": compiled}
+        fields = facts_of_torch(device, PACKAGES) | _asked(trainer, module) | {"compile": compiled}
         if self._size is not None and (planned := _planned(trainer)) is not None:
-            found["planned_iters"] = self._i + planned - self._step
-        self.report.hello(**found | self._samples(trainer) | self._hello)
+            fields["planned_iters"] = self._i + planned - self._step
+        self.report.hello(**fields | self._samples(trainer) | self._hello)
         if (reason := mps_unused(device)) is not None:
             self.report.note("mps_unused", reason)
         fused = any(one.defaults.get("fused") for one in trainer.optimizers)
@@ -230,10 +230,10 @@ class LightningCallback(pl.Callback):
         if self.watch is None or trainer.sanity_checking:
             return
         dur_s = time.perf_counter() - self._began
-        told = trainer.callback_metrics
+        logged = trainer.callback_metrics
         names = self._measures[split]
-        names |= {name for name in told if split in name.lower() or name not in self._known}
-        metrics = {_short(name, split): float(told[name]) for name in sorted(names & told.keys())}
+        names |= {name for name in logged if split in name.lower() or name not in self._known}
+        metrics = {_short(name, split): float(logged[name]) for name in sorted(names & logged.keys())}
         self.report.eval(self._i, split, metrics, dur_s)
         if trainer.state.fn == "fit":
             self.watch.start()
@@ -298,7 +298,7 @@ def mps_unused(device: torch.device) -> str | None:
 
 def _asked(trainer: pl.Trainer, module: pl.LightningModule) -> dict[str, Any]:
     """Return the fields of hello that the Trainer and the module know."""
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "workload": type(module).__name__,
         "framework": "torch",
         "dtype": DTYPES.get(str(trainer.precision), str(trainer.precision)),
@@ -306,10 +306,10 @@ def _asked(trainer: pl.Trainer, module: pl.LightningModule) -> dict[str, Any]:
         "processes": trainer.world_size,
     }
     if trainer.strategy.root_device.type == "mps":
-        said["device"] = "mps"
+        fields["device"] = "mps"
     if trainer.optimizers:
-        said["optimizer"] = ", ".join(map(_name, trainer.optimizers))
-    return said
+        fields["optimizer"] = ", ".join(map(_name, trainer.optimizers))
+    return fields
 
 
 def _name(optimizer: torch.optim.Optimizer) -> str:

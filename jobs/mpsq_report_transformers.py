@@ -178,15 +178,15 @@ class TrainerCallback(transformers.TrainerCallback):
         if self.watch:  # of an evaluation, or of an earlier training, which may have been interrupted
             self.watch.close()
         compiled = bool(args.torch_compile) or is_compiled(model)
-        told = of_torch(args.device)
-        self.watch = Watch(self.report, **told, warmup_iters=self._warmup_iters, compiled=compiled)
-        asked = _asked(args, model) | {"compile": compiled}
+        clock = of_torch(args.device)
+        self.watch = Watch(self.report, **clock, warmup_iters=self._warmup_iters, compiled=compiled)
+        fields = _asked(args, model) | {"compile": compiled}
         if loader is not None:
-            asked |= {"planned_iters": self._before + state.max_steps}
+            fields |= {"planned_iters": self._before + state.max_steps}
             if (n := _examples(args, loader)) is not None:
-                asked["samples_per_iter"] = n
-        self.report.hello(**facts_of_torch(args.device, PACKAGES), **asked)
-        if args.fp16 and "fused" in asked["optimizer"] and (trouble := fused_trouble(args.device.type, "fp16")):
+                fields["samples_per_iter"] = n
+        self.report.hello(**facts_of_torch(args.device, PACKAGES), **fields)
+        if args.fp16 and "fused" in fields["optimizer"] and (trouble := fused_trouble(args.device.type, "fp16")):
             self.report.note("wrong_loss", f"{trouble}: --optim adamw_torch, or --bf16")
         if self._sets_up:
             self._sets_up = False
@@ -246,7 +246,7 @@ def _cut_short(args: Any, state: Any, loader: Any) -> bool:
 
 def _asked(args: Any, model: Any) -> dict[str, Any]:
     """Return the fields of hello that follow from the Trainer's arguments and its model."""
-    said = {
+    fields = {
         "framework": "torch",
         "dtype": "fp16" if args.fp16 else "bf16" if args.bf16 else _DTYPES.get(str(getattr(model, "dtype", ""))),
         "seed": args.seed,
@@ -254,9 +254,9 @@ def _asked(args: Any, model: Any) -> dict[str, Any]:
         "processes": args.world_size,
     }
     if model is not None:
-        said["workload"] = type(model).__name__
-        said["params"] = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    return {key: value for key, value in said.items() if value is not None}
+        fields["workload"] = type(model).__name__
+        fields["params"] = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    return {key: value for key, value in fields.items() if value is not None}
 
 
 def _measured(metrics: Mapping[str, Any]) -> tuple[str, dict[str, float], float | None]:
@@ -268,5 +268,5 @@ def _measured(metrics: Mapping[str, Any]) -> tuple[str, dict[str, float], float 
         if key.startswith(f"{prefix}_") and isinstance(value, (int, float))
     }
     dur_s = measured.get("runtime")
-    kept = {key: value for key, value in measured.items() if key not in _SPEEDS}
-    return prefix.removeprefix("eval_") if prefix != "eval" else "val", kept, dur_s
+    values = {key: value for key, value in measured.items() if key not in _SPEEDS}
+    return prefix.removeprefix("eval_") if prefix != "eval" else "val", values, dur_s

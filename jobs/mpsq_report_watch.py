@@ -196,16 +196,16 @@ def facts_of_torch(device: Any, packages: tuple[str, ...]) -> dict[str, Any]:
     for name in packages:
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
-    said: dict[str, Any] = {"versions": versions, "device": str(device), "threads": torch.get_num_threads()}
+    facts: dict[str, Any] = {"versions": versions, "device": str(device), "threads": torch.get_num_threads()}
     if device.type == "cuda":
         versions["cuda"] = str(torch.version.cuda)
-        said["device_name"] = torch.cuda.get_device_name(device)
+        facts["device_name"] = torch.cuda.get_device_name(device)
     elif device.type == "mps":
         with contextlib.suppress(AttributeError, RuntimeError):  # get_name() came with 2.10 or so
-            said["device_name"] = str(torch.backends.mps.get_name())
+            facts["device_name"] = str(torch.backends.mps.get_name())
         with contextlib.suppress(AttributeError, RuntimeError):  # it came with 2.5
-            said["recommended_memory_bytes"] = torch.mps.recommended_max_memory()
-    return said
+            facts["recommended_memory_bytes"] = torch.mps.recommended_max_memory()
+    return facts
 
 
 def fused_trouble(kind: str, dtype: str) -> str:
@@ -248,8 +248,8 @@ def harmless(method: Call) -> Call:
         except Exception as error:
             self.off = True
             with contextlib.suppress(Exception):
-                said = f"{type(self).__name__}.{method.__name__}: {error!r}"
-                print(f"mpsq_report: {said}; the training goes on, unreported", file=sys.stderr, flush=True)
+                reason = f"{type(self).__name__}.{method.__name__}: {error!r}"
+                print(f"mpsq_report: {reason}; the training goes on, unreported", file=sys.stderr, flush=True)
             return None
 
     return guarded  # type: ignore[return-value]

@@ -84,10 +84,10 @@ def sizes(s: SimpleNamespace) -> list[int]:
     """Return sizes in bytes, each FACTOR times the one before, the largest last. Raises: UsageError."""
     if s.smallest > s.largest:
         raise UsageError(f"smallest={s.smallest} is more than largest={s.largest}", "the smallest comes first")
-    found = [s.smallest]
-    while found[-1] * FACTOR < s.largest:
-        found.append(found[-1] * FACTOR)
-    return found if found[-1] == s.largest else [*found, s.largest]
+    values = [s.smallest]
+    while values[-1] * FACTOR < s.largest:
+        values.append(values[-1] * FACTOR)
+    return values if values[-1] == s.largest else [*values, s.largest]
 
 
 def _memories(s: SimpleNamespace, device: Device) -> list[str]:
@@ -107,7 +107,7 @@ def _cell(direction: str, memory: str, size: int, device: Device, generator: tor
     return Cell(
         name=f"{direction}.{memory}.{size}",
         call=lambda: target.copy_(source, non_blocking=memory == "pinned"),
-        check=lambda found: _same(found, pattern),
+        check=lambda result: _same(result, pattern),
         flops=0.0,
         bytes=float(size),
         calls=1,
@@ -115,8 +115,8 @@ def _cell(direction: str, memory: str, size: int, device: Device, generator: tor
     )
 
 
-def _same(found: torch.Tensor, pattern: torch.Tensor) -> Check:
-    n_wrong = int((found.cpu() != pattern).sum())
+def _same(result: torch.Tensor, pattern: torch.Tensor) -> Check:
+    n_wrong = int((result.cpu() != pattern).sum())
     if n_wrong:
         return Check(False, "", float(n_wrong), n_wrong / len(pattern), f"{n_wrong:,} of {len(pattern):,} bytes differ")
     return Check(True, "bytes", 0.0, 0.0, f"{len(pattern):,} bytes are equal")

@@ -63,14 +63,14 @@ class VGG16(ImageClassifier):
     def __init__(self, s: SimpleNamespace) -> None:
         super().__init__()
         width = s.width
-        found: list[nn.Module] = []
+        layers: list[nn.Module] = []
         channels = 3
         for times, n_layers in ((1, 2), (2, 2), (4, 3), (8, 3), (8, 3)):
             for _ in range(n_layers):
-                found += [nn.Conv2d(channels, times * width, 3, padding=1), nn.ReLU(inplace=True)]
+                layers += [nn.Conv2d(channels, times * width, 3, padding=1), nn.ReLU(inplace=True)]
                 channels = times * width
-            found.append(nn.MaxPool2d(2))
-        self.features = nn.Sequential(*found)
+            layers.append(nn.MaxPool2d(2))
+        self.features = nn.Sequential(*layers)
         inner, last = 64 * width, channels * (s.side // STRIDE) ** 2
         self.classify = nn.Sequential(
             nn.Linear(last, inner), nn.ReLU(inplace=True), nn.Dropout(s.dropout),

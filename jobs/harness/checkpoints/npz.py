@@ -29,15 +29,15 @@ def load(path: Path, like: Mapping[str, tuple[int, ...]], data_sha256: str) -> t
 
     Raises: UsageError if the file cannot be read, or belongs to another framework, model or data.
     """
-    found = weights_file.read(path, "a checkpoint")
-    if _DONE not in found or _DATA not in found:
+    arrays = weights_file.read(path, "a checkpoint")
+    if _DONE not in arrays or _DATA not in arrays:
         raise UsageError(f"{path} is not a checkpoint of this program", "weights alone: --set init_from=PATH")
-    done, data = int(found.pop(_DONE)), str(found.pop(_DATA))
-    if {name: array.shape for name, array in found.items()} != dict(like):
+    done, data = int(arrays.pop(_DONE)), str(arrays.pop(_DATA))
+    if {name: array.shape for name, array in arrays.items()} != dict(like):
         raise UsageError(
             f"{path} is of another framework, or of a model of another shape",
             "resume with the framework, --config and --set it was written with",
         )
     if data != data_sha256:
         raise UsageError(f"{path} was trained on another text", "resume with the same data")
-    return done, found
+    return done, arrays

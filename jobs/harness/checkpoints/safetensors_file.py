@@ -51,7 +51,7 @@ def _tensor(data: NDArray[np.uint8], begins: int, entry: dict[str, Any]) -> NDAr
     kind = _TYPES.get(entry["dtype"])
     if kind is None:
         raise ValueError(f"numbers of type {entry['dtype']}, which are not read here")
-    found = np.array(data[begins + first : begins + last]).view(kind).reshape(entry["shape"])
+    tensor = np.array(data[begins + first : begins + last]).view(kind).reshape(entry["shape"])
     if entry["dtype"] == "BF16":  # the upper half of fp32
-        return (found.astype(np.uint32) << 16).view(np.float32)
-    return found
+        return (tensor.astype(np.uint32) << 16).view(np.float32)
+    return tensor

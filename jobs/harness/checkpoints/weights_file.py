@@ -46,27 +46,27 @@ def read(path: Path, what: str) -> dict[str, NDArray[Any]]:
     Raises: UsageError if the file is missing or has another format.
     """
     try:
-        with np.load(path, allow_pickle=False) as found:
-            if not hasattr(found, "files"):
+        with np.load(path, allow_pickle=False) as arrays:
+            if not hasattr(arrays, "files"):
                 raise ValueError("a single array")
-            return {name: found[name] for name in found.files}
+            return {name: arrays[name] for name in arrays.files}
     except OSError as error:
         raise UsageError(f"{what} {path} cannot be read: {error.strerror or error}") from None
     except (ValueError, KeyError, EOFError, zipfile.BadZipFile):
         raise UsageError(f"{path} is not {what}: it is not a complete .npz file of arrays") from None
 
 
-def fitting(found: Arrays, shapes: Mapping[str, tuple[int, ...]], path: Path) -> dict[str, NDArray[np.float32]]:
+def fitting(arrays: Arrays, shapes: Mapping[str, tuple[int, ...]], path: Path) -> dict[str, NDArray[np.float32]]:
     """Return the arrays named by `shapes`, in fp32. Raises: UsageError if one is missing, unexpected or of another
     shape."""
-    wrong = [name for name, shape in shapes.items() if name not in found or found[name].shape != shape]
-    wrong += [name for name in found if name not in shapes]
+    wrong = [name for name, shape in shapes.items() if name not in arrays or arrays[name].shape != shape]
+    wrong += [name for name in arrays if name not in shapes]
     if wrong:
         name = wrong[0]
-        there = f"is {found[name].shape}" if name in found else "is missing"
-        wanted = f"of shape {shapes[name]}" if name in shapes else "not in it"
+        actual = f"is {arrays[name].shape}" if name in arrays else "is missing"
+        expected = f"of shape {shapes[name]}" if name in shapes else "not in it"
         raise UsageError(
-            f"{path} holds the weights of another model: {name} {there}, here it is {wanted}",
+            f"{path} holds the weights of another model: {name} {actual}, here it is {expected}",
             "use the --config, --set and data that it was written with",
         )
-    return {name: np.ascontiguousarray(found[name], np.float32) for name in shapes}
+    return {name: np.ascontiguousarray(arrays[name], np.float32) for name in shapes}

@@ -47,42 +47,42 @@ def measures(task: Task) -> Callable[[Any], dict[str, float]]:
     """Return the Trainer's compute_metrics: it takes logits (n, labels) and labels (n,), and returns the task's
     metrics, and where there are several their mean as `combined_score`, as run_glue.py does."""
 
-    def measured(predicted: Any) -> dict[str, float]:
-        logits, labels = np.asarray(predicted.predictions), np.asarray(predicted.label_ids)
-        found = logits.reshape(-1) if task.labels == 1 else np.argmax(logits, axis=-1)
-        each = {name: _METRICS[name](found, labels) for name in task.metrics}
+    def measured(answers: Any) -> dict[str, float]:
+        logits, labels = np.asarray(answers.predictions), np.asarray(answers.label_ids)
+        predicted = logits.reshape(-1) if task.labels == 1 else np.argmax(logits, axis=-1)
+        each = {name: _METRICS[name](predicted, labels) for name in task.metrics}
         return {**each, "combined_score": float(np.mean([*each.values()]))} if len(each) > 1 else each
 
     return measured
 
 
-def accuracy(found: Any, labels: Any) -> float:
+def accuracy(predicted: Any, labels: Any) -> float:
     """Return the share of right answers."""
-    return float(np.mean(found == labels))
+    return float(np.mean(predicted == labels))
 
 
-def f1(found: Any, labels: Any) -> float:
+def f1(predicted: Any, labels: Any) -> float:
     """Return 2 TP / (2 TP + FP + FN) of label 1; 0 where there is none."""
-    both = int(np.sum((found == 1) & (labels == 1)))
-    either = int(np.sum(found == 1)) + int(np.sum(labels == 1))
+    both = int(np.sum((predicted == 1) & (labels == 1)))
+    either = int(np.sum(predicted == 1)) + int(np.sum(labels == 1))
     return 2 * both / either if either else 0.0
 
 
-def matthews_correlation(found: Any, labels: Any) -> float:
+def matthews_correlation(predicted: Any, labels: Any) -> float:
     """Return the correlation of two answers of 0 or 1 (Matthews 1975); 0 where one of them is constant."""
-    return pearson(found, labels)  # of 0 and 1 it is the same
+    return pearson(predicted, labels)  # of 0 and 1 it is the same
 
 
-def pearson(found: Any, labels: Any) -> float:
+def pearson(predicted: Any, labels: Any) -> float:
     """Return the linear correlation; 0 where one of them is constant, for which it is not defined."""
-    x, y = (np.asarray(values, dtype=np.float64) - np.mean(values, dtype=np.float64) for values in (found, labels))
+    x, y = (np.asarray(values, dtype=np.float64) - np.mean(values, dtype=np.float64) for values in (predicted, labels))
     scale = float(np.sqrt(np.sum(x * x) * np.sum(y * y)))
     return float(np.sum(x * y)) / scale if scale else 0.0
 
 
-def spearmanr(found: Any, labels: Any) -> float:
+def spearmanr(predicted: Any, labels: Any) -> float:
     """Return the correlation of ranks, equal values sharing their mean rank (Spearman 1904)."""
-    return pearson(_ranks(found), _ranks(labels))
+    return pearson(_ranks(predicted), _ranks(labels))
 
 
 def _ranks(values: Any) -> Any:

@@ -33,16 +33,16 @@ def load(data: str, n: int, classes: int, side: int, seed: int) -> Examples:
     cannot be read.
     """
     if data == SYNTHETIC:
-        name, (x, y), found = SYNTHETIC, _synthetic(n, classes, side, seed), classes
+        name, (x, y), n_classes = SYNTHETIC, _synthetic(n, classes, side, seed), classes
     else:
         folder = Path(data).expanduser()
-        name, (x, y), found = folder.name, *_of_folder(folder, n, classes, side)
+        name, (x, y), n_classes = folder.name, *_of_folder(folder, n, classes, side)
     if len(x) < 2:
         raise UsageError("one image cannot serve both training and evaluation", "give at least 2")
     n_val = max(1, len(x) // VAL_SHARE)
     parts = {"train": (x[n_val:], y[n_val:]), "val": (x[:n_val], y[:n_val])}
-    classes_said = f"{found:,} classes" if found > 1 else "1 class"
-    about = f"{len(x) - n_val:,} images of {side} x {side} and {n_val:,} to evaluate, {classes_said}"
+    class_words = f"{n_classes:,} classes" if n_classes > 1 else "1 class"
+    about = f"{len(x) - n_val:,} images of {side} x {side} and {n_val:,} to evaluate, {class_words}"
     return Examples(name, about, parts)
 
 
@@ -73,19 +73,19 @@ def _of_folder(folder: Path, n: int, classes: int, side: int) -> tuple[Part, int
 def _files(folder: Path) -> dict[str, list[Path]]:
     """Return the images by class, both sorted by name."""
     try:
-        found = {one.name: sorted(_images(one)) for one in sorted(folder.iterdir()) if one.is_dir()}
+        by_class = {one.name: sorted(_images(one)) for one in sorted(folder.iterdir()) if one.is_dir()}
     except OSError as error:
         raise UsageError(
             f"the folder of images {folder} cannot be read: {error.strerror}",
             "data is synthetic, or a folder with a subfolder of images for each class",
         ) from None
-    found = {name: paths for name, paths in found.items() if paths}
-    if not found:
+    by_class = {name: paths for name, paths in by_class.items() if paths}
+    if not by_class:
         raise UsageError(
             f"{folder} has no subfolder with images",
             f"a subfolder for each class, with files that end in {', '.join(SUFFIXES)}",
         )
-    return found
+    return by_class
 
 
 def _images(folder: Path) -> Iterator[Path]:
@@ -110,11 +110,11 @@ def _loaded(path: Path) -> NDArray[Any]:
         return np.lib.format.read_array(stream, allow_pickle=False)
 
 
-def _array(found: NDArray[Any], side: int) -> Images:
+def _array(pixels: NDArray[Any], side: int) -> Images:
     """Scale bytes (height, width, 3) or (3, height, width) by nearest neighbour."""
-    if found.dtype != np.uint8 or found.ndim != 3 or 3 not in (found.shape[0], found.shape[2]):
-        raise ValueError(f"an image is an array of bytes (height, width, 3), not {found.dtype} {found.shape}")
-    pixels = found if found.shape[2] == 3 else found.transpose(1, 2, 0)
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or 3 not in (pixels.shape[0], pixels.shape[2]):
+        raise ValueError(f"an image is an array of bytes (height, width, 3), not {pixels.dtype} {pixels.shape}")
+    pixels = pixels if pixels.shape[2] == 3 else pixels.transpose(1, 2, 0)
     height, width = pixels.shape[:2]
     if not (short := min(height, width)):
         raise ValueError("it has no pixels")

@@ -93,14 +93,14 @@ def of_hub(name: str) -> Pairs:
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs each attempt
     print(f"asking the Hugging Face hub for {name}")
     try:
-        found = datasets.load_dataset(glue.HUB, name)
+        dataset = datasets.load_dataset(glue.HUB, name)
     except Exception as error:  # OSError, ConnectionError, DatasetNotFoundError, ...
-        said = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
         raise JobError(
-            f"{name} is not available from the Hugging Face hub: {said}", _OFFLINE, note="download_failed"
+            f"{name} is not available from the Hugging Face hub: {reason}", _OFFLINE, note="download_failed"
         ) from None
     splits = ("train", task.held_out, *task.others.values())
-    train, val, *others = ([Pair(*row) for row in glue.of_rows(found[split], task)] for split in splits)
+    train, val, *others = ([Pair(*row) for row in glue.of_rows(dataset[split], task)] for split in splits)
     return Pairs(name, train, val, task, dict(zip(task.others, others, strict=True)))
 
 

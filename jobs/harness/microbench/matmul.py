@@ -102,11 +102,11 @@ class Oracle:
         n = int(a.shape[0])
         self.rows = np.unique(np.linspace(0, n - 1, max(1, min(n, int(_CHECKED / n**2)))).round().astype(int))
 
-    def __call__(self, found: Any) -> Check:
+    def __call__(self, product: Any) -> Check:
         if self._expected is None:
             self._expected = self._multiply()
         exact, magnitude = self._expected
-        rows = self._framework.read(found)[self.rows]
+        rows = self._framework.read(product)[self.rows]
         return judge_product(rows, exact, magnitude, exact.shape[1], self._dtype)
 
     def _multiply(self) -> tuple[Any, Any]:
@@ -170,5 +170,5 @@ def _why(times: float, framework: Matrices) -> str:
 def _line(flops: float, times_s: list[float]) -> str:
     middle = median(times_s)
     spread = median([abs(t - middle) for t in times_s])
-    said = f"{1e3 * middle:>11.4f} ms a product (MAD {1e3 * spread:.4f})"
-    return f"{said}  {flops / max(middle, 1e-12) / 1e12:,.4g} TFLOP/s"
+    line = f"{1e3 * middle:>11.4f} ms a product (MAD {1e3 * spread:.4f})"
+    return f"{line}  {flops / max(middle, 1e-12) / 1e12:,.4g} TFLOP/s"

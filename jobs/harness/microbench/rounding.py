@@ -51,15 +51,15 @@ class Check:
     text: str
 
 
-def judge_product(found: Any, exact: Any, magnitude: Any, k: int, dtype: str) -> Check:
+def judge_product(product: Any, exact: Any, magnitude: Any, k: int, dtype: str) -> Check:
     """Compare a product A B in `dtype` with `exact`; `magnitude` is |A| |B|, all in float64, sums of `k` terms.
 
     Bound, element by element: |found - exact| <= gamma(k, u_sum) |A| |B| + u_dtype |exact| + underflow (Higham 2002,
     section 3.5, with the final rounding to the dtype separate). The arithmetic is the strictest that fits. A coarser
     one than requested must show in the median element too: one wrong number is no arithmetic.
     """
-    error, size = np.abs(found - exact), float(np.linalg.norm(exact)) or 1.0
-    relative = float(np.linalg.norm(found - exact)) / size
+    error, size = np.abs(product - exact), float(np.linalg.norm(exact)) or 1.0
+    relative = float(np.linalg.norm(product - exact)) / size
     typical = float(np.median(error)) * math.sqrt(exact.size) / size
     rest = UNIT[dtype] * np.abs(exact) + SMALLEST[dtype]
     shares = []
@@ -82,14 +82,14 @@ def _arithmetics(dtype: str, k: int) -> list[tuple[str, float, float, float]]:
         return [("fp32", exact, 0.0, TF32_FROM), ("tf32", exact + 4 * UNIT["tf32"], TF32_FROM / 2, 2.0**-10)]
     if dtype == "fp64":
         return [("fp64", exact, 0.0, 1e-9)]
-    own = gamma(k, UNIT[dtype])
+    bound = gamma(k, UNIT[dtype])
     return [
         (f"{dtype}, sums in {sums}", exact, 0.0, 2 * UNIT[dtype]),
-        (f"{dtype}, sums in {dtype}", own, UNIT[dtype], 2 * UNIT[dtype] * math.sqrt(k)),
+        (f"{dtype}, sums in {dtype}", bound, UNIT[dtype], 2 * UNIT[dtype] * math.sqrt(k)),
     ]
 
 
-def judge_norm(found: Any, exact: Any, k: int, roundings: int, dtype: str) -> Check:
+def judge_norm(result: Any, exact: Any, k: int, roundings: int, dtype: str) -> Check:
     """Compare any result with `exact` by its norm: sums of up to `k` terms, `roundings` to the dtype on the way.
 
     Bound: ||found - exact|| <= (gamma(k, u_sum) + roundings u_dtype) ||exact|| in the Frobenius norm, for results that
@@ -97,7 +97,7 @@ def judge_norm(found: Any, exact: Any, k: int, roundings: int, dtype: str) -> Ch
     """
     sums = ACCUMULATES[dtype]
     bound = gamma(k, UNIT[sums]) + roundings * UNIT[dtype]
-    relative = float(np.linalg.norm(found - exact)) / (float(np.linalg.norm(exact)) or 1.0)
+    relative = float(np.linalg.norm(result - exact)) / (float(np.linalg.norm(exact)) or 1.0)
     ok = relative <= bound  # false for nan
-    said = f"relative error {relative:.1e}, bound {bound:.1e}"
-    return Check(ok, dtype if ok else "", relative / bound, relative, said if ok else f"not float64's result: {said}")
+    text = f"relative error {relative:.1e}, bound {bound:.1e}"
+    return Check(ok, dtype if ok else "", relative / bound, relative, text if ok else f"not float64's result: {text}")

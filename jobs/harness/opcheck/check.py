@@ -96,7 +96,7 @@ class Checker:
 
     def check(self, op: Any, dtype: torch.dtype, direction: str) -> Verdict | None:
         """Return the verdict over all samples; None if neither the CPU nor the device accepts any sample."""
-        found: list[tuple[str, str]] = []
+        verdicts: list[tuple[str, str]] = []
         timed: tuple[Any, float] | None = None
         random = op.name in UNINITIALISED
         for sample in self._samples(op, dtype, direction):
@@ -105,21 +105,21 @@ class Checker:
             random = tried.random
             if verdict is None:
                 continue
-            found.append(verdict)
+            verdicts.append(verdict)
             if timed is None and verdict[0] in (NATIVE, FALLBACK, UNCHECKED):
                 timed = sample, tried.dur_s
             if verdict[0] == ERROR and messages.device_lost(verdict[1]):
-                return Verdict(direction, ERROR, verdict[1], len(found), 1, lost=True)
-        if not found:
+                return Verdict(direction, ERROR, verdict[1], len(verdicts), 1, lost=True)
+        if not verdicts:
             return None
-        worst = next(word for word in _WORST if any(word == verdict for verdict, _ in found))
-        details = [detail for verdict, detail in found if verdict == worst]
+        worst = next(word for word in _WORST if any(word == verdict for verdict, _ in verdicts))
+        details = [detail for verdict, detail in verdicts if verdict == worst]
         first_s, times_s = None, list[float]()
         if timed is not None and self.mode != "profile" and worst in (NATIVE, FALLBACK, UNCHECKED):
             first_s, times_s = timed[1], self._time(op, timed[0], direction)
         names = dict.fromkeys(name for detail in details for name in detail.split(", "))
         detail = ", ".join(names) if worst == FALLBACK else details[0]
-        return Verdict(direction, worst, detail, len(found), len(details), first_s, times_s, random)
+        return Verdict(direction, worst, detail, len(verdicts), len(details), first_s, times_s, random)
 
     def _samples(self, op: Any, dtype: torch.dtype, direction: str) -> list[Any]:
         """Return all samples at once: they are drawn from the generator that each call seeds anew."""
@@ -168,10 +168,10 @@ class Checker:
         """Return the compared result; a forward's as output_process_fn_grad of torch's tables normalises it (signs of
         svd)."""
         torch.manual_seed(self.seed)
-        found = self.call(op, sample, direction, side)()
+        output = self.call(op, sample, direction, side)()
         if direction == FORWARD and op.name in SAVED:
-            return found[0]
-        return sample.output_process_fn_grad(found) if direction == FORWARD else found
+            return output[0]
+        return sample.output_process_fn_grad(output) if direction == FORWARD else output
 
 
 class _NothingToDo(Exception):
@@ -211,15 +211,16 @@ class _Trial:
                 return UNCHECKED, f"the CPU has none: {messages.first_line(str(error))}"
             return self._right(names)
         points_into = self._sample.input if self._op.name in POSITIONS else None
-        said = compare.differs(there, here, lambda: self._on(self._checker._exact), not self.random, points_into)
-        if said is not None and self._op.name in POSITIONS and self._direction == BACKWARD:
-            said = compare.differs(_sorted(there), _sorted(here), None)  # any of equal values may have the gradient
-        if said is not None and self._op.name == "mode" and self._direction == FORWARD:
-            said = None if compare.are_modes(self._sample.input, there, here) else said
-        if said is not None and not self.random and self._is_random(here):
-            self.random, said = True, compare.differs(there, here, None, values=False)
-        if said is not None:
-            return WRONG, said
+        difference = compare.differs(there, here, lambda: self._on(self._checker._exact), not self.random, points_into)
+        if difference is not None and self._op.name in POSITIONS and self._direction == BACKWARD:
+            # any of equal values may have the gradient
+            difference = compare.differs(_sorted(there), _sorted(here), None)
+        if difference is not None and self._op.name == "mode" and self._direction == FORWARD:
+            difference = None if compare.are_modes(self._sample.input, there, here) else difference
+        if difference is not None and not self.random and self._is_random(here):
+            self.random, difference = True, compare.differs(there, here, None, values=False)
+        if difference is not None:
+            return WRONG, difference
         return self._right(names)
 
     def _right(self, names: list[str]) -> tuple[str, str]:
@@ -231,27 +232,27 @@ class _Trial:
             exact = [value for _, value in compare.leaves(self._on(self._checker._exact))]
         except Exception:  # no kernel for float64 either
             return False
-        found = [value for _, value in compare.leaves(there)]
-        return compare.differs(found, compare.rounded(exact, found), lambda: exact) is None
+        values = [value for _, value in compare.leaves(there)]
+        return compare.differs(values, compare.rounded(exact, values), lambda: exact) is None
 
     def _device(self) -> tuple[Any, list[str]]:
         checker, names = self._checker, dict[str, None]()
         always = torch.is_warn_always_enabled()
         torch.set_warn_always(True)
         try:
-            with warnings.catch_warnings(record=True) as said, checker._on_device(self._op.name):
+            with warnings.catch_warnings(record=True) as caught, checker._on_device(self._op.name):
                 warnings.simplefilter("always")
                 checker.synchronize()
                 begun = time.perf_counter()
-                found = checker.result(self._op, self._sample, self._direction, checker._there)
+                output = checker.result(self._op, self._sample, self._direction, checker._there)
                 checker.synchronize()
                 self.dur_s = time.perf_counter() - begun
         finally:
             torch.set_warn_always(always)
-        for warning in said:
+        for warning in caught:
             if name := messages.fallen_back(str(warning.message)):
                 names[name] = None
-        return found, list(names)
+        return output, list(names)
 
     def _on(self, side: Side) -> Any:
         with warnings.catch_warnings():
@@ -276,8 +277,8 @@ class _Trial:
 
 
 def _sorted(result: Any) -> list[Any]:
-    found = [value for _, value in compare.leaves(result)]
-    return [value.flatten().sort().values if isinstance(value, torch.Tensor) else value for value in found]
+    values = [value for _, value in compare.leaves(result)]
+    return [value.flatten().sort().values if isinstance(value, torch.Tensor) else value for value in values]
 
 
 def _kinds(error: BaseException) -> str:

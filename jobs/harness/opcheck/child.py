@@ -25,21 +25,26 @@ _PR_SET_PDEATHSIG = 1
 
 def main(argv: Sequence[str] | None = None, on_device: OnDevice = contextlib.nullcontext) -> int:
     """Answer until the input ends. `on_device` is entered around work on the device: see check.Checker."""
-    said = _parser().parse_args(argv)
-    _end_with_parent(said.life)
-    answers = os.fdopen(said.answers, "w", encoding="utf-8", buffering=1)
+    arguments = _parser().parse_args(argv)
+    _end_with_parent(arguments.life)
+    answers = os.fdopen(arguments.answers, "w", encoding="utf-8", buffering=1)
     import torch
 
     from harness.opcheck import check, messages, samples
 
-    torch.set_num_threads(said.threads)
-    if said.device.startswith("cuda"):
+    torch.set_num_threads(arguments.threads)
+    if arguments.device.startswith("cuda"):
         torch.backends.cudnn.allow_tf32 = False  # fp32 is compared with fp32
-        torch.cuda.set_device(torch.device(said.device).index or 0)
+        torch.cuda.set_device(torch.device(arguments.device).index or 0)
     ops = samples.table()
-    device = torch.device(said.device)
+    device = torch.device(arguments.device)
     checker = check.Checker(
-        device, mode=said.mode, most=said.samples, calls=said.calls, seed=said.seed, on_device=on_device
+        device,
+        mode=arguments.mode,
+        most=arguments.samples,
+        calls=arguments.calls,
+        seed=arguments.seed,
+        on_device=on_device,
     )
 
     def answer(**fields: Any) -> None:
@@ -47,14 +52,14 @@ def main(argv: Sequence[str] | None = None, on_device: OnDevice = contextlib.nul
 
     answer(ready=True, ops={name: _takes(op, device.type, samples) for name, op in ops.items()})
     for line in sys.stdin:
-        asked = json.loads(line)
-        op, dtype = ops[asked["op"]], samples.TYPES[asked["dtype"]]
+        request = json.loads(line)
+        op, dtype = ops[request["op"]], samples.TYPES[request["dtype"]]
         lost = False
         for direction in checker.directions(op, dtype):
-            if direction not in asked["directions"] or lost:
+            if direction not in request["directions"] or lost:
                 continue
             answer(at=direction)
-            log = _Log() if said.mode == "profile" else None
+            log = _Log() if arguments.mode == "profile" else None
             verdict = checker.check(op, dtype, direction)
             names = messages.profiled(log.end()) if log is not None else []
             if verdict is not None:
@@ -112,8 +117,8 @@ class _Log:
         self._reader.start()
 
     def _drain(self) -> None:
-        while found := os.read(self._read, 1 << 16):
-            self._text.append(found)
+        while chunk := os.read(self._read, 1 << 16):
+            self._text.append(chunk)
 
     def end(self) -> str:
         """Restore stderr and return everything captured."""

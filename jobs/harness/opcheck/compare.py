@@ -55,7 +55,7 @@ def on_cpu(result: Any) -> Any:
 
 
 def differs(
-    found: Any, cpu: Any, exact: Callable[[], Any] | None, values: bool = True, points_into: Any = None
+    output: Any, cpu: Any, exact: Callable[[], Any] | None, values: bool = True, points_into: Any = None
 ) -> str | None:
     """Return how a device's result differs from the CPU's, in a few words; None if it does not.
 
@@ -63,30 +63,30 @@ def differs(
     dtypes alone, for random numbers. With `points_into`, whole numbers are positions in it: others of equal values are
     accepted.
     """
-    there, here = list(leaves(found)), list(leaves(cpu))
+    there, here = list(leaves(output)), list(leaves(cpu))
     if len(there) != len(here):
         return f"{len(there)} results instead of {len(here)}"
-    asked: list[Any] = []
+    computed: list[Any] = []
     for at, ((path, a), (_, b)) in enumerate(zip(there, here, strict=True)):
-        said = _kind(a, b) or (_values(a, b) if values else None)
-        if said is None:
+        difference = _kind(a, b) or (_values(a, b) if values else None)
+        if difference is None:
             continue
         if _inexact(a) and _inexact(b) and a.shape == b.shape and a.dtype == b.dtype and exact is not None:
-            asked = asked or [_exact_leaves(exact, len(here))]
-            if asked[0] is not None and _as_good(a, b, asked[0][at]):
+            computed = computed or [_exact_leaves(exact, len(here))]
+            if computed[0] is not None and _as_good(a, b, computed[0][at]):
                 continue
         if isinstance(points_into, torch.Tensor) and _kind(a, b) is None and _same_values(points_into, a, b):
             continue
-        return f"result{path}: {said}" if path else said
+        return f"result{path}: {difference}" if path else difference
     return None
 
 
 def _exact_leaves(exact: Callable[[], Any], n: int) -> list[Any] | None:
     try:
-        found = [value for _, value in leaves(exact())]
+        values = [value for _, value in leaves(exact())]
     except Exception:  # an operator without float64, or one that depends on its dtype
         return None
-    return found if len(found) == n else None
+    return values if len(values) == n else None
 
 
 def rounded(exact: list[Any], like: list[Any]) -> list[Any]:
@@ -157,14 +157,15 @@ def _as_good(a: torch.Tensor, b: torch.Tensor, exact: Any) -> bool:
     rtol, atol = TOLERANCE.get(a.dtype, (0.0, 0.0))
     u, v, r = u[there], v[there], r[there]
     largest = r.abs().max().item()
-    own = max((v - r).abs().max().item(), torch.finfo(a.dtype).eps / 4 * largest)  # eps is twice the unit roundoff
-    return (u - r).abs().max().item() <= atol + rtol * largest + CPU_ERRORS * own
+    # eps is twice the unit roundoff
+    cpu_error = max((v - r).abs().max().item(), torch.finfo(a.dtype).eps / 4 * largest)
+    return (u - r).abs().max().item() <= atol + rtol * largest + CPU_ERRORS * cpu_error
 
 
-def are_modes(x: torch.Tensor, found: Any, cpu: Any) -> bool:
+def are_modes(x: torch.Tensor, output: Any, cpu: Any) -> bool:
     """Return whether `found`, (values, positions), has values as frequent along a dimension of x as the CPU's, at
     positions where they occur: any of equally frequent values is accepted."""
-    x, a, where, b = (torch.atleast_1d(_plain(each)) for each in (x, *found, cpu[0]))
+    x, a, where, b = (torch.atleast_1d(_plain(each)) for each in (x, *output, cpu[0]))
     if not (a.shape == b.shape == where.shape) or b.numel() == 0:
         return False
     return any(_modes_along(x, at, *_kept(at, x.ndim, a, b, where)) for at in range(x.ndim))

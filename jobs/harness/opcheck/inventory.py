@@ -29,8 +29,8 @@ def path() -> Path | None:
     """Return the list of the installed torch; None if it came without one."""
     spec = find_spec("torchgen")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
-        if (found := Path(folder) / _PLACE).is_file():
-            return found
+        if (file := Path(folder) / _PLACE).is_file():
+            return file
     return None
 
 

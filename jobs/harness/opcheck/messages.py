@@ -57,10 +57,10 @@ def fallen_back(warning: str) -> str | None:
 
     A kernel without a name in its warning is called by the words before it.
     """
-    if found := _FALLBACK.search(warning):
-        return found[1]
-    if found := _OTHER_FALLBACK.search(warning):
-        return _CONTROL.sub(" ", found[1]).strip()[:80] or "unnamed"
+    if match := _FALLBACK.search(warning):
+        return match[1]
+    if match := _OTHER_FALLBACK.search(warning):
+        return _CONTROL.sub(" ", match[1]).strip()[:80] or "unnamed"
     return None
 
 
@@ -80,14 +80,14 @@ def read_error(kinds: str, text: str) -> tuple[str, str]:
     """
     if "OutOfMemoryError" in kinds or "MemoryError" in kinds or _NO_MEMORY.search(text):
         return ERROR, f"{NO_MEMORY}: {first_line(text)}"
-    if found := _NO_KERNEL.search(text):
-        return MISSING, f"no kernel for {found[1]}"
-    if found := _DISTRIBUTED.search(text):
-        return MISSING, f"no kernel for {found[1]}, which is distributed and cannot fall back"
-    if found := _NOT_DISPATCHED.search(text):
-        return MISSING, f"no kernel for {found[1]} on {found[2]}"
-    if found := _NO_DTYPE.search(text):
-        return MISSING, f"{found[1]} has no {found[2]}"
+    if match := _NO_KERNEL.search(text):
+        return MISSING, f"no kernel for {match[1]}"
+    if match := _DISTRIBUTED.search(text):
+        return MISSING, f"no kernel for {match[1]}, which is distributed and cannot fall back"
+    if match := _NOT_DISPATCHED.search(text):
+        return MISSING, f"no kernel for {match[1]} on {match[2]}"
+    if match := _NO_DTYPE.search(text):
+        return MISSING, f"{match[1]} has no {match[2]}"
     if _FLOAT64 in text:
         return MISSING, "MPS has no float64"
     if device_lost(text):
@@ -102,10 +102,10 @@ def gave_up(log: str) -> str | None:
 
     torch raises nothing then and continues with what was in memory, so that the result is no verdict on the operator.
     """
-    if (found := _GAVE_UP.search(log)) is None:
+    if (match := _GAVE_UP.search(log)) is None:
         return None
-    reason = _REASON.search(log, found.start())
-    return first_line(found[0] + (f": {reason[0].strip()}" if reason else ""))
+    reason = _REASON.search(log, match.start())
+    return first_line(match[0] + (f": {reason[0].strip()}" if reason else ""))
 
 
 def device_lost(text: str) -> bool:
@@ -116,5 +116,5 @@ def device_lost(text: str) -> bool:
 def first_line(text: str, most: int = 200) -> str:
     """Return the first non-empty line, at most `most` characters."""
     lines = (_CONTROL.sub(" ", line).strip() for line in text.splitlines())
-    said = next((line for line in lines if line), "no text")
-    return said if len(said) <= most else said[: most - 1] + "…"
+    text_line = next((line for line in lines if line), "no text")
+    return text_line if len(text_line) <= most else text_line[: most - 1] + "…"

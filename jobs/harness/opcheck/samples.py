@@ -71,21 +71,21 @@ class Side:
 
         `on_cpu`: everything but the input stays on the CPU.
         """
-        seen: dict[int, torch.Tensor] = {}
-        first = self._move(sample.input, seen)
+        copies: dict[int, torch.Tensor] = {}
+        first = self._move(sample.input, copies)
         if on_cpu:
             return first, sample.args, sample.kwargs
         return (
             first,
-            tuple(self._move(arg, seen) for arg in sample.args),
-            {key: self._move(value, seen, key) for key, value in sample.kwargs.items()},
+            tuple(self._move(arg, copies) for arg in sample.args),
+            {key: self._move(value, copies, key) for key, value in sample.kwargs.items()},
         )
 
-    def _move(self, value: Any, seen: dict[int, torch.Tensor], key: str = "") -> Any:
+    def _move(self, value: Any, copies: dict[int, torch.Tensor], key: str = "") -> Any:
         if isinstance(value, torch.Tensor):
-            if id(value) not in seen:
-                seen[id(value)] = self.tensor(value)
-            return seen[id(value)]
+            if id(value) not in copies:
+                copies[id(value)] = self.tensor(value)
+            return copies[id(value)]
         if isinstance(value, torch.device) or (key == "device" and isinstance(value, str)):
             return self.device
         if isinstance(value, torch.dtype):
@@ -93,11 +93,11 @@ class Side:
         if isinstance(value, torch.Generator) and self.device.type != "cpu":
             return torch.Generator(self.device).manual_seed(value.initial_seed())
         if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return type(value)(*(self._move(item, seen) for item in value))
+            return type(value)(*(self._move(item, copies) for item in value))
         if type(value) in (list, tuple):
-            return type(value)(self._move(item, seen) for item in value)
+            return type(value)(self._move(item, copies) for item in value)
         if isinstance(value, Mapping):
-            return {name: self._move(item, seen, str(name)) for name, item in value.items()}
+            return {name: self._move(item, copies, str(name)) for name, item in value.items()}
         return value
 
     def tensor(self, value: torch.Tensor) -> torch.Tensor:

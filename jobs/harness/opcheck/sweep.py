@@ -119,9 +119,9 @@ class Sweep:
             assert child is not None
             if child.ready:
                 return dict(child.ready["ops"])
-            said = self._answer(child, START_LIMIT_S)
-            if said is not None and said.get("ready"):
-                child.ready = said
+            answer = self._answer(child, START_LIMIT_S)
+            if answer is not None and answer.get("ready"):
+                child.ready = answer
                 continue
             why = self._why(child, START_LIMIT_S)
             self._end()
@@ -137,8 +137,8 @@ class Sweep:
         for unit in units:
             self.ops()
             begun, before = time.perf_counter(), self.restarts
-            found = self._one(unit)
-            tell(unit, time.perf_counter() - begun, found)
+            findings = self._one(unit)
+            tell(unit, time.perf_counter() - begun, findings)
             if self.restarts == before:
                 lost, proven = 0, unit
                 continue
@@ -147,7 +147,7 @@ class Sweep:
                 if proven is not None and self._still_computes(proven):
                     lost = 0
                     continue
-                why = found[-1].detail
+                why = findings[-1].detail
                 raise JobError(
                     f"{lost} operators one after the other ended the process that checked them; the last: {why}",
                     "the device may be gone: try a workload on it, or --set ops=... without these",
@@ -164,7 +164,7 @@ class Sweep:
         child = self._child
         assert child is not None and child.process.stdin is not None
         child.log_from = os.fstat(child.log.fileno()).st_size
-        found: list[Finding] = []
+        findings: list[Finding] = []
         at, until = unit.directions[0], time.monotonic() + self.limit_s
         line = json.dumps({"op": unit.op, "dtype": unit.dtype, "directions": unit.directions}) + "\n"
         try:
@@ -172,26 +172,26 @@ class Sweep:
             child.process.stdin.flush()
         except OSError:  # it died between two units
             pass
-        while (said := self._answer(child, until - time.monotonic())) is not None:
-            if said.get("done") and not said["lost"]:
-                return found
-            if said.get("done"):
+        while (answer := self._answer(child, until - time.monotonic())) is not None:
+            if answer.get("done") and not answer["lost"]:
+                return findings
+            if answer.get("done"):
                 break
-            if "at" in said:
-                at = said["at"]
+            if "at" in answer:
+                at = answer["at"]
             else:
-                found.append(_found(unit, said))
+                findings.append(_found(unit, answer))
                 if (why := gave_up(self._log(child))) is not None:
-                    found[-1] = replace(found[-1], verdict=ERROR, detail=why, first_s=None, times_s=())
+                    findings[-1] = replace(findings[-1], verdict=ERROR, detail=why, first_s=None, times_s=())
                     break
-        if said is None:
-            found.append(Finding(unit, at, ERROR, self._why(child, self.limit_s)))
+        if answer is None:
+            findings.append(Finding(unit, at, ERROR, self._why(child, self.limit_s)))
         self._replace()
-        if len(unit.directions) > 1 and [one.direction for one in found] == [unit.directions[0]]:
+        if len(unit.directions) > 1 and [one.direction for one in findings] == [unit.directions[0]]:
             rest = replace(unit, directions=unit.directions[1:])
             self.ops()
-            found += [replace(one, unit=unit) for one in self._one(rest)]
-        return found
+            findings += [replace(one, unit=unit) for one in self._one(rest)]
+        return findings
 
     def _replace(self) -> None:
         self._end()
@@ -221,8 +221,8 @@ class Sweep:
             return "it stopped answering"
         log = self._log(child)
         if code < 0:
-            said = next((line for line in log.splitlines() if "rror" in line or "failed assertion" in line), "")
-            return f"crash: {_named(-code)}" + (f": {first_line(said)}" if said else "")
+            reason = next((line for line in log.splitlines() if "rror" in line or "failed assertion" in line), "")
+            return f"crash: {_named(-code)}" + (f": {first_line(reason)}" if reason else "")
         last = [line for line in log.splitlines() if line.strip()][-1:]
         return f"its process ended with {code}" + (f": {first_line(last[0])}" if last else "")
 
@@ -254,16 +254,16 @@ def _named(number: int) -> str:
     return next((one.name for one in signal.Signals if one == number), f"signal {number}")
 
 
-def _found(unit: Unit, said: Mapping[str, Any]) -> Finding:
+def _found(unit: Unit, answer: Mapping[str, Any]) -> Finding:
     return Finding(
         unit=unit,
-        direction=said["direction"],
-        verdict=said["verdict"],
-        detail=said["detail"],
-        n=said["n"],
-        n_bad=said["n_bad"],
-        first_s=said["first_s"],
-        times_s=tuple(said["times_s"]),
-        random=said["random"],
-        profiled=tuple(said["profiled"]),
+        direction=answer["direction"],
+        verdict=answer["verdict"],
+        detail=answer["detail"],
+        n=answer["n"],
+        n_bad=answer["n_bad"],
+        first_s=answer["first_s"],
+        times_s=tuple(answer["times_s"]),
+        random=answer["random"],
+        profiled=tuple(answer["profiled"]),
     )
