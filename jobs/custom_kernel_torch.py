@@ -115,8 +115,8 @@ def build(options: Options, device: Device, report: Reporter) -> Bench:
         "torch": in_mode(composed, options, dynamic=False),
     }
 
-    def check(found: torch.Tensor) -> Check:
-        return judge_norm(found.cpu().double().numpy(), exact, 1, ROUNDINGS, dtype)
+    def check(sums: torch.Tensor) -> Check:
+        return judge_norm(sums.cpu().double().numpy(), exact, 1, ROUNDINGS, dtype)
 
     n = s.rows * s.width
     cells = [
@@ -143,12 +143,12 @@ def _show(done: Bench) -> None:
 class Metal(BenchTorch):
     """torch on the GPU of a Mac only."""
 
-    def open_device(self, asked: str) -> Device:
+    def open_device(self, label: str) -> Device:
         """Return the device mps. Raises: UsageError for another one; JobError with exit code 69 if MPS does not
         compute."""
-        if asked not in ("auto", "mps"):
+        if label not in ("auto", "mps"):
             raise UsageError(
-                f'the kernel is written in Metal, which the device "{asked}" does not run',
+                f'the kernel is written in Metal, which the device "{label}" does not run',
                 "--device mps; jobs/kernels_torch.py times torch's own operations on every device",
             )
         return super().open_device("mps")

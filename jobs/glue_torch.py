@@ -31,7 +31,7 @@ from typing import Any
 import torch
 import transformers
 
-from harness import external_trainer, hello
+from harness import external_trainer
 from harness.command_line import Options
 from harness.data.glue import measures
 from harness.data.pairs import Pairs
@@ -44,6 +44,7 @@ from harness.torch_backend.pairs import Loss, classifier_of, flops, rows_of
 from harness.torch_backend.trainer import Callback, Trainer, arguments_of
 from harness.torch_backend.training import Reference
 from harness.training import Training as AnyTraining
+from harness.training import versions
 from mpsq_report_transformers import PACKAGES
 
 WORKLOAD = {
@@ -172,7 +173,7 @@ class Glue(Torch):
 
     def facts(self, device: Device) -> dict[str, Any]:
         facts = super().facts(device)
-        return {**facts, "versions": facts["versions"] | hello.versions(PACKAGES)}
+        return {**facts, "versions": facts["versions"] | versions(PACKAGES)}
 
 
 def build(options: Options, device: Device) -> Training:
@@ -205,7 +206,7 @@ def build(options: Options, device: Device) -> Training:
         raise JobError(f"the Trainer refuses: {first_line(error)}", "--dtype fp32, --compile off") from None
     except OSError as error:
         raise JobError(f"the folder {arguments.output_dir} cannot be made: {error.strerror}", "another --out") from None
-    reference.part_from(model)  # the Trainer has moved it to its device
+    reference.copy_shared(model)  # the Trainer has moved it to its device
     trainer.losses = []
     trainer.remove_callback(transformers.PrinterCallback)
     batches = math.ceil(len(train_set) / s.batch_size)

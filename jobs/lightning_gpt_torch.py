@@ -45,12 +45,12 @@ from torch.utils.data import DataLoader, Dataset
 
 from harness import external_trainer
 from harness.checkpoints import weights_file
-from harness.device import unavailable
 from harness.external_trainer import TrainerRun
-from harness.hello import versions
+from harness.installing import unavailable
 from harness.models.nanogpt import learning_rate
 from harness.torch_backend.device import Device, why_not
 from harness.torch_backend.main import Torch
+from harness.training import versions
 
 WORKLOAD = {
     "like": "nanogpt_torch",
@@ -248,8 +248,8 @@ def precision(training: Training) -> Precision:
 class Lightning(Torch):
     """torch as a Framework, with Lightning's own rules for devices, and without its messages."""
 
-    def open_device(self, asked: str) -> Device:
-        device = super().open_device(asked)
+    def open_device(self, label: str) -> Device:
+        device = super().open_device(label)
         if device.kind == "mps" and not MPSAccelerator.is_available():
             raise unavailable(
                 "mps", why_not_mps(), [name for name in ("cpu", "cuda") if why_not(name) is None], "torch"

@@ -27,13 +27,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from harness import sampling
+from harness.array_device import Device, refuse_fp16
 from harness.command_line import Options
-from harness.device import Device
 from harness.jax_backend.main import main
 from harness.jax_backend.sampling import Cache, Sampling, logits_of
 from harness.jax_backend.training import DTYPES, Params, Reference, adamw, adamw_state, clip
 from harness.jax_backend.training import Training as JaxTraining
-from harness.models import nanogpt
+from harness.models import nanogpt, nanogpt_sampling
 from harness.models.nanogpt import Problem, Shape
 
 WORKLOAD = {"like": "nanogpt_torch", "framework": "jax", "without": ["adamw", "threads"]}
@@ -53,8 +53,8 @@ class Model:
     def loss(self, params: Params, x: jax.Array, y: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """Return the mean cross entropy in nats. Without a key there is no dropout."""
         logits = self.logits(params, x, key).astype(jnp.float32)
-        found = jnp.take_along_axis(logits, y[..., None], axis=-1)[..., 0]
-        return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - found)
+        chosen = jnp.take_along_axis(logits, y[..., None], axis=-1)[..., 0]
+        return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - chosen)
 
     def logits(
         self, params: Params, tokens: jax.Array, key: jax.Array | None = None, cache: Cache | None = None
@@ -116,8 +116,8 @@ class Model:
         calls = iter(range(1 << 30))
 
         def drop(x: jax.Array) -> jax.Array:
-            kept = jax.random.bernoulli(jax.random.fold_in(key, next(calls)), 1 - rate, x.shape)
-            return jnp.where(kept, x / (1 - rate), jnp.zeros((), x.dtype))
+            mask = jax.random.bernoulli(jax.random.fold_in(key, next(calls)), 1 - rate, x.shape)
+            return jnp.where(mask, x / (1 - rate), jnp.zeros((), x.dtype))
 
         return drop
 
@@ -145,7 +145,7 @@ def attention_on(device: Device, shape: Shape, dtype: str) -> str | None:
 
 def build(options: Options, device: Device) -> Training:
     """Build text, model, reference loss and optimizer."""
-    nanogpt.refuse_fp16(options, "jax")
+    refuse_fp16(options, "jax")
     problem = nanogpt.problem(options)
     weights = nanogpt.weights(options, problem.shape)
     reference = Reference(Model(problem.shape, jnp.float32).loss, weights, problem.first())
@@ -162,7 +162,7 @@ def build(options: Options, device: Device) -> Training:
         optimizer_name="AdamW(jax)",
         forward=forward,
         reference=reference,
-        data=problem.text.said(),
+        data=problem.text.fields(),
         flops_per_iter=problem.flops_per_iter,
         per_iter=problem.tokens_per_iter,
         problem=problem,
@@ -179,8 +179,8 @@ def _update(
 
     def part(total: Any, batch: Any) -> tuple[Any, None]:
         n, *tokens = batch
-        found = jax.value_and_grad(model.loss)(params, *tokens, jax.random.fold_in(key, n))
-        return jax.tree.map(lambda a, b: a + b / s.grad_accum, total, found), None
+        loss_and_grads = jax.value_and_grad(model.loss)(params, *tokens, jax.random.fold_in(key, n))
+        return jax.tree.map(lambda a, b: a + b / s.grad_accum, total, loss_and_grads), None
 
     total: Any = (jnp.zeros(()), {name: jnp.zeros_like(value) for name, value in params.items()})
     if options.compile and s.grad_accum > 1:
@@ -220,18 +220,18 @@ def sample(options: Options, device: Device) -> Sampling:
     right = logits_of(Model(shape, jnp.float32).logits, weights)
     dtype = DTYPES[options.dtype]
     params = {
-        name: value if nanogpt.stays_fp32(name, value.ndim) else value.astype(dtype)
+        name: value if nanogpt_sampling.stays_fp32(name, value.ndim) else value.astype(dtype)
         for name, value in jax.device_put(weights, device.handle).items()
     }
     return Sampling(
         device=device,
-        check=sampling.reference_check(*nanogpt.checked(options, problem), options.settings.new_tokens, right),
+        check=sampling.reference_check(*nanogpt_sampling.checked(options, problem), options.settings.new_tokens, right),
         params=params,
         logits=Model(shape, dtype).logits,
         heads=shape.heads,
         layers=shape.layers,
         width=shape.width,
-        **nanogpt.sampling(options, problem),
+        **nanogpt_sampling.arguments(options, problem),
     )
 
 

@@ -29,13 +29,13 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_map, tree_unflatten
 
 from harness import sampling
+from harness.array_device import Device, refuse_fp16
 from harness.command_line import Options
-from harness.device import Device
 from harness.mlx_backend.main import main
 from harness.mlx_backend.sampling import Cache, Sampling, logits_of
 from harness.mlx_backend.training import DTYPES, Reference, adamw
 from harness.mlx_backend.training import Training as MlxTraining
-from harness.models import nanogpt
+from harness.models import nanogpt, nanogpt_sampling
 from harness.models.nanogpt import Problem, Shape
 
 WORKLOAD = {"like": "nanogpt_torch", "framework": "mlx", "without": ["adamw", "threads"]}
@@ -66,8 +66,8 @@ class Dropout:
     def __call__(self, x: mx.array) -> mx.array:
         if not self.on:
             return x
-        kept = mx.random.bernoulli(1 - self._rate, x.shape, key=next(self._keys))
-        return mx.where(kept, x / (1 - self._rate), mx.zeros((), x.dtype))
+        mask = mx.random.bernoulli(1 - self._rate, x.shape, key=next(self._keys))
+        return mx.where(mask, x / (1 - self._rate), mx.zeros((), x.dtype))
 
 
 Attend = Callable[..., mx.array]
@@ -179,7 +179,7 @@ class Training(MlxTraining):
 
 def build(options: Options, device: Device) -> Training:
     """Build text, model, reference loss and optimizer."""
-    nanogpt.refuse_fp16(options, "mlx")
+    refuse_fp16(options, "mlx")
     s, dtype = options.settings, DTYPES[options.dtype]
     problem = nanogpt.problem(options)
     model = model_of(problem.shape, nanogpt.weights(options, problem.shape))
@@ -191,8 +191,8 @@ def build(options: Options, device: Device) -> Training:
         """Do forward, backward, clipping and update. `x` and `y` are (grad_accum, batch, time)."""
         total: Any = None
         for n, part in enumerate(mx.random.split(key, s.grad_accum)):
-            found = loss_and_grad(x[n], y[n], part)
-            total = found if total is None else tree_map(mx.add, total, found)
+            loss_and_grads = loss_and_grad(x[n], y[n], part)
+            total = loss_and_grads if total is None else tree_map(mx.add, total, loss_and_grads)
         loss, grads = tree_map(lambda value: value / s.grad_accum, total) if s.grad_accum > 1 else total
         if s.grad_clip:
             grads = clip(grads, s.grad_clip)
@@ -214,7 +214,7 @@ def build(options: Options, device: Device) -> Training:
         optimizer=optimizer,
         optimizer_name="AdamW(mlx)",
         reference=reference,
-        data=problem.text.said(),
+        data=problem.text.fields(),
         flops_per_iter=problem.flops_per_iter,
         per_iter=problem.tokens_per_iter,
         problem=problem,
@@ -251,9 +251,9 @@ def sample(options: Options, device: Device) -> Sampling:
     shape, dtype = problem.shape, DTYPES[options.dtype]
     model = model_of(shape, nanogpt.weights(options, shape))
     right = logits_of(lambda tokens: model(tokens, mx.float32))
-    check = sampling.reference_check(*nanogpt.checked(options, problem), options.settings.new_tokens, right)
+    check = sampling.reference_check(*nanogpt_sampling.checked(options, problem), options.settings.new_tokens, right)
     for name, value in tree_flatten(model.parameters()):
-        if not nanogpt.stays_fp32(name, value.ndim):
+        if not nanogpt_sampling.stays_fp32(name, value.ndim):
             model.update(tree_unflatten([(name, value.astype(dtype))]), strict=False)
     return Sampling(
         device=device,
@@ -263,7 +263,7 @@ def sample(options: Options, device: Device) -> Sampling:
         heads=shape.heads,
         layers=shape.layers,
         width=shape.width,
-        **nanogpt.sampling(options, problem),
+        **nanogpt_sampling.arguments(options, problem),
     )
 
 

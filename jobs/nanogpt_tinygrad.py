@@ -27,9 +27,9 @@ from tinygrad import Tensor, TinyJit
 from tinygrad.helpers import Context
 
 from harness import sampling
+from harness.array_device import Device, refuse_fp16
 from harness.command_line import Options
-from harness.device import Device
-from harness.models import nanogpt
+from harness.models import nanogpt, nanogpt_sampling
 from harness.models.nanogpt import Problem, Shape
 from harness.tinygrad_backend.main import main
 from harness.tinygrad_backend.sampling import Cache, Sampling, logits_of
@@ -145,7 +145,7 @@ class Training(TinygradTraining):
 
 def build(options: Options, device: Device) -> Training:
     """Build text, model, reference loss and optimizer."""
-    nanogpt.refuse_fp16(options, "tinygrad")
+    refuse_fp16(options, "tinygrad")
     s = options.settings
     problem = nanogpt.problem(options)
     shape, weights = problem.shape, nanogpt.weights(options, problem.shape)
@@ -161,8 +161,8 @@ def build(options: Options, device: Device) -> Training:
         loss = sum(losses[1:], losses[0])
         for value, grad in zip(params.values(), clipped(loss.gradient(*params.values()), s.grad_clip), strict=True):
             value.grad = grad
-        for one in optimizer.optimizers:
-            one.lr = lr
+        for part in optimizer.optimizers:
+            part.lr = lr
         Tensor.realize(loss, *optimizer.schedule_step())
         optimizer.zero_grad()
         return loss
@@ -178,7 +178,7 @@ def build(options: Options, device: Device) -> Training:
         optimizer_name="AdamW(tinygrad)",
         forward=TinyJit(forward) if options.compile else forward,
         reference=reference,
-        data=problem.text.said(),
+        data=problem.text.fields(),
         flops_per_iter=problem.flops_per_iter,
         per_iter=problem.tokens_per_iter,
         problem=problem,
@@ -222,16 +222,18 @@ def sample(options: Options, device: Device) -> Sampling:
     params = {}
     for name, value in weights.items():
         there = Tensor(value, device=device.handle)
-        params[name] = (there if nanogpt.stays_fp32(name, value.ndim) else there.cast(dtype)).contiguous().realize()
+        params[name] = (
+            (there if nanogpt_sampling.stays_fp32(name, value.ndim) else there.cast(dtype)).contiguous().realize()
+        )
     return Sampling(
         device=device,
-        check=sampling.reference_check(*nanogpt.checked(options, problem), options.settings.new_tokens, right),
+        check=sampling.reference_check(*nanogpt_sampling.checked(options, problem), options.settings.new_tokens, right),
         params=params,
         logits=GPT(shape, params, dtype),
         heads=shape.heads,
         layers=shape.layers,
         width=shape.width,
-        **nanogpt.sampling(options, problem),
+        **nanogpt_sampling.arguments(options, problem),
     )
 
 

@@ -10,7 +10,7 @@ nanoGPT (github.com/karpathy/nanoGPT), so that numbers can be compared; the code
 
 Weights, batches and schedule are those of its twins in mlx, tinygrad and jax: harness/models/nanogpt.py.
 
-Top to bottom: settings, the model, build(), step(), evaluate(), sample().
+Top to bottom: the model, its batches, build(), step(), evaluate(), sample(), the settings.
 """
 
 from __future__ import annotations
@@ -22,23 +22,246 @@ if __name__ == "__main__":  # before the import of torch: signals may arrive dur
 
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from harness import sampling
 from harness.command_line import Options
 from harness.models import nanogpt
 from harness.models.nanogpt import Problem, Shape
-from harness.torch_backend.compiling import compiled
 from harness.torch_backend.device import DTYPES, Device
 from harness.torch_backend.main import main
-from harness.torch_backend.sampling import Cache, LayerCache, Sampling, logits_of
 from harness.torch_backend.training import Reference, adamw
 from harness.torch_backend.training import Training as TorchTraining
+
+if TYPE_CHECKING:
+    from harness.torch_backend.sampling import Cache, LayerCache, Sampling
+
+
+class Attention(nn.Module):
+    """Causal self-attention with several heads: each position attends to itself and to those before it."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.heads = shape.heads
+        self.dropout = shape.dropout
+        self.qkv = nn.Linear(shape.width, 3 * shape.width, bias=shape.bias)
+        self.out = nn.Linear(shape.width, shape.width, bias=shape.bias)
+
+    def forward(self, x: torch.Tensor, cache: LayerCache | None = None) -> torch.Tensor:
+        B, T, C = x.shape
+        q, k, v = (part.view(B, T, self.heads, C // self.heads).transpose(1, 2) for part in self.qkv(x).split(C, dim=2))
+        if cache is None:
+            dropout = self.dropout if self.training else 0.0
+            y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
+        else:
+            y = cache.attend(q, k, v)
+        y = self.out(y.transpose(1, 2).reshape(B, T, C))
+        return F.dropout(y, self.dropout, self.training)
+
+
+class FeedForward(nn.Module):
+    """Two linear layers, four times as wide between them, with the exact GELU, as in nanoGPT."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.dropout = shape.dropout
+        self.widen = nn.Linear(shape.width, 4 * shape.width, bias=shape.bias)
+        self.out = nn.Linear(4 * shape.width, shape.width, bias=shape.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.dropout(self.out(F.gelu(self.widen(x))), self.dropout, self.training)
+
+
+class Block(nn.Module):
+    """Attention and feed-forward, each with layer normalisation before it and a residual connection around it."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(shape.width, bias=shape.bias)
+        self.attention = Attention(shape)
+        self.norm2 = nn.LayerNorm(shape.width, bias=shape.bias)
+        self.feed_forward = FeedForward(shape)
+
+    def forward(self, x: torch.Tensor, cache: LayerCache | None = None) -> torch.Tensor:
+        x = x + self.attention(self.norm1(x), cache)
+        return x + self.feed_forward(self.norm2(x))
+
+
+class GPT(nn.Module):
+    """A model from tokens (batch, time) to logits (batch, time, vocab), or with targets to their mean cross entropy in
+    nats.
+
+    With a cache the tokens continue those that it holds, and only the last one's logits are computed.
+    """
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.tokens = nn.Embedding(shape.vocab, shape.width)
+        self.positions = nn.Embedding(shape.block, shape.width)
+        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
+        self.norm = nn.LayerNorm(shape.width, bias=shape.bias)
+
+    def forward(
+        self, tokens: torch.Tensor, targets: torch.Tensor | None = None, cache: Cache | None = None
+    ) -> torch.Tensor:
+        n = tokens.shape[1]
+        positions = torch.arange(n, device=tokens.device) if cache is None else cache.positions(n)
+        x = self.tokens(tokens) + self.positions(positions)
+        x = F.dropout(x, self.shape.dropout, self.training)
+        for layer, block in enumerate(self.blocks):
+            x = block(x, None if cache is None else cache.layer(layer))
+        x = x if cache is None else x[:, -1:]
+        logits = F.linear(self.norm(x), self.tokens.weight)  # tied: the embedding is also the output layer
+        return logits if targets is None else F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def model_of(shape: Shape, weights: nanogpt.Weights) -> GPT:
+    """Return the model with these weights, on the CPU: every device starts from the same ones."""
+    with torch.device("meta"):  # so that torch initialises no weights
+        model = GPT(shape)
+    model.load_state_dict({name: torch.from_numpy(value) for name, value in weights.items()}, assign=True)
+    return model
+
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(kw_only=True)
+class Training(TorchTraining):
+    """The harness's Training, with the problem and the batches fetched ahead."""
+
+    problem: Problem
+    replica: Any
+    """the function that step() calls: `forward`, or its replica in DistributedDataParallel"""
+    fetched: tuple[int, list[Batch]] = (-1, [])
+    """an iteration and its batches, prefetched; (-1, []) before the first"""
+
+
+def to_device(x: np.ndarray, y: np.ndarray, device: Device) -> Batch:
+    """Copy a batch to the device; to CUDA asynchronously, from pinned memory."""
+    parts = [torch.from_numpy(part).long() for part in (x, y)]
+    if device.kind == "cuda":
+        parts = [part.pin_memory() for part in parts]
+    x_device, y_device = (part.to(device.handle, non_blocking=device.kind == "cuda") for part in parts)
+    return x_device, y_device
+
+
+def fetch(training: Training, i: int) -> list[Batch]:
+    """Return the batches of iteration i, on their way to the device: of several processes this one's share."""
+    n, share = training.options.settings.grad_accum, training.device.group.share
+    parts = training.problem.batches.of_iteration(i, n, share)
+    return [to_device(*batch, training.device) for batch in zip(*parts, strict=True)]
+
+
+def build(options: Options, device: Device) -> Training:
+    """Build text, model, reference loss and optimizer."""
+    s = options.settings
+    problem = nanogpt.problem(options)
+    torch.manual_seed(options.seed + device.group.rank)  # for dropout
+    model = model_of(problem.shape, nanogpt.weights(options, problem.shape))
+    x, y = (torch.from_numpy(part).long() for part in problem.first())
+    reference = Reference(model, (x, y))
+    model.to(device.handle)
+    groups = [
+        {"params": [p for p in model.parameters() if p.dim() >= 2], "weight_decay": s.weight_decay},
+        {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    optimizer, name = adamw(
+        groups, s.adamw, device, options.dtype, lr=s.lr, betas=(s.beta1, s.beta2), eps=nanogpt.ADAM_EPS
+    )
+    forward = model
+    if options.compile:
+        from harness.torch_backend.compiling import compiled
+
+        forward = compiled(model, options)
+    return Training(
+        options=options,
+        device=device,
+        model=model,
+        forward=forward,
+        replica=device.group.replica(forward, device.handle),
+        optimizer=optimizer,
+        optimizer_name=name,
+        scaler=torch.amp.GradScaler(device.kind, enabled=options.dtype == "fp16"),
+        reference=reference,
+        data=problem.text.fields(),
+        flops_per_iter=problem.flops_per_iter,
+        per_iter=problem.tokens_per_iter,
+        problem=problem,
+    )
+
+
+def step(training: Training, i: int) -> torch.Tensor:
+    """Do one iteration: forward, backward, clipping, update, and fetch the next batches. Return the mean loss, on the
+    device."""
+    s, optimizer, scaler = training.options.settings, training.optimizer, training.scaler
+    for group in optimizer.param_groups:
+        group["lr"] = nanogpt.learning_rate(i, s)
+    losses = []
+    fetched_for, batches = training.fetched
+    batches = batches if fetched_for == i else fetch(training, i)
+    for n, (x, y) in enumerate(batches, start=1):
+        with training.device.group.averaging(training.replica, n == len(batches)):
+            with training.device.autocast(training.options.dtype):
+                loss = training.replica(x, y) / len(batches)
+            scaler.scale(loss).backward()
+        losses.append(loss.detach())
+    if s.grad_clip:
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(training.model.parameters(), s.grad_clip)
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad(set_to_none=True)
+    training.fetched = i + 1, fetch(training, i + 1)  # while the device computes
+    return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+
+
+@torch.no_grad()
+def evaluate(training: Training, split: str) -> dict[str, float]:
+    """Return the mean loss over eval_iters batches, dropout off: the same batches at every evaluation of a seed, of
+    which several processes take turns."""
+    s, group = training.options.settings, training.device.group
+    total = torch.zeros((), device=training.device.handle)
+    training.model.eval()
+    for batch in zip(*training.problem.batches.of_evaluation(split, s.eval_iters, group.share), strict=True):
+        x, y = to_device(*batch, training.device)
+        with training.device.autocast(training.options.dtype):
+            total += training.forward(x, y)
+    training.model.train()
+    return {"loss": group.mean(float(total), s.eval_iters)}
+
+
+def sample(options: Options, device: Device) -> Sampling:
+    """Build text, model and reference logits for mode=sample."""
+    from harness.models import nanogpt_sampling
+    from harness.sampling import reference_check
+    from harness.torch_backend.sampling import Sampling, logits_of
+
+    problem = nanogpt.problem(options)
+    shape = problem.shape
+    model = model_of(shape, nanogpt.weights(options, shape))
+    first = nanogpt_sampling.checked(options, problem)
+    check = reference_check(*first, options.settings.new_tokens, logits_of(model))
+    for name, value in model.named_parameters():
+        if not nanogpt_sampling.stays_fp32(name, value.ndim):
+            value.data = value.data.to(DTYPES[options.dtype])
+    model.eval().to(device.handle)
+    return Sampling(
+        device=device,
+        check=check,
+        model=model,
+        forward=model,
+        heads=shape.heads,
+        layers=shape.layers,
+        width=shape.width,
+        **nanogpt_sampling.arguments(options, problem),
+    )
+
 
 WORKLOAD = {
     "name": "nanogpt",
@@ -163,219 +386,6 @@ WORKLOAD = {
     },
     "modes": {"sample": {"batch_size": 1, "max_iters": 24, "warmup_iters": 3, "eval_interval": 0}},
 }  # fmt: skip
-
-
-class Attention(nn.Module):
-    """Causal self-attention with several heads: each position attends to itself and to those before it."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.heads = shape.heads
-        self.dropout = shape.dropout
-        self.qkv = nn.Linear(shape.width, 3 * shape.width, bias=shape.bias)
-        self.out = nn.Linear(shape.width, shape.width, bias=shape.bias)
-
-    def forward(self, x: torch.Tensor, kept: LayerCache | None = None) -> torch.Tensor:
-        B, T, C = x.shape
-        q, k, v = (part.view(B, T, self.heads, C // self.heads).transpose(1, 2) for part in self.qkv(x).split(C, dim=2))
-        if kept is None:
-            dropout = self.dropout if self.training else 0.0
-            y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
-        else:
-            y = kept.attend(q, k, v)
-        y = self.out(y.transpose(1, 2).reshape(B, T, C))
-        return F.dropout(y, self.dropout, self.training)
-
-
-class FeedForward(nn.Module):
-    """Two linear layers, four times as wide between them, with the exact GELU, as in nanoGPT."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.dropout = shape.dropout
-        self.widen = nn.Linear(shape.width, 4 * shape.width, bias=shape.bias)
-        self.out = nn.Linear(4 * shape.width, shape.width, bias=shape.bias)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.dropout(self.out(F.gelu(self.widen(x))), self.dropout, self.training)
-
-
-class Block(nn.Module):
-    """Attention and feed-forward, each with layer normalisation before it and a residual connection around it."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.norm1 = nn.LayerNorm(shape.width, bias=shape.bias)
-        self.attention = Attention(shape)
-        self.norm2 = nn.LayerNorm(shape.width, bias=shape.bias)
-        self.feed_forward = FeedForward(shape)
-
-    def forward(self, x: torch.Tensor, kept: LayerCache | None = None) -> torch.Tensor:
-        x = x + self.attention(self.norm1(x), kept)
-        return x + self.feed_forward(self.norm2(x))
-
-
-class GPT(nn.Module):
-    """A model from tokens (batch, time) to logits (batch, time, vocab), or with targets to their mean cross entropy in
-    nats.
-
-    With a cache the tokens continue those that it holds, and only the last one's logits are computed.
-    """
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.shape = shape
-        self.tokens = nn.Embedding(shape.vocab, shape.width)
-        self.positions = nn.Embedding(shape.block, shape.width)
-        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
-        self.norm = nn.LayerNorm(shape.width, bias=shape.bias)
-
-    def forward(
-        self, tokens: torch.Tensor, targets: torch.Tensor | None = None, cache: Cache | None = None
-    ) -> torch.Tensor:
-        n = tokens.shape[1]
-        positions = torch.arange(n, device=tokens.device) if cache is None else cache.positions(n)
-        x = self.tokens(tokens) + self.positions(positions)
-        x = F.dropout(x, self.shape.dropout, self.training)
-        for layer, block in enumerate(self.blocks):
-            x = block(x, None if cache is None else cache.layer(layer))
-        x = x if cache is None else x[:, -1:]
-        logits = F.linear(self.norm(x), self.tokens.weight)  # tied: the embedding is also the output layer
-        return logits if targets is None else F.cross_entropy(logits.flatten(0, 1), targets.flatten())
-
-
-def model_of(shape: Shape, weights: nanogpt.Weights) -> GPT:
-    """Return the model with these weights, on the CPU: every device starts from the same ones."""
-    with torch.device("meta"):  # so that torch initialises no weights
-        model = GPT(shape)
-    model.load_state_dict({name: torch.from_numpy(value) for name, value in weights.items()}, assign=True)
-    return model
-
-
-Batch = tuple[torch.Tensor, torch.Tensor]
-
-
-@dataclass(kw_only=True)
-class Training(TorchTraining):
-    """The harness's Training, with the problem and the batches fetched ahead."""
-
-    problem: Problem
-    replica: Any
-    """what training calls: `forward`, or it in DistributedDataParallel"""
-    fetched: tuple[int, list[Batch]] = (-1, [])
-    """an iteration and its batches, prefetched; (-1, []) before the first"""
-
-
-def to_device(x: np.ndarray, y: np.ndarray, device: Device) -> Batch:
-    """Copy a batch to the device; to CUDA asynchronously, from pinned memory."""
-    parts = [torch.from_numpy(part).long() for part in (x, y)]
-    if device.kind == "cuda":
-        parts = [part.pin_memory() for part in parts]
-    x_there, y_there = (part.to(device.handle, non_blocking=device.kind == "cuda") for part in parts)
-    return x_there, y_there
-
-
-def build(options: Options, device: Device) -> Training:
-    """Build text, model, reference loss and optimizer."""
-    s = options.settings
-    problem = nanogpt.problem(options)
-    torch.manual_seed(options.seed + device.group.rank)  # for dropout
-    model = model_of(problem.shape, nanogpt.weights(options, problem.shape))
-    x, y = (torch.from_numpy(part).long() for part in problem.first())
-    reference = Reference(model, (x, y))
-    model.to(device.handle)
-    groups = [
-        {"params": [p for p in model.parameters() if p.dim() >= 2], "weight_decay": s.weight_decay},
-        {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0},
-    ]
-    optimizer, name = adamw(
-        groups, s.adamw, device, options.dtype, lr=s.lr, betas=(s.beta1, s.beta2), eps=nanogpt.ADAM_EPS
-    )
-    forward = compiled(model, options)
-    return Training(
-        options=options,
-        device=device,
-        model=model,
-        forward=forward,
-        replica=device.group.replica(forward, device.handle),
-        optimizer=optimizer,
-        optimizer_name=name,
-        scaler=torch.amp.GradScaler(device.kind, enabled=options.dtype == "fp16"),
-        reference=reference,
-        data=problem.text.said(),
-        flops_per_iter=problem.flops_per_iter,
-        per_iter=problem.tokens_per_iter,
-        problem=problem,
-    )
-
-
-def fetch(training: Training, i: int) -> list[Batch]:
-    """Return the batches of iteration i, on their way to the device: of several processes this one's share."""
-    n, share = training.options.settings.grad_accum, training.device.group.share
-    parts = training.problem.batches.of_iteration(i, n, share)
-    return [to_device(*batch, training.device) for batch in zip(*parts, strict=True)]
-
-
-def step(training: Training, i: int) -> torch.Tensor:
-    """Do one iteration: forward, backward, clipping, update, and fetch the next batches. Return the mean loss, on the
-    device."""
-    s, optimizer, scaler = training.options.settings, training.optimizer, training.scaler
-    for group in optimizer.param_groups:
-        group["lr"] = nanogpt.learning_rate(i, s)
-    losses = []
-    at, batches = training.fetched
-    batches = batches if at == i else fetch(training, i)
-    for n, (x, y) in enumerate(batches, start=1):
-        with training.device.group.averaging(training.replica, n == len(batches)):
-            with training.device.autocast(training.options.dtype):
-                loss = training.replica(x, y) / len(batches)
-            scaler.scale(loss).backward()
-        losses.append(loss.detach())
-    if s.grad_clip:
-        scaler.unscale_(optimizer)
-        nn.utils.clip_grad_norm_(training.model.parameters(), s.grad_clip)
-    scaler.step(optimizer)
-    scaler.update()
-    optimizer.zero_grad(set_to_none=True)
-    training.fetched = i + 1, fetch(training, i + 1)  # while the device computes
-    return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
-
-
-@torch.no_grad()
-def evaluate(training: Training, split: str) -> dict[str, float]:
-    """Return the mean loss over eval_iters batches, dropout off: the same batches at every evaluation of a seed, of
-    which several processes take turns."""
-    s, group = training.options.settings, training.device.group
-    total = torch.zeros((), device=training.device.handle)
-    training.model.eval()
-    for batch in zip(*training.problem.batches.of_evaluation(split, s.eval_iters, group.share), strict=True):
-        x, y = to_device(*batch, training.device)
-        with training.device.autocast(training.options.dtype):
-            total += training.forward(x, y)
-    training.model.train()
-    return {"loss": sum(part for (part,) in group.gather(float(total))) / s.eval_iters}
-
-
-def sample(options: Options, device: Device) -> Sampling:
-    """Build text, model and reference logits for mode=sample."""
-    problem = nanogpt.problem(options)
-    shape = problem.shape
-    model = model_of(shape, nanogpt.weights(options, shape))
-    check = sampling.reference_check(*nanogpt.checked(options, problem), options.settings.new_tokens, logits_of(model))
-    for name, value in model.named_parameters():
-        if not nanogpt.stays_fp32(name, value.ndim):
-            value.data = value.data.to(DTYPES[options.dtype])
-    model.eval().to(device.handle)
-    return Sampling(
-        device=device,
-        check=check,
-        model=model,
-        forward=model,
-        heads=shape.heads,
-        layers=shape.layers,
-        width=shape.width,
-        **nanogpt.sampling(options, problem),
-    )
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ def same_gpu() -> str:
 
 def version() -> str:
     """the true version of macOS."""
-    from harness.machine import macos_version
+    from harness.apple import macos_version
 
     told = machine.software()["os_version"] or ""
     assert re.match(r"(1[4-5]|2\d)\.", told) and told == macos_version(), f"{told!r}, {macos_version()!r}"
@@ -290,7 +290,7 @@ def time_of_children() -> str:
 
 def footprint() -> str:
     """the footprint of this process."""
-    from harness.machine import process_memory
+    from harness.device import process_memory
 
     before = process_memory()[1] or 0
     with mmap.mmap(-1, TOUCHED) as pages:

@@ -1,4 +1,4 @@
-"""The command line of every workload, derived from its WORKLOAD literal: options, presets, and --set key=value.
+"""The command line of every workload, from its WORKLOAD literal to the exit code: options, presets, --set key=value.
 
 The values that a key accepts (choices, each_of, least, most, above, below) are checked here and nowhere else.
 queue_runner/workloads/manifest.py applies the same rules at submit.
@@ -12,28 +12,32 @@ import math
 import operator
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-from harness.errors import UsageError
-from harness.workload import resolve
+from harness import LOOP_KEYS
+from harness.errors import EX_ERROR, JobError, UsageError
+from mpsq_report import Reporter
 
 DTYPES = ("fp32", "bf16", "fp16")
+COMPILE_MODES = ("reduce-overhead", "max-autotune", "no-cudagraphs")
+"""Modes of torch.compile besides its default; the last is torch's max-autotune-no-cudagraphs."""
 _DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?|mps|auto")
-_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
-_LIMITS = {
+_TYPES = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+_BOOLEANS = {"true": True, "on": True, "yes": True, "1": True, "false": False, "off": False, "no": False, "0": False}
+LIMITS = {
     "least": ("at least", "cannot be less than", operator.ge),
     "above": ("above", "must be more than", operator.gt),
     "most": ("at most", "cannot be more than", operator.le),
     "below": ("below", "must be less than", operator.lt),
 }
 """Limits of a number in a literal: words for --help, words for an error, and the test of a valid value."""
-COMPILE_MODES = ("reduce-overhead", "max-autotune", "no-cudagraphs")
-"""Modes of torch.compile besides its default; the last is torch's max-autotune-no-cudagraphs."""
-_BOOLEANS = {"true": True, "on": True, "yes": True, "1": True, "false": False, "off": False, "no": False, "0": False}
+
+Failed = Callable[[Exception, JobError | None], int]
+"""(exception, the error that explains it or None) to the exit code"""
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,73 @@ class Options:
     gpus: int = 1
     """processes that train together, each on a GPU of its own, or on the CPU"""
 
+    @property
+    def mode(self) -> str:
+        """The mode that was requested; train if the workload has no modes."""
+        return str(getattr(self.settings, "mode", "train"))
+
+
+def run(
+    workload: Mapping[str, Any],
+    work: Callable[[Mapping[str, Any], Reporter], object],
+    report: Reporter | None = None,
+    failed: Failed | None = None,
+) -> int:
+    """Call `work` with the resolved literal and a reporter; report and print its error, unless `failed` handles it.
+
+    Return the exit code: 0, 1 (failed), 2 (usage), 69 (device unavailable), 71 (out of memory).
+    """
+    report = Reporter() if report is None else report
+    report.begin("setup", since_start=True)
+    literal = resolve(workload)
+    try:
+        work(literal, report)
+    except Exception as error:
+        from harness.explain import explain
+
+        problem = explain(error, literal.get("params", {}))
+        if failed is not None:
+            return failed(error, problem)
+        if problem is None:
+            import traceback
+
+            traceback.print_exc()
+            report.note("error", f"{type(error).__name__}: {error}")
+        elif problem.note:
+            report.note(problem.note, problem.message)
+        report.bye(False)
+        return EX_ERROR if problem is None else problem.show()
+    report.bye(True)
+    return 0
+
+
+def resolve(workload: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the literal in full: every key of params is a mapping with a unit and a help text, and the entries of the
+    workload that "like" names are added. queue_runner/workloads/manifest.py does the same at submit.
+
+    Raises: LookupError if the file named by "like" has no WORKLOAD.
+    """
+    if "like" in workload:
+        from harness.inherited import merge
+
+        workload = merge(workload)
+    params = {
+        key: param if isinstance(param, Mapping) else {**LOOP_KEYS.get(key, {}), "default": param}
+        for key, param in workload.get("params", {}).items()
+    }
+    for key, param in params.items():
+        params[key] = {"unit": "", "help": "", **_required(key, param, workload), **param}
+    return {**workload, "params": params, "configs": workload.get("configs", {})}
+
+
+def _required(key: str, param: Mapping[str, Any], workload: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that the loop can work with, for a key declared without them."""
+    if key == "mode" and "modes" in workload:
+        return {"choices": ["train", *workload["modes"]]}
+    if "least" in LOOP_KEYS.get(key, {}) and isinstance(param["default"], int | float):
+        return {"least": LOOP_KEYS[key]["least"]}
+    return {}
+
 
 def parse(workload: Mapping[str, Any], argv: Sequence[str], compiler: str = "torch.compile") -> Options:
     """Parse the command line. `compiler` says in --help what --compile on means in this framework.
@@ -62,40 +133,44 @@ def parse(workload: Mapping[str, Any], argv: Sequence[str], compiler: str = "tor
     Raises: UsageError; SystemExit(0) after --help.
     """
     workload = resolve(workload)
-    said = _parser(workload, compiler).parse_args(argv)
-    device = said.device.lower()
+    words = _parser(workload, compiler).parse_args(argv)
+    device, configs = words.device.lower(), workload["configs"]
     if not _DEVICE.fullmatch(device):
-        raise UsageError(f'no device "{said.device}"', "a device is cpu, cuda, cuda:1, mps or auto")
-    if said.dtype not in DTYPES:
-        raise UsageError(f'no dtype "{said.dtype}"', did_you_mean(said.dtype, DTYPES, "fp32, bf16 or fp16"))
-    compiles, compile_mode = _compile(said.compile.lower(), compiler)
-    configs = workload["configs"]
-    if said.config not in configs:
+        raise UsageError(f'no device "{words.device}"', "a device is cpu, cuda, cuda:1, mps or auto")
+    if words.dtype not in DTYPES:
+        raise UsageError(f'no dtype "{words.dtype}"', did_you_mean(words.dtype, DTYPES, "fp32, bf16 or fp16"))
+    compiles, compile_mode = _compile(words.compile.lower(), compiler)
+    if words.config not in configs:
         raise UsageError(
-            f'workload "{workload["name"]}" has no config "{said.config}"',
-            did_you_mean(said.config, configs, "it has: " + ", ".join(configs)),
+            f'workload "{workload["name"]}" has no config "{words.config}"',
+            did_you_mean(words.config, configs, "it has: " + ", ".join(configs)),
         )
-    values = {name: param["default"] for name, param in workload["params"].items()} | configs[said.config]
-    chosen = dict(_setting(workload, text) for text in said.set)
+    values = {name: param["default"] for name, param in workload["params"].items()} | configs[words.config]
+    chosen = dict(_setting(workload, text) for text in words.set)
     mode = chosen.get("mode", values.get("mode", ""))
     values |= workload.get("modes", {}).get(mode, {})
     full_iters = values.get("max_iters", 0)
     values |= chosen
     for key, value in values.items():
         if key in workload["params"] and value is not None:
-            _refuse(key, workload["params"][key], value)
+            _check(key, workload["params"][key], value)
+    gpus = 1
+    if words.gpus != "1":
+        from harness.parallel import number_of_gpus
+
+        gpus = number_of_gpus(words.gpus, device, workload, values, mode)
     return Options(
         device=device,
         compile=compiles,
-        config=said.config,
-        dtype=said.dtype,
-        seed=_seed(said.seed),
+        config=words.config,
+        dtype=words.dtype,
+        seed=_seed(words.seed),
         settings=SimpleNamespace(**values),
         full_iters=full_iters,
-        resume=Path(said.resume) if said.resume else None,
-        out=Path(said.out) if said.out else None,
+        resume=Path(words.resume) if words.resume else None,
+        out=Path(words.out) if words.out else None,
         compile_mode=compile_mode,
-        gpus=_gpus(said.gpus, device, workload, values, mode),
+        gpus=gpus,
     )
 
 
@@ -112,32 +187,19 @@ def _compile(word: str, compiler: str) -> tuple[bool, str]:
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str) -> str:
     """Return a hint: the closest known word, if one is close, followed by `otherwise`."""
-    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f'did you mean "{found[0]}"? {otherwise}' if found else otherwise
-
-
-def _gpus(text: str, device: str, workload: Mapping[str, Any], values: Mapping[str, Any], mode: str) -> int:
-    """Return the number of processes. Raises: UsageError where the workload, the mode or the device has one only."""
-    if not text.isdecimal() or int(text) < 1:
-        raise UsageError(f'--gpus "{text}" is not a number of GPUs', "such as --gpus 2")
-    gpus, key = int(text), workload.get("gpus_divide")
-    if gpus == 1:
-        return gpus
-    if key is None or mode not in ("", "train"):
-        what = f"mode={mode}" if key else f"{workload['name']} in {workload['framework']}"
-        raise UsageError(f"--gpus {gpus}: {what} runs in one process", "remove --gpus")
-    if device == "mps" or ":" in device:
-        raise UsageError(f"--gpus {gpus}: {device} is one GPU", "--device cuda, or cpu for as many processes")
-    if values[key] % gpus:
-        raise UsageError(
-            f"--gpus {gpus}: the processes share the {key}={values[key]} batches of an iteration, which {gpus} does "
-            "not divide",
-            f"for example --set {key}={gpus * max(1, values[key] // gpus)}",
-        )
-    return gpus
+    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f'did you mean "{matches[0]}"? {otherwise}' if matches else otherwise
 
 
 class _Parser(argparse.ArgumentParser):
+    workload: Mapping[str, Any]
+
+    def format_help(self) -> str:
+        from harness.help_text import keys
+
+        self.epilog = keys(self.workload)
+        return super().format_help()
+
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, f"python {self.prog} --help lists the options")
 
@@ -147,10 +209,10 @@ def _parser(workload: Mapping[str, Any], compiler: str) -> argparse.ArgumentPars
     modes = f"; its modes are {', '.join(COMPILE_MODES)}" if compiler == "torch.compile" else ""
     parser = _Parser(
         description=workload["about"],
-        epilog=_keys(workload),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    parser.workload = workload
     parser.add_argument(
         "--device",
         default="auto",
@@ -176,30 +238,6 @@ def _parser(workload: Mapping[str, Any], compiler: str) -> argparse.ArgumentPars
     return parser
 
 
-def _keys(workload: Mapping[str, Any]) -> str:
-    lines = ["keys of --set, with their defaults:"]
-    for name, param in workload["params"].items():
-        unit = f" [{param['unit']}]" if param["unit"] else ""
-        takes = f" ({said})" if (said := _takes(param)) else ""
-        lines.append(f"  {name}={_shown(param['default'])}{unit}{takes}  {param['help']}".replace("%", "%%"))
-    return "\n".join(lines)
-
-
-def _takes(param: Mapping[str, Any]) -> str:
-    if param.get("choices"):
-        return " | ".join(map(_shown, param["choices"]))
-    if param.get("each_of"):
-        return f"+ between: {' '.join(param['each_of'])}"
-    if param.get("path_or") is not None:
-        return " | ".join([*filter(None, param["path_or"]), "PATH"])
-    said = {words: param.get(name) for name, (words, *_) in _LIMITS.items()}
-    return " and ".join(f"{words} {limit}" for words, limit in said.items() if limit is not None)
-
-
-def _shown(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def _setting(workload: Mapping[str, Any], text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals:
@@ -215,25 +253,28 @@ def _setting(workload: Mapping[str, Any], text: str) -> tuple[str, Any]:
     param = params[key]
     kind = str if param["default"] is None else type(param["default"])
     try:
-        return key, _BOOLEANS[value.lower()] if kind is bool else _finite(kind(value))
+        parsed = _BOOLEANS[value.lower()] if kind is bool else kind(value)
+        if kind is float and not math.isfinite(parsed):
+            raise ValueError
+        return key, parsed
     except (ValueError, KeyError):
-        raise UsageError(f'{key}={value}: "{value}" is not {_KINDS[kind]}', _meaning(key, param)) from None
+        raise UsageError(f'{key}={value}: "{value}" is not {_TYPES[kind]}', _meaning(key, param)) from None
 
 
-def _refuse(key: str, param: Mapping[str, Any], value: Any) -> None:
+def _check(key: str, param: Mapping[str, Any], value: Any) -> None:
     """Raise UsageError for a value that the literal does not accept."""
-    choices, words = param.get("choices"), param.get("each_of")
+    choices, accepted = param.get("choices"), param.get("each_of")
     if choices and value not in choices:
         names = [str(choice) for choice in choices]
         raise UsageError(f'{key} cannot be "{value}"', did_you_mean(str(value), names, f"{key} is {join_or(names)}"))
-    for word in value.split("+") if words else ():
-        if word not in words:
-            hint = did_you_mean(word, words, f"{key} takes these, + between: {' '.join(words)}")
+    for word in value.split("+") if accepted else ():
+        if word not in accepted:
+            hint = did_you_mean(word, accepted, f"{key} takes these, + between: {' '.join(accepted)}")
             raise UsageError(f'{key}={value}: it cannot hold "{word}"', hint)
-    for name, (_, said, holds) in _LIMITS.items():
+    for name, (_, words, holds) in LIMITS.items():
         limit = param.get(name)
         if limit is not None and not holds(value, limit):
-            raise UsageError(f"{key}={value}: it {said} {limit}", _meaning(key, param))
+            raise UsageError(f"{key}={value}: it {words} {limit}", _meaning(key, param))
 
 
 def _meaning(key: str, param: Mapping[str, Any]) -> str:
@@ -244,12 +285,6 @@ def _meaning(key: str, param: Mapping[str, Any]) -> str:
 def join_or(words: Sequence[str]) -> str:
     """Join words as in "train, eval or sample"."""
     return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError
-    return value
 
 
 def _seed(text: str) -> int:

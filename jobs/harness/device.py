@@ -1,78 +1,71 @@
-"""Devices by the queue's names, independent of the framework, and the error for a device that does not compute.
-
-| queue | torch | mlx | tinygrad | jax |
-|---|---|---|---|---|
-| cpu | cpu | cpu | CPU | cpu |
-| mps | mps | gpu, of a build with Metal | METAL | a plugin for Metal (platform METAL or mps) |
-| cuda, cuda:1 | cuda:1 | gpu, of a build with CUDA | CUDA:1 | cuda |
-
-The queue and its reports use the first column only.
-"""
+"""The CPU of this machine as a device, its name and its memory, and the choice of --device auto."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any
-
-from harness import installing
-from harness.errors import EX_UNAVAILABLE, JobError
-from harness.machine import process_memory
+import contextlib
+import os
+import platform
+import resource
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 
 AUTO = ("cuda", "mps", "cpu")
 """The order in which `--device auto` tries devices."""
+Memory = tuple[int | None, int | None]
+"""Bytes in arrays, and bytes reserved from the system; on the CPU None and the process's resident size (RSS)."""
 
 
-@dataclass(frozen=True)
-class Device:
-    """A device of mlx, tinygrad or jax; that of torch has more methods (torch_backend/device.py)."""
+def cpu_name() -> str:
+    """Return the processor's name as the system gives it."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return " ".join(line.partition(":")[2].split())
+    from harness.apple import chip_name
 
-    asked: str
-    """cpu, cuda:1 or mps: the queue's name"""
-    backend: str
-    """the framework's name, such as METAL"""
-    name: str
-    """of the hardware, such as "Apple M1 Max" """
-    handle: Any
-    """the framework's object, or the name that it takes"""
-    memory: Callable[[], tuple[int | None, int | None]] = process_memory
-    """current bytes in arrays and bytes reserved from the system; on the CPU None and the RSS of the process"""
-
-    @property
-    def kind(self) -> str:
-        """Return cpu, cuda or mps."""
-        return self.asked.partition(":")[0]
-
-    @property
-    def index(self) -> int:
-        """Return its number among the devices of its kind."""
-        return number(self.asked)
-
-    def __str__(self) -> str:
-        return self.asked
+    return chip_name() or platform.processor() or platform.machine()
 
 
-def number(asked: str) -> int:
-    """Return the number behind the colon: 1 of cuda:1, 0 of cuda."""
-    return int(asked.partition(":")[2] or 0)
+def process_memory() -> Memory:
+    """Return the memory of a device on the CPU: None, and the resident set size (RSS) of this process in bytes.
+
+    On macOS it is the physical footprint. Only an allocator could count the bytes in tensors. Without support by the
+    system it is (None, None).
+
+    Called between two timed iterations: takes a microsecond on Linux.
+    """
+    read = _memory_reader()
+    return None, read() if read is not None else None
 
 
-def choose(asked: str, why_not: Callable[[str], str | None]) -> str:
-    """Return `asked`; for auto the first device of AUTO that computes, or the CPU.
+@cache
+def _memory_reader() -> Callable[[], int | None] | None:
+    """Return a function that reads that memory in bytes; None if there is no way (getrusage has the peak only)."""
+    if platform.system() == "Darwin":
+        from harness.apple import footprint_reader
+
+        return footprint_reader()
+    try:
+        fd = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    page_bytes = resource.getpagesize()
+
+    def read() -> int | None:
+        try:
+            return int(os.pread(fd, 128, 0).split()[1]) * page_bytes
+        except (OSError, IndexError, ValueError):
+            return None
+
+    return read
+
+
+def choose(label: str, why_not: Callable[[str], str | None]) -> str:
+    """Return `label`; for auto the first device of AUTO that computes, or the CPU.
 
     `why_not` returns None for a device that computes, else the reason why it does not.
     """
-    if asked != "auto":
-        return asked
+    if label != "auto":
+        return label
     return next(name for name in AUTO if name == "cpu" or why_not(name) is None)
-
-
-def unavailable(asked: str, reason: str, computes: Iterable[str], framework: str) -> JobError:
-    """Return the error for a device that does not compute, exit code 69; `computes` are the devices that do."""
-    there = ", ".join(name for name in computes if name != asked) or "nothing"
-    return JobError(
-        f'device "{asked}" is unavailable: {reason}',
-        f"devices that compute here: {there}" + installing.hint(framework, asked.partition(":")[0]),
-        EX_UNAVAILABLE,
-        "device_unavailable",
-    )

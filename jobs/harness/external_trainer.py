@@ -7,17 +7,15 @@ trainer and starts it. Iterations are timed by the same rule; losses, reference 
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from harness import command_line, exit_codes, hello, loop, prepared
+from harness import command_line, loop
 from harness.command_line import Options
 from harness.errors import UsageError
 from harness.framework import Build, Framework
-from harness.run import after_first, conclude, prepare, report_computed
-from harness.training import Training
+from harness.training import Training, model_fields, print_summary, request_fields
 from mpsq_report import Reporter
 from mpsq_report_watch import Iteration, Watch
 
@@ -40,7 +38,7 @@ class TrainerRun:
             memory=lambda: framework.memory(training.device),
             warmup_iters=options.settings.warmup_iters,
             compiled=options.compile,
-            told=self._told,
+            told=self._report,
         )
         self._unit, self._framework, self._training = workload["unit"], framework, training
         self._is_first = True
@@ -49,42 +47,40 @@ class TrainerRun:
         """Report and print the metrics of a model after `done` iterations."""
         self.report.eval(done, split, dict(metrics), dur_s)
         self.result.metrics[split] = dict(metrics)
-        said = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
-        print(f"eval {done:>6}  {split}: {said}")
+        words = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+        print(f"eval {done:>6}  {split}: {words}")
 
-    def _told(self, one: Iteration) -> None:
+    def _report(self, iteration: Iteration) -> None:
         settings = self._training.options.settings
-        if one.phase == "measure":
-            self.result.measured_s.append(one.dur_s)
-            self.result.measures.append({})
-        bad = one.loss is not None and not math.isfinite(one.loss)
-        if bad and not self.result.diverged:
-            self.result.diverged = True
-            print(f"iter {one.i:>6}  the loss is {one.loss}: speeds from here on are meaningless")
-        self.stopping = self.stopping or (bad and settings.stop_on_nan)
-        if one.i % settings.log_interval == 0:
-            known = [] if one.loss is None else [f"loss {one.loss:<7.4f}"]
-            speed = f"{self._training.per_iter / max(one.dur_s, 1e-9):>12,.0f} {self._unit}/s"
-            remark = [] if one.phase == "measure" else [one.phase]
-            print("  ".join([f"iter {one.i:>6}", *known, f"{1e3 * one.dur_s:>10.2f} ms", speed, *remark]))
+        i, loss = iteration.i, iteration.loss
+        if iteration.phase == "measure":
+            self.result.measured_s.append(iteration.dur_s)
+        if loss is not None:
+            loop.check_loss(self.result, i, loss)  # the watch notes it
+        self.stopping = self.stopping or (self.result.diverged and settings.stop_on_nan)
+        if i % settings.log_interval == 0:
+            speed = f"{self._training.per_iter / max(iteration.dur_s, 1e-9):>12,.0f} {self._unit}/s"
+            loop.print_iteration(i, iteration.dur_s, loss, iteration.phase, speed)
         if self._is_first:
             self._is_first = False
-            after_first(self._framework, self._training, self.report)
+            loop.after_first(self._framework, self._training, self.report)
 
 
 def main(
     workload: Mapping[str, Any], framework: Framework, build: Build, train: Train, argv: Sequence[str] | None = None
 ) -> int:
-    """Run a workload whose trainer has its own loop. Return the exit code, as harness.run.main does."""
+    """Run a workload whose trainer has its own loop. Return the exit code, as harness.loop.main does."""
 
     def run(workload: Mapping[str, Any], report: Reporter) -> None:
         options = command_line.parse(workload, sys.argv[1:] if argv is None else argv, framework.compiler)
-        if prepared.is_asked():
-            prepare(framework, build, None, options, report)
+        if loop.is_preparing():
+            loop.prepare(framework, build, options, report)
             return
-        conclude(_run(workload, framework, build, train, options, report), options)
+        result = _run(workload, framework, build, train, options, report)
+        print(result.sentence())
+        loop.refuse_divergence(result, options)
 
-    return exit_codes.run(workload, run)
+    return command_line.run(workload, run)
 
 
 def _run(
@@ -100,14 +96,14 @@ def _run(
     device = framework.open_device(options.device)
     framework.set_up(options, device, report)
     facts = framework.facts(device)
-    report.hello(**hello.request_fields(workload, framework.name, options, device, facts))
+    report.hello(**request_fields(workload, framework.name, options, device, facts))
     training = build(options, device)
-    report_computed(report)
+    loop.report_computed(report)
     planned = options.settings.max_iters  # build() may have derived it from epochs
-    report.hello(**hello.model_fields(training, workload["unit"]), planned_iters=planned)
+    report.hello(**model_fields(training, workload["unit"]), planned_iters=planned)
     if training.reference.cpu is not None:
         report.metric("reference_loss_cpu", training.reference.cpu, training.loss_unit)
-    hello.print_summary(workload, framework.name, framework.compiler, training, facts, 0)
+    print_summary(workload, framework.name, framework.compiler, training, facts, 0)
     run = TrainerRun(workload, framework, training, report)
     report.end("setup")
     try:

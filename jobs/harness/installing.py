@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import importlib
 import platform
+import sys
+from collections.abc import Iterable
+
+from harness.errors import EX_UNAVAILABLE, JobError
+from mpsq_report import Reporter
 
 _ALWAYS = {"torch": "torch", "mlx": "mlx", "tinygrad": "tinygrad", "jax": "jax"}
 _ON_LINUX = {
@@ -37,8 +42,8 @@ def hint(framework: str, device: str) -> str:
         return f"; {CLANG}"
     if framework == "jax" and device == "mps" and platform.system() == "Darwin":
         return "; JAX reaches Metal through a plugin of its own, which must fit its version"
-    said = command(framework, device)
-    return f"; {said}" if said else ""
+    install = command(framework, device)
+    return f"; {install}" if install else ""
 
 
 def why_not_importable(framework: str) -> str | None:
@@ -48,3 +53,35 @@ def why_not_importable(framework: str) -> str | None:
     except ImportError as error:
         return (str(error).strip().splitlines() or [type(error).__name__])[0]
     return None
+
+
+def missing(package: str) -> JobError:
+    """Return the error for a package that this interpreter lacks."""
+    return JobError(
+        f'"{package}" is not installed for {sys.executable}',
+        f"{command(package)}, there, or run this with an interpreter that has it (mpsq submit --python PATH)",
+    )
+
+
+def report_no_library(framework: str, reason: str) -> int:
+    """Report that the package lacks the libraries of every device. Return the exit code."""
+    problem = JobError(
+        f'"{framework}" is installed for {sys.executable} without the library of any device: {reason}',
+        command(framework),
+        EX_UNAVAILABLE,
+    )
+    report = Reporter()
+    report.note("device_unavailable", problem.message)
+    report.bye(False)
+    return problem.show()
+
+
+def unavailable(label: str, reason: str, computes: Iterable[str], framework: str) -> JobError:
+    """Return the error for a device that does not compute, exit code 69; `computes` are the devices that do."""
+    others = ", ".join(name for name in computes if name != label) or "nothing"
+    return JobError(
+        f'device "{label}" is unavailable: {reason}',
+        f"devices that compute here: {others}" + hint(framework, label.partition(":")[0]),
+        EX_UNAVAILABLE,
+        "device_unavailable",
+    )

@@ -1,4 +1,4 @@
-"""The loop that times every workload, whatever its framework.
+"""Run a workload from its command line to its exit code: build it, time its iterations, evaluate, save.
 
 An iteration is a batch fetched, forward, backward and update. The device is synchronised before both readings of the
 clock: before the first so that earlier work is not counted, before the second so that this iteration's work is. Losses
@@ -9,99 +9,29 @@ own.
 from __future__ import annotations
 
 import math
+import os
 import statistics
+import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
+from harness import command_line
+from harness.command_line import Failed, Options
+from harness.errors import JobError
+from harness.training import REFERENCE, TOLERANCE_NATS, Training, model_fields, print_summary, request_fields
 from mpsq_report import Reporter
 
+if TYPE_CHECKING:
+    from harness.framework import Build, Evaluate, Framework, Step
+
 T = TypeVar("T")
-Measures = Mapping[str, tuple[float, str]]
-"""Values with their units by name, {"decode_tokens_per_s": (80.0, "tokens/s")}"""
-
-
-def timed(
-    work: Callable[[], T], synchronize: Callable[[], None], clock: Callable[[], float] = time.perf_counter
-) -> tuple[float, T]:
-    """Return the seconds from an idle device to an idle device, and the result of `work`."""
-    synchronize()
-    begun = clock()
-    result = work()
-    synchronize()
-    return clock() - begun, result
-
-
-class Work(Protocol):
-    """The operations that the loop times and calls between iterations."""
-
-    splits: tuple[str, ...]
-
-    def step(self, i: int) -> Any:
-        """Do iteration i. Return its loss as the framework has it, not waited for."""
-
-    def read(self, loss: Any) -> float | None:
-        """Return the loss as a number, None if there is none; may wait for the device."""
-
-    def measures(self, loss: Any) -> Measures:
-        """Return further measurements of that iteration."""
-
-    def synchronize(self) -> None: ...
-
-    def memory(self) -> tuple[int | None, int | None]: ...
-
-    def evaluate(self, split: str) -> Mapping[str, float]: ...
-
-    def save(self, done: int) -> None:
-        """Write a checkpoint after `done` iterations."""
-
-    def after_first(self) -> None:
-        """Called once, when the first iteration of the process is over and reported."""
-
-    def at_start(self) -> AbstractContextManager[None]:
-        """Return a context in which the weights are those from before the first iteration; used with eval_at_start."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Which iterations to do, and what happens between them. An interval of 0 means never."""
-
-    first: int
-    total: int
-    warmup_iters: int
-    compile: bool
-    eval_interval: int
-    checkpoint_interval: int
-    save_at_end: bool
-    log_interval: int
-    stop_on_nan: bool
-    per_iter: float
-    """tokens or samples in an iteration"""
-    unit: str
-    eval_at_start: bool = False
-    """evaluate the initial weights, too, as step 0"""
-
-    def phase(self, i: int) -> str:
-        """Return the phase of iteration i: compile (the first of the process, with compilation), warmup or measure.
-
-        `warmup_iters` iterations after the first are not measured, the same ones with and without compilation.
-        """
-        if i == self.first and self.compile:
-            return "compile"
-        return "warmup" if i - self.first <= self.warmup_iters else "measure"
-
-    def evaluates(self, done: int) -> bool:
-        return self.eval_interval > 0 and (done % self.eval_interval == 0 or done == self.total)
-
-    def evaluates_start(self) -> bool:
-        return self.eval_at_start and self.eval_interval > 0 and self.first == 0
-
-    def saves(self, done: int) -> bool:
-        return (self.checkpoint_interval > 0 and done % self.checkpoint_interval == 0) or (
-            self.save_at_end and done == self.total
-        )
+SPLITS = ("train", "val")
 
 
 @dataclass
@@ -109,97 +39,284 @@ class Result:
     """The outcome of a loop. `measured_s` are the seconds of the iterations in phase measure."""
 
     measured_s: list[float] = field(default_factory=list)
-    measures: list[Measures] = field(default_factory=list)
-    """of the same iterations"""
     metrics: dict[str, Mapping[str, float]] = field(default_factory=dict)
+    """of the last evaluation, by split"""
     diverged: bool = False
+    """whether a loss was not a number"""
 
-    def sentence(self) -> str:
-        said = []
+    def sentence(self, *speeds: str) -> str:
+        """Return the result in words; `speeds` follow the median time."""
+        parts = []
         if self.measured_s:
             median_ms = 1e3 * statistics.median(self.measured_s)
-            said.append(f"median {median_ms:.2f} ms over {len(self.measured_s)} measured iterations")
-            for name, (_, unit) in self.measures[0].items():
-                said.append(f"{_short(name)} {statistics.median(one[name][0] for one in self.measures):,.0f} {unit}")
+            parts += [f"median {median_ms:.2f} ms over {len(self.measured_s)} measured iterations", *speeds]
         for split, metrics in self.metrics.items():
-            said += [f"{split} {name} {value:.4f}" for name, value in metrics.items()]
-        return "; ".join(said) or "no iteration was measured"
+            parts += [f"{split} {name} {value:.4f}" for name, value in metrics.items()]
+        return "; ".join(parts) or "no iteration was measured"
 
 
-def run(plan: Plan, work: Work, report: Reporter, say: Callable[[str], None] = print) -> Result:
-    """Execute the plan. Returns early at a loss that is not a number, if the plan has stop_on_nan."""
-    result = Result()
-    phase = ""
+def main(
+    workload: Mapping[str, Any],
+    framework: Framework,
+    build: Build,
+    step: Step,
+    evaluate: Evaluate,
+    argv: Sequence[str] | None = None,
+    sample: Build | None = None,
+    infer: Step | None = None,
+    report: Reporter | None = None,
+    failed: Failed | None = None,
+) -> int:
+    """Run a workload: `build` returns its Training, `step` does one iteration, `evaluate` measures one split of the
+    data, `sample` returns the Sampling that mode=sample times instead, `infer` does an iteration of mode=eval, the
+    forward alone. The keys of "modes" in the literal name the modes besides training.
+
+    Return the exit code: 0, 1 (failed), 2 (usage), 69 (device unavailable), 71 (out of memory).
+    """
+
+    def work(workload: Mapping[str, Any], report: Reporter) -> None:
+        options = command_line.parse(workload, sys.argv[1:] if argv is None else argv, framework.compiler)
+        samples = options.mode == "sample" and sample is not None
+        if is_preparing():
+            prepare(framework, sample if samples else build, options, report)
+            return
+        if samples:
+            from harness import sampling
+
+            sampling.run(workload, framework, sample, options, report)
+            return
+        folder = None
+        if options.resume or options.out or options.settings.checkpoint_interval or os.environ.get("MPSQ_OUT"):
+            from harness.checkpoints.saving import folder_of
+
+            folder = folder_of(options)
+        training, done = set_up(workload, framework, build, options, report)
+        iterate = infer if options.mode == "eval" and infer is not None else step
+        result = train(workload, framework, training, iterate, evaluate, report, folder, done)
+        print(result.sentence())
+        refuse_divergence(result, options)
+
+    return command_line.run(workload, work, report, failed)
+
+
+def is_preparing() -> bool:
+    """Return whether this process prepares a run (prepared.py) instead of being one."""
+    return os.environ.get("MPSQ_PREPARE") == "1"
+
+
+def prepare(framework: Framework, build: Build, options: Options, report: Reporter) -> None:
+    """Build the training on the CPU, which computes and keeps its reference: the accelerator is not used."""
+    device = framework.open_device("cpu")
+    framework.set_up(options, device, report)
+    build(options, device)
+
+
+def set_up(
+    workload: Mapping[str, Any], framework: Framework, build: Build, options: Options, report: Reporter
+) -> tuple[Training, int]:
+    """Open the device, build the training and describe it. Return it and the iterations done before a resume."""
+    device = framework.open_device(options.device)
+    framework.set_up(options, device, report)
+    facts = framework.facts(device)
+    report.hello(**request_fields(workload, framework.name, options, device, facts))
+    training = build(options, device)
+    report_computed(report)
+    done = framework.restore(training, options.resume) if options.resume else 0
+    report.hello(**model_fields(training, workload["unit"]))
+    if training.reference.cpu is not None:
+        report.metric("reference_loss_cpu", training.reference.cpu, training.loss_unit)
+    print_summary(workload, framework.name, framework.compiler, training, facts, done)
+    return training, done
+
+
+def timed(
+    work: Callable[[], T], synchronize: Callable[[], None], clock: Callable[[], float] = time.perf_counter
+) -> tuple[float, T]:
+    """Return the seconds from an idle device to an idle device, and the result of `work`."""
+    synchronize()
+    start = clock()
+    result = work()
+    synchronize()
+    return clock() - start, result
+
+
+def phase_of(n: int, options: Options) -> str:
+    """Return the phase of the n-th iteration of this process, from 0: compile (the first, with compilation), warmup or
+    measure. `warmup_iters` iterations after the first are not measured, the same with and without compilation."""
+    if n == 0 and options.compile:
+        return "compile"
+    return "warmup" if n <= options.settings.warmup_iters else "measure"
+
+
+def train(
+    workload: Mapping[str, Any],
+    framework: Framework,
+    training: Training,
+    step: Step,
+    evaluate: Evaluate,
+    report: Reporter,
+    folder: Path | None = None,
+    done: int = 0,
+) -> Result:
+    """Do the iterations from `done` to max_iters, evaluate and save between them. Ends the phase `setup`.
+
+    Returns early at a loss that is not a number, with stop_on_nan. An interval of 0 means never.
+    """
+    options, s, device = training.options, training.options.settings, training.device
+    if done >= s.max_iters:
+        print(f"nothing to do: {done} iterations done, max_iters is {s.max_iters}")
+    report.end("setup")
+    at_start = getattr(s, "eval_at_start", False) and s.eval_interval > 0 and done == 0
+    initial = _copy(framework.weights(training)) if at_start else None
+    result, phase, loss = Result(), "", None
+
+    def iterate() -> None:
+        nonlocal loss
+        loss = step(training, i)
+
+    def wait() -> None:
+        framework.wait(training, loss)
+
+    def evaluate_splits(steps: int) -> None:
+        with report.phase("eval"):
+            for split in SPLITS:
+                dur_s, metrics = timed(partial(evaluate, training, split), wait)
+                report.eval(steps, split, dict(metrics), dur_s)
+                result.metrics[split] = metrics
+                words = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+                print(f"eval {steps:>6}  {words}  {1e3 * dur_s:>10.2f} ms  {split}")
+
     try:
-        for i in range(plan.first, plan.total):
-            if plan.phase(i) != phase:
+        for i in range(done, s.max_iters):
+            if (current := phase_of(i - done, options)) != phase:
                 if phase:
                     report.end(phase)
-                phase = plan.phase(i)
+                phase = current
                 report.begin(phase)
-            dur_s, loss = timed(lambda i=i: work.step(i), work.synchronize)  # type: ignore[misc]
-            if not _tell(plan, work, report, say, result, i, dur_s, loss):
+            dur_s, _ = timed(iterate, wait)
+            value = framework.read(training, loss)
+            report.iter(i, dur_s, value, True, phase, *framework.memory(device))
+            if phase == "measure":
+                result.measured_s.append(dur_s)
+            check_loss(result, i, value, report)
+            if i % s.log_interval == 0 or i == s.max_iters - 1:
+                print_iteration(
+                    i, dur_s, value, phase, f"{training.per_iter / max(dur_s, 1e-9):>12,.0f} {workload['unit']}/s"
+                )
+            if not math.isfinite(value) and s.stop_on_nan:
                 break
-            if i == plan.first:
-                work.after_first()
-                if plan.evaluates_start():  # not earlier: the first iteration is to pay for what it pays for elsewhere
-                    with work.at_start():
-                        _evaluate(0, work, report, say, result)
-            if plan.evaluates(i + 1):
-                _evaluate(i + 1, work, report, say, result)
-            if plan.saves(i + 1):
+            if i == done:
+                after_first(framework, training, report)
+                if at_start:  # not earlier: the first iteration is to pay for what it pays for elsewhere
+                    with report.phase("setup"):
+                        now = _copy(framework.weights(training))
+                        framework.put_weights(training, initial)
+                    evaluate_splits(0)
+                    with report.phase("setup"):
+                        framework.put_weights(training, now)
+            steps = i + 1
+            if s.eval_interval and (steps % s.eval_interval == 0 or steps == s.max_iters):
+                evaluate_splits(steps)
+            last = options.out is not None and steps == s.max_iters
+            if last or (s.checkpoint_interval and steps % s.checkpoint_interval == 0):
+                from harness.checkpoints.saving import save
+
                 with report.phase("checkpoint"):
-                    work.save(i + 1)
+                    save(framework, training, folder, steps)
     finally:
         if phase:
             report.end(phase)
+    for name, peak in zip(("peak_allocated_bytes", "peak_reserved_bytes"), framework.peak_memory(device), strict=True):
+        if peak is not None:
+            report.metric(name, peak, "B")
     return result
 
 
-def _tell(
-    plan: Plan,
-    work: Work,
-    report: Reporter,
-    say: Callable[[str], None],
-    result: Result,
-    i: int,
-    dur_s: float,
-    raw: Any,
-) -> bool:
-    """Report and print one iteration. Return whether to continue."""
-    phase, loss, measures = plan.phase(i), work.read(raw), work.measures(raw)
-    allocated, reserved = work.memory()
-    report.iter(i, dur_s, loss, True, phase, allocated, reserved)
-    if phase == "measure":
-        result.measured_s.append(dur_s)
-        result.measures.append(measures)
-        for name, (value, unit) in measures.items():
-            report.metric(name, value, unit, i)
-    bad = loss is not None and not math.isfinite(loss)
-    if bad and not result.diverged:
-        result.diverged = True
+def check_loss(result: Result, i: int, loss: float, report: Reporter | None = None) -> None:
+    """Report and print the first loss that is not a number. Without `report` another part reports it."""
+    if math.isfinite(loss) or result.diverged:
+        return
+    result.diverged = True
+    if report is not None:
         report.note("nan_loss", f"the loss of iteration {i} is {loss}")
-        say(f"iter {i:>6}  the loss is {loss}: speeds from here on are meaningless")
-    if i % plan.log_interval == 0 or i == plan.total - 1:
-        speeds = [f"{plan.per_iter / max(dur_s, 1e-9):>12,.0f} {plan.unit}/s"]
-        if measures:
-            speeds = [f"{_short(name)} {value:,.0f} {unit}" for name, (value, unit) in measures.items()]
-        known = [] if loss is None else [f"loss {loss:<7.4f}"]
-        remark = [] if phase == "measure" else [phase]
-        say("  ".join([f"iter {i:>6}", *known, f"{1e3 * dur_s:>10.2f} ms", *speeds, *remark]))
-    return not (bad and plan.stop_on_nan)
+    print(f"iter {i:>6}  the loss is {loss}: speeds from here on are meaningless")
 
 
-def _short(name: str) -> str:
-    """Return a measure's name without its unit: decode of decode_tokens_per_s."""
-    return name.partition("_")[0]
+def print_iteration(i: int, dur_s: float, loss: float | None, phase: str, *speeds: str) -> None:
+    """Print a line about iteration i."""
+    losses = [] if loss is None else [f"loss {loss:<7.4f}"]
+    remark = [] if phase == "measure" else [phase]
+    print("  ".join([f"iter {i:>6}", *losses, f"{1e3 * dur_s:>10.2f} ms", *speeds, *remark]))
 
 
-def _evaluate(done: int, work: Work, report: Reporter, say: Callable[[str], None], result: Result) -> None:
-    with report.phase("eval"):
-        for split in work.splits:
-            dur_s, metrics = timed(lambda split=split: work.evaluate(split), work.synchronize)  # type: ignore[misc]
-            report.eval(done, split, dict(metrics), dur_s)
-            result.metrics[split] = metrics
-            said = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
-            say(f"eval {done:>6}  {said}  {1e3 * dur_s:>10.2f} ms  {split}")
+def refuse_divergence(result: Result, options: Options) -> None:
+    """Raise JobError if stop_on_nan ended the training."""
+    if result.diverged and options.settings.stop_on_nan:
+        raise JobError("the loss is not a number: stopped by stop_on_nan", "a smaller lr, or --dtype fp32")
+
+
+def after_first(framework: Framework, training: Training, report: Reporter) -> None:
+    """Report the compiler's cache and compare the reference loss, once the first iteration is reported."""
+    framework.after_first(training)
+    compiles = training.options.compile
+    if compiles:
+        report_cache(framework, report)
+    if training.reference.cpu is None:
+        report.note("no_reference", f"{framework.name} has no CPU here to compute the first loss on")
+        return
+    # With compilation this compiles the forward that evaluations use; without, it is the last step of the set-up.
+    with report.phase("compile" if compiles else "setup"):
+        loss = training.reference.on_device(training)
+        if compiles and training.options.settings.eval_interval:
+            training.warm_evaluation()
+    report.metric("reference_loss_device", loss, training.loss_unit)
+    expected = training.reference.cpu
+    tolerance = TOLERANCE_NATS[training.options.dtype] * training.loss_slope
+    if "MPSQ_PREPARED" in os.environ and not abs(loss - expected) <= tolerance:
+        from harness import prepared
+
+        if prepared.was_kept(REFERENCE):  # perhaps by other code, outside of the workload's
+            expected = training.reference.again(training)
+            prepared.keep(REFERENCE, expected)
+            report.metric("reference_loss_cpu", expected, training.loss_unit)
+    how = f"{training.device}, {training.options.dtype}" + (", compiled" if compiles else "")
+    print(f"loss of the first batch before training: {expected:.6f} on the CPU, {loss:.6f} here ({how})")
+    if not abs(loss - expected) <= tolerance:  # not >, so that nan is wrong too
+        difference = f"more than {tolerance:g} {training.loss_unit} apart"
+        report_wrong_loss(
+            f"the first batch's loss is {loss:.6f} ({how}), {expected:.6f} on the CPU: {difference}",
+            expected, loss, tolerance, report,
+        )  # fmt: skip
+
+
+def report_wrong_loss(text: str, expected: float, loss: float, tolerance: float, report: Reporter) -> None:
+    """Report and print that the device computes another loss than the CPU."""
+    report.note("wrong_loss", text, expected=expected, found=loss, tolerance=tolerance)
+    print(f"warning: {text}", file=sys.stderr)
+
+
+def report_cache(framework: Framework, report: Reporter) -> None:
+    """Report the state of the compiler's cache, once the first iteration has compiled."""
+    if (cache := framework.cache_state()) is None:
+        return
+    state, counts = cache
+    report.note("compile_cache", state, **counts)
+    report.hello(compile_cache=state)
+    print(f"compiled; the compiler's cache was {state}")
+
+
+def report_computed(report: Reporter) -> None:
+    """Note that the run had to compute what should have been prepared: its real, user and sys include that."""
+    if "MPSQ_PREPARED" not in os.environ:
+        return
+    from harness import prepared
+
+    if names := prepared.computed_here():
+        report.note("reference_in_run", f"computed within the run, not before it: {', '.join(names)}")
+
+
+def _copy(weights: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return a copy of the weights: on a CPU those of a framework may be the model's own memory."""
+    if weights is None:
+        raise NotImplementedError("eval_at_start needs a framework whose weights() returns them by name")
+    return {name: np.array(value) for name, value in weights.items()}

@@ -9,23 +9,21 @@ is synchronised before each reading of the clock: around the prefill, and around
 
 from __future__ import annotations
 
-import sys
 import zlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from harness import hello, loop, prepared
+from harness import loop
 from harness.command_line import Options
 from harness.errors import JobError, UsageError
-from harness.framework import Framework
-from harness.training import TOLERANCE_NATS
+from harness.framework import Build, Framework
+from harness.training import TOLERANCE_NATS, Described, model_fields, once, print_summary, request_fields
 from mpsq_report import Reporter
 
 Tokens = NDArray[np.int32]
@@ -52,26 +50,17 @@ class Check:
 
 
 @dataclass(kw_only=True)
-class Sampling:
-    """A generating model on one device, as a workload's sample() returns it. Each framework has a subclass."""
+class Sampling(Described):
+    """A generating model on one device, as a workload's sample() returns it. Each framework has a subclass.
 
-    options: Options
-    device: Any
-    data: Mapping[str, Any]
-    """fields of hello about the data: name, sha256 and others"""
-    flops_per_iter: float
-    per_iter: int
-    """tokens that pass through the model in an iteration: block_size of each sequence"""
+    `per_iter` are the tokens that pass through the model in an iteration: block_size of each sequence.
+    """
+
     check: Check
     prompt: Callable[[int], Tokens]
     """of iteration i: (batch, block - new_tokens)"""
     read: Callable[[Sequence[int]], str]
     """tokens as text"""
-    optimizer_name: str = ""
-
-    def n_params(self) -> int:
-        """Return the number of parameters."""
-        raise NotImplementedError
 
     def prefill(self, tokens: Tokens) -> Any:
         """Start over with a prompt (batch, time). Return the logits of its last position, (batch, vocab)."""
@@ -99,10 +88,6 @@ class Sampling:
         raise NotImplementedError
 
 
-Sample = Callable[[Options, Any], Sampling]
-"""(options, device) to a Sampling of the framework: everything done before the first iteration"""
-
-
 def reference_check(x: Tokens, y: Tokens, new_tokens: int, logits: Callable[[Tokens], NDArray[Any]] | None) -> Check:
     """Return the check on the first batch: tokens `x` and their successors `y`, both (batch, block).
 
@@ -114,9 +99,9 @@ def reference_check(x: Tokens, y: Tokens, new_tokens: int, logits: Callable[[Tok
 
     def compute() -> list[Any]:
         one_by_one = [logits(x[row : row + 1])[0, -new_tokens - 1 :] for row in range(len(targets))]
-        return [losses(found, row).tolist() for found, row in zip(one_by_one, targets, strict=True)]
+        return [losses(row_logits, row).tolist() for row_logits, row in zip(one_by_one, targets, strict=True)]
 
-    return Check(x, targets, np.array(prepared.once("sample_losses", compute)))
+    return Check(x, targets, np.array(once("sample_losses", compute)))
 
 
 def losses(logits: NDArray[Any], targets: Tokens) -> Losses:
@@ -140,7 +125,7 @@ def refuse(options: Options) -> None:
     if s.new_tokens >= s.block_size:
         raise UsageError(
             f"new_tokens={s.new_tokens}: with block_size={s.block_size} it must be less than that",
-            "what is left of block_size is the prompt",
+            "the rest of block_size is the prompt",
         )
     if options.resume is not None:
         raise UsageError(
@@ -151,160 +136,131 @@ def refuse(options: Options) -> None:
         raise UsageError("mode=sample writes no checkpoints", "set checkpoint_interval=0")
 
 
-def run(
-    workload: Mapping[str, Any],
-    framework: Framework,
-    sampling: Sampling,
-    facts: Mapping[str, Any],
-    report: Reporter,
-) -> loop.Result:
-    """Prefill and decode max_iters times; check the first, show the text of the last. Ends the phase `setup`."""
-    options, settings = sampling.options, sampling.options.settings
-    report.hello(**hello.model_fields(sampling))
+def run(workload: Mapping[str, Any], framework: Framework, sample: Build, options: Options, report: Reporter) -> None:
+    """Prefill and decode max_iters times; check the first, print the text of the last."""
+    refuse(options)
+    s = options.settings
+    device = framework.open_device(options.device)
+    framework.set_up(options, device, report)
+    facts = framework.facts(device)
+    report.hello(**request_fields(workload, framework.name, options, device, facts))
+    sampling: Sampling = sample(options, device)
+    loop.report_computed(report)
+    report.hello(**model_fields(sampling))
     if sampling.check.losses is not None:
         report.metric("reference_loss_cpu", float(sampling.check.losses.mean()), "nats")
-    hello.print_summary(workload, framework.name, framework.compiler, sampling, facts, 0)
+    print_summary(workload, framework.name, framework.compiler, sampling, facts, 0)
     n_prompt = sampling.prompt(0).shape[1]
-    how = (
-        f"temperature {settings.temperature:g}, top_k {settings.top_k or 'all'}"
-        if settings.temperature
-        else "likeliest"
-    )
-    print(
-        f"sample: {settings.batch_size} x {n_prompt} tokens read at once, {settings.new_tokens} more one by one ({how})"
-    )
-    plan = loop.Plan(
-        first=0,
-        total=settings.max_iters,
-        warmup_iters=settings.warmup_iters,
-        compile=options.compile,
-        eval_interval=0,
-        checkpoint_interval=0,
-        save_at_end=False,
-        log_interval=settings.log_interval,
-        stop_on_nan=False,
-        per_iter=sampling.per_iter,
-        unit=workload["unit"],
-    )
-    work = _Work(framework, sampling, report)
+    how = f"temperature {s.temperature:g}, top_k {s.top_k or 'all'}" if s.temperature else "likeliest"
+    print(f"sample: {s.batch_size} x {n_prompt} tokens read at once, {s.new_tokens} more one by one ({how})")
     report.end("setup")
-    result = loop.run(plan, work, report)
-    work.show(options.out)
-    return result
+    texts, phase = deque[tuple[Tokens, Any]](maxlen=max(1, -(-s.num_samples // s.batch_size))), ""
+    result, speeds = loop.Result(), list[tuple[float, float]]()
+    try:
+        for i in range(s.max_iters):
+            if (current := loop.phase_of(i, options)) != phase:
+                if phase:
+                    report.end(phase)
+                phase = current
+                report.begin(phase)
+            dur_s, prefill_s, decode_s, prompt, tokens = _generate(sampling, i)
+            texts.append((prompt, tokens))  # as many iterations as have num_samples texts
+            report.iter(i, dur_s, None, True, phase, *framework.memory(device))
+            speed = s.batch_size * n_prompt / max(prefill_s, 1e-9), s.batch_size * s.new_tokens / max(decode_s, 1e-9)
+            if phase == "measure":
+                result.measured_s.append(dur_s)
+                speeds.append(speed)
+                report.metric("prefill_tokens_per_s", speed[0], "tokens/s", i)
+                report.metric("decode_tokens_per_s", speed[1], "tokens/s", i)
+            if i % s.log_interval == 0 or i == s.max_iters - 1:
+                loop.print_iteration(i, dur_s, None, phase, *_words(*speed))
+            if i == 0:
+                _after_first(framework, sampling, report)
+    finally:
+        if phase:
+            report.end(phase)
+    if texts:
+        _show(sampling, texts, report)
+    medians = (median(part) for part in zip(*speeds, strict=True))
+    print(result.sentence(*(_words(*medians) if speeds else ())))
 
 
-@dataclass(frozen=True)
-class _Generation:
-    prefill_s: float
-    decode_s: float
-    tokens: Any
+def _words(prefill: float, decode: float) -> tuple[str, str]:
+    """Return both speeds in words, in tokens a second."""
+    return f"prefill {prefill:,.0f} tokens/s", f"decode {decode:,.0f} tokens/s"
 
 
-class _Work:
-    """loop.Work of a generating model."""
+def _generate(sampling: Sampling, i: int) -> tuple[float, float, float, Tokens, Any]:
+    """Do iteration i. Return the seconds of the whole, of prefill and of decode, the prompt and the tokens written."""
+    s = sampling.options.settings
+    state: list[Any] = []
 
-    splits: tuple[str, ...] = ()
+    def wait() -> None:
+        sampling.wait(*state)
 
-    def __init__(self, framework: Framework, sampling: Sampling, report: Reporter) -> None:
-        self._framework, self._sampling, self._report = framework, sampling, report
-        self._n_prompt = sampling.prompt(0).shape[1]
-        s = sampling.options.settings
-        self._kept: deque[tuple[Tokens, _Generation]] = deque(maxlen=max(1, -(-s.num_samples // s.batch_size)))
-        """the last iterations: as many as have num_samples texts"""
-
-    def step(self, i: int) -> _Generation:
-        sampling, n = self._sampling, self._sampling.options.settings.new_tokens
+    def both() -> tuple[float, float, Tokens, Any]:
         prompt = sampling.prompt(i)
-        if sampling.options.settings.temperature:
-            sampling.draw(random_numbers(sampling.options.seed, i, len(prompt), n))
-        state: list[Any] = []
+        if s.temperature:
+            sampling.draw(random_numbers(sampling.options.seed, i, len(prompt), s.new_tokens))
+        prefill_s, _ = loop.timed(lambda: state.append(sampling.prefill(prompt)), wait)
+        decode_s, _ = loop.timed(lambda: state.append(sampling.write(state[0], s.new_tokens)), wait)
+        return prefill_s, decode_s, prompt, state[1]
 
-        def synchronize() -> None:
-            sampling.wait(*state)
+    dur_s, parts = loop.timed(both, sampling.wait)
+    return dur_s, *parts
 
-        def prefill() -> None:
-            state.append(sampling.prefill(prompt))
 
-        def decode() -> None:
-            state.append(sampling.write(state[0], n))
+def _after_first(framework: Framework, sampling: Sampling, report: Reporter) -> None:
+    """Compare the losses of the first batch, once the first iteration is reported."""
+    compiles, expected = sampling.options.compile, sampling.check.losses
+    framework.after_first(sampling)
+    if compiles:
+        loop.report_cache(framework, report)
+    if expected is None:
+        report.note("no_reference", f"{framework.name} has no CPU here to compute the logits on")
+        return
+    with report.phase("compile" if compiles else "setup"):
+        computed = on_device(sampling)
+    report.metric("reference_loss_device", float(computed.mean()), "nats")
+    dtype = sampling.options.dtype
+    tolerance = TOLERANCE_NATS[dtype]
+    how = f"{sampling.device}, {dtype}" + (", compiled" if compiles else "")
+    right, loss = float(expected.mean()), float(computed.mean())
+    difference = float(np.abs(computed - expected).mean())  # per token, so that differences do not cancel
+    print(f"loss of {expected.size:,} tokens of the first batch: {right:.6f} by the training's model on the CPU,")
+    print(f"  {loss:.6f} here with keys and values kept ({how}); {difference:.1e} apart")
+    if not difference <= tolerance:  # not >, so that nan is wrong too
+        text = (
+            f"tokens of the first batch cost {loss:.6f} nats with keys and values kept ({how}), {right:.6f} by the "
+            f"training's model on the CPU: {difference:.3g} nats apart each, more than {tolerance:g}"
+        )
+        loop.report_wrong_loss(text, right, loss, tolerance, report)
 
-        prefill_s, _ = loop.timed(prefill, synchronize)
-        decode_s, _ = loop.timed(decode, synchronize)
-        written = _Generation(prefill_s, decode_s, state[1])
-        self._kept.append((prompt, written))
-        return written
 
-    def read(self, loss: _Generation) -> None:
-        """Return None: generation has no loss."""
-
-    def measures(self, loss: _Generation) -> dict[str, tuple[float, str]]:
-        s = self._sampling.options.settings
-        n_read, n_written = s.batch_size * self._n_prompt, s.batch_size * s.new_tokens
-        return {
-            "prefill_tokens_per_s": (n_read / max(loss.prefill_s, 1e-9), "tokens/s"),
-            "decode_tokens_per_s": (n_written / max(loss.decode_s, 1e-9), "tokens/s"),
-        }
-
-    def synchronize(self) -> None:
-        self._sampling.wait()
-
-    def memory(self) -> tuple[int | None, int | None]:
-        return self._framework.memory(self._sampling.device)
-
-    def evaluate(self, split: str) -> Mapping[str, float]:
-        raise NotImplementedError("mode=sample has no splits to evaluate")
-
-    def save(self, done: int) -> None:
-        raise NotImplementedError("mode=sample has nothing to save")
-
-    def at_start(self) -> AbstractContextManager[None]:
-        raise NotImplementedError("mode=sample has nothing to evaluate")
-
-    def after_first(self) -> None:
-        self._framework.after_first(self._sampling)
-        if self._sampling.options.compile:
-            hello.report_cache(self._framework, self._report)
-        if self._sampling.check.losses is None:
-            self._report.note("no_reference", f"{self._framework.name} has no CPU here to compute the logits on")
-            return
-        with self._report.phase("compile" if self._sampling.options.compile else "setup"):
-            found = on_device(self._sampling)
-        self._report.metric("reference_loss_device", float(found.mean()), "nats")
-        _compare_with_reference(self._sampling, self._sampling.check.losses, found, self._report)
-
-    def _texts(self) -> list[tuple[str, str]]:
-        """Return prompt and text of the last num_samples sequences, in the order in which they were written."""
-        found = [
-            (self._sampling.read(prompt.tolist()), self._sampling.read(tokens.tolist()))
-            for prompts, written in self._kept
-            for prompt, tokens in zip(prompts, self._sampling.numpy(written.tokens), strict=True)
-        ]
-        s = self._sampling.options.settings
-        return found[-s.num_samples :] if s.num_samples > 1 else found[-s.batch_size :][:1]
-
-    def show(self, folder: Path | None) -> None:
-        """Print the last num_samples texts, several with a line of dashes below each as sample.py has it; report them
-        as notes, and write them to sample.txt in --out. Raises: JobError."""
-        if not self._kept:
-            return
-        several = self._sampling.options.settings.num_samples > 1
-        texts = self._texts()
-        for begun, text in texts:
-            print(f"after the prompt {begun[-60:]!r} it wrote:\n{text[:SHOWN_CHARACTERS]}")
-            if several:
-                print(BETWEEN)
-            self._report.note("sample", text[:SHOWN_CHARACTERS], prompt=begun[-SHOWN_CHARACTERS:])
-        if not self._sampling.options.settings.init_from:
-            print("(its weights are not trained: --set init_from=PATH takes the weights.npz of a training's --out)")
-        if folder is not None:
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-                (folder / "sample.txt").write_text(
-                    f"\n{BETWEEN}\n".join(begun + text for begun, text in texts), "utf-8"
-                )
-            except OSError as error:
-                raise JobError(f"{folder / 'sample.txt'} cannot be written: {error}", "give --out a folder") from None
-            print(f"saved {folder / 'sample.txt'}")
+def _show(sampling: Sampling, texts: Sequence[tuple[Tokens, Any]], report: Reporter) -> None:
+    """Print the last num_samples texts, several with a line of dashes below each as sample.py has it; report them as
+    notes, and write them to sample.txt in --out. Raises: JobError."""
+    s, folder = sampling.options.settings, sampling.options.out
+    pairs = [
+        (sampling.read(prompt.tolist()), sampling.read(tokens.tolist()))
+        for prompts, written in texts
+        for prompt, tokens in zip(prompts, sampling.numpy(written), strict=True)
+    ]
+    pairs = pairs[-s.num_samples :] if s.num_samples > 1 else pairs[-s.batch_size :][:1]
+    for prompt, text in pairs:
+        print(f"after the prompt {prompt[-60:]!r} it wrote:\n{text[:SHOWN_CHARACTERS]}")
+        if s.num_samples > 1:
+            print(BETWEEN)
+        report.note("sample", text[:SHOWN_CHARACTERS], prompt=prompt[-SHOWN_CHARACTERS:])
+    if not s.init_from:
+        print("(its weights are not trained: --set init_from=PATH takes the weights.npz of a training's --out)")
+    if folder is not None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "sample.txt").write_text(f"\n{BETWEEN}\n".join(prompt + text for prompt, text in pairs), "utf-8")
+        except OSError as error:
+            raise JobError(f"{folder / 'sample.txt'} cannot be written: {error}", "give --out a folder") from None
+        print(f"saved {folder / 'sample.txt'}")
 
 
 def random_numbers(seed: int, i: int, rows: int, n: int) -> NDArray[np.float32]:
@@ -319,23 +275,6 @@ def on_device(sampling: Sampling) -> Losses:
     check = sampling.check
     rows, n = check.targets.shape
     n_prompt = check.tokens.shape[1] - n + 1
-    found = [sampling.numpy(sampling.prefill(check.tokens[:, :n_prompt]))]
-    found += [sampling.numpy(sampling.step(check.tokens[:, at])) for at in range(n_prompt, check.tokens.shape[1])]
-    return np.stack([losses(logits[:rows], check.targets[:, at]) for at, logits in enumerate(found)], axis=1)
-
-
-def _compare_with_reference(sampling: Sampling, expected: Losses, found: Losses, report: Reporter) -> None:
-    dtype = sampling.options.dtype
-    tolerance = TOLERANCE_NATS[dtype]
-    how = f"{sampling.device}, {dtype}" + (", compiled" if sampling.options.compile else "")
-    right, here = float(expected.mean()), float(found.mean())
-    apart = float(np.abs(found - expected).mean())  # per token, so that differences do not cancel
-    print(f"loss of {expected.size:,} tokens of the first batch: {right:.6f} by the training's model on the CPU,")
-    print(f"  {here:.6f} here with keys and values kept ({how}); {apart:.1e} apart")
-    if not apart <= tolerance:  # not <=, so that nan is wrong too
-        text = (
-            f"tokens of the first batch cost {here:.6f} nats with keys and values kept ({how}), {right:.6f} by the "
-            f"training's model on the CPU: {apart:.3g} nats apart each, more than {tolerance:g}"
-        )
-        report.note("wrong_loss", text, expected=right, found=here, tolerance=tolerance)
-        print(f"warning: {text}", file=sys.stderr)
+    logits = [sampling.numpy(sampling.prefill(check.tokens[:, :n_prompt]))]
+    logits += [sampling.numpy(sampling.step(check.tokens[:, at])) for at in range(n_prompt, check.tokens.shape[1])]
+    return np.stack([losses(part[:rows], check.targets[:, at]) for at, part in enumerate(logits)], axis=1)

@@ -155,7 +155,7 @@ def resolve(ours: Mapping[str, Any], theirs: Mapping[str, Any] = MappingProxyTyp
 
     Ours overrides `theirs` per config, per key of params and per word of a key, less the keys in our "without";
     "gpus_divide" is of the code and not inherited.
-    jobs/harness/workload.py does the same for a running workload.
+    jobs/harness/command_line.py does the same for a running workload.
     """
     out, params, loop_keys = ours.get("without", ()), dict[str, Any](), _loop_keys()
     for key, said in (*theirs.get("params", {}).items(), *ours.get("params", {}).items()):
@@ -174,7 +174,7 @@ def resolve(ours: Mapping[str, Any], theirs: Mapping[str, Any] = MappingProxyTyp
 @functools.cache
 def _loop_keys() -> Mapping[str, Any]:
     """Return the declarations of the keys that the harness reads, from its source."""
-    return _assigned(jobs_dir() / "harness" / "workload.py", "LOOP_KEYS") or {}
+    return _assigned(jobs_dir() / "harness" / "__init__.py", "LOOP_KEYS") or {}
 
 
 def _literal(file: Path) -> dict[str, Any] | None:

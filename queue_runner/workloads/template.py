@@ -85,7 +85,7 @@ def build(options, device):
     multiplied = sum(math.prod(p.shape) for p in (model.hidden.weight, model.out.weight))
     training = Training(
         options=options, device=device, model=model, forward=compiled(model, options),
-        optimizer=optimizer, optimizer_name=name, generator=generator, reference=reference, data=text.said(),
+        optimizer=optimizer, optimizer_name=name, generator=generator, reference=reference, data=text.fields(),
         scaler=torch.amp.GradScaler(device.kind, enabled=options.dtype == "fp16"),
         flops_per_iter=6.0 * multiplied * s.batch_size, per_iter=s.batch_size,  # 2 forward, 4 backward
     )  # fmt: skip

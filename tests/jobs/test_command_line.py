@@ -66,8 +66,8 @@ def test_what_cannot_be_is_refused_in_a_sentence(run: Run, words: list[str], sai
 def test_the_queue_and_the_workload_refuse_the_same_values() -> None:
     """What is refused at submit would be refused by the run, and the other way round, in the same words."""
     from harness import command_line
+    from harness.command_line import resolve
     from harness.errors import UsageError as Theirs
-    from harness.workload import resolve
 
     n = 0
     for workload in catalog.workloads(paths.jobs_dir()):
@@ -97,19 +97,17 @@ def _at_the_limits(param: manifest.Param) -> list[str]:
 def test_the_literals_name_what_there_is() -> None:
     import kernels_torch
 
-    from harness.data.text import _TOKENIZERS
     from harness.microbench import matmul
     from harness.opcheck import samples
-    from harness.torch_backend.training import _FLAGS
+    from harness.torch_backend.training import FLAGS
 
     asked = {workload.name: workload.params for workload in catalog.workloads(paths.jobs_dir())}
     tiny = SimpleNamespace(batch=1, length=1, width=1, heads=1, channels=1, image=1)
     assert asked["kernels"]["op"].choices == ("all", *kernels_torch.ops(tiny))
     assert asked["opcheck"]["types"].each_of == tuple(samples.TYPES)
     assert asked["matmul"]["largest"].limits["least"] == matmul.PEAK_SIZES[0]
-    assert asked["nanogpt"]["tokens"].choices == tuple(_TOKENIZERS)
     for name, key in (("nanogpt", "adamw"), ("bert", "adamw"), ("resnet50", "sgd"), ("vgg16", "sgd")):
-        assert asked[name][key].choices == ("auto", *_FLAGS)
+        assert asked[name][key].choices == ("auto", *FLAGS)
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "mps", "cuda"])

@@ -80,7 +80,7 @@ def test_the_rank_that_failed_first_says_how_the_run_ended(tmp_path: Path) -> No
 def test_what_ended_a_launch(codes: dict[int, int], told: dict[int, tuple[float, bool]], rank: int) -> None:
     from harness.torch_backend import launch
 
-    assert launch.cause(codes, {n: {"at": at, "lost_peer": lost} for n, (at, lost) in told.items()}) == rank
+    assert launch.first_failed(codes, {n: {"at": at, "lost_peer": lost} for n, (at, lost) in told.items()}) == rank
 
 
 def test_a_killed_rank_ends_the_run_and_a_cancelled_run_leaves_no_process(queue: Queue) -> None:
@@ -119,7 +119,7 @@ def ranks(queue: Queue, run: str) -> list[psutil.Process]:
 def test_ranks_share_the_batches_of_one_process(run: Run) -> None:
     from array import array
 
-    from harness.data.batches import Batches
+    from harness.data.text import Batches
 
     def drawn() -> Batches:
         return Batches({"train": array("i", range(1000)), "val": array("i", range(99))}, 1, 3, 8)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from harness.checkpoints import safetensors_file
-from harness.checkpoints.nanogpt import read as read_checkpoint
+from harness.checkpoints.gpt2 import read_weights
 from harness.errors import UsageError
 from harness.models.nanogpt import Shape, Weights
 from tests.jobs.conftest import TRAINED, Run
@@ -99,7 +99,7 @@ def same(found: Weights, expected: Weights) -> bool:
 
 
 def read(path: Path, shape: Shape = SHAPE) -> Weights:
-    return read_checkpoint(path, shape.tensors(), shape.heads)
+    return read_weights(path, shape.tensors(), shape.heads)
 
 
 def ending(ran: Any) -> dict[str, float]:
@@ -153,8 +153,8 @@ def test_transformers_gpt2_computes_the_same(tmp_path: Path) -> None:
 def test_rows_of_no_token_and_positions_behind_block_size_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("harness.checkpoints.nanogpt.GPT2_PADDED", 11)
-    monkeypatch.setattr("harness.checkpoints.nanogpt.GPT2_VOCAB", 10)
+    monkeypatch.setattr("harness.checkpoints.gpt2.GPT2_PADDED", 11)
+    monkeypatch.setattr("harness.checkpoints.gpt2.GPT2_VOCAB", 10)
     weights = drawn()
     found = read(save_ckpt(tmp_path / "ckpt.pt", weights), Shape(10, 4, 2, 2, 8, bias=True))
     assert np.array_equal(found["tokens.weight"], weights["tokens.weight"][:10])

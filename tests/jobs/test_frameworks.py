@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.workload import resolve
+from harness.command_line import resolve
 from tests.jobs.conftest import FRAMEWORKS, JOBS, TRAINED, Ran, Run, read
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_mlx", "quick_tinygrad")]

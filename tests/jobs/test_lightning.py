@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 import mpsq_report
 import mpsq_report_lightning
 from harness import errors
-from harness.workload import resolve
+from harness.command_line import resolve
 from mpsq_report import Reporter
 from tests.jobs.conftest import JOBS, Ran, Run, arguments, read
 

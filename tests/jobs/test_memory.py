@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness import machine
+from harness import apple, device
 
 pytestmark = pytest.mark.slow
 
@@ -18,13 +18,13 @@ MIB = 2**20
 
 
 def test_the_resident_memory_of_this_process_follows_what_it_touches() -> None:
-    allocated, before = machine.process_memory()
+    allocated, before = device.process_memory()
     assert allocated is None and before is not None and before > 4 * MIB
     with mmap.mmap(-1, 64 * MIB) as pages:  # given back at once, as malloc need not do
         for at in range(0, len(pages), mmap.PAGESIZE):
             pages[at] = 1
-        _, with_it = machine.process_memory()
-    _, after = machine.process_memory()
+        _, with_it = device.process_memory()
+    _, after = device.process_memory()
     assert with_it is not None and after is not None
     assert 60 * MIB < with_it - before < 80 * MIB and with_it - after > 60 * MIB
 
@@ -34,11 +34,11 @@ def test_where_the_system_does_not_tell_nothing_is_told(monkeypatch: pytest.Monk
         raise FileNotFoundError
 
     monkeypatch.setattr(os, "open", gone)
-    machine._resident.cache_clear()
+    device._memory_reader.cache_clear()
     try:
-        assert machine.process_memory() == (None, None)
+        assert device.process_memory() == (None, None)
     finally:
-        machine._resident.cache_clear()
+        device._memory_reader.cache_clear()
 
 
 def test_the_memory_of_a_mac_is_the_footprint(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,13 +52,13 @@ def test_the_memory_of_a_mac_is_the_footprint(monkeypatch: pytest.MonkeyPatch) -
             buffer[: 16 + 80] = bytes(16) + b"".join(x.to_bytes(8, "little") for x in numbers)
             return 0
 
-    monkeypatch.setattr(machine.platform, "system", lambda: "Darwin")
-    monkeypatch.setattr(machine.ctypes, "CDLL", lambda _: Library())
-    machine._resident.cache_clear()
+    monkeypatch.setattr(device.platform, "system", lambda: "Darwin")
+    monkeypatch.setattr(apple.ctypes, "CDLL", lambda _: Library())
+    device._memory_reader.cache_clear()
     try:
-        assert machine.process_memory() == (None, 8 * MIB)
+        assert device.process_memory() == (None, 8 * MIB)
     finally:
-        machine._resident.cache_clear()
+        device._memory_reader.cache_clear()
 
 
 def test_the_cpu_of_torch_tells_it() -> None:
@@ -72,15 +72,15 @@ def test_hello_tells_what_metal_recommends(monkeypatch: pytest.MonkeyPatch) -> N
     """By a stand-in for torch's device."""
     import torch
 
-    from harness.torch_backend.ddp import ALONE
+    from harness.torch_backend.device import ALONE
     from harness.torch_backend.main import Torch
     from mpsq_report_watch import facts_of_torch
 
     monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 11 * MIB)
     for kind, told in (("mps", 11 * MIB), ("cpu", None)):
-        device: Any = SimpleNamespace(kind=kind, type=kind, group=ALONE)
-        assert Torch().facts(device).get("recommended_memory_bytes") == told
-        assert facts_of_torch(device, ()).get("recommended_memory_bytes") == told
+        metal: Any = SimpleNamespace(kind=kind, type=kind, group=ALONE)
+        assert Torch().facts(metal).get("recommended_memory_bytes") == told
+        assert facts_of_torch(metal, ()).get("recommended_memory_bytes") == told
 
 
 @pytest.mark.parametrize(
@@ -100,14 +100,14 @@ def test_torch_counts_its_peaks_on_mps(
     monkeypatch.setattr(torch, "__version__", TorchVersion(version))
     monkeypatch.setattr(torch.accelerator, "max_memory_allocated", lambda: 5)
     monkeypatch.setattr(torch.accelerator, "max_memory_reserved", lambda: 7)
-    device = Device(torch.device(kind), "", lambda: None)
-    assert Torch().peak_memory(device) == found
+    metal = Device(torch.device(kind), "", lambda: None)
+    assert Torch().peak_memory(metal) == found
 
     def refuse() -> int:
         raise RuntimeError("Cannot access accelerator device when none is available.")
 
     monkeypatch.setattr(torch.accelerator, "max_memory_reserved", refuse)
-    assert Torch().peak_memory(device) == (None, None)
+    assert Torch().peak_memory(metal) == (None, None)
 
 
 def test_the_version_of_macos_is_the_true_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,10 +118,10 @@ def test_the_version_of_macos_is_the_true_one(monkeypatch: pytest.MonkeyPatch) -
         asked.append((command, env["SYSTEM_VERSION_COMPAT"]))
         return SimpleNamespace(stdout="26.1\n")
 
-    monkeypatch.setattr(machine.subprocess, "run", run)
-    assert machine.macos_version() == "26.1" and asked == [(("/usr/bin/sw_vers", "-productVersion"), "0")]
-    monkeypatch.setattr(machine.subprocess, "run", raise_not_found)
-    assert machine.macos_version() == machine.platform.mac_ver()[0]
+    monkeypatch.setattr(apple.subprocess, "run", run)
+    assert apple.macos_version() == "26.1" and asked == [(("/usr/bin/sw_vers", "-productVersion"), "0")]
+    monkeypatch.setattr(apple.subprocess, "run", raise_not_found)
+    assert apple.macos_version() == apple.platform.mac_ver()[0]
 
 
 def raise_not_found(*_: object, **__: object) -> None:

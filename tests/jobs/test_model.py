@@ -13,13 +13,12 @@ import pytest
 import torch
 from torch.torch_version import TorchVersion
 
-from harness.command_line import parse
-from harness.data.batches import Batches
+from harness.command_line import parse, resolve
+from harness.data.text import Batches
 from harness.errors import UsageError
 from harness.models.nanogpt import Shape, flops_per_iter, initial_weights, learning_rate, shape_of
 from harness.torch_backend.device import open_device
 from harness.torch_backend.training import adamw, sgd
-from harness.workload import resolve
 
 pytestmark = pytest.mark.slow
 

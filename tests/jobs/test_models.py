@@ -18,6 +18,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from harness import command_line, errors
+from harness.command_line import resolve
 from harness.data import examples
 from harness.data.images import read as read_image
 from harness.torch_backend import classifying
@@ -25,7 +26,6 @@ from harness.torch_backend.device import open_device
 from harness.torch_backend.flops import forward_flops
 from harness.torch_backend.main import main
 from harness.torch_backend.training import sgd
-from harness.workload import resolve
 from queue_runner.paths import Layout
 from tests.jobs.conftest import JOBS, Ran, read
 from tests.jobs.test_through_the_queue import mpsq, rows

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harness import sampling
 from tests.jobs.conftest import FRAMEWORKS, Ran, Run
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_mlx")]
@@ -35,7 +36,7 @@ def test_the_four_write_the_text_that_the_trained_model_would(
     """fp32 on the CPU, same weights: with keys and values kept, each position's logits are those of the training's
     forward over the whole text, and so the likeliest tokens are too."""
     job, forward, made = importlib.import_module(f"nanogpt_{framework}"), [], []
-    prepared = job.sampling.reference_check
+    prepared = sampling.reference_check
 
     def prepare(x: Any, y: Any, n: int, logits: Any) -> Any:
         forward.append(logits)
@@ -45,19 +46,19 @@ def test_the_four_write_the_text_that_the_trained_model_would(
         made.append(job.sample(options, device))
         return made[0]
 
-    monkeypatch.setattr(job.sampling, "reference_check", prepare)
+    monkeypatch.setattr(sampling, "reference_check", prepare)
     settings = WRITES | {"init_from": weights, "new_tokens": new_tokens}
     ran = run("--compile", MODES[framework], framework=framework, sample=sample, **settings)
     assert ran.code == 0 and "wrong_loss" not in ran.notes(), ran.err
-    [sampling], [whole] = made, forward
+    [writer], [whole] = made, forward
 
-    tokens, n_prompt = sampling.check.tokens, 8 - new_tokens
+    tokens, n_prompt = writer.check.tokens, 8 - new_tokens
     expected = np.concatenate([whole(tokens[:1]), whole(tokens[1:])])
-    kept = [sampling.numpy(sampling.prefill(tokens[:, :n_prompt]))]
-    kept += [sampling.numpy(sampling.step(tokens[:, at])) for at in range(n_prompt, 8)]
+    kept = [writer.numpy(writer.prefill(tokens[:, :n_prompt]))]
+    kept += [writer.numpy(writer.step(tokens[:, at])) for at in range(n_prompt, 8)]
     assert np.stack(kept, axis=1) == pytest.approx(expected[:, n_prompt - 1 :], abs=2e-5)
 
-    read = list(sampling.prompt(2)[0])
+    read = list(writer.prompt(2)[0])
     while len(read) < 8:  # the training's model, over the whole text for each token
         read.append(int(whole(np.array([read + [0] * (8 - len(read))], np.int32))[0, len(read) - 1].argmax()))
     text = ran.notes()["sample"]["text"]

@@ -14,9 +14,13 @@ from typing import Any
 import pytest
 import tiktoken
 
-from harness.data.text import _TOKENIZERS, SHAKESPEARE_SHA256, SHAKESPEARE_URL
+from harness.data import cache as text_cache
+from harness.data import downloads
+from harness.data.downloads import SHAKESPEARE_URL
+from harness.data.text import SHAKESPEARE_SHA256
 from harness.data.text import load as load_text
 from harness.errors import JobError, UsageError
+from harness.models.nanogpt_sampling import decoded
 from tests.jobs.conftest import Run, shared
 
 pytestmark = pytest.mark.slow
@@ -128,7 +132,7 @@ def test_bpe_cuts_before_it_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     text = load_text(str(tmp_path / "t"), "bpe", 1)
     assert (list(text.train), list(text.val)) == ([257, 32] * 9, [257, 32])
     assert (text.tokenizer, text.vocab_size) == ("bpe", 258)
-    assert text.decoded([257, 32, 300, 0xE2, 65]) == "the \ufffd\ufffdA"
+    assert decoded(text, [257, 32, 300, 0xE2, 65]) == "the \ufffd\ufffdA"
 
 
 def test_bpe_offline_is_a_sentence_with_the_remedy(run: Run, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
@@ -147,10 +151,10 @@ def test_tokens_are_kept_for_the_next_run(
     """A measured run does not tokenize; a file that lost its end is as none."""
     path = tmp_path / "a.txt"
     path.write_text("Grüße, 東京! " * 40)
-    monkeypatch.setitem(_TOKENIZERS, "bpe", lambda text, cut: (9, "", *(array("i", [k] * cut) for k in (1, 2))))
+    monkeypatch.setattr(downloads, "byte_pairs", lambda text, cut: (9, "", *(array("i", [k] * cut) for k in (1, 2))))
     first = load_text(str(path), tokenizer, 4)
     with monkeypatch.context() as later:
-        later.setitem(_TOKENIZERS, tokenizer, None)
+        later.setattr(text_cache, "tokenize", None)
         assert load_text(str(path), tokenizer, 4) == first
     (kept,) = (cache / "tokens").iterdir()
     kept.write_bytes(kept.read_bytes()[:-1])

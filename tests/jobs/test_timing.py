@@ -7,7 +7,8 @@ import json
 import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -37,11 +38,11 @@ class AsyncDevice:
 
 def durations(timed: Callable[..., Any]) -> list[float]:
     """Three pieces of work of 1, 2 and 4 s, each after 10 s of work that is not theirs (an evaluation, say)."""
-    device, found = AsyncDevice(), []
+    device, times_s = AsyncDevice(), []
     for seconds in (1.0, 2.0, 4.0):
         device.launch(10.0)
-        found.append(timed(lambda s=seconds: device.launch(s), device.synchronize, device.clock)[0])
-    return found
+        times_s.append(timed(lambda s=seconds: device.launch(s), device.synchronize, device.clock)[0])
+    return times_s
 
 
 def test_the_time_is_that_of_the_work() -> None:
@@ -60,88 +61,93 @@ def test_without_either_synchronisation_it_would_not_be(which: int) -> None:
     assert durations(scope["timed"]) != [1.0, 2.0, 4.0]
 
 
-class FakeWork:
-    """A trainer on an AsyncDevice: 1 s an iteration, 60 s to compile at the first, 5 s an evaluation of a split."""
+class FakeTraining(SimpleNamespace):
+    """A training and its framework on an AsyncDevice: 1 s an iteration, 60 s to compile at the first, 5 s an evaluation
+    of a split."""
 
-    splits: tuple[str, ...] = ("train", "val")
+    name = "fake"
 
     def __init__(self, losses: Mapping[int, float] | None = None) -> None:
-        self.device = AsyncDevice()
-        self.losses = losses or {}
-        self.log: list[str] = []
-        self.synchronize = self.device.synchronize
+        clock = AsyncDevice()
+        super().__init__(clock=clock, device=clock, losses=losses or {}, log=[], per_iter=8, reference=None)
 
-    def step(self, i: int) -> float:
-        self.device.launch(61.0 if not self.log else 1.0)
+    def step(self, training: Any, i: int) -> float:
+        self.clock.launch(61.0 if not self.log else 1.0)
         self.log.append(f"step {i}")
         return self.losses.get(i, 4.0 - i / 100)
 
-    def read(self, loss: float) -> float:
-        assert self.device.queued_s == 0, "the loss was read inside the iteration"
+    def wait(self, training: Any, loss: float | None) -> None:
+        self.clock.synchronize()
+
+    def read(self, training: Any, loss: float) -> float:
+        assert self.clock.queued_s == 0, "the loss was read inside the iteration"
         return loss
 
-    def measures(self, loss: float) -> loop.Measures:
-        return {"decode_tokens_per_s": (100.0 * loss, "tokens/s")}
-
-    def memory(self) -> tuple[int | None, int | None]:
+    def memory(self, device: Any) -> tuple[int | None, int | None]:
         return 100, 200
 
-    def evaluate(self, split: str) -> Mapping[str, float]:
-        self.device.launch(5.0)
+    def peak_memory(self, device: Any) -> tuple[int | None, int | None]:
+        return None, None
+
+    def evaluate(self, training: Any, split: str) -> Mapping[str, float]:
+        self.clock.launch(5.0)
         self.log.append(f"eval {split}")
         return {"loss": 2.0}
 
-    def save(self, done: int) -> None:
-        self.device.launch(3.0)
+    def save(self, training: Any, folder: Path, done: int) -> Path:
+        self.clock.launch(3.0)
         self.log.append(f"save {done}")
+        return folder
 
-    def after_first(self) -> None:
+    def after_first(self, training: Any) -> None:
         self.log.append("after first")
 
-
-def plan(**changes: Any) -> loop.Plan:
-    usual = {
-        "first": 0, "total": 10, "warmup_iters": 3, "compile": False, "eval_interval": 5, "checkpoint_interval": 0,
-        "save_at_end": False, "log_interval": 1, "stop_on_nan": False, "per_iter": 8, "unit": "tokens",
-    }  # fmt: skip
-    return loop.Plan(**(usual | changes))
+    def cache_state(self) -> None:
+        return None
 
 
-def go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: FakeWork, **changes: Any
+def train(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fake: FakeTraining,
+    done: int = 0,
+    compile: bool = False,
+    out: Path | None = None,
+    **changes: Any,
 ) -> tuple[loop.Result, list[dict[str, Any]]]:
-    monkeypatch.setattr(loop.timed, "__defaults__", (work.device.clock,))
+    monkeypatch.setattr(loop.timed, "__defaults__", (fake.clock.clock,))
+    usual = {
+        "max_iters": 10, "warmup_iters": 3, "eval_interval": 5, "checkpoint_interval": 0, "log_interval": 1,
+        "stop_on_nan": False,
+    }  # fmt: skip
+    settings = SimpleNamespace(**usual | changes)
+    fake.options = SimpleNamespace(settings=settings, compile=compile, out=out, dtype="fp32")
+    fake.reference = SimpleNamespace(cpu=None)
     path = tmp_path / "events.jsonl"
-    result = loop.run(plan(**changes), work, Reporter(path, work.device.clock, 0.0), say=lambda line: None)
-    return result, [json.loads(line) for line in path.read_text().splitlines()]
+    report, framework = Reporter(path, fake.clock.clock, 0.0), cast(Any, fake)
+    result = loop.train({"unit": "tokens"}, framework, framework, fake.step, fake.evaluate, report, tmp_path, done)
+    return result, [event for event in map(json.loads, path.read_text().splitlines()) if event.get("name") != "setup"]
 
 
 def test_evaluations_and_checkpoints_are_in_no_iteration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    work = FakeWork()
-    result, events = go(tmp_path, monkeypatch, work, checkpoint_interval=4, save_at_end=True)
+    fake = FakeTraining()
+    result, events = train(tmp_path, monkeypatch, fake, checkpoint_interval=4, out=tmp_path)
     assert [e["dur_s"] for e in events if e["type"] == "iter"] == [61.0] + [1.0] * 9
     assert [(e["i"], e["split"], e["dur_s"]) for e in events if e["type"] == "eval"] == [
         (5, "train", 5.0), (5, "val", 5.0), (10, "train", 5.0), (10, "val", 5.0),
     ]  # fmt: skip
     assert result.measured_s == [1.0] * 6
-    assert [word for word in work.log if word.startswith("save")] == ["save 4", "save 8", "save 10"]
-    assert work.log[:2] == ["step 0", "after first"] and work.log.count("after first") == 1
-
-
-def test_measures_are_of_measured_iterations_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    result, events = go(tmp_path, monkeypatch, FakeWork(), total=7)
-    said = [(e["i"], e["name"], e["value"], e["unit"]) for e in events if e["type"] == "metric"]
-    assert said == [(i, "decode_tokens_per_s", pytest.approx(400 - i), "tokens/s") for i in (4, 5, 6)]
-    assert "; decode 395 tokens/s" in result.sentence()
+    assert [word for word in fake.log if word.startswith("save")] == ["save 4", "save 8", "save 10"]
+    assert fake.log[:2] == ["step 0", "after first"] and fake.log.count("after first") == 1
 
 
 @pytest.mark.parametrize(("compiles", "first"), [(False, "warmup"), (True, "compile")])
 def test_the_same_iterations_are_measured_with_and_without_compilation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiles: bool, first: str
 ) -> None:
-    _, events = go(tmp_path, monkeypatch, FakeWork(), compile=compiles, first=20, total=27)
-    said = [(e["i"], e["phase"]) for e in events if e["type"] == "iter"]
-    assert said == [
+    _, events = train(tmp_path, monkeypatch, FakeTraining(), compile=compiles, done=20, max_iters=27)
+    phases = [(e["i"], e["phase"]) for e in events if e["type"] == "iter"]
+    assert phases == [
         (20, first),
         (21, "warmup"),
         (22, "warmup"),
@@ -151,7 +157,7 @@ def test_the_same_iterations_are_measured_with_and_without_compilation(
 
 
 def test_phases_nest_and_are_all_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, events = go(tmp_path, monkeypatch, FakeWork(), compile=True, save_at_end=True)
+    _, events = train(tmp_path, monkeypatch, FakeTraining(), compile=True, out=tmp_path)
     open_phases: list[str] = []
     for event in events:
         if event["type"] == "phase" and event["edge"] == "begin":
@@ -167,13 +173,15 @@ def test_phases_nest_and_are_all_closed(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_loss_that_is_no_number_is_noted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     losses = {3: float("nan"), 4: float("inf")}
-    result, events = go(tmp_path, monkeypatch, FakeWork(losses))
-    assert [e["text"] for e in events if e["type"] == "note"] == ["the loss of iteration 3 is nan"]
+    result, events = train(tmp_path, monkeypatch, FakeTraining(losses))
+    assert [e["text"] for e in events if e["type"] == "note" and e["kind"] == "nan_loss"] == [
+        "the loss of iteration 3 is nan"
+    ]
     assert [e["loss"] for e in events if e["type"] == "iter"][3:5] == ["nan", "inf"]
     assert result.diverged and len(result.measured_s) == 6
 
 
 def test_it_can_stop_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, events = go(tmp_path, monkeypatch, FakeWork({3: float("nan")}), stop_on_nan=True)
+    _, events = train(tmp_path, monkeypatch, FakeTraining({3: float("nan")}), stop_on_nan=True)
     assert [e["i"] for e in events if e["type"] == "iter"] == [0, 1, 2, 3]
     assert (events[-1]["name"], events[-1]["edge"]) == ("warmup", "end")

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import nanogpt_torch as job
 import pytest
 import torch
 
-from harness import errors
+from harness import explain
+from mpsq_report import Reporter
 from queue_runner.workloads import catalog
-from tests.jobs.conftest import JOBS, Run, shared
+from tests.jobs.conftest import JOBS, Run, read, shared
 
 pytestmark = pytest.mark.slow
 
@@ -174,14 +177,14 @@ def test_what_a_user_can_mend_is_a_sentence_a_note_and_an_exit_code(
 def test_what_needs_less_memory_are_keys_that_the_workload_has() -> None:
     for workload in catalog.workloads(JOBS):
         keys = workload.params.keys()
-        said = set(errors.memory_hint(keys).replace("pool=", "pool ").replace(",", "").split())
-        named = said & {"batch_size", "grad_accum", "pool", *errors._OF_SIZE}
+        words = set(explain.memory_hint(keys).replace("pool=", "pool ").replace(",", "").split())
+        named = words & {"batch_size", "grad_accum", "pool", *explain._SIZE_KEYS}
         assert named <= keys and (named or workload.name == "opcheck")
-    assert errors.memory_hint({"batch_size", "pool", "side"}).startswith(
+    assert explain.memory_hint({"batch_size", "pool", "side"}).startswith(
         "a smaller batch_size or side needs less, and pool=host"
     )
     assert (
-        errors.memory_hint({"batch_size", "grad_accum"}) == "a smaller batch_size with a larger grad_accum needs less"
+        explain.memory_hint({"batch_size", "grad_accum"}) == "a smaller batch_size with a larger grad_accum needs less"
     )
 
 
@@ -190,19 +193,18 @@ def test_a_fault_of_the_program_keeps_its_traceback(run: Run) -> None:
     assert ran.code == 1 and "Traceback" in ran.err and "ZeroDivisionError" in ran.notes()["error"]["text"]
 
 
-def test_operators_that_mps_leaves_to_the_cpu_are_noted_once_each(run: Run) -> None:
-    def build(options: Any, device: Any) -> Any:
-        import warnings
+def test_operators_that_mps_leaves_to_the_cpu_are_noted_once_each(tmp_path: Path) -> None:
+    from harness.torch_backend import fallbacks
 
+    with pytest.warns(UserWarning, match="will fall back"):
+        fallbacks.watch(Reporter(tmp_path / "events.jsonl"))
+        torch.set_warn_always(False)
         for op in ("aten::linalg_svd", "aten::col2im", "aten::linalg_svd"):
             warnings.warn(
                 f"The operator '{op}' is not currently supported on the MPS backend and will fall back to run on "
                 "the CPU. This may have performance implications. (Triggered internally at MPSFallback.mm:15.)",
                 stacklevel=1,
             )
-        return job.build(options, device)
-
-    with pytest.warns(UserWarning, match="will fall back"):
-        ran = run(build=build)
-    assert [note["op"] for note in ran.of("note")] == ["aten::linalg_svd", "aten::col2im"]
-    assert {note["kind"] for note in ran.of("note")} == {"op_fallback"}
+    notes = read(tmp_path / "events.jsonl")
+    assert [note["op"] for note in notes] == ["aten::linalg_svd", "aten::col2im"]
+    assert {note["kind"] for note in notes} == {"op_fallback"}

@@ -285,7 +285,7 @@ def test_settings_are_factors_and_runs_can_be_chosen_by_them(store: Store) -> No
 
 @pytest.mark.parametrize("options", [{}, {"group_by": "device"}, {"group_by": "workload"}])
 def test_a_mode_of_a_workload_is_never_pooled_with_another(store: Store, options: dict[str, Any]) -> None:
-    """A job in another mode than training says in its hello that it is another workload (jobs/harness/hello.py)."""
+    """A job in another mode than training says in its hello that it is another workload (jobs/harness/training.py)."""
     for _ in range(4):
         store.run(median_s=0.1)
         store.run(median_s=9.0, params={"mode": "sample"}, hello={"workload": "nanogpt-sample"})

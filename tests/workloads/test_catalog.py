@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 from pathlib import Path
 
 import pytest
@@ -215,18 +215,15 @@ def test_a_workload_may_have_dtypes_of_its_own(folder: Path) -> None:
     assert catalog.find(folder, "toy").dtypes == manifest.DTYPES
 
 
-def test_a_workload_like_another_says_what_is_apart(tmp_path: Path) -> None:
-    """The catalog and the harness, which runs it, make the same of both literals."""
-    spec = importlib.util.spec_from_file_location("workload_of_the_harness", ROOT / "jobs" / "harness" / "workload.py")
-    assert spec is not None and spec.loader is not None
-    harness = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(harness)
+def test_a_twin_inherits_the_same_in_catalog_and_harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "jobs")
+    resolve = importlib.import_module("harness.command_line").resolve
     alike = 0
     for file in sorted((ROOT / "jobs").glob("*_*.py")):
         said, found = manifest._literal(file), manifest.read(file)
         if said is not None and found is not None and "like" in said:
             alike += 1
-            theirs = harness.resolve(said)
+            theirs = resolve(said)
             assert (found.name, found.framework) == (theirs["name"], theirs["framework"])
             defaults = {name: param["default"] for name, param in theirs["params"].items()}
             assert found.configs == theirs["configs"] and {k: p.default for k, p in found.params.items()} == defaults

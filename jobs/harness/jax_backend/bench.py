@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from harness.array_device import Device
 from harness.command_line import Options
-from harness.device import Device
 from harness.jax_backend.main import Jax
 from mpsq_report import Reporter
 

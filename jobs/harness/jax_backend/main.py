@@ -10,13 +10,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from harness import hello, run
+from harness import loop
+from harness.array_device import Device
 from harness.checkpoints import npz
 from harness.command_line import Options
-from harness.device import Device
 from harness.framework import Framework
 from harness.jax_backend.device import open_device
 from harness.jax_backend.training import Training
+from harness.training import versions
 from mpsq_report import Reporter
 
 _PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin", "jax-metal")
@@ -25,8 +26,8 @@ _HITS = "/jax/compilation_cache/cache_hits"
 
 
 def main(workload: Mapping[str, Any], *parts: Any, **more: Any) -> int:
-    """Run a workload in JAX. The arguments and the exit code are those of harness.run.main, less its framework."""
-    return run.main(workload, Jax(), *parts, **more)
+    """Run a workload in JAX. The other arguments are those of harness.loop.main."""
+    return loop.main(workload, Jax(), *parts, **more)
 
 
 class Jax(Framework):
@@ -38,8 +39,8 @@ class Jax(Framework):
     def __init__(self) -> None:
         self._events: Counter[str] = Counter()
 
-    def open_device(self, asked: str) -> Device:
-        return open_device(asked)
+    def open_device(self, label: str) -> Device:
+        return open_device(label)
 
     def set_up(self, options: Options, device: Device, report: Reporter) -> None:
         if options.dtype == "fp32":  # otherwise a GPU rounds to TF32, unlike torch
@@ -51,7 +52,7 @@ class Jax(Framework):
 
     def facts(self, device: Device) -> dict[str, Any]:
         return {
-            "versions": hello.versions(("jax", "jaxlib", *_PLUGINS, "numpy", "tiktoken")),
+            "versions": versions(("jax", "jaxlib", *_PLUGINS, "numpy", "tiktoken")),
             "backend": device.backend,
             "float32_matmul_precision": str(jax.config.jax_default_matmul_precision or "default"),
         }
@@ -61,9 +62,9 @@ class Jax(Framework):
 
     def cache_state(self) -> tuple[str, dict[str, int]]:
         """Return the state of the compilation cache: cold without JAX_COMPILATION_CACHE_DIR, which keeps nothing."""
-        asked, hits = self._events[_ASKED], self._events[_HITS]
-        counts = {"cache_hits": hits, "cache_misses": asked - hits}
-        state = "cold" if not hits else "warm" if hits == asked else "mixed"
+        requests, hits = self._events[_ASKED], self._events[_HITS]
+        counts = {"cache_hits": hits, "cache_misses": requests - hits}
+        state = "cold" if not hits else "warm" if hits == requests else "mixed"
         return state, {name: count for name, count in counts.items() if count}
 
     def save(self, training: Training, folder: Path, done: int) -> Path:
@@ -73,10 +74,10 @@ class Jax(Framework):
 
     def restore(self, training: Training, path: Path) -> int:
         like = {name: value.shape for name, value in _named(training).items()}
-        done, found = npz.load(path, like, training.data["sha256"])
-        there = jax.device_put(list(map(found.__getitem__, like)), training.device.handle)
+        done, arrays = npz.load(path, like, training.data["sha256"])
+        leaves = jax.device_put(list(map(arrays.__getitem__, like)), training.device.handle)
         tree = jax.tree.structure((training.params, training.state))
-        training.params, training.state = jax.tree.unflatten(tree, there)
+        training.params, training.state = jax.tree.unflatten(tree, leaves)
         return done
 
     def weights(self, training: Training) -> dict[str, Any]:
@@ -88,5 +89,5 @@ class Jax(Framework):
 
 def _named(training: Training) -> dict[str, Any]:
     """Return every array of weights and optimizer by its path in the tree, in the order of the tree."""
-    found, _ = jax.tree_util.tree_flatten_with_path((training.params, training.state))
-    return {jax.tree_util.keystr(path): value for path, value in found}
+    leaves, _ = jax.tree_util.tree_flatten_with_path((training.params, training.state))
+    return {jax.tree_util.keystr(path): value for path, value in leaves}

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.device import Device
+from harness.array_device import Device
 from harness.jax_backend.device import cpu as cpu_device
 from harness.jax_backend.training import DTYPES, Params
 from harness.sampling import Sampling as AnySampling
@@ -24,8 +24,8 @@ Kept = dict[str, Any]
 class Cache:
     """Keys and values of the tokens read: each layer's attend() replaces those in `kept`."""
 
-    def __init__(self, kept: Kept, reads: bool) -> None:
-        self.kept, self._reads = kept, reads
+    def __init__(self, state: Kept, reads: bool) -> None:
+        self.kept, self._reads = state, reads
 
     def positions(self, n: int) -> jax.Array:
         """Return the positions of the next n tokens."""
@@ -77,31 +77,31 @@ class Sampling(AnySampling):
         logits = self.logits(params, tokens, cache=cache)[:, -1]
         return logits, {**cache.kept, "at": jnp.int32(n)}
 
-    def _next(self, params: Params, kept: Kept, tokens: jax.Array) -> tuple[jax.Array, Kept]:
+    def _next(self, params: Params, cached: Kept, tokens: jax.Array) -> tuple[jax.Array, Kept]:
         """Append `tokens`, (batch,)."""
-        cache = Cache({**kept, "keys": list(kept["keys"]), "values": list(kept["values"])}, False)
+        cache = Cache({**cached, "keys": list(cached["keys"]), "values": list(cached["values"])}, False)
         logits = self.logits(params, tokens[:, None], cache=cache)[:, -1]
-        return logits, {**cache.kept, "at": kept["at"] + 1}
+        return logits, {**cache.kept, "at": cached["at"] + 1}
 
     def _more(
-        self, params: Params, kept: Kept, logits: jax.Array, n: int, numbers: jax.Array | None
+        self, params: Params, cached: Kept, logits: jax.Array, n: int, numbers: jax.Array | None
     ) -> tuple[jax.Array, Kept]:
         """Return the chosen token, and n more: (batch, n + 1). One program on the device if compiled. `numbers` are
         random, (n + 1, batch)."""
         s = self.options.settings
 
         def one(state: tuple[Kept, jax.Array], u: jax.Array | None) -> tuple[tuple[Kept, jax.Array], jax.Array]:
-            kept, token = state
-            logits, kept = self._next(params, kept, token)
+            cached, token = state
+            logits, cached = self._next(params, cached, token)
             token = chosen(logits, u, s.temperature, s.top_k)
-            return (kept, token), token
+            return (cached, token), token
 
         first = chosen(logits, None if numbers is None else numbers[0], s.temperature, s.top_k)
         if self.options.compile:
             drawn = None if numbers is None else numbers[1:]
-            (kept, _), more = jax.lax.scan(one, (kept, first), drawn, length=n)
-            return jnp.concatenate([first[None], more]).T, kept
-        state, written = (kept, first), [first]
+            (cached, _), more = jax.lax.scan(one, (cached, first), drawn, length=n)
+            return jnp.concatenate([first[None], more]).T, cached
+        state, written = (cached, first), [first]
         for k in range(n):
             state, token = one(state, None if numbers is None else numbers[k + 1])
             written.append(token)

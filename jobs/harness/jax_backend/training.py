@@ -10,10 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from harness import prepared
-from harness.device import Device
+from harness.array_device import Device
 from harness.jax_backend.device import cpu as cpu_device
-from harness.training import REFERENCE, REFERENCE_ROWS
+from harness.training import REFERENCE, REFERENCE_ROWS, once
 from harness.training import Training as AnyTraining
 
 Params = dict[str, jax.Array]
@@ -42,7 +41,7 @@ class Reference:
     def __init__(self, loss: Callable[..., jax.Array], params: dict[str, np.ndarray], batch: tuple[np.ndarray, ...]):
         """Compute the CPU's loss, unless it is kept. `params` and `batch` are numpy arrays, on no device yet."""
         self._params, self._batch, self._loss = params, batch, loss
-        self.cpu = prepared.once(REFERENCE, self._on_cpu)
+        self.cpu = once(REFERENCE, self._on_cpu)
 
     def again(self, training: Training) -> float:
         loss = self._on_cpu()

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from harness import command_line, exit_codes
+from harness import command_line
 from harness.command_line import Options
 from harness.errors import UsageError
 from harness.microbench.rounding import Check
@@ -36,14 +36,14 @@ def median(values: Sequence[float]) -> float:
 def quick_s(framework: Framework, device: Any, call: Callable[[], Any], at_least_s: float = 0.05) -> float:
     """Return the seconds of one call to choose by: the median of three short samples, after three untimed calls."""
     framework.finish(device, framework.repeat(call, 3))
-    calls, found = 1, list[float]()
-    while len(found) < 3:
+    calls, times_s = 1, list[float]()
+    while len(times_s) < 3:
         dur_s = timed(framework, device, call, calls)[0]
         if dur_s < at_least_s and calls < MAX_CALLS:
             calls = min(MAX_CALLS, calls * 4)
         else:
-            found.append(dur_s / calls)
-    return median(found)
+            times_s.append(dur_s / calls)
+    return median(times_s)
 
 
 def timed(framework: Framework, device: Any, call: Callable[[], Any], calls: int) -> tuple[float, Any]:
@@ -63,7 +63,7 @@ class Framework(Protocol):
     in_order: bool
     """whether calls complete in the order of their issue, so that the last one's end is that of all"""
 
-    def open_device(self, asked: str) -> Any: ...
+    def open_device(self, label: str) -> Any: ...
 
     def set_up(self, options: Options, device: Any, report: Reporter) -> None: ...
 
@@ -129,13 +129,13 @@ Build = Callable[[Options, Any, Reporter], Bench]
 
 
 def main(workload: Mapping[str, Any], framework: Framework, build: Build, argv: Sequence[str] | None = None) -> int:
-    """Run a micro-benchmark: `build` returns its cells. Return the exit code, as harness.run.main does."""
+    """Run a micro-benchmark: `build` returns its cells. Return the exit code, as harness.loop.main does."""
 
     def run(workload: Mapping[str, Any], report: Reporter) -> None:
         options = parse(workload, sys.argv[1:] if argv is None else argv, framework.compiler)
         _run(workload, framework, build, options, report)
 
-    return exit_codes.run(workload, run)
+    return command_line.run(workload, run)
 
 
 def parse(workload: Mapping[str, Any], argv: Sequence[str], compiler: str) -> Options:
@@ -285,13 +285,13 @@ class _Runner:
 
     def _enough(self, cell: Cell) -> int:
         """Return the number of calls that last sample_ms together."""
-        wanted_s = self._options.settings.sample_ms / 1e3
+        sample_s = self._options.settings.sample_ms / 1e3
         most = min(MAX_CALLS, int(MAX_KEPT_BYTES // max(cell.result_bytes, 1.0)) or 1)
         calls = 1
         while calls < most:
             dur_s = self._timed(cell, calls)[0]
-            if dur_s >= wanted_s / 2:
-                return max(1, min(most, round(calls * wanted_s / dur_s)))
+            if dur_s >= sample_s / 2:
+                return max(1, min(most, round(calls * sample_s / dur_s)))
             calls = min(most, calls * 4)
         return calls
 
@@ -307,18 +307,18 @@ class _Runner:
 
     def _check(self, cell: Cell, results: Any, first: bool) -> None:
         """Compare the first call and the last, which may be the replay of a graph, with float64."""
-        found = cell.check(results[-1])
+        check = cell.check(results[-1])
         if first:
-            self._report.metric(f"{cell.name}.error", found.share, "of its bound")
-        if first and found.arithmetic == "tf32":  # so that it is not related to the peak of fp32
+            self._report.metric(f"{cell.name}.error", check.share, "of its bound")
+        if first and check.arithmetic == "tf32":  # so that it is not related to the peak of fp32
             self._report.hello(dtype="tf32")
             self._report.note("reduced_precision", f"{cell.name}: fp32 was asked for and TF32 computed")
         if first:
-            print(f"check  {cell.name}: {found.text}")
-        if not found.ok and self._right:
+            print(f"check  {cell.name}: {check.text}")
+        if not check.ok and self._right:
             self._right = False
-            self._report.note("wrong_result", f"{cell.name}: {found.text}", share=found.share)
-            print(f"warning: {cell.name}: {found.text}", file=sys.stderr)
+            self._report.note("wrong_result", f"{cell.name}: {check.text}", share=check.share)
+            print(f"warning: {cell.name}: {check.text}", file=sys.stderr)
 
     def _facts(self, cell: Cell) -> None:
         self._report.metric(f"{cell.name}.flop", cell.flops, "FLOP")

@@ -8,8 +8,8 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+from harness.array_device import Device
 from harness.command_line import Options
-from harness.device import Device
 from harness.errors import UsageError
 from harness.mlx_backend.main import Mlx
 from mpsq_report import Reporter

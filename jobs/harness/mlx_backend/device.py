@@ -8,25 +8,27 @@ from __future__ import annotations
 import mlx.core as mx
 import numpy as np
 
-from harness import machine
-from harness.device import AUTO, Device, choose, number, unavailable
+from harness import apple
+from harness.array_device import Device, number, nvidia_name
+from harness.device import AUTO, choose, cpu_name
+from harness.installing import unavailable
 
 
-def open_device(asked: str) -> Device:
+def open_device(label: str) -> Device:
     """Return the device called cpu, cuda, cuda:1, mps or auto (the first of cuda, mps, cpu that computes).
 
     It becomes MLX's default device. Raises: JobError with exit code 69 if it does not compute.
     """
-    asked = choose(asked, why_not)
-    reason = why_not(asked)
+    label = choose(label, why_not)
+    reason = why_not(label)
     if reason is not None:
-        raise unavailable(asked, reason, [name for name in AUTO if why_not(name) is None], "mlx")
-    handle = _find(asked)
+        raise unavailable(label, reason, [name for name in AUTO if why_not(name) is None], "mlx")
+    handle = _find(label)
     mx.set_default_device(handle)
-    if asked == "cpu":
-        return Device(asked, "cpu", machine.cpu_name(), handle)
-    name = machine.apple_name() if asked == "mps" else machine.nvidia_name(number(asked))
-    return Device(asked, "gpu", name or str(mx.device_info().get("device_name", "")), handle, _memory)
+    if label == "cpu":
+        return Device(label, "cpu", cpu_name(), handle)
+    name = apple.chip_name() if label == "mps" else nvidia_name(number(label))
+    return Device(label, "gpu", name or str(mx.device_info().get("device_name", "")), handle, _memory)
 
 
 def why_not(name: str) -> str | None:
@@ -40,11 +42,11 @@ def why_not(name: str) -> str | None:
         device = _find(name)
         if number(name) >= mx.device_count(device.type):
             return f"there are {mx.device_count(device.type)} of this kind, numbered from 0"
-        found = np.array(mx.matmul(mx.array(a), mx.array(a), stream=device))
+        product = np.array(mx.matmul(mx.array(a), mx.array(a), stream=device))
     except Exception as error:  # RuntimeError and ValueError, by build
         lines = str(error).strip().splitlines()
         return lines[0].rstrip(".") if lines else type(error).__name__
-    return None if np.array_equal(found, a @ a) else "it returns a wrong product of two small integer matrices"
+    return None if np.array_equal(product, a @ a) else "it returns a wrong product of two small integer matrices"
 
 
 def _find(name: str) -> mx.Device:

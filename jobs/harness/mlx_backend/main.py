@@ -12,21 +12,22 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten, tree_unflatten
 
-from harness import hello, run
+from harness import loop
+from harness.array_device import Device
 from harness.checkpoints import npz
 from harness.command_line import Options
-from harness.device import Device
 from harness.framework import Framework
 from harness.mlx_backend.device import open_device
 from harness.mlx_backend.training import Training, named
+from harness.training import versions
 from mpsq_report import Reporter
 
 _BACKENDS = ("mlx-metal", "mlx-cpu", "mlx-cuda-12", "mlx-cuda-13")
 
 
 def main(workload: Mapping[str, Any], *parts: Any, **more: Any) -> int:
-    """Run a workload in MLX. The arguments and the exit code are those of harness.run.main, less its framework."""
-    return run.main(workload, Mlx(), *parts, **more)
+    """Run a workload in MLX. The other arguments are those of harness.loop.main."""
+    return loop.main(workload, Mlx(), *parts, **more)
 
 
 class Mlx(Framework):
@@ -38,8 +39,8 @@ class Mlx(Framework):
     def __init__(self) -> None:
         self._before: int | None = None
 
-    def open_device(self, asked: str) -> Device:
-        return open_device(asked)
+    def open_device(self, label: str) -> Device:
+        return open_device(label)
 
     def set_up(self, options: Options, device: Device, report: Reporter) -> None:
         self._before = _kept() if device.kind == "cpu" else None
@@ -47,9 +48,7 @@ class Mlx(Framework):
     def facts(self, device: Device) -> dict[str, Any]:
         recommended = mx.device_info().get("max_recommended_working_set_size")
         return {
-            "versions": hello.versions(
-                ("mlx", "mlx-metal", "mlx-cpu", "mlx-cuda-12", "mlx-cuda-13", "numpy", "tiktoken")
-            ),
+            "versions": versions(("mlx", "mlx-metal", "mlx-cpu", "mlx-cuda-12", "mlx-cuda-13", "numpy", "tiktoken")),
             "backend": device.backend,
             **({"recommended_memory_bytes": recommended} if device.kind == "mps" and recommended else {}),
             "float32_matmul_precision": "highest" if os.environ.get("MLX_ENABLE_TF32") == "0" else "default",
@@ -79,14 +78,16 @@ class Mlx(Framework):
 
     def restore(self, training: Training, path: Path) -> int:
         like = {name: tuple(value.shape) for name, value in named(training).items()}
-        done, found = npz.load(path, like, training.data["sha256"])
+        done, arrays = npz.load(path, like, training.data["sha256"])
         weights, state = (
-            tree_unflatten([(name.removeprefix(part), mx.array(found[name])) for name in like if name.startswith(part)])
+            tree_unflatten(
+                [(name.removeprefix(part), mx.array(arrays[name])) for name in like if name.startswith(part)]
+            )
             for part in ("weights.", "optimizer.")
         )
         training.model.update(weights)
-        for one, its in zip(training.optimizer.optimizers, state["states"], strict=True):
-            one.state.update(its)  # in place: a compiled update holds references to these dicts
+        for optimizer, its in zip(training.optimizer.optimizers, state["states"], strict=True):
+            optimizer.state.update(its)  # in place: a compiled update holds references to these dicts
         return done
 
     def weights(self, training: Training) -> dict[str, Any]:

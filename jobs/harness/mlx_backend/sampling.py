@@ -12,7 +12,7 @@ import numpy as np
 from mlx.utils import tree_flatten
 from numpy.typing import NDArray
 
-from harness.device import Device
+from harness.array_device import Device
 from harness.mlx_backend.training import DTYPES
 from harness.sampling import Sampling as AnySampling
 from harness.sampling import Tokens

@@ -12,9 +12,8 @@ import numpy as np
 from mlx import optimizers
 from mlx.utils import tree_flatten, tree_map
 
-from harness import prepared
-from harness.device import Device
-from harness.training import REFERENCE, REFERENCE_ROWS
+from harness.array_device import Device
+from harness.training import REFERENCE, REFERENCE_ROWS, once
 from harness.training import Training as AnyTraining
 
 DTYPES = {"fp32": mx.float32, "bf16": mx.bfloat16, "fp16": mx.float16}
@@ -42,7 +41,7 @@ class Reference:
         """Compute the CPU's loss, unless it is kept."""
         self._batch, self._loss = batch, loss
         self._weights = tree_map(lambda value: value, model.parameters())
-        self.cpu = prepared.once(REFERENCE, self._on_cpu)
+        self.cpu = once(REFERENCE, self._on_cpu)
 
     def _on_cpu(self) -> float:
         with mx.stream(mx.cpu):  # memory is shared on Apple silicon; elsewhere MLX copies
@@ -89,5 +88,5 @@ def adamw(model: nn.Module, weight_decay: float, betas: list[float], eps: float)
 
 def named(training: Training) -> dict[str, Any]:
     """Return every array of weights and optimizer by name."""
-    found = {f"weights.{name}": value for name, value in tree_flatten(training.model.parameters())}
-    return found | {f"optimizer.{name}": value for name, value in tree_flatten(training.optimizer.state)}
+    arrays = {f"weights.{name}": value for name, value in tree_flatten(training.model.parameters())}
+    return arrays | {f"optimizer.{name}": value for name, value in tree_flatten(training.optimizer.state)}

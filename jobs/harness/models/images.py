@@ -44,8 +44,8 @@ def build(options: Options, device: Device, make: Callable[[SimpleNamespace], Im
     """Build images, model, reference loss and optimizer. `make` builds the model from the settings."""
     s = options.settings
     check(s)
-    if said := layout_hint(device.kind, options.compile, os.environ):
-        print(said)
+    if hint := layout_hint(device.kind, options.compile, os.environ):
+        print(hint)
     examples = load_images(s.data, s.images, s.classes, s.side, options.seed)
     with torch.device("meta"):
         model = make(s)

@@ -10,17 +10,12 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.checkpoints import weights_file
-from harness.checkpoints.nanogpt import is_supported as is_foreign_checkpoint
-from harness.checkpoints.nanogpt import read as read_checkpoint
 from harness.command_line import Options
-from harness.data.batches import Batches
-from harness.data.text import Text
+from harness.data.text import Batches, Text
 from harness.data.text import load as load_text
 from harness.errors import UsageError
 
@@ -50,7 +45,7 @@ class Shape:
     def tensors(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of every trained tensor by name, in the order of the model; linear layers are (out, in)."""
         C = self.width
-        found: dict[str, tuple[int, ...]] = {"tokens.weight": (self.vocab, C), "positions.weight": (self.block, C)}
+        shapes: dict[str, tuple[int, ...]] = {"tokens.weight": (self.vocab, C), "positions.weight": (self.block, C)}
         for n in range(self.layers):
             for name, shape in (
                 ("norm1", (C,)),
@@ -60,16 +55,16 @@ class Shape:
                 ("feed_forward.widen", (4 * C, C)),
                 ("feed_forward.out", (C, 4 * C)),
             ):
-                found |= self._layer(f"blocks.{n}.{name}", shape)
-        return found | self._layer("norm", (C,))
+                shapes |= self._layer(f"blocks.{n}.{name}", shape)
+        return shapes | self._layer("norm", (C,))
 
     def _layer(self, name: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
         return {f"{name}.weight": shape} | ({f"{name}.bias": shape[:1]} if self.bias else {})
 
     def n_params(self, positions: bool = True) -> int:
         """Return the number of trained parameters, with or without the positional embedding."""
-        found = sum(math.prod(shape) for shape in self.tensors().values())
-        return found if positions else found - self.block * self.width
+        n = sum(math.prod(shape) for shape in self.tensors().values())
+        return n if positions else n - self.block * self.width
 
 
 @dataclass(frozen=True)
@@ -91,7 +86,8 @@ class Problem:
 def problem(options: Options) -> Problem:
     """Read the text and derive shape, batches and work. Raises: UsageError for settings; JobError like load_text."""
     s = options.settings
-    check(s)
+    if s.n_embd % s.n_head:
+        raise UsageError(f"n_embd={s.n_embd} is not divisible by n_head={s.n_head}", "it must be a multiple")
     text = load_text(s.data, s.tokens, s.block_size)
     shape = shape_of(s, text)
     sequences = s.batch_size * s.grad_accum
@@ -113,8 +109,11 @@ def shape_of(s: SimpleNamespace, text: Text) -> Shape:
 
 def weights(options: Options, shape: Shape) -> Weights:
     """Return the initial weights: those of init_from, else drawn by the seed. Raises: UsageError like read_weights."""
-    source = options.settings.init_from
-    return read_weights(Path(source).expanduser(), shape) if source else initial_weights(shape, options.seed)
+    if not (source := options.settings.init_from):
+        return initial_weights(shape, options.seed)
+    from harness.checkpoints.gpt2 import read_weights
+
+    return read_weights(Path(source).expanduser(), shape.tensors(), shape.heads)
 
 
 def initial_weights(shape: Shape, seed: int) -> Weights:
@@ -124,27 +123,16 @@ def initial_weights(shape: Shape, seed: int) -> Weights:
 
     Each tensor has its own stream of random numbers, keyed by its name, and is independent of the others.
     """
-    found: Weights = {}
+    drawn: Weights = {}
     for name, size in shape.tensors().items():
         if len(size) == 1:
-            found[name] = np.full(size, float(name.endswith("weight")), np.float32)
+            drawn[name] = np.full(size, float(name.endswith("weight")), np.float32)
             continue
         std = INITIAL_STD / math.sqrt(2 * shape.layers) if name.endswith("out.weight") else INITIAL_STD
         draw = np.random.Generator(np.random.PCG64([seed, zlib.crc32(name.encode())]))
-        found[name] = draw.standard_normal(size, np.float32)
-        found[name] *= np.float32(std)  # in place: the largest are hundreds of megabytes
-    return found
-
-
-def read_weights(path: Path, shape: Shape) -> Weights:
-    """Return the weights of a .npz file written by any of the four (--out) or with the same names, of a checkpoint of
-    ours or nanoGPT's, or of Hugging Face's gpt2.
-
-    Raises: UsageError if it cannot be read, or is of another model.
-    """
-    if is_foreign_checkpoint(path):
-        return read_checkpoint(path, shape.tensors(), shape.heads)
-    return weights_file.fitting(weights_file.read(path, "init_from"), shape.tensors(), path)
+        drawn[name] = draw.standard_normal(size, np.float32)
+        drawn[name] *= np.float32(std)  # in place: the largest are hundreds of megabytes
+    return drawn
 
 
 def flops_per_iter(shape: Shape, sequences: int) -> float:
@@ -166,84 +154,6 @@ def flops_per_iter(shape: Shape, sequences: int) -> float:
     return float(sequences * (weights + attention))
 
 
-def sampling_flops(shape: Shape, sequences: int, prompt: int, new_tokens: int) -> float:
-    """Return the FLOP of reading `prompt` tokens and generating new_tokens, by the forward of flops_per_iter.
-
-    The output layer is computed for the prompt's last position, then for each new token. Scores within the prompt are
-    counted in full, as in training; a new token attends to the keys that exist, not to masked ones.
-    """
-    T, Q = prompt + new_tokens, shape.width // shape.heads
-    output = shape.vocab * shape.width
-    weights = 2 * (shape.n_params(positions=False) - output) * T + 2 * output * (new_tokens + 1)
-    met = prompt * prompt + sum(range(prompt + 1, T + 1))
-    return float(sequences * (weights + 4 * shape.layers * shape.heads * Q * met))
-
-
-def stays_fp32(name: str, dimensions: int) -> bool:
-    """Return whether a tensor stays in fp32 when the model generates in another dtype.
-
-    Matrices are converted once instead of in each product. The positions determine the dtype of the residual stream.
-    """
-    return dimensions < 2 or name == "positions.weight"
-
-
-def sampling(options: Options, problem: Problem) -> dict[str, Any]:
-    """Return the arguments of Sampling that are the same in every framework; `check` is not among them."""
-    s = options.settings
-    begun, n_prompt = started(options, problem.text), prompt_length(options, problem.text)
-
-    def prompt(i: int) -> NDArray[np.int32]:
-        if begun is not None:
-            return np.tile(begun, (s.batch_size, 1))
-        return problem.batches.of_iteration(i)[0][0, :, :n_prompt]
-
-    return {
-        "options": options,
-        "data": problem.text.said(),
-        "flops_per_iter": sampling_flops(problem.shape, s.batch_size, n_prompt, s.new_tokens),
-        "per_iter": s.batch_size * (n_prompt + s.new_tokens),
-        "prompt": prompt,
-        "read": problem.text.decoded,
-    }
-
-
-def started(options: Options, text: Text) -> NDArray[np.int32] | None:
-    """Return the tokens of `start`, a text or FILE:PATH as in nanoGPT's sample.py; None if it is empty. Of a text
-    longer than block_size - new_tokens the end is taken, since the model has no positions for more.
-
-    Raises: UsageError for a file that cannot be read, or characters that the training text does not have.
-    """
-    s = options.settings
-    if not s.start:
-        return None
-    words = s.start
-    if words.startswith("FILE:"):
-        path = Path(words.removeprefix("FILE:")).expanduser()
-        try:
-            words = path.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = f"{path}: {error.strerror.lower()}" if isinstance(error, OSError) else "it is not UTF-8"
-            raise UsageError(f"start={s.start} cannot be read: {reason}", "FILE: is followed by a text file") from None
-    tokens = text.encoded(words, "start")
-    if not tokens:
-        raise UsageError(f"start={s.start} is empty", "give a text, or leave start out: prompts are of the data then")
-    return np.array(tokens[-(s.block_size - s.new_tokens) :], np.int32)
-
-
-def prompt_length(options: Options, text: Text) -> int:
-    """Return the tokens of a prompt: those of `start`, else what new_tokens leaves of block_size."""
-    begun = started(options, text)
-    return options.settings.block_size - options.settings.new_tokens if begun is None else len(begun)
-
-
-def checked(options: Options, problem: Problem) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return tokens and successors of the first batch for reference_check, as long as what an iteration reads and
-    writes, so that the check runs what is timed."""
-    length = prompt_length(options, problem.text) + options.settings.new_tokens
-    x, y = problem.first()
-    return x[:, :length], y[:, :length]
-
-
 def learning_rate(i: int, s: SimpleNamespace) -> float:
     """Return the learning rate of iteration i: linear warm-up, then cosine decay to min_lr (Loshchilov & Hutter 2017,
     "SGDR", equation 5, without restarts)."""
@@ -254,18 +164,3 @@ def learning_rate(i: int, s: SimpleNamespace) -> float:
         return float(s.min_lr)
     share = (i - s.lr_warmup_iters) / (end - s.lr_warmup_iters)
     return float(s.min_lr + 0.5 * (1 + math.cos(math.pi * share)) * (s.lr - s.min_lr))
-
-
-def check(s: SimpleNamespace) -> None:
-    """Raise UsageError for settings that the model does not support."""
-    if s.n_embd % s.n_head:
-        raise UsageError(f"n_embd={s.n_embd} is not divisible by n_head={s.n_head}", "it must be a multiple")
-
-
-def refuse_fp16(options: Options, framework: str) -> None:
-    """Raise UsageError for fp16: its gradients underflow without loss scaling, which only torch has of the four."""
-    if options.dtype == "fp16":
-        raise UsageError(
-            f"{framework} has no loss scaling, without which gradients in fp16 vanish",
-            "--dtype bf16 has the range of fp32 and needs none; fp16 trains in torch",
-        )

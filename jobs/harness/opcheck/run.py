@@ -14,13 +14,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from harness import command_line, exit_codes
+from harness import command_line
 from harness.command_line import Options, did_you_mean
 from harness.errors import JobError, UsageError
 from harness.opcheck import inventory
 from harness.opcheck.messages import ERROR, FALLBACK, MISSING, NATIVE, UNCHECKED, VERDICTS, WRONG
 from harness.opcheck.sweep import Finding, Sweep, Unit
-from harness.processes import refuse_threads
+from harness.parallel import check_threads
 from mpsq_report import Reporter
 
 BASIC = (
@@ -53,7 +53,7 @@ def main(workload: Mapping[str, Any], argv: Sequence[str] | None = None, child: 
         options = parse(workload, sys.argv[1:] if argv is None else argv)
         _Runner(workload, options, report, child).run()
 
-    return exit_codes.run(workload, run)
+    return command_line.run(workload, run)
 
 
 def parse(workload: Mapping[str, Any], argv: Sequence[str]) -> Options:
@@ -66,7 +66,7 @@ def parse(workload: Mapping[str, Any], argv: Sequence[str]) -> Options:
         raise UsageError("opcheck takes its dtypes from a setting", f"--set types={options.dtype}")
     if options.resume or options.out:
         raise UsageError("this workload has no checkpoints", "remove --resume and --out")
-    refuse_threads(s.threads)
+    check_threads(s.threads)
     return options
 
 
@@ -107,8 +107,8 @@ class _Runner:
             with self._report.phase("measure"):
                 sweep.run(units, self._tell)
             self._crashes += sweep.restarts
-        asked = options.settings.fallbacks
-        if asked == "on" or (asked == "auto" and device.kind == "mps"):
+        fallbacks = options.settings.fallbacks
+        if fallbacks == "on" or (fallbacks == "auto" and device.kind == "mps"):
             self._fallbacks(str(device))
         self._show()
 
@@ -157,73 +157,75 @@ class _Runner:
             return "this torch came without native_functions.yaml"
         if find_spec("yaml") is None:
             return f"native_functions.yaml is not counted: {sys.executable} -m pip install pyyaml"
-        found = inventory.read(file)
+        listed = inventory.read(file)
         for name, value in (
-            ("functions", found.n_functions),
-            ("with_mps", len(found.with_mps)),
-            ("without_mps", len(found.without_mps)),
+            ("functions", listed.n_functions),
+            ("with_mps", len(listed.with_mps)),
+            ("without_mps", len(listed.without_mps)),
         ):
             self._report.metric(f"inventory.{name}", value, "functions")
-        self._report.note("opcheck_without_mps", " ".join(found.without_mps))
+        self._report.note("opcheck_without_mps", " ".join(listed.without_mps))
         return (
-            f"{found.n_functions:,} functions, {len(found.with_mps)} with an MPS kernel, "
-            f"{len(found.without_mps)} for CPU and CUDA alone"
+            f"{listed.n_functions:,} functions, {len(listed.with_mps)} with an MPS kernel, "
+            f"{len(listed.without_mps)} for CPU and CUDA alone"
         )
 
-    def _tell(self, unit: Unit, dur_s: float, found: Iterable[Finding]) -> None:
+    def _tell(self, unit: Unit, dur_s: float, findings: Iterable[Finding]) -> None:
         """Report a unit. An iteration is a unit that was checked: it counts progress, and is no measurement."""
         self._report.iter(self._checked, dur_s, phase="warmup")
         self._checked += 1
         self._took_s[unit.dtype] = self._took_s.get(unit.dtype, 0.0) + dur_s
         if self._checked % _TOLD_EVERY == 0:
             print(f"{self._checked:,} checked, now {unit.dtype} {unit.op}")
-        for one in found:
-            self._keep(one)
+        for finding in findings:
+            self._keep(finding)
 
-    def _keep(self, one: Finding) -> None:
+    def _keep(self, finding: Finding) -> None:
         """Report a verdict. A later one on the same operator replaces an earlier one."""
-        self._found[one.key] = one
-        cell = f"op/{one.unit.op}/{one.unit.dtype}/{one.direction}"
-        median_s = statistics.median(one.times_s) if one.times_s else math.nan
-        self._report.metric(f"{cell}/{one.verdict}", median_s, "s", i=self._checked - 1)
-        if one.verdict != NATIVE:
-            self._report.note("opcheck", _said(one))
+        self._found[finding.key] = finding
+        cell = f"op/{finding.unit.op}/{finding.unit.dtype}/{finding.direction}"
+        median_s = statistics.median(finding.times_s) if finding.times_s else math.nan
+        self._report.metric(f"{cell}/{finding.verdict}", median_s, "s", i=self._checked - 1)
+        if finding.verdict != NATIVE:
+            self._report.note("opcheck", _said(finding))
 
     def _fallbacks(self, device: str) -> None:
         """Check what is missing again with fallbacks on, then find the names of the kernels that fell back."""
-        left = {key: one for key, one in self._found.items() if one.verdict in (MISSING, FALLBACK)}
+        left = {key: finding for key, finding in self._found.items() if finding.verdict in (MISSING, FALLBACK)}
         if not left:
             return
         again = self._pass(device, "fallback", left.values())
-        rescued = [one for one in again.values() if one.verdict in (FALLBACK, NATIVE)]
+        rescued = [finding for finding in again.values() if finding.verdict in (FALLBACK, NATIVE)]
         named = self._pass(device, "profile", rescued)
-        for key, one in again.items():
-            self._keep(_with_fallback(left[key], one, named[key].profiled if key in named else ()))
+        for key, finding in again.items():
+            self._keep(_with_fallback(left[key], finding, named[key].profiled if key in named else ()))
 
     def _pass(self, device: str, mode: str, what: Iterable[Finding]) -> dict[Key, Finding]:
         """Check the same units in another mode."""
         directions: dict[tuple[str, str], list[str]] = {}
-        for one in what:
-            directions.setdefault((one.unit.op, one.unit.dtype), []).append(one.direction)
+        for finding in what:
+            directions.setdefault((finding.unit.op, finding.unit.dtype), []).append(finding.direction)
         units = [Unit(op, dtype, tuple(wanted)) for (op, dtype), wanted in directions.items()]
-        found: dict[Key, Finding] = {}
+        by_key: dict[Key, Finding] = {}
         with self._report.phase("eval"), self._sweep(device, mode) as sweep:
-            sweep.run(units, lambda unit, dur_s, said: found.update({one.key: one for one in said}))
+            sweep.run(
+                units, lambda unit, dur_s, findings: by_key.update({finding.key: finding for finding in findings})
+            )
             self._crashes += sweep.restarts
-        return found
+        return by_key
 
     def _show(self) -> None:
         """Print counts by dtype and direction, and what is not native."""
-        counts = Counter((one.unit.dtype, one.direction, one.verdict) for one in self._found.values())
+        counts = Counter((finding.unit.dtype, finding.direction, finding.verdict) for finding in self._found.values())
         used = [verdict for verdict in VERDICTS if any(key[2] == verdict for key in counts)]
         print(f"{'':<20}" + "".join(f"{verdict:>10}" for verdict in used))
         for dtype, direction in dict.fromkeys((key[0], key[1]) for key in counts):
             print(f"{dtype:<10}{direction:<10}" + "".join(f"{counts[dtype, direction, v]:>10,}" for v in used))
         print("took " + ", ".join(f"{dtype} {dur_s:.0f} s" for dtype, dur_s in self._took_s.items()))
-        others = [one for one in self._found.values() if one.verdict != NATIVE]
+        others = [finding for finding in self._found.values() if finding.verdict != NATIVE]
         order = (WRONG, ERROR, MISSING, FALLBACK, UNCHECKED)
-        for one in sorted(others, key=lambda one: order.index(one.verdict))[:_MOST_SHOWN]:
-            print(_said(one))
+        for finding in sorted(others, key=lambda finding: order.index(finding.verdict))[:_MOST_SHOWN]:
+            print(_said(finding))
         if len(others) > _MOST_SHOWN:
             print(f"... and {len(others) - _MOST_SHOWN:,} more: mpsq report ops")
         if self._crashes:
@@ -239,20 +241,20 @@ def _chosen(words: str, known: Sequence[str]) -> list[str]:
     chosen: dict[str, None] = {}
     for word in words.split("+"):
         if word == "basic":
-            found = [name for name in BASIC if name in known]
+            names = [name for name in BASIC if name in known]
         else:
-            found = list(known) if word == "all" else fnmatch.filter(known, word.replace(".", "_"))
-        if not found:
+            names = list(known) if word == "all" else fnmatch.filter(known, word.replace(".", "_"))
+        if not names:
             hint = did_you_mean(word, known, "such as add+linalg_*")
             raise UsageError(f'ops={words}: torch has no operator "{word}"', hint)
-        chosen.update(dict.fromkeys(found))
+        chosen.update(dict.fromkeys(names))
     return list(chosen)
 
 
 def _with_fallback(first: Finding, again: Finding, names: Sequence[str]) -> Finding:
     """Return the final verdict on an operator that was missing, or fell back unasked, after the pass with fallbacks."""
-    said = [name for name in again.detail.split(", ") if name] if again.verdict == FALLBACK else []
-    every = ", ".join(dict.fromkeys([*said, *names]))
+    kernels = [name for name in again.detail.split(", ") if name] if again.verdict == FALLBACK else []
+    every = ", ".join(dict.fromkeys([*kernels, *names]))
     if again.verdict in (FALLBACK, NATIVE):
         detail = every or f"no kernel is named: {first.detail}"
         return replace(again, unit=first.unit, verdict=FALLBACK, detail=detail)
@@ -261,8 +263,8 @@ def _with_fallback(first: Finding, again: Finding, names: Sequence[str]) -> Find
     return replace(again, unit=first.unit, detail=f"as a fallback: {again.detail}")
 
 
-def _said(one: Finding) -> str:
+def _said(finding: Finding) -> str:
     """Return one line for the log and the store: "svd fp32 backward fallback (2 of 8 samples): aten::linalg_svd"."""
-    share = f" ({one.n_bad} of {one.n} samples)" if one.n else ""
-    detail = f": {one.detail}" if one.detail else ""
-    return f"{one.unit.op} {one.unit.dtype} {one.direction} {one.verdict}{share}{detail}"
+    share = f" ({finding.n_bad} of {finding.n} samples)" if finding.n else ""
+    detail = f": {finding.detail}" if finding.detail else ""
+    return f"{finding.unit.op} {finding.unit.dtype} {finding.direction} {finding.verdict}{share}{detail}"

@@ -10,8 +10,8 @@ import numpy as np
 from tinygrad import Device as devices
 from tinygrad import Tensor, TinyJit, dtypes
 
+from harness.array_device import Device
 from harness.command_line import Options
-from harness.device import Device
 from harness.errors import UsageError
 from harness.tinygrad_backend.main import Tinygrad
 from mpsq_report import Reporter

@@ -15,29 +15,31 @@ from tinygrad import Tensor
 from tinygrad.dtype import DType
 from tinygrad.helpers import DEV, GlobalCounters
 
-from harness import machine
-from harness.device import AUTO, Device, choose, number, unavailable
+from harness import apple
+from harness.array_device import Device, number, nvidia_name
+from harness.device import AUTO, choose, cpu_name
+from harness.installing import unavailable
 
 _BACKENDS = {"cpu": "CPU", "cuda": "CUDA", "mps": "METAL"}
 
 
-def open_device(asked: str) -> Device:
+def open_device(label: str) -> Device:
     """Return the device called cpu, cuda, cuda:1, mps or auto (the first of cuda, mps, cpu that computes).
 
     It becomes tinygrad's default device. Raises: JobError with exit code 69 if it does not compute.
     """
-    asked = choose(asked, why_not)
-    reason = why_not(asked)
+    label = choose(label, why_not)
+    reason = why_not(label)
     if reason is not None:
-        raise unavailable(asked, reason, [name for name in AUTO if why_not(name) is None], "tinygrad")
-    backend = _backend(asked)
+        raise unavailable(label, reason, [name for name in AUTO if why_not(name) is None], "tinygrad")
+    backend = _backend(label)
     if DEV.device != backend:
         DEV.value = backend
-    names = {"cpu": machine.cpu_name, "mps": machine.apple_name}
-    name = names.get(asked, lambda: machine.nvidia_name(number(asked)))()
-    if asked == "cpu":
-        return Device(asked, backend, name, backend)
-    return Device(asked, backend, name, backend, lambda: (GlobalCounters.mem_used_per_device[backend], None))
+    names = {"cpu": cpu_name, "mps": apple.chip_name}
+    name = names.get(label, lambda: nvidia_name(number(label)))()
+    if label == "cpu":
+        return Device(label, backend, name, backend)
+    return Device(label, backend, name, backend, lambda: (GlobalCounters.mem_used_per_device[backend], None))
 
 
 def why_not(name: str) -> str | None:
@@ -45,14 +47,14 @@ def why_not(name: str) -> str | None:
     _find_clang()
     a = np.arange(64, dtype=np.float32).reshape(8, 8)
     try:
-        there = Tensor(a, device=_backend(name))
-        found = (there @ there).numpy()
+        matrix = Tensor(a, device=_backend(name))
+        product = (matrix @ matrix).numpy()
         devices[_backend(name)].synchronize()
     except Exception as error:  # OSError, AttributeError, AssertionError, ExceptionGroup: by what is missing
         lines = str(error).strip().splitlines()
-        said = lines[0].rstrip(".") if lines else type(error).__name__
-        return "there is no clang here to compile for it" if "clang" in said else said
-    return None if np.array_equal(found, a @ a) else "it returns a wrong product of two small integer matrices"
+        reason = lines[0].rstrip(".") if lines else type(error).__name__
+        return "there is no clang here to compile for it" if "clang" in reason else reason
+    return None if np.array_equal(product, a @ a) else "it returns a wrong product of two small integer matrices"
 
 
 def why_not_dtype(name: str, dtype: DType) -> str | None:
@@ -77,14 +79,14 @@ def _find_clang() -> None:
 def _quiet() -> Iterator[None]:
     """Discard what a compiler writes to stderr: the reason is in the exception."""
     sys.stderr.flush()
-    kept = os.dup(2)
+    stderr = os.dup(2)
     try:
         with open(os.devnull, "w") as nowhere:
             os.dup2(nowhere.fileno(), 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr, 2)
+        os.close(stderr)
 
 
 def _backend(name: str) -> str:

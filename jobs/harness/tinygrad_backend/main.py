@@ -13,20 +13,21 @@ from tinygrad import Device as devices
 from tinygrad import Tensor
 from tinygrad.helpers import CACHEDB, NUM_CPU_THREADS
 
-from harness import hello, run
+from harness import loop
+from harness.array_device import Device
 from harness.checkpoints import npz
 from harness.command_line import Options
-from harness.device import Device
 from harness.errors import UsageError
 from harness.framework import Framework
 from harness.tinygrad_backend.device import open_device, why_not_dtype
 from harness.tinygrad_backend.training import DTYPES, Training, named, put
+from harness.training import versions
 from mpsq_report import Reporter
 
 
 def main(workload: Mapping[str, Any], *parts: Any, **more: Any) -> int:
-    """Run a workload in tinygrad. The arguments and the exit code are those of harness.run.main, less its framework."""
-    return run.main(workload, Tinygrad(), *parts, **more)
+    """Run a workload in tinygrad. The other arguments are those of harness.loop.main."""
+    return loop.main(workload, Tinygrad(), *parts, **more)
 
 
 class Tinygrad(Framework):
@@ -38,8 +39,8 @@ class Tinygrad(Framework):
     def __init__(self) -> None:
         self._before = _kept()
 
-    def open_device(self, asked: str) -> Device:
-        return open_device(asked)
+    def open_device(self, label: str) -> Device:
+        return open_device(label)
 
     def set_up(self, options: Options, device: Device, report: Reporter) -> None:
         if options.compile and options.settings.warmup_iters < 1:
@@ -55,7 +56,7 @@ class Tinygrad(Framework):
 
     def facts(self, device: Device) -> dict[str, Any]:
         return {
-            "versions": hello.versions(("tinygrad", "numpy", "tiktoken")),
+            "versions": versions(("tinygrad", "numpy", "tiktoken")),
             "backend": device.backend,
             "float32_matmul_precision": "highest",  # unless ALLOW_TF32 is set, which is recorded with the environment
             **({"threads": NUM_CPU_THREADS.value} if device.kind == "cpu" else {}),
@@ -85,8 +86,8 @@ class Tinygrad(Framework):
     def restore(self, training: Training, path: Path) -> int:
         tensors = named(training)
         like = {name: tuple(map(int, value.shape)) for name, value in tensors.items()}
-        done, found = npz.load(path, like, training.data["sha256"])
-        put(tensors, found)
+        done, arrays = npz.load(path, like, training.data["sha256"])
+        put(tensors, arrays)
         Tensor.manual_seed((training.options.seed + done) % 2**32)  # otherwise dropout would repeat the first masks
         return done
 
@@ -99,7 +100,7 @@ class Tinygrad(Framework):
 
 def _kept() -> int:
     """Return the number of kernels in tinygrad's cache: the rows of its tables compile_*."""
-    with contextlib.suppress(sqlite3.Error), sqlite3.connect(f"file:{CACHEDB}?mode=ro", uri=True) as found:
-        tables = found.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'compile%'")
-        return sum(found.execute(f'SELECT count(*) FROM "{name}"').fetchone()[0] for (name,) in tables.fetchall())
+    with contextlib.suppress(sqlite3.Error), sqlite3.connect(f"file:{CACHEDB}?mode=ro", uri=True) as database:
+        tables = database.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'compile%'")
+        return sum(database.execute(f'SELECT count(*) FROM "{name}"').fetchone()[0] for (name,) in tables.fetchall())
     return 0

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tinygrad import Device as devices
 from tinygrad import Tensor, TinyJit, dtypes
 
-from harness.device import Device
+from harness.array_device import Device
 from harness.sampling import Sampling as AnySampling
 from harness.sampling import Tokens
 from harness.tinygrad_backend.device import why_not

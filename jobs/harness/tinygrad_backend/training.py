@@ -11,10 +11,9 @@ from tinygrad import Tensor, dtypes
 from tinygrad.nn import optim
 from tinygrad.nn.state import get_state_dict
 
-from harness import prepared
-from harness.device import Device
+from harness.array_device import Device
 from harness.tinygrad_backend.device import why_not
-from harness.training import REFERENCE, REFERENCE_ROWS
+from harness.training import REFERENCE, REFERENCE_ROWS, once
 from harness.training import Training as AnyTraining
 
 DTYPES = {"fp32": dtypes.float32, "bf16": dtypes.bfloat16, "fp16": dtypes.float16}
@@ -45,7 +44,7 @@ class Reference:
         """Compute the CPU's loss, unless it is kept, if tinygrad has a CPU here. `params` and `batch` are numpy
         arrays."""
         self._params, self._batch, self._loss = params, batch, loss
-        self.cpu = prepared.once(REFERENCE, lambda: None if why_not("cpu") else self._on_cpu())
+        self.cpu = once(REFERENCE, lambda: None if why_not("cpu") else self._on_cpu())
 
     def again(self, training: Training) -> float:
         return self._on_cpu()
@@ -54,11 +53,11 @@ class Reference:
         params = {name: Tensor(value, device="CPU").realize() for name, value in self._params.items()}
         n = len(self._batch[0])
         rows = next(k for k in range(min(n, REFERENCE_ROWS), 0, -1) if n % k == 0)  # each size is compiled anew
-        found = [
+        losses = [
             self._loss(params, *(Tensor(part[first : first + rows], device="CPU") for part in self._batch)).item()
             for first in range(0, n, rows)
         ]
-        return sum(map(float, found)) / len(found)
+        return sum(map(float, losses)) / len(losses)
 
     def on_device(self, training: Training) -> float:
         options, device = training.options, training.device
@@ -97,8 +96,8 @@ def adamw(params: Mapping[str, Tensor], weight_decay: float, betas: tuple[float,
 
 def named(training: Training) -> dict[str, Tensor]:
     """Return every tensor of weights and optimizer by name."""
-    found = {f"weights.{name}": value for name, value in training.params.items()}
-    for n, one in enumerate(training.optimizer.optimizers):
-        state = {"b1_t": one.b1_t, "b2_t": one.b2_t, "m": one.m, "v": one.v}
-        found |= get_state_dict(state, f"optimizer.{n}")
-    return found
+    arrays = {f"weights.{name}": value for name, value in training.params.items()}
+    for n, optimizer in enumerate(training.optimizer.optimizers):
+        state = {"b1_t": optimizer.b1_t, "b2_t": optimizer.b2_t, "m": optimizer.m, "v": optimizer.v}
+        arrays |= get_state_dict(state, f"optimizer.{n}")
+    return arrays

@@ -17,13 +17,12 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import nn
 
-from harness import hello
 from harness.command_line import Options
 from harness.data.examples import Examples, Order, in_turn
 from harness.torch_backend.compiling import compiled
 from harness.torch_backend.device import Device
 from harness.torch_backend.flops import BACKWARD_TIMES
-from harness.torch_backend.training import Reference, calibrate_batch_norm
+from harness.torch_backend.training import Reference, batch_norms
 from harness.torch_backend.training import Training as TorchTraining
 
 SETTLING_ROWS = 32
@@ -82,7 +81,7 @@ class Training(TorchTraining):
         The reference's forward is that of evaluations except for batch normalisation, which runs in training mode
         there; without it everything is compiled by now.
         """
-        if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in self.model.modules()):
+        if batch_norms(self.model):
             _measured(self, "train", 1)
 
 
@@ -100,7 +99,7 @@ def build(
     `forward_flops` is the FLOP of one example, `layout` the memory format of the weights on the device.
     """
     s = options.settings
-    evaluates = hello.mode(s) == "eval"
+    evaluates = options.mode == "eval"
     x, y = examples.parts["train"]
     order = Order(len(x), options.seed, s.batch_size)
     at = order.of_iteration(0)
@@ -127,6 +126,27 @@ def build(
         order=order,
         n_val=len(examples.parts["val"][0]),
     )
+
+
+def calibrate_batch_norm(model: nn.Module, x: torch.Tensor) -> None:
+    """Set the running statistics of batch normalisation to those of `x`, as a trained model has those of its data.
+
+    With the initial ones, means of 0 and variances of 1, each residual block adds to the variance: the losses of an
+    untrained model in evaluation would be hundreds of nats, and rounding could not be distinguished from a fault.
+    """
+    norms = batch_norms(model)
+    if not norms:
+        return
+    was_training, momenta = model.training, [norm.momentum for norm in norms]
+    model.eval()
+    for norm in norms:
+        norm.train()
+        norm.momentum = 1.0  # the running statistics become those of the last batch
+    with torch.no_grad():
+        model.logits(x)  # type: ignore[operator]
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+    model.train(was_training)
 
 
 def step(training: Training, i: int) -> torch.Tensor:
@@ -166,9 +186,9 @@ def _measured(training: Training, split: str, batches: int) -> dict[str, float]:
         for k in range(batches):
             x, y = training.pool.take(split, in_turn(n, k, s.batch_size))
             with training.device.autocast(training.options.dtype):
-                loss, found = training.forward(x, y)
+                loss, correct = training.forward(x, y)
             total += loss
-            right += found
+            right += correct
     model.train(was_training)
     return {"loss": float(total) / batches, "accuracy": float(right) / (batches * s.batch_size)}
 

@@ -13,7 +13,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,11 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from harness import command_line, prepared, processes
+from harness import command_line, loop
 from harness.command_line import Options
-from harness.device import unavailable
 from harness.errors import JobError, UsageError
-from harness.workload import resolve
+from harness.installing import unavailable
+from harness.torch_backend import ddp, ranks
 from mpsq_report import Reporter
 
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
@@ -34,19 +34,24 @@ _END_S = 5
 """How long a rank may take to end when another one has failed; SIGTERM ends one at once."""
 
 
-def ranks(workload: Mapping[str, Any], argv: Sequence[str] | None) -> int | None:
-    """Run the workload in the processes that --gpus asks for, and return the exit code. Return None if this process is
-    to train itself: it is a rank, it is alone, it prepares a run, or its command line is wrong, which it will say."""
-    words = sys.argv[1:] if argv is None else argv
-    if processes.is_rank():
-        processes.end_with_parent()
-    if processes.is_rank() or prepared.is_asked() or not any(word.partition("=")[0] == "--gpus" for word in words):
-        return None
+def run(workload: Mapping[str, Any], words: Sequence[str], train: Callable[..., int]) -> int:
+    """Run the workload in the processes that --gpus requests, or, in one of those, as that rank. Return the exit code.
+
+    `train(report, failed)` runs it in this process: also where it prepares a run, is alone, or has a command line that
+    is wrong, which it reports.
+    """
+    if ranks.is_rank():
+        ranks.begin()
+        code = train(Reporter("" if ranks.rank() else None), ranks.write_failure)
+        ddp.leave(code)
+        return code
+    if loop.is_preparing():
+        return train()
     try:
-        options = command_line.parse(resolve(workload), words)
+        options = command_line.parse(workload, words)
     except UsageError:
-        return None
-    return _launch(options, words) if options.gpus > 1 else None
+        return train()
+    return _launch(options, words) if options.gpus > 1 else train()
 
 
 def _launch(options: Options, words: Sequence[str]) -> int:
@@ -56,14 +61,14 @@ def _launch(options: Options, words: Sequence[str]) -> int:
     events = os.environ.get("MPSQ_EVENTS")  # in the folder of a run, which is removed with it
     folder = Path(tempfile.mkdtemp(prefix="mpsq-ranks-", dir=Path(events).parent if events else None))
     os.environ |= {
-        processes.FOLDER: str(folder),
+        ranks.FOLDER: str(folder),
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(_END_S),
         "GLOO_SOCKET_IFNAME": _LOOPBACK,
         "NCCL_SOCKET_IFNAME": _LOOPBACK,
     }
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // options.gpus)))
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # what went wrong is said here
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # _end reports the failure
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -88,33 +93,36 @@ def _launch(options: Options, words: Sequence[str]) -> int:
 
 
 def _end(folder: Path, codes: Mapping[int, int]) -> int:
-    """End as the rank did that failed first: its words and exit code, or its signal."""
-    told = {number: said for number in codes if (said := processes.failure_of(folder, number)) is not None}
+    """End as the rank did that failed first: with its error and exit code, or by its signal."""
+    failures = {rank: failure for rank in codes if (failure := ranks.failure_of(folder, rank)) is not None}
     shutil.rmtree(folder, ignore_errors=True)
-    number = cause(codes, told)
-    if number in told:
-        said = told[number]
-        return _conclude(JobError(f"rank {number}: {said['message']}", said["hint"], said["code"], said["note"]))
-    code = codes[number]
+    first = first_failed(codes, failures)
+    if first in failures:
+        failure = failures[first]
+        return _conclude(
+            JobError(f"rank {first}: {failure['message']}", failure["hint"], failure["code"], failure["note"])
+        )
+    code = codes[first]
     if -code not in (signal.SIGINT, signal.SIGTERM):  # by which a run is stopped: every process gets them
         how = f"ended with exit code {code}" if code > 0 else f"was ended by {signal.Signals(-code).name}"
-        _conclude(JobError(f"rank {number} {how} and said nothing", note="rank_lost"))
+        _conclude(JobError(f"rank {first} {how} without a message", note="rank_lost"))
     return code if code > 0 else _die(-code)
 
 
-def cause(codes: Mapping[int, int], told: Mapping[int, Mapping[str, Any]]) -> int:
-    """Return the rank that failed first. `codes` are exit codes, negative for signals, and `told` what ranks wrote.
+def first_failed(codes: Mapping[int, int], failures: Mapping[int, Mapping[str, Any]]) -> int:
+    """Return the rank that failed first. `codes` are exit codes, negative for signals; `failures` the errors that ranks
+    wrote.
 
-    A rank writes before it is gone, so that the first to write is the first of those that could; ranks that lost
-    another one did not fail by themselves. The launcher ends ranks by SIGTERM when one has failed.
+    A rank writes before it ends, so the first to write is the first of those that could; ranks that lost another one
+    did not fail by themselves. The launcher ends ranks by SIGTERM when one has failed.
     """
-    by_itself = {number: said["at"] for number, said in told.items() if not said["lost_peer"]}
-    if by_itself:
-        return min(by_itself, key=by_itself.__getitem__)
-    silent = [number for number in codes if number not in told]
+    causes = {rank: failure["at"] for rank, failure in failures.items() if not failure["lost_peer"]}
+    if causes:
+        return min(causes, key=causes.__getitem__)
+    silent = [rank for rank in codes if rank not in failures]
     if silent:
-        return min(silent, key=lambda number: (codes[number] == -signal.SIGTERM, number))
-    return min(told, key=lambda number: told[number]["at"])
+        return min(silent, key=lambda rank: (codes[rank] == -signal.SIGTERM, rank))
+    return min(failures, key=lambda rank: failures[rank]["at"])
 
 
 def _conclude(problem: JobError) -> int:

@@ -46,9 +46,9 @@ def classifier_of(options: Options, pairs: Pairs) -> tuple[Any, Any]:
                 "a model of as many labels, or one without a classifier, such as google-bert/bert-base-cased",
             ) from None
         except (OSError, ValueError, KeyError) as error:
-            said = first_line(error)
+            reason = first_line(error)
             raise JobError(
-                f'the model "{s.model}" is not available: {said}', _MODEL_HINT, note="download_failed"
+                f'the model "{s.model}" is not available: {reason}', _MODEL_HINT, note="download_failed"
             ) from None
         if len(tokenizer) <= len(tokenizer.all_special_ids):  # empty if the folder has none
             raise JobError(f'the model "{s.model}" has no tokenizer', "save it beside the model: save_pretrained()")

@@ -42,8 +42,8 @@ class LayerCache:
 class Cache:
     """Keys and values of all layers, and the number of known positions: `at`, one number on the device."""
 
-    def __init__(self, kept: list[tuple[torch.Tensor, torch.Tensor]], at: torch.Tensor, reads: bool) -> None:
-        self._kept, self._at, self._reads = kept, at, reads
+    def __init__(self, layers: list[tuple[torch.Tensor, torch.Tensor]], at: torch.Tensor, reads: bool) -> None:
+        self._kept, self._at, self._reads = layers, at, reads
 
     def positions(self, n: int) -> torch.Tensor:
         """Return the positions of the next n tokens."""
@@ -69,13 +69,13 @@ class Sampling(AnySampling):
         s, there = self.options.settings, self.device.handle
         shape = (s.batch_size, self.heads, s.block_size, self.width // self.heads)
         dtype = DTYPES[self.options.dtype]
-        kept = [
+        layers = [
             (torch.zeros(shape, dtype=dtype, device=there), torch.zeros(shape, dtype=dtype, device=there))
             for _ in range(self.layers)
         ]
         self._at = torch.zeros(1, dtype=torch.long, device=there)
         self._numbers: torch.Tensor | None = None
-        reading, writing = Cache(kept, self._at, True), Cache(kept, self._at, False)
+        reading, writing = Cache(layers, self._at, True), Cache(layers, self._at, False)
 
         def read(tokens: torch.Tensor) -> torch.Tensor:
             return self.forward(tokens, cache=reading)[:, -1]
@@ -92,17 +92,17 @@ class Sampling(AnySampling):
 
     @torch.no_grad()
     def prefill(self, tokens: Tokens) -> torch.Tensor:
-        there = torch.from_numpy(np.ascontiguousarray(tokens)).long().to(self.device.handle)
+        prompt = torch.from_numpy(np.ascontiguousarray(tokens)).long().to(self.device.handle)
         with self.device.autocast(self.options.dtype):
-            logits = self._read(there)
-        self._at.fill_(there.shape[1])
+            logits = self._read(prompt)
+        self._at.fill_(prompt.shape[1])
         return logits
 
     @torch.no_grad()
     def step(self, tokens: Tokens) -> torch.Tensor:
-        there = torch.from_numpy(np.ascontiguousarray(tokens[:, None])).long().to(self.device.handle)
+        token = torch.from_numpy(np.ascontiguousarray(tokens[:, None])).long().to(self.device.handle)
         with self.device.autocast(self.options.dtype):
-            logits, _ = self._write(there)
+            logits, _ = self._write(token)
         self._at += 1
         return logits
 

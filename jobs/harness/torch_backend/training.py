@@ -1,30 +1,23 @@
-"""The result of build() of a torch workload, its optimizers, its reference loss and its checkpoints."""
+"""The result of build() of a torch workload, its optimizers and its reference loss."""
 
 from __future__ import annotations
 
 import copy
-import os
-import tempfile
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
-from harness import prepared
 from harness.errors import JobError, UsageError
 from harness.torch_backend.device import Device
-from harness.training import REFERENCE, REFERENCE_ROWS
+from harness.training import REFERENCE, REFERENCE_ROWS, once
 from harness.training import Training as AnyTraining
-from mpsq_report_watch import fused_trouble
 
 Batch = tuple[torch.Tensor, ...]
 Optimizer = TypeVar("Optimizer", bound=torch.optim.Optimizer)
-_FLAGS: dict[str, dict[str, bool]] = {
+FLAGS: dict[str, dict[str, bool]] = {
     "fused": {"fused": True},
     "foreach": {"foreach": True},
     "loop": {"foreach": False},
@@ -48,7 +41,7 @@ class Training(AnyTraining):
 
     def __post_init__(self) -> None:
         if isinstance(self.reference, Reference):
-            self.reference.part_from(self.model)
+            self.reference.copy_shared(self.model)
 
     def n_params(self) -> int:
         return sum(p.numel() for p in self.model.parameters())
@@ -89,20 +82,24 @@ def _optimizer(
     dtype: str,
     settings: Mapping[str, Any],
 ) -> tuple[Optimizer, str]:
-    trouble = fused_trouble(device.kind if device else next(iter(groups[0]["params"])).device.type, dtype)
+    trouble, names = "", ("fused", "loop") if implementation == "auto" else (implementation,)
+    device_kind = device.kind if device else next(iter(groups[0]["params"])).device.type
+    if device_kind == "mps" and dtype == "fp16":
+        from mpsq_report_watch import fused_trouble
+
+        trouble = fused_trouble(device_kind, dtype)
     if trouble and implementation == "fused":
         raise UsageError(trouble, f"--set {key}=loop, --dtype bf16, or torch 2.13")
-    wanted = ("fused", "loop") if implementation == "auto" else (implementation,)
     if trouble and implementation == "auto":
         print(f"{trouble}: {kind.__name__}(loop) instead")
-        wanted = ("loop",)
-    for name in wanted:
+        names = ("loop",)
+    for name in names:
         try:
-            return kind(groups, **settings, **_FLAGS[name]), f"{kind.__name__}({name})"
-        except RuntimeError as error:  # torch says so when the parameters' device has no such kernel
+            return kind(groups, **settings, **FLAGS[name]), f"{kind.__name__}({name})"
+        except RuntimeError as error:  # raised by torch where the parameters' device has no such kernel
             reason = str(error).splitlines()[0]
-    hint = f"--set {key}=auto takes what the device has"
-    raise JobError(f"there is no {wanted[-1]} {kind.__name__} here: {reason}", hint)
+    hint = f"--set {key}=auto takes an implementation that the device has"
+    raise JobError(f"this device has no {names[-1]} {kind.__name__}: {reason}", hint)
 
 
 class Reference:
@@ -118,14 +115,14 @@ class Reference:
         """Compute the CPU's loss, unless it is kept. `model` and `batch` are on the CPU, and nothing has been
         compiled."""
         self.batch = batch
-        self.cpu = prepared.once(REFERENCE, lambda: _on_cpu(model, batch))
+        self.cpu = once(REFERENCE, lambda: _on_cpu(model, batch))
         self.weights = {name: value.detach() for name, value in model.state_dict().items()}
 
-    def part_from(self, model: nn.Module) -> None:
-        """Copy the weights that the model still shares, those that no move to a device has copied."""
-        now = {value.data_ptr() for value in model.state_dict().values()}
+    def copy_shared(self, model: nn.Module) -> None:
+        """Copy the weights that still share the model's memory, because no move to a device has copied them."""
+        shared = {value.data_ptr() for value in model.state_dict().values()}
         self.weights = {
-            name: value.clone() if value.data_ptr() in now else value for name, value in self.weights.items()
+            name: value.clone() if value.data_ptr() in shared else value for name, value in self.weights.items()
         }
 
     def again(self, training: Training) -> float:
@@ -148,8 +145,7 @@ class Reference:
 
 def _on_cpu(model: nn.Module, batch: Batch) -> float:
     """Return the loss on the CPU, in fp32, and leave the model as it is."""
-    norms = [part for part in model.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
-    if not (model.training and norms):
+    if not (model.training and batch_norms(model)):
         return _in_parts(model, batch)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     loss = first_loss(model, model, batch)
@@ -175,16 +171,20 @@ def first_loss(forward: Callable[..., Any], model: nn.Module, batch: Batch) -> f
     return loss
 
 
+def batch_norms(model: nn.Module) -> list[nn.Module]:
+    """Return the model's layers of batch normalisation."""
+    return [part for part in model.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
+
+
 def loss_of(result: Any) -> torch.Tensor:
     """Return the loss of a forward's result: the result, or the first element of a tuple."""
-    found: torch.Tensor = result[0] if isinstance(result, tuple) else result
-    return found
+    loss: torch.Tensor = result[0] if isinstance(result, tuple) else result
+    return loss
 
 
 def _without_dropout(model: nn.Module) -> None:
     """Switch to evaluation mode, except for batch normalisation that is in training mode."""
-    norms = [part for part in model.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training]
-    if not norms:
+    if not any(part.training for part in batch_norms(model)):
         model.eval()
         return
     for part in model.modules():  # everything but dropout stays in training mode, for which the forward was compiled
@@ -192,102 +192,7 @@ def _without_dropout(model: nn.Module) -> None:
             part.eval()
 
 
-def calibrate_batch_norm(model: nn.Module, x: torch.Tensor) -> None:
-    """Set the running statistics of batch normalisation to those of `x`, as a trained model has those of its data.
-
-    With the initial ones, means of 0 and variances of 1, each residual block adds to the variance: the losses of an
-    untrained model in evaluation would be hundreds of nats, and rounding could not be told from a fault.
-    """
-    norms = [part for part in model.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
-    if not norms:
-        return
-    was_training, momenta = model.training, [norm.momentum for norm in norms]
-    model.eval()
-    for norm in norms:
-        norm.train()
-        norm.momentum = 1.0  # the running statistics become those of the last batch
-    with torch.no_grad():
-        model.logits(x)  # type: ignore[operator]
-    for norm, momentum in zip(norms, momenta, strict=True):
-        norm.momentum = momentum
-    model.train(was_training)
-
-
 @torch.no_grad()
 def _put(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
     for name, value in model.state_dict().items():
         value.copy_(weights[name])
-
-
-def save(training: Training, path: Path, done: int) -> None:
-    """Write everything that the next iteration depends on, atomically.
-
-    Raises: JobError if it cannot be written.
-    """
-    state = {
-        "done": done,
-        "shape": {name: list(value.shape) for name, value in training.model.state_dict().items()},
-        "model": training.model.state_dict(),
-        "optimizer": training.optimizer.state_dict(),
-        "scaler": training.scaler.state_dict(),
-        "batches": None if training.generator is None else training.generator.get_state(),
-        "rng": torch.get_rng_state(),
-        "device_rng": training.device.rng_state(),
-        "data_sha256": training.data["sha256"],
-    }
-    partial = ""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, partial = tempfile.mkstemp(dir=path.parent, prefix=".checkpoint-")
-        with os.fdopen(descriptor, "wb") as stream:
-            torch.save(state, stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(partial).replace(path)
-    except (OSError, RuntimeError) as error:  # torch's zip writer turns a full disk into RuntimeError
-        if partial:
-            Path(partial).unlink(missing_ok=True)
-        raise JobError(
-            f"the checkpoint {path} cannot be written: {error}",
-            "give --out a folder with room",
-            note="checkpoint_failed",
-        ) from None
-
-
-def load(path: Path, model: nn.Module, data_sha256: str) -> dict[str, Any]:
-    """Read a checkpoint (on the CPU) and load its weights into `model`.
-
-    Raises: JobError if it cannot be read, or belongs to another model or other data.
-    """
-    try:
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        shape = {name: list(value.shape) for name, value in model.state_dict().items()}
-        same_model, same_data = state["shape"] == shape, state["data_sha256"] == data_sha256
-    except OSError as error:
-        raise JobError(f"the checkpoint {path} cannot be read: {error.strerror}", exit_code=2) from None
-    except (RuntimeError, EOFError, KeyError, TypeError, UnpicklingError, zipfile.BadZipFile, ValueError):
-        raise JobError(f"{path} is not a complete checkpoint of this program", exit_code=2) from None
-    if not same_model:
-        raise JobError(
-            f"{path} is of a model of another shape", "resume with the --config and --set it was written with", 2
-        )
-    if not same_data:
-        raise JobError(f"{path} was trained on another text", "resume with the same data", 2)
-    model.load_state_dict(state["model"])
-    return state
-
-
-def restore(training: Training, state: Mapping[str, Any]) -> None:
-    """Restore the rest of a loaded checkpoint: everything but the weights, which load() has restored.
-
-    Raises: JobError if it was written by a program that drew batches in another way.
-    """
-    if (state["batches"] is None) != (training.generator is None):
-        raise JobError("the checkpoint is of a version of this program that drew other batches", exit_code=2)
-    training.optimizer.load_state_dict(state["optimizer"])
-    training.scaler.load_state_dict(state["scaler"])
-    if training.generator is not None:
-        training.generator.set_state(state["batches"])
-    torch.set_rng_state(state["rng"])
-    if state["device_rng"] is not None:
-        training.device.set_rng_state(state["device_rng"])

@@ -29,10 +29,11 @@ from harness.checkpoints import safetensors_file, weights_file
 from harness.errors import UsageError
 
 Arrays = dict[str, NDArray[Any]]
+Weights = dict[str, NDArray[np.float32]]
 
 PICKLED = (".pt", ".pth", ".bin")
 IN_FOLDERS = ("model.safetensors", "ckpt.pt", "pytorch_model.bin", "checkpoint.pt", "weights.npz")
-"""Files searched for in a folder; the first one found is read."""
+"""Files to look for in a folder; the first that exists is read."""
 GPT2_VOCAB, GPT2_PADDED = 50257, 50304
 """nanoGPT pads GPT-2's vocabulary to a multiple of 64: the rows beyond it belong to no token."""
 _PARTS = {
@@ -72,69 +73,60 @@ class ModelShape:
         return f"--set n_layer={self.layers} --set n_embd={self.width}{heads} --set bias={str(self.bias).lower()}"
 
 
-def is_supported(path: Path) -> bool:
-    """Return whether the name of `path` is of a kind that this module reads: a folder, or .pt, .pth, .bin,
-    .safetensors."""
-    return path.is_dir() or path.suffix in (*PICKLED, ".safetensors")
+def read_weights(path: Path, shapes: Mapping[str, tuple[int, ...]], heads: int) -> Weights:
+    """Return the weights of init_from under our names, in fp32, for a model of these `shapes` and `heads`.
 
-
-def read(path: Path, shapes: Mapping[str, tuple[int, ...]], heads: int) -> dict[str, NDArray[np.float32]]:
-    """Return the weights under our names, in fp32, for a model of these `shapes` and `heads`.
+    The file is a .npz written by any of the four frameworks (--out), or a checkpoint of ours, nanoGPT or Hugging Face.
 
     Positions beyond block_size are cropped, as by nanoGPT's crop_block_size, and so are the rows by which nanoGPT pads
     GPT-2's vocabulary; a line on stdout says so.
 
-    Raises: UsageError if the file cannot be read, is no GPT-2, or has another shape.
+    Raises: UsageError if the file cannot be read, is not a GPT-2, or has another shape.
     """
-    path = _file(path)
-    if path.suffix == ".npz":
+    if path.is_dir():
+        path = _file_in(path)
+    if path.suffix not in (*PICKLED, ".safetensors"):
         return weights_file.fitting(weights_file.read(path, "init_from"), shapes, path)
     if path.suffix == ".safetensors":
-        found, told, said = safetensors_file.read(path), _configuration(path), ""
+        tensors, arguments, remark = safetensors_file.read(path), _configuration(path), ""
     else:
-        found, told, said = _pickled(path)
+        tensors, arguments, remark = _pickled(path)
     try:
-        weights = _renamed(found)
-        there = ModelShape.of({name: value.shape for name, value in weights.items()}, _heads(told))
+        weights = _renamed(tensors)
+        n_head = arguments.get("n_head")
+        shape_by_name = {name: value.shape for name, value in weights.items()}
+        stored = ModelShape.of(shape_by_name, n_head if isinstance(n_head, int) else None)
     except (KeyError, ValueError, IndexError):
         raise UsageError(
-            f"{path} is not a GPT-2: its tensors are {_some(found)}",
+            f"{path} is not a GPT-2: its tensors are {_some(tensors)}",
             "init_from takes the weights.npz of a training's --out, nanoGPT's ckpt.pt, or Hugging Face's gpt2 "
             "(model.safetensors or its folder)",
         ) from None
-    here = ModelShape.of(shapes, heads)
-    _refuse(path, there, here)
+    _refuse(path, stored, ModelShape.of(shapes, heads))
     cut = []
-    for name, what in (("tokens.weight", "rows of the vocabulary"), ("positions.weight", "positions")):
+    for name, unit in (("tokens.weight", "rows of the vocabulary"), ("positions.weight", "positions")):
         rows = shapes[name][0]
         if len(weights[name]) > rows:
-            cut.append(f"the first {rows} of {len(weights[name])} {what}")
+            cut.append(f"the first {rows} of {len(weights[name])} {unit}")
             weights[name] = weights[name][:rows]
-    print(f"weights of {path.name}" + "".join(f", {part}" for part in (said, *cut) if part))
+    print(f"weights of {path.name}" + "".join(f", {part}" for part in (remark, *cut) if part))
     return weights_file.fitting(weights, shapes, path)
 
 
-def _file(path: Path) -> Path:
-    if not path.is_dir():
-        return path
+def _file_in(folder: Path) -> Path:
     for name in IN_FOLDERS:
-        if (path / name).is_file():
-            return path / name
-    raise UsageError(f"there are no weights in {path}", f"looked for {', '.join(IN_FOLDERS)}")
+        if (folder / name).is_file():
+            return folder / name
+    raise UsageError(f"there are no weights in {folder}", f"looked for {', '.join(IN_FOLDERS)}")
 
 
 def _configuration(path: Path) -> Mapping[str, Any]:
     """Return config.json beside Hugging Face's weights, the only source of the number of heads; empty without one."""
     try:
-        told = json.loads((path.parent / "config.json").read_text("utf-8"))
+        configuration = json.loads((path.parent / "config.json").read_text("utf-8"))
     except (OSError, ValueError):
         return {}
-    return told if isinstance(told, dict) else {}
-
-
-def _heads(told: Mapping[str, Any]) -> int | None:
-    heads = told.get("n_head")
-    return heads if isinstance(heads, int) else None
+    return configuration if isinstance(configuration, dict) else {}
 
 
 def _pickled(path: Path) -> tuple[Arrays, Mapping[str, Any], str]:
@@ -162,25 +154,25 @@ def _pickled(path: Path) -> tuple[Arrays, Mapping[str, Any], str]:
     except (RuntimeError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile):
         raise UsageError(f"{path} is not a complete file of torch.save") from None
     if not isinstance(state, dict):
-        raise UsageError(f"{path} holds no model: it is a {type(state).__name__}")
+        raise UsageError(f"{path} does not hold a model, but a {type(state).__name__}")
     tensors = state.get("model", state)
     arguments = state.get("model_args")
-    told = arguments if isinstance(arguments, dict) else _configuration(path)
+    arguments = arguments if isinstance(arguments, dict) else _configuration(path)
     done = state.get("iter_num", state.get("done"))
     if not isinstance(tensors, dict):
-        raise UsageError(f"{path} holds no model: its model is a {type(tensors).__name__}")
-    found = {
+        raise UsageError(f'{path} does not hold a model: its entry "model" is a {type(tensors).__name__}')
+    arrays = {
         str(name): value.detach().float().numpy() for name, value in tensors.items() if isinstance(value, torch.Tensor)
     }
-    return found, told, f"trained for {done} iterations" if isinstance(done, int) else ""
+    return arrays, arguments, f"trained for {done} iterations" if isinstance(done, int) else ""
 
 
-def _renamed(found: Mapping[str, NDArray[Any]]) -> Arrays:
+def _renamed(tensors: Mapping[str, NDArray[Any]]) -> Arrays:
     """Return the tensors under our names, matrices as (out, in). torch.compile prefixes names by _orig_mod.
 
     Raises: ValueError for a tensor that a GPT-2 with tied embeddings does not have; KeyError for a missing one.
     """
-    plain = {re.sub(r"^(_orig_mod\.|module\.)*(transformer\.)?", "", name): value for name, value in found.items()}
+    plain = {re.sub(r"^(_orig_mod\.|module\.)*(transformer\.)?", "", name): value for name, value in tensors.items()}
     if "tokens.weight" in plain:  # our own
         return plain
     width = plain["wte.weight"].shape[1]
@@ -204,23 +196,23 @@ def _renamed(found: Mapping[str, NDArray[Any]]) -> Arrays:
     return ours
 
 
-def _refuse(path: Path, there: ModelShape, here: ModelShape) -> None:
+def _refuse(path: Path, stored: ModelShape, model: ModelShape) -> None:
     """Raise UsageError if the model of the file is not the one that is set."""
-    same_heads = there.heads is None or there.heads == here.heads
-    if (there.layers, there.width, there.bias) != (here.layers, here.width, here.bias) or not same_heads:
-        raise UsageError(f"{path} is a model of another shape", f"to train that one: {there.settings()}")
-    if there.positions < here.positions:
+    same_heads = stored.heads is None or stored.heads == model.heads
+    if (stored.layers, stored.width, stored.bias) != (model.layers, model.width, model.bias) or not same_heads:
+        raise UsageError(f"{path} is a model of another shape", f"to train that one: {stored.settings()}")
+    if stored.positions < model.positions:
         raise UsageError(
-            f"{path} has {there.positions} positions, block_size is {here.positions}",
-            f"--set block_size={there.positions}, or less",
+            f"{path} has {stored.positions} positions, block_size is {model.positions}",
+            f"--set block_size={stored.positions}, or less",
         )
-    if there.vocab != here.vocab and (there.vocab, here.vocab) != (GPT2_PADDED, GPT2_VOCAB):
+    if stored.vocab != model.vocab and (stored.vocab, model.vocab) != (GPT2_PADDED, GPT2_VOCAB):
         hint = "--set data=PATH of the text that it was trained on"
-        if there.vocab in (GPT2_VOCAB, GPT2_PADDED):
-            hint = f"--set tokens=bpe --set pad_vocab={1 if there.vocab == GPT2_VOCAB else 64}"
-        raise UsageError(f"{path} has {there.vocab} different tokens, the data here have {here.vocab}", hint)
+        if stored.vocab in (GPT2_VOCAB, GPT2_PADDED):
+            hint = f"--set tokens=bpe --set pad_vocab={1 if stored.vocab == GPT2_VOCAB else 64}"
+        raise UsageError(f"{path} has {stored.vocab} different tokens, the data have {model.vocab}", hint)
 
 
-def _some(found: Mapping[str, Any]) -> str:
-    names = list(found)
+def _some(tensors: Mapping[str, Any]) -> str:
+    names = list(tensors)
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "") if names else "none"

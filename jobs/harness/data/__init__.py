@@ -1,1 +1,0 @@
-"""Training data: texts, images, pairs of sentences, and the order of batches."""

@@ -1,1 +1,0 @@
-"""Parts shared by workloads with the same model, or the same kind of data."""
