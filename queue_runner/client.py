@@ -34,7 +34,7 @@ from queue_runner.monitor import status as looking
 from queue_runner.monitor import wait as waiting
 from queue_runner.monitor import why as asking
 from queue_runner.paths import Layout
-from queue_runner.reports._common.options import read_options
+from queue_runner.reports._common.report_options import read_options
 from queue_runner.store import read
 from queue_runner.submit import plan as submitting
 from queue_runner.submit.options import of_json, request

@@ -59,6 +59,13 @@ def integrated(points: Points, spans: Iterable[Span]) -> Energy | None:
     return Energy(math.fsum(joules), None, "integral") if joules else None
 
 
+def joules_per_iteration(parts: Sequence[Energy], n: int) -> tuple[float, float | None]:
+    """Return the joules of one of `n` iterations over all meters, and their error; None where one is unknown."""
+    errors = [part.error_j for part in parts if part.error_j is not None]
+    error_j = math.fsum(errors) / n if len(errors) == len(parts) else None
+    return math.fsum(part.joules for part in parts) / n, error_j
+
+
 def _counter_at(points: Points, t_s: float) -> tuple[float, float] | None:
     """Return the interpolated joules and their largest error; None outside of the readings."""
     found = _around(points, t_s)

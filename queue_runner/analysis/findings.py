@@ -11,16 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from queue_runner import units
-from queue_runner.analysis.comparison import (
-    WALL,
-    Family,
-    Pair,
-    added_later,
-    break_even_iters,
-    compile_cost_s,
-    main_cache,
-)
-from queue_runner.analysis.explained import Explained
+from queue_runner.analysis.comparison import WALL, Family, Pair, added_later
+from queue_runner.analysis.compile_payoff import break_even_iters, compile_cost_s, main_cache
+from queue_runner.analysis.finding import Finding
 from queue_runner.analysis.grouping import BESIDE, MAIN, Arm, by_key, is_mode, word
 from queue_runner.analysis.significance import Word, after_looks
 from queue_runner.spec import mode_word
@@ -55,8 +48,8 @@ def describe(family: Family, details: RunDetails) -> list[str]:
     return [
         *_nothing(family),
         *_ratios(family),
-        *(Explained(line) for pair in family.twins for line in _twin_costs(pair, details)),
-        *map(Explained, drifts(family.arms)),  # whose taint is a caveat that is told
+        *(Finding(line) for pair in family.twins for line in _twin_costs(pair, details)),
+        *map(Finding, drifts(family.arms)),  # whose taint is a caveat that is told
         *_step0(family.arms, details),
         *not_falling(family.arms),
         *_beside(family.arms),
@@ -79,7 +72,7 @@ def _ratios(family: Family) -> list[str]:
     lines += [ratio(pair, family.unit, compiling=True) for pair in family.twins[:MOST_PAIRS]]
     every = [*pairs, *family.twins]
     told = answer(family)
-    lines = [*filter(None, [told]), *(Explained(line) for line in lines if line != told)]
+    lines = [*filter(None, [told]), *(Finding(line) for line in lines if line != told)]
     need = max((p.verdict.need or 0 for p in every if p.verdict.word is Word.TOO_FEW), default=0)
     if need:
         lines.append(f"a verdict needs {need} runs of each row: use --repeats {need}")
@@ -104,7 +97,7 @@ def _not_in_turn(pairs: Iterable[Pair]) -> Iterable[str]:
         each = ", ".join(dict.fromkeys(f"{pair.arm.label} and {pair.baseline.label}" for pair in apart[:MOST_FACTORS]))
         more = f" and {len(apart) - MOST_FACTORS} more pairs" if len(apart) > MOST_FACTORS else ""
         n = max(pair.verdict.need or 0 for pair in apart)
-        yield Explained(
+        yield Finding(
             f"not interleaved: {each}{more} ran one after the other, so that what the machine did meanwhile cannot be"
             f" told from them; submit the rows together with --repeats {n}, which runs them in turn",
             f"not interleaved: no verdict; submit the rows together with --repeats {n}",
@@ -118,10 +111,10 @@ def _by_rounds(pairs: Iterable[Pair]) -> Iterable[str]:
         if verdict.n == len(pair.arm.times) and verdict.n_baseline == len(pair.baseline.times):
             continue
         if verdict.n_rounds:
-            yield Explained(f"{names}: over the {verdict.n_rounds} rounds in which both have a valid run")
+            yield Finding(f"{names}: over the {verdict.n_rounds} rounds in which both have a valid run")
         else:
             runs = f"over the {verdict.n} and {verdict.n_baseline} runs that were submitted together"
-            yield Explained(f"{names}: {runs}")
+            yield Finding(f"{names}: {runs}")
 
 
 def _added(family: Family) -> Iterable[str]:
@@ -133,7 +126,7 @@ def _added(family: Family) -> Iterable[str]:
         each = ", ".join(f"{n} of {len(arm.timed)} of {arm.label}" for arm, (n, _) in [*late.items()][:MOST_FACTORS])
         wrong = after_looks(max(n for _, n in late.values()))
         more = f" and of {len(late) - MOST_FACTORS} more rows" if len(late) > MOST_FACTORS else ""
-        yield Explained(
+        yield Finding(
             f"runs added after others had ended: {each}{more}; if they were added because there was no verdict, one is"
             f" wrong in up to {units.percent(wrong, 2)} of cases, not 5 %",
             f"runs were added after others had ended: a verdict may be wrong in up to {units.percent(wrong, 2)}",
@@ -284,12 +277,12 @@ def _same_start(arms: Sequence[Arm], details: RunDetails) -> Iterable[str]:
         spread = units.loss(min(values))
         if units.loss(max(values)) != spread:
             spread = f"{spread} to {units.loss(max(values))}"
-        yield Explained(f"step-0 losses agree ({within}): {spread} ({name}) in {len(losses)} of {len(arms)} rows")
+        yield Finding(f"step-0 losses agree ({within}): {spread} ({name}) in {len(losses)} of {len(arms)} rows")
         return
     each = ", ".join(f"{units.loss(value)} {arm.label}" for arm, value in losses)
     differ = f"step-0 losses differ by {units.percent(off, 2)}"
     brief = f"{differ}: the rows may not compute the same"
-    yield Explained(f"{differ} ({within}; {name}): {each}; they may not compute the same", brief)
+    yield Finding(f"{differ} ({within}; {name}): {each}; they may not compute the same", brief)
 
 
 def not_falling(arms: Sequence[Arm]) -> Iterable[str]:
@@ -309,7 +302,7 @@ def _beside(arms: Sequence[Arm]) -> Iterable[str]:
         names = ", ".join(arm.label for arm in apart[:MOST_FACTORS])
         more = f" and {len(apart) - MOST_FACTORS} more rows" if len(apart) > MOST_FACTORS else ""
         brief = f"{names}{more}: measured while another lane was busy, the other rows alone"
-        yield Explained(f"{brief}; their ratios include the effect of the other lane", brief)
+        yield Finding(f"{brief}; their ratios include the effect of the other lane", brief)
 
 
 def others_that_differ(family: Family) -> Iterable[str]:
@@ -339,4 +332,4 @@ def _differ(names: Sequence[str], parts: Sequence[Sequence[Arm]]) -> str:
     each = [(", ".join(str(of[0].key[name] or "unset") for name in names[:MOST_FACTORS]), of) for of in parts]
     where = "; ".join(f"{values}: {', '.join(arm.label for arm in of)}" for values, of in each)
     brief = f"the rows also differ in {factors}"
-    return Explained(f"{brief} ({where})", brief)
+    return Finding(f"{brief} ({where})", brief)

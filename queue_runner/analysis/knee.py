@@ -17,7 +17,7 @@ FEWEST = 3
 
 
 @dataclass(frozen=True)
-class Point:
+class RatePoint:
     """A size, its throughput (units of work per second) and the relative noise of that: a robust estimate of the
     standard deviation as a share of the throughput; None if unknown."""
 
@@ -34,17 +34,17 @@ class Knee:
     knee may be smaller still. `noisy`: the noise of the throughputs exceeds the deciding 5 %.
     """
 
-    best: Point
-    at: Point | None
-    below: Point | None
+    best: RatePoint
+    at: RatePoint | None
+    below: RatePoint | None
     noisy: bool
 
-    def share(self, point: Point) -> float:
+    def share(self, point: RatePoint) -> float:
         """Return the throughput of `point` as a share of the best."""
         return point.rate / self.best.rate
 
 
-def find(points: Sequence[Point]) -> Knee | None:
+def find(points: Sequence[RatePoint]) -> Knee | None:
     """Return the knee of points of different sizes, in any order; None with fewer than FEWEST of positive
     throughput."""
     ordered = sorted((point for point in points if point.rate > 0), key=lambda point: point.size)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import product
 
-from queue_runner.analysis.evidence import Evidence, by_rounds, unpaired
+from queue_runner.analysis.confidence_interval import Evidence, by_rounds, unpaired
 
 ALPHA = 0.05
 APART = 2 / 3

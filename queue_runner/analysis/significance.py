@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from queue_runner.analysis.evidence import UNEQUAL, Evidence, reach, widened
+from queue_runner.analysis.confidence_interval import UNEQUAL, Evidence, reach, widened
 from queue_runner.analysis.pairing import ALPHA, Order, Runs, Weighed, needed_repeats, weigh
 from queue_runner.analysis.stats import geometric_mean
 

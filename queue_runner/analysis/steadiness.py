@@ -50,7 +50,7 @@ et al. 2017, "Virtual Machine Warmup Blows Hot and Cold", PACMPL 1 (OOPSLA), 52.
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class LevelSegment:
     """Iterations of one speed: the number of the first, how many there are, their median in seconds."""
 
     first: int
@@ -59,11 +59,11 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class IterationProfile:
     """What the times of a run show. `segments` are in order of time, one if the speed never changed; `levels` are
     (share, seconds) of iterations that alternate between speeds; `slow` is the number of far slower iterations."""
 
-    segments: tuple[Segment, ...] = ()
+    segments: tuple[LevelSegment, ...] = ()
     levels: tuple[tuple[float, float], ...] = ()
     slow: int = 0
     slow_from_s: float = 0.0
@@ -80,27 +80,27 @@ class Course:
         return bool(self.segments) and self.segments[-1].n >= STEADY_SHARE * self.n
 
 
-def course(numbers: Sequence[int], times: Sequence[float]) -> Course:
+def course(numbers: Sequence[int], times: Sequence[float]) -> IterationProfile:
     """Return the course of a run's measured times in seconds, in their order; empty with fewer than FEWEST.
 
     `numbers` are those of the iterations, by which changes are named.
     """
     if len(times) < FEWEST or (middle := stats.median(times)) <= 0:
-        return Course()
+        return IterationProfile()
     logs = [math.log(max(x, middle * 1e-6)) for x in times]
     segments = _segments(logs)
     centres = [stats.median(logs[a:b]) for a, b in segments]
     rests = [y - centre for (a, b), centre in zip(segments, centres, strict=True) for y in logs[a:b]]
     limit = max(math.log(SLOW), SLOW_SD * stats.MAD_TO_SD * stats.mad(rests))
     slow = _far_slower(rests, limit)
-    shown = tuple(Segment(numbers[a], b - a, math.exp(c)) for (a, b), c in zip(segments, centres, strict=True))
+    shown = tuple(LevelSegment(numbers[a], b - a, math.exp(c)) for (a, b), c in zip(segments, centres, strict=True))
     bulk = [y for y in rests if y <= limit] if slow else rests
     found = _levels(bulk, _serial_correlation(rests[:CORRELATED_N]))
     levels = tuple((share, middle * math.exp(y)) for share, y in found)
-    return Course(shown, levels, slow, middle * math.exp(limit), math.fsum(times) / len(times) / middle)
+    return IterationProfile(shown, levels, slow, middle * math.exp(limit), math.fsum(times) / len(times) / middle)
 
 
-def marks(found: Course) -> Iterable[tuple[str, str]]:
+def marks(found: IterationProfile) -> Iterable[tuple[str, str]]:
     """Return the caveats of a course, as kind and detail."""
     if len(found.segments) > 1:
         yield "drift", _changes(found)
@@ -116,7 +116,7 @@ def marks(found: Course) -> Iterable[tuple[str, str]]:
         )
 
 
-def _changes(found: Course) -> str:
+def _changes(found: IterationProfile) -> str:
     before, last = found.segments[-2:]
     levels = [segment.median_s for segment in found.segments]
     n = len(levels) - 1

@@ -42,7 +42,7 @@ class Summary:
     last_third_median_s: float | None = None
     drift_ratio: float | None = None
     """last over first; only descriptive: `course` decides whether the run drifted"""
-    course: steadiness.Course = field(default_factory=steadiness.Course)
+    course: steadiness.IterationProfile = field(default_factory=steadiness.IterationProfile)
     loss_first: float | None = None
     loss_last: float | None = None
     loss_min: float | None = None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from queue_runner import units
-from queue_runner.analysis import clock, neighbours, stats, steadiness, stretches
+from queue_runner.analysis import clock_check, neighbour_share, stats, steadiness, stretches
 from queue_runner.analysis.summary import Summary
 from queue_runner.model import PHASES, SYNC_UNKNOWN, Outcome
 
@@ -78,7 +78,7 @@ class Facts:
     """fields that were left out of the trainer's lines"""
     recompiled: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     """graphs compiled and graph breaks by the number of a measured iteration that compiled"""
-    beside: neighbours.Beside | None = None
+    beside: neighbour_share.Beside | None = None
     """the runs of other lanes that were active while it was measured"""
 
 
@@ -102,7 +102,7 @@ def _invalid(f: Facts) -> Iterable[tuple[str, str]]:
     if f.paused_s > 0:
         pause = units.duration(f.paused_s)
         yield "suspended", f"the run was stopped for {pause} (mpsq pause or SIGSTOP): an iteration may include that"
-    if (detail := clock.contradiction(f.iterations, f.summary, f.real_s, f.lines, f.dur_is)) is not None:
+    if (detail := clock_check.contradiction(f.iterations, f.summary, f.real_s, f.lines, f.dur_is)) is not None:
         yield "wrong_clock", detail
     for kind in ("wrong_loss", "wrong_result", "log_rewritten"):
         if kind in f.notes:
@@ -149,7 +149,7 @@ def _caveats(f: Facts) -> Iterable[tuple[str, str]]:
         at = f" at iteration {units.count(f.iterations[0]['i'])}" if f.iterations else ""
         yield "resumed", f"resumed{at} from the checkpoint of run {f.resumed_from}: only a segment of the training"
     if f.beside is not None:
-        yield neighbours.KIND, f.beside.detail()
+        yield neighbour_share.KIND, f.beside.detail()
     if "not_quiet" in f.notes:
         yield "not_quiet", f.notes["not_quiet"]
     if any(c.get("on_battery") for c in f.conditions):

@@ -17,7 +17,7 @@ from queue_runner.errors import UsageError
 
 if TYPE_CHECKING:
     from queue_runner.paths import Layout
-    from queue_runner.reports._common.report import Options, Result
+    from queue_runner.reports._common.document import Options, Result
 
 app = new_app()
 
@@ -119,17 +119,17 @@ def _submit_missing(words: str, result: Result, format: str) -> None:
     from queue_runner.cli.submit import print_stored, store
     from queue_runner.reports._common import printing
     from queue_runner.store.read import reading
-    from queue_runner.submit import missing
+    from queue_runner.submit import missing_runs
 
     if format != "json":
         print(printing.as_text("missing", result, format) + "\n")
     wanted = [(row["jobs"][-1], row["missing"]) for row in result.rows if row["missing"]]
     with reading(home().db) as connection:
-        planned = missing.plan(connection, wanted, words)
+        planned = missing_runs.plan(connection, wanted, words)
     stored = store(planned, format == "json")
     print_stored(planned, stored, format == "json")
     with reading(home().db) as connection:
-        if missing.code_changed(connection, [job for job, _ in wanted], stored.jobs):
+        if missing_runs.code_changed(connection, [job for job, _ in wanted], stored.jobs):
             remark("the code has changed since then: reports show the runs in separate rows")
 
 

@@ -135,7 +135,7 @@ def _report(layout: Layout, group: int, rows: Sequence[Row]) -> None:
     from queue_runner import config, reports, tables
     from queue_runner.monitor import wait
     from queue_runner.reports._common import printing
-    from queue_runner.reports._common.report import Options
+    from queue_runner.reports._common.document import Options
     from queue_runner.store.read import reading
 
     peaks = config.load(layout.config).peak_tflops

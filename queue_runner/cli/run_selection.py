@@ -11,7 +11,7 @@ import typer
 from queue_runner.cli.common import Tags, groups
 
 if TYPE_CHECKING:
-    from queue_runner.reports._common.report import Options
+    from queue_runner.reports._common.document import Options
 
 _SELECTION = {
     "where": Annotated[
@@ -46,7 +46,7 @@ class Selection:
 
         Raises: UsageError when a value cannot be parsed.
         """
-        from queue_runner.reports._common.options import read_options
+        from queue_runner.reports._common.report_options import read_options
 
         values = dict(self.values)
         selectors = [*ids, *groups(values.pop("group"))]

@@ -21,20 +21,23 @@ def write_plot(path: str, request: ReportRequest) -> None:
             "--plot draws the default report: it goes with no other report, --html, --format or --submit",
             "mpsq report g4 --plot g4.png",
         )
-    from queue_runner.export._plot import picture, series, terminal
+    from queue_runner.export._plot import picture, plot_data, terminal
     from queue_runner.store.read import reading
 
     file = None if path == "-" else Path(path)
     if file is not None:
         picture.check(file)
     with reading(request.layout.db) as connection:
-        drawing = series.read(connection, request.options)
+        drawing = plot_data.read(connection, request.options)
     if file is not None:
         picture.write(drawing, file)
-    notes = [*drawing.notes, *series.without_numbers(drawing)]
+    notes = [*drawing.notes, *plot_data.without_numbers(drawing)]
     if request.format == "json":
         print_json(
-            "mpsq.plot/1", **series.summary(drawing), path=None if file is None else str(file.absolute()), notes=notes
+            "mpsq.plot/1",
+            **plot_data.summary(drawing),
+            path=None if file is None else str(file.absolute()),
+            notes=notes,
         )
         return
     if file is None:

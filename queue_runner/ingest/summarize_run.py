@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from queue_runner.analysis.neighbours import SHARE, Neighbour, beside
+from queue_runner.analysis.neighbour_share import SHARE, Neighbour, beside
 from queue_runner.analysis.summary import Summary, summarize
 from queue_runner.analysis.validity import Facts, Taint, find_taints
 from queue_runner.events import FIELD_DROPPED

@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Any
 
 from queue_runner import redact, units
-from queue_runner.analysis import neighbours, stats
+from queue_runner.analysis import neighbour_share, stats
 from queue_runner.errors import UsageError
 from queue_runner.model import PREFLIGHT, Ending, Outcome, Row, Selector, State
 from queue_runner.monitor.attempts import last_attempts
@@ -135,7 +135,7 @@ def job_object(rows: Sequence[Row]) -> dict[str, Any]:
     first, last = runs[0], last_attempts(runs)
     timed = [r for r in last if r["outcome"] == Outcome.SUCCEEDED and r["median_s"] is not None]
     times = [r["median_s"] for r in timed]
-    mixed = len({neighbours.KIND in r["taints"] for r in timed}) > 1  # alone and beside a run are never one number
+    mixed = len({neighbour_share.KIND in r["taints"] for r in timed}) > 1  # alone and beside a run are never one number
     return (
         {"job": first["job_id"]}
         | {name: first[name] for name in _OF_JOB}

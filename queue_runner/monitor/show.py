@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from queue_runner import redact
-from queue_runner.analysis import utilization
+from queue_runner.analysis import gpu_use
 from queue_runner.host.load import START_KEYS
 from queue_runner.model import Row
 from queue_runner.monitor import run_losses, run_mfu
@@ -81,8 +81,8 @@ def details(layout: Layout, connection: sqlite3.Connection, row: Row) -> dict[st
 def _use(connection: sqlite3.Connection, row: Row) -> dict[str, Any]:
     """Return the use of the GPU by phase, and of the measured one by itself."""
     samples, marks = (read.detail(connection, table, row["run_id"]) for table in ("conditions", "phases"))
-    uses = utilization.by_phase(samples, marks, row["started_at"], row["real_s"])
-    measured = utilization.measured(uses)
+    uses = gpu_use.by_phase(samples, marks, row["started_at"], row["real_s"])
+    measured = gpu_use.measured(uses)
     return {
         "gpu_busy_share": measured.busy_share if measured else None,
         "gpu_use": [

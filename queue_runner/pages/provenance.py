@@ -12,7 +12,7 @@ from typing import Any
 
 from queue_runner import redact, units
 from queue_runner.analysis.grouping import by_key
-from queue_runner.pages.evidence import Evidence
+from queue_runner.pages.run_records import RunRecords
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec
 from queue_runner.workloads import command_line
@@ -53,7 +53,7 @@ class Ran:
     lines: Sequence[str]
 
 
-def fingerprints(evidence: Evidence, kind: str) -> list[Fingerprint]:
+def fingerprints(evidence: RunRecords, kind: str) -> list[Fingerprint]:
     """Return the different fingerprints of the runs; `kind` is "machine" or "software"."""
     by_hash = by_key(evidence.runs, lambda row: row[f"{kind}_hash"])
     known = {
@@ -97,7 +97,7 @@ def _pairs(packages: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     return ((str(name), str(version)) for name, version in sorted(packages.items()))
 
 
-def submissions(evidence: Evidence) -> tuple[list[Submission], int]:
+def submissions(evidence: RunRecords) -> tuple[list[Submission], int]:
     """Return the submissions of the runs, the newest first, and how many were left out."""
     by_group = by_key(evidence.runs, lambda row: row["group_id"])
     newest = sorted((group for group in by_group if group is not None), reverse=True)
@@ -106,7 +106,7 @@ def submissions(evidence: Evidence) -> tuple[list[Submission], int]:
     )
 
 
-def _submission(group: int, rows: Sequence[Mapping[str, Any]], evidence: Evidence) -> Submission:
+def _submission(group: int, rows: Sequence[Mapping[str, Any]], evidence: RunRecords) -> Submission:
     (made,) = evidence.context.read("SELECT created_at, title FROM groups WHERE id = ?", [group])
     jobs = ", ".join(str(int(job)) for job in {row["job_id"] for row in rows})
     snapshots = evidence.context.read(
@@ -143,7 +143,7 @@ def _named(snapshot: Mapping[str, Any]) -> str:
     return f"commit {snapshot['git_commit'][:12]}{branch}{dirty}"
 
 
-def programs(evidence: Evidence, layout: Layout) -> list[Ran]:
+def programs(evidence: RunRecords, layout: Layout) -> list[Ran]:
     """Return what the newest run of each arm ran, once for each command."""
     found: dict[str, Ran] = {}
     for family in evidence.families:

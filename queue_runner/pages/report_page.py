@@ -13,14 +13,14 @@ from typing import Any
 
 from queue_runner import atomic_file, reports, units
 from queue_runner.analysis.comparison import Family
-from queue_runner.analysis.explained import Explained
+from queue_runner.analysis.finding import Finding
 from queue_runner.analysis.grouping import MAIN, word
 from queue_runner.errors import MpsqError
-from queue_runner.pages import dots, provenance, render, series, timeline, trust
-from queue_runner.pages.evidence import Evidence, gather
+from queue_runner.pages import dots, iteration_plots, provenance, render, timeline, trust
+from queue_runner.pages.run_records import RunRecords, gather
 from queue_runner.paths import Layout
 from queue_runner.reports._common import arm_tables
-from queue_runner.reports._common.report import Options, Result, Section
+from queue_runner.reports._common.document import Options, Result, Section
 
 MOST_ROWS = 300
 """Rows of one table; the rest is counted, and in csv."""
@@ -33,7 +33,7 @@ _LETTER = re.compile(r"([A-Z]{1,2}): ")
 
 
 @dataclass(frozen=True)
-class Table:
+class PageTable:
     """A table of the report, with its letter, and the tables of the same rows that --explain adds."""
 
     name: str
@@ -43,7 +43,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Asked:
+class PageQuestion:
     """What was asked of a family of runs: what they share, what was varied, which row is the baseline."""
 
     shared: str
@@ -73,7 +73,7 @@ def build(
     details = evidence.details()
     drawn = [(family, dots.charts(family, details)) for family in evidence.families]
     charts = [(family, found) for family, found in drawn if found]
-    plots = series.plots(evidence)
+    plots = iteration_plots.plots(evidence)
     courses, n_courses_left = timeline.courses(evidence)
     bars, bar_ticks = timeline.bars(evidence)
     submissions, n_submissions_left = provenance.submissions(evidence)
@@ -92,8 +92,8 @@ def build(
         result=result,
         reasons=reasons,
         sign=trust.sign(evidence.families),
-        answers=[line for line in result.lines if not isinstance(line, Explained)],
-        behind=[line for line in result.lines if isinstance(line, Explained)],
+        answers=[line for line in result.lines if not isinstance(line, Finding)],
+        behind=[line for line in result.lines if isinstance(line, Finding)],
         most_rows=MOST_ROWS,
         tables=_lettered(result),
         charts=[(arm_tables.caption(family) if len(charts) > 1 else "", found) for family, found in charts],
@@ -126,11 +126,11 @@ def headline(name: str, families: Sequence[Family]) -> str:
     return f"Which is {which}: {', '.join(labels[:-1])} or {labels[-1]}?"
 
 
-def _asked(family: Family) -> Asked:
+def _asked(family: Family) -> PageQuestion:
     names = _independent(family)
     varied = [(_name(name), _values(name, family)) for name in names]
     baseline = f"{family.baseline.label} ({family.why})" if family.baseline is not None else ""
-    return Asked(arm_tables.caption(family), varied, len(family.arms), baseline)
+    return PageQuestion(arm_tables.caption(family), varied, len(family.arms), baseline)
 
 
 def _independent(family: Family) -> list[str]:
@@ -154,7 +154,7 @@ def _values(name: str, family: Family) -> str:
     return ", ".join(texts[:12]) + (f" and {len(texts) - 12} more" if len(texts) > 12 else "")
 
 
-def _ran(evidence: Evidence) -> str:
+def _ran(evidence: RunRecords) -> str:
     """Return how many runs there are and when they ran."""
     runs = evidence.runs
     times = [row["ended_at"] or row["started_at"] for row in runs if row["ended_at"] or row["started_at"]]
@@ -164,10 +164,10 @@ def _ran(evidence: Evidence) -> str:
     return f"{units.counted(len(runs), 'run')}, ended {first}" + (f" to {last}" if last != first else "")
 
 
-def _lettered(result: Result) -> list[Table]:
+def _lettered(result: Result) -> list[PageTable]:
     """Return the tables as a terminal shows them, with its letters; below each those that only --explain prints."""
     sections = result.sections or ([Section("", result.columns, result.rows)] if result.rows else [])
-    made: list[Table] = []
+    made: list[PageTable] = []
     for section in sections:
         if section.explained and made:
             made[-1].more.append(section)
@@ -179,7 +179,7 @@ def _lettered(result: Result) -> list[Table]:
             continue
         lettered = _LETTER.match(section.title)
         name = lettered[1] if lettered else ascii_uppercase[len(made)] if len(made) < len(ascii_uppercase) else ""
-        made.append(Table(name, section.title[lettered.end() :] if lettered else section.title, section, []))
+        made.append(PageTable(name, section.title[lettered.end() :] if lettered else section.title, section, []))
     return [replace(table, section=_answer_first(table.section)) for table in made]
 
 

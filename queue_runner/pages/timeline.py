@@ -16,7 +16,7 @@ from queue_runner.analysis.phases import spans
 from queue_runner.model import Outcome
 from queue_runner.pages.axis import Tick, linear_ticks, place, ticked
 from queue_runner.pages.dots import colour
-from queue_runner.pages.evidence import Evidence
+from queue_runner.pages.run_records import RunRecords
 
 MOST_LINES = 6
 """Submissions that get a time line, the newest first."""
@@ -56,7 +56,7 @@ _OFTEN_ZERO = ("thermal_level", "swap_out_bytes_per_s", "gpu_others_busy_share")
 
 
 @dataclass(frozen=True)
-class Block:
+class PhaseBlock:
     """A rectangle: its left edge and width in percent, its classes and what to say of it."""
 
     x: float
@@ -66,7 +66,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Line:
+class SensorLine:
     """A line of samples as an SVG path in a box of 1000 x 100, and its median and extremes in words."""
 
     name: str
@@ -75,14 +75,14 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Course:
+class GroupTimeline:
     """The time line of a submission."""
 
     title: str
     length: str
     ticks: Sequence[Tick]
-    blocks: Sequence[Block]
-    lines: Sequence[Line]
+    blocks: Sequence[PhaseBlock]
+    lines: Sequence[SensorLine]
     notes: Sequence[str]
 
 
@@ -93,14 +93,14 @@ class Bar:
     run: str
     label: str
     colour: str
-    blocks: Sequence[Block]
+    blocks: Sequence[PhaseBlock]
     length: str
     invalid: Sequence[str]
     caveats: Sequence[str]
     outcome: str
 
 
-def courses(evidence: Evidence) -> tuple[list[Course], int]:
+def courses(evidence: RunRecords) -> tuple[list[GroupTimeline], int]:
     """Return the time lines of the newest submissions, and how many were left out."""
     colours = _colours(evidence)
     timed = [row for row in evidence.runs if row["started_at"] is not None and (_end(row) or 0) > row["started_at"]]
@@ -111,7 +111,7 @@ def courses(evidence: Evidence) -> tuple[list[Course], int]:
     )
 
 
-def _colours(evidence: Evidence) -> dict[int, tuple[str, Arm]]:
+def _colours(evidence: RunRecords) -> dict[int, tuple[str, Arm]]:
     return {
         row["run_id"]: (colour(at), arm)
         for family in reversed(evidence.families)
@@ -129,8 +129,8 @@ def _end(row: Mapping[str, Any]) -> float | None:
 
 
 def _course(
-    group: int, rows: Sequence[Mapping[str, Any]], evidence: Evidence, colours: Mapping[int, tuple[str, Arm]]
-) -> Course:
+    group: int, rows: Sequence[Mapping[str, Any]], evidence: RunRecords, colours: Mapping[int, tuple[str, Arm]]
+) -> GroupTimeline:
     begin = min(row["started_at"] for row in rows)
     end = max(_end(row) or 0 for row in rows)
     samples = [(at, data) for row in rows for at, data in evidence.samples.get(row["run_id"], ())]
@@ -141,15 +141,17 @@ def _course(
     notes = [drawn if lines else "no samples of the machine are stored of these runs"]
     if any(len(_of(sensor, samples)) > MOST_POINTS for sensor in SENSORS):
         notes.append(f"of more than {MOST_POINTS} samples the lowest and the highest of each column are drawn")
-    return Course(f"g{group}", units.duration(end - begin), time_ticks(end - begin), blocks, lines, notes)
+    return GroupTimeline(f"g{group}", units.duration(end - begin), time_ticks(end - begin), blocks, lines, notes)
 
 
-def _block(row: Mapping[str, Any], colour: str, arm: Arm, begin: float, end: float, details: Sequence[str]) -> Block:
+def _block(
+    row: Mapping[str, Any], colour: str, arm: Arm, begin: float, end: float, details: Sequence[str]
+) -> PhaseBlock:
     ended = _end(row) or begin
     x = place(row["started_at"], begin, end, edge=0)
     width = max(0.1, round(place(ended, begin, end, edge=0) - x, 3))
     words = [f"run {row['run']}, {arm.label}: {units.duration(ended - row['started_at'])}", *details]
-    return Block(x, width, colour if _is_used(row, arm) else f"{colour} out", "; ".join(words))
+    return PhaseBlock(x, width, colour if _is_used(row, arm) else f"{colour} out", "; ".join(words))
 
 
 def _is_used(row: Mapping[str, Any], arm: Arm) -> bool:
@@ -178,7 +180,9 @@ def _of(sensor: Sensor, samples: Iterable[tuple[float, Mapping[str, Any]]]) -> l
     return [(at, float(value)) for at, value in found if isinstance(value, int | float)]
 
 
-def _line(sensor: Sensor, samples: Sequence[tuple[float, Mapping[str, Any]]], begin: float, end: float) -> Line | None:
+def _line(
+    sensor: Sensor, samples: Sequence[tuple[float, Mapping[str, Any]]], begin: float, end: float
+) -> SensorLine | None:
     points = [(at, value) for at, value in _of(sensor, samples) if begin <= at <= end]
     if not points or (sensor.key in _OFTEN_ZERO and not any(value for _, value in points)):
         return None
@@ -188,7 +192,7 @@ def _line(sensor: Sensor, samples: Sequence[tuple[float, Mapping[str, Any]]], be
         low, high = low - 1, high + 1
     middle = sorted(values)[len(values) // 2]
     about = f"median {sensor.show(middle)}, {sensor.show(min(values))} to {sensor.show(max(values))}"
-    return Line(sensor.name, _path(points, begin, end, low, high), about)
+    return SensorLine(sensor.name, _path(points, begin, end, low, high), about)
 
 
 def _path(points: Sequence[tuple[float, float]], begin: float, end: float, low: float, high: float) -> str:
@@ -219,7 +223,7 @@ def _thinned(points: Sequence[tuple[float, float]], begin: float, end: float) ->
     return [point for pair in ends for point in sorted({*pair})]
 
 
-def bars(evidence: Evidence) -> tuple[list[Bar], list[Tick]]:
+def bars(evidence: RunRecords) -> tuple[list[Bar], list[Tick]]:
     """Return each run by its phases, on one scale of seconds, in the order of the arms; and the marks of the scale."""
     longest = max((row["real_s"] or 0.0 for row in evidence.runs), default=0.0)
     if not longest:
@@ -233,15 +237,15 @@ def bars(evidence: Evidence) -> tuple[list[Bar], list[Tick]]:
     return [*found.values()], time_ticks(longest)
 
 
-def _bar(row: Mapping[str, Any], label: str, colour: str, longest: float, evidence: Evidence) -> Bar:
+def _bar(row: Mapping[str, Any], label: str, colour: str, longest: float, evidence: RunRecords) -> Bar:
     real_s = row["real_s"]
-    blocks = [Block(0.0, place(real_s, 0, longest, edge=0), "other", f"real time {units.duration(real_s)}")]
+    blocks = [PhaseBlock(0.0, place(real_s, 0, longest, edge=0), "other", f"real time {units.duration(real_s)}")]
     for span in spans(evidence.marks.get(row["run_id"], ()), real_s):
         x = place(span.from_s, 0, longest, edge=0)
         width = round(place(min(span.to_s, real_s), 0, longest, edge=0) - x, 3)
         if width > 0:
             blocks.append(
-                Block(x, width, span.name, f"{span.name}: {units.short_duration(span.to_s - span.from_s, 3)}")
+                PhaseBlock(x, width, span.name, f"{span.name}: {units.short_duration(span.to_s - span.from_s, 3)}")
             )
     found = evidence.taints.get(row["run_id"], ())
     named = {kind: [f"{one['kind']}: {one['detail']}" for one in found if one["severity"] == kind] for kind in _KINDS}

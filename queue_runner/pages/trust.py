@@ -11,20 +11,20 @@ from queue_runner.analysis.comparison import Family, Pair
 from queue_runner.analysis.grouping import taints
 from queue_runner.analysis.significance import Word
 from queue_runner.model import State
-from queue_runner.pages.evidence import Evidence
+from queue_runner.pages.run_records import RunRecords
 
 MOST_LABELS = 3
 
 
 @dataclass(frozen=True)
-class Reason:
+class TrustReason:
     """A sentence, and whether it speaks for the numbers ("good"), against them ("bad"), or limits them ("warn")."""
 
     kind: str
     text: str
 
 
-def reasons(evidence: Evidence) -> list[Reason]:
+def reasons(evidence: RunRecords) -> list[TrustReason]:
     """Return the reasons, those against the numbers first."""
     found = [*_judged(evidence.families), *_left_out(evidence), *_caveats(evidence), *_machines(evidence)]
     return sorted(found, key=lambda reason: ("bad", "warn", "good").index(reason.kind))
@@ -42,7 +42,7 @@ def _pairs(families: Iterable[Family]) -> list[Pair]:
     return [*{frozenset((pair.arm, pair.baseline)): pair for pair in found}.values()]
 
 
-def _judged(families: Iterable[Family]) -> Iterable[Reason]:
+def _judged(families: Iterable[Family]) -> Iterable[TrustReason]:
     pairs = _pairs(families)
     by_word = Counter(pair.verdict.word for pair in pairs)
     decided = sum(pair.verdict.decided for pair in pairs)
@@ -54,33 +54,33 @@ def _judged(families: Iterable[Family]) -> Iterable[Reason]:
             if len(pairs) == 1
             else f"{decided} of {len(pairs)} comparisons have a verdict: they rest"
         )
-        yield Reason(
+        yield TrustReason(
             "good", f"{which} on {each} of each row, each run one number, at 5 % error in all of them together"
         )
     if n := by_word[Word.TOO_FEW]:
         need = max(pair.verdict.need or 0 for pair in pairs if pair.verdict.word is Word.TOO_FEW)
         text = f"{_of(n, len(pairs))} too few runs for a verdict: {need} valid runs of each row are needed"
-        yield Reason("warn", f"{text}; until then a ratio is what was measured, no more")
+        yield TrustReason("warn", f"{text}; until then a ratio is what was measured, no more")
     if n := by_word[Word.NOT_IN_TURN]:
-        yield Reason("bad", f"{_of(n, len(pairs))} rows that ran one after the other, not in turn: no verdict")
+        yield TrustReason("bad", f"{_of(n, len(pairs))} rows that ran one after the other, not in turn: no verdict")
     if n := by_word[Word.UNEQUAL]:
-        yield Reason("warn", f"{_of(n, len(pairs))} rows whose spread is too unequal for so few runs: no verdict")
+        yield TrustReason("warn", f"{_of(n, len(pairs))} rows whose spread is too unequal for so few runs: no verdict")
     if not pairs:
-        yield Reason("warn", "nothing was compared: there are not two rows with valid runs of the same question")
+        yield TrustReason("warn", "nothing was compared: there are not two rows with valid runs of the same question")
 
 
 def _of(n: int, total: int) -> str:
     return "the comparison has" if n == total == 1 else f"{n} of {total} comparisons have"
 
 
-def _left_out(evidence: Evidence) -> Iterable[Reason]:
+def _left_out(evidence: RunRecords) -> Iterable[TrustReason]:
     ended = [row for row in evidence.runs if row["state"] == State.DONE]
     used = {row["run_id"] for family in evidence.families for arm in family.arms for row in arm.used}
     out = [row for row in ended if row["run_id"] not in used]
     kept = [row for row in ended if row["run_id"] in used and not row["valid"]]
     if not out:
         if ended and not kept:
-            yield Reason("good", f"all {units.counted(len(ended), 'run')} that ended are valid")
+            yield TrustReason("good", f"all {units.counted(len(ended), 'run')} that ended are valid")
     else:
         invalid = Counter(
             kind
@@ -90,14 +90,14 @@ def _left_out(evidence: Evidence) -> Iterable[Reason]:
         )
         why = ", ".join(f"{kind} ({n})" for kind, n in invalid.most_common())
         kind = "bad" if not used else "warn"
-        yield Reason(kind, f"{len(out)} of {units.counted(len(ended), 'run')} are left out: {why}")
+        yield TrustReason(kind, f"{len(out)} of {units.counted(len(ended), 'run')} are left out: {why}")
     if kept:
-        yield Reason("bad", f"{units.counted(len(kept), 'invalid run')} included on request (--all)")
+        yield TrustReason("bad", f"{units.counted(len(kept), 'invalid run')} included on request (--all)")
     if waiting := len(evidence.runs) - len(ended):
-        yield Reason("warn", f"{units.counted(waiting, 'run')} not ended yet")
+        yield TrustReason("warn", f"{units.counted(waiting, 'run')} not ended yet")
 
 
-def _caveats(evidence: Evidence) -> Iterable[Reason]:
+def _caveats(evidence: RunRecords) -> Iterable[TrustReason]:
     shown = [row for family in evidence.families for row in family.shown]
     invalid = {
         (run_id, one["kind"]) for run_id, of in evidence.taints.items() for one in of if one["severity"] == "invalid"
@@ -105,12 +105,12 @@ def _caveats(evidence: Evidence) -> Iterable[Reason]:
     found = Counter(kind for row in shown for kind in taints(row) if (row["run_id"], kind) not in invalid)
     if found:
         each = ", ".join(f"{kind} ({units.counted(n, 'run')})" for kind, n in found.most_common())
-        yield Reason("warn", f"caveats of runs that count: {each}")
+        yield TrustReason("warn", f"caveats of runs that count: {each}")
 
 
-def _machines(evidence: Evidence) -> Iterable[Reason]:
+def _machines(evidence: RunRecords) -> Iterable[TrustReason]:
     hashes = {row["machine_hash"] for row in evidence.runs if row["machine_hash"]}
     if len(hashes) == 1:
-        yield Reason("good", "all runs are of one machine")
+        yield TrustReason("good", "all runs are of one machine")
     elif hashes:
-        yield Reason("warn", f"the runs are of {len(hashes)} machines, which are never compared with each other")
+        yield TrustReason("warn", f"the runs are of {len(hashes)} machines, which are never compared with each other")

@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import cast
 
 from queue_runner.errors import UsageError
-from queue_runner.reports._common.report import Context, Options, Report, Result
+from queue_runner.reports._common.document import Context, Options, Report, Result
 from queue_runner.store import questions
 
 DEFAULT = "devices"

@@ -16,7 +16,7 @@ from queue_runner.analysis.grouping import Arm
 from queue_runner.analysis.phases import other_remark
 from queue_runner.reports._common import arm_tables, cpu_phases, from_logs, prepare, select_runs
 from queue_runner.reports._common.columns import columns
-from queue_runner.reports._common.report import Context, Result, Row, Section
+from queue_runner.reports._common.document import Context, Result, Row, Section
 from queue_runner.tables import Column, elide
 
 NAME = "breakdown"

@@ -7,15 +7,15 @@ from dataclasses import replace
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family, compare
-from queue_runner.analysis.explained import Explained
+from queue_runner.analysis.finding import Finding
 from queue_runner.analysis.findings import RunDetails, describe
 from queue_runner.analysis.grouping import taints
 from queue_runner.reports._common import (
     arm_tables,
     footnotes,
-    lettering,
     losses,
     mean_steps,
+    panels,
     prepare,
     printed_mfu,
     select_runs,
@@ -23,8 +23,8 @@ from queue_runner.reports._common import (
 )
 from queue_runner.reports._common.arm_rows import newest_first, row_of
 from queue_runner.reports._common.columns import columns
-from queue_runner.reports._common.peaks import Peaks
-from queue_runner.reports._common.report import Context, Result, Row
+from queue_runner.reports._common.device_peaks import Peaks
+from queue_runner.reports._common.document import Context, Result, Row
 from queue_runner.tables import Column
 
 NAME = "devices"
@@ -60,10 +60,10 @@ def finish(rows: list[Row], context: Context) -> Result:
         rows = printed_mfu.add(rows, context)
     families = newest_first(compare(rows, replace(prepare.question(rows, context), sweeps=True)))
     shown = families if context.options.chosen else families[:NEWEST]
-    found = footnotes.Taints(rows, (row for family in shown for row in family.shown), context)
+    found = footnotes.CaveatMarks(rows, (row for family in shown for row in family.shown), context)
     peaks, details = Peaks(context), _details(families, context)
     tables = [[row_of(family, arm, peaks) for arm in family.arms] for family in families]
-    sections, lines = lettering.together(
+    sections, lines = panels.together(
         [
             (arm_tables.sections(family, table, found), [*describe(family, details), *losses.findings(family, context)])
             for family, table in zip(shown, tables, strict=False)
@@ -81,7 +81,7 @@ def finish(rows: list[Row], context: Context) -> Result:
     if n_left := len(families) - len(shown) + context.n_older:
         older = f"{n_left} older comparison{'s' * (n_left > 1)} not shown"
         text = f"{older}: select with mpsq report g4, --since 2d or --where config=NAME; csv and json have all"
-        notes.append(Explained(text, f"{older} -> mpsq report g4"))
+        notes.append(Finding(text, f"{older} -> mpsq report g4"))
     raw = [row for table in tables for row in table]
     shown_columns = COLUMNS
     if context.options.printed_mfu:

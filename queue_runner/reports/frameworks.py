@@ -15,11 +15,11 @@ from queue_runner.analysis.findings import drifts, not_falling, others_that_diff
 from queue_runner.analysis.grouping import Arm, by_key, is_mode, word
 from queue_runner.analysis.significance import Word
 from queue_runner.errors import UsageError
-from queue_runner.reports._common import arm_tables, divergence, footnotes, lettering, prepare, select_runs
+from queue_runner.reports._common import arm_tables, divergence, footnotes, panels, prepare, select_runs
 from queue_runner.reports._common.arm_rows import newest_first, row_of
 from queue_runner.reports._common.columns import RowColumn, columns
-from queue_runner.reports._common.peaks import Peaks
-from queue_runner.reports._common.report import Context, Result, Row, Section
+from queue_runner.reports._common.device_peaks import Peaks
+from queue_runner.reports._common.document import Context, Result, Row, Section
 from queue_runner.reports._common.settings import effective
 from queue_runner.tables import Column
 
@@ -54,16 +54,19 @@ def finish(rows: list[Row], context: Context) -> Result:
     all_families = _families(rows, context)
     families = newest_first(family for family in all_families if len(_frameworks(family)) > 1)
     shown = families if context.options.chosen else families[:NEWEST]
-    peaks, taints = Peaks(context), footnotes.Taints(rows, (row for family in shown for row in family.shown), context)
+    peaks, taints = (
+        Peaks(context),
+        footnotes.CaveatMarks(rows, (row for family in shown for row in family.shown), context),
+    )
     losses = cache(lambda run_id: divergence.losses(run_id, context))
     tables = [_rows(family, peaks) for family in families]
-    blocks: list[lettering.Block] = []
+    blocks: list[panels.Block] = []
     for family, table in zip(shown, tables, strict=False):
         for arm, row in zip(family.arms, table, strict=True):
             row |= _loss(arm, family.baseline, losses)
         title = f"{arm_tables.caption(family, table)} ({table[0]['device']})"
         blocks.append(([*_sections(title, family, table, taints)], [*_findings(family, table, context)]))
-    sections, lines = lettering.together(blocks)
+    sections, lines = panels.together(blocks)
     if not families:
         which = "of a second framework for the same settings (mpsq submit nanogpt --framework torch,mlx,tinygrad,jax)"
         lines = [select_runs.nothing(context, which)]
@@ -141,7 +144,7 @@ def _data(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _sections(
-    title: str, family: Family, table: Sequence[Mapping[str, Any]], taints: footnotes.Taints
+    title: str, family: Family, table: Sequence[Mapping[str, Any]], taints: footnotes.CaveatMarks
 ) -> Iterable[Section]:
     """Yield the one table of an answer, and for --explain what has no room in it and the tests."""
     label = RowColumn("label", "", _label, flexible=True)

@@ -12,7 +12,7 @@ from queue_runner import units
 from queue_runner.analysis.grouping import Arm, by_key, group, is_mode, labelled, taints, word
 from queue_runner.reports._common import arm_tables, footnotes, prepare, select_runs, settings
 from queue_runner.reports._common.columns import columns
-from queue_runner.reports._common.report import Context, Result, Row, Section
+from queue_runner.reports._common.document import Context, Result, Row, Section
 from queue_runner.tables import Column
 
 NAME = "gallery"
@@ -49,7 +49,7 @@ def finish(rows: list[Row], context: Context) -> Result:
     arms = [arm for arm in group(rows, asked.names, context.options.include_invalid) if arm.shown]
     fixed = [*asked.settings, *(["arguments"] if "arguments" in asked.names else [])]
     known = _fingerprints(context)
-    marks = footnotes.Taints(rows, (row for arm in arms for row in arm.shown), context)
+    marks = footnotes.CaveatMarks(rows, (row for arm in arms for row in arm.shown), context)
     sections, raw = [], []
     for key, alike in by_key(arms, lambda arm: _key(arm, fixed)).items():
         found = [
@@ -141,7 +141,7 @@ def _said(fingerprint: Any, name: str) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _shown(rows: Sequence[Row], marks: footnotes.Taints) -> Sequence[Column]:
+def _shown(rows: Sequence[Row], marks: footnotes.CaveatMarks) -> Sequence[Column]:
     unit = "tokens_per_s" if any(row["tokens_per_s"] for row in rows) else "samples_per_s"
     rate = columns(unit) if any(row[unit] for row in rows) else ()
     return [_MACHINE, _LABEL, _WITH, arm_tables.RUNS, arm_tables.MS, *marks.columns(rows), *rate, _DATE]

@@ -6,7 +6,7 @@ from queue_runner import units
 from queue_runner.monitor.listing import MARK
 from queue_runner.reports._common import select_runs
 from queue_runner.reports._common.columns import RowColumn, columns
-from queue_runner.reports._common.report import Context, Result, Row, Section
+from queue_runner.reports._common.document import Context, Result, Row, Section
 from queue_runner.store import resume_chain
 from queue_runner.tables import Column
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from queue_runner import units
 from queue_runner.reports._common import microbench, select_runs
 from queue_runner.reports._common.columns import columns
-from queue_runner.reports._common.report import Context, Result, Row, Section
+from queue_runner.reports._common.document import Context, Result, Row, Section
 from queue_runner.tables import Column
 
 NAME = "kernels"

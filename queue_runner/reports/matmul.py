@@ -9,8 +9,8 @@ from typing import Any
 from queue_runner import units
 from queue_runner.reports._common import footnotes, microbench, select_runs
 from queue_runner.reports._common.columns import RowColumn, columns
-from queue_runner.reports._common.peaks import Peaks
-from queue_runner.reports._common.report import Context, Result, Row, Section
+from queue_runner.reports._common.device_peaks import Peaks
+from queue_runner.reports._common.document import Context, Result, Row, Section
 from queue_runner.tables import Column
 
 NAME = "matmul"

@@ -9,8 +9,8 @@ from typing import Any
 from queue_runner import units
 from queue_runner.monitor import listing
 from queue_runner.reports._common import select_runs
-from queue_runner.reports._common.report import Context, Result, Row, Section
-from queue_runner.submit.missing import Gap, look
+from queue_runner.reports._common.document import Context, Result, Row, Section
+from queue_runner.submit.missing_runs import Gap, look
 from queue_runner.tables import Column
 
 NAME = "missing"

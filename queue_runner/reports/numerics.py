@@ -11,11 +11,11 @@ from queue_runner.analysis.comparison import Family, compare
 from queue_runner.analysis.grouping import Arm, taints
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
-from queue_runner.reports._common import arm_tables, footnotes, lettering, prepare, select_runs
+from queue_runner.reports._common import arm_tables, footnotes, panels, prepare, select_runs
 from queue_runner.reports._common.arm_rows import newest_first
 from queue_runner.reports._common.columns import columns
 from queue_runner.reports._common.divergence import LEVELS, Divergence, format_difference, losses, relative
-from queue_runner.reports._common.report import Context, Result, Row, Section
+from queue_runner.reports._common.document import Context, Result, Row, Section
 from queue_runner.tables import Column
 
 NAME = "numerics"
@@ -63,7 +63,7 @@ def finish(rows: list[Row], context: Context) -> Result:
     for row in rows:  # losses of a failed run are usable up to its end
         row["ended"], row["outcome"] = row["outcome"], Outcome.SUCCEEDED
     families = newest_first(compare(rows, prepare.question(rows, context))) if rows else []
-    blocks: list[lettering.Block] = []
+    blocks: list[panels.Block] = []
     raw: list[dict[str, Any]] = []
     shown: list[Divergence] = []
     reference = _reference(rows, context)
@@ -81,7 +81,7 @@ def finish(rows: list[Row], context: Context) -> Result:
         shown += found
         newest_runs.append(family.newest_run)
         blocks.append(([_section(family, base, found, reference)], [*_findings(base, found)]))
-    sections, lines = lettering.together(blocks)
+    sections, lines = panels.together(blocks)
     if not raw:
         which = "with comparable losses (two rows of the same settings, seed and data)"
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, which)])

@@ -8,13 +8,13 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family, compare
-from queue_runner.analysis.explained import Explained
+from queue_runner.analysis.finding import Finding
 from queue_runner.analysis.grouping import Arm, labelled, order
-from queue_runner.reports._common import arm_tables, footnotes, lettering, prepare, select_runs
+from queue_runner.reports._common import arm_tables, footnotes, panels, prepare, select_runs
 from queue_runner.reports._common.arm_rows import row_of
 from queue_runner.reports._common.columns import RowColumn, columns
-from queue_runner.reports._common.peaks import Peaks
-from queue_runner.reports._common.report import Context, Result, Row, Section
+from queue_runner.reports._common.device_peaks import Peaks
+from queue_runner.reports._common.document import Context, Result, Row, Section
 from queue_runner.reports._common.settings import ignore_length
 from queue_runner.tables import Column
 
@@ -39,7 +39,7 @@ _SUFFIX = "-eval"
 
 
 @dataclass(frozen=True)
-class Table:
+class ModelTable:
     """One model with one set of settings on one machine: its families by mode, and their rows."""
 
     model: str
@@ -64,10 +64,10 @@ def finish(rows: list[Row], context: Context) -> Result:
     families = compare(rows, prepare.question(rows, context))
     if not context.options.vs:
         families = [_cpu_baseline_only(family) for family in families]
-    taints = footnotes.Taints(rows, (row for family in families for row in family.shown), context)
+    taints = footnotes.CaveatMarks(rows, (row for family in families for row in family.shown), context)
     tables = _tables(families, Peaks(context))
     blocks = [(_sections(table, taints), [*_answers(table), *_doubts(table)]) for table in tables]
-    sections, lines = lettering.together(blocks)
+    sections, lines = panels.together(blocks)
     raw = [row for table in tables for row in table.rows]
     notes = footnotes.notes(
         families,
@@ -108,7 +108,7 @@ def _cpu_baseline_only(family: Family) -> Family:
     return family if base is None or base.key.get("device") == "cpu" else replace(family, baseline=None, pairs=())
 
 
-def _tables(families: Sequence[Family], peaks: Peaks) -> list[Table]:
+def _tables(families: Sequence[Family], peaks: Peaks) -> list[ModelTable]:
     """Combine the families of training and evaluation, with common row labels."""
     together: dict[tuple[Any, ...], dict[str, Family]] = {}
     for family in families:
@@ -119,7 +119,7 @@ def _tables(families: Sequence[Family], peaks: Peaks) -> list[Table]:
     return [_table(key[0], {m: by_mode[m] for m in MODES if m in by_mode}, peaks) for key, by_mode in together.items()]
 
 
-def _table(model: str, families: Mapping[str, Family], peaks: Peaks) -> Table:
+def _table(model: str, families: Mapping[str, Family], peaks: Peaks) -> ModelTable:
     first = next(iter(families.values()))
     arms = {_place(arm): arm for family in families.values() for arm in family.arms}
     named = labelled(sorted(arms.values(), key=order), {**first.common, "optimizer": None})
@@ -132,7 +132,7 @@ def _table(model: str, families: Mapping[str, Family], peaks: Peaks) -> Table:
     at = {label: at for at, label in enumerate(labels.values())}
     rows.sort(key=lambda row: (MODES.index(row["mode"]), at[row["label"]]))
     title = arm_tables.caption(replace(first, common={**first.common, "subject": model}), rows)
-    return Table(model, title, families, rows)
+    return ModelTable(model, title, families, rows)
 
 
 def _place(arm: Arm) -> tuple[tuple[str, str], ...]:
@@ -143,7 +143,7 @@ def _place(arm: Arm) -> tuple[tuple[str, str], ...]:
 _MODE = Column("mode", "")
 
 
-def _sections(table: Table, taints: footnotes.Taints) -> list[Section]:
+def _sections(table: ModelTable, taints: footnotes.CaveatMarks) -> list[Section]:
     """Return the one table of an answer, and for --explain what has no room in it and the tests."""
     rows = table.rows
     has = {unit for unit in ("samples", "tokens") if any(row[f"{unit}_per_s"] for row in rows)}
@@ -170,12 +170,12 @@ def _sections(table: Table, taints: footnotes.Taints) -> list[Section]:
     return [answer, *arm_tables.beside(left, rows, arm_tables.LABEL, _MODE), *tests]
 
 
-def _relative(table: Table) -> list[str]:
+def _relative(table: ModelTable) -> list[str]:
     """Say what the speedups are relative to, once if that is the same for training and evaluation."""
     said = {mode: arm_tables.relative(one, table.of(mode), one.why) for mode, one in table.families.items()}
     lines = {line: [mode for mode, told in said.items() if line in told] for told in said.values() for line in told}
     of = {line: "" if len(lines) == 1 else f"{' and '.join(modes)}: " for line, modes in lines.items()}
-    return [Explained(f"{of[line]}{line}", f"{of[line]}{line.brief}" if line.brief else "") for line in lines]
+    return [Finding(f"{of[line]}{line}", f"{of[line]}{line.brief}" if line.brief else "") for line in lines]
 
 
 def _rate(row: Mapping[str, Any]) -> str:
@@ -184,7 +184,7 @@ def _rate(row: Mapping[str, Any]) -> str:
     return arm_tables.spread(rate, spread, row["spread_over"])
 
 
-def _answers(table: Table) -> Iterator[str]:
+def _answers(table: ModelTable) -> Iterator[str]:
     for mode in table.families:
         rows = table.of(mode)
         over = [row for row in rows if row["speedup"] is not None and not row["is_baseline"]]
@@ -210,7 +210,7 @@ def _no_ratio(rows: Sequence[Mapping[str, Any]]) -> str:
     return "only one row: nothing to compare with"
 
 
-def _doubts(table: Table) -> Iterator[str]:
+def _doubts(table: ModelTable) -> Iterator[str]:
     """Report numbers that are impossible or based on too little data."""
     for label, by_mode in table.pairs():
         train_s, eval_s = (by_mode[mode]["median_s"] if mode in by_mode else None for mode in MODES)

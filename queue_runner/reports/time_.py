@@ -8,7 +8,7 @@ from queue_runner import units
 from queue_runner.monitor.listing import MARK
 from queue_runner.reports._common import cpu_phases, select_runs
 from queue_runner.reports._common.columns import columns
-from queue_runner.reports._common.report import Context, Result, Row, Section
+from queue_runner.reports._common.document import Context, Result, Row, Section
 from queue_runner.tables import Column
 
 NAME = "time"

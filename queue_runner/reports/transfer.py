@@ -9,7 +9,7 @@ from queue_runner import units
 from queue_runner.analysis.grouping import by_key
 from queue_runner.reports._common import microbench, select_runs
 from queue_runner.reports._common.columns import columns, short
-from queue_runner.reports._common.report import Context, Result, Row, Section
+from queue_runner.reports._common.document import Context, Result, Row, Section
 from queue_runner.tables import Column
 
 NAME = "transfer"

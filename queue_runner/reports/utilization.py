@@ -7,13 +7,13 @@ from functools import partial
 from typing import Any
 
 from queue_runner import units
-from queue_runner.analysis import comparison, stats, utilization
-from queue_runner.analysis.energy import Energy
+from queue_runner.analysis import comparison, gpu_use, stats
+from queue_runner.analysis.energy import joules_per_iteration
+from queue_runner.analysis.gpu_use import PhaseUse
 from queue_runner.analysis.grouping import Arm
-from queue_runner.analysis.utilization import PhaseUse
 from queue_runner.reports._common import arm_tables, prepare, select_runs
 from queue_runner.reports._common.columns import RowColumn, columns
-from queue_runner.reports._common.report import Context, Result, Row, Section
+from queue_runner.reports._common.document import Context, Result, Row, Section
 from queue_runner.tables import Column
 
 NAME = "utilization"
@@ -61,7 +61,7 @@ def finish(rows: list[Row], context: Context) -> Result:
     for family in families:
         found = [(arm, row) for arm in family.arms for row in _rows(arm, uses, lengths)]
         raw += [row for _, row in found]
-        shown = {id(arm): row for arm, row in found if row["phase"] in ("measure", utilization.WHOLE)}
+        shown = {id(arm): row for arm, row in found if row["phase"] in ("measure", gpu_use.WHOLE)}
         if shown:
             sections += _sections(arm_tables.caption(family), [*shown.values()])
         lines += [*_twins(family, shown)]
@@ -76,7 +76,7 @@ def _uses(rows: Iterable[Row], started: Mapping[int, float | None], context: Con
     samples = context.by_run("SELECT run_id, at, data_json FROM conditions WHERE run_id IN ({runs})", rows)
     marks = context.by_run("SELECT run_id, t_s, name, edge FROM phases WHERE run_id IN ({runs}) ORDER BY offset", rows)
     return {
-        run_id: utilization.by_phase(samples.get(run_id, []), marks.get(run_id, []), started[run_id], row["real_s"])
+        run_id: gpu_use.by_phase(samples.get(run_id, []), marks.get(run_id, []), started[run_id], row["real_s"])
         for row in rows
         if (run_id := row["run_id"]) is not None
     }
@@ -123,12 +123,13 @@ def _energy(
     """Return joules of an iteration: the median over runs, their MAD, the largest error at the borders of the phase."""
     joules, errors, per_token = [], [], []
     for run, use in found:
-        parts: list[Energy] = [told for meter, told in use.energy.items() if _what(meter) == what]
+        parts = [energy for meter, energy in use.energy.items() if _what(meter) == what]
         n = lengths.get(run["run_id"])
         if not parts or not n:
             continue
-        joules.append(sum(part.joules for part in parts) / n)
-        errors += [sum(part.error_j or 0.0 for part in parts) / n] if all(p.error_j is not None for p in parts) else []
+        joules_each, error_j = joules_per_iteration(parts, n)
+        joules.append(joules_each)
+        errors += [error_j] if error_j is not None else []
         if run["tokens_per_iter"]:
             per_token.append(joules[-1] / run["tokens_per_iter"])
     middle = _middle(joules)
@@ -200,7 +201,7 @@ def _twins(family: comparison.Family, shown: Mapping[int, Row]) -> Iterator[str]
 
 
 def _notes(raw: Sequence[Row]) -> Iterator[str]:
-    measured = [row for row in raw if row["phase"] in ("measure", utilization.WHOLE)]
+    measured = [row for row in raw if row["phase"] in ("measure", gpu_use.WHOLE)]
     labels = {row["label"] for row in measured}
     yield "use, clock and W: of the measured phase, by all programs; a dip is 10 points below the median"
     if few := [row["label"] for row in measured if 0 < row["n_samples"] < _FEW]:

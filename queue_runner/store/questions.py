@@ -37,7 +37,7 @@ SELECT id AS job_id, question FROM related JOIN jobs ON {QUESTION} = question
 
 
 @dataclass(frozen=True)
-class Newest:
+class NewestQuestions:
     """The jobs of the newest questions. Every question not among them is older than the run `since_run`."""
 
     jobs: Sequence[int]
@@ -46,7 +46,7 @@ class Newest:
     """number of questions that are not among them"""
 
 
-def newest(connection: sqlite3.Connection, n: int) -> Iterator[Newest]:
+def newest(connection: sqlite3.Connection, n: int) -> Iterator[NewestQuestions]:
     """Yield the jobs of the `n` newest questions, then of more each time, until only all of them would be left."""
     total = connection.execute(f"SELECT COUNT(DISTINCT {QUESTION}) AS n FROM jobs").fetchone()["n"]
     while n < total:
@@ -59,5 +59,5 @@ def newest(connection: sqlite3.Connection, n: int) -> Iterator[Newest]:
         n_older = total - len({row["question"] for row in rows})
         if not n_older or len(since_runs) < n:
             return
-        yield Newest([row["job_id"] for row in rows], min(since_runs.values()), n_older)
+        yield NewestQuestions([row["job_id"] for row in rows], min(since_runs.values()), n_older)
         n *= _WIDEN

@@ -63,7 +63,7 @@ def form(asked: Asked) -> dict[str, Any]:
 def page(layout: Layout, asked: Asked, patience_s: float) -> str:
     """Return the page. Raises: UsageError as the report itself, MpsqError (store)."""
     from queue_runner.pages import report_page  # the statistics are 4 MB: loaded when they are used
-    from queue_runner.reports._common.options import read_options
+    from queue_runner.reports._common.report_options import read_options
 
     options = read_options(
         selectors=asked.ids,

@@ -245,11 +245,11 @@ def job(layout: Layout, text: str) -> Values:
 
 def _course(connection: sqlite3.Connection, row: Row) -> Values:
     """Return the charts of what happened during a run: its phases, and what the machine did meanwhile."""
-    from queue_runner.pages import evidence, timeline  # the statistics of reports are loaded when they are used
-    from queue_runner.reports._common.report import Options, Result
+    from queue_runner.pages import run_records, timeline  # the statistics of reports are loaded when they are used
+    from queue_runner.reports._common.document import Options, Result
 
     options = Options(selectors=(parse_selector(row["run"]),), include_invalid=True)
-    found = evidence.gather(Result((), ()), connection, options)
+    found = run_records.gather(Result((), ()), connection, options)
     bars, bar_ticks = timeline.bars(found)
     courses, _ = timeline.courses(found)
     return {"bars": bars, "bar_ticks": bar_ticks, "courses": courses}

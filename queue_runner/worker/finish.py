@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from queue_runner import failpoints
-from queue_runner.analysis.neighbours import Neighbour
+from queue_runner.analysis.neighbour_share import Neighbour
 from queue_runner.analysis.validity import Taint
 from queue_runner.control import checkpoints
 from queue_runner.ingest import summarize_run

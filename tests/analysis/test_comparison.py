@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from queue_runner.analysis.comparison import Family, break_even_iters, compile_cost_s, main_cache
+from queue_runner.analysis.comparison import Family
+from queue_runner.analysis.compile_payoff import break_even_iters, compile_cost_s, main_cache
 from queue_runner.analysis.grouping import Arm, group
 from queue_runner.analysis.significance import Word
 from queue_runner.errors import UsageError

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from queue_runner.analysis.grouping import BESIDE, group, labelled
-from queue_runner.analysis.neighbours import Neighbour, beside
+from queue_runner.analysis.neighbour_share import Neighbour, beside
 
 MARKS = [
     {"t_s": t_s, "name": name, "edge": edge}

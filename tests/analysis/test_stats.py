@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queue_runner.analysis import significance, stats
-from queue_runner.analysis.evidence import unpaired
+from queue_runner.analysis.confidence_interval import unpaired
 from queue_runner.analysis.significance import Verdict, Word, compare_all
 
 times = st.floats(1e-3, 1e3)

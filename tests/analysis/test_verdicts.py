@@ -13,13 +13,13 @@ import pytest
 from queue_runner import units
 from queue_runner.analysis import student
 from queue_runner.analysis.comparison import Family
-from queue_runner.analysis.evidence import by_rounds, unpaired
+from queue_runner.analysis.confidence_interval import by_rounds, unpaired
 from queue_runner.analysis.findings import RunDetails, describe
 from queue_runner.analysis.pairing import Order, Runs, needed_repeats, weigh
 from queue_runner.analysis.significance import Verdict, Word, compare_all
 from queue_runner.errors import UsageError
 from queue_runner.reports._common.arm_tables import powers
-from queue_runner.reports._common.options import read_options
+from queue_runner.reports._common.report_options import read_options
 from tests.compare_support import ask, row
 from tests.simulate import verdicts as sim
 

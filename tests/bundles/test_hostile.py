@@ -22,7 +22,7 @@ from queue_runner.bundles.parts import PARTS, BadBundle
 from queue_runner.errors import MpsqError
 from queue_runner.paths import Layout
 from queue_runner.reports._common import printing
-from queue_runner.reports._common.options import read_options
+from queue_runner.reports._common.report_options import read_options
 from queue_runner.store import read
 from tests.bundles.bundles_support import (
     content,

@@ -18,7 +18,7 @@ from queue_runner.bundles.parts import BadBundle
 from queue_runner.errors import UsageError
 from queue_runner.model import parse_selector
 from queue_runner.reports._common import printing
-from queue_runner.reports._common.options import read_options
+from queue_runner.reports._common.report_options import read_options
 from queue_runner.spec import JobSpec
 from queue_runner.store import read
 from queue_runner.store.history import History

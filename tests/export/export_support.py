@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from queue_runner.export import formats
-from queue_runner.reports._common.options import read_options
+from queue_runner.reports._common.report_options import read_options
 from queue_runner.store import read
 from tests.reports.report_fixture import Store
 

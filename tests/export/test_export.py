@@ -14,7 +14,7 @@ from queue_runner.errors import UsageError
 from queue_runner.export import formats
 from queue_runner.export._common import selected
 from queue_runner.export._common.place import MANIFEST
-from queue_runner.reports._common.options import read_options
+from queue_runner.reports._common.report_options import read_options
 from queue_runner.store import read
 from tests.export.export_support import TIMES, write
 from tests.reports.report_fixture import Store
@@ -140,7 +140,7 @@ def test_nothing_half_written_stays(
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     of_run = selected.Selected.of_run
 
-    def breaks(self: selected.Selected, table: selected.Table, run_id: int) -> Any:
+    def breaks(self: selected.Selected, table: selected.ExportTable, run_id: int) -> Any:
         if table is selected.EVALS:
             raise OSError(28, "No space left on device")
         return of_run(self, table, run_id)

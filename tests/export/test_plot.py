@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from queue_runner.errors import UsageError
-from queue_runner.export._plot import picture, series, terminal
-from queue_runner.reports._common.options import read_options
+from queue_runner.export._plot import picture, plot_data, terminal
+from queue_runner.reports._common.report_options import read_options
 from queue_runner.store import read
 from tests.cli_support import Cli
 from tests.reports.report_fixture import Store
@@ -38,9 +38,9 @@ def compared(home: Path, tmp_path: Path) -> Store:
     return made
 
 
-def plot(store: Store, **options: Any) -> series.Plot:
+def plot(store: Store, **options: Any) -> plot_data.Plot:
     with read.reading(store.layout.db) as connection:
-        return series.read(connection, read_options(**options))
+        return plot_data.read(connection, read_options(**options))
 
 
 def test_rows_runs_and_intervals_are_those_of_the_report(compared: Store) -> None:

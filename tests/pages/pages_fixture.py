@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 from queue_runner.pages import report_page
-from queue_runner.reports._common.options import read_options
+from queue_runner.reports._common.report_options import read_options
 from queue_runner.store import read
 from tests.reports.report_fixture import Store
 

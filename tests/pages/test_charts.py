@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from queue_runner.analysis.comparison import Family
-from queue_runner.pages import axis, dots, series, timeline
-from queue_runner.pages.evidence import Evidence, gather
+from queue_runner.pages import axis, dots, iteration_plots, timeline
+from queue_runner.pages.run_records import RunRecords, gather
 from queue_runner.reports import run
-from queue_runner.reports._common.options import read_options
+from queue_runner.reports._common.report_options import read_options
 from queue_runner.store import read
 from tests.pages.pages_fixture import BEGUN_AT, evening, page_of
 from tests.reports.report_fixture import Store
@@ -27,16 +27,16 @@ def store(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Store:
     return Store(tmp_path / "home", tmp_path_factory.getbasetemp())
 
 
-def evidence_of(store: Store, name: str = "devices", **options: Any) -> Evidence:
+def evidence_of(store: Store, name: str = "devices", **options: Any) -> RunRecords:
     with read.reading(store.layout.db) as connection:
         wanted = read_options(**options)
         return gather(run(name, connection, wanted), connection, wanted)
 
 
-def plots_of(store: Store, **options: Any) -> series.Plots:
+def plots_of(store: Store, **options: Any) -> iteration_plots.Plots:
     with read.reading(store.layout.db) as connection:
         wanted = read_options(**options)
-        return series.plots(gather(run("devices", connection, wanted), connection, wanted))
+        return iteration_plots.plots(gather(run("devices", connection, wanted), connection, wanted))
 
 
 def charts_of(store: Store) -> tuple[Family, list[dots.Chart]]:
@@ -181,7 +181,7 @@ def test_all_iterations_are_drawn_where_they_fit(store: Store) -> None:
 
 
 def test_too_many_keep_the_extremes_and_the_page_says_so(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(series, "MOST_POINTS", 400)
+    monkeypatch.setattr(iteration_plots, "MOST_POINTS", 400)
     run_id = store.run("cpu", False, 0.1)
     store.iterations(run_id, [9.0 if i == 777 else 0.01 if i == 778 else 0.1 for i in range(1000)])
     made = plots_of(store)
@@ -194,7 +194,7 @@ def test_too_many_keep_the_extremes_and_the_page_says_so(store: Store, monkeypat
 
 
 def test_of_too_many_runs_each_row_has_some(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(series, "MOST_RUNS", 4)
+    monkeypatch.setattr(iteration_plots, "MOST_RUNS", 4)
     made = plots_of(evening(store, 3, 20))
     (family,) = made.families
     assert sorted(one["arm"] for one in family["runs"]) == [0, 1, 2, 3]

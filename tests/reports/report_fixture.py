@@ -13,8 +13,8 @@ from typing import Any
 from queue_runner import reports
 from queue_runner.model import PHASES
 from queue_runner.paths import Layout
-from queue_runner.reports._common.options import read_options
-from queue_runner.reports._common.report import Result
+from queue_runner.reports._common.document import Result
+from queue_runner.reports._common.report_options import read_options
 from queue_runner.spec import JobSpec
 from queue_runner.store import migrate, read
 

@@ -194,7 +194,7 @@ def test_sweeps_are_never_mixed_and_busy_runs_prove_only_that_they_fit(store: An
 
 def test_where_the_knee_is() -> None:
     def at(*rates: float, noise: float | None = None) -> knee.Knee:
-        found = knee.find([knee.Point(2.0**k, rate, noise) for k, rate in enumerate(rates)])
+        found = knee.find([knee.RatePoint(2.0**k, rate, noise) for k, rate in enumerate(rates)])
         assert found is not None
         return found
 
@@ -207,7 +207,7 @@ def test_where_the_knee_is() -> None:
     fallen = at(100, 200, 50)
     assert fallen.at is fallen.best and not fallen.noisy
     assert at(100, 200, 201, noise=0.2).noisy
-    assert knee.find([knee.Point(1, 1), knee.Point(2, 2)]) is None
+    assert knee.find([knee.RatePoint(1, 1), knee.RatePoint(2, 2)]) is None
 
 
 # -- numerics -------------------------------------------------------------------------------------------------------

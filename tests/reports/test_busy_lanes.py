@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from queue_runner.analysis.neighbours import KIND
+from queue_runner.analysis.neighbour_share import KIND
 from queue_runner.reports._common import printing
 from tests.reports.report_fixture import Store
 

@@ -10,7 +10,7 @@ import pytest
 
 from queue_runner import reports
 from queue_runner.reports._common import printing
-from queue_runner.reports._common.options import read_options
+from queue_runner.reports._common.report_options import read_options
 from queue_runner.store import questions, read
 from tests.reports.report_fixture import Store
 

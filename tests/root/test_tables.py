@@ -11,7 +11,7 @@ import pytest
 from queue_runner import tables, units
 from queue_runner.errors import UsageError
 from queue_runner.reports._common import printing
-from queue_runner.reports._common.report import Result, Section
+from queue_runner.reports._common.document import Result, Section
 from queue_runner.tables import Column
 
 COLUMNS = [Column("name", "name"), Column("median_s", "ms/iter", words=units.ms, right=True)]

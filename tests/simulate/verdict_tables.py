@@ -10,7 +10,7 @@ from itertools import product
 
 import numpy as np
 
-from queue_runner.analysis import evidence
+from queue_runner.analysis import confidence_interval
 from tests.simulate import verdicts as sim
 from tests.simulate.verdicts import ALPHA, FAMILIES, N_TRIALS, SIZES, SPREADS, Cell, Draw, percent, rng_of
 
@@ -140,10 +140,10 @@ def _power(spreads: tuple[float, float], size: tuple[int, int], n_pairs: int, ef
     arms = spreads[0] * rng.standard_normal((n, n_pairs, mine))
     baseline = spreads[1] * rng.standard_normal((n, theirs))
     if effect is None:
-        first = evidence.unpaired([*(arms[0, 0])], [*baseline[0]])
-        unequal = spreads[0] > evidence.UNEQUAL * spreads[1]
+        first = confidence_interval.unpaired([*(arms[0, 0])], [*baseline[0]])
+        unequal = spreads[0] > confidence_interval.UNEQUAL * spreads[1]
         se = math.sqrt(spreads[0] ** 2 / mine + spreads[1] ** 2 / theirs)
-        true = replace(first, se=se, widening=evidence.widened(mine) if unequal else 1.0)
+        true = replace(first, se=se, widening=confidence_interval.widened(mine) if unequal else 1.0)
         shift = true.seen(ALPHA / n_pairs)
     else:
         shift = math.log1p(effect)

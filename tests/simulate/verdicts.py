@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from queue_runner.analysis import evidence, pairing, significance
+from queue_runner.analysis import confidence_interval, pairing, significance
 from queue_runner.analysis.student import quantile
 
 ALPHA = pairing.ALPHA
@@ -109,8 +109,8 @@ class Cell:
 
 @dataclass
 class Pairs:
-    """The evidence on each pair of families, arrays of (family, pair), as `evidence.Evidence` has it of one. Intervals
-    are of each family's first `n_ends` pairs."""
+    """The evidence on each pair of families, arrays of (family, pair), as `confidence_interval.Evidence` has it of one.
+    Intervals are of each family's first `n_ends` pairs."""
 
     p: Array
     p_equal: Array
@@ -120,21 +120,21 @@ class Pairs:
 
 
 def unpaired(arms: Array, baseline: Array, n_ends: int = 1, exact: bool = False) -> Pairs:
-    """Weigh logs of shape (families, pairs, n) against (families, m), as evidence.unpaired does. Where the t test alone
-    does not reject, p is that of the t test, a lower limit, unless `exact`."""
+    """Weigh logs of shape (families, pairs, n) against (families, m), as confidence_interval.unpaired does. Where the
+    t test alone does not reject, p is that of the t test, a lower limit, unless `exact`."""
     n, m = arms.shape[-1], baseline.shape[-1]
     base = baseline[:, None, :]
     shift = base.mean(-1) - arms.mean(-1)
     va, vb = arms.var(-1, ddof=1), np.broadcast_to(base.var(-1, ddof=1), shift.shape)
     se = np.sqrt(va / n + vb / m)
-    unequal = np.maximum(va, vb) > evidence.UNEQUAL**2 * np.minimum(va, vb)
-    factors = [evidence.widened(n), evidence.widened(m)]
+    unequal = np.maximum(va, vb) > confidence_interval.UNEQUAL**2 * np.minimum(va, vb)
+    factors = [confidence_interval.widened(n), confidence_interval.widened(m)]
     widening = np.where(unequal, np.where(va > vb, *factors), 1.0)
     df = min(n, m) - 1
     t = np.abs(shift) / se
     p_t, p_equal = _two_sided(t / widening, df), _two_sided(t, df)
     p = p_t
-    permuted = min(n, m) <= evidence.ENOUGH or max(n, m) >= 2 * min(n, m)
+    permuted = min(n, m) <= confidence_interval.ENOUGH or max(n, m) >= 2 * min(n, m)
     if permuted:
         of, arm = np.nonzero(p_t <= (2 if exact else ALPHA))
         p_equal = p_equal.copy()
@@ -164,8 +164,8 @@ def _chunks(arms: Array, base: Array, shift: Array) -> Iterable[tuple[Array, Arr
 
 @lru_cache(maxsize=8)
 def _chosen(n: int, m: int) -> tuple[Array, Array]:
-    """Return the splits as rows of 0 and 1, and c of each (evidence._permuted)."""
-    every = np.array(evidence.splits(n + m, n))
+    """Return the splits as rows of 0 and 1, and c of each (confidence_interval._permuted)."""
+    every = np.array(confidence_interval.splits(n + m, n))
     chosen = np.zeros((len(every), n + m))
     np.put_along_axis(chosen, every, 1.0, axis=1)
     swapped = (every >= n).sum(1)
@@ -198,10 +198,10 @@ def _ends(arms: Array, base: Array, shift: Array, alpha: float) -> tuple[Array, 
 
 
 def by_rounds(arms: Array, baseline: Array) -> Pairs:
-    """Weigh logs of shape (families, pairs, rounds) against (families, rounds), as evidence.by_rounds does."""
+    """Weigh logs of shape (families, pairs, rounds) against (families, rounds), as confidence_interval.by_rounds."""
     ds = baseline[:, None, :] - arms
     n = ds.shape[-1]
-    assert 2 ** (n - 1) <= evidence.MAX_SPLITS, "beyond that, splits are drawn"
+    assert 2 ** (n - 1) <= confidence_interval.MAX_SPLITS, "beyond that, splits are drawn"
     members = np.array([[k >> at & 1 for at in range(n - 1)] for k in range(1, 2 ** (n - 1))], dtype=np.float64)
     count = members.sum(1)
     part = ds[..., 1:] @ members.T

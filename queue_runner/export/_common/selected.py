@@ -19,7 +19,7 @@ from queue_runner import redact
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
 from queue_runner.reports._common import select_runs
-from queue_runner.reports._common.report import Options
+from queue_runner.reports._common.document import Options
 
 Row = dict[str, Any]
 
@@ -34,7 +34,7 @@ class Field:
 
 
 @dataclass(frozen=True)
-class Table:
+class ExportTable:
     name: str
     view: str
     fields: Sequence[Field]
@@ -53,8 +53,8 @@ def _field(word: str) -> Field:
     return Field(name, kind or ending, "FLOP" if name == "flops_per_iter" else unit)
 
 
-def _table(name: str, view: str, *lines: str) -> Table:
-    return Table(name, view, [_field(word) for line in lines for word in line.split()])
+def _table(name: str, view: str, *lines: str) -> ExportTable:
+    return ExportTable(name, view, [_field(word) for line in lines for word in line.split()])
 
 
 RUNS = _table(
@@ -101,7 +101,7 @@ class Selected:
         """Return "12.1 nanogpt tiny cpu eager", with " (not valid)" where reports leave the run out."""
         return f"{run['run']} {self._labels[run['run_id']]}{'' if is_valid(run) else ' (not valid)'}"
 
-    def rows(self, table: Table) -> Iterator[Row]:
+    def rows(self, table: ExportTable) -> Iterator[Row]:
         """Yield the rows of a table for all runs, by job and run, in the order of each run's file."""
         if table is RUNS:
             yield from self.runs
@@ -109,7 +109,7 @@ class Selected:
             for run in self.runs:
                 yield from self.of_run(table, run["run_id"])
 
-    def of_run(self, table: Table, run_id: int) -> Iterator[Row]:
+    def of_run(self, table: ExportTable, run_id: int) -> Iterator[Row]:
         """Yield the rows of one run in a table other than RUNS, in the order of its file."""
         sql = f"SELECT {_columns(table.fields)} FROM {table.view} WHERE run_id = ? ORDER BY offset"
         for row in self._connection.execute(sql, [run_id]):

@@ -10,7 +10,7 @@ from queue_runner import atomic_file, units
 from queue_runner.analysis.significance import Verdict
 from queue_runner.errors import UsageError
 from queue_runner.export._common.library import need
-from queue_runner.export._plot.series import LOG_FROM, Comparison, Plot, Row, Run
+from queue_runner.export._plot.plot_data import LOG_FROM, Comparison, Plot, PlotRow, PlotRun
 from queue_runner.tables import elide
 from queue_runner.text import one_line
 
@@ -109,7 +109,7 @@ def _scale(values_s: Iterable[float]) -> tuple[float, str]:
     return (1e3, "ms") if max(values_s, default=0.0) < 10 else (1.0, "s")
 
 
-def _label(row: Row) -> str:
+def _label(row: PlotRow) -> str:
     counted = f"{sum(run.used for run in row.runs)}/{len(row.runs)}"
     return f"{elide(one_line(row.label), _MOST_LETTERS)}  {counted}"
 
@@ -181,7 +181,7 @@ def _plain_ticks(axis: Any) -> None:
     axis.set_major_formatter(ticker.FuncFormatter(lambda x, _: f"{x:g}"))
 
 
-def _lines(axes: Any, one: Comparison, values: Callable[[Run], Sequence[tuple[int, float]]]) -> None:
+def _lines(axes: Any, one: Comparison, values: Callable[[PlotRun], Sequence[tuple[int, float]]]) -> None:
     """Draw a line for each run through all its values; one that does not count is faint, with crosses."""
     for n, row in enumerate(one.rows):
         style = _style(n)

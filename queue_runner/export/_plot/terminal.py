@@ -7,7 +7,7 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.export._common.library import need
-from queue_runner.export._plot.series import LOG_FROM, Comparison, Plot, Run
+from queue_runner.export._plot.plot_data import LOG_FROM, Comparison, Plot, PlotRun
 from queue_runner.tables import elide
 from queue_runner.text import one_line
 
@@ -52,7 +52,7 @@ def _key(one: Comparison) -> str:
 
 def _panel(
     plotext: Any,
-    series: Sequence[tuple[int, Run, Sequence[float], Sequence[float]]],
+    series: Sequence[tuple[int, PlotRun, Sequence[float], Sequence[float]]],
     title: str,
     columns: int,
     colour: bool,

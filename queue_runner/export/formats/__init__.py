@@ -18,10 +18,10 @@ from queue_runner import __version__
 from queue_runner.errors import UsageError, did_you_mean
 from queue_runner.export._common import place
 from queue_runner.export._common.selected import TABLES, Selected, select
-from queue_runner.reports._common.report import Options
+from queue_runner.reports._common.document import Options
 
 
-class Target(Protocol):
+class ExportTarget(Protocol):
     NAME: str
     HELP: str
 
@@ -49,14 +49,14 @@ def _files() -> dict[str, str]:
     return {name.rstrip("_"): name for name in modules}
 
 
-def load(name: str) -> Target:
+def load(name: str) -> ExportTarget:
     """Return the target with that name. Raises: UsageError when there is none."""
     files = _files()
     if name not in files:
         raise UsageError(
             f'cannot export to "{name}"', did_you_mean(name, files, f"there are {', '.join(sorted(files))}")
         )
-    return cast(Target, import_module(f"{__name__}.{files[name]}"))
+    return cast(ExportTarget, import_module(f"{__name__}.{files[name]}"))
 
 
 def write(name: str, connection: sqlite3.Connection, options: Options, out: Path, *, force: bool = False) -> Exported:

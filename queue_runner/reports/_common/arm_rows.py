@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from queue_runner.analysis.comparison import Family, break_even_iters, compile_cost_s, first_iter_s, main_cache
+from queue_runner.analysis.comparison import Family
+from queue_runner.analysis.compile_payoff import break_even_iters, compile_cost_s, first_iter_s, main_cache
 from queue_runner.analysis.grouping import Arm, taints
 from queue_runner.analysis.peaks import mfu
 from queue_runner.analysis.significance import Verdict
 from queue_runner.reports._common import losses
-from queue_runner.reports._common.peaks import Peaks
+from queue_runner.reports._common.device_peaks import Peaks
 
 _COPIED = ("framework", "framework_version", "device", "device_name", "compile", "dtype")
 _MEDIANS = ("q1_s", "q3_s", "real_s", "user_s", "sys_s", "loss_first", "loss_last", "val_loss_last", "projected_real_s")

@@ -8,14 +8,14 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.comparison import TIME, Family
-from queue_runner.analysis.explained import Explained
+from queue_runner.analysis.finding import Finding
 from queue_runner.analysis.grouping import MAIN, PLACE, SUBJECT, word
 from queue_runner.analysis.significance import Word
 from queue_runner.reports._common import losses
 from queue_runner.reports._common.columns import RowColumn, columns, short
-from queue_runner.reports._common.footnotes import Taints
+from queue_runner.reports._common.document import Section
+from queue_runner.reports._common.footnotes import CaveatMarks
 from queue_runner.reports._common.prepare import DETAILS
-from queue_runner.reports._common.report import Section
 from queue_runner.tables import Column, elide, room, table_width
 
 Raw = Mapping[str, Any]
@@ -56,7 +56,7 @@ WITHIN = RowColumn("interval", "95 % CI", lambda row: _interval(row).removesuffi
 VERDICT = RowColumn("verdict", "verdict", lambda row: _spoken(row), style=lambda row: _style(row))
 
 
-def sections(family: Family, rows: Sequence[Raw], taints: Taints) -> list[Section]:
+def sections(family: Family, rows: Sequence[Raw], taints: CaveatMarks) -> list[Section]:
     """Return speed with verdicts, and to be explained tests, cost and outcome; nothing before a run has ended."""
     if not any(row["n_runs"] for row in rows):
         return []
@@ -112,7 +112,7 @@ def _joined(*words: object) -> str:
     return " ".join(str(word) for word in words if word)
 
 
-def speed(family: Family, rows: Sequence[Raw], taints: Taints) -> list[Section]:
+def speed(family: Family, rows: Sequence[Raw], taints: CaveatMarks) -> list[Section]:
     """Return the table of an answer: time with its spread, ratio, interval and verdict, and the rest if there is room;
     what a command used is else a table below it."""
     has = {unit for unit in ("tokens", "samples") if any(row[f"{unit}_per_s"] for row in rows)}
@@ -141,7 +141,7 @@ def judged(rows: Sequence[Raw]) -> tuple[Column, ...]:
     return (RATIO, WITHIN, VERDICT) if any(row["speedup"] is not None for row in rows) else ()
 
 
-def relative(family: Family, rows: Sequence[Raw], why: str) -> list[Explained]:
+def relative(family: Family, rows: Sequence[Raw], why: str) -> list[Finding]:
     """Say what the speedups of a family are relative to, if there are any, and `why`."""
     if family.baseline is None:
         return []
@@ -149,7 +149,7 @@ def relative(family: Family, rows: Sequence[Raw], why: str) -> list[Explained]:
     tested = any(row["speedup_low"] is not None for row in rows)
     of = "; ratio of the geometric means of the run medians" if tested else ""
     text = f"speedup: relative to {family.baseline.label} ({why}){per}{of}"
-    return [Explained(text, f"speedup: in time per {family.per_work}" if family.per_work else "")]
+    return [Finding(text, f"speedup: in time per {family.per_work}" if family.per_work else "")]
 
 
 def fitted(section: Section, spare: Sequence[str]) -> tuple[Section, list[Column]]:

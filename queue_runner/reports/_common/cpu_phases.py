@@ -11,7 +11,7 @@ from typing import Any
 from queue_runner import units
 from queue_runner.analysis.grouping import Arm
 from queue_runner.analysis.phases import RUN_PHASES, phase_seconds
-from queue_runner.reports._common.report import Context, Section
+from queue_runner.reports._common.document import Context, Section
 from queue_runner.tables import Column
 
 _BORDERS = """

@@ -9,7 +9,7 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.grouping import Arm
-from queue_runner.reports._common.report import Context
+from queue_runner.reports._common.document import Context
 
 LEVELS = (1e-3, 1e-2)
 """Relative differences whose first iteration is reported."""

@@ -9,14 +9,14 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family
-from queue_runner.analysis.explained import Explained
+from queue_runner.analysis.finding import Finding
 from queue_runner.analysis.grouping import LOG, MAIN, Arm, by_key, taints, value_of
 from queue_runner.analysis.validity import disturbance
 from queue_runner.model import Outcome, State
 from queue_runner.monitor.listing import ending
 from queue_runner.reports._common import select_runs
 from queue_runner.reports._common.columns import RowColumn
-from queue_runner.reports._common.report import Context, Row
+from queue_runner.reports._common.document import Context, Row
 from queue_runner.reports._common.settings import FEW_ITERS
 from queue_runner.tables import Column
 
@@ -27,7 +27,7 @@ EXCLUDED = "!"
 """Marks a row with excluded runs; if all were, it shows their numbers and is not compared."""
 
 
-class Taints:
+class CaveatMarks:
     """The taints of a report's `rows`, read once and only if there are any. Each kind of caveat of the runs `shown` has
     a letter, which marks the rows of a table."""
 
@@ -58,7 +58,7 @@ class Taints:
             details = by_key(self._caveats[kind], lambda taint: taint["detail"])
             each = [f"{detail} ({named([taint['run'] for taint in of])})" for detail, of in details.items()]
             more = f"; {len(details) - MOST_DETAILS} more" if len(details) > MOST_DETAILS else ""
-            yield Explained(f"{letter} {kind}: {'; '.join(each[:MOST_DETAILS])}{more}", brief)
+            yield Finding(f"{letter} {kind}: {'; '.join(each[:MOST_DETAILS])}{more}", brief)
 
     def excluded(self, rows: Iterable[Mapping[str, Any]], include_invalid: bool) -> Iterable[str]:
         """Name runs that are excluded, or included by --all although invalid, each reason once after its runs."""
@@ -69,7 +69,7 @@ class Taints:
             if (more := len(each) - MOST_NAMED) > 0:
                 each[MOST_NAMED:] = [f"{more} more reason{'s' * (more > 1)}"]
             text = f"{'included by --all' if include_invalid else f'{EXCLUDED} excluded'}: {'; '.join(each)}"
-            yield Explained(text, self._in_brief(rows, include_invalid))
+            yield Finding(text, self._in_brief(rows, include_invalid))
 
     def _in_brief(self, rows: Sequence[Mapping[str, Any]], include_invalid: bool) -> str:
         """Count the runs, and say for what kinds of reason, and how to run them again."""
@@ -100,7 +100,7 @@ class Taints:
 def notes(
     families: Sequence[Family],
     raw: Sequence[Mapping[str, Any]],
-    found: Taints,
+    found: CaveatMarks,
     context: Context,
     times: str = "",
 ) -> list[str]:
@@ -161,7 +161,7 @@ def spreads(subject: str, over: Iterable[str | None]) -> Iterable[str]:
         "samples": "(in parentheses): MAD of the samples of one run, not of several runs",
     }
     if used := [text for key, text in texts.items() if key in {*over}]:
-        yield Explained("; ".join([subject, *used]))
+        yield Finding("; ".join([subject, *used]))
 
 
 def _window(context: Context) -> Iterable[str]:
@@ -176,11 +176,11 @@ def named(names: Sequence[str]) -> str:
     return ", ".join(names[:MOST_NAMED]) + more
 
 
-def _excluded(arms: Sequence[Arm], found: Taints, context: Context) -> Iterable[str]:
+def _excluded(arms: Sequence[Arm], found: CaveatMarks, context: Context) -> Iterable[str]:
     yield from found.excluded((row for arm in arms for row in arm.left_out), False)
     if any(not arm.used and arm.median_s is not None for arm in arms):
         brief = "a row without valid runs shows its invalid ones and is not compared"
-        yield Explained(f"{brief} (--all includes them)", brief)
+        yield Finding(f"{brief} (--all includes them)", brief)
     if context.options.include_invalid:
         yield from found.excluded((row for arm in arms for row in arm.used if not row["valid"]), True)
 
@@ -208,7 +208,7 @@ def _replaced(arms: Sequence[Arm], context: Context) -> Iterable[str]:
         submitted = n_old + sum(row["replaces"] is None and not row["replaced"] for arm in arms for row in arm.runs)
         again = f", and {n_again} of the replacements" if n_again else ""
         text = f"{n_old} of {submitted} runs replaced{again}, as the machine disturbed them"
-        yield Explained(f"{text}: {'; '.join(each)}", text)
+        yield Finding(f"{text}: {'; '.join(each)}", text)
     if busy := [arm.label or str(arm.key["subject"]) for arm in arms if not arm.used and arm in replaced]:
         yield (
             f"no verdict on {named(busy)}: the machine disturbed every run, and the runs that replaced them;"
@@ -224,26 +224,26 @@ def _pending(arms: Sequence[Arm]) -> Iterable[str]:
 
 def _mixed_first_iteration(arms: Sequence[Arm]) -> Iterable[str]:
     if any("unsynced" in taints(row) and row["first_iter_s"] is not None for arm in arms for row in arm.shown):
-        yield Explained("1st iter and compile include the first evaluation in logs not written by mpsq")
+        yield Finding("1st iter and compile include the first evaluation in logs not written by mpsq")
 
 
 def peaks(raw: Sequence[Mapping[str, Any]], subject: str) -> Iterable[str]:
     """Name each peak of the rows with its source."""
     known = {(row["device_name"] or row["device"], row["dtype"], row["peak_flops"], row["peak_source"]) for row in raw}
     for name, dtype, flops, source in sorted(peak for peak in known if peak[2] is not None):
-        yield Explained(f"{subject} {units.flops_per_s(flops)}, {name} {dtype or ''}".rstrip() + f" ({source})")
+        yield Finding(f"{subject} {units.flops_per_s(flops)}, {name} {dtype or ''}".rstrip() + f" ({source})")
 
 
 def _machines(families: Sequence[Family], context: Context) -> Iterable[str]:
     machines = {family.common["machine"]: family.arms[0].runs[0]["where"] for family in families}
     if len(machines) > 1:
         separate = f"runs of {len(machines)} machines: in separate tables, "
-        yield Explained(separate + NEVER_COMPARED, separate + "never compared")
+        yield Finding(separate + NEVER_COMPARED, separate + "never compared")
         yield from _baselines_elsewhere(families)
-        yield from (Explained(f"{where}: {_machine(m, context)}") for m, where in machines.items() if m)
+        yield from (Finding(f"{where}: {_machine(m, context)}") for m, where in machines.items() if m)
     if any(f.common["machine"] is None and len(f.arms) > 1 and any(arm.used for arm in f.arms) for f in families):
         brief = "imported logs do not name their machine and count as one"
-        yield Explained(f"{brief} (mpsq import --set machine=NAME separates them)", brief)
+        yield Finding(f"{brief} (mpsq import --set machine=NAME separates them)", brief)
 
 
 NEVER_COMPARED = "never compared: processor, memory, cooling and system differ at once"

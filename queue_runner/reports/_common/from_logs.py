@@ -8,7 +8,7 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.grouping import Arm
-from queue_runner.reports._common.report import Context, Row
+from queue_runner.reports._common.document import Context, Row
 
 FIRST, WITH_EVAL, OTHERS, REST = "1st iter", "with eval", "other iters", "not in log"
 EXPLAINED = (

@@ -12,9 +12,9 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family
-from queue_runner.analysis.explained import Explained
+from queue_runner.analysis.finding import Finding
 from queue_runner.analysis.grouping import Arm
-from queue_runner.reports._common.report import Context, Row
+from queue_runner.reports._common.document import Context, Row
 
 KEYS = ("eval_step_first", "eval_step_last", "eval_train_loss", "eval_val_loss")
 """Keys of a row that `add` adds. The steps are those of the last evaluation: the same number twice in a row of one run,
@@ -69,7 +69,7 @@ def findings(family: Family, context: Context) -> Iterable[str]:
     if len({(row["eval_step_first"], row["eval_step_last"]) for _, row in known}) < 2:
         return
     each = "; ".join(f"{arm.label} at step {steps(row)}{_ended(arm, row, context)}" for arm, row in known)
-    yield Explained(f"evaluation losses are of different steps and say nothing of one row against another: {each}")
+    yield Finding(f"evaluation losses are of different steps and say nothing of one row against another: {each}")
 
 
 def _ended(arm: Arm, row: Mapping[str, Any], context: Context) -> str:

@@ -8,7 +8,7 @@ from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.grouping import middle
 from queue_runner.reports._common.arm_tables import LABEL, caption
 from queue_runner.reports._common.columns import columns
-from queue_runner.reports._common.report import Context, Row, Section
+from queue_runner.reports._common.document import Context, Row, Section
 from queue_runner.tables import Column
 from queue_runner.units import ms
 

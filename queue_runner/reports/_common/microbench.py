@@ -17,7 +17,7 @@ from queue_runner.analysis.grouping import by_key, taints, word
 from queue_runner.model import Outcome
 from queue_runner.reports._common import footnotes, prepare
 from queue_runner.reports._common.columns import RowColumn, short
-from queue_runner.reports._common.report import Context, Row
+from queue_runner.reports._common.document import Context, Row
 from queue_runner.tables import Column
 
 _HOW = frozenset({"max_iters", "warmup_iters", "calls", "sample_ms", "timing", "mode", "largest", "smallest"})
@@ -37,7 +37,7 @@ class Bench:
     """
 
     rows: Sequence[Row]
-    taints: footnotes.Taints
+    taints: footnotes.CaveatMarks
     notes: Sequence[str]
 
 
@@ -74,7 +74,7 @@ def measured(rows: Sequence[Row], context: Context, with_config: bool) -> Bench:
     versions = Counter(framework for framework, _ in {(row["framework"], row["framework_version"]) for row in made})
     for row in made:
         row["version"] = row["framework_version"] if versions[row["framework"]] > 1 else None
-    found_taints = footnotes.Taints(rows, shown.values(), context)
+    found_taints = footnotes.CaveatMarks(rows, shown.values(), context)
     bad = [row for row in rows if row["outcome"] is not None and (row["run_id"] not in shown or not row["valid"])]
     notes = [*found_taints.notes(), *found_taints.excluded(bad, invalid_too)]
     if any(not row["valid"] for row in shown.values()) and not invalid_too:

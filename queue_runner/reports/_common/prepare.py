@@ -10,12 +10,12 @@ from typing import Any
 
 from queue_runner.analysis.comparison import Question
 from queue_runner.analysis.grouping import BESIDE, LOG, MAIN, SUBJECT, by_key, taints
-from queue_runner.analysis.neighbours import KIND
+from queue_runner.analysis.neighbour_share import KIND
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
 from queue_runner.reports._common import select_runs
 from queue_runner.reports._common.arguments import arguments_by_run
-from queue_runner.reports._common.report import Context, Row
+from queue_runner.reports._common.document import Context, Row
 from queue_runner.workloads import mps_switches
 
 RUN = (

@@ -8,7 +8,7 @@ from typing import Any
 from queue_runner import units
 from queue_runner.analysis import stats
 from queue_runner.monitor.run_mfu import A100_BF16_FLOPS
-from queue_runner.reports._common.report import Context, Row
+from queue_runner.reports._common.document import Context, Row
 
 _SQL = "SELECT run_id, value FROM v_metric WHERE name = 'mfu_printed' AND value IS NOT NULL AND run_id IN ({runs})"
 

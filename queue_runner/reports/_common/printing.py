@@ -7,8 +7,8 @@ import textwrap
 from collections.abc import Iterable
 
 from queue_runner import tables
-from queue_runner.analysis.explained import Explained
-from queue_runner.reports._common.report import Result, Section
+from queue_runner.analysis.finding import Finding
+from queue_runner.reports._common.document import Result, Section
 from queue_runner.text import plain
 
 WIDTH = 80
@@ -40,12 +40,12 @@ def _lines(lines: Iterable[str], explain: bool) -> list[str]:
     """Return the sentences to print: without `explain` each in brief, once."""
     if explain:
         return list(lines)
-    return list(dict.fromkeys(filter(None, (line.brief if isinstance(line, Explained) else line for line in lines))))
+    return list(dict.fromkeys(filter(None, (line.brief if isinstance(line, Finding) else line for line in lines))))
 
 
 def _has_more(result: Result) -> bool:
     lines = (*result.lines, *result.notes, *(line for section in result.sections for line in section.lines))
-    return any(section.explained for section in result.sections) or any(isinstance(line, Explained) for line in lines)
+    return any(section.explained for section in result.sections) or any(isinstance(line, Finding) for line in lines)
 
 
 def _section(section: Section, format: str, explain: bool, colour: bool) -> str:

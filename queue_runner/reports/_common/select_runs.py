@@ -15,7 +15,7 @@ from queue_runner.analysis.grouping import word
 from queue_runner.errors import UsageError, did_you_mean
 from queue_runner.model import PREFLIGHT, Ending, Outcome, State
 from queue_runner.monitor import listing
-from queue_runner.reports._common.report import Context, Options
+from queue_runner.reports._common.document import Context, Options
 from queue_runner.spec import COMPILE_MODES
 from queue_runner.store import read
 from queue_runner.tables import Column

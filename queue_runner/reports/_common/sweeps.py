@@ -9,7 +9,7 @@ from typing import Any
 from queue_runner.analysis.comparison import WALL
 from queue_runner.model import Outcome
 from queue_runner.reports._common import select_runs
-from queue_runner.reports._common.report import Context, Row
+from queue_runner.reports._common.document import Context, Row
 
 _OF_ITERATIONS = (
     *("mad_s", "q1_s", "q3_s", "mean_s", "n_measure", "tokens_per_iter", "samples_per_iter", "flops_per_iter"),

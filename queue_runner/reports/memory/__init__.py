@@ -9,15 +9,15 @@ from typing import Any
 from queue_runner import units
 from queue_runner.analysis.comparison import Family, families
 from queue_runner.analysis.grouping import SUBJECT, Arm, by_key, taints, word
+from queue_runner.analysis.memory_growth import FEWEST, MATERIAL_BYTES, MATERIAL_SHARE, MemoryPoint, MemorySeries
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
 from queue_runner.monitor.listing import ending
 from queue_runner.reports._common import footnotes, prepare, select_runs
 from queue_runner.reports._common.arm_rows import newest_first
 from queue_runner.reports._common.columns import RowColumn, columns
-from queue_runner.reports._common.report import Context, Result, Row, Section
+from queue_runner.reports._common.document import Context, Result, Row, Section
 from queue_runner.reports._common.settings import ignore_length
-from queue_runner.reports.memory.series import FEWEST, MATERIAL_BYTES, MATERIAL_SHARE, Point, Series
 from queue_runner.tables import Column
 
 NAME = "memory"
@@ -93,17 +93,17 @@ def _labelled(family: Family, differ: Sequence[str]) -> Family:
     return replace(family, arms=[replace(arm, label=" ".join([arm.label, *words])) for arm in family.arms])
 
 
-def _series(arm: Arm, row: Mapping[str, Any], context: Context) -> Series | None:
+def _series(arm: Arm, row: Mapping[str, Any], context: Context) -> MemorySeries | None:
     first, last = context.options.iters or (0, 2**62)
     sql = (
         "SELECT i, phase, allocated_bytes, reserved_bytes FROM v_iteration WHERE run_id = ? AND i BETWEEN ? AND ?"
         " AND COALESCE(allocated_bytes, reserved_bytes) IS NOT NULL ORDER BY offset"
     )
-    points = [Point(*one.values()) for one in context.read(sql, [row["run_id"], first, last])]
-    return Series(arm, row, points) if points else None
+    points = [MemoryPoint(*one.values()) for one in context.read(sql, [row["run_id"], first, last])]
+    return MemorySeries(arm, row, points) if points else None
 
 
-def _row(one: Series) -> dict[str, Any]:
+def _row(one: MemorySeries) -> dict[str, Any]:
     row, slope = one.run, one.slope
     last = one.points[-1]
     named = ("config", "framework", "framework_version", "device", "compile", "dtype", "run", "max_rss_bytes")
@@ -130,7 +130,7 @@ def _row(one: Series) -> dict[str, Any]:
     }
 
 
-def _section(series: Sequence[Series]) -> Section:
+def _section(series: Sequence[MemorySeries]) -> Section:
     device = not series[0].resident
     shared = _shared(series)
     on_device = (
@@ -171,7 +171,7 @@ def _interval(low: float | None, high: float | None) -> str:
     return f"{number if most.endswith(' ' + unit) else least} to {most}"
 
 
-def _shared(series: Sequence[Series]) -> list[str]:
+def _shared(series: Sequence[MemorySeries]) -> list[str]:
     """Return the words common to all labels if these are long, so that truncation keeps what differs."""
     words = [one.arm.label.split(" ") for one in series]
     shared = [part for part in words[0] if all(part in others for others in words)]
@@ -179,13 +179,13 @@ def _shared(series: Sequence[Series]) -> list[str]:
     return shared if long and all({*of} - {*shared} for of in words) else []
 
 
-def _alike(series: Sequence[Series], *names: str) -> list[str]:
+def _alike(series: Sequence[MemorySeries], *names: str) -> list[str]:
     """Return the values of `names` that all rows share."""
     found = [{str(one.run[name]) for one in series if one.run[name]} for name in names]
     return [next(iter(values)) for values in found if len(values) == 1]
 
 
-def _findings(series: Sequence[Series]) -> Iterable[str]:
+def _findings(series: Sequence[MemorySeries]) -> Iterable[str]:
     """Report leaks, then memory kept unused, then runs out of memory."""
     for one in series:
         if one.leak and (slope := one.slope) is not None:
@@ -211,9 +211,9 @@ def _findings(series: Sequence[Series]) -> Iterable[str]:
             )
 
 
-def _unused(series: Sequence[Series]) -> Iterable[str]:
+def _unused(series: Sequence[MemorySeries]) -> Iterable[str]:
     """Report memory reserved between iterations beyond what is allocated, from FRAGMENTED on."""
-    fragmented: dict[tuple[str, str, bool], list[Series]] = {}
+    fragmented: dict[tuple[str, str, bool], list[MemorySeries]] = {}
     for one in series:
         if one.ratio is not None and one.ratio >= FRAGMENTED:
             jax = one.run["framework"] == "jax"
@@ -235,11 +235,11 @@ def _unused(series: Sequence[Series]) -> Iterable[str]:
         )
 
 
-def _runs(series: Sequence[Series]) -> str:
+def _runs(series: Sequence[MemorySeries]) -> str:
     return f"{len(series)} run{'s' if len(series) > 1 else ''} ({footnotes.named([one.run['run'] for one in series])})"
 
 
-def _notes(series: Sequence[Series]) -> Iterable[str]:
+def _notes(series: Sequence[MemorySeries]) -> Iterable[str]:
     """Explain the columns, and name the runs included that did not succeed."""
     if any(not one.resident for one in series):
         yield "allocated: in tensors; reserved: from the driver; both after each iteration, not the peak within it"

@@ -11,7 +11,7 @@ from queue_runner.analysis.grouping import taints
 from queue_runner.errors import UsageError
 from queue_runner.reports._common import prepare, select_runs
 from queue_runner.reports._common.columns import RowColumn, columns, short
-from queue_runner.reports._common.report import Context, Result, Row, Section
+from queue_runner.reports._common.document import Context, Result, Row, Section
 from queue_runner.reports.ops import coverage
 from queue_runner.reports.ops.coverage import BECAME, BROKE, CHANGED, GONE, NEW, VERDICTS, WORST_FIRST, Coverage
 from queue_runner.tables import Column

@@ -17,7 +17,7 @@ from queue_runner.analysis.grouping import by_key, taints, value_of
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
 from queue_runner.reports._common import select_runs
-from queue_runner.reports._common.report import Context, Row
+from queue_runner.reports._common.document import Context, Row
 
 VERDICTS = ("native", "fallback", "missing", "wrong", "error", "unchecked")
 WORST_FIRST = ("wrong", "error", "missing", "fallback", "unchecked")
@@ -44,7 +44,7 @@ Cell = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class OpVerdict:
     """A run's result for one cell. `median_s` is in seconds per call, None where not timed."""
 
     run: str
@@ -59,7 +59,7 @@ class Coverage:
 
     key: Mapping[str, Any]
     runs: list[Row] = field(default_factory=list)
-    cells: dict[Cell, Verdict] = field(default_factory=dict)
+    cells: dict[Cell, OpVerdict] = field(default_factory=dict)
     inventory: dict[str, float] = field(default_factory=dict)
 
     def label(self) -> str:
@@ -75,7 +75,7 @@ class Coverage:
         group, *parts = name.split("/")
         if group == "op" and len(parts) == 4 and parts[3] in VERDICTS:
             op, dtype, direction, verdict = parts
-            self.cells[op, dtype, direction] = Verdict(run, verdict, value, details.get(tuple(parts), ""))
+            self.cells[op, dtype, direction] = OpVerdict(run, verdict, value, details.get(tuple(parts), ""))
         elif group != "op" and value is not None:
             self.inventory[name.removeprefix("inventory.")] = value
 
@@ -152,7 +152,7 @@ def _order(table: Coverage) -> tuple[list[int], str, str]:
     return [int(part) for part in re.findall(r"\d+", text.split("+")[0])], text, str(table.key.get("env") or "")
 
 
-def change(before: Verdict | None, now: Verdict | None) -> str:
+def change(before: OpVerdict | None, now: OpVerdict | None) -> str:
     """Return the change of a cell between two tables; empty if there is none."""
     if before is None or now is None:
         return NEW if before is None else GONE

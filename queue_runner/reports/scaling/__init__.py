@@ -11,10 +11,10 @@ from queue_runner.analysis.knee import ENOUGH, FEWEST, Knee
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
 from queue_runner.monitor import listing
-from queue_runner.reports._common import arm_tables, footnotes, lettering, prepare, select_runs
+from queue_runner.reports._common import arm_tables, footnotes, panels, prepare, select_runs
 from queue_runner.reports._common.columns import RowColumn, columns
-from queue_runner.reports._common.report import Context, Result, Row, Section
-from queue_runner.reports.scaling.curves import KNOWN, Curve, Point, find_curves
+from queue_runner.reports._common.document import Context, Result, Row, Section
+from queue_runner.reports.scaling.curves import KNOWN, Curve, CurvePoint, find_curves
 from queue_runner.spec import JobSpec
 from queue_runner.submit.find_max import search
 from queue_runner.submit.find_max.next import standing_of
@@ -72,8 +72,8 @@ def finish(rows: list[Row], context: Context) -> Result:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, which)])
     shown = curves if context.options.chosen else curves[:MOST_CURVES]
     points = [point for curve in shown for point in curve.points]
-    found = footnotes.Taints(rows, (row for point in points for row in point.timed), context)
-    sections, lines = lettering.together(
+    found = footnotes.CaveatMarks(rows, (row for point in points for row in point.timed), context)
+    sections, lines = panels.together(
         [([_section(curve, found)], [*_findings(curve), *_searches(curve, context)]) for curve in shown]
     )
     notes = [*_notes(shown, found, context)]
@@ -82,7 +82,7 @@ def finish(rows: list[Row], context: Context) -> Result:
     return Result(COLUMNS, [_row(curve, point) for curve in curves for point in curve.points], sections, lines, notes)
 
 
-def _row(curve: Curve, point: Point) -> dict[str, Any]:
+def _row(curve: Curve, point: CurvePoint) -> dict[str, Any]:
     first, knee = curve.first, curve.knee
     rate = point.rate(curve.unit) if curve.unit and point.valid else None
     memory_bytes, memory_is = point.memory
@@ -117,7 +117,7 @@ def _row(curve: Curve, point: Point) -> dict[str, Any]:
     }
 
 
-def _section(curve: Curve, found: footnotes.Taints) -> Section:
+def _section(curve: Curve, found: footnotes.CaveatMarks) -> Section:
     rows = [_row(curve, point) for point in curve.points]
     kinds = {row["memory_is"] for row in rows} - {None}
     memory = next(iter(kinds)) if len(kinds) == 1 else "memory"
@@ -222,7 +222,7 @@ def _value(x: float) -> str:
     return units.count(int(x)) if x == int(x) else units.number(x, 6)
 
 
-def _notes(curves: Sequence[Curve], found: footnotes.Taints, context: Context) -> Iterable[str]:
+def _notes(curves: Sequence[Curve], found: footnotes.CaveatMarks, context: Context) -> Iterable[str]:
     """Return all footnotes."""
     if any(curve.unit for curve in curves):
         yield KNEE

@@ -16,7 +16,7 @@ from queue_runner.analysis import knee, stats
 from queue_runner.analysis.grouping import BESIDE, MAIN, SUBJECT, WORK, by_key, spread_s, taints, value_of
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome, State
-from queue_runner.reports._common.report import Context, Row
+from queue_runner.reports._common.document import Context, Row
 from queue_runner.reports._common.settings import effective
 
 MATERIAL = 0.05
@@ -31,7 +31,7 @@ _LENGTH_SUFFIXES = ("_iters", "_interval")
 
 
 @dataclass(frozen=True, eq=False)
-class Point:
+class CurvePoint:
     """The runs with one value of the setting. `timed` are those whose times are shown."""
 
     value: float
@@ -111,7 +111,7 @@ class Curve:
 
     name: str
     key: Mapping[str, Any]
-    points: Sequence[Point]
+    points: Sequence[CurvePoint]
 
     @property
     def first(self) -> Row:
@@ -129,15 +129,15 @@ class Curve:
         """The knee over the points with valid times."""
         unit = self.unit
         points = [(point, point.rate(unit)) for point in self.points if point.valid] if unit else []
-        return knee.find([knee.Point(point.value, rate, point.noise) for point, rate in points if rate])
+        return knee.find([knee.RatePoint(point.value, rate, point.noise) for point, rate in points if rate])
 
     @cached_property
-    def largest(self) -> Point | None:
+    def largest(self) -> CurvePoint | None:
         """The largest point that fits."""
         return max((point for point in self.points if point.fits), key=lambda point: point.value, default=None)
 
     @cached_property
-    def too_large(self) -> Point | None:
+    def too_large(self) -> CurvePoint | None:
         """The smallest point beyond `largest` that does not fit."""
         least = self.largest.value if self.largest else -1.0
         beyond = [point for point in self.points if point.failed and point.value > least]
@@ -250,7 +250,7 @@ def _agree(known: tuple[Any, ...], key: tuple[Any, ...], settings: set[int]) -> 
     return all(a == b or (at not in settings and (a is None or b is None)) for at, (a, b) in pairs)
 
 
-def _points(name: str, rows: Sequence[Row], context: Context) -> list[Point]:
+def _points(name: str, rows: Sequence[Row], context: Context) -> list[CurvePoint]:
     ordered = sorted(rows, key=lambda row: row["run_id"])
     values = by_key(ordered, lambda row: float(number(row["effective"][name]) or 0.0))
-    return [Point(value, values[value], context.options.include_invalid) for value in sorted(values)]
+    return [CurvePoint(value, values[value], context.options.include_invalid) for value in sorted(values)]

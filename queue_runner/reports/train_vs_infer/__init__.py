@@ -9,10 +9,10 @@ from typing import Any
 from queue_runner import units
 from queue_runner.analysis.grouping import by_key, taints, word
 from queue_runner.analysis.significance import Verdict, Word
-from queue_runner.reports._common import arm_tables, footnotes, lettering, prepare, select_runs
+from queue_runner.reports._common import arm_tables, footnotes, panels, prepare, select_runs
 from queue_runner.reports._common.arm_rows import values_of
 from queue_runner.reports._common.columns import RowColumn, columns
-from queue_runner.reports._common.report import Context, Result, Row, Section
+from queue_runner.reports._common.document import Context, Result, Row, Section
 from queue_runner.reports.train_vs_infer import speedups
 from queue_runner.reports.train_vs_infer.speedups import TRAIN, ThroughputArm
 from queue_runner.tables import Column
@@ -55,15 +55,15 @@ def finish(rows: list[Row], context: Context) -> Result:
         which = "of inference (mpsq submit nanogpt --set mode=sample, or resnet50 --set mode=eval)"
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, which)])
     raw: list[dict[str, Any]] = []
-    blocks: list[lettering.Block] = []
-    found = footnotes.Taints(rows, (row for arm in arms for row in arm.used), context)
+    blocks: list[panels.Block] = []
+    found = footnotes.CaveatMarks(rows, (row for arm in arms for row in arm.used), context)
     tables = by_key(arms, lambda arm: tuple(arm.key[name] for name in _PLACE))
     for table in tables.values():
         verdicts = speedups.judge(table, context.options.same_within)
         rows_of_table = [_row(arm, table, verdicts) for arm in table]
         raw += rows_of_table
         blocks.append(([*_sections(table, rows_of_table, found)], [*_findings(table, verdicts)]))
-    sections, lines = lettering.together(blocks)
+    sections, lines = panels.together(blocks)
     notes = [*_notes(arms, rows, found, context)]
     if n_left := sum(arm.alike not in inferred for arm in all_arms):
         rows_left = f"{n_left} row{'s' * (n_left > 1)} of training not shown"
@@ -138,7 +138,7 @@ def _label(arm: ThroughputArm, arms: Sequence[ThroughputArm]) -> str:
 
 
 def _sections(
-    arms: Sequence[ThroughputArm], rows: Sequence[dict[str, Any]], found: footnotes.Taints
+    arms: Sequence[ThroughputArm], rows: Sequence[dict[str, Any]], found: footnotes.CaveatMarks
 ) -> Iterable[Section]:
     shown = [{**row, "label": _label(arm, arms), "work": arm.unit} for arm, row in zip(arms, rows, strict=True)]
     work_units = {arm.unit for arm in arms}
@@ -200,7 +200,7 @@ def _relation(inference: Verdict, training: Verdict) -> str:
 def _notes(
     arms: Sequence[ThroughputArm],
     rows: Sequence[Row],
-    found: footnotes.Taints,
+    found: footnotes.CaveatMarks,
     context: Context,
 ) -> Iterable[str]:
     yield (

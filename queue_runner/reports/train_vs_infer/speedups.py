@@ -12,7 +12,7 @@ from queue_runner.analysis.grouping import BESIDE, WORK, by_key, round_of, taint
 from queue_runner.analysis.pairing import Runs
 from queue_runner.analysis.significance import Verdict
 from queue_runner.model import Outcome
-from queue_runner.reports._common.report import Context, Row
+from queue_runner.reports._common.document import Context, Row
 from queue_runner.reports._common.settings import LENGTH_SETTINGS, effective
 
 TRAIN = "train"

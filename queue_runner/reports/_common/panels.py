@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from string import ascii_uppercase
 
-from queue_runner.analysis.explained import Explained
-from queue_runner.reports._common.report import Section
+from queue_runner.analysis.finding import Finding
+from queue_runner.reports._common.document import Section
 
 Block = tuple[Sequence[Section], Sequence[str]]
 """The tables of one comparison, and what is said of it."""
@@ -35,6 +35,6 @@ def _letters(n: int) -> str:
 def _lettered(letter: str, line: str) -> str:
     if not letter or line.startswith(" "):  # an indented line continues another
         return line
-    if isinstance(line, Explained):
-        return Explained(f"{letter}: {line}", f"{letter}: {line.brief}" if line.brief else "")
+    if isinstance(line, Finding):
+        return Finding(f"{letter}: {line}", f"{letter}: {line.brief}" if line.brief else "")
     return f"{letter}: {line}"

@@ -37,7 +37,7 @@ class Gap:
 
 
 @dataclass(frozen=True)
-class Found:
+class MissingRuns:
     """The incomplete cells, `gaps`, of a total of `cells` with `repeats`; `resumed` as in Gap, over all cells."""
 
     gaps: Sequence[Gap]
@@ -46,7 +46,7 @@ class Found:
     resumed: int
 
 
-def look(connection: sqlite3.Connection, chosen: Sequence[Row]) -> Found:
+def look(connection: sqlite3.Connection, chosen: Sequence[Row]) -> MissingRuns:
     """Return what is missing in the cells of these rows of v_run."""
     cells: dict[str, list[Row]] = {}
     for row in chosen:
@@ -61,7 +61,7 @@ def look(connection: sqlite3.Connection, chosen: Sequence[Row]) -> Found:
         if row["spec_hash"] in cells:
             later.setdefault(row["spec_hash"], []).append(row)
     found = [_gap(rows, later[digest]) for digest, rows in cells.items()]
-    return Found(
+    return MissingRuns(
         gaps=[gap for gap in found if gap.valid < gap.wanted],
         cells=len(found),
         repeats=sum(gap.wanted for gap in found),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 
-class Explained(str):
+class Finding(str):
     """A sentence that only --explain prints. `brief` is what is printed without: a condition that makes a number or a
     verdict less believable is never left out; an explanation is ("")."""
 
     brief: str
 
-    def __new__(cls, text: str, brief: str = "") -> Explained:
+    def __new__(cls, text: str, brief: str = "") -> Finding:
         made = super().__new__(cls, text)
         made.brief = brief
         return made

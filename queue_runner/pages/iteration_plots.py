@@ -11,7 +11,7 @@ from queue_runner import units
 from queue_runner.analysis.comparison import Family
 from queue_runner.model import PHASES
 from queue_runner.pages.dots import colour
-from queue_runner.pages.evidence import Evidence
+from queue_runner.pages.run_records import RunRecords
 from queue_runner.reports._common import arm_tables
 
 MOST_POINTS = 160_000
@@ -26,7 +26,7 @@ Values = list[float | None]
 
 
 @dataclass(frozen=True)
-class Course:
+class IterationPlot:
     """The iterations of one run in their order: number, seconds, loss (None where unknown), phase."""
 
     i: Sequence[int] = ()
@@ -43,7 +43,7 @@ class Plots:
     notes: Sequence[str]
 
 
-def plots(evidence: Evidence) -> Plots:
+def plots(evidence: RunRecords) -> Plots:
     """Read the iterations of the runs and thin them to what fits a page."""
     chosen, n_left = _chosen(evidence)
     courses = {run_id: course for run_id in chosen if (course := _read(evidence, run_id)).i}
@@ -65,7 +65,7 @@ def plots(evidence: Evidence) -> Plots:
     return Plots(families, notes if families else [])
 
 
-def _chosen(evidence: Evidence) -> tuple[list[int], int]:
+def _chosen(evidence: RunRecords) -> tuple[list[int], int]:
     """Return the runs to draw: in turn one of each arm until there are MOST_RUNS; and how many are left out."""
     arms = [[row["run_id"] for row in arm.runs] for family in evidence.families for arm in family.arms]
     in_turn = dict.fromkeys(
@@ -74,21 +74,21 @@ def _chosen(evidence: Evidence) -> tuple[list[int], int]:
     return [*in_turn][:MOST_RUNS], len([*in_turn][MOST_RUNS:])
 
 
-def _read(evidence: Evidence, run_id: int) -> Course:
+def _read(evidence: RunRecords, run_id: int) -> IterationPlot:
     """Read the iterations of a run; of a number that a resumed run repeats, the last."""
     first, last = evidence.context.options.iters or (0, 2**62)
     sql = "SELECT i, dur_s, loss, phase FROM iterations WHERE run_id = ? AND i BETWEEN ? AND ? ORDER BY offset"
     cursor = evidence.context.connection.cursor()
     cursor.row_factory = None  # tuples: there may be millions
     found = {row[0]: row for row in cursor.execute(sql, [run_id, first, last])}
-    return Course(*zip(*(found[i] for i in sorted(found)), strict=True)) if found else Course()
+    return IterationPlot(*zip(*(found[i] for i in sorted(found)), strict=True)) if found else IterationPlot()
 
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(f"{value:.{_DIGITS}g}")
 
 
-def _plot(family: Family, courses: Mapping[int, Course], stretch: int) -> Mapping[str, Any] | None:
+def _plot(family: Family, courses: Mapping[int, IterationPlot], stretch: int) -> Mapping[str, Any] | None:
     """Return the data of a family: `x` of all runs, and by run the values at each x."""
     shown = [(at, arm, row) for at, arm in enumerate(family.arms) for row in arm.runs if row["run_id"] in courses]
     if not shown:
@@ -119,7 +119,7 @@ def _plot(family: Family, courses: Mapping[int, Course], stretch: int) -> Mappin
     }
 
 
-def _xs(courses: Iterable[Course], stretch: int) -> list[float]:
+def _xs(courses: Iterable[IterationPlot], stretch: int) -> list[float]:
     """Return the places of the values: iterations, or two of each stretch."""
     if stretch == 1:
         return sorted({i for course in courses for i in course.i})

@@ -17,7 +17,7 @@ MATERIAL_BYTES = 2**20
 """A leak is a growth over the measured iterations of more than this share of the median, and more than these bytes."""
 
 
-class Point(NamedTuple):
+class MemoryPoint(NamedTuple):
     """Memory after one iteration. Bytes are None where not reported."""
 
     i: int
@@ -27,12 +27,12 @@ class Point(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Series:
+class MemorySeries:
     """The memory of one run by iteration."""
 
     arm: Arm
     run: Mapping[str, Any]
-    points: Sequence[Point]
+    points: Sequence[MemoryPoint]
 
     @property
     def resident(self) -> bool:

@@ -12,12 +12,12 @@ from queue_runner.analysis.comparison import Family
 from queue_runner.reports import contexts
 from queue_runner.reports._common import prepare, select_runs
 from queue_runner.reports._common.arm_rows import newest_first
-from queue_runner.reports._common.report import Context, Options, Result, Row
+from queue_runner.reports._common.document import Context, Options, Result, Row
 from queue_runner.reports.devices import NEWEST
 
 
 @dataclass(frozen=True)
-class Evidence:
+class RunRecords:
     """The arms of a report and what is stored of their runs, by run_id."""
 
     context: Context
@@ -36,16 +36,16 @@ class Evidence:
         return {run_id: [f"{one['kind']}: {one['detail']}" for one in found] for run_id, found in self.taints.items()}
 
 
-def gather(result: Result, connection: Any, options: Options) -> Evidence:
+def gather(result: Result, connection: Any, options: Options) -> RunRecords:
     """Read what is stored of the runs of a report. Raises: UsageError as the report itself."""
     condition, values = select_runs.condition(connection, options)
     context = Context(options, connection, condition, values)
     families = list(result.families) or _families(connection, options)
     runs = [row for family in families for arm in family.arms for row in arm.runs]
     if not runs:
-        return Evidence(context, [], {}, {}, {})
+        return RunRecords(context, [], {}, {}, {})
     samples = context.by_run("SELECT run_id, at, data_json FROM conditions WHERE run_id IN ({runs}) ORDER BY at", runs)
-    return Evidence(
+    return RunRecords(
         context,
         families,
         context.by_run("SELECT run_id, kind, severity, detail FROM taints WHERE run_id IN ({runs})", runs),

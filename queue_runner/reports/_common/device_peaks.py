@@ -7,7 +7,7 @@ from typing import Any
 
 from queue_runner.analysis.grouping import Arm, by_key
 from queue_runner.analysis.peaks import Peak, known, of_gpus
-from queue_runner.reports._common.report import Context, Row
+from queue_runner.reports._common.document import Context, Row
 from queue_runner.reports._common.select_runs import MERGED
 
 _PEAKS = (

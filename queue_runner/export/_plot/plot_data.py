@@ -14,7 +14,7 @@ from queue_runner.analysis.significance import Verdict
 from queue_runner.errors import UsageError
 from queue_runner.reports import devices
 from queue_runner.reports._common import arm_tables, select_runs
-from queue_runner.reports._common.report import Context, Options
+from queue_runner.reports._common.document import Context, Options
 
 MOST_COMPARISONS = 4
 """Comparisons in one picture; further ones are counted."""
@@ -23,7 +23,7 @@ LOG_FROM = 8
 
 
 @dataclass(frozen=True)
-class Point:
+class PlotPoint:
     """An iteration. `measured`: in the phase `measure`, which alone counts for the times of reports."""
 
     i: int
@@ -33,21 +33,21 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Run:
+class PlotRun:
     """A run that ended: `value_s` is its median time per iteration, or the real time of a run without iterations."""
 
     name: str
     used: bool
     value_s: float | None
-    points: Sequence[Point]
+    points: Sequence[PlotPoint]
     evals: Sequence[tuple[int, float]]
     """(iteration, validation loss)"""
 
 
 @dataclass(frozen=True)
-class Row:
+class PlotRow:
     label: str
-    runs: Sequence[Run]
+    runs: Sequence[PlotRun]
     mean_s: float | None
     """the geometric mean of the used runs"""
     is_baseline: bool
@@ -57,7 +57,7 @@ class Row:
 @dataclass(frozen=True)
 class Comparison:
     title: str
-    rows: Sequence[Row]
+    rows: Sequence[PlotRow]
     per_iteration: bool
     """whether values are times per iteration; else they are real times"""
     baseline: str
@@ -65,11 +65,11 @@ class Comparison:
     """ "token" or "sample" where ratios are of the time per token or sample"""
 
     @property
-    def runs(self) -> Iterator[Run]:
+    def runs(self) -> Iterator[PlotRun]:
         return (run for row in self.rows for run in row.runs)
 
     @property
-    def points(self) -> Iterator[Point]:
+    def points(self) -> Iterator[PlotPoint]:
         return (point for run in self.runs for point in run.points)
 
 
@@ -130,20 +130,20 @@ def _comparison(family: Family, context: Context) -> Comparison:
     return Comparison(arm_tables.caption(family), rows, not family.wall, base, family.per_work)
 
 
-def _row(family: Family, arm: Arm, points: Mapping[int, list[Any]], losses: Mapping[int, list[Any]]) -> Row:
+def _row(family: Family, arm: Arm, points: Mapping[int, list[Any]], losses: Mapping[int, list[Any]]) -> PlotRow:
     used = {row["run_id"] for row in arm.used}
     runs = [
-        Run(
+        PlotRun(
             row["run"],
             row["run_id"] in used,
             row["median_s"],
-            [Point(p["i"], p["dur_s"], p["loss"], p["phase"] == "measure") for p in points.get(row["run_id"], [])],
+            [PlotPoint(p["i"], p["dur_s"], p["loss"], p["phase"] == "measure") for p in points.get(row["run_id"], [])],
             [(one["i"], one["value"]) for one in losses.get(row["run_id"], [])],
         )
         for row in arm.ended
     ]
     pair = family.pair(arm)
-    return Row(
+    return PlotRow(
         arm.label, runs, arm.median_s if arm.used else None, arm is family.baseline, pair.verdict if pair else None
     )
 
