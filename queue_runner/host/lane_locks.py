@@ -86,6 +86,11 @@ class LaneLocks:
                 return
             self._turns.append(turn)
 
+    @property
+    def is_reserved(self) -> bool:
+        """Whether this process has the turn."""
+        return bool(self._turns)
+
     def is_shared(self) -> bool:
         """Return whether this is the machine, and at most runs on lanes are in the way."""
         return self._lane == DEFAULT_LANE and not locks.is_held(locks.lane_lock_path(DEFAULT_LANE))

@@ -10,9 +10,9 @@ import gc
 import hashlib
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from queue_runner.errors import MpsqError
@@ -21,7 +21,7 @@ from queue_runner.ingest import parsers, wire
 from queue_runner.ingest.clock import Clock
 from queue_runner.run_dir import RunDir
 from queue_runner.store import results
-from queue_runner.store.engine import Engine, looking, writing
+from queue_runner.store.engine import Connection, Engine, looking, writing
 from queue_runner.store.jobs import Claimed
 from queue_runner.store.results import IngestState
 
@@ -29,6 +29,19 @@ CHUNK_BYTES = 8 << 20
 TAIL_BYTES = 4096
 
 _Found = tuple[Sequence[Event | LogEvent], int, Counts]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Events of complete lines that were read, and the state of the file once they are stored."""
+
+    events: Sequence[Event | LogEvent]
+    state: IngestState
+
+    @property
+    def enters_phase(self) -> bool:
+        """Whether a phase begins or ends in it."""
+        return any(type(event) is Phase for event in self.events)
 
 
 class Ingest:
@@ -39,8 +52,6 @@ class Ingest:
         self._run_id = run.run_id
         told = {k: v for k, v in (("compile", run.spec.compile), ("device", run.spec.device)) if v is not None}
         self._parser = parsers.load(run.spec.parser, told) if run.spec.parser else None
-        self.phase_marks = 0
-        """how many begins and ends of phases were stored so far"""
         self._source = "stdout" if self._parser else "events"
         self._path: Path = folder.stdout if self._parser else folder.events
         with looking(engine) as connection:
@@ -51,21 +62,28 @@ class Ingest:
 
     def step(self) -> bool:
         """Store the next chunk of complete lines and return whether there was one."""
-        return self._advance(final=False)
+        return (chunk := self.read()) is not None and self.store(chunk)
 
-    def finish(self) -> None:
-        """Store the rest once all writers have ended, and determine whether the last line is torn."""
-        while self._advance(final=False):
-            pass
-        self._advance(final=True)
+    def finish(self, also: Callable[[Connection], None] | None = None) -> None:
+        """Store the rest once all writers have ended, and determine whether the last line is torn; with the first
+        chunk `also` writes."""
+        while (chunk := self.read()) is not None:
+            self.store(chunk, also)
+            also = None
+        if (chunk := self.read(final=True)) is not None:
+            self.store(chunk, also)
+        elif also is not None:
+            with writing(self._engine) as connection:
+                also(connection)
 
-    def _advance(self, *, final: bool) -> bool:
+    def read(self, *, final: bool = False) -> Chunk | None:
+        """Return the next chunk of complete lines, with `final` the torn last line too; None if there is none."""
         if self._state.rewritten:
-            return False
+            return None
         try:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
-            return self._give_up("the file is gone") if self._state.offset else False
+            return self._give_up("the file is gone") if self._state.offset else None
         except OSError as error:
             return self._give_up(f"it cannot be read: {error.strerror}")
         try:
@@ -74,7 +92,7 @@ class Ingest:
         finally:
             os.close(descriptor)
 
-    def _read(self, descriptor: int, *, final: bool) -> bool:
+    def _read(self, descriptor: int, *, final: bool) -> Chunk | None:
         status = os.fstat(descriptor)
         before = self._state
         if not stat.S_ISREG(status.st_mode):
@@ -85,7 +103,7 @@ class Ingest:
             return self._give_up("lines that had been read were changed")
         data = os.pread(descriptor, CHUNK_BYTES, before.offset)
         if not data:
-            return False
+            return None
         try:
             events, consumed, counts = self._understand(data, before.offset, final=final)
         except wire.ProtocolVersionError as error:
@@ -94,7 +112,7 @@ class Ingest:
             return self._give_up(f"it cannot be parsed: {error!r}")
         torn = int(final and consumed < len(data))
         if not consumed and not torn:
-            return False
+            return None
         offset = before.offset + consumed
         state = replace(
             before,
@@ -108,13 +126,25 @@ class Ingest:
             forged=before.forged + counts.forged,
             torn=before.torn + torn,
         )
+        return Chunk(events, state)
+
+    def store(self, chunk: Chunk, also: Callable[[Connection], None] | None = None) -> bool:
+        """Store a chunk, and in the same transaction what `also` writes. Return whether reading goes on."""
         try:
-            self._store(events, state)
+            self._write(chunk, also)
         except MpsqError:
             raise
         except Exception as error:  # data that no table accepts: a retry would not help
-            return self._give_up(f"it cannot be stored: {error!r}"[:500])
-        return True
+            self._write(self._give_up(f"it cannot be stored: {error!r}"[:500]), also)
+        return not self._state.rewritten
+
+    def _write(self, chunk: Chunk, also: Callable[[Connection], None] | None) -> None:
+        with writing(self._engine) as connection:
+            results.save_events(connection, self._run_id, chunk.events)
+            results.save_ingest_state(connection, self._run_id, self._source, chunk.state)
+            if also is not None:
+                also(connection)
+        self._state = chunk.state
 
     def _understand(self, data: bytes, offset: int, *, final: bool) -> _Found:
         if self._parser is None:
@@ -123,22 +153,14 @@ class Ingest:
             return found
         return self._parser.read_chunk(data, offset, final=final)
 
-    def _give_up(self, why: str) -> bool:
+    def _give_up(self, why: str) -> Chunk:
         note = Note(
             self._state.offset,
             None,
             "log_rewritten",
             f"{self._path.name}: {why}; reading stopped at byte {self._state.offset}",
         )
-        self._store([note], replace(self._state, rewritten=1))
-        return False
-
-    def _store(self, events: Sequence[Event | LogEvent], state: IngestState) -> None:
-        with writing(self._engine) as connection:
-            results.save_events(connection, self._run_id, events)
-            results.save_ingest_state(connection, self._run_id, self._source, state)
-        self._state = state
-        self.phase_marks += sum(type(event) is Phase for event in events)
+        return Chunk([note], replace(self._state, rewritten=1))
 
 
 @contextmanager

@@ -17,8 +17,7 @@ from queue_runner.run_dir import RunDir
 from queue_runner.store import blocks, jobs, results
 from queue_runner.store.engine import Connection, Engine, looking, writing
 from queue_runner.worker import hooks
-from queue_runner.worker.finish import finish
-from queue_runner.worker.truncate_logs import compact_logs
+from queue_runner.worker.finish import compact_logs, finish
 
 Row = Mapping[str, Any]
 

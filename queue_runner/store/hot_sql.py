@@ -124,7 +124,7 @@ FROM runs JOIN jobs ON jobs.id = runs.job_id
 WHERE runs.state IN ('QUEUED', 'HELD') AND runs.token IS NULL AND jobs.deadline_at <= :now AND runs.job_id BETWEEN :first_job AND :last_job
 """
 STARTABLE = """
-SELECT runs.id, runs.job_id, jobs.group_id, jobs.lane
+SELECT runs.id, runs.job_id, runs.number, jobs.group_id, jobs.lane
 FROM runs JOIN jobs ON jobs.id = runs.job_id
 WHERE runs.state = 'QUEUED' AND runs.lane = :this_lane AND (runs.not_before_at IS NULL OR runs.not_before_at <= :now) AND (jobs.deadline_at IS NULL OR jobs.deadline_at > :now) AND NOT (EXISTS (SELECT *
 FROM v_dependency
@@ -135,7 +135,7 @@ FROM lanes
 WHERE instr(',' || jobs.lane || ',', ',' || lanes.name || ',') > 0 AND lanes.name != 'machine' AND lanes.paused_at IS NOT NULL)) ORDER BY jobs.priority DESC, runs.position, runs.id
 """
 STARTABLE_RUN = """
-SELECT runs.id, runs.job_id, jobs.group_id, jobs.lane
+SELECT runs.id, runs.job_id, runs.number, jobs.group_id, jobs.lane
 FROM runs JOIN jobs ON jobs.id = runs.job_id
 WHERE runs.state = 'QUEUED' AND runs.lane = :this_lane AND (runs.not_before_at IS NULL OR runs.not_before_at <= :now) AND (jobs.deadline_at IS NULL OR jobs.deadline_at > :now) AND NOT (EXISTS (SELECT *
 FROM v_dependency
@@ -162,6 +162,16 @@ RUNNING = """
 SELECT runs.id, runs.job_id, runs.number, runs.token, runs.boot_id, jobs.spec_json
 FROM runs JOIN jobs ON jobs.id = runs.job_id
 WHERE runs.state = 'RUNNING' AND runs.lane = :this_lane
+"""
+ACTIVE = """
+SELECT runs.id, runs.job_id, runs.number, jobs.spec_json, runs.token, runs.boot_id, runs.lane, runs.started_at, runs.cancel_requested_at, runs.paused_at
+FROM runs JOIN jobs ON jobs.id = runs.job_id
+WHERE runs.state = 'RUNNING' AND (runs.lane NOT GLOB '*-g[0-9]*-??????') ORDER BY runs.id
+"""
+PAUSED_LANES = """
+SELECT lanes.name
+FROM lanes
+WHERE lanes.paused_at IS NOT NULL
 """
 LANES_IN_USE = """
 SELECT runs.lane

@@ -46,6 +46,11 @@ class Claimed:
     boot_id: str
     lane: str = DEFAULT_LANE
 
+    @classmethod
+    def of(cls, run_id: int, id: RunId, spec_json: str, token: str, boot_id: str, lane: str) -> Claimed:
+        """Return a run of a job with this specification: a preflight runs less of it."""
+        return cls(run_id, id, _of_run(JobSpec.from_json(spec_json), id.number), token, boot_id, lane)
+
 
 @dataclass(frozen=True)
 class Following:
@@ -428,8 +433,7 @@ def running(connection: Connection, lane: str) -> Claimed | None:
     if row is None:
         return None
     run_id, job, number, token, boot_id, spec_json = row
-    spec = _of_run(JobSpec.from_json(spec_json), number)
-    return Claimed(run_id, RunId(job, number), spec, token, boot_id, lane)
+    return Claimed.of(run_id, RunId(job, number), spec_json, token, boot_id, lane)
 
 
 def last_event(connection: Connection) -> int:

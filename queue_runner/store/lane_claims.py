@@ -71,6 +71,11 @@ def pause(connection: Connection, lane: str, reason: str | None) -> bool:
     return True
 
 
+def paused(connection: Connection) -> list[str]:
+    """Return the lanes that a user has paused, the machine as a whole among them."""
+    return connection.column(hot_sql.PAUSED_LANES)
+
+
 def keep(connection: Connection, names: Collection[str]) -> None:
     """Have a row for each of these lanes of this machine, and for no other that nobody has paused."""
     connection.change(hot_sql.FORGET_LANES, {"names": json.dumps(list(names))})
@@ -83,8 +88,37 @@ class Waiting:
 
     run_id: int
     job: int
+    number: int
     group: int
     lane: str
+
+    @property
+    def name(self) -> RunId:
+        return RunId(self.job, self.number)
+
+
+@dataclass(frozen=True)
+class Active:
+    """A run that is RUNNING on this machine. `was_started`: its fence was seen, whatever became of its folder since."""
+
+    claimed: Claimed
+    was_started: bool
+    cancel_requested: bool
+    suspend_requested: bool
+
+
+def active(connection: Connection) -> list[Active]:
+    """Return the runs that are RUNNING on this machine, in the order in which they were submitted."""
+    rows = connection.rows(hot_sql.ACTIVE)
+    return [
+        Active(
+            Claimed.of(run_id, RunId(job, number), spec_json, token, boot_id, lane),
+            was_started=started_at is not None,
+            cancel_requested=cancelled_at is not None,
+            suspend_requested=paused_at is not None,
+        )
+        for run_id, job, number, spec_json, token, boot_id, lane, started_at, cancelled_at, paused_at in rows
+    ]
 
 
 def waiting(connection: Connection, now: float) -> Iterator[Waiting]:
@@ -110,18 +144,11 @@ def claim(connection: Connection, lane: Lane, token: str, boot_id: str, only: in
         return None
     startable = Waiting(*row)
     if not alone:
-        if startable.lane not in (DEFAULT_LANE, lane.name):
-            return None
-        if any(is_paused(connection, part) for part in parts(lane.name)):
+        if startable.lane not in (DEFAULT_LANE, lane.name) or {*parts(lane.name)} & {*paused(connection)}:
             return None
         if startable.lane == DEFAULT_LANE:
             _bind(connection, startable.group, lane)
     return claimed(connection, only, lane.name, token, boot_id)
-
-
-def is_paused(connection: Connection, lane: str) -> bool:
-    """Return whether a user has paused the lane."""
-    return state(connection, lane).paused_at is not None
 
 
 def began_alone(connection: Connection, group: int) -> list[JobSpec]:

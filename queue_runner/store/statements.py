@@ -156,7 +156,7 @@ LATE, LATE_AMONG = _LATE, _LATE.where(_AMONG)
 # -- claim, and the state of a run -------------------------------------------------------------------------------------
 
 STARTABLE = (
-    select(runs.c.id, runs.c.job_id, jobs.c.group_id, jobs.c.lane)
+    select(runs.c.id, runs.c.job_id, runs.c.number, jobs.c.group_id, jobs.c.lane)
     .select_from(_RUNS_OF_JOBS)
     .where(*MAY_START)
     .order_by(*_IN_ORDER)
@@ -175,6 +175,16 @@ RUNNING = (
     .select_from(_RUNS_OF_JOBS)
     .where(runs.c.state == State.RUNNING, runs.c.lane == _LANE)
 )
+ACTIVE = (
+    select(
+        *(runs.c.id, runs.c.job_id, runs.c.number, jobs.c.spec_json, runs.c.token, runs.c.boot_id, runs.c.lane),
+        *(runs.c.started_at, runs.c.cancel_requested_at, runs.c.paused_at),
+    )
+    .select_from(_RUNS_OF_JOBS)
+    .where(runs.c.state == State.RUNNING, _HERE)
+    .order_by(runs.c.id)
+)
+PAUSED_LANES = select(lanes.c.name).where(lanes.c.paused_at.is_not(None))
 LANES_IN_USE = select(runs.c.lane).where(runs.c.state == State.RUNNING, _HERE).order_by(runs.c.id)
 LAST_EVENT = select(func.max(job_events.c.id))
 LANE_OF_RUN = _run(runs.c.lane)

@@ -6,7 +6,6 @@ lock and nothing waits; if the queue never empties, between two runs once a back
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from queue_runner.config import Config
 from queue_runner.errors import MpsqError
 from queue_runner.paths import Layout
 from queue_runner.store import backup
+from queue_runner.worker.now import Clocks
 from queue_runner.worker.throttled_log import ThrottledLog
 
 LOOK_AGAIN_S = 60.0
@@ -26,34 +26,24 @@ class Backups:
     """Schedule and creation of backups."""
 
     def __init__(
-        self,
-        layout: Layout,
-        config: Config,
-        log: Callable[[str], None],
-        *,
-        now: Callable[[], float] = time.time,
-        clock: Callable[[], float] = time.monotonic,
+        self, layout: Layout, config: Config, log: Callable[[str], None], clocks: Clocks | None = None
     ) -> None:
         self._layout = layout
         self._every_s = config.backup_every_s
         self._keep = config.keep_backups
         self._log = log
-        self._complain = ThrottledLog(log, 24 * 3600.0, clock)
-        self._now = now
-        self._clock = clock
-        self._born = now()
+        self._clocks = clocks or Clocks()
+        self._complain = ThrottledLog(log, 24 * 3600.0, self._clocks.steady)
+        self._born = self._clocks.wall()
         self._look_at = 0.0
         self._overdue_s: float | None = None
 
-    def is_due(self, something_waits: Callable[[], bool]) -> bool:
-        """Return whether to make a backup now, before the next run starts. Looks at files only once a minute, and
-        checks for waiting runs only when a backup may be due."""
-        if not self._every_s:
-            return False
-        if self._clock() >= self._look_at:
-            self._look_at = self._clock() + LOOK_AGAIN_S
+    def overdue_s(self) -> float | None:
+        """Return the seconds since a backup was due; None if none is. Looks at files only once a minute."""
+        if self._every_s and self._clocks.steady() >= self._look_at:
+            self._look_at = self._clocks.steady() + LOOK_AGAIN_S
             self._overdue_s = self._overdue()
-        return self._overdue_s is not None and (self._overdue_s >= self._every_s or not something_waits())
+        return self._overdue_s
 
     def _overdue(self) -> float | None:
         """Return the seconds since a backup was due; None if the newest is young enough, or up to date."""
@@ -63,8 +53,8 @@ class Backups:
         if changed is None:
             return None
         if made is None:
-            return max(self._now() - self._born, 0.0)
-        age_s = self._now() - made
+            return max(self._clocks.wall() - self._born, 0.0)
+        age_s = self._clocks.wall() - made
         if age_s >= 0 and changed <= made:
             return None  # an identical copy would only push an older one out
         return abs(age_s) - self._every_s if abs(age_s) >= self._every_s else None  # abs: the clock was set back
@@ -73,12 +63,12 @@ class Backups:
         """Make a backup and rotate. A failure is logged, and retried in an hour."""
         self._overdue_s = None
         try:
-            began = self._clock()
+            began = self._clocks.steady()
             path = backup.make(self._layout, backup.AUTO)
             backup.rotate(self._layout.backups, self._keep)
-            self._log(f"backup {path.name} in {self._clock() - began:.1f} s")
+            self._log(f"backup {path.name} in {self._clocks.steady() - began:.1f} s")
         except (MpsqError, OSError) as error:
-            self._look_at = self._clock() + TRY_AGAIN_S
+            self._look_at = self._clocks.steady() + TRY_AGAIN_S
             hint = f" ({error.hint})" if isinstance(error, MpsqError) and error.hint else ""
             self._complain(f"no backup: {error}{hint}")
 

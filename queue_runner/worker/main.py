@@ -41,7 +41,7 @@ from queue_runner.host.services import trim_log
 from queue_runner.store import backup, migrate, read
 from queue_runner.store.engine import checkpoint, open_engine
 from queue_runner.worker.hooks import Hooks
-from queue_runner.worker.lanes import Lanes
+from queue_runner.worker.steps import Steps
 from queue_runner.worker.throttled_log import ThrottledLog
 
 BUSY_TICK_S = 1.0
@@ -67,7 +67,8 @@ class Worker:
         self._until_idle = until_idle
         self._db_file = _file_id(layout.db)
         self._engine = open_engine(layout.db, keep_open=True)
-        self._lanes = Lanes(layout, settings, self._engine, log.info)
+        self._steps = Steps(layout, settings, self._engine, log.info)
+        self._last_event = 0  # of those that the hooks know
         self._hooks = Hooks(layout, settings, self._engine, log.info)
         self._parts = extensions.worker_parts(layout, settings, self._engine, log.info)
         self._complain = ThrottledLog(log.error)
@@ -133,7 +134,7 @@ class Worker:
         for part in self._parts:
             part.stop()
         self._scheduler.shutdown(wait=True)
-        self._lanes.stop()
+        self._steps.stop()
 
     def _lost_the_database(self) -> bool:
         """Return whether another file or none is under the name of the database, so that only this worker can still
@@ -181,7 +182,7 @@ class Worker:
             self._scheduler.modify_job(job, next_run_time=moment)
 
     def _has_work(self) -> bool:
-        return self._lanes.something_waits() or self._hooks.busy() or any(part.busy() for part in self._parts)
+        return self._steps.something_waits or self._hooks.busy() or any(part.busy() for part in self._parts)
 
     def _step_parts(self) -> None:
         for part in self._parts:
@@ -220,9 +221,10 @@ class Worker:
             self._stopped.set()
             return
         try:
-            active = self._lanes.step()
-            if self._hooks.wanted():
+            active = self._steps.step()
+            if self._steps.last_event != self._last_event and self._hooks.wanted():
                 self._step_now("hooks")
+            self._last_event = self._steps.last_event
             ended = self._until_idle and not active and not self._has_work()
         except MpsqError as error:
             self._complain(f"{error.message} ({error.hint})")
@@ -236,7 +238,7 @@ class Worker:
         if wanted != self._tick_s:
             self._tick_s = wanted
             self._scheduler.reschedule_job("step", trigger="interval", seconds=wanted)
-        due = self._lanes.next_change_at()
+        due = self._steps.next_change_at
         if due is not None and due - time.time() < wanted:
             self._step_at(datetime.fromtimestamp(due, UTC))
         if self._rung.is_set():

@@ -13,7 +13,7 @@ from queue_runner.host.neighbours import NeighbourTime
 from queue_runner.ingest.ingest import Ingest
 from queue_runner.run_dir import RunDir
 from queue_runner.store import results
-from queue_runner.store.engine import Engine, writing
+from queue_runner.store.engine import Connection, Engine, writing
 from queue_runner.store.jobs import Claimed
 
 FIRST_S, FIRST_EVERY_S = 10.0, 1.0
@@ -47,22 +47,30 @@ class Observer:
         self._sample_every_s = sample_every_s
         self._began = time.monotonic()
         self._sample_at = self._sampled_at = 0.0
+        self._samples: list[tuple[float, Mapping[str, Any]]] = []  # not stored yet
         self._after: BackgroundCall[float | None] | None = None
-        self._marked = ""
+        self._marked = self._mark = ""  # what was stored of the start, and what is being stored
         self._prepares = folder.is_preparing()
 
-    def observe(self) -> None:
-        """Ingest what is new. Raises: MpsqError when the store refuses."""
-        self._mark_started()
-        marks = self._ingest.phase_marks
-        self._ingest.step()
-        entered = self._ingest.phase_marks > marks and time.monotonic() >= self._sampled_at + FIRST_EVERY_S
-        if entered or time.monotonic() >= self._sample_at:  # a border of phases: energy is split there
-            self._sample()
+    def observe(self, fence: Mapping[str, Any] | None) -> None:
+        """Ingest what is new, and sample if that is due; one transaction stores both. `fence` is the warden's record of
+        the start. Raises: MpsqError when the store refuses."""
+        chunk = self._ingest.read()
+        now = time.monotonic()
+        at_border = chunk is not None and chunk.enters_phase and now >= self._sampled_at + FIRST_EVERY_S
+        if at_border or now >= self._sample_at:  # energy is split at a border of phases
+            self._sample(now, fence)
+        started_at = self._new_start(fence)
+        if chunk is not None:
+            self._ingest.store(chunk, self._writer(started_at))
+        elif self._samples or started_at is not None:
+            with writing(self._engine) as connection:
+                self._writer(started_at)(connection)
+        self._marked = self._mark
 
-    def _sample(self) -> None:
-        now = self._sampled_at = time.monotonic()
-        if self._prepares:  # what the preparation does to the machine is no condition of the run
+    def _sample(self, now: float, fence: Mapping[str, Any] | None) -> None:
+        self._sampled_at = now
+        if self._prepares:  # the effect of the preparation on the machine is not a condition of the run
             self._prepares = self._folder.is_preparing()
             self._sampler.close()
             self._sampler = self._new_sampler()
@@ -70,50 +78,55 @@ class Observer:
             if self._prepares:
                 return
         self._sample_at = now + (self._sample_every_s if now - self._began > FIRST_S else FIRST_EVERY_S)
-        if isinstance(warden := (self._folder.started() or {}).get("warden_pid"), int):
+        if isinstance(warden := (fence or {}).get("warden_pid"), int):
             self._sampler.queue.add(warden)
-        self._save(self._sampler.sample(self._folder.of_trainer()))
+        self._samples.append((time.time(), self._sampler.sample(self._folder.of_trainer())))
 
     def _new_sampler(self, *, fresh: bool = False) -> conditions.Sampler:
         return conditions.Sampler(fresh=fresh, beside=NeighbourTime(self._neighbours), gpus=self._gpus)
 
-    def _save(self, sample: Mapping[str, Any]) -> None:
-        with writing(self._engine) as connection:
-            results.save_condition(connection, self.run_id, time.time(), sample)
-
-    def _sample_the_end(self) -> None:
-        """Sample once more, if the run has just ended: the use by its ended processes is known from wait4."""
-        exit_ = self._folder.exit() or {}
-        known = [exit_.get(name) for name in ("ended_at", "user_s", "sys_s")]
-        told = [float(value) for value in known if isinstance(value, int | float)]
-        just_ended = len(told) == len(known) and 0 <= time.time() - told[0] <= AT_END_S
-        if sample := self._sampler.at_end(told[1] + told[2] if just_ended else None):
-            self._save(sample)
-
-    def finish(self) -> bool:
-        """Sample the end and ingest the rest, after the end of the run. Return False while a look at the GPU, beside
-        the worker, still has to end: call it again then."""
+    def finish(self, fence: Mapping[str, Any] | None, exit_: Mapping[str, Any] | None) -> bool:
+        """Sample the end and ingest the rest, after the end of the run. Return False while the look at the GPU, which
+        runs beside the worker, has not ended: call it again then."""
         if self._after is None:
-            self._sample_the_end()
+            self._sample_the_end(exit_ or {})
             self._after = BackgroundCall(self._sampler.gpu_busy_after)
         if not self._after.has_ended():
             return False
         if self._after.value is not None:
-            self._save({"gpu_busy_after": self._after.value})
+            self._samples.append((time.time(), {"gpu_busy_after": self._after.value}))
         self._sampler.close()
-        self._mark_started()
-        self._ingest.finish()
+        started_at = self._new_start(fence)
+        self._ingest.finish(self._writer(started_at) if self._samples or started_at is not None else None)
         return True
 
-    def _mark_started(self) -> None:
-        """Store when the run started: the fence, and once it is prepared the end of the preparation, from which on the
-        trainer counts its own time."""
-        started = None if self._marked == "prepared" else self._folder.started()
-        if started is None:
-            return
+    def _sample_the_end(self, exit_: Mapping[str, Any]) -> None:
+        """Sample once more, if the run has just ended: the use by its ended processes is known from wait4."""
+        values = [exit_.get(name) for name in ("ended_at", "user_s", "sys_s")]
+        known = [float(value) for value in values if isinstance(value, int | float)]
+        just_ended = len(known) == len(values) and 0 <= time.time() - known[0] <= AT_END_S
+        if sample := self._sampler.at_end(known[1] + known[2] if just_ended else None):
+            self._samples.append((time.time(), sample))
+
+    def _new_start(self, fence: Mapping[str, Any] | None) -> float | None:
+        """Return when the run started, if that is new: the fence, and once it is prepared the end of the preparation,
+        from which on the trainer counts its own time."""
+        if fence is None or self._marked == "prepared":
+            return None
         prepared_at = self._folder.prepared_at()
         if prepared_at is None and self._marked:
-            return
-        with writing(self._engine) as connection:
-            results.mark_started(connection, self.run_id, prepared_at or started.get("at") or time.time())
-        self._marked = "prepared" if prepared_at is not None or not self._folder.is_preparing() else "started"
+            return None
+        self._mark = "prepared" if prepared_at is not None or not self._folder.is_preparing() else "started"
+        return prepared_at or float(fence.get("at") or time.time())
+
+    def _writer(self, started_at: float | None) -> Callable[[Connection], None]:
+        """Return what stores the samples, and the start of the run if it is new."""
+        samples, self._samples = self._samples, []
+
+        def write(connection: Connection) -> None:
+            if started_at is not None:
+                results.mark_started(connection, self.run_id, started_at)
+            for at, sample in samples:
+                results.save_condition(connection, self.run_id, at, sample)
+
+        return write

@@ -1,31 +1,30 @@
-"""Supervise one lane: reap the run that ended on it, start the next one. Only from the state on disk.
+"""Act on one lane: watch and end its run, start the next one. Only from the state on disk.
 
-A new worker and one that has run for weeks do the same: they look at the run that is RUNNING in the database, at its
-warden's lock and at the lane, and act on what they find (docs/supervision.md, Deaths). What is done once for all lanes
-is in lanes.py.
+A new worker and one that has run for weeks do the same (docs/supervision.md, Deaths). What to do is decided in
+decide.py; what is done once for all lanes is in steps.py.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
-import shutil
 import subprocess
-import time
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-from queue_runner import failpoints, lanes, units
+from queue_runner import failpoints, lanes
 from queue_runner.config import Config
 from queue_runner.control import checkpoints, pausing
 from queue_runner.errors import MpsqError
-from queue_runner.host import job_secrets, protected, wakeup
+from queue_runner.host import job_secrets, lane_locks, processes, protected, wakeup
 from queue_runner.host.boot import boot_id
 from queue_runner.host.keep_awake import keep_awake
 from queue_runner.host.lane_locks import Hold, LaneLocks
 from queue_runner.host.load import Load, gpu_tool
-from queue_runner.model import DEFAULT_LANE, Ending, Obstacle, Outcome
+from queue_runner.lanes import Lane
+from queue_runner.model import DEFAULT_LANE, Ending, Obstacle, Outcome, RunId
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir, read_end
 from queue_runner.source import archive, verify, working_copy
@@ -36,21 +35,29 @@ from queue_runner.store.lane_claims import Blocked
 from queue_runner.text import last_line, plain
 from queue_runner.worker import hooks, launch, preflight
 from queue_runner.worker.canary import Canary
-from queue_runner.worker.finish import finish
+from queue_runner.worker.finish import compact_logs, finish
 from queue_runner.worker.gate import Gate
+from queue_runner.worker.now import ActiveRun, Clocks, LaneNow
 from queue_runner.worker.observer import Observer
-from queue_runner.worker.orphans import end_orphans, lock_is_held, warden_is_there
 from queue_runner.worker.outcome import of_exit, of_silence
-from queue_runner.worker.truncate_logs import compact_logs
 
 RETRY_AFTER_S = 30.0
 """How long a lane stays blocked after a start that the machine refused (full disk, no more processes)."""
 PATIENCE_S = 1.0
-"""How long the code of a run is waited for at its start; the other lanes and the end of the worker wait meanwhile."""
+"""How long a start waits for the code of its run; the other lanes and the end of the worker wait meanwhile."""
 GPU_LOOK_EVERY_S = 0.25
-"""Interval at which a look at the GPU after a run, which takes some seconds, is asked for its answer."""
+"""Interval at which the worker asks whether the look at the GPU after a run, which takes some seconds, has ended."""
 MAX_FRUITLESS_STARTS = 5
 """Number of successive wardens that may die before their fence, until the run is given up as SPAWN_FAILED."""
+
+
+@dataclass(frozen=True)
+class _Launching:
+    """A claimed run whose code is being read. `origin` is the run whose checkpoint it resumes from."""
+
+    run: Claimed
+    origin: RunId | None
+    look: verify.Look
 
 
 class Supervisor:
@@ -63,34 +70,43 @@ class Supervisor:
         engine: Engine,
         log: Callable[[str], None],
         wardens: Mapping[str, int],
-        lane: str = DEFAULT_LANE,
-        cores: Collection[int] = (),
+        lane: Lane | None = None,
+        clocks: Clocks | None = None,
     ) -> None:
-        """`wardens` are those of all runs of the queue by lane, kept up to date; `cores` the lane's processors."""
-        self.lane = lane
-        self._neighbours = lambda: [pid for name, pid in wardens.items() if name != lane]
+        """`wardens` are those of all runs of the queue by lane, kept up to date. Without `lane`: of the machine."""
+        self.lane = lane or Lane(DEFAULT_LANE)
+        self._other_wardens = lambda: [pid for name, pid in wardens.items() if name != self.lane.name]
         self._layout = layout
         self._config = config
         self._engine = engine
         self._log = log
+        self._clocks = clocks or Clocks()
         self._orders = hooks.orders(config)
-        uuids = lanes.parts(lane) if lanes.kind(lane) == "cuda" else ()
+        uuids = lanes.parts(self.lane.name) if self.lane.kind == "cuda" else ()
         self._gate = Gate(engine, config, Load(gpu=gpu_tool(uuids=uuids)), Canary(layout, config, log))
-        self._locks = LaneLocks(lane, cores)
+        self._locks = LaneLocks(self.lane.name, self.lane.cores)
         self._held: Hold | None = None
-        self._look: tuple[Claimed, verify.Look] | None = None  # at the code of a run that is to start
+        self._launching: _Launching | None = None
         self._warden: subprocess.Popen[bytes] | None = None
         self._observer: Observer | None = None
-        self._kept_awake: int | None = None  # the run for which that was done
+        self._kept_awake: int | None = None  # the run for which the machine is kept awake
         self._blocked: Blocked | None = Blocked("not known yet")  # an earlier worker may have left it blocked
         self._not_before = 0.0
-        self._gpu_look_at: float | None = None  # when it is asked again what the GPU did after the last run
+        self._gpu_look_at: float | None = None  # when to ask again what the GPU did after the last run
         self._fruitless = 0
 
-    @property
-    def waits_for(self) -> int | None:
-        """The run that waits for a quiet machine on this lane."""
-        return self._gate.waits_for
+    # -- what is known of the lane ------------------------------------------------------------------------------------
+
+    def state(self, *, held_elsewhere: bool = False) -> LaneNow:
+        """Return the state of the lane."""
+        return LaneNow(
+            held=self._held is not None,
+            held_elsewhere=held_elsewhere,
+            cools=self.in_cooldown,
+            reserved=self._locks.is_reserved,
+            waiting_run=self._gate.waits_for,
+            blocked=self._blocked,
+        )
 
     @property
     def due(self) -> float | None:
@@ -98,57 +114,34 @@ class Supervisor:
         return min((at for at in (self._gate.due, self._gpu_look_at) if at is not None), default=None)
 
     @property
-    def cools(self) -> bool:
+    def in_cooldown(self) -> bool:
         """Whether nothing may start yet: the last run has just ended, or the machine has refused to start one."""
-        return time.monotonic() < self._not_before
+        return self._clocks.steady() < self._not_before
 
-    @property
-    def holds(self) -> bool:
-        """Whether this worker holds the lane itself: a run does without it."""
-        return self._held is not None
+    def is_idle(self) -> bool:
+        """Return whether nothing of this lane has to be remembered."""
+        return self._gate.waits_for is None and not self.in_cooldown
 
     def is_held(self) -> bool:
-        """Return whether a process holds the lane, or a part of it."""
+        """Return whether a process, this one included, holds a lock of the lane."""
         return self._locks.is_held()
 
-    def look(self, wardens: Collection[int], *, running: bool) -> None:
-        """Note the load of the machine, of which the queue's own `wardens` are no part."""
-        self._is_ours_alive()  # reaps the last warden
+    def reads_code(self, run_id: int) -> bool:
+        """Return whether the code of this run is still being read before its start."""
+        return self._launching is not None and self._launching.run.run_id == run_id
+
+    def warden_pid(self) -> int | None:
+        """Return the pid of the warden that this worker has started, while it is alive. Reaps it otherwise."""
+        if self._warden is not None and self._warden.poll() is not None:
+            self._warden = None
+        return self._warden.pid if self._warden is not None else None
+
+    def sample_load(self, wardens: Collection[int], *, running: bool) -> None:
+        """Sample the machine's load, excluding the given wardens of the queue."""
+        self.warden_pid()
         self._gate.observe(wardens, running=running)
 
-    def warden(self, run: Claimed) -> int | None:
-        """Return the warden of a run; one that another worker has started is not below this process."""
-        if self._is_ours_alive() and self._warden is not None:
-            return self._warden.pid
-        pid = (RunDir(self._layout.run_dir(run.id)).started() or {}).get("warden_pid")
-        return pid if isinstance(pid, int) else None
-
-    def close(self) -> None:
-        """Release the lane, if this worker holds it; a run continues under its warden."""
-        self._locks.leave()
-        if self._held is not None:
-            self._held.close()
-            self._held = None
-
-    def stop(self) -> None:
-        """Do as `close`, and end what was asked of tools. A run whose code was still being read waits again."""
-        if self._look is not None:
-            run, _ = self._look
-            self._end_look()
-            with contextlib.suppress(MpsqError):  # the next worker finds that it never started
-                self._unclaim(run, "the worker ended while its code was being read")
-        self.close()
-        self._gate.close()
-
-    def rest(self, why: Blocked | None = None) -> None:
-        """Start nothing, since there is nothing to start, or, if `why` says so, as something else goes first."""
-        self._gate.leave()
-        self._block(why)
-        self.close()
-
-    def wait_in_turn(self) -> None:
-        """Let no run of another queue begin on these lanes before the one of this queue that needs all of them."""
-        self._locks.wait_in_turn()
+    # -- its locks ----------------------------------------------------------------------------------------------------
 
     def take(self) -> bool:
         """Take the lane, if it is free."""
@@ -156,153 +149,145 @@ class Supervisor:
             self._held = self._locks.take()
         return self._held is not None
 
-    # -- the current run ------------------------------------------------------------------------------------------
+    def reserve(self) -> None:
+        """Let no run of another queue start on these lanes before the run of this queue that needs all of them."""
+        self._locks.wait_in_turn()
 
-    def reap(self, run: Claimed) -> bool:
-        """Watch a run; return True once it is no longer RUNNING."""
-        if self._look is not None and self._look[0].run_id == run.run_id:
-            return not self._launch(run)
-        folder = RunDir(self._layout.run_dir(run.id))
-        folder.repair()
-        ended = folder.exit() is not None  # its warden may still be sweeping
-        if not ended and self._is_supervised(folder):
-            self._watch(run, folder)
-            return False
-        if not self.take():
-            if self._is_supervised(folder) or not self._lost_its_warden(run, folder):
-                return False
-            if not self._sweep(run, folder, spare_daemons=ended) or not self.take():
-                return False
+    def release(self, reason: Blocked | None = None) -> None:
+        """Release the lane because nothing can start; `reason` says what takes precedence, if anything does."""
+        if reason is None or reason.kind is not Obstacle.DISK:
+            self._gate.leave()
+        self._block(reason)
+        self.close()
+
+    def close(self) -> None:
+        """Release the lane, if this worker holds it; a run continues under its warden."""
+        self._locks.leave()
+        self._lend()
+
+    def _lend(self) -> None:
+        """Let other queues use the lane, but keep a reservation."""
+        if self._held is not None:
+            self._held.close()
+            self._held = None
+
+    def stop(self) -> None:
+        """Do as `close`, and end the tools. A run whose code was still being read waits again."""
+        if self._launching is not None:
+            run = self._launching.run
+            self._end_look()
+            with contextlib.suppress(MpsqError):  # the next worker finds that it never started
+                self._unclaim(run, "the worker ended while its code was being read")
+        self.close()
+        self._gate.close()
+
+    # -- the current run ----------------------------------------------------------------------------------------------
+
+    def watch(self, run: ActiveRun) -> None:
+        """Ingest what the run has written, sample the machine, and repeat requests that a dead command left undone."""
+        if self._kept_awake != run.claimed.run_id and run.fence:
+            self._keep_awake(run.claimed, run.fence.get("warden_pid"))  # adopted: its helper may be gone
+        self._observer_of(run).observe(run.fence)
+        if run.cancel_requested and not run.folder.cancel.exists():
+            run.folder.path.mkdir(mode=0o700, exist_ok=True)  # a job may have removed it; its warden looks there
+            run.folder.request_cancel("worker")
+        if run.suspend_requested != os.path.lexists(run.folder.suspend):
+            with looking(self._engine) as connection:
+                pausing.sync_request(connection, run.claimed.run_id, run.folder)
+
+    def sweep(self, run: ActiveRun) -> bool:
+        """End the processes of a run whose warden was killed. Return whether none is left; else the lane is blocked."""
+        return self._sweep(run, spare_daemons=run.exit is not None)
+
+    def end(self, run: ActiveRun) -> bool:
+        """End the run while holding the lane lock, so without a warden: ensure that no process is left, and store the
+        end. Return whether that is done."""
         failpoints.reach("worker.took_lane")
-        return self._end(run, folder)
-
-    def _is_ours_alive(self) -> bool:
-        if self._warden is not None and self._warden.poll() is not None:
-            self._warden = None
-        return self._warden is not None
-
-    def _is_supervised(self, folder: RunDir) -> bool:
-        return self._is_ours_alive() or lock_is_held(folder) is True
-
-    def _lost_its_warden(self, run: Claimed, folder: RunDir) -> bool:
-        """Return whether a warden that is gone wrote the fence. It takes its lock first, so the lock is checked last.
-        If the job has damaged the lock, the fence identifies the warden; if it has removed both, a fence seen earlier
-        counts."""
-        started = folder.started()
-        if started is None:
-            return self._was_seen(run)
-        return lock_is_held(folder) is False and not warden_is_there(started)
-
-    def _watch(self, run: Claimed, folder: RunDir) -> None:
-        if self._observer is None or self._observer.run_id != run.run_id:
-            self._observer = Observer(self._engine, run, folder, self._config.sample_s, self._neighbours)
-        if self._kept_awake != run.run_id and (fence := folder.started()):
-            self._keep_awake(run, fence.get("warden_pid"))  # adopted: its helper may be gone
-        self._observer.observe()
-        with looking(self._engine) as connection:
-            cancelled = jobs.cancel_requested(connection, run.run_id)
-            pausing.sync_request(connection, run.run_id, folder)
-        if cancelled and not folder.cancel.exists():  # the CLI died between its commit and its request
-            folder.path.mkdir(mode=0o700, exist_ok=True)  # a job may have removed it; its warden looks there
-            folder.request_cancel("worker")
-
-    def _end(self, run: Claimed, folder: RunDir) -> bool:
-        """End the run while holding the lane lock, so without a warden: reread its report, ensure that no process is
-        left, store the end."""
-        exit_ = folder.exit()
-        if exit_ is None and folder.started() is None and not self._was_seen(run):
-            return self._never_ran(run, folder)
+        claimed, folder = run.claimed, run.folder
+        if run.exit is None and run.fence is None and not run.was_started:
+            return self._requeue(run)
         self._fruitless = 0
-        if not self._sweep(run, folder, spare_daemons=exit_ is not None and not exit_.get("stop")):
+        if not self._sweep(run, spare_daemons=run.exit is not None and not run.exit.get("stop")):
             return False
         failpoints.reach("worker.scanned")
-        if self._observer is None or self._observer.run_id != run.run_id:
-            self._observer = Observer(self._engine, run, folder, self._config.sample_s, self._neighbours)
-        if not self._observer.finish():
-            self._gpu_look_at = time.time() + GPU_LOOK_EVERY_S
+        if not self._observer_of(run).finish(run.fence, run.exit):
+            self._gpu_look_at = self._clocks.wall() + GPU_LOOK_EVERY_S
             return False
         self._gpu_look_at = None
         failpoints.reach("worker.ingested")
         with looking(self._engine) as connection:
-            notes = results.note_texts(connection, run.run_id)
-        ending = of_exit(exit_, notes) if exit_ is not None else of_silence(rebooted=run.boot_id != boot_id())
-        if preflight.is_one(run):
-            preflight.throw_away(self._layout, run, folder)
-        ending = self._finish(run, folder, ending, exit_)
+            notes = results.note_texts(connection, claimed.run_id)
+        ending = of_exit(run.exit, notes) if run.exit is not None else of_silence(rebooted=claimed.boot_id != boot_id())
+        if preflight.is_one(claimed):
+            preflight.throw_away(self._layout, claimed, folder)
+        ending = self._finish(claimed, folder, ending, run.exit)
         failpoints.reach("worker.done")
         self._block(None)
         compact_logs(folder, self._config.keep_log_bytes)
-        working_copy.tidy(self._layout.snapshots, run.spec, folder.tree)
+        working_copy.tidy(self._layout.snapshots, claimed.spec, folder.tree)
         self._observer = None
-        self._not_before = time.monotonic() + self._config.cooldown_s
-        self._log(f"run {run.id}: {ending}" + (f": {ending.reason}" if ending.reason else ""))
+        self._not_before = self._clocks.steady() + self._config.cooldown_s
+        if self.in_cooldown:
+            self.close()
+        self._log(f"run {claimed.id}: {ending}" + (f": {ending.reason}" if ending.reason else ""))
         return True
+
+    def _observer_of(self, run: ActiveRun) -> Observer:
+        if self._observer is None or self._observer.run_id != run.claimed.run_id:
+            self._observer = Observer(self._engine, run.claimed, run.folder, self._config.sample_s, self._other_wardens)
+        return self._observer
 
     def _finish(self, run: Claimed, folder: RunDir, ending: Ending, exit_: Mapping[str, Any] | None = None) -> Ending:
         return finish(self._engine, run, folder, ending, exit_, self._orders, self._config.hold_after_failures)
 
-    def _was_seen(self, run: Claimed) -> bool:
-        with looking(self._engine) as connection:
-            return jobs.was_started(connection, run.run_id)
-
-    def _never_ran(self, run: Claimed, folder: RunDir) -> bool:
+    def _requeue(self, run: ActiveRun) -> bool:
         """Requeue a run without a fence, unless its wardens keep dying before that."""
+        claimed, folder = run.claimed, run.folder
         if self._fruitless + 1 < MAX_FRUITLESS_STARTS:
-            self._unclaim(run, "it never started: no fence was written")
+            self._unclaim(claimed, "it never started: no fence was written")
             self._fruitless += 1  # only now: a refusal by the store is not the run's fault
             return True
         folder.secrets.unlink(missing_ok=True)
-        said = last_line(read_end(folder.warden_log)) or "warden.log is empty"
-        reason = f"its supervisor died {MAX_FRUITLESS_STARTS} times before the start: {said}"
-        finish(
-            self._engine,
-            run,
-            folder,
-            Ending(Outcome.SPAWN_FAILED, reason=reason),
-            None,
-            self._orders,
-            self._config.hold_after_failures,
-        )
-        self._log(f"run {run.id}: SPAWN_FAILED: {reason}")
+        last_words = last_line(read_end(folder.warden_log)) or "warden.log is empty"
+        reason = f"its supervisor died {MAX_FRUITLESS_STARTS} times before the start: {last_words}"
+        self._finish(claimed, folder, Ending(Outcome.SPAWN_FAILED, reason=reason))
+        self._log(f"run {claimed.id}: SPAWN_FAILED: {reason}")
         self._fruitless = 0
         return True
 
-    def _sweep(self, run: Claimed, folder: RunDir, *, spare_daemons: bool) -> bool:
+    def _sweep(self, run: ActiveRun, *, spare_daemons: bool) -> bool:
         """End the orphans of the run. Returns True after two empty scans; otherwise the lane is BLOCKED."""
-        if spare_daemons and run.spec.allow_daemons:
+        if spare_daemons and run.claimed.spec.allow_daemons:
             return True
-        grace = (self._config.grace_int_s, self._config.grace_term_s)
-        survivors = end_orphans(run, folder, self.lane, grace)
+        noted = run.folder.noted()
+        traces = processes.Traces(
+            tag=run.claimed.token,
+            sessions=frozenset(n[key] for n in noted for key in ("sid", "pgid") if isinstance(n.get(key), int)),
+            noted=frozenset((n["pid"], n["start"]) for n in noted),
+            lane=lane_locks.paths(self.lane.name)[0],
+            boot_id=run.claimed.boot_id,
+        )
+        survivors = processes.end_all(traces, self._config.grace_int_s, self._config.grace_term_s)
         if survivors:
-            names = ", ".join(str(process.pid) for process in survivors)
-            told = f"process {names} of run {run.id} survived SIGKILL: try kill -9 {names}, or restart the machine"
-            self._block(Blocked(told))
-            return False
-        return True
+            pids = ", ".join(str(process.pid) for process in survivors)
+            remedy = f"try kill -9 {pids}, or restart the machine"
+            self._block(Blocked(f"process {pids} of run {run.claimed.id} survived SIGKILL: {remedy}"))
+        return not survivors
 
     def _unclaim(self, run: Claimed, reason: str) -> None:
         folder = RunDir(self._layout.run_dir(run.id))
         folder.secrets.unlink(missing_ok=True)  # it may be cancelled before it is tried again
         with writing(self._engine) as connection:
-            back = jobs.unclaim(connection, run.run_id, reason)
+            requeued = jobs.unclaim(connection, run.run_id, reason)
             results.forget_start(connection, run.run_id)
             lane_claims.unbind(connection, run.run_id)
         self._observer = None
-        self._log(f"run {run.id}: {'requeued' if back else 'cancelled'}: {reason}")
+        self._log(f"run {run.id}: {'requeued' if requeued else 'cancelled'}: {reason}")
 
-    # -- the run that comes next ----------------------------------------------------------------------------------
+    # -- the run that comes next --------------------------------------------------------------------------------------
 
-    def start(self, choose: Callable[[], Following | None], claim: Callable[..., Claimed | None]) -> bool:
-        """Start the run that `choose` returns once the lane is held, by `claim`; return whether it runs."""
-        if self.cools:
-            self.close()
-            return False
-        runs = self._layout.runs
-        measured = next(folder for folder in (runs, *runs.parents) if folder.exists())  # a user may have removed it
-        if (free := shutil.disk_usage(measured).free) < self._config.min_free_bytes:
-            self._block_for_disk(free, measured)
-            self.close()
-            return False
+    def start(self, following: Following) -> bool:
+        """Start a run, if the lane can be had and its gate is open; return whether it is RUNNING."""
         if not self.take():
             if self._locks.is_shared():
                 self._gate.look_later()  # they end, and none begins: the wait for a quiet machine goes on
@@ -312,54 +297,45 @@ class Supervisor:
             return False
         assert self._held is not None
         failpoints.reach("worker.lane")
-        if what := self._locks.goes_first():
-            self.rest(Blocked(f"a run of another queue needs {what}, and goes first"))
+        if purpose := self._locks.goes_first():
+            self.release(Blocked(f"a run of another queue needs {purpose}, and goes first"))
             return False
-        following = choose()
-        if following is None or (why_not := self._gate.keeps(following, self._held)) is not None:
-            if following is None:
-                self._block(None)
-            elif why_not:
+        if (why_not := self._gate.keeps(following, self._held)) is not None:
+            if why_not:
                 self._block(Blocked(why_not, Obstacle.GATE if self._gate.is_waiting else None))
-            if following is not None and not self._gate.keeps_lane:
+            if not self._gate.keeps_lane:
+                self._locks.wait_in_turn()  # runs on lanes may continue, but no more of them start
                 self._lend()
-            elif not self._gate.keeps_lane:
-                self.close()
             return False
         token = secrets.token_hex(16)
         with writing(self._engine) as connection:
-            run = claim(connection, token=token, boot_id=boot_id(), only=following.run_id)
+            run = lane_claims.claim(connection, self.lane, token, boot_id(), following.run_id)
+            earlier = retries.segments(connection, run.run_id)[1:] if run is not None else []
         if run is None:
             self.close()
-            wakeup.ring(self._layout.fifo)  # another has become the next one
+            wakeup.ring(self._layout.fifo)  # it was changed meanwhile: another run may be next
             return False
         failpoints.reach("worker.claimed")
-        return self._launch(run, PATIENCE_S)
+        return self._launch(run, earlier[0][1] if earlier else None, PATIENCE_S)
 
-    def _lend(self) -> None:
-        """Let other queues use the lane while the gate is shut. Runs on lanes may go on, but no more of them start
-        where the machine is wanted alone: one or the other would disturb it forever."""
-        self._locks.wait_in_turn()
-        if self._held is not None:
-            self._held.close()
-            self._held = None
+    def read_code(self) -> bool:
+        """Continue a start whose code was still being read; return whether the run is RUNNING."""
+        assert self._launching is not None
+        return self._launch(self._launching.run, self._launching.origin, 0.0)
 
-    def _launch(self, run: Claimed, patience_s: float = 0.0) -> bool:
-        """Start a claimed run once its code has been read; return whether it is RUNNING. Where that takes longer than
-        `patience_s`, `reap` goes on with it."""
+    def _launch(self, run: Claimed, origin: RunId | None, patience_s: float) -> bool:
+        """Start a claimed run once its code has been read, for which this waits `patience_s`; return whether it is
+        RUNNING."""
         lane = self._held
         assert lane is not None
         try:
-            found = self._looked(run, patience_s)
-            if found is None:
-                return self._look is not None
-            if found.refusal:
-                return self._refuse(run, found.refusal)
+            code = self._read_code(run, origin, patience_s)
+            if code is None:
+                return self._launching is not None
+            if code.refusal:
+                return self._refuse(run, code.refusal)
             lane.write_holder({"home": str(self._layout.home), "run": str(run.id), "token": run.token})
-            with looking(self._engine) as connection:
-                _, *before = retries.segments(connection, run.run_id)
-            origin = before[0][1] if before else None
-            folder = launch.prepare(self._layout, self._config, run, lane, origin, found.real, self._log)
+            folder = launch.prepare(self._layout, self._config, run, lane, origin, code.real, self._log)
             with looking(self._engine) as connection:
                 if jobs.cancel_requested(connection, run.run_id):
                     folder.request_cancel("user")  # it came before there was a folder for the request
@@ -372,53 +348,53 @@ class Supervisor:
         except (checkpoints.Gone, job_secrets.Missing) as error:
             return self._refuse(run, error.ending())
         except OSError as error:
-            self._not_before = time.monotonic() + RETRY_AFTER_S
+            self._not_before = self._clocks.steady() + RETRY_AFTER_S
             self._unclaim(run, f"the machine refused to start it: {error.strerror or error}")
-            again = f"it is retried every {RETRY_AFTER_S:.0f} s"
-            self._block(Blocked(f"the machine refused to start run {run.id}: {error.strerror or error}; {again}"))
+            retry = f"it is retried every {RETRY_AFTER_S:.0f} s"
+            self._block(Blocked(f"the machine refused to start run {run.id}: {error.strerror or error}; {retry}"))
             self.close()
             return False
         failpoints.reach("worker.spawned")
         self.close()  # the warden and the trainer hold the lane now
         self._block(None)
         self._keep_awake(run, self._warden.pid)
-        self._observer = Observer(self._engine, run, folder, self._config.sample_s, self._neighbours, fresh=True)
+        self._observer = Observer(self._engine, run, folder, self._config.sample_s, self._other_wardens, fresh=True)
         self._log(f"run {run.id}: started: {run.spec.label()}")
         return True
 
-    def _looked(self, run: Claimed, patience_s: float) -> verify.Found | None:
-        """Return what a look at the run's code has found; None while that goes on, or once the run was cancelled.
+    def _read_code(self, run: Claimed, origin: RunId | None, patience_s: float) -> verify.Found | None:
+        """Return the result of reading the run's code; None while that goes on, or once the run was cancelled.
 
         Raises: OSError as verify.Look."""
-        if self._look is None or self._look[0].run_id != run.run_id:
+        if self._launching is None or self._launching.run.run_id != run.run_id:
             self._end_look()
-            self._look = run, verify.Look(self._layout.snapshots, run.spec)
-        _, look = self._look
+            self._launching = _Launching(run, origin, verify.Look(self._layout.snapshots, run.spec))
+        look = self._launching.look
         try:
-            found = look.wait(patience_s)
+            code = look.wait(patience_s)
         except BaseException:
             self._end_look()
             raise
-        if found is None and self._is_wanted(run):
-            told = f"the {look.what} must be read before run {run.id} begins, which takes long with {protected.SLOW}"
-            self._block(Blocked(plain(told)))
+        if code is None and not self._is_cancelled(run):
+            what = f"the {look.what} must be read before run {run.id} begins, which takes long with {protected.SLOW}"
+            self._block(Blocked(plain(what)))
             return None
         self._end_look()
-        if found is None:
+        if code is None:
             self._unclaim(run, "its code was still being read")
             self._block(None)
             self.close()
-        return found
+        return code
 
-    def _is_wanted(self, run: Claimed) -> bool:
-        """Return whether nobody has cancelled the run, which has no folder for the request yet."""
+    def _is_cancelled(self, run: Claimed) -> bool:
+        """Return whether the run, which has no folder for the request yet, was cancelled."""
         with looking(self._engine) as connection:
-            return not jobs.cancel_requested(connection, run.run_id)
+            return jobs.cancel_requested(connection, run.run_id)
 
     def _end_look(self) -> None:
-        if self._look is not None:
-            self._look[1].close()
-            self._look = None
+        if self._launching is not None:
+            self._launching.look.close()
+            self._launching = None
 
     def _keep_awake(self, run: Claimed, warden_pid: object) -> None:
         """Keep the machine awake while this warden lives. The helper ends with it."""
@@ -429,37 +405,25 @@ class Supervisor:
     def _refuse(self, run: Claimed, ending: Ending) -> bool:
         """End a run that must not be started. No fence was written, and no other run waits for its lane to be swept."""
         failpoints.reach("worker.refusing")
-        finish(
-            self._engine,
-            run,
-            RunDir(self._layout.run_dir(run.id)),
-            ending,
-            None,
-            self._orders,
-            self._config.hold_after_failures,
-        )
+        self._finish(run, RunDir(self._layout.run_dir(run.id)), ending)
         failpoints.reach("worker.refused")
         self._log(f"run {run.id}: {ending}: {ending.reason}")
         self.close()
         wakeup.ring(self._layout.fifo)  # the next one need not wait for the next tick
         return True
 
-    def _block_for_disk(self, free: int, folder: Path) -> None:
-        needed = units.size(self._config.min_free_bytes)
-        reason = (
-            f"only {units.size(free)} are free on the disk of {folder}, and a run needs {needed}"
-            " (min_free_bytes): free some space, for example with mpsq gc; the queue then continues"
-        )
-        if self._blocked is None or self._blocked.kind is not Obstacle.DISK:  # the free space changes all the time
-            with contextlib.suppress(MpsqError):  # a full disk does not take the reason either
-                self._block(Blocked(reason, Obstacle.DISK))
-
-    def _block(self, why: Blocked | None) -> None:
+    def _block(self, reason: Blocked | None) -> None:
         """Store for `status` why nothing starts; written only when it changes."""
-        if why == self._blocked:
+        if reason == self._blocked:
             return
-        with writing(self._engine) as connection:
-            lane_claims.block(connection, self.lane, why)
-        self._blocked = why
-        if why:
-            self._log(f"{'' if self.lane == DEFAULT_LANE else f'{self.lane}: '}blocked: {why.reason}")
+        try:
+            with writing(self._engine) as connection:
+                lane_claims.block(connection, self.lane.name, reason)
+        except MpsqError:
+            if reason is None or reason.kind is not Obstacle.DISK:  # a full disk does not take the reason either
+                raise
+            return
+        self._blocked = reason
+        if reason:
+            prefix = "" if self.lane.name == DEFAULT_LANE else f"{self.lane.name}: "
+            self._log(f"{prefix}blocked: {reason.reason}")

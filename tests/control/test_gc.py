@@ -19,7 +19,7 @@ from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.store import jobs, retries
 from queue_runner.store.engine import open_engine, writing
-from queue_runner.worker.truncate_logs import compact_logs
+from queue_runner.worker.finish import compact_logs
 from tests.cli_support import Cli, end_running_run, full_queue
 
 pytestmark = pytest.mark.process

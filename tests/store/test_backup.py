@@ -16,10 +16,13 @@ import pytest
 from queue_runner.config import Config
 from queue_runner.errors import AlreadyRunning, DamageError, MpsqError
 from queue_runner.host import locks
+from queue_runner.model import RunId
 from queue_runner.paths import Layout
 from queue_runner.store import backup
 from queue_runner.store.restore import restore
 from queue_runner.worker.backups import LOOK_AGAIN_S, TRY_AGAIN_S, Backups
+from queue_runner.worker.decide import BackUp, decide
+from queue_runner.worker.now import Candidate, Clocks, Now
 from tests.cli_support import Cli, full_queue
 from tests.queue_support import until
 
@@ -99,12 +102,16 @@ class Clock:
         self.now = layout.db.stat().st_mtime + 3600.0  # later than whatever this test writes
         self.said: list[str] = []
         self.layout = layout
-        config = dataclasses.replace(Config(), **settings)  # type: ignore[arg-type]
-        self.backups = Backups(layout, config, self.said.append, now=lambda: self.now, clock=lambda: self.now)
+        self.config = dataclasses.replace(Config(), **settings)  # type: ignore[arg-type]
+        self.backups = Backups(layout, self.config, self.said.append, Clocks(lambda: self.now, lambda: self.now))
 
     def is_due(self, waits: bool = False) -> bool:
         self.now += LOOK_AGAIN_S
-        return self.backups.is_due(lambda: waits)
+        waiting = (Candidate(1, RunId(1, 1), 1, ""),) if waits else ()
+        overdue_s = self.backups.overdue_s()
+        return BackUp(beside_runs=False) in decide(
+            Now(0.0, self.config, candidates=waiting, backup_overdue_s=overdue_s)
+        )
 
     def make(self) -> None:
         self.backups.make()

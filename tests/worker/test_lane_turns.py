@@ -1,4 +1,4 @@
-"""What the owner of all lanes starts, and where, without starting it."""
+"""Which runs a step starts, and on which lanes, without starting them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from queue_runner.host.load import Load
 from queue_runner.model import RunId
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob
-from queue_runner.store import jobs
-from queue_runner.store import jobs as history
+from queue_runner.store import jobs, lane_claims
 from queue_runner.store.engine import looking, open_engine, writing
 from queue_runner.store.jobs import Following
 from queue_runner.worker import gate
-from queue_runner.worker.lanes import Lanes
+from queue_runner.worker.steps import Steps
 from queue_runner.worker.supervisor import Supervisor
 from tests.process_support import needs_linux
 
@@ -41,7 +40,7 @@ class Box:
         self.cooling: set[str] = set()
         self.refused: set[str] = set()
         self.started: list[str] = []
-        self._lanes: Lanes | None = None
+        self._steps: Steps | None = None
 
     def submit(self, **changes: Any) -> None:
         with writing(self.engine) as connection:
@@ -50,19 +49,19 @@ class Box:
 
     def step(self) -> list[str]:
         """Let the worker look once; return the lanes on which it starts something."""
-        if self._lanes is None:
-            self._lanes = Lanes(self.layout, config.load(self.layout.config), self.engine, lambda _: None)
+        if self._steps is None:
+            self._steps = Steps(self.layout, config.load(self.layout.config), self.engine, lambda _: None)
         self.started.clear()
-        self._lanes.step()
+        self._steps.step()
         return sorted(self.started)
 
     def something_waits(self) -> bool:
-        assert self._lanes is not None
-        return self._lanes.something_waits()
+        assert self._steps is not None
+        return self._steps.something_waits
 
     def close(self) -> None:
-        if self._lanes is not None:
-            self._lanes.stop()
+        if self._steps is not None:
+            self._steps.stop()
         self.engine.dispose()
 
 
@@ -71,12 +70,12 @@ def box(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> Iterator[Box]:
     box = Box(layout)
 
     def start(self: Supervisor, *_: object, **__: object) -> bool:
-        box.started.append(self.lane)
-        box.cooling |= {self.lane} & box.refused
+        box.started.append(self.lane.name)
+        box.cooling |= {self.lane.name} & box.refused
         return False
 
     monkeypatch.setattr(Supervisor, "start", start)
-    monkeypatch.setattr(Supervisor, "cools", property(lambda self: self.lane in box.cooling))
+    monkeypatch.setattr(Supervisor, "in_cooldown", property(lambda self: self.lane.name in box.cooling))
     yield box
     box.close()
 
@@ -107,8 +106,8 @@ def test_a_lane_that_another_queue_has_is_left_to_it(box: Box) -> None:
     box.submit()
     assert box.step() == [SECOND]
     with looking(box.engine) as connection:
-        told = connection.value("SELECT blocked_reason FROM lanes WHERE name = ?", (FIRST,))
-    assert told == "another queue of this machine is running on it"
+        reason = connection.value("SELECT blocked_reason FROM lanes WHERE name = ?", (FIRST,))
+    assert reason == "another queue of this machine is running on it"
     other.close()
     assert box.step() == [FIRST, SECOND]
 
@@ -169,20 +168,22 @@ def test_a_run_that_needs_the_machine_alone_keeps_its_turn_and_its_wait(
         spec = JobSpec(kind="command", name="x", argv=("true",), gate=True)
         jobs.submit(connection, "test", 0, [NewJob(spec)], [(0, 1)])
 
+    monkeypatch.setattr(lane_claims, "claim", lambda *_, **__: pytest.fail("claimed"))
+
     def start() -> None:
-        assert not supervisor.start(lambda: Following(1, RunId(1, 1), spec), lambda *_, **__: pytest.fail("claimed"))
+        assert not supervisor.start(Following(1, RunId(1, 1), spec))
 
     start()
     with writing(engine) as connection:
-        waits = history.waits_since(connection, 1)
+        waits = jobs.waits_since(connection, 1)
     assert waits is not None and LaneLocks(FIRST).goes_first()
     other = LaneLocks(SECOND).take()  # it has begun before
     start()
-    assert other and supervisor.waits_for == 1 and (supervisor.due or 0) > time.time()
+    assert other and supervisor.state().waiting_run == 1 and (supervisor.due or 0) > time.time()
     other.close()
     start()
     with writing(engine) as connection:
-        assert history.waits_since(connection, 1) == waits
+        assert jobs.waits_since(connection, 1) == waits
     supervisor.stop()
     assert not LaneLocks(FIRST).goes_first()
     engine.dispose()

@@ -1,0 +1,212 @@
+"""Read everything that a step depends on: the database in one transaction, then the lane locks and the run folders.
+
+The order protects from stale facts. The store is read first, since a request is committed before it is left in a
+folder. Of each run the warden's lock comes first, then the lane's, then the records: what the folder contains once
+this worker has the lane is final.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from queue_runner import lanes
+from queue_runner.config import Config
+from queue_runner.host import locks, processes
+from queue_runner.lanes import Lane
+from queue_runner.model import DEFAULT_LANE
+from queue_runner.paths import Layout
+from queue_runner.run_dir import RunDir
+from queue_runner.store import jobs, lane_claims, ready, schedules
+from queue_runner.store.engine import Connection, Engine, looking
+from queue_runner.store.jobs import Following
+from queue_runner.worker import decide
+from queue_runner.worker.backups import Backups
+from queue_runner.worker.now import ActiveRun, Candidate, Clocks, Now, Warden
+from queue_runner.worker.supervisor import Supervisor
+
+_REMEMBERED = 100_000
+
+
+class NowReader:
+    """A reader of one queue and the lanes of its machine. It remembers needs of jobs, and when nothing could start."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        config: Config,
+        engine: Engine,
+        lanes_: Sequence[Lane],
+        supervisors: Mapping[str, Supervisor],
+        supervisor_of: Callable[[str], Supervisor],
+        backups: Backups,
+        clocks: Clocks,
+    ) -> None:
+        self._layout, self._config, self._engine, self._clocks = layout, config, engine, clocks
+        self._lanes = {lane.name: lane for lane in lanes_}
+        self._supervisors, self._supervisor_of = supervisors, supervisor_of
+        self._backups = backups
+        self._needs: dict[int, tuple[str, int]] = {}  # of a job: the kind of its lanes and their number
+        self._blocked: tuple[object, float, tuple[Candidate, ...]] | None = None  # nothing could start, and until when
+
+    def read(
+        self, done: frozenset[object] = frozenset(), *, reads_schedule: bool = False
+    ) -> tuple[Now, dict[int, Following], Exception | None]:
+        """Return what is known now, the runs that may be started as they will run, and an error that concerns one lane.
+
+        Raises: MpsqError when the store cannot be read.
+        """
+        at = self._clocks.wall()
+        with looking(self._engine) as connection:
+            active = lane_claims.active(connection)
+            here = [_lane_of(run) for run in active]
+            changes = (ready.next_change_at(connection, DEFAULT_LANE, at), schedules.next_at(connection, at))
+            now = Now(
+                at,
+                self._config,
+                impossible=tuple(run_id for run_id, _ in ready.unsatisfiable(connection, at)),
+                lanes=tuple(self._lanes.values()),
+                states={name: supervisor.state() for name, supervisor in self._supervisors.items()},
+                paused=frozenset(lane_claims.paused(connection)) & self._lanes.keys(),
+                schedule_is_due=bool(schedules.due(connection, at)),
+                reads_schedule=reads_schedule,
+                backup_overdue_s=self._backups.overdue_s(),
+                next_change_at=min((change for change in changes if change is not None), default=None),
+                last_event=jobs.last_event(connection),
+                done=done,
+            )
+            busy = decide.taken(here, now.lanes)
+            following: dict[int, Following] = {}
+            if DEFAULT_LANE not in busy and not now.impossible:
+                now, following = self._with_candidates(connection, now, busy)
+            if not active:
+                now = replace(now, something_waits=self._something_waits(connection, now))
+        running, error = [], None
+        for row, lane in zip(active, here, strict=True):
+            try:
+                running.append(self._look_at(row, lane))
+            except Exception as problem:  # of this lane: the others continue
+                error = problem
+                running.append(ActiveRun(row.claimed, lane, self._folder(row), Warden.STARTING))
+        return replace(now, running=tuple(running)), following, error
+
+    # -- the runs that come next --------------------------------------------------------------------------------------
+
+    def _with_candidates(self, connection: Connection, now: Now, busy: set[str]) -> tuple[Now, dict[int, Following]]:
+        candidates = self._candidates(connection, now.at)
+        first = next(candidates, None)
+        if first is None:
+            return now, {}
+        disk = next(folder for folder in (self._layout.runs, *self._layout.runs.parents) if folder.exists())
+        elsewhere = self._held_elsewhere(now, busy)
+        states = {name: replace(state, held_elsewhere=name in elsewhere) for name, state in now.states.items()}
+        now = replace(now, states=states, disk=disk, free_bytes=shutil.disk_usage(disk).free)
+        cooling = {name for name, state in states.items() if state.cools}
+        mark = now.last_event, busy, now.paused, elsewhere, cooling
+        if self._blocked is not None and self._blocked[0] == mark and now.at < self._blocked[1]:
+            return replace(now, candidates=self._blocked[2]), {}
+        seen = [first]
+
+        def as_far_as_needed() -> Iterator[Candidate]:
+            yield first
+            for run in candidates:
+                seen.append(run)
+                yield run
+
+        chosen = decide.plan(now, busy, as_far_as_needed())
+        until = math.inf if now.next_change_at is None else now.next_change_at
+        self._blocked = None if chosen.starts else (mark, until, tuple(seen))
+        following = {
+            run.run_id: lane_claims.following(connection, run.run_id, self.lane(name))
+            for name, run in chosen.starts.items()
+        }
+        return replace(now, candidates=tuple(seen)), following
+
+    def lane(self, name: str) -> Lane:
+        """Return the lane of this name, or several that one run takes together."""
+        cores = {core for part in lanes.parts(name) if part in self._lanes for core in self._lanes[part].cores}
+        return Lane(name, tuple(sorted(cores)))
+
+    def _held_elsewhere(self, now: Now, busy: set[str]) -> set[str]:
+        """Return the lanes, not `busy` with runs of this queue, on which another queue is active."""
+        ours = busy | decide.parts_of(lane for lane, state in now.states.items() if state.held or state.cools)
+        return {lane for lane in self._lanes if lane not in ours and self._supervisors[lane].is_held()}
+
+    def _candidates(self, connection: Connection, at: float) -> Iterator[Candidate]:
+        """Return the runs that may start, in the order in which they are claimed."""
+        began_alone: dict[int, bool] = {}
+        for run in lane_claims.waiting(connection, at):
+            if run.job not in self._needs:
+                if len(self._needs) > _REMEMBERED:
+                    self._needs.clear()
+                spec = jobs.spec_of(connection, run.job)
+                self._needs[run.job] = lanes.needs(spec), spec.gpus
+            kind, gpus = self._needs[run.job]
+            lane = "" if run.lane == DEFAULT_LANE else run.lane
+            if kind and not lane and self._lanes:
+                if run.group not in began_alone:
+                    began_alone[run.group] = self._began_alone(connection, run.group)
+                kind = "" if began_alone[run.group] else kind
+            yield Candidate(run.run_id, run.name, run.group, kind, gpus, lane)
+
+    def _began_alone(self, connection: Connection, group: int) -> bool:
+        """Return whether runs that now would have a lane have started without one: the others do as they did."""
+        kinds = {lane.kind for lane in self._lanes.values()}
+        return any(lanes.needs(spec) in kinds for spec in lane_claims.began_alone(connection, group))
+
+    def _something_waits(self, connection: Connection, now: Now) -> bool:
+        stuck: set[int] = set()
+        if now.paused:
+            stuck = decide.stuck(self._candidates(connection, now.at), [*self._lanes], now.paused)
+        return ready.something_waits(connection, DEFAULT_LANE, now.at, stuck)
+
+    # -- the current runs ---------------------------------------------------------------------------------------------
+
+    def _folder(self, row: lane_claims.Active) -> RunDir:
+        return RunDir(self._layout.run_dir(row.claimed.id))
+
+    def _look_at(self, row: lane_claims.Active, lane: Lane) -> ActiveRun:
+        """Return the state of a run and of its warden. Takes the lane if the warden is gone."""
+        supervisor, folder = self._supervisor_of(lane.name), self._folder(row)
+        run = ActiveRun(
+            row.claimed, lane, folder, Warden.STARTING, row.was_started, row.cancel_requested, row.suspend_requested
+        )
+        if supervisor.reads_code(row.claimed.run_id):
+            return replace(run, reads_code=True)
+        folder.repair()
+        warden = None
+        if supervisor.warden_pid() is not None or _lock_is_held(folder) is True:
+            warden = Warden.ALIVE
+        elif supervisor.take():
+            warden = Warden.GONE
+        run = replace(run, fence=folder.started(), exit=folder.exit())
+        return replace(run, warden=warden or _without_lock(run))
+
+
+def _without_lock(run: ActiveRun) -> Warden:
+    """Return the state of a warden whose lock was free while somebody held the lane.
+
+    It takes its lock before it writes the fence, so the lock is checked once more. If the job has damaged the lock, the
+    fence identifies the warden; if it has removed both, a fence that was seen earlier counts.
+    """
+    if run.fence is None:
+        return Warden.KILLED if run.was_started else Warden.STARTING
+    pid, start = run.fence.get("warden_pid"), run.fence.get("warden_start")
+    is_there = isinstance(pid, int) and isinstance(start, int | float) and processes.same_process(pid, start)
+    return Warden.KILLED if _lock_is_held(run.folder) is False and not is_there else Warden.ALIVE
+
+
+def _lock_is_held(folder: RunDir) -> bool | None:
+    """Return whether a warden holds the run's lock; None when the job has put something else in its place."""
+    try:
+        return locks.is_held(folder.warden_lock)
+    except OSError:
+        return None
+
+
+def _lane_of(row: lane_claims.Active) -> Lane:
+    """Return the lane of a run as it was when the run began: the settings may have changed."""
+    affinity = row.claimed.spec.affinity
+    return Lane(row.claimed.lane, lanes.processors(affinity) if affinity else ())

@@ -1,0 +1,211 @@
+"""The worker's step: read once (read_now.py), decide (decide.py), act, write once.
+
+Without lanes there is one supervisor, of the machine as a whole. With lanes it has the runs that need the machine
+alone, and each lane has its own. One thread steps them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from queue_runner.config import Config
+from queue_runner.errors import MpsqError
+from queue_runner.host import lane_list
+from queue_runner.lanes import Lane
+from queue_runner.model import DEFAULT_LANE, Verb
+from queue_runner.paths import Layout
+from queue_runner.store import hook_calls, jobs, lane_claims, ready, replacements
+from queue_runner.store.engine import Engine, writing
+from queue_runner.store.jobs import Following
+from queue_runner.submit import grid, schedules
+from queue_runner.worker import decide, hooks
+from queue_runner.worker.backups import Backups
+from queue_runner.worker.decide import (
+    Action,
+    BackUp,
+    End,
+    ReadCode,
+    Release,
+    Reserve,
+    Skip,
+    Start,
+    SubmitSchedules,
+    Sweep,
+    Watch,
+)
+from queue_runner.worker.now import Clocks, Now
+from queue_runner.worker.read_now import NowReader
+from queue_runner.worker.supervisor import Supervisor
+
+
+class Steps:
+    """The steps of the worker of one queue. Only the holder of worker.lock may make one."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        config: Config,
+        engine: Engine,
+        log: Callable[[str], None],
+        clocks: Clocks | None = None,
+    ) -> None:
+        self._engine = engine
+        self._clocks = clocks or Clocks()
+        self._orders = hooks.orders(config)
+        self._due = schedules.Due(layout, engine, log)
+        self._backups = Backups(layout, config, log, self._clocks)
+        self._wardens: dict[str, int] = {}
+        self._new_supervisor = partial(Supervisor, layout, config, engine, log, self._wardens, clocks=self._clocks)
+        lanes = _lanes_of(config, log)
+        self._supervisors = {lane.name: self._new_supervisor(lane) for lane in (Lane(DEFAULT_LANE), *lanes)}
+        self._permanent = frozenset(self._supervisors)
+        self._reader = NowReader(
+            layout, config, engine, lanes, self._supervisors, self._supervisor, self._backups, self._clocks
+        )
+        self._now = Now(self._clocks.wall(), config)
+        with writing(engine) as connection:
+            lane_claims.keep(connection, [lane.name for lane in lanes])
+
+    @property
+    def last_event(self) -> int:
+        """The newest entry of the history that the last step has seen."""
+        return self._now.last_event
+
+    @property
+    def something_waits(self) -> bool:
+        """Whether a QUEUED run will start some time without user action, as far as the last step knows."""
+        return self._now.something_waits
+
+    @property
+    def next_change_at(self) -> float | None:
+        """The next time (Unix seconds) at which a waiting run may start or misses its deadline, a schedule submits, or
+        a gate looks again."""
+        times = (self._now.next_change_at, *(supervisor.due for supervisor in self._supervisors.values()))
+        return min((at for at in times if at is not None), default=None)
+
+    def step(self) -> bool:
+        """Do what can be done now. Return whether something continues. Raises: MpsqError when the store refuses.
+
+        An error on one lane does not keep the others from their step; it is raised afterwards.
+        """
+        done: set[Action] = set()
+        started = again = True
+        sampled, error = False, None
+        while again:
+            self._now, following, problem = self._reader.read(frozenset(done), reads_schedule=self._due.is_reading)
+            error = problem or error
+            if not sampled:
+                self._sample_load()
+                sampled = True
+            started = again = False
+            for action in decide.decide(self._now):
+                done.add(action)
+                try:
+                    changed = self._act(action, following)
+                except Exception as problem:
+                    error = problem
+                    again |= isinstance(action, Skip)  # what else there is to do does not wait for it
+                else:
+                    started |= changed and isinstance(action, Start)
+                    again |= changed and not isinstance(action, Start)
+        self._forget({action.lane for action in done if isinstance(action, Start | Reserve)})
+        if error is not None:
+            raise error
+        return bool(self._now.running) or started or self._due.is_reading
+
+    def stop(self) -> None:
+        """Release the lanes that this worker holds, and end the tools; runs continue under their wardens."""
+        self._due.close()
+        for supervisor in self._supervisors.values():
+            supervisor.stop()
+
+    def _act(self, action: Action, following: dict[int, Following]) -> bool:
+        """Do one thing. Return whether it changes what else is to be done in this step, or of Start: whether the run is
+        RUNNING."""
+        runs = {run.lane.name: run for run in self._now.running}
+        match action:
+            case Skip():
+                self._skip()
+                return True
+            case Watch(lane):
+                self._supervisor(lane).watch(runs[lane])
+            case ReadCode(lane):
+                self._supervisor(lane).read_code()
+            case Sweep(lane):
+                return self._supervisor(lane).sweep(runs[lane])
+            case End(lane):
+                return self._supervisor(lane).end(runs[lane])
+            case SubmitSchedules():
+                self._due.submit()
+                return True
+            case BackUp(beside_runs):
+                self._back_up(beside_runs)
+                return True
+            case Start(lane, run_id):
+                return self._supervisor(lane).start(following[run_id])
+            case Reserve(lane):
+                self._supervisor(lane).reserve()
+            case Release(lane, reason):
+                self._supervisor(lane).release(reason)
+        return False
+
+    def _skip(self) -> None:
+        """End the runs that can never start. Which these are is looked up again: a user may have changed it."""
+        with writing(self._engine) as connection:
+            now = self._clocks.wall()
+            skipped = ready.unsatisfiable(connection, now)
+            for run_id, ending in skipped:
+                jobs.move(connection, run_id, Verb.SKIP, actor="worker", ending=ending, ended_at=now)
+            if skipped:
+                replacements.after_skips(connection, [run_id for run_id, _ in skipped], grid.round_order, now)
+                hook_calls.note_idle(connection, self._orders)
+
+    def _back_up(self, beside_runs: bool) -> None:
+        if not beside_runs:
+            for name, supervisor in self._supervisors.items():
+                if name != DEFAULT_LANE:
+                    supervisor.close()  # each shares the machine's lock
+            if not self._supervisors[DEFAULT_LANE].take():
+                self._supervisors[DEFAULT_LANE].close()
+                return
+        self._backups.make()
+
+    def _sample_load(self) -> None:
+        running = {run.lane.name: run for run in self._now.running}
+        self._wardens.clear()
+        for name, run in running.items():
+            pid = self._supervisor(name).warden_pid() or (run.fence or {}).get("warden_pid")
+            if isinstance(pid, int):  # one that another worker has started is not below this process
+                self._wardens[name] = pid
+        for name, supervisor in self._supervisors.items():
+            is_running = name in running or (name == DEFAULT_LANE and bool(running))
+            supervisor.sample_load(self._wardens.values(), running=is_running)
+
+    def _supervisor(self, name: str) -> Supervisor:
+        """Return the supervisor of a lane; several that a run takes together, and one that is gone from the settings,
+        get theirs now."""
+        if name not in self._supervisors:
+            self._supervisors[name] = self._new_supervisor(self._reader.lane(name))
+        return self._supervisors[name]
+
+    def _forget(self, in_use: set[str]) -> None:
+        """Let go of supervisors that were made for one run, once it has ended."""
+        kept = {*self._permanent, *in_use, *(run.lane.name for run in self._now.running)}
+        for name in self._supervisors.keys() - kept:
+            if self._supervisors[name].is_idle():
+                self._supervisors.pop(name).stop()
+
+
+def _lanes_of(config: Config, log: Callable[[str], None]) -> list[Lane]:
+    """Return the lanes of the settings that this machine has."""
+    try:
+        lanes, remarks = lane_list.resolve(config.lanes)
+    except MpsqError as error:
+        log(f"{error.message} ({error.hint}): one run at a time")
+        return []
+    for line in remarks:
+        log(line)
+    if lanes:
+        log("lanes: " + "; ".join(f"{lane.name} ({lane.words})" for lane in lanes))
+    return lanes
