@@ -1,6 +1,6 @@
-"""Count the transactions of a worker: `python -m tests.worker_transactions` runs one job of 2.4 s and prints them.
+"""Count what a worker's steps cost: `python -m tests.worker_transactions` runs one job of 2.4 s and prints it.
 
-The worker is the real one, with --until-idle, in this process; hooks and the other threads are counted apart.
+The worker is the real one, with --until-idle, in this process; its other threads are counted apart.
 """
 
 from __future__ import annotations
@@ -11,40 +11,39 @@ import sys
 import tempfile
 import threading
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
-from sqlalchemy import Connection, Engine, event
+from queue_runner.run_dir import RunDir
+from queue_runner.store.engine import Connection
 
 JOB_S = 2.4
+READ, WRITE, EXIT = "read transactions", "write transactions", "readings of exit.json"
 
 
-def count(counts: Counter[str]) -> None:
-    """Count from now on every transaction of every engine, every step and every reading of an exit.json."""
+@contextmanager
+def counting() -> Iterator[Counter[tuple[str, str]]]:
+    """Count, by thread and kind, every transaction of every engine and every reading of an exit.json."""
+    counts: Counter[tuple[str, str]] = Counter()
 
-    def began(connection: Connection) -> None:
-        kind = "read" if connection.get_execution_options().get("reads") else "write"
-        counts[f"{_thread()}: {kind} transactions"] += 1
+    def counted(owner: type, method: str, kind: str) -> AbstractContextManager[object]:
+        original = getattr(owner, method)
 
-    def counted(cls: type, method: str, name: str) -> None:
-        original = getattr(cls, method)
+        def wrapped(*arguments: Any) -> Any:
+            counts[threading.current_thread().name, kind] += 1
+            return original(*arguments)
 
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            counts[f"{_thread()}: {name}"] += 1
-            return original(*args, **kwargs)
+        return mock.patch.object(owner, method, wrapped)
 
-        setattr(cls, method, wrapped)
-
-    from queue_runner.run_dir import RunDir
-    from queue_runner.worker.main import Worker
-
-    event.listen(Engine, "begin", began)
-    counted(RunDir, "exit", "readings of exit.json")
-    counted(Worker, "_step_once", "steps")
-
-
-def _thread() -> str:
-    return "step" if threading.current_thread().name.startswith("ThreadPoolExecutor-0") else "other threads"
+    with (
+        counted(Connection, "begin", READ),
+        counted(Connection, "begin_writing", WRITE),
+        counted(RunDir, "exit", EXIT),
+    ):
+        yield counts
 
 
 def main() -> int:
@@ -55,12 +54,20 @@ def main() -> int:
         submit = [sys.executable, "-m", "queue_runner.cli.main", "submit", "--no-gate", "--allow-changed", "--"]
         subprocess.run([*submit, "sleep", str(JOB_S)], check=True, cwd=name, capture_output=True)
         from queue_runner.worker.main import main as work
+        from queue_runner.worker.steps import Steps
 
-        counts: Counter[str] = Counter()
-        count(counts)
-        status = work(["--until-idle"])
-    for what, n in sorted(counts.items()):
-        print(f"{n:5}  {what}")
+        one_step, n_steps = Steps.step, 0
+
+        def step(steps: Steps) -> bool:
+            nonlocal n_steps
+            n_steps += 1
+            return one_step(steps)
+
+        with counting() as counts, mock.patch.object(Steps, "step", step):
+            status = work(["--until-idle"])
+    print(f"{n_steps:5}  steps")
+    for (thread, kind), n in sorted(counts.items()):
+        print(f"{n:5}  {kind} of {thread}")
     return status
 
 

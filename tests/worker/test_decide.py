@@ -14,7 +14,7 @@ from queue_runner.model import DEFAULT_LANE, Obstacle, RunId
 from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec
 from queue_runner.store.jobs import Claimed
-from queue_runner.store.lanes import Blocked
+from queue_runner.store.lane_claims import Blocked
 from queue_runner.worker import decide
 from queue_runner.worker.decide import (
     Action,

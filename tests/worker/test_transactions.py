@@ -1,0 +1,87 @@
+"""What a step costs: one read, and at most one write, whatever the worker waits for."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from queue_runner import config
+from queue_runner.model import RunId
+from queue_runner.paths import Layout
+from queue_runner.run_dir import RunDir
+from queue_runner.spec import JobSpec, NewJob
+from queue_runner.store import jobs
+from queue_runner.store.engine import Engine, looking, open_engine, writing
+from queue_runner.worker.steps import Steps
+from tests.queue_support import until
+from tests.worker_transactions import EXIT, READ, WRITE, counting
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def engine(layout: Layout) -> Iterator[Engine]:
+    engine = open_engine(layout.db, keep_open=True)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture(params=["serial", "cpu:0"])
+def steps(layout: Layout, engine: Engine, request: pytest.FixtureRequest) -> Iterator[Steps]:
+    layout.config.write_text(f'lanes = "{request.param}"\nmin_free_bytes = 0\nbackup_every_s = 0\n')
+    steps = Steps(layout, config.load(layout.config), engine, lambda _: None)
+    yield steps
+    steps.stop()
+
+
+def cost(step: Callable[[], object]) -> tuple[int, int, int]:
+    """The read and write transactions of a step, and how often it read an exit.json."""
+    with counting() as counts:
+        step()
+    totals = {kind: sum(n for (_, counted), n in counts.items() if counted == kind) for kind in (READ, WRITE, EXIT)}
+    return totals[READ], totals[WRITE], totals[EXIT]
+
+
+def submit(engine: Engine, *argv: str) -> None:
+    spec = JobSpec(kind="command", name="x", argv=argv, device="cpu", cwd="/", env=dict(os.environ), gate=False)
+    with writing(engine) as connection:
+        jobs.submit(connection, "test", 0, [NewJob(spec)], [(0, 1)])
+
+
+def test_an_idle_step_reads_once_and_writes_nothing(steps: Steps) -> None:
+    steps.step()
+    assert [cost(steps.step) for _ in range(3)] == [(1, 0, 0)] * 3
+
+
+def test_a_watching_step_reads_once_and_writes_at_most_once(steps: Steps, engine: Engine, layout: Layout) -> None:
+    submit(engine, "/bin/sh", "-c", "while :; do sleep 0.05; done")
+    folder = RunDir(layout.run_dir(RunId(1, 1)))
+    until(lambda: steps.step() and folder.started() is not None, "the start")
+    steps.step()
+    for _ in range(4):
+        reads, writes, exits = cost(steps.step)
+        assert (reads, exits) == (1, 1) and writes <= 1
+        time.sleep(0.3)  # so that some of the steps sample, and some do not
+    folder.request_cancel("test")
+    until(lambda: not steps.step(), "the end")
+    with looking(engine) as connection:
+        assert connection.value("SELECT outcome FROM runs") == "CANCELLED"
+
+
+def test_the_whole_life_of_a_job_takes_few_transactions(steps: Steps, engine: Engine) -> None:
+    submit(engine, "/usr/bin/env", "true")
+    steps.step()  # clears what an earlier worker may have left
+    reads = writes = n_steps = 0
+
+    def step() -> bool:
+        nonlocal reads, writes, n_steps
+        counted = cost(lambda: active.append(steps.step()))
+        reads, writes, n_steps = reads + counted[0], writes + counted[1], n_steps + 1
+        return not active[-1]
+
+    active: list[bool] = []
+    until(step, "the end")
+    assert reads <= n_steps + 6 and writes <= n_steps + 4, (n_steps, reads, writes)
