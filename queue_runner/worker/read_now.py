@@ -107,22 +107,22 @@ class NowReader:
         mark = now.last_event, busy, now.paused, elsewhere, cooling
         if self._blocked is not None and self._blocked[0] == mark and now.at < self._blocked[1]:
             return replace(now, candidates=self._blocked[2]), {}
-        seen = [first]
+        consumed = [first]
 
         def as_far_as_needed() -> Iterator[Candidate]:
             yield first
             for run in candidates:
-                seen.append(run)
+                consumed.append(run)
                 yield run
 
         chosen = decide.plan(now, busy, as_far_as_needed())
         until = math.inf if now.next_change_at is None else now.next_change_at
-        self._blocked = None if chosen.starts else (mark, until, tuple(seen))
+        self._blocked = None if chosen.starts else (mark, until, tuple(consumed))
         following = {
             run.run_id: lane_claims.following(connection, run.run_id, self.lane(name))
             for name, run in chosen.starts.items()
         }
-        return replace(now, candidates=tuple(seen)), following
+        return replace(now, candidates=tuple(consumed)), following
 
     def lane(self, name: str) -> Lane:
         """Return the lane of this name, or several that one run takes together."""

@@ -191,8 +191,8 @@ class Steps:
 
     def _forget(self, in_use: set[str]) -> None:
         """Let go of supervisors that were made for one run, once it has ended."""
-        kept = {*self._permanent, *in_use, *(run.lane.name for run in self._now.running)}
-        for name in self._supervisors.keys() - kept:
+        in_use = {*in_use, *self._permanent, *(run.lane.name for run in self._now.running)}
+        for name in self._supervisors.keys() - in_use:
             if self._supervisors[name].is_idle():
                 self._supervisors.pop(name).stop()
 
