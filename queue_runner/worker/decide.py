@@ -91,7 +91,7 @@ Action = Skip | Watch | ReadCode | Sweep | End | SubmitSchedules | BackUp | Star
 
 
 def decide(now: Now) -> list[Action]:
-    """Return what to do now, in this order, without what was already done in this step.
+    """Return the next actions in their order, without those already done in this step.
 
     Runs that never can start, or have ended, go first, then schedules and backups: each may change what can start, so
     that the rest is decided from a new look.

@@ -35,7 +35,7 @@ class Warden(Enum):
     KILLED = auto()
     """It wrote the fence and is gone, but somebody still holds the lane."""
     GONE = auto()
-    """This worker has taken the lane: there is none, and what is in the run's folder is final."""
+    """This worker has taken the lane: there is none, and the run's folder is final."""
 
 
 @dataclass(frozen=True)
@@ -75,12 +75,12 @@ class Candidate:
 class LaneNow:
     """The state of one lane.
 
-    held             this worker holds its locks, and no run does
-    held_elsewhere   another queue holds one of its locks
-    cools            nothing may start: its last run has just ended, or the machine has refused to start one
-    reserved         this worker keeps other queues from starting runs on it
-    waiting_run      the run that waits at its gate
-    blocked          the stored reason why nothing starts
+    - held: this worker holds its locks, and no run does
+    - held_elsewhere: another queue holds one of its locks
+    - cools: nothing may start, because its last run has just ended or the machine has refused to start one
+    - reserved: this worker keeps other queues from starting runs on it
+    - waiting_run: the run that waits at its gate
+    - blocked: the stored reason why nothing starts
     """
 
     held: bool = False
@@ -95,18 +95,18 @@ class LaneNow:
 class Now:
     """One look at everything that a step depends on.
 
-    at                 when it was read (Unix seconds)
-    running            the runs that are RUNNING on this machine
-    impossible         the runs that wait for something that can no longer happen
-    candidates         the runs that may start, in the order of the queue, as far as a decision depends on them
-    lanes, states      the lanes of the settings, and the state of each lane and of the machine as a whole
-    paused             the lanes that a user has paused
-    disk, free_bytes   the folder of the runs and what is free on its disk; None while nothing waits
-    backup_overdue_s   seconds since a backup was due; None if none is
-    next_change_at     when waiting alone changes what may start (Unix seconds)
-    something_waits    whether a queued run will start some time without user action; not known while one runs
-    last_event         a number that grows with every entry of the history
-    done               the actions of this step so far
+    - at: the time of the read (Unix seconds)
+    - running: the runs that are RUNNING on this machine
+    - impossible: the runs that wait for something that can no longer happen
+    - candidates: the runs that may start, in the order of the queue, as far as a decision depends on them
+    - lanes, states: the lanes of the settings, and the state of each lane and of the machine as a whole
+    - paused: the lanes that a user has paused
+    - disk, free_bytes: the folder of the runs and the free space on its disk; None while nothing waits
+    - backup_overdue_s: seconds since a backup was due; None if none is
+    - next_change_at: when waiting alone changes which runs may start (Unix seconds)
+    - something_waits: whether a queued run will start some time without user action; not known while one runs
+    - last_event: a number that grows with every entry of the history
+    - done: the actions of this step so far
     """
 
     at: float

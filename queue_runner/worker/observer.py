@@ -49,11 +49,11 @@ class Observer:
         self._sample_at = self._sampled_at = 0.0
         self._samples: list[tuple[float, Mapping[str, Any]]] = []  # not stored yet
         self._after: BackgroundCall[float | None] | None = None
-        self._marked = self._mark = ""  # what was stored of the start, and what is being stored
+        self._marked = self._mark = ""  # the stored mark of the start, and the next one
         self._prepares = folder.is_preparing()
 
     def observe(self, fence: Mapping[str, Any] | None) -> None:
-        """Ingest what is new, and sample if that is due; one transaction stores both. `fence` is the warden's record of
+        """Ingest new events, and sample if that is due; one transaction stores both. `fence` is the warden's record of
         the start. Raises: MpsqError when the store refuses."""
         chunk = self._ingest.read()
         now = time.monotonic()

@@ -54,7 +54,7 @@ class NowReader:
     def read(
         self, done: frozenset[object] = frozenset(), *, reads_schedule: bool = False
     ) -> tuple[Now, dict[int, Following], Exception | None]:
-        """Return what is known now, the runs that may be started as they will run, and an error that concerns one lane.
+        """Return the current state, the runs that may be started as they will run, and an error that concerns one lane.
 
         Raises: MpsqError when the store cannot be read.
         """

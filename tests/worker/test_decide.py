@@ -209,7 +209,7 @@ def test_a_wide_run_takes_all_of_its_lanes_or_none() -> None:
     assert reserved_for(schedule([gpu(1, gpus=4)], LANES, busy={"GPU-a"})) == 1
 
 
-def test_a_paused_lane_holds_up_only_what_is_bound_to_it() -> None:
+def test_a_paused_lane_holds_up_only_the_runs_bound_to_it() -> None:
     chosen = schedule([gpu(1, lane="GPU-a"), gpu(2), alone(3)], LANES, paused={"GPU-a"})
     assert (starts(chosen), reserved_for(chosen)) == ({"GPU-b": 2}, 3)
     assert starts(schedule([gpu(1), alone(2)], LANES, paused=LANES)) == {"machine": 2}
