@@ -203,12 +203,12 @@ FROM runs
 WHERE runs.id = :run_id
 """
 RUN_TO_MOVE = """
-SELECT runs.job_id, runs.state, runs.outcome, runs.exit_code, runs.signal, runs.reason, runs.ended_at, runs.cancel_requested_at, runs.blocked_reason, runs.lane, runs.claimed_at, runs.token, runs.boot_id
+SELECT runs.job_id, runs.state, runs.outcome, runs.exit_code, runs.signal, runs.reason, runs.ended_at, runs.cancel_requested_at, runs.blocked_reason, runs.lane, runs.claimed_at, runs.paused_at, runs.token, runs.boot_id
 FROM runs
 WHERE runs.id = :run_id
 """
 MOVE = """
-UPDATE runs SET lane=:lane, state=:state, outcome=:outcome, exit_code=:exit_code, signal=:signal, reason=:reason, claimed_at=:claimed_at, ended_at=:ended_at, cancel_requested_at=:cancel_requested_at, blocked_reason=:blocked_reason, token=:token, boot_id=:boot_id WHERE runs.id = :run_id AND runs.state = :source
+UPDATE runs SET lane=:lane, state=:state, outcome=:outcome, exit_code=:exit_code, signal=:signal, reason=:reason, claimed_at=:claimed_at, ended_at=:ended_at, cancel_requested_at=:cancel_requested_at, blocked_reason=:blocked_reason, paused_at=:paused_at, token=:token, boot_id=:boot_id WHERE runs.id = :run_id AND runs.state = :source
 """
 MOVE_ALL = """
 UPDATE runs SET state=:state, outcome=:outcome, exit_code=:exit_code, signal=:signal, reason=:reason, ended_at=:ended_at, blocked_reason=:blocked_reason WHERE runs.id IN (SELECT anon_1.value

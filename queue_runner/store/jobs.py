@@ -110,7 +110,7 @@ def _event(
 
 _MOVED = (
     *("outcome", "exit_code", "signal", "reason", "ended_at", "cancel_requested_at", "blocked_reason"),
-    *("lane", "claimed_at", "token", "boot_id"),
+    *("lane", "claimed_at", "paused_at", "token", "boot_id"),
 )
 """The columns that hot_sql.RUN_TO_MOVE reads after job and state, and MOVE writes."""
 
@@ -136,6 +136,8 @@ def move(
     job_id, source, *before = row
     if source not in transition.sources:
         raise StateConflict(f"run {run_id} is {source}: {verb} does not apply")
+    if unknown := columns.keys() - {*_MOVED}:
+        raise TypeError(f"move does not write {', '.join(sorted(unknown))}")
     values = {**dict(zip(_MOVED, before, strict=True)), **columns, **_columns(ending)}
     if connection.change(hot_sql.MOVE, {**values, "run_id": run_id, "source": source, "state": transition.target}) != 1:
         raise StateConflict(f"run {run_id} was changed by another process during {verb}")
@@ -338,6 +340,8 @@ def _batches(items: Iterable[T]) -> Iterator[list[T]]:
 def add_run(connection: Connection, job_id: int, *, position: int, **columns: Any) -> int:
     """Add a run to a job: the first attempt of its first repeat, queued, unless `columns` say otherwise. Return its
     id. A lane of this machine is taken when the run is claimed, and only then."""
+    if unknown := columns.keys() - {*_RUN}:
+        raise TypeError(f"add_run does not write {', '.join(sorted(unknown))}")
     values: dict[str, Any] = dict.fromkeys(_RUN) | {
         "number": 1,
         "repeat": 1,
@@ -352,7 +356,7 @@ def add_run(connection: Connection, job_id: int, *, position: int, **columns: An
 
 
 _RUN = (
-    *("number", "repeat", "attempt", "lane", "state", "created_at", "started_at", "paused_at", *_MOVED),
+    *("number", "repeat", "attempt", "lane", "state", "created_at", "started_at", *_MOVED),
     *("machine_hash", "software_hash", "not_before_at", "resumed_from", "replaces"),
 )
 

@@ -194,7 +194,7 @@ STARTED_AT, CANCEL_REQUESTED_AT, PAUSED_AT = (
 _ENDING = (runs.c.outcome, runs.c.exit_code, runs.c.signal, runs.c.reason)
 _MOVED = (
     *(*_ENDING, runs.c.ended_at, runs.c.cancel_requested_at, runs.c.blocked_reason),
-    *(runs.c.lane, runs.c.claimed_at, runs.c.token, runs.c.boot_id),
+    *(runs.c.lane, runs.c.claimed_at, runs.c.paused_at, runs.c.token, runs.c.boot_id),
 )
 """The columns that a transition may set, beside the state."""
 RUN_TO_MOVE = _run(runs.c.job_id, runs.c.state, *_MOVED)
