@@ -23,6 +23,8 @@ def recognizes(path: Path) -> bool:
     """Return whether a file is compressed as a bundle is, which no readable log is."""
     if str(path) == "-":
         return True
+    if not path.is_file():  # opening a FIFO would wait for its writer
+        return False
     try:
         with path.open("rb") as file:
             return file.read(2) == _GZIP

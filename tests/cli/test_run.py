@@ -165,7 +165,7 @@ def test_it_waits_without_a_worker_for_what_only_a_hand_can_change(queue: Queue)
     while f"waits: job {held} must succeed first" not in (line := process.stderr.readline()):
         assert line
     client.resume()
-    client.hold("2")
+    client.pause("2")
     while "run 2.1 is held" not in (line := process.stderr.readline()):
         assert line and "no worker" not in line
     assert not queue.layout.worker_log.exists()

@@ -232,7 +232,7 @@ def test_tail_is_found_from_the_end(text: bytes, lines: int) -> None:
     assert text[offset:] == b"".join(text.splitlines(keepends=True)[-lines or len(text) + 1 :])
 
 
-@pytest.mark.parametrize("command", ["submit", "run", "import"])
+@pytest.mark.parametrize("command", ["submit", "import"])
 def test_help_names_every_parser(command: str, mpsq: Cli) -> None:
     text = " ".join(mpsq.ok(command, "--help").out.split())
     assert ", ".join(parsers.names()) in text and len(parsers.names()) >= 4

@@ -171,7 +171,7 @@ def test_rows_of_no_token_and_positions_behind_block_size_are_left_out(
         ({"bias": False}, "a model of another shape", "bias=true"),
         ({"width": 16}, "a model of another shape", "n_embd=8"),
         ({"block": 7}, "has 6 positions, block_size is 7", "block_size=6"),
-        ({"vocab": 12}, "has 11 different tokens, the data here have 12", "data=PATH"),
+        ({"vocab": 12}, "has 11 different tokens, the data have 12", "data=PATH"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
@@ -206,7 +206,7 @@ def test_what_is_no_gpt2_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFix
         ("empty", "there are no weights in"),
         ("evil.pt", "holds more than tensors"),
         ("net.pt", "is not a GPT-2: its tensors are fc.weight"),
-        ("list.pt", "holds no model"),
+        ("list.pt", "does not hold a model"),
         ("untied.pt", "is not a GPT-2"),
     ):
         with pytest.raises(UsageError, match=said):

@@ -62,7 +62,7 @@ def test_the_four_write_the_text_that_the_trained_model_would(
     while len(read) < 8:  # the training's model, over the whole text for each token
         read.append(int(whole(np.array([read + [0] * (8 - len(read))], np.int32))[0, len(read) - 1].argmax()))
     text = ran.notes()["sample"]["text"]
-    assert text[:new_tokens] == sampling.read(read[n_prompt:]) and len(text) == new_tokens + 1
+    assert text[:new_tokens] == writer.read(read[n_prompt:]) and len(text) == new_tokens + 1
     assert text == texts.setdefault(new_tokens, text) and text in ran.out
 
 
@@ -86,7 +86,8 @@ def test_its_numbers_are_those_of_writing(run: Run, weights: Path, framework: st
 
 def test_the_work_is_counted_term_by_term() -> None:
     """By hand: one layer of 4 features and 2 heads, 5 tokens known, 3 positions, of which 1 is written."""
-    from harness.models.nanogpt import Shape, sampling_flops
+    from harness.models.nanogpt import Shape
+    from harness.models.nanogpt_sampling import sampling_flops
 
     shape = Shape(vocab=5, block=3, layers=1, heads=2, width=4)
     matrices, norms, output = 12 * 4 * 4, 3 * 4, 5 * 4

@@ -32,9 +32,13 @@ def copy_without(packages: list[str], folder: Path) -> dict[str, str]:
     for name in ("queue_runner", "jobs", "migrations", "tests", "docs", "changelog.d"):
         ignore = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, folder / name, ignore=ignore, symlinks=True)
+    (folder / "var").mkdir()
+    shutil.copy2(ROOT / "var" / "README.md", folder / "var" / "README.md")
     for path in ROOT.iterdir():
         if path.is_file():
             shutil.copy2(path, folder / path.name)
+    for command in (["init", "-q"], ["add", "-A"]):
+        subprocess.run(["git", *command], cwd=folder, check=True)
     for package in packages:
         shutil.rmtree(folder / "queue_runner" / package)
         shutil.rmtree(folder / "tests" / package)

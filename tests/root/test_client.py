@@ -32,7 +32,7 @@ def test_a_grid_is_submitted_with_its_terms(queue: Client) -> None:
     assert {(run["device"], run["sets"]["lr"], run["sets"]["fused"]) for run in runs} == {
         (device, lr, False) for device in ("cpu", "mps") for lr in (0.1, 0.2)
     }
-    released = [one.run for one in queue.release(group)]
+    released = [change.run for change in queue.resume(group)]
     assert [run for run in released if not run.endswith(".0")] == [run["run"] for run in runs]  # .0: its preflight
     assert all(one.result == "cancelled" for one in queue.cancel(group))
     assert queue.wait(group) is False
@@ -61,7 +61,10 @@ def test_order_and_second_tries(queue: Client) -> None:
     assert queue.edit(6, note="why", priority=-1) == [6]
     assert [row["run"] for row in queue.status().waiting] == ["5.1", "6.1"]
     assert [one.new for one in queue.retry(2)] == ["2.2"]
-    assert queue.pause() and not queue.pause() and queue.resume()
+    queue.pause()
+    assert queue.status().queue.paused_at is not None
+    queue.resume()
+    assert queue.status().queue.paused_at is None
 
 
 def test_what_is_asked_again_and_what_is_removed(queue: Client) -> None:
@@ -81,8 +84,8 @@ def test_errors_are_sentences(queue: Client) -> None:
     with pytest.raises(UsageError, match='no option "prioritty"') as error:
         queue.submit("toy", prioritty=3)
     assert "priority" in error.value.hint
-    with pytest.raises(UsageError, match="needs a job"):
-        queue.hold()
+    with pytest.raises(UsageError, match="no job 99"):
+        queue.pause(99)
     with pytest.raises(WaitTimeout):
         queue.wait(4, timeout_s=0)
     with pytest.raises(MpsqError, match="no queue here yet"):

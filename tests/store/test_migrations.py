@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from alembic.config import Config
 from alembic.script import ScriptDirectory
+from sqlalchemy import create_engine
 
 from queue_runner.errors import RunActive, SchemaError
 from queue_runner.host import locks
@@ -42,8 +43,7 @@ def test_migrations_and_schema_end_in_the_same_database(layout: Layout, tmp_path
     migrate.ensure(layout)
     by_schema = tmp_path / "schema.db"
     by_schema.touch()
-    with writing(open_engine(by_schema, check=False)) as connection:
-        schema.metadata.create_all(connection)
+    schema.metadata.create_all(create_engine(f"sqlite:///{by_schema}"))
     with sqlite3.connect(by_schema) as added:
         added.executescript(Path(schema.__file__).with_name("views.sql").read_text())
     assert shape(layout.db) == shape(by_schema)
@@ -116,7 +116,7 @@ def test_an_interrupted_creation_leaves_nothing_behind(layout: Layout) -> None:
     layout.db.touch()
     engine = open_engine(layout.db, check=False)
     with pytest.raises(Exception, match="syntax error"), writing(engine) as connection:
-        schema.metadata.create_all(connection)
+        connection.change("CREATE TABLE half (id INTEGER)")
         connection.change("not SQL")
     assert shape(layout.db) == {}
 

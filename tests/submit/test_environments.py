@@ -223,7 +223,7 @@ class AtOnce:
 def test_an_environment_that_a_schedule_submits_to(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(child, "Call", AtOnce)
+    monkeypatch.setattr(child, "ChildCall", AtOnce)
     mpsq, layout = Cli(capsys), empty_queue(home)
     asked = ["--env-name", "old,new", "--device", "mps", "--mps", "fallback=on"]
     mpsq.ok("schedule", "add", "0 2 * * *", "--name", "nightly", "--", "toy", *asked)

@@ -268,7 +268,7 @@ _FINDERS: dict[str, Callable[[str, Line], list[Candidate]]] = {
     "set": _sets,
     "key": _keys,
     "report": _reports,
-    "target": lambda _current, _line: _named("export"),
+    "target": lambda _current, _line: _named("export/formats"),
     "parser": lambda _current, _line: _named("ingest/parsers"),
     "env_name": _environments,
     "mps": _mps,
