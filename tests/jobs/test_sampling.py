@@ -201,6 +201,9 @@ def drawn(framework: str, logits: Any, u: Any, temperature: float, top_k: int) -
         return np.array(module.Sampling._chosen(asked, mx.array(logits), mx.array(u)))
     from tinygrad import Tensor
 
+    from harness.tinygrad_backend.device import open_device
+
+    open_device("cpu")  # finds the compiler
     asked._numbers = Tensor(np.stack([u * 0 + 0.5, u], axis=1), device="CPU")
     here = Tensor(np.array([[False, True]]), device="CPU")
     return module.Sampling._chosen(asked, Tensor(logits, device="CPU"), here).numpy()[:, 0]
