@@ -176,12 +176,16 @@ class NowReader:
         if supervisor.reads_code(row.claimed.run_id):
             return replace(run, reads_code=True)
         folder.repair()
+        exit_ = folder.exit()
+        is_alive = supervisor.warden_pid() is not None or _lock_is_held(folder) is True
+        # A warden that has stored the end releases the lane, rings, and only then exits.
         warden = None
-        if supervisor.warden_pid() is not None or _lock_is_held(folder) is True:
-            warden = Warden.ALIVE
-        elif supervisor.take():
+        if (exit_ is not None or not is_alive) and supervisor.take():
             warden = Warden.GONE
-        run = replace(run, fence=folder.started(), exit=folder.exit())
+            exit_ = exit_ or folder.exit()
+        elif is_alive:
+            warden = Warden.ALIVE
+        run = replace(run, fence=folder.started(), exit=exit_)
         return replace(run, warden=warden or _without_lock(run))
 
 

@@ -90,6 +90,16 @@ def test_the_warden_dies_after_its_word(queue: Queue, point: str) -> None:
     assert (row["outcome"], row["exit_code"]) == ("FAILED", 3)
 
 
+def test_the_end_is_stored_while_the_warden_has_not_exited_yet(queue: Queue) -> None:
+    """It has let go of the lane and rung by then; the worker used to wait for its next tick, of a second."""
+    queue.submit(JOB)
+    queue.worker("warden.rang")
+    warden = queue.stopped("warden.rang")
+    (row,) = queue.done()
+    assert (row["outcome"], row["exit_code"]) == ("FAILED", 3)
+    os.kill(warden, signal.SIGCONT)
+
+
 def test_the_warden_dies_in_mid_run_and_nothing_is_left(queue: Queue) -> None:
     queue.submit(f"{SETSID} sleep 300 & sleep 300 & echo started >> $J; sleep 300")
     queue.submit("echo next >> $J")
