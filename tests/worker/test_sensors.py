@@ -67,7 +67,7 @@ def test_a_border_of_phases_is_sampled_at_once(layout: Layout, engine: Engine, m
     watching = observer.Observer(engine, run, folder, sample_every_s=3600)
 
     def stored() -> int:
-        watching.observe()
+        watching.observe(None)
         with read.reading(layout.db) as connection:
             return len(read.detail(connection, "conditions", run.run_id))
 
@@ -79,7 +79,7 @@ def test_a_border_of_phases_is_sampled_at_once(layout: Layout, engine: Engine, m
     with folder.events.open("a") as events:
         events.write(json.dumps({"type": "iter", "t": 4.0, "i": 0, "dur_s": 0.1}) + "\n")
     assert stored() == 4, "an iteration is no border"
-    assert watching.finish()
+    assert watching.finish(None, None)
 
 
 def test_a_look_at_the_gpu_after_the_end_holds_nobody(
@@ -90,9 +90,9 @@ def test_a_look_at_the_gpu_after_the_end_holds_nobody(
     monkeypatch.setattr(conditions.Sampler, "gpu_busy_after", lambda _: go_on.wait(20) and 0.9)
     run, folder = begun(layout, engine)
     watching = observer.Observer(engine, run, folder, sample_every_s=3600)
-    assert [watching.finish(), watching.finish()] == [False, False]
+    assert [watching.finish(None, None), watching.finish(None, None)] == [False, False]
     go_on.set()
-    until(watching.finish, "the look")
+    until(lambda: watching.finish(None, None), "the look")
     with read.reading(layout.db) as connection:
         found = [json.loads(row["data_json"]) for row in read.detail(connection, "conditions", run.run_id)]
     assert [one["gpu_busy_after"] for one in found if "gpu_busy_after" in one] == [0.9]
