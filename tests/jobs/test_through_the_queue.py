@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from queue_runner.analysis.validity import MACHINE
 from queue_runner.paths import Layout
 from queue_runner.store import read
 
 pytestmark = pytest.mark.slow
+
+BY_OTHERS = MACHINE | {"stolen", "unwatched"}
+"""What other processes may do to a run of these tests."""
 
 
 def mpsq(*arguments: str, code: int = 0) -> str:
@@ -68,7 +72,7 @@ def test_the_code_that_was_submitted_is_the_code_that_runs(layout: Layout) -> No
     script.write_text("print('the snapshot ran')")
     mpsq("worker", "--until-idle")
     assert (layout.run_dir("1.1") / "stdout.log").read_text() == "the snapshot ran\n"
-    assert rows(layout)[0]["taints"] == "unobserved"
+    assert set(rows(layout)[0]["taints"].split(",")) - BY_OTHERS == {"unobserved"}
 
 
 def test_a_device_that_is_not_there_is_its_own_outcome(layout: Layout) -> None:
@@ -89,6 +93,6 @@ def test_a_foreign_trainer_is_read_live_by_its_parser(layout: Layout, tmp_path: 
     mpsq("worker", "--until-idle")
     (row,) = rows(layout)
     assert (row["n_iters"], row["outcome"]) == (31, "SUCCEEDED")
-    found = set(row["taints"].split(",")) - {"contended", "unwatched"}
-    assert found == {"unsynced", "wrong_clock"}  # it tells the times of another run, within a second of its own
+    taints = set(row["taints"].split(",")) - BY_OTHERS
+    assert taints == {"unsynced", "wrong_clock"}  # it tells the times of another run, within a second of its own
     assert row["real_s"] < 4, "the real time is the warden's, not what the log says of another run"
