@@ -100,7 +100,7 @@ def loss_of(training, split, generator):
 
 
 def step(training, i):
-    """One iteration, which is what is timed. Returns its loss, still on the device."""
+    """Compute one iteration; all of it is timed. Return its loss, still on the device."""
     loss = loss_of(training, "train", training.generator)
     training.scaler.scale(loss).backward()
     training.scaler.step(training.optimizer)
