@@ -1,122 +1,121 @@
 """Events of a run, read from the wire or produced from a log by a parser.
 
 `offset` is the byte offset of the event in its file and, with the run, its key in the store. `t` is seconds since the
-warden started the job, and None where a log has no clock.
+warden started the job, and None where a log has no clock. The types of the fields are what wire.py checks; code that
+makes an event is not checked.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct, structs
 
 PROTOCOL = 1
 """Major version of the wire protocol."""
 FIELD_DROPPED = "field_dropped"
 """Kind of the queue's own note of a field that was left out of an event."""
+MAX_S = 1e9
+"""Largest time or duration accepted, in seconds (31 years); a larger one is a wrong unit or forged."""
+MAX_INT = 2**63 - 1
+"""The largest integer that SQLite holds."""
+
+Seconds = Annotated[float, Meta(ge=0, le=MAX_S)]
+Positive = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
+Count = Annotated[int, Meta(ge=0, le=MAX_INT)]
+Integer = Annotated[int, Meta(ge=-MAX_INT, le=MAX_INT)]
 
 
-class Iter(NamedTuple):
-    """A training iteration. `t` is None in events parsed from a log without a clock.
-
-    A tuple, not a frozen dataclass like the others: there are millions, and it is created in a quarter of the time.
-    """
+class Iter(Struct, frozen=True, gc=False):
+    """A training iteration."""
 
     offset: int
-    t: float | None
-    i: int
-    dur_s: float
+    t: Seconds | None
+    i: Count
+    dur_s: Seconds
     loss: float | None = None
     synced: bool | None = None
-    phase: str = "measure"
-    allocated_bytes: int | None = None
-    reserved_bytes: int | None = None
+    phase: Annotated[str, Meta(pattern="^(compile|warmup|measure|eval_iter)$")] = "measure"
+    allocated_bytes: Count | None = None
+    reserved_bytes: Count | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Hello:
+class Hello(Struct, frozen=True):
     """The job's self-description; only the version is required. `extra` keeps keys unknown to the protocol."""
 
     offset: int
-    t: float | None
-    v: int = PROTOCOL
+    t: Seconds | None
+    v: Count = PROTOCOL
     workload: str | None = None
     framework: str | None = None
-    versions: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = {}
     device: str | None = None
     device_name: str | None = None
     dtype: str | None = None
-    params: int | None = None
-    flops_per_iter: float | None = None
-    tokens_per_iter: float | None = None
-    samples_per_iter: float | None = None
+    params: Count | None = None
+    flops_per_iter: Positive | None = None
+    tokens_per_iter: Positive | None = None
+    samples_per_iter: Positive | None = None
     optimizer: str | None = None
-    seed: int | None = None
+    seed: Integer | None = None
     compile: bool | None = None
     compile_cache: str | None = None
     """cold, warm or mixed; also carried by a note of kind compile_cache"""
-    planned_iters: int | None = None
+    planned_iters: Count | None = None
     config: str | None = None
-    data: Mapping[str, Any] = field(default_factory=dict)
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, Any] = {}
+    extra: Mapping[str, Any] = {}
 
-    def said(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return the fields that were given as one flat object to store as JSON."""
-        named = {key.name: getattr(self, key.name) for key in fields(self) if key.name not in ("offset", "t", "extra")}
+        named = {name: value for name, value in structs.asdict(self).items() if name not in ("offset", "t", "extra")}
         return {**self.extra, **{name: value for name, value in named.items() if value not in (None, {})}}
 
 
-@dataclass(frozen=True, slots=True)
-class Phase:
+class Phase(Struct, frozen=True):
     offset: int
-    t: float
-    name: str
-    edge: str
-    """begin or end"""
-    cpu_s: float | None = None
+    t: Seconds
+    name: Annotated[str, Meta(pattern="^(setup|compile|warmup|measure|eval|checkpoint)$")]
+    edge: Annotated[str, Meta(pattern="^(begin|end)$")]
+    cpu_s: Seconds | None = None
     """CPU time of the job until then, with that of the children it waited for"""
 
 
-@dataclass(frozen=True, slots=True)
-class Eval:
+class Eval(Struct, frozen=True):
     offset: int
-    t: float | None
-    i: int
+    t: Seconds | None
+    i: Count
     split: str
     metrics: Mapping[str, float]
-    dur_s: float | None = None
+    dur_s: Seconds | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(Struct, frozen=True):
     offset: int
-    t: float | None
+    t: Seconds | None
     name: str
     value: float
     unit: str = ""
-    i: int | None = None
+    i: Count | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(Struct, frozen=True):
     offset: int
-    t: float | None
+    t: Seconds | None
     kind: str
-    text: str
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    text: str = ""
+    extra: Mapping[str, Any] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Bye:
-    """The job's own view of its end: displayed, never used as an outcome."""
-
+class Bye(Struct, frozen=True):
     offset: int
-    t: float | None
+    t: Seconds | None
     ok: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(Struct, frozen=True):
     """A well-formed line of a type unknown to this version; `raw` is the line."""
 
     offset: int
@@ -125,8 +124,7 @@ class Unknown:
     raw: str
 
 
-@dataclass(frozen=True, slots=True)
-class Rusage:
+class Rusage(Struct, frozen=True):
     """Output of a `time` command at the end of a log; never on the wire. None means not reported."""
 
     offset: int
@@ -136,16 +134,14 @@ class Rusage:
     max_rss_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Bad:
+class Bad(Struct, frozen=True):
     """A line that is not an event; `why` is for the log."""
 
     offset: int
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Forged:
+class Forged(Struct, frozen=True):
     """A line of type "exit", which a job may not write: only the warden sets an outcome."""
 
     offset: int
@@ -155,8 +151,7 @@ Event = Hello | Phase | Iter | Eval | Metric | Note | Bye | Unknown
 LogEvent = Event | Rusage
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(Struct, frozen=True):
     """Counts of a chunk's lines other than events. Unknown lines are events and counted too."""
 
     bad: int = 0

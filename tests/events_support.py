@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
+
+from msgspec import structs
 
 
 def fields(event: Any) -> dict[str, Any]:
-    """Every field of an event by its name, whichever kind of class it is."""
-    return dict(event._asdict()) if isinstance(event, tuple) else asdict(event)
+    """Return every field of an event by its name."""
+    return structs.asdict(event)

@@ -6,12 +6,14 @@ Whoever writes a bundle may have written anything: a value that is not known to 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from queue_runner.errors import MpsqError
-from queue_runner.ingest.fields import MAX_INT, BadLine, real, storable
+from queue_runner.events import MAX_INT
+from queue_runner.ingest.fields import NOT_FINITE, BadLine, storable
 from queue_runner.model import PHASES, SYNC_UNKNOWN, Outcome
 from queue_runner.submit.policy import MOST_NAME, MOST_NOTE, MOST_TAG
 from queue_runner.text import plain
@@ -82,12 +84,20 @@ def number(low: float, high: float) -> Check:
     return check
 
 
+_finite: Callable[[Any, str], float] = number(-sys.float_info.max, sys.float_info.max)
+
+
 def told(value: Any, key: str) -> float:
-    """Check a number of the trainer's, which may be infinite: it is then a word of SPOKEN."""
-    number = real(value, key)
-    if number != number:
-        raise BadLine(f"{key} is not a number")
-    return number
+    """Check a number of the trainer's, which may be infinite: it is then a word of NOT_FINITE."""
+    if value in ("inf", "-inf"):
+        return NOT_FINITE[value]
+    return _finite(value, key)
+
+
+def flag(value: Any, key: str) -> bool:
+    if type(value) is not bool:
+        raise BadLine(f"{key} is not true or false")
+    return value
 
 
 def one_of(*values: Any) -> Check:

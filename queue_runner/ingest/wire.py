@@ -7,11 +7,14 @@ anything but `ProtocolVersionError`.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Callable
 from json.decoder import JSONDecoder
 from typing import Any, NoReturn, TypeVar
+
+from msgspec import Struct, ValidationError, convert, structs
 
 from queue_runner.errors import MpsqError
 from queue_runner.events import (
@@ -19,6 +22,7 @@ from queue_runner.events import (
     PROTOCOL,
     Bad,
     Bye,
+    Count,
     Counts,
     Eval,
     Event,
@@ -28,17 +32,15 @@ from queue_runner.events import (
     Metric,
     Note,
     Phase,
+    Seconds,
     Unknown,
 )
-from queue_runner.ingest import fields
-from queue_runner.model import PHASES
+from queue_runner.ingest.fields import NOT_FINITE, BadLine, storable
 
-T = TypeVar("T")
+E = TypeVar("E", bound=Struct)
 
 MAX_LINE_BYTES = 65_536
 """The protocol's limit, without the newline; a longer line is bad."""
-ITER_PHASES = frozenset({"compile", "warmup", "measure", "eval_iter"})
-RUN_PHASES = frozenset(PHASES[:6])
 
 
 class ProtocolVersionError(MpsqError):
@@ -46,162 +48,144 @@ class ProtocolVersionError(MpsqError):
 
 
 def _no_constant(token: str) -> NoReturn:
-    raise fields.BadLine(f"{token} is not JSON")
+    raise BadLine(f"{token} is not JSON")
 
 
-_scan: Callable[[str, int], tuple[Any, int]] = JSONDecoder(parse_constant=_no_constant).scan_once  # type: ignore[attr-defined]
-_HELLO_FIELDS: dict[str, Callable[[Any, str], Any]] = {
-    "workload": fields.text,
-    "framework": fields.text,
-    "versions": fields.texts,
-    "device": fields.text,
-    "device_name": fields.text,
-    "dtype": fields.text,
-    "params": fields.count,
-    "flops_per_iter": fields.positive,
-    "tokens_per_iter": fields.positive,
-    "samples_per_iter": fields.positive,
-    "optimizer": fields.text,
-    "seed": fields.integer,
-    "compile": fields.flag,
-    "compile_cache": fields.text,
-    "planned_iters": fields.count,
-    "config": fields.text,
-    "data": fields.mapping,
-}
+def _float(text: str) -> float | str:
+    """Return a number; one beyond the range of a double stays text, which no field of a number accepts."""
+    number = float(text)
+    return number if math.isfinite(number) else text
 
 
-def _optional(said: dict[str, Any], key: str, check: Callable[[Any, str], T], dropped: list[str]) -> T | None:
-    """Return a field that its line can do without; None, and the reason in `dropped`, if it is wrong."""
+_scan: Callable[[str, int], tuple[Any, int]] = JSONDecoder(  # type: ignore[attr-defined]
+    parse_constant=_no_constant, parse_float=_float
+).scan_once
+_fields = functools.cache(structs.fields)
+
+
+def _event(kind: type[E], line: dict[str, Any], dropped: list[str]) -> E:
+    """Return the event of a line. A wrong field that the event can do without is left out, and named in `dropped`.
+
+    Raises: ValidationError for a field that is needed.
+    """
     try:
-        return None if said.get(key) is None else check(said[key], key)
-    except fields.BadLine as bad:
-        dropped.append(str(bad))
-        return None
+        return convert(line, kind)
+    except ValidationError:
+        for field in _fields(kind):
+            if field.name in line and (reason := _wrong(field.name, line[field.name], field.type)):
+                if field.required or field.name == "phase":  # its default would be another phase than the one given
+                    raise BadLine(reason) from None
+                if line.pop(field.name) is not None:
+                    dropped.append(reason)
+    return convert(line, kind)
 
 
-def _iter(offset: int, t: float, said: dict[str, Any], dropped: list[str]) -> Iter:
-    get = said.get
-    i, dur_s, loss, phase, synced = get("i"), get("dur_s"), get("loss"), get("phase", "measure"), get("synced")
-    allocated, reserved = get("allocated_bytes"), get("reserved_bytes")
-    if type(i) is not int or not 0 <= i <= fields.MAX_INT:
-        raise fields.BadLine("i is not a count")
-    if type(dur_s) is not float or not 0 <= dur_s <= fields.MAX_S:
-        dur_s = fields.seconds(dur_s, "dur_s")
-    if loss is not None and not (type(loss) is float and math.isfinite(loss)):
-        loss = _optional(said, "loss", fields.real, dropped)
-    if synced is not None:
-        synced = _optional(said, "synced", fields.flag, dropped)
-    if type(phase) is not str or phase not in ITER_PHASES:
-        raise fields.BadLine("phase is not a phase of an iteration")
-    if allocated is not None:
-        allocated = _optional(said, "allocated_bytes", fields.count, dropped)
-    if reserved is not None:
-        reserved = _optional(said, "reserved_bytes", fields.count, dropped)
-    return Iter(offset, t, i, dur_s, loss, synced, phase, allocated, reserved)
+def _wrong(name: str, value: Any, kind: Any) -> str:
+    """Return why a field is wrong, empty if it is right."""
+    try:
+        convert(value, kind)
+    except ValidationError as error:
+        return f"{name}: {str(error).split(' - at ')[0].replace('Expected', 'expected').replace('`', '')}"
+    return ""
 
 
-def _hello(offset: int, t: float, said: dict[str, Any], dropped: list[str]) -> Hello:
-    version = fields.count(said.get("v"), "v")
-    if version != PROTOCOL:
+def _drop_unstorable(line: dict[str, Any], dropped: list[str]) -> None:
+    for key, value in list(line.items()):
+        try:
+            storable({key: value})
+        except BadLine as error:
+            dropped.append(f"{key!a}: {error}")
+            del line[key]
+
+
+def _finite_or_word(value: Any) -> Any:
+    """Return a value with the numbers that JSON lacks in the place of their words."""
+    return NOT_FINITE.get(value, value) if type(value) is str else value
+
+
+def _iter(line: dict[str, Any], dropped: list[str]) -> Iter:
+    if type(line.get("loss")) is str:
+        line["loss"] = _finite_or_word(line["loss"])
+    return _event(Iter, line, dropped)
+
+
+def _hello(line: dict[str, Any], dropped: list[str]) -> Hello:
+    if (version := convert(line.get("v"), Count)) != PROTOCOL:
         raise ProtocolVersionError(
             f"the job uses version {version} of the wire protocol; this mpsq reads version {PROTOCOL}",
             "use the mpsq_report.py that came with this mpsq, or upgrade mpsq",
         )
-    said = {key: value for key, value in said.items() if _is_storable(key, value, dropped)}
-    found = {key: _optional(said, key, check, dropped) for key, check in _HELLO_FIELDS.items()}
-    named: dict[str, Any] = {key: value for key, value in found.items() if value is not None}
-    extra = {key: value for key, value in said.items() if key not in _HELLO_FIELDS and key not in ("type", "t", "v")}
-    return Hello(offset, t, version, **named, extra=extra)
+    line["extra"] = {key: value for key, value in line.items() if key not in _HELLO_KEYS}
+    return _event(Hello, line, dropped)
 
 
-def _is_storable(key: str, value: Any, dropped: list[str]) -> bool:
-    try:
-        fields.storable(key)
-    except fields.BadLine as bad:
-        dropped.append(f"a name is left out: {bad}")
-        return False
-    try:
-        fields.storable({key: value})
-    except fields.BadLine as bad:
-        dropped.append(f"{key} cannot be stored: {bad}")
-        return False
-    return True
+_HELLO_KEYS = {"type", *Hello.__struct_fields__} - {"extra"}
 
 
-def _phase(offset: int, t: float, said: dict[str, Any], dropped: list[str]) -> Phase:
-    name, edge = fields.text(said.get("name"), "name"), fields.text(said.get("edge"), "edge")
-    if name not in RUN_PHASES or edge not in ("begin", "end"):
-        raise fields.BadLine("no such phase or edge")
-    cpu_s = None if said.get("cpu_s") is None else fields.seconds(said["cpu_s"], "cpu_s")
-    return Phase(offset, t, name, edge, cpu_s)
+def _eval(line: dict[str, Any], dropped: list[str]) -> Eval:
+    given = convert(line.get("metrics"), dict[str, Any])
+    metrics = {name: _finite_or_word(value) for name, value in given.items()}
+    wrong = {name: reason for name, value in metrics.items() if (reason := _wrong(name, value, float))}
+    if wrong and len(wrong) == len(metrics):
+        raise BadLine("no metric is a number")
+    dropped += wrong.values()
+    line["metrics"] = {name: value for name, value in metrics.items() if name not in wrong}
+    return _event(Eval, {"split": "val", **line}, dropped)
 
 
-def _eval(offset: int, t: float, said: dict[str, Any], dropped: list[str]) -> Eval:
-    told = fields.mapping(said.get("metrics"), "metrics")
-    dropped += [f"{name} is not a number" for name, value in told.items() if value is None]
-    metrics = {name: value for name in told if (value := _optional(told, name, fields.real, dropped)) is not None}
-    if told and not metrics:
-        raise fields.BadLine("no metric is a number")
-    dur_s = _optional(said, "dur_s", fields.seconds, dropped)
-    return Eval(
-        offset, t, fields.count(said.get("i"), "i"), fields.text(said.get("split", "val"), "split"), metrics, dur_s
-    )
+def _metric(line: dict[str, Any], dropped: list[str]) -> Metric:
+    return _event(Metric, {**line, "value": _finite_or_word(line.get("value"))}, dropped)
 
 
-def _metric(offset: int, t: float, said: dict[str, Any], dropped: list[str]) -> Metric:
-    i, unit = _optional(said, "i", fields.count, dropped), _optional(said, "unit", fields.text, dropped) or ""
-    return Metric(offset, t, fields.text(said.get("name"), "name"), fields.real(said.get("value"), "value"), unit, i)
+def _note(line: dict[str, Any], dropped: list[str]) -> Note:
+    extra = {key: value for key, value in line.items() if key not in ("type", "offset", "t", "kind", "text")}
+    return _event(Note, {**line, "extra": extra}, dropped)
 
 
-def _note(offset: int, t: float, said: dict[str, Any], dropped: list[str]) -> Note:
-    extra = {key: value for key, value in said.items() if key not in ("type", "t", "kind", "text")}
-    return Note(offset, t, fields.text(said.get("kind"), "kind"), fields.text(said.get("text", ""), "text"), extra)
-
-
-def _bye(offset: int, t: float, said: dict[str, Any], dropped: list[str]) -> Bye:
-    return Bye(offset, t, fields.flag(said.get("ok"), "ok"))
-
-
-_READERS: dict[str, Callable[[int, float, dict[str, Any], list[str]], Event]] = {
+_READERS: dict[str, Callable[[dict[str, Any], list[str]], Event]] = {
     "iter": _iter,
     "hello": _hello,
-    "phase": _phase,
+    "phase": functools.partial(_event, Phase),
     "eval": _eval,
     "metric": _metric,
     "note": _note,
-    "bye": _bye,
+    "bye": functools.partial(_event, Bye),
 }
 
 
-def parse_line(line: bytes, offset: int = 0, dropped: list[str] | None = None) -> Event | Bad | Forged:
+def parse_line(data: bytes, offset: int = 0, dropped: list[str] | None = None) -> Event | Bad | Forged:
     """Read one line, given without its newline. `offset` is that of its first byte in the file. To `dropped` is added
     why a field was left out that the line can do without.
 
     Raises: ProtocolVersionError for a hello of another major version; nothing else.
     """
-    if len(line) > MAX_LINE_BYTES:
+    if len(data) > MAX_LINE_BYTES:
         return Bad(offset, f"longer than {MAX_LINE_BYTES} bytes")
     try:
-        text = line.decode()
-        said, end = _scan(text, 0)
+        text = data.decode()
+        line, end = _scan(text, 0)
         if end != len(text) and text[end:].strip(" \t\r"):
             return Bad(offset, "more than one JSON value")
-        if type(said) is not dict:
+        if type(line) is not dict:
             return Bad(offset, "not an object")
-        kind, t = said.get("type"), said.get("t")
+        kind = line.get("type")
         if kind == "exit":
             return Forged(offset)
         if type(kind) is not str:
             return Bad(offset, "no type")
-        if type(t) is not float or not 0 <= t <= fields.MAX_S:
-            t = fields.seconds(t, "t")
-        if kind not in ("iter", "hello"):  # an iteration holds no text and nothing nested; a hello is checked by field
-            fields.storable(said)
+        if line.get("t") is None:
+            return Bad(offset, "no t")
         reader = _READERS.get(kind)
-        return reader(offset, t, said, [] if dropped is None else dropped) if reader else Unknown(offset, t, kind, text)
-    except fields.BadLine as bad:
-        return Bad(offset, str(bad))
+        if reader is None:
+            storable(line)
+            return Unknown(offset, convert(line["t"], Seconds), kind, text)
+        dropped = [] if dropped is None else dropped
+        if kind != "iter":  # an iteration holds no text and nothing nested
+            _drop_unstorable(line, dropped)
+        line["offset"] = offset
+        return reader(line, dropped)
+    except (BadLine, ValidationError) as error:
+        return Bad(offset, str(error))
     except (StopIteration, json.JSONDecodeError):
         return Bad(offset, "not JSON")
     except UnicodeDecodeError:
@@ -212,12 +196,12 @@ def parse_line(line: bytes, offset: int = 0, dropped: list[str] | None = None) -
         return Bad(offset, "an integer with too many digits")
 
 
-def _tell(event: Event, dropped: list[str], told: set[str]) -> list[Event]:
-    """Return a note of the fields of this event that were left out, unless it is in `told` already."""
+def _dropped_note(event: Event, dropped: list[str], noted: set[str]) -> list[Event]:
+    """Return a note of the fields of this event that were left out, unless it is in `noted` already."""
     text = f"{type(event).__name__.lower()}: {'; '.join(dropped)}"
-    if text in told:
+    if text in noted:
         return []
-    told.add(text)
+    noted.add(text)
     return [Note(event.offset, event.t, FIELD_DROPPED, text)]
 
 
@@ -226,18 +210,18 @@ def read_chunk(data: bytes, base_offset: int = 0) -> tuple[list[Event], int, Cou
 
     Returns the events, the number of bytes consumed (whole lines; pass the remainder again with the bytes appended to
     it) and the counts. Of an unfinished line beyond the limit all but the last MAX_LINE_BYTES + 1 bytes are consumed:
-    it blocks no reader, and its remainder is still too long to be taken for a line. Each event of which a field was
-    left out is followed by a note, once for each reason.
+    it blocks no reader, and the remainder is still too long to be taken for a line. An event of which a field was left
+    out is followed by a note, once for each reason.
 
     Raises: ProtocolVersionError, see parse_line.
     """
     events: list[Event] = []
     dropped: list[str] = []
-    told: set[str] = set()
+    noted: set[str] = set()
     bad = forged = unknown = 0
     start = 0
     lines = data.split(b"\n")
-    rest = lines.pop()
+    remainder = lines.pop()
     for line in lines:
         if line and not line.isspace():
             event = parse_line(line, base_offset + start, dropped)
@@ -250,7 +234,7 @@ def read_chunk(data: bytes, base_offset: int = 0) -> tuple[list[Event], int, Cou
                 events.append(event)  # type: ignore[arg-type]
             if dropped:
                 if type(event) is not Bad:
-                    events += _tell(event, dropped, told)  # type: ignore[arg-type]
+                    events += _dropped_note(event, dropped, noted)  # type: ignore[arg-type]
                 dropped = []
         start += len(line) + 1
-    return events, start + max(0, len(rest) - MAX_LINE_BYTES - 1), Counts(bad, forged, unknown)
+    return events, start + max(0, len(remainder) - MAX_LINE_BYTES - 1), Counts(bad, forged, unknown)

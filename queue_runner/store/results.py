@@ -134,7 +134,7 @@ def _note(run_id: int, e: Note | Unknown) -> dict[str, Any]:
 def _save_hello(connection: Connection, run_id: int, hello: Hello) -> None:
     """Merge a hello over the previous ones: a log's header comes in several lines."""
     before = connection.value(hot_sql.HELLO, {"run_id": run_id})
-    fields = {**(json.loads(before) if before else {}), **hello.said()}
+    fields = {**(json.loads(before) if before else {}), **hello.to_json()}
     data, framework = fields.get("data") or {}, fields.get("framework")
     values = {name: fields.get(name) for name in _HELLO} | {
         "run_id": run_id,

@@ -112,12 +112,12 @@ def test_whether_the_clock_waited_is_unknown_unless_said(case: Case, layout: Lay
 def test_a_dropped_field_of_hello_is_told_and_the_others_are_kept(case: Case, layout: Layout) -> None:
     lines = training(20, 0.05, 0.05, workload="mine", params={"a": 1})
     found = taints(case, layout, [*lines, lines[0]], 3.0, steps=3)
-    assert found["field_dropped"] == "left out of what the trainer told: hello: params is not a count"
+    assert found["field_dropped"] == "left out of what the trainer told: hello: params: expected int | null, got object"
     with read.reading(layout.db) as connection:
         (row,) = read.runs(connection)
         texts = [note["text"] for note in read.detail(connection, "notes", case.run.run_id)]
     assert (row["workload"], row["params"], row["valid"]) == ("mine", None, 1)
-    assert texts.count("hello: params is not a count") == 1
+    assert texts.count("hello: params: expected int | null, got object") == 1
 
 
 def test_what_measured_iterations_compiled_is_told(case: Case, layout: Layout) -> None:

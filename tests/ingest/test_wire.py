@@ -67,7 +67,7 @@ def test_hello_keeps_what_the_protocol_does_not_name() -> None:
     hello = read(type="hello", v=1, workload="nanogpt", versions={"torch": "2.13.0"}, seed=-1, compile=False, tf32=True)
     assert isinstance(hello, Hello)
     assert (hello.workload, hello.seed, hello.compile, hello.extra) == ("nanogpt", -1, False, {"tf32": True})
-    assert hello.said() == {
+    assert hello.to_json() == {
         "v": 1,
         "workload": "nanogpt",
         "versions": {"torch": "2.13.0"},
@@ -116,8 +116,6 @@ BAD_FIELDS: list[dict[str, Any]] = [
     {"type": "hello", "t": 1},
     {"type": "hello", "t": 1, "v": "1"},
     {"type": "phase", "t": 1, "name": "measure", "edge": "middle"},
-    {"type": "phase", "t": 1, "name": "measure", "edge": "end", "cpu_s": -1},
-    {"type": "phase", "t": 1, "name": "measure", "edge": "end", "cpu_s": "nan"},
     {"type": "phase", "t": 1, "name": "eval_iter", "edge": "begin"},
     {"type": "eval", "t": 1, "i": 1, "metrics": [1]},
     {"type": "eval", "t": 1, "i": 1, "metrics": {"loss": None}},
@@ -134,28 +132,30 @@ def test_wrong_types_and_absurd_values_are_bad(said: dict[str, Any]) -> None:
 
 
 KEPT: list[tuple[dict[str, Any], str]] = [
-    ({**ITER, "loss": "low"}, "iter: loss is not a number"),
-    ({**ITER, "synced": 1}, "iter: synced is not true or false"),
-    ({**ITER, "allocated_bytes": 2**63, "loss": {}}, "iter: loss is not a number; allocated_bytes is not a count"),
-    ({**ITER, "reserved_bytes": 1.0}, "iter: reserved_bytes is not a count"),
-    ({"type": "hello", "t": 1, "v": 1, "params": {"a": 1}, "seed": 2}, "hello: params is not a count"),
-    ({"type": "hello", "t": 1, "v": 1, "seed": 2**64}, "hello: seed is not a 64-bit integer"),
-    ({"type": "hello", "t": 1, "v": 1, "versions": {"torch": 2}}, "hello: versions is not an object of texts"),
-    ({"type": "hello", "t": 1, "v": 1, "flops_per_iter": 0}, "hello: flops_per_iter is not positive"),
+    ({**ITER, "loss": "low"}, "iter: loss: expected float | null, got str"),
+    ({**ITER, "synced": 1}, "iter: synced: expected bool | null, got int"),
     (
-        {"type": "hello", "t": 1, "v": 1, "device": "c\0pu"},
-        "hello: device cannot be stored: text holds NUL or half a surrogate pair",
+        {**ITER, "allocated_bytes": 2**63, "loss": {}},
+        "iter: loss: expected float | null, got object; allocated_bytes: expected int <= 9223372036854775807",
     ),
+    ({**ITER, "reserved_bytes": 1.0}, "iter: reserved_bytes: expected int | null, got float"),
     (
-        {"type": "hello", "t": 1, "v": 1, "\ud800": 1},
-        "hello: a name is left out: text holds NUL or half a surrogate pair",
+        {"type": "hello", "t": 1, "v": 1, "params": {"a": 1}, "seed": 2},
+        "hello: params: expected int | null, got object",
     ),
-    ({"type": "eval", "t": 1, "i": 1, "metrics": {"loss": 1, "acc": None}}, "eval: acc is not a number"),
-    ({"type": "eval", "t": 1, "i": 1, "metrics": {"loss": 1}, "dur_s": -1}, "eval: dur_s is not a duration"),
+    ({"type": "hello", "t": 1, "v": 1, "seed": 2**64}, "hello: seed: expected int <= 9223372036854775807"),
+    ({"type": "hello", "t": 1, "v": 1, "versions": {"torch": 2}}, "hello: versions: expected str, got int"),
+    ({"type": "hello", "t": 1, "v": 1, "flops_per_iter": 0}, "hello: flops_per_iter: expected float > 0.0"),
+    ({"type": "hello", "t": 1, "v": 1, "device": "c\0pu"}, "hello: 'device': text holds NUL or half a surrogate pair"),
+    ({"type": "hello", "t": 1, "v": 1, "\ud800": 1}, r"hello: '\ud800': text holds NUL or half a surrogate pair"),
+    ({"type": "phase", "t": 1, "name": "eval", "edge": "end", "cpu_s": -1}, "phase: cpu_s: expected float >= 0.0"),
+    ({"type": "eval", "t": 1, "i": 1, "metrics": {"loss": 1, "acc": None}}, "eval: acc: expected float, got null"),
+    ({"type": "eval", "t": 1, "i": 1, "metrics": {"loss": 1}, "dur_s": -1}, "eval: dur_s: expected float >= 0.0"),
     (
         {"type": "metric", "t": 1, "name": "x", "value": 1, "unit": 5, "i": -1},
-        "metric: i is not a count; unit is not text",
+        "metric: unit: expected str, got int; i: expected int >= 0",
     ),
+    ({"type": "note", "t": 1, "kind": "x", "deep": json.loads("[" * 40 + "]" * 40)}, "note: 'deep': nested too deeply"),
 ]
 
 
@@ -172,7 +172,7 @@ def test_a_field_that_a_line_can_do_without_is_left_out_and_told_once(said: dict
 
 def test_a_hello_keeps_its_other_fields() -> None:
     hello = read(type="hello", v=1, workload="mine", params={"a": 1}, seed=3, more=[1])
-    assert hello.said() == {"v": 1, "workload": "mine", "seed": 3, "more": [1]}
+    assert hello.to_json() == {"v": 1, "workload": "mine", "seed": 3, "more": [1]}
 
 
 @pytest.mark.parametrize(
@@ -186,12 +186,11 @@ def test_a_hello_keeps_its_other_fields() -> None:
         b'{"type":"iter","t":1,"i":1,"dur_s":Infinity}',
         b'{"type":"iter","t":1,"i":1,"dur_s":1e999}',
         b'{"type":"metric","t":1,"name":"x","value":-1e999}',
-        b'{"type":"later","t":1,"x":1e999}',
+        b'{"type":"later","t":1,"x":' + b"[" * 40 + b"]" * 40 + b"}",
         b'{"type":"iter","t":1,"i":1,"dur_s":1}{"type":"bye"}',
         b'{"type":"iter","t":1,"i":' + b"9" * 5000 + b',"dur_s":1}',
         b'{"type":"note","t":1,"kind":"x","text":"\xff\xfe"}',
         b'{"type":"note","t":1,"kind":"x","text":"a\x00b"}',
-        b'{"type":"note","t":1,"kind":"x","deep":' + b"[" * 40 + b"]" * 40 + b"}",
         b'{"type":"note","t":1,"kind":"x","deep":' + b"[" * 30_000 + b"]" * 30_000 + b"}",
         b'{"a":' * 10_000 + b"1" + b"}" * 10_000,
         b'{"type":"note","t":1,"kind":"x","text":"' + b"x" * wire.MAX_LINE_BYTES + b'"}',
