@@ -64,8 +64,13 @@ class Layout:
 
     @property
     def words(self) -> Path:
-        """Path of the secret words of command lines and of --env, which are in no database and no backup."""
+        """Path of the secret words of jobs that earlier versions stored."""
         return self.secrets / ".words"
+
+    @property
+    def environments(self) -> Path:
+        """Path of the captured environments of jobs, which are in no database and no backup."""
+        return self.secrets / ".environments"
 
     def run_dir(self, run_id: object) -> Path:
         """Return the folder of a run by its name, `12.3`."""

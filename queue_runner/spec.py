@@ -17,7 +17,7 @@ COMPILE_MODES = ("reduce-overhead", "max-autotune", "no-cudagraphs")
 
 _PLACE = frozenset(
     {
-        *("cwd", "env", "python", "snapshot", "name", "copy", "allow_changed", "stall_s"),
+        *("cwd", "env", "env_file", "python", "snapshot", "name", "copy", "allow_changed", "stall_s"),
         *("tree", "code", "root", "inside", "resume", "packages", "find_max", "template", "secrets"),
         *("preflight", "until_valid"),
         *("gate", "gate_s", "layout_seed", "randomize", "on", "lane", "affinity"),
@@ -63,7 +63,8 @@ class EnvironmentJson:
 class JobSpec:
     """A cell of a grid. `kind` is workload (a file of jobs/), command (any argv) or import (a log).
 
-    As stored, `argv`, `template` and `env` have placeholders for secret words (host/job_secrets.py).
+    As stored, `env` and `variables` have keyed hashes for values that are not public (host/job_environments.py), and
+    words that earlier versions took for secrets have placeholders (host/job_secrets.py).
     """
 
     kind: str
@@ -82,7 +83,7 @@ class JobSpec:
     python: str = ""
     cwd: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
-    variables: Mapping[str, str] = field(default_factory=dict)  # those of --env without secrets: part of the question
+    variables: Mapping[str, str] = field(default_factory=dict)  # those of --env: part of the question
     snapshot: str | None = None
     timeout_s: float | None = None
     allow_daemons: bool = False
@@ -114,6 +115,7 @@ class JobSpec:
     affinity: str = ""  # the lane's processors, 0-3,8
     cores: int = 0  # their number; 0: it may use all
     threads: int = 0  # of each process, by OMP_NUM_THREADS, on a lane
+    env_file: str = ""  # of a stored job: the file with its whole environment
 
     def fields(self) -> dict[str, Any]:
         """Return its values by name."""

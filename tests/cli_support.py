@@ -131,7 +131,7 @@ SPEC = JobSpec(
     dtype="fp32",
     config="tiny",
     params={"lr": 0.1},
-    argv=("python", "train.py", "--api-key=hunter2"),
+    argv=("python", "train.py", "https://me:hunter2@host"),
     python="/usr/bin/python3",
     cwd="/tmp",
     env={"PATH": "/bin", "NAME": "hunter2"},

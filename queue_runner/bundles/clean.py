@@ -1,6 +1,6 @@
-"""What leaves the machine: no secret, no value of an environment variable, no path of a home.
+"""Cleaning of what leaves the machine: no token, no value of an environment variable, no path of a home.
 
-Secrets are those that `redact` finds. In the place of each, and of a variable's value, is a keyed hash: equal values
+Tokens are those that `redact` finds. In the place of each, and of a variable's value, is a keyed hash: equal values
 stay equal, so that the rows of a report are the same, and nobody without this queue can try which value it was.
 """
 
@@ -31,7 +31,6 @@ HOME = "[home]"
 _ANY_HOME = r"/(?:home|Users)/[^/\s\"'<>:;,()\[\]{}|\\]+|(?<![\w./-])/root(?![\w-])"
 _HIDDEN = re.compile(r"\[hidden-[0-9a-f]{12}\]")
 _ASSIGNED = re.compile(r"(--env=)?[A-Za-z_]\w*=", re.ASCII)
-_WORDS = re.compile(r"(\s+)")
 _TOLD = frozenset({"env", "environ", "environment"})
 """Keys of a trainer's own report under which variables are."""
 
@@ -73,10 +72,7 @@ class Cleaner:
 
     def text(self, text: str, most: int = MOST_TEXT) -> str:
         """Clean a text of several lines, and shorten it."""
-        (text,) = redact.replaced([text], self.hidden)
-        parts = _WORDS.split(text)
-        parts[::2] = redact.replaced(parts[::2], self.hidden)  # as a command line: the word after --api-key
-        return self._text("".join(parts), most)
+        return self._text(redact.replaced([text], self.hidden)[0], most)
 
     def name(self, text: str | None) -> str | None:
         """Clean a name: one line without what a page would take for markup."""
@@ -90,14 +86,13 @@ class Cleaner:
         return text if len(text) <= most else text[: most - 1] + "…"
 
     def tree(self, value: Any, name: str = "", depth: int = 0) -> Any:
-        """Clean a JSON value: texts and keys, and whole values under the name of a secret or of the environment."""
+        """Clean a JSON value: texts and keys, and whole values under a key that names the environment."""
         hides = name in _TOLD
         if isinstance(value, str):
             assigns = _ASSIGNED.match(value)
             if hides and assigns:
                 return value[: assigns.end()] + self.hidden(value[assigns.end() :])
-            named = redact.is_secret(name, value) and not redact.is_secret("", value)
-            return self.hidden(value) if named else self.text(value)
+            return self.text(value)
         if isinstance(value, Mapping):
             if depth >= MAX_DEPTH - 2:
                 return {}

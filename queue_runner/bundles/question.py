@@ -84,6 +84,7 @@ LEFT = frozenset(
     [
         "cwd",
         "env",
+        "env_file",
         "python",
         "script",
         "copy",

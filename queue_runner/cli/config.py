@@ -39,11 +39,11 @@ def list_(json: Json = False) -> None:
 
 
 def _shown(value: Any) -> Any:
-    from queue_runner.redact import redact_script
+    from queue_runner.redact import redact
 
     if hasattr(value, "items"):
-        return {name: _shown(one) for name, one in value.items()}
-    return redact_script(value) if isinstance(value, str) else value
+        return {name: _shown(item) for name, item in value.items()}
+    return redact([value])[0] if isinstance(value, str) else value
 
 
 def _setting(row: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queue_runner import tables
-from queue_runner.cli.common import Json, home, new_app, print_json, remark, remind, say, say_if_no_worker
+from queue_runner.cli.common import Json, home, new_app, print_json, remark, say, say_if_no_worker
 from queue_runner.cli.submit_options import WithCommand, title, with_options
 from queue_runner.errors import UsageError
 from queue_runner.text import plain
@@ -55,7 +55,7 @@ def add(
     from queue_runner import redact
     from queue_runner.host.home import ensure_home
     from queue_runner.monitor import queue_state
-    from queue_runner.submit import plan, schedules
+    from queue_runner.submit import schedules
 
     words = ctx.meta.get("command", ())
     if not words:
@@ -65,9 +65,8 @@ def add(
     layout = ensure_home()
     queue_state.worker(layout)  # report unusable locks before anything is stored
     added = schedules.add(
-        layout, " ".join(cron), request, shlex.join(redact.redact(words)), name=name, timezone=timezone
+        layout, " ".join(cron), request, shlex.join(redact.without_env_values(words)), name=name, timezone=timezone
     )
-    remind(plan.withheld(request), json)
     if json:
         print_json(
             "mpsq.schedule.add/1", id=added.id, name=added.name, next_at=added.next_at[0], runs_each_time=added.runs

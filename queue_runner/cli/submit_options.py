@@ -144,13 +144,13 @@ def _is_said(name: str, value: Any) -> bool:
 
 
 def title(ctx: typer.Context) -> str:
-    """The command line, as it may be kept and shown. Raises: UsageError for one that is no text."""
-    from queue_runner.redact import redact
+    """Return the command line as it may be stored and shown. Raises: UsageError for one that is not text."""
+    from queue_runner.redact import without_env_values
 
-    found = shlex.join(["mpsq", *redact(ctx.meta["argv"])])
+    line = shlex.join(["mpsq", *without_env_values(ctx.meta["argv"])])
     try:
-        found.encode()
+        line.encode()
     except UnicodeEncodeError as error:
-        told = "a word of the command line is not UTF-8, and cannot be stored"
-        raise UsageError(told, "give the file another name, or name it in a script that the job runs") from error
-    return found
+        message = "the command line contains an argument that is not valid UTF-8"
+        raise UsageError(message, "rename the file, or name it in a script that the job runs") from error
+    return line

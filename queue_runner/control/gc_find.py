@@ -76,7 +76,7 @@ def _is_old(path: Path, now: float) -> bool:
 
 def _leftovers(layout: Layout, now: float) -> Iterator[Item]:
     """Yield what an earlier removal, copy or backup left when it was killed."""
-    for folder in (layout.runs, layout.snapshots, layout.cache / "compile", layout.backups, layout.envs, layout.words):
+    for folder in (layout.runs, layout.snapshots, layout.cache / "compile", layout.backups, layout.envs):
         for path in sorted(_entries(folder)):
             removed = path.name.startswith(trash.TRASH)
             half = path.name.startswith(".partial-") or path.suffix == ".partial"

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from queue_runner import failpoints
+from queue_runner import failpoints, redact
 from queue_runner.errors import MpsqError, UsageError
-from queue_runner.host import job_secrets, locks, wakeup
+from queue_runner.host import job_environments, job_secrets, locks, wakeup
 from queue_runner.model import Selector
 from queue_runner.paths import Layout
 from queue_runner.source import archive, verify
 from queue_runner.source.archive import Damaged
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import read
-from queue_runner.submit import grid, policy
+from queue_runner.submit import grid, policy, remote
 from queue_runner.submit.plan import drawn
-from queue_runner.workloads import environments
+from queue_runner.workloads import environments, mps_switches
 
 
 @dataclass(frozen=True)
@@ -70,13 +71,15 @@ def _rerun(layout: Layout, selectors: Sequence[Selector], wanted: RerunOptions, 
     for job_id, row in rows.items():
         spec, note = _code(layout, row, wanted.allow_changed)
         try:
-            job_secrets.check(layout, spec)
+            job_secrets.reveal(layout, spec.argv, {})
+            job_secrets.named(layout, spec.secrets)
         except job_secrets.Missing as error:
             raise MpsqError(f"job {job_id} cannot be rerun: {error.message}", error.hint) from error
         notes += [note] if note and note not in notes else []
         if spec.layout_seed is not None:
             spec = spec.changed(layout_seed=drawn(None))  # else its runs would repeat what was drawn
-        new.append(NewJob(spec.changed(find_max=""), wanted.repeats or repeats[job_id], _terms(row, wanted)))
+        spec = _with_todays_environment(layout, spec.changed(find_max=""), job_id)
+        new.append(NewJob(spec, wanted.repeats or repeats[job_id], _terms(row, wanted)))
     rounds = max(job.repeats for job in new)
     if rounds * len(new) > grid.MAX_RUNS:
         raise UsageError(f"that is {rounds * len(new):,} runs", f"one group takes {grid.MAX_RUNS:,} at most")
@@ -96,6 +99,8 @@ def _store(
     from queue_runner.store.engine import open_engine, writing
 
     with writing(open_engine(layout.db)) as connection:
+        environments = job_environments.Saver(layout)
+        new = [replace(job, spec=environments.stored(job.spec)) for job in new]
         group, ids = jobs.submit(connection, title, seed, new, order)
         for spec in {job.spec.snapshot: job.spec for job in new}.values():
             if spec.copy and spec.snapshot:
@@ -118,6 +123,36 @@ def _terms(row: Mapping[str, Any], wanted: RerunOptions) -> Terms:
         retry_on=tuple(row["retry_on"].split(",")) if row["retry_on"] else ("failed",),
         rerun_of=row["job_id"],
     )
+
+
+def _with_todays_environment(layout: Layout, spec: JobSpec, job: int) -> JobSpec:
+    """Return the question with the environment of this process, and with its own variables (--env, --env-name, --mps).
+
+    Raises: MpsqError when the value of an --env is neither stored nor in this environment.
+    """
+    try:
+        stored = job_environments.load(layout, spec)
+    except job_secrets.Missing:
+        stored = {}
+    variables = {}
+    for name, value in spec.variables.items():
+        candidates = filter(None, (value, stored.get(name), os.environ.get(name)))
+        same = [text for text in candidates if job_environments.public(layout, {name: text})[name] == value]
+        if not same:
+            raise MpsqError(
+                f"job {job} cannot be rerun: the value of --env {name} is no longer stored",
+                f"set {name} to the same value in this shell, or submit the job again",
+            )
+        variables[name] = same[0]
+    env = redact.inherited(os.environ) | variables
+    env |= {name: value for name, value in spec.env.items() if redact.PLACEHOLDER.search(value)}  # of --env, once
+    if spec.env_name:
+        env = environments.find(layout, spec.env_name).activated(env)
+    if spec.mps:
+        env = mps_switches.environment(spec.mps, env)
+    if spec.on:
+        env = remote.sent_variables(env, variables, keeps_places="kind" not in spec.on)
+    return spec.changed(env=env, variables=variables)
 
 
 def _code(layout: Layout, row: Mapping[str, Any], allow_changed: bool) -> tuple[JobSpec, str]:

@@ -105,12 +105,12 @@ def _changed(layout: Layout, specs: Mapping[int, JobSpec]) -> dict[int, str]:
 
 
 def _refuse_without_secrets(layout: Layout, connection: Connection, again: Sequence[Row]) -> None:
-    from queue_runner.host import job_secrets
+    from queue_runner.host import job_environments, job_secrets
     from queue_runner.store import resolve
 
     for job, spec in resolve.specs(connection, {row["job_id"] for row in again}).items():
         try:
-            job_secrets.check(layout, spec)
+            job_environments.check(layout, spec)
         except job_secrets.Missing as error:
             raise MpsqError(f"job {job} cannot be retried: {error.message}", error.hint) from error
 

@@ -1,8 +1,8 @@
-"""Secrets of jobs: the words of a command line or of --env that lie apart from the database, and those that --secret
-names. All are files that only this user can read, below HOME/secrets, and in no backup (docs/security.md).
+"""The secrets that --secret names: files that only this user can read, below HOME/secrets, and in no backup, or entries
+of the system's keyring (docs/security.md).
 
-A word's file is named by a keyed hash of the word, and the database has that name in a placeholder: equal words make
-equal questions, and without the key nobody can try which word it was.
+Earlier versions also stored words of a command line in such files, each under the name of its placeholder in the
+database. They are still read.
 """
 
 from __future__ import annotations
@@ -15,15 +15,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from queue_runner import redact
-from queue_runner.atomic_file import replacing
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.model import Ending, Outcome
 from queue_runner.paths import Layout
 from queue_runner.run_dir import read_regular
-from queue_runner.spec import JobSpec
 from queue_runner.text import last_line
 
-_KEY = ".key"
 _SERVICE = "mpsq"
 """The service under which a keyring has the secrets."""
 KEYRING_S = 20.0
@@ -31,36 +28,10 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class Missing(MpsqError):
-    """A secret of a job that is not there any more, or that others may read."""
+    """A secret, or the environment, of a job that no longer exists or that others may read."""
 
     def ending(self) -> Ending:
-        return Ending(Outcome.SPAWN_FAILED, reason=self.message)
-
-
-def hide(layout: Layout, spec: JobSpec, hidden: dict[int, Mapping[str, str]] | None = None) -> JobSpec:
-    """Return the spec with placeholders for what looks like a secret, which is stored apart. Raises: OSError.
-
-    Call it in the transaction that stores the job: so nothing removes a word in between. `hidden` keeps environments of
-    other jobs by identity: many share one.
-    """
-    searched = "{" + spec.find_max.partition("=")[0] + "}"  # is filled in later, so it cannot be a secret
-
-    def store(word: str) -> str:
-        return word if spec.find_max and searched in word else _stored(layout.words, word)
-
-    hidden = {} if hidden is None else hidden
-    if id(spec.env) not in hidden:
-        hidden[id(spec.env)] = {
-            name: _stored(layout.words, value) if redact.is_secret(name, value) else value
-            for name, value in spec.env.items()
-        }
-    argv, template = (tuple(redact.replaced(words, store)) for words in (spec.argv, spec.template))
-    return spec.changed(argv=argv, template=template, env=hidden[id(spec.env)])
-
-
-def hide_words(layout: Layout, words: Iterable[str]) -> tuple[str, ...]:
-    """Return words of a command line as `hide` stores them. Raises: OSError."""
-    return tuple(redact.replaced(words, lambda word: _stored(layout.words, word)))
+        return Ending(Outcome.SPAWN_FAILED, reason=f"{self.message}: {self.hint}")
 
 
 def reveal(layout: Layout, argv: Iterable[str], env: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
@@ -86,45 +57,12 @@ def check_names(layout: Layout, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def check(layout: Layout, spec: JobSpec) -> None:
-    """Raise Missing if a secret of a stored job is not there any more."""
-    reveal(layout, spec.argv, spec.env)
-    named(layout, spec.secrets)
-
-
 def stored(layout: Layout) -> list[Path]:
     """Return the files of words, each of which has the name of its placeholder."""
     try:
         return [path for path in layout.words.iterdir() if redact.PLACEHOLDER.fullmatch(path.name)]
     except OSError:
         return []
-
-
-def _stored(folder: Path, word: str) -> str:
-    """Return the placeholder of a word, which is then in a file of that name."""
-    import hmac
-
-    if redact.PLACEHOLDER.search(word):
-        return word  # hidden before, with the schedule or the job that it is from
-    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # as a parent below it would have the umask's mode
-    folder.mkdir(mode=0o700, exist_ok=True)
-    data = word.encode(errors="surrogateescape")
-    name = f"[mpsq-secret-{hmac.digest(_key(folder), data, 'sha256').hex()[:24]}]"
-    if not (folder / name).exists():
-        _write(folder / name, data)
-    return name
-
-
-def _key(folder: Path) -> bytes:
-    path = folder / _KEY
-    if not path.exists():
-        _write(path, os.urandom(32))
-    return read_regular(path)
-
-
-def _write(path: Path, data: bytes) -> None:
-    with replacing(path, durable=True) as partial:
-        partial.write_bytes(data)
 
 
 def _revealed(folder: Path, text: str, what: str) -> str:

@@ -88,9 +88,8 @@ def _flat(name: str, value: Any) -> Iterable[tuple[str, str]]:
     elif isinstance(value, list):
         yield name, ", ".join(str(item) for item in value)[:MOST_CHARS] or units.MISSING
     elif value is not None:
-        last = name.rpartition(": ")[2]
-        shown = redact.HIDDEN if redact.is_secret(last, str(value)) else str(value)
-        yield name, {"True": "yes", "False": "no", "": units.MISSING}.get(shown, shown)[:MOST_CHARS]
+        (text,) = redact.redact([str(value)])
+        yield name, {"True": "yes", "False": "no", "": units.MISSING}.get(text, text)[:MOST_CHARS]
 
 
 def _pairs(packages: Mapping[str, Any]) -> Iterable[tuple[str, str]]:

@@ -19,6 +19,8 @@ from typing import Any
 from queue_runner import failpoints
 from queue_runner.config import Config
 from queue_runner.errors import MpsqError
+from queue_runner.host import job_environments
+from queue_runner.host.job_secrets import Missing
 from queue_runner.lanes import target_of
 from queue_runner.model import Obstacle, State
 from queue_runner.paths import Layout
@@ -220,7 +222,12 @@ class Dispatcher:
             told = blocks.instructions(connection, ids)
             specs = [blocks.claimed(connection, id).spec for id in ids]
         codes = {code for spec in specs for code in (spec.snapshot, spec.tree) if code}
-        told |= {"token": token, "lane": lane, "to": options["to"], **target.told}
+        try:
+            values = {spec.env_file: job_environments.load(self._layout, spec) for spec in specs if spec.env_file}
+        except Missing:
+            self._not_before[lane] = time.monotonic() + TRY_AGAIN_S
+            raise
+        told |= {"environments": values, "token": token, "lane": lane, "to": options["to"], **target.told}
         folder = target.folder(token)
         try:
             block.create(folder, told, self._layout.snapshots, codes, self._config)

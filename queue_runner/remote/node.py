@@ -83,9 +83,9 @@ class Node:
         ours = {name: value for name, value in os.environ.items() if name.startswith(OF_NODE)}
         with writing(self._engine) as connection:
             if box:
-                blocks.load(connection, self._told, None, _of_a_login(), sys.executable)
+                blocks.load(connection, layout, self._told, None, _of_a_login(), sys.executable)
             else:
-                blocks.load(connection, self._told, ours, {}, None)
+                blocks.load(connection, layout, self._told, ours, {}, None)
         block.write_json(loaded, {})
 
     def run(self) -> str:
@@ -252,7 +252,7 @@ def _of_a_login() -> dict[str, str]:
     """Return the variables of this login for the jobs, with this interpreter first on the PATH."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("SSH_", "MPSQ_"))}
     path = os.pathsep.join((str(Path(sys.executable).parent), ours.get("PATH", os.defpath)))
-    return redact.environment({**ours, "PATH": path})
+    return redact.inherited({**ours, "PATH": path})
 
 
 def main(arguments: list[str]) -> int:

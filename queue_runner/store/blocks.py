@@ -8,8 +8,10 @@ from typing import Any
 
 from sqlalchemy import insert, select, update
 
+from queue_runner.host import job_environments
 from queue_runner.lanes import REMOTE_GLOB
 from queue_runner.model import DEFAULT_LANE, RunId, State
+from queue_runner.paths import Layout
 from queue_runner.spec import OF_NODE, JobSpec
 from queue_runner.store.engine import Connection
 from queue_runner.store.jobs import Claimed
@@ -115,9 +117,10 @@ def claimed(connection: Connection, run_id: int) -> Claimed:
 
 def load(
     connection: Connection,
+    layout: Layout,
     told: Mapping[str, Any],
-    env: Mapping[str, str] | None,
-    default_env: Mapping[str, str],
+    env: dict[str, str] | None,
+    default_env: dict[str, str],
     python: str | None,
 ) -> None:
     """Store, on a node, the jobs and runs of a block under their own ids; the front alone retries and replaces.
@@ -130,8 +133,10 @@ def load(
     rows = []
     for job in told["jobs"]:
         spec = json.loads(job["spec_json"])
-        kept = {name: value for name, value in spec["env"].items() if env is None or not name.startswith(OF_NODE)}
-        spec |= {"env": {**default_env, **kept, **(env or {})}, "until_valid": False, "on": {}}
+        sent = told["environments"].get(spec["env_file"], spec["env"])
+        values = default_env | {k: v for k, v in sent.items() if env is None or not k.startswith(OF_NODE)} | (env or {})
+        spec |= {"env": job_environments.public(layout, values), "env_file": job_environments.save(layout, values)}
+        spec |= {"until_valid": False, "on": {}}
         if python is not None:
             spec["python"] = python if spec["kind"] == "workload" else ""
         rows.append({**job, "group_id": told["group"], "spec_json": json.dumps(spec, sort_keys=True)})

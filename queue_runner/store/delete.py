@@ -9,7 +9,7 @@ from pathlib import Path
 from sqlalchemy import ColumnElement, delete, exists, func, or_, select, update
 
 from queue_runner.errors import MpsqError
-from queue_runner.host import job_secrets
+from queue_runner.host import job_environments, job_secrets
 from queue_runner.model import PREFLIGHT, RunId, State
 from queue_runner.paths import Layout, preflight_cache
 from queue_runner.redact import PLACEHOLDER
@@ -142,29 +142,42 @@ def forget_snapshots(connection: Connection, hashes: Iterable[str]) -> list[str]
 
 
 def forget_secrets(engine: Engine, layout: Layout) -> None:
-    """Remove the secret words that no job, except deleted ones, and no schedule refers to.
+    """Remove the environments that no run needs which may still start or be retried, and the secret words that no job
+    refers to; a deleted job needs neither.
 
-    A submit writes its words while it has the write lock, which is therefore taken, but only if there is one to remove.
+    A submit writes its files while it has the write lock, which is therefore taken, but only if there is one to remove.
     """
     with looking(engine) as connection:
-        if not _free_words(connection, layout):
+        if not _unneeded_files(connection, layout):
             return
     with writing(engine) as connection:
-        for path in _free_words(connection, layout):
+        for path in _unneeded_files(connection, layout):
             path.unlink(missing_ok=True)
 
 
-def _free_words(connection: Connection, layout: Layout) -> list[Path]:
-    stored = job_secrets.stored(layout)
-    if not stored:
-        return []
-    holds = "instr({0}, '[mpsq-secret-')"
-    rows = connection.column(
-        f"SELECT spec_json AS text FROM jobs WHERE deleted_at IS NULL AND {holds.format('spec_json')}"
-        f" UNION ALL SELECT request_json FROM schedules WHERE {holds.format('request_json')}"
-    )
-    used = {match[0] for text in rows for match in PLACEHOLDER.finditer(text)}
-    return [path for path in stored if path.name not in used]
+def _unneeded_files(connection: Connection, layout: Layout) -> list[Path]:
+    words, environments = job_secrets.stored(layout), job_environments.files(layout)
+    if words:
+        texts = connection.column(_HOLDERS)
+        needed = {match[0] for text in texts for match in PLACEHOLDER.finditer(text)}
+        words = [path for path in words if path.name not in needed]
+    if environments:
+        needed = set(connection.column(_NEEDED_ENVIRONMENTS))
+        environments = [path for path in environments if path.name not in needed]
+    return words + environments
+
+
+_HOLDERS = """
+SELECT spec_json AS text FROM jobs WHERE deleted_at IS NULL AND instr(spec_json, '[mpsq-secret-')
+UNION ALL SELECT request_json FROM schedules WHERE instr(request_json, '[mpsq-secret-')
+"""
+"""Texts that contain placeholders of secret words."""
+_NEEDED_ENVIRONMENTS = """
+SELECT DISTINCT json_extract(spec_json, '$.env_file') FROM jobs WHERE deleted_at IS NULL
+AND id IN (SELECT job_id FROM runs WHERE state <> 'DONE' OR outcome <> 'SUCCEEDED')
+UNION SELECT env_file FROM schedules
+"""
+"""Names of the files of jobs that have a run which has not ended, or failed and may be retried."""
 
 
 def note_files_removed(connection: Connection, run_id: int, job_id: int, said: str) -> None:

@@ -60,7 +60,7 @@ def note_idle(connection: Connection, orders: Orders) -> None:
 
 
 def _order(connection: Connection, event: str, run_id: int | None, orders: Orders) -> None:
-    command = redact.redact_script(getattr(orders, event))
+    command = redact.redact([getattr(orders, event)])[0]
     calls = [(event, command)] if command else []
     if event in orders.notify:
         calls.append((NOTIFY, event))

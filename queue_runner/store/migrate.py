@@ -5,7 +5,10 @@ An existing file is upgraded only under worker.lock with no run active (docs/sup
 
 from __future__ import annotations
 
+import logging
 import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +21,8 @@ from queue_runner.store.read import HEAD, lost, reading, schema_revision
 
 if TYPE_CHECKING:
     from alembic.config import Config
+
+log = logging.getLogger(__name__)
 
 
 def ensure(layout: Layout, *, holds_worker_lock: bool = False) -> None:
@@ -55,12 +60,32 @@ def upgrade(layout: Layout, *, holds_worker_lock: bool = False) -> str | None:
             _refuse_active(layout)
             saved = backup.make(layout, label=f"before-{HEAD}")
             create(layout.db)
+            _vacuum(layout.db)
+            _name_old_backups(layout)
             return str(saved)
         finally:
             if worker is not None:
                 worker.close()
     finally:
         lock.close()
+
+
+def _vacuum(db: Path) -> None:
+    """Remove what was deleted from the file and its log. Nobody else may use the database meanwhile."""
+    with closing(sqlite3.connect(db, isolation_level=None)) as connection:
+        connection.execute("VACUUM")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def _name_old_backups(layout: Layout) -> None:
+    """Log the backups that contain environments of jobs: those from before revision 0011."""
+    if old := [path.name for path in backup.stored(layout.backups) if (schema_revision(path) or "") < "0011"]:
+        log.warning(
+            "these backups in %s still contain the environments of jobs, with any secrets; delete them when you no"
+            " longer need them: %s",
+            layout.backups,
+            ", ".join(old),
+        )
 
 
 def _refuse_newer(revision: str) -> None:
@@ -98,7 +123,7 @@ def create(db: Path) -> None:
     """Create a database, or bring one to this code's schema. Nobody else may use it meanwhile."""
     from alembic import command
 
-    os.close(os.open(db, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))  # it contains the environment of the jobs
+    os.close(os.open(db, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))  # it contains command lines and folders
     engine = open_engine(db, check=False, foreign_keys=False)  # a table that is made anew is missing for a moment
     config = _config()
     with writing(engine, alone=True) as connection:

@@ -35,7 +35,7 @@ _OF_LANE = (
     *("blocked_reason", "blocked_at", "paused_at", "paused_reason"),
     *("blocked_kind", "blocked_for", "next_try_at"),
 )
-HEAD = "0010"
+HEAD = "0011"
 """The schema revision that this code reads and writes: the newest migration. Here so that readers start fast."""
 
 

@@ -15,12 +15,9 @@ from queue_runner.store.engine import Connection
 from queue_runner.store.schema import schedules
 
 
-def add(
-    connection: Connection, *, name: str, cron: str, timezone: str, title: str, request_json: str, next_at: float | None
-) -> int:
+def add(connection: Connection, **columns: Any) -> int:
     """Create a schedule; return its id. The caller has checked that the name is free."""
-    values = {"name": name, "cron": cron, "timezone": timezone, "title": title, "request_json": request_json}
-    statement = insert(schedules).values(created_at=time.time(), next_at=next_at, **values)
+    statement = insert(schedules).values(created_at=time.time(), **columns)
     return int(connection.execute(statement.returning(schedules.c.id)).scalar_one())
 
 

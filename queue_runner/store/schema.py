@@ -218,6 +218,7 @@ schedules = Table(
     Column("last_at", Float),  # when it last submitted
     Column("last_group_id", Integer),
     Column("last_error", Text),
+    Column("env_file", Text),  # the file with the environment in which it submits
     sqlite_autoincrement=True,
 )
 

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
 
@@ -40,11 +39,6 @@ class Shared:
         self._preflights: dict[tuple[object, ...], dict[str, Value]] = {}
         self._programs: set[tuple[object, ...]] = set()
         self.interpreters: dict[tuple[object, ...], str | None] = {}
-
-    @cached_property
-    def ambient_secrets(self) -> frozenset[str]:
-        """The names of this environment's variables that look like secrets."""
-        return frozenset(redact.secrets(os.environ))
 
     def home(self, request: Request) -> Layout:
         """Return the queue whose environments and workloads the request refers to."""
@@ -110,6 +104,11 @@ def expand(request: Request, shared: Shared | None = None) -> list[JobSpec]:
     if bool(request.workload) == bool(request.argv):
         raise UsageError(
             "submit takes a workload or a command", "mpsq submit nanogpt, or mpsq submit -- python train.py"
+        )
+    if not request.allow_plain and any(map(redact.has_token, request.argv)):
+        raise UsageError(
+            "the command line contains a token or a password, which the database and `ps` would show",
+            "--secret NAME passes it to the job as a variable; --allow-plain stores the command line as it is",
         )
     if request.timeout_s is not None and request.timeout_s <= 0:
         raise UsageError("--timeout must be longer than 0", "for example --timeout 2h")
@@ -189,10 +188,10 @@ def _refuse_modes(cells: Sequence[Value], framework: str) -> None:
 
 
 def _settings(request: Request) -> dict[str, str]:
-    """Return the settings as texts. Raises: UsageError for one that looks like a secret: reports show settings."""
+    """Return the settings as texts. Raises: UsageError for one with a token: reports show settings."""
     found = redact.assignments(request.sets, "--set")
     for key, text in found.items():
-        policy.no_secret("--set", text, key)
+        policy.no_token(f"--set {key}", text)
     return found
 
 
@@ -293,15 +292,15 @@ def _common(request: Request) -> JobSpec:
     cwd = folder(request)
     if not cwd.is_dir():
         raise UsageError(f"there is no folder {cwd}", "--cwd takes the folder in which the job runs")
-    environment = redact.environment(os.environ) if request.environment is None else request.environment
-    said = redact.assignments(request.env, "--env")
-    env = {**environment, **said}
+    environment = redact.inherited(os.environ) if request.environment is None else request.environment
+    variables = redact.assignments(request.env, "--env")
+    env = {**environment, **variables}
     return JobSpec(
         kind="command" if request.workload is None else "workload",
         name="",
         cwd=str(cwd),
         env=env,
-        variables={name: value for name, value in said.items() if not redact.is_secret(name, value)},
+        variables=variables,
         python=_python(request.python, env),
         timeout_s=request.timeout_s,
         allow_daemons=request.allow_daemons,

@@ -6,14 +6,14 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from queue_runner import failpoints, redact, units
+from queue_runner import failpoints, units
 from queue_runner.errors import MpsqError, UsageError
-from queue_runner.host import job_secrets, locks, protected, wakeup
+from queue_runner.host import job_environments, locks, protected, wakeup
 from queue_runner.model import Condition, Dependency
 from queue_runner.once_a_day import RepeatedNote
 from queue_runner.paths import Layout, jobs_dir
@@ -141,11 +141,10 @@ def _warnings(request: Request, specs: Sequence[JobSpec], shared: expand.Shared)
     if request.find_max is not None:
         found.append(_search_note(request, specs))
     if elsewhere:
-        return found + withheld(request, shared)
+        return found
     found += _absent(request, specs, shared)
     guarded = protected.found(path for spec in specs for path in reads(spec))
     found += [f"{path} is in {place}, which macOS guards: {protected.REMEDY}" for path, place in guarded.items()]
-    found += withheld(request, shared)
     if request.resume and request.workload and not all(spec.params.get("checkpoint_interval") for spec in specs):
         found.append("--resume: it writes no checkpoints unless --set checkpoint_interval=N, so retries start over")
     return found
@@ -159,22 +158,6 @@ def _without_graphs(specs: Sequence[JobSpec]) -> list[str]:
         f"{mode} on {device} compiles as {same[mode]} does: what it adds, CUDA graphs, is on cuda alone"
         for mode, device in sorted(found, key=str)
         if mode in same
-    ]
-
-
-def withheld(request: Request, shared: expand.Shared | None = None) -> list[str]:
-    """Return a note that names the variables of this environment that look like secrets and so are not stored."""
-    if request.environment is not None:
-        return []
-    given = {*request.secrets, *redact.assignments(request.env, "--env")}
-    names = sorted((shared or expand.Shared()).ambient_secrets - given)
-    if not names:
-        return []
-    return [
-        RepeatedNote(
-            f"not stored with the job, as they look like secrets: {', '.join(names)}. It has them only if the worker"
-            " has; --secret NAME reads one from a private file, --env NAME=... passes it on anyway"
-        )
     ]
 
 
@@ -254,10 +237,10 @@ def store(layout: Layout, planned: Plan) -> Submitted:
 def insert(
     layout: Layout, connection: Connection, planned: Plan, taken: Sequence[snapshot.Taken], *, actor: str = "user"
 ) -> Submitted:
-    """Store every job of the plan in an open transaction, and its secrets apart from it. `taken` is the result of
+    """Store every job of the plan in an open transaction, and its environments apart from it. `taken` is the result of
     take_snapshots for it.
 
-    Raises: UsageError when a dependency does not exist; OSError when a secret cannot be written.
+    Raises: UsageError when a dependency does not exist; OSError when an environment cannot be written.
     """
     from queue_runner.store import jobs, ready, resolve
 
@@ -267,20 +250,20 @@ def insert(
         ids_of.dependencies((*planned.after, *(one for one in of_job if isinstance(one, Dependency)))) for of_job in own
     ]
 
-    hidden: dict[int, Mapping[str, str]] = {}
-
-    def stored(job: NewJob, code: snapshot.Taken, ids: tuple[tuple[int, Condition], ...]) -> NewJob:
-        spec = code.applied_to(job.spec)
-        if job.terms.rerun_of is None:  # else it is as stored, and must stay the same question
-            spec = job_secrets.hide(layout, spec, hidden)
-        return NewJob(spec, job.repeats, replace(job.terms, after=ids) if ids else job.terms)
-
-    new = (stored(job, code, ids) for job, code, ids in zip(planned.jobs, taken, after, strict=True))
+    environments = job_environments.Saver(layout)
+    new = [
+        NewJob(
+            environments.stored(code.applied_to(job.spec)),
+            job.repeats,
+            replace(job.terms, after=ids) if ids else job.terms,
+        )
+        for job, code, ids in zip(planned.jobs, taken, after, strict=True)
+    ]
     for kept in {code.snapshot.hash: code.snapshot for code in taken if code.snapshot is not None}.values():
         jobs.save_snapshot(connection, kept)
     tried: Sequence[int] = ()
-    if any(job.spec.preflight for job in planned.jobs):
-        tried = preflight.chosen(layout, connection, planned.jobs, taken)
+    if any(job.spec.preflight for job in new):
+        tried = preflight.chosen(layout, connection, new)
     group, ids = jobs.submit(connection, planned.title, planned.seed, new, planned.order, actor, tried)
     between = (
         (id, ids[one.job], one.condition)

@@ -62,18 +62,17 @@ def check_priority(priority: int) -> int:
     return priority
 
 
-def no_secret(option: str, text: str, name: str = "") -> None:
-    """Refuse what lists, reports and pages would show: a text that holds a secret by its looks, or by its `name`.
-
-    Raises: UsageError."""
-    if redact.is_secret(name, text):
-        said = f"{option} {name}".rstrip()
-        raise UsageError(f"{said} would store a secret", "--secret NAME passes one to the job as a variable")
+def no_token(option: str, text: str) -> None:
+    """Refuse a token in a text that lists, reports and pages show. Raises: UsageError."""
+    if redact.has_token(text):
+        raise UsageError(
+            f"{option} contains a token or a password", "--secret NAME passes one to the job as a variable"
+        )
 
 
 def check_name(name: str) -> str:
     """Return the name unchanged. Raises: UsageError for one that lists could not show, or that holds a secret."""
-    no_secret("--name", name)
+    no_token("--name", name)
     if len(name) > MOST_NAME:
         raise UsageError(f"a name of {len(name):,} characters is too long", f"use at most {MOST_NAME}, and --note")
     if not name.isprintable():
@@ -84,7 +83,7 @@ def check_name(name: str) -> str:
 def check_tag(tag: str) -> str:
     """Return the tag unchanged. Raises: UsageError for one that lists could not show or split, or that holds a
     secret."""
-    no_secret("--tag", tag)
+    no_token("--tag", tag)
     if len(tag) > MOST_TAG:
         raise UsageError(f"a tag of {len(tag):,} characters is too long", f"use at most {MOST_TAG}")
     if not tag or any(c.isspace() or c == "," or not c.isprintable() for c in tag):
@@ -94,7 +93,7 @@ def check_tag(tag: str) -> str:
 
 def check_note(note: str | None) -> str | None:
     """Return the text unchanged; None for an empty one. Raises: UsageError when it is too long or holds a secret."""
-    no_secret("--note", note or "")
+    no_token("--note", note or "")
     if note and len(note) > MOST_NOTE:
         raise UsageError(f"a note of {len(note):,} characters is too long", f"use at most {MOST_NOTE:,}")
     return note or None

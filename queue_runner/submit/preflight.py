@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from queue_runner import units
 from queue_runner.once_a_day import RepeatedNote
 from queue_runner.paths import Layout
-from queue_runner.source.snapshot import Taken
 from queue_runner.spec import NewJob, Value
 from queue_runner.submit.request import Request
 from queue_runner.workloads.manifest import Workload
@@ -42,8 +41,8 @@ def settings(workload: Workload) -> dict[str, Value]:
     return {key: value for key, value in ONE.items() if key in known and not known[key].wrong(value)}
 
 
-def chosen(layout: Layout, connection: Connection, jobs: Sequence[NewJob], taken: Sequence[Taken]) -> list[int]:
-    """Return the indexes of the jobs, with the code `taken` of each, that get a preflight: not where the question
+def chosen(layout: Layout, connection: Connection, jobs: Sequence[NewJob]) -> list[int]:
+    """Return the indexes of the jobs, as they are to be stored, that get a preflight: not where the question
     already succeeded in this environment, nor where the start-up exceeds MOST_START_UP_SHARE of the forecast of all its
     repeats."""
     from queue_runner.store import preflights
@@ -59,7 +58,7 @@ def chosen(layout: Layout, connection: Connection, jobs: Sequence[NewJob], taken
         history = History(reader)
         for index in wanted:
             spec, repeats = jobs[index].spec, jobs[index].repeats
-            if proven and preflights.question(taken[index].applied_to(spec)) in proven:
+            if proven and preflights.question(spec) in proven:
                 continue
             expected = history.expected(spec)
             forecast_s = (expected.real_s or 0.0) * repeats

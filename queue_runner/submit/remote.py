@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from queue_runner import config, redact, units
 from queue_runner.config import Config
@@ -51,16 +51,22 @@ def placed(request: Request, specs: Sequence[JobSpec]) -> list[JobSpec]:
             raise UsageError(f"--{others[0]} requires --on slurm", "add --on slurm")
         return list(specs)
     _refuse(request, _HERE_ALONE)
-    _refuse_secrets(request.on, specs)
+    explicit = redact.assignments(request.env, "--env")
+    _refuse_tokens(request, explicit)
     profile = profile_of(config.load(environments.home(request).config), request.on)
     if profile["kind"] == "ssh":
         if others:
             raise UsageError(f"--{others[0]} applies to Slurm only", f"leave it out: {request.on} has no scheduler")
         _refuse(request, _NOT_ON_A_BOX)
-        explicit = redact.assignments(request.env, "--env")
-        return [_for_a_box(spec, request.on, explicit) for spec in specs]
-    _check_slurm(request, profile)
-    return [spec.changed(on={"to": request.on, **said}) for spec in specs]
+    else:
+        _check_slurm(request, profile)
+    is_box = profile["kind"] == "ssh"
+    on = {"to": request.on, "kind": "ssh"} if is_box else {"to": request.on, **said}
+    sent = {id(spec.env): sent_variables(spec.env, explicit, keeps_places=not is_box) for spec in specs}
+    return [
+        spec.changed(on=on, env=sent[id(spec.env)], copy=spec.kind == "command" if is_box else spec.copy)
+        for spec in specs
+    ]
 
 
 def _refuse(request: Request, options: Mapping[str, str]) -> None:
@@ -69,28 +75,24 @@ def _refuse(request: Request, options: Mapping[str, str]) -> None:
             raise UsageError(f"--on {request.on}: {why}", f"remove --{name.replace('_', '-').removesuffix('s')}")
 
 
-def _refuse_secrets(on: str, specs: Sequence[JobSpec]) -> None:
-    """Raise UsageError for a secret in a command line or a variable: only a placeholder of it leaves this machine."""
-    known: dict[int, str | None] = {}  # many cells share one environment
-    for spec in specs:
-        if id(spec.env) not in known:
-            secret = (name for name, value in spec.env.items() if redact.is_secret(name, value))
-            known[id(spec.env)] = next(secret, None)
-        found = known[id(spec.env)]
-        said = f"--env {found}" if found else "an argument of the command line"
-        if found or redact.redact(spec.argv) != list(spec.argv):
-            why = f"--on {on}: {said} looks like a secret, and secrets are not sent to other machines"
-            raise UsageError(why, "let the job read it there, from a file that only you can read")
+def sent_variables(env: Mapping[str, str], explicit: Iterable[str], *, keeps_places: bool) -> dict[str, str]:
+    """Return the variables that are sent to another machine: those of --env, those whose values may be shown, and, with
+    `keeps_places`, those that say where things are."""
+
+    def is_sent(name: str, value: str) -> bool:
+        is_place = name in _PLACES or name.startswith(_PLACES_FROM)
+        return name in explicit or (keeps_places if is_place else redact.is_public(name, value))
+
+    return {name: value for name, value in env.items() if is_sent(name, value)}
 
 
-def _for_a_box(spec: JobSpec, on: str, explicit: Mapping[str, str]) -> JobSpec:
-    """Return a cell for a machine that has none of our folders: with a copy of its own, and without our places."""
-    env = {
-        name: value
-        for name, value in spec.env.items()
-        if name in explicit or not (name in _PLACES or name.startswith(_PLACES_FROM))
-    }
-    return spec.changed(on={"to": on, "kind": "ssh"}, env=env, copy=spec.kind == "command")
+def _refuse_tokens(request: Request, explicit: Mapping[str, str]) -> None:
+    """Raise UsageError for a token in the command line or in a variable."""
+    places = {"the command line": request.argv, **{f"--env {name}": (value,) for name, value in explicit.items()}}
+    for place, texts in places.items():
+        if any(map(redact.has_token, texts)):
+            message = f"--on {request.on}: {place} contains a token, and tokens are not sent to other machines"
+            raise UsageError(message, "let the job read it there, from a file that only you can read")
 
 
 def profile_of(settings: Config, name: str) -> Mapping[str, str]:

@@ -115,6 +115,7 @@ class Request:
     secrets: tuple[str, ...] = _option(
         Kind.WORDS, "A variable whose value lies in MPSQ_HOME/secrets/NAME. Repeatable.", "NAME", name="secret"
     )
+    allow_plain: bool = _option(Kind.FLAG, "Store a command line that contains a token.")
     cwd: str | None = _option(Kind.TEXT, "The job's working directory; the current one by default.", "FOLDER")
     python: str | None = _option(Kind.TEXT, "The interpreter of a workload.", "PATH")
     env_name: str | None = _option(Kind.LIST, "Environments of mpsq env; several are swept.", "LIST")

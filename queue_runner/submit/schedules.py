@@ -20,7 +20,7 @@ from typing import Any
 
 from queue_runner import failpoints, redact
 from queue_runner.errors import MpsqError, UsageError, did_you_mean
-from queue_runner.host import child, job_secrets, locks, wakeup
+from queue_runner.host import child, job_environments, locks, wakeup
 from queue_runner.model import Row
 from queue_runner.paths import Layout
 from queue_runner.source import snapshot, verify
@@ -66,14 +66,12 @@ def add(
     _refuse_days(request)
     spec = planned.jobs[0].spec
     python = request.python if request.env_name or request.workload is None else spec.python
-    kept = replace(request, environment=redact.environment(os.environ), cwd=spec.cwd, python=python)
+    variables = redact.assignments(request.env, "--env")
+    kept = replace(request, cwd=spec.cwd, python=python)
     migrate.ensure(layout)
     with writing(open_engine(layout.db, check=False)) as connection:
-        kept = replace(
-            kept,
-            argv=job_secrets.hide_words(layout, request.argv),
-            env=job_secrets.hide_words(layout, request.env),
-        )
+        hidden = job_environments.public(layout, variables)
+        kept = replace(kept, env=tuple(f"{name}={value}" for name, value in hidden.items()))
         resolve.dependencies(connection, planned.after)
         named = _free_name([row["name"] for row in schedules.every(connection)], name, spec.name)
         times = tuple(islice(cron.times_after(time.time()), 2))
@@ -84,6 +82,7 @@ def add(
             timezone=zone,
             title=command,
             request_json=json.dumps(asdict(replace(kept, title=f"mpsq schedule {named}: {command}"))),
+            env_file=job_environments.save(layout, redact.inherited(os.environ) | variables),
             next_at=times[0],
         )
     wakeup.ring(layout.fifo)
@@ -197,7 +196,7 @@ class _Reading:
         self._until = time.monotonic() + verify.READ_S
         self._lock = locks.share(layout.snapshots_lock)
         try:
-            self.call = child.ChildCall(_planned, layout, row["request_json"], row["id"])
+            self.call = child.ChildCall(_planned, layout, row)
         except OSError as error:
             self._lock.close()
             raise _CannotSubmit(_words(error)) from error
@@ -210,10 +209,14 @@ class _Reading:
         self._lock.close()
 
 
-def _planned(layout: Layout, request: str, schedule_id: int) -> tuple[plan.Plan, list[snapshot.Taken]]:
-    planned = plan.plan(_request(request))
-    found = tuple(replace(job, terms=replace(job.terms, schedule_id=schedule_id)) for job in planned.jobs)
-    planned = replace(planned, jobs=found)
+def _planned(layout: Layout, row: Row) -> tuple[plan.Plan, list[snapshot.Taken]]:
+    request = _request(row["request_json"])
+    environment = job_environments.read(layout, row["env_file"])
+    names = redact.assignments(request.env, "--env")
+    env = tuple(f"{name}={environment[name]}" for name in names)
+    planned = plan.plan(replace(request, environment=environment, env=env))
+    jobs = tuple(replace(job, terms=replace(job.terms, schedule_id=row["id"])) for job in planned.jobs)
+    planned = replace(planned, jobs=jobs)
     return planned, plan.take_snapshots(layout, planned)
 
 

@@ -50,8 +50,7 @@ def start(made: Trainer, spec: dict[str, Any], lane: list[int], to_be_stopped: C
     macOS. It counts as started as soon as it is `to_be_stopped`.
     """
     message = b""
-    secrets = {name: os.environ[name] for name in spec.get("inherit", ()) if name in os.environ}  # never in a file
-    environment = {**secrets, **spec["env"], "MPSQ_TAG": spec["tag"], "MPSQ_EVENTS": spec["events"]}
+    environment = {**spec["env"], "MPSQ_TAG": spec["tag"], "MPSQ_EVENTS": spec["events"]}
     flags, warden = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, os.getpid()
     try:
         made.outputs = [os.open(spec[name], flags, 0o600) for name in ("stdout", "stderr")]

@@ -13,6 +13,8 @@ from queue_runner.config import Config
 from queue_runner.errors import MpsqError
 from queue_runner.paths import Layout
 from queue_runner.store import backup
+from queue_runner.store.delete import forget_secrets
+from queue_runner.store.engine import open_engine
 from queue_runner.worker.now import Clocks
 from queue_runner.worker.throttled_log import ThrottledLog
 
@@ -60,12 +62,14 @@ class Backups:
         return abs(age_s) - self._every_s if abs(age_s) >= self._every_s else None  # abs: the clock was set back
 
     def make(self) -> None:
-        """Make a backup and rotate. A failure is logged, and retried in an hour."""
+        """Make a backup, rotate, and remove environments that no run needs. A failure is logged; the next try is in an
+        hour."""
         self._overdue_s = None
         try:
             began = self._clocks.steady()
             path = backup.make(self._layout, backup.AUTO)
             backup.rotate(self._layout.backups, self._keep)
+            forget_secrets(open_engine(self._layout.db), self._layout)
             self._log(f"backup {path.name} in {self._clocks.steady() - began:.1f} s")
         except (MpsqError, OSError) as error:
             self._look_at = self._clocks.steady() + TRY_AGAIN_S

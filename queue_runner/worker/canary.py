@@ -24,7 +24,9 @@ from queue_runner import lanes, units
 from queue_runner.analysis import stats
 from queue_runner.analysis.quiet import Disturbance
 from queue_runner.config import Config
+from queue_runner.host import job_environments
 from queue_runner.host.boot import boot_id
+from queue_runner.host.job_secrets import Missing
 from queue_runner.host.lane_locks import Hold
 from queue_runner.paths import Layout, jobs_dir
 from queue_runner.spec import JobSpec
@@ -173,7 +175,7 @@ class Canary:
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
                 stderr=subprocess.STDOUT,
-                env={**launch.of_lane(spec), **spec.env, **hidden},
+                env={**launch.of_lane(spec), **job_environments.load(self._layout, spec), **hidden},
                 pass_fds=lane.fds,
                 start_new_session=True,
                 cwd="/",
@@ -181,8 +183,8 @@ class Canary:
             if spec.affinity and hasattr(os, "sched_setaffinity"):  # before it has any other thread
                 with contextlib.suppress(OSError):
                     os.sched_setaffinity(self._process.pid, lanes.processors(spec.affinity))
-        except OSError as error:
-            self._log(f"the canary could not be started: {error.strerror or error}")
+        except (OSError, Missing) as error:
+            self._log(f"the canary could not be started: {error}")
             self._broken.add((spec.python, spec.device))
             self._forget()
             self._wanted = False

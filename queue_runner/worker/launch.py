@@ -18,7 +18,7 @@ from queue_runner import lanes, redact, warden
 from queue_runner.config import Config
 from queue_runner.control import checkpoints
 from queue_runner.errors import MpsqError
-from queue_runner.host import job_secrets, locks
+from queue_runner.host import job_environments, job_secrets, locks
 from queue_runner.host.boot import boot_id
 from queue_runner.host.lane_locks import Hold
 from queue_runner.model import PREFLIGHT, RunId
@@ -56,7 +56,7 @@ def prepare(
     `origin` is the run whose checkpoint it resumes from; `real` is of verify.Found.
 
     Raises: OSError when the disk refuses; archive.Damaged when the job's copy of its code is gone; checkpoints.Gone
-    when the checkpoint is; job_secrets.Missing when a secret is.
+    when the checkpoint is; job_secrets.Missing when its environment or a secret is.
     """
     folder = RunDir(layout.run_dir(run.id))
     if folder.has_run():
@@ -74,13 +74,13 @@ def prepare(
         command = working_copy.command(run.spec, folder.tree, cwd, real)
     else:
         command, cwd = command_line.build_argv(run.spec, layout.snapshots), Path(run.spec.cwd)
+    run = replace(run, spec=run.spec.changed(env=job_environments.load(layout, run.spec)))
     env = environment(layout, run, folder)
     revealed, values = job_secrets.reveal(layout, command, env)
     values |= job_secrets.named(layout, run.spec.secrets)
     if origin is not None:
         checkpoint = str(checkpoints.copy(layout, origin, folder.resume))
-        for one in (env, values):
-            one["MPSQ_RESUME"] = checkpoint
+        env["MPSQ_RESUME"] = values["MPSQ_RESUME"] = checkpoint
         for words in (command, revealed):
             words += ["--resume", checkpoint] if run.spec.kind == "workload" else []
     prepares = run.spec.kind == "workload" and command_line.prepares(run.spec, layout.snapshots)
@@ -90,8 +90,7 @@ def prepare(
         "tag": run.token,
         "argv": command,
         "cwd": str(cwd),
-        "env": env,
-        "inherit": sorted(redact.secrets(os.environ)),  # names only: their values are never written
+        "env": {k: v for k, v in env.items() if k.startswith("MPSQ_") or redact.is_public(k, v)},
         "stdout": str(folder.stdout),
         "stderr": str(folder.stderr),
         "events": str(folder.events),
@@ -109,8 +108,7 @@ def prepare(
         "cores": lanes.processors(run.spec.affinity) if run.spec.affinity else [],
         "prepare": {"MPSQ_PREPARE": "1"} if prepares else {},
     }
-    if (revealed, values) != (command, env):
-        _write_private(folder.secrets, {"argv": revealed, "env": values})
+    _write_private(folder.secrets, {"argv": revealed, "env": values})
     _write_private(folder.spec, instructions)
     return folder
 
@@ -122,7 +120,7 @@ def _write_private(path: Path, data: Mapping[str, Any]) -> None:
 
 
 def environment(layout: Layout, run: Claimed, folder: RunDir) -> dict[str, str]:
-    """Return the trainer's environment with placeholders for secrets: as captured at submit, and our variables.
+    """Return the trainer's environment with placeholders for secrets: that of `run.spec`, and our variables.
 
     Each question has its own compiler cache, so that the cache state, cold or warm, is meaningful, and in its folder
     what is prepared for its runs.

@@ -26,7 +26,7 @@ out = open(os.environ["MPSQ_EVENTS"], "a")
 def say(**event): out.write(json.dumps({"v": 1, **event}) + "\\n")
 say(type="hello", t=0.0, workload="toy", framework="torch", device="cpu", dtype="fp32", config="tiny", compile=False)
 for i in range(12): say(type="iter", t=0.001 * i, i=i, dur_s=0.001, phase="measure", synced=True)
-say(type="note", t=0.1, kind="op_fallback", text="at /home/alice/train.py api_key=sk-abcdefghijklmnopqrstuvwx")
+say(type="note", t=0.1, kind="op_fallback", text="at /home/alice/train.py api_key=sk-abc0123456789defghijklmn")
 """
 
 
@@ -60,7 +60,7 @@ class Machine:
         return done
 
     def measure(self, repeats: int) -> None:
-        trainer = (sys.executable, "-I", "-S", "train.py", "--api-key", "hunter2hunter2")
+        trainer = (sys.executable, "-I", "-S", "train.py", "--api-key", "ghp_hunter2hunter2hunter2")
         self("submit", "--repeats", str(repeats), "--env", "BAR=value-of-bar", "--", *trainer)
         command = [sys.executable, "-m", "queue_runner.worker", "--until-idle"]
         subprocess.run(command, env={**os.environ, **self._own}, check=True, capture_output=True)

@@ -266,8 +266,8 @@ def test_forecasts_are_of_this_machine(tmp_path: Path) -> None:
 
 
 SECRETS = {
-    "api_key=sk-abcdefghijklmnopqrstuvwx": "sk-abcdefghijklmnopqrstuvwx",
-    "--password hunter2hunter2 x": "hunter2hunter2",
+    "api_key=sk-abc0123456789defghijklmn": "sk-abc0123456789defghijklmn",
+    "postgres://me:hunter2@host/x": "hunter2",
     "Authorization: Bearer abcdef0123456789abcdef": "abcdef0123456789abcdef",
     'File "/home/alice/very/private.py", line 3': "alice",
     "/Users/bob/Library/x.py:12": "bob",
@@ -285,11 +285,11 @@ def plant(store: Store, home: Path) -> set[str]:
     """Write secrets and paths into every text that a run or a job has; return what must not leave."""
     text = " ".join(SECRETS) + f" {home}/own/place.py {store.layout.home}/runs/1.1"
     hello = json.dumps(
-        {"api_token": "tokentokentoken9", "env": {"FOO": "value-of-foo"}, text: {"deep": [text]}, **ENVIRONMENTS}
+        {"api_token": "npm_tokentokentoken9", "env": {"FOO": "value-of-foo"}, text: {"deep": [text]}, **ENVIRONMENTS}
     )
     store.db.execute("UPDATE jobs SET note = ?", [text])
     store.db.execute(
-        "UPDATE groups SET title = ?", ["mpsq submit --env FOO=value-of-foo -- x --token tokentokentoken9"]
+        "UPDATE groups SET title = ?", ["mpsq submit --env FOO=value-of-foo -- x --token npm_tokentokentoken9"]
     )
     store.db.execute("UPDATE hellos SET hello_json = ?, optimizer = ?, device_name = ?", [hello, text, text])
     store.db.execute("UPDATE exits SET exit_json = ?", [json.dumps({"stop": text})])
@@ -305,9 +305,9 @@ def plant(store: Store, home: Path) -> set[str]:
         columns = "run_id, source, device, inode, offset, tail_hash, parser_state"
         store.db.execute(f"INSERT INTO ingests ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?)", ingest)
     spec = json.loads(store.db.execute("SELECT spec_json FROM jobs WHERE id = 1").fetchone()[0])
-    spec |= {"argv": ["env", "FOO=value-of-foo", "x", "--api-key", "tokentokentoken9", f"{home}/x.py"]}
+    spec |= {"argv": ["env", "FOO=value-of-foo", "x", "--api-key", "npm_tokentokentoken9", f"{home}/x.py"]}
     spec |= {"env": {"FOO": "value-of-foo", "HOME": "/data/people/carol"}, "cwd": "/data/people/carol/project"}
-    spec |= {"params": {"lr": 0.1, "hf_token": "tokentokentoken9", "data": "/data/people/carol/set"}}
+    spec |= {"params": {"lr": 0.1, "hf_token": "npm_tokentokentoken9", "data": "/data/people/carol/set"}}
     store.db.execute("UPDATE jobs SET spec_json = ? WHERE id = 1", [json.dumps(spec)])
     software = {
         "env": {"OMP_NUM_THREADS": "value-of-foo"},
@@ -316,7 +316,7 @@ def plant(store: Store, home: Path) -> set[str]:
     }
     store.db.execute("UPDATE fingerprints SET data_json = ? WHERE kind = 'software'", [json.dumps(software)])
     return {
-        *SECRETS.values(), "tokentokentoken9", "value-of-foo", "carol", str(home), str(store.layout.home),
+        *SECRETS.values(), "npm_tokentokentoken9", "value-of-foo", "carol", str(home), str(store.layout.home),
         "feedfeed", "bootboot", "inode",
     }  # fmt: skip
 

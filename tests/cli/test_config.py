@@ -18,9 +18,9 @@ def test_every_setting_is_listed(mpsq: Cli, home: Path) -> None:
 
 
 def test_a_list_of_settings_has_no_secrets(mpsq: Cli, home: Path) -> None:
-    line = "curl -H 'Authorization: Bearer abcdef' https://h"
+    line = "curl -H 'Authorization: Bearer abcdef0123456789abcdef' https://h"
     mpsq.ok("config", "set", "hook_done", line)
-    mpsq.ok("config", "set", "on.box.ssh", "-o ProxyCommand='x --token abcdef'")
+    mpsq.ok("config", "set", "on.box.ssh", "-o ProxyCommand='x https://me:abcdef@host'")
     listed = mpsq.ok("config", "list", "--json").out
     assert "abcdef" not in mpsq.ok("config", "list").out + listed and HIDDEN in listed
     assert json.loads(listed)["schema"] == "mpsq.config/1"

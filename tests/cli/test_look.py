@@ -197,7 +197,7 @@ def test_show_never_calls_the_last_finite_loss_of_a_nan_run_its_last(queue: Layo
 
 def test_show_hides_secrets_and_escapes(queue: Layout, mpsq: Cli) -> None:
     out = mpsq.ok("show", "2").out
-    assert "hunter2" not in out and "--api-key=[hidden]" in out and "\x1b" not in out
+    assert "hunter2" not in out and "https://me:[hidden]@host" in out and "\x1b" not in out
     assert "2 variables: NAME, PATH" in out
     assert "contended: others used the CPU" in out and "op_fallback: one op" in out
     assert "FAILED(3): ValueError: no data" in out

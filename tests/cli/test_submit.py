@@ -60,8 +60,8 @@ def test_what_a_key_does_not_take_is_refused_and_a_path_that_is_not_there_told(
     ("words", "told"),
     [
         (["--order-seed", str(2**63), "toy"], f"--order-seed {2**63} is out of range"),
-        (["toy", "--set", "note=\udcff"], "a word of the command line is not UTF-8"),
-        (["--", "true", "\udcff"], "a word of the command line is not UTF-8"),
+        (["toy", "--set", "note=\udcff"], "not valid UTF-8"),
+        (["--", "true", "\udcff"], "not valid UTF-8"),
     ],
 )
 def test_what_the_database_cannot_hold_is_refused(layout: Layout, mpsq: Cli, words: list[str], told: str) -> None:
@@ -148,10 +148,13 @@ def test_dry_run_stores_nothing(home: Path, mpsq: Cli) -> None:
 
 
 def test_the_title_keeps_no_secret(layout: Layout, mpsq: Cli) -> None:
-    mpsq.ok("submit", "--", "true", "--api-key=hunter2")
+    token = "ghp_0123456789abcdefghij"
+    refused = mpsq("submit", "--", "true", token)
+    assert refused.code == 2 and "--secret NAME" in refused.err and token not in refused.err
+    mpsq.ok("submit", "--env", "MYTOKEN=hunter2", "--allow-plain", "--", "true", token)
     with reading(layout.db) as connection:
         title = connection.execute("SELECT title FROM groups").fetchone()["title"]
-    assert title == "mpsq submit -- true '--api-key=[hidden]'"
+    assert title == "mpsq submit --env 'MYTOKEN=[hidden]' --allow-plain -- true '[hidden]'"
 
 
 def test_cancel_of_what_waits_and_what_has_ended(queue: Layout, mpsq: Cli) -> None:

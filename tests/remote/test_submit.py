@@ -43,9 +43,12 @@ def on_a_box(home: Path, monkeypatch: pytest.MonkeyPatch, **said: Any) -> JobSpe
     return plan.plan(Request(argv=said.pop("argv", ("true",)), on="box", cwd=str(home), **said)).jobs[0].spec
 
 
-@pytest.mark.parametrize("said", [{"argv": ("echo", "--api-key", "hunter2hunter2")}, {"env": ("API_TOKEN=hunter2x",)}])
-def test_a_secret_is_not_sent(home: Path, monkeypatch: pytest.MonkeyPatch, said: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="secrets are not sent to other machines"):
+TOKEN = "ghp_0123456789abcdefghij"
+
+
+@pytest.mark.parametrize("said", [{"argv": ("echo", TOKEN), "allow_plain": True}, {"env": (f"MINE={TOKEN}",)}])
+def test_a_token_is_not_sent(home: Path, monkeypatch: pytest.MonkeyPatch, said: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="tokens are not sent to other machines"):
         on_a_box(home, monkeypatch, **said)
 
 
@@ -53,4 +56,8 @@ def test_the_devices_of_this_machine_are_not_sent_but_those_of_env_are(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "CUDA_VISIBLE_DEVICES" not in on_a_box(home, monkeypatch).env
+    monkeypatch.setenv("MYTOKEN", "hunter2")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    env = on_a_box(home, monkeypatch, env=("MINE=1",)).env
+    assert (env["OMP_NUM_THREADS"], env["MINE"]) == ("3", "1") and not {"MYTOKEN", "PATH"} & env.keys()
     assert on_a_box(home, monkeypatch, env=("CUDA_VISIBLE_DEVICES=1",)).env["CUDA_VISIBLE_DEVICES"] == "1"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sqlite3
 import subprocess
@@ -14,7 +15,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
 
 from queue_runner.errors import RunActive, SchemaError
-from queue_runner.host import locks
+from queue_runner.host import job_environments, locks
 from queue_runner.model import Condition, Obstacle
 from queue_runner.paths import Layout, migrations_dir
 from queue_runner.spec import JobSpec, NewJob
@@ -128,6 +129,7 @@ def test_what_blocked_a_lane_before_its_kind_was_stored_is_kept(layout: Layout) 
         for column in ("blocked_kind", "blocked_for", "next_try_at"):
             old.execute(f"ALTER TABLE lanes DROP COLUMN {column}")
         old.execute("DROP INDEX jobs_question")  # 0010
+        old.execute("ALTER TABLE schedules DROP COLUMN env_file")  # 0011
         old.execute("INSERT INTO lanes (name, blocked_reason, blocked_at) VALUES ('box-g1-abcdef', 'silent', 5.0)")
         old.execute("UPDATE alembic_version SET version_num = '0007'")
     old.close()
@@ -168,6 +170,7 @@ def test_an_open_bench_of_neighbours_keeps_its_order_and_its_neighbours_are_held
             view,
             "INSERT INTO dependencies VALUES (2, 1, 'ok'), (2, 3, 'while')",
             "DROP INDEX jobs_question",  # 0010
+            "ALTER TABLE schedules DROP COLUMN env_file",  # 0011
             "UPDATE alembic_version SET version_num = '0008'",
         ):
             old.execute(statement)
@@ -204,6 +207,7 @@ def test_runs_keep_what_they_had_when_their_table_is_made_anew(layout: Layout) -
         for column in ("blocked_kind", "blocked_for", "next_try_at"):  # 0008
             old.execute(f"ALTER TABLE lanes DROP COLUMN {column}")
         old.execute("DROP INDEX jobs_question")  # 0010
+        old.execute("ALTER TABLE schedules DROP COLUMN env_file")  # 0011
         old.execute("UPDATE alembic_version SET version_num = '0002'")
         before = old.execute(both := "SELECT * FROM runs r LEFT JOIN exits e ON e.run_id = r.id ORDER BY id").fetchall()
         columns = [name for _, name, *_ in old.execute("PRAGMA table_info(runs)")]
@@ -216,3 +220,43 @@ def test_runs_keep_what_they_had_when_their_table_is_made_anew(layout: Layout) -
         assert new.execute("SELECT real_s FROM exits").fetchall() == [(2.5,)]
     new.close()
     assert backup.problems(layout.db) == []
+
+
+def test_environments_leave_the_database(layout: Layout, caplog: pytest.LogCaptureFixture) -> None:
+    """0011 moves those that a run may still need into files, and keeps content hashes."""
+    migrate.ensure(layout)
+    env = {"OMP_NUM_THREADS": "4", "SHELLS": "word-1"}
+    spec = JobSpec(kind="command", name="x", argv=("/usr/bin/true",), env=env)
+    chosen = spec.changed(env=env | {"MINE": "word-2"}, variables={"MINE": "word-2"})
+    with writing(open_engine(layout.db)) as connection:
+        title = "mpsq submit --env MINE=word-2 -- true"
+        jobs.submit(connection, title, 0, [NewJob(spec), NewJob(chosen), NewJob(spec)], [(0, 1), (1, 1), (2, 1)])
+    request = {"workload": None, "argv": ["true"], "env": ["MINE=word-2"], "environment": {"SHELLS": "word-1"}}
+    with sqlite3.connect(layout.db) as old:
+        old.execute("UPDATE runs SET state = 'DONE', outcome = 'SUCCEEDED', ended_at = 1 WHERE job_id = 3")
+        old.execute("ALTER TABLE schedules DROP COLUMN env_file")
+        columns = "id, created_at, name, cron, timezone, title, request_json"
+        old.execute(
+            f"INSERT INTO schedules ({columns}) VALUES (1, 0, 'n', '0 2 * * *', 'UTC', ?, ?)",
+            [title, json.dumps(request)],
+        )
+        old.execute("UPDATE alembic_version SET version_num = '0010'")
+        before = [digest for (digest,) in old.execute("SELECT spec_hash FROM jobs ORDER BY id")]
+    old.close()
+    assert b"word-1" in layout.db.read_bytes()
+    migrate.ensure(layout)
+    (saved,) = backup.stored(layout.backups)
+    assert saved.name in caplog.text
+    for path in layout.home.glob("mpsq.db*"):
+        assert b"word-" not in path.read_bytes(), path
+    with sqlite3.connect(layout.db) as new:
+        rows = new.execute("SELECT spec_hash, spec_json FROM jobs ORDER BY id").fetchall()
+        ((schedule,),) = new.execute("SELECT env_file FROM schedules")
+    new.close()
+    specs = [JobSpec.from_json(text) for _, text in rows]
+    assert [rows[0][0], rows[2][0]] == [before[0], before[2]]
+    assert [digest for digest, _ in rows] == [spec.content_hash() for spec in specs]
+    assert [spec.env["OMP_NUM_THREADS"] for spec in specs] == ["4"] * 3
+    assert [job_environments.load(layout, spec) for spec in specs[:2]] == [env, dict(chosen.env)]
+    assert not specs[2].env_file  # it succeeded
+    assert job_environments.read(layout, schedule) == {"SHELLS": "word-1", "MINE": "word-2"}

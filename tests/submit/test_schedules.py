@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from queue_runner import redact
 from queue_runner.errors import MpsqError, UsageError
-from queue_runner.host import job_secrets
+from queue_runner.host import job_environments
 from queue_runner.monitor import status
 from queue_runner.paths import Layout
 from queue_runner.source import verify
@@ -105,7 +104,9 @@ def test_it_submits_with_what_was_there_when_it_was_added(
     with sqlite3.connect(layout.db) as connection:
         assert "hunter2" not in "\n".join(connection.iterdump())
     spec = json.loads(submitted(layout)[0]["spec_json"])
-    assert spec["env"]["FLAVOUR"] == "of then" and spec["cwd"] == str(tmp_path / "work")
+    assert job_environments.read(layout, spec["env_file"])["FLAVOUR"] == "of then" and spec["cwd"] == str(
+        tmp_path / "work"
+    )
 
 
 def test_what_cannot_be_submitted_any_more_is_said_and_the_next_time_comes(
@@ -252,7 +253,20 @@ def test_names(layout: Layout) -> None:
 
 
 def test_the_command_line_is_that_of_submit(mpsq: Cli, layout: Layout) -> None:
-    line = ["--parser", "nanogpt", "--device", "cpu", "--tag", "night", "--", "sh", "-c", "exit 3", "--api-key=x"]
+    line = [
+        "--env",
+        "MYTOKEN=x",
+        "--parser",
+        "nanogpt",
+        "--device",
+        "cpu",
+        "--tag",
+        "night",
+        "--",
+        "sh",
+        "-c",
+        "exit 3",
+    ]
     said = mpsq.ok("schedule", "add", "0", "2", "*", "*", "mon-fri", "--timezone", "Europe/Berlin", "--", *line)
     assert said.out.startswith("sh: 1 run ") and said.out.endswith("(Europe/Berlin)\n")
     assert "no worker" in said.err
@@ -260,11 +274,11 @@ def test_the_command_line_is_that_of_submit(mpsq: Cli, layout: Layout) -> None:
     work(layout)
     (run,) = submitted(layout)
     assert (run["device"], run["tags"]) == ("cpu", "night")
-    *words, key = json.loads(run["spec_json"])["argv"]
-    assert words == ["sh", "-c", "exit 3"] and redact.PLACEHOLDER.fullmatch(key.removeprefix("--api-key="))
-    assert job_secrets.reveal(layout, [key], {}) == (["--api-key=x"], {})
+    spec = json.loads(run["spec_json"])
+    assert spec["argv"] == ["sh", "-c", "exit 3"] and spec["env"]["MYTOKEN"] == spec["variables"]["MYTOKEN"] != "x"
+    assert job_environments.read(layout, spec["env_file"])["MYTOKEN"] == "x"
     listed = mpsq.ok("schedule", "list").out
-    assert "0 2 * * mon-fri" in listed and "g1 " in listed and "=x" not in listed
+    assert "0 2 * * mon-fri" in listed and "g1 " in listed and "=x" not in listed and "MYTOKEN" in listed
     assert "submitted by schedule sh" in mpsq.ok("why", "1").out
     assert "schedule     sh" in mpsq.ok("show", "1").out
     mpsq.ok("schedule", "remove", "sh")

@@ -113,17 +113,19 @@ def test_a_call_is_taken_once(queue: Layout) -> None:
 
 def test_a_secret_of_a_hook_is_in_the_settings_alone(queue: Layout, tmp_path: Path) -> None:
     """It was in the database and its backups, and in what mpsq show prints."""
-    line = f"echo --token abcdef >> {tmp_path}/called"
+    line = f"echo ghp_0123456789abcdefgh >> {tmp_path}/called"
     engine = open_engine(queue.db)
-    for said, output in ((line, ""), (line.replace("abcdef", "ghijkl"), ""), ("true", "another command")):
+    for said, output in ((line, ""), (line.replace("abcdef", "ijklmn"), ""), ("true", "another command")):
         with writing(engine) as connection:
             hook_calls.note_end(connection, run_id(connection), Outcome.SUCCEEDED, Orders(done=line))
         hooks.Hooks(queue, Config(hook_done=said), engine, lambda _: None).step()
         with read.reading(queue.db) as connection:
             call = read.hook_calls(connection)[-1]
-        assert call["command"] == line.replace("abcdef", redact.HIDDEN) and output in (call["output"] or "")
+        assert call["command"] == line.replace("ghp_0123456789abcdefgh", redact.HIDDEN) and output in (
+            call["output"] or ""
+        )
         assert call["state"] == ("failed" if output else "ok")
-    assert (tmp_path / "called").read_text() == "--token abcdef\n--token ghijkl\n"
+    assert (tmp_path / "called").read_text() == "ghp_0123456789abcdefgh\nghp_0123456789ijklmngh\n"
 
 
 def test_orders_of_the_settings() -> None:

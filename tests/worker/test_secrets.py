@@ -1,9 +1,10 @@
-"""A job's secrets reach the run and nothing else: not the database, not a backup, not what mpsq prints."""
+"""A job's environment and secrets reach the run and nothing else: not the database, a backup, or output of mpsq."""
 
 from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -11,88 +12,101 @@ import pytest
 from queue_runner.cli.main import main
 from queue_runner.control import delete, rerun, retry
 from queue_runner.errors import MpsqError
-from queue_runner.host import job_secrets
+from queue_runner.host import job_environments, job_secrets
 from queue_runner.model import parse_selector
 from queue_runner.paths import Layout
 from queue_runner.store import backup
-from queue_runner.submit import plan
-from queue_runner.submit.request import Request
 from tests.cli_support import Cli
+from tests.process_support import until
 from tests.queue_support import Queue
 
 pytestmark = pytest.mark.process
 
-SECRETS = ("word-0", "word-1", "word-2", "word-3", "word-4")
-SCRIPT = 'echo "$DBPASS $HF_TOKEN $@" > "$MPSQ_CWD/got"; exit 3'
-WORDS = ("-p", "word-1", "postgres://u:word-2@h/db", "Authorization: Bearer word-3")
-JOB = ("/bin/sh", "-c", SCRIPT, "sh", *WORDS)
+SECRETS = ("word-0", "word-1", "word-2")
+JOB = ("/bin/sh", "-c", 'echo "$MINE $HF_TOKEN $SHELLS" > "$MPSQ_CWD/got"; exit 3')
 
 
-def test_secrets_reach_the_run_and_nothing_else(queue: Queue, mpsq: Cli) -> None:
+def test_secrets_reach_the_run_and_nothing_else(queue: Queue, mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     layout = queue.layout
     layout.secrets.mkdir(mode=0o700)
-    layout.secrets.joinpath("HF_TOKEN").write_text("word-4\n")
+    layout.secrets.joinpath("HF_TOKEN").write_text("word-1\n")
     layout.secrets.joinpath("HF_TOKEN").chmod(0o600)
-    given = ("--env", "DBPASS=word-0", "--secret", "HF_TOKEN", "--cwd", queue.folder)
+    monkeypatch.setenv("SHELLS", "word-2")
+    given = ("--env", "MINE=word-0", "--secret", "HF_TOKEN", "--cwd", queue.folder)
     submitted = mpsq.ok("submit", *given, "--", *JOB)
     mpsq.ok("schedule", "add", "0 2 * * *", "--", *given, "--", *JOB)
+    monkeypatch.delenv("SHELLS")
     queue.worker()
     queue.done()
-    assert queue.folder.joinpath("got").read_text() == f"word-0 word-4 {' '.join(WORDS)}\n"
+    assert queue.folder.joinpath("got").read_text() == f"{' '.join(SECRETS)}\n"
     printed = [mpsq.ok(*words) for words in (("show", "1"), ("show", "1", "--json"), ("list", "--json"), ("why", "1"))]
     printed += [mpsq.ok("report", "time", "--json"), mpsq.ok("schedule", "list"), submitted]
     assert not [word for word in SECRETS for ran in printed if word in ran.out + ran.err]
-    assert "[hidden]" in printed[0].out and {"DBPASS", "HF_TOKEN"} <= set(printed[1].json()["runs"][0]["env"])
+    assert {"MINE", "HF_TOKEN", "SHELLS"} <= set(printed[1].json()["runs"][0]["env"])
     backup.make(layout)
-    private = {layout.secrets / "HF_TOKEN", *layout.words.iterdir()}
+    private = {layout.secrets / "HF_TOKEN", *layout.environments.iterdir()}
     for path in (path for path in layout.home.rglob("*") if path.is_file() and path not in private):
         assert not [word for word in SECRETS if word.encode() in path.read_bytes()], path
     assert not [path for path in private if path.stat().st_mode & 0o077]
 
 
-def test_secrets_go_with_the_last_job_that_has_them(queue: Queue) -> None:
-    layout, one = queue.layout, [parse_selector("1")]
-    queue.submit("exit 3 # --token word-1")
+def test_an_environment_goes_with_the_last_run_that_may_need_it(queue: Queue, mpsq: Cli) -> None:
+    layout = queue.layout
+    queue.submit("exit 3", env=("MINE=1",))
+    queue.submit("exit 0", env=("MINE=2",))
+    queue.submit("exit 0", env=("MINE=3",), hold=True)
+    assert len(job_environments.files(layout)) == 3
+    (layout.environments / ".partial-x").touch()
     queue.worker()
-    queue.done()
-    again = rerun.rerun(layout, one, rerun.RerunOptions(allow_changed=True), "again")
-    queue.done(2)
-    delete.delete(layout, one, results=False)
-    assert len(list(layout.words.iterdir())) == 2  # the word, and the key
-    delete.delete(layout, [parse_selector(f"g{again.group}")], results=True)
-    assert [path.name for path in layout.words.iterdir()] == [".key"]
-
-
-def test_gc_removes_what_a_killed_delete_left(queue: Queue, mpsq: Cli) -> None:
-    queue.submit("exit 3 # --token word-1")
-    (word,) = (path for path in queue.layout.words.iterdir() if path.name != ".key")
-    left = word.with_name("[mpsq-secret-0123456789abcdef01234567]")
-    left.write_text("x")
+    until(lambda: [row["state"] for row in queue.rows()] == ["DONE", "DONE", "HELD"], "two ends")
     mpsq.ok("gc")
-    assert word.exists() and not left.exists()
+    assert len(job_environments.files(layout)) == 2  # the failed job may be retried, the held one may start
+    delete.delete(layout, [parse_selector("1")], results=False)
+    main(["cancel", "3"])
+    mpsq.ok("delete", "3")
+    assert not job_environments.files(layout)
 
 
-def test_what_is_gone_is_said_before_and_at_the_start(queue: Queue) -> None:
-    layout, one = queue.layout, [parse_selector("1")]
-    queue.submit("exit 3", env=("DBPASS=word-0",))
+def test_a_rerun_takes_todays_environment(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout, first = queue.layout, [parse_selector("1")]
+    options = rerun.RerunOptions(allow_changed=True)
+    monkeypatch.setenv("SHELLS", "then")
+    queue.submit('echo "$MINE $SHELLS" >> "$MPSQ_CWD/got"', env=("MINE=word-0",))
     queue.worker()
     queue.done()
-    (word,) = (path for path in layout.words.iterdir() if path.name != ".key")
-    retry.retry(layout, one)
+    monkeypatch.setenv("SHELLS", "today")
+    rerun.rerun(layout, first, options, "again")
     queue.done(2)
-    word.rename(word.with_suffix(".aside"))
-    with pytest.raises(MpsqError, match="job 1 cannot be retried: the value of --env DBPASS was a secret") as caught:
-        retry.retry(layout, one)
-    assert "submit it again, with the secret" in caught.value.hint
-    with pytest.raises(MpsqError, match="job 1 cannot be rerun: the value of --env DBPASS was a secret"):
-        rerun.rerun(layout, one, rerun.RerunOptions(allow_changed=True), "again")
-    word.with_suffix(".aside").rename(word)
+    assert queue.folder.joinpath("got").read_text() == "word-0 then\nword-0 today\n"
+    with sqlite3.connect(layout.db) as connection:
+        ((count,),) = connection.execute("SELECT count(DISTINCT spec_hash) FROM jobs")
+    assert count == 1
+    for path in job_environments.files(layout):
+        path.unlink()
+    with pytest.raises(MpsqError, match="the value of --env MINE is no longer stored"):
+        rerun.rerun(layout, first, options, "again")
+    monkeypatch.setenv("MINE", "word-0")
+    rerun.rerun(layout, first, options, "again")
+    queue.done(3)
+
+
+def test_a_missing_environment_has_a_remedy_before_and_at_the_start(queue: Queue) -> None:
+    layout, first = queue.layout, [parse_selector("1")]
+    queue.submit("exit 3")
+    queue.worker()
+    queue.done()
+    (file,) = job_environments.files(layout)
+    file.rename(layout.home / "aside")
+    with pytest.raises(MpsqError, match="job 1 cannot be retried") as caught:
+        retry.retry(layout, first)
+    assert "mpsq rerun" in caught.value.hint
+    (layout.home / "aside").rename(file)
     main(["pause"])
-    retry.retry(layout, one)
-    word.unlink()
+    retry.retry(layout, first)
+    file.unlink()
     main(["resume"])
-    row = queue.done(3)[-1]
-    assert row["outcome"] == "SPAWN_FAILED" and "--env DBPASS was a secret, and its file is gone" in row["reason"]
+    row = queue.done(2)[-1]
+    assert row["outcome"] == "SPAWN_FAILED" and "mpsq rerun" in row["reason"]
 
 
 def test_a_start_that_was_killed_leaves_no_secrets_and_the_next_has_them(queue: Queue) -> None:
@@ -133,18 +147,7 @@ def test_a_named_secret_that_others_may_read_starts_nothing(queue: Queue) -> Non
     assert row["outcome"] == "SPAWN_FAILED" and "others may read the secret" in row["reason"]
 
 
-def test_the_note_names_what_is_withheld_and_the_remedy(home: Path, mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("MYSQL_PWD", "word-0"), ("GITHUB_PAT", "word-1"), ("DATABASE_URL", "postgres://u:word-2@h")):
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
-    said = mpsq.ok("submit", "--env", "GITHUB_PAT=word-1", "--", "/usr/bin/true").err
-    said = " ".join(said.split())
-    assert "look like secrets: DATABASE_URL, MYSQL_PWD." in said
-    assert "--secret NAME" in said and "--env NAME=..." in said and "word" not in said
-    names = mpsq.ok("show", "1", "--json").json()["runs"][0]["env"]
-    assert {"GITHUB_PAT", "TOKENIZERS_PARALLELISM"} <= set(names) and "MYSQL_PWD" not in names
-    kept = plan.plan(Request(argv=("/usr/bin/true",), environment={"PATH": "/bin"}))
-    assert not any("secret" in text for text in kept.warnings)
+def test_a_secret_that_does_not_exist_is_refused(home: Path, mpsq: Cli) -> None:
     refused = mpsq("submit", "--env", "HF_TOKEN=x", "--secret", "HF_TOKEN", "--", "/usr/bin/true")
     assert refused.code == 2 and "HF_TOKEN has both --env and --secret" in refused.err
     refused = mpsq("submit", "--secret", "HF_TOKEN", "--", "/usr/bin/true")

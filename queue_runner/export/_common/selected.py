@@ -158,13 +158,9 @@ def select(connection: sqlite3.Connection, options: Options) -> Selected:
 
 def _of_spec(text: str) -> Row:
     spec = json.loads(text)
-    hidden = {
-        name: redact.HIDDEN if isinstance(value, str) and redact.is_secret(name, value) else value
-        for name, value in (spec.get("params") or {}).items()
-    }
     return {
         "argv": shlex.join(redact.redact(spec.get("argv") or ())) or None,
-        "params_json": json.dumps(hidden, sort_keys=True),
+        "params_json": json.dumps(spec.get("params") or {}, sort_keys=True),
         "env_name": spec.get("env_name") or None,
         "gpus": spec.get("gpus", 1),
     }
