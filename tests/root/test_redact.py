@@ -85,10 +85,10 @@ def test_a_stand_in_tells_tokens_apart() -> None:
 
 
 def test_a_long_word_is_read_once() -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     for word in ("://" * 20_000, "a:" * 50_000, "eyJ" * 30_000, "bearer " * 20_000, "sk-" * 30_000):
         redact.redact([word])
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_values_of_env_are_not_shown() -> None:
