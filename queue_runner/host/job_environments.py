@@ -1,8 +1,8 @@
 """The captured environments of jobs, each distinct one in a file that only this user can read, below HOME/secrets, and
 in no backup (docs/security.md).
 
-The database has a file's name and, of the variables, the values of those on a fixed list (redact.is_public) and a keyed
-hash of all others: equal values make equal questions, and without the key nobody can try which value it was.
+The database has a file's name and the variables: the values of those on a fixed list (redact.is_public), and a keyed
+hash of each other value. Equal values make equal questions. Without the key nobody can try values.
 """
 
 from __future__ import annotations

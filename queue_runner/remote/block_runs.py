@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from queue_runner.remote.block import Folder
 from queue_runner.run_dir import RunDir
 from queue_runner.store import blocks, jobs, results
 from queue_runner.store.engine import Connection, Engine, looking, writing
+from queue_runner.store.jobs import Claimed
 from queue_runner.worker import hooks
 from queue_runner.worker.finish import compact_logs, finish
 
@@ -59,6 +61,11 @@ class BlockRuns:
     def lost(self, row: Row, reason: str) -> None:
         """Store that nothing will come of a run that was started. Raises: MpsqError."""
         self._end(row, Ending(Outcome.LOST, reason=reason), None, {})
+
+    def refuse(self, run: Claimed, ending: Ending) -> None:
+        """Store that a waiting run could not be sent, and why. Raises: MpsqError."""
+        row = {"id": run.run_id, "run": str(run.id), "state": State.QUEUED, "token": secrets.token_hex(16)}
+        self._end(row, ending, None, {})
 
     def leave_undone(self, row: Row, why: str) -> None:
         """Store that a run will not be started: CANCELLED where that was asked for, else SKIPPED. Raises: MpsqError."""

@@ -34,6 +34,7 @@ from queue_runner.remote.targets import Target
 from queue_runner.run_dir import read_end
 from queue_runner.store import blocks, lane_claims
 from queue_runner.store.engine import Engine, looking, writing
+from queue_runner.store.jobs import Claimed
 from queue_runner.store.lane_claims import Blocked
 from queue_runner.text import last_line, one_line
 from queue_runner.times import clock
@@ -220,14 +221,11 @@ class Dispatcher:
         token = secrets.token_hex(16)
         with looking(self._engine) as connection:
             told = blocks.instructions(connection, ids)
-            specs = [blocks.claimed(connection, id).spec for id in ids]
-        codes = {code for spec in specs for code in (spec.snapshot, spec.tree) if code}
-        try:
-            values = {spec.env_file: job_environments.load(self._layout, spec) for spec in specs if spec.env_file}
-        except Missing:
-            self._not_before[lane] = time.monotonic() + TRY_AGAIN_S
-            raise
-        told |= {"environments": values, "token": token, "lane": lane, "to": options["to"], **target.told}
+            runs = [blocks.claimed(connection, id) for id in ids]
+        if (environments := self._environments(runs)) is None:
+            return
+        codes = {code for run in runs for code in (run.spec.snapshot, run.spec.tree) if code}
+        told |= {"environments": environments, "token": token, "lane": lane, "to": options["to"], **target.told}
         folder = target.folder(token)
         try:
             block.create(folder, told, self._layout.snapshots, codes, self._config)
@@ -263,6 +261,21 @@ class Dispatcher:
         failpoints.reach("blocks.sent")
         self._down_since.pop(lane, None)
         self._say(lane, Blocked(f"sent as {target.kind} job {job}"))
+
+    def _environments(self, runs: Sequence[Claimed]) -> dict[str, dict[str, str]] | None:
+        """Return the environments of runs by the names of their files. Runs whose file is gone end as SPAWN_FAILED;
+        None if there are any: the next step sends the others."""
+        environments: dict[str, dict[str, str]] = {}
+        complete = True
+        for run in runs:
+            if not run.spec.env_file or run.spec.env_file in environments:
+                continue
+            try:
+                environments[run.spec.env_file] = job_environments.load(self._layout, run.spec)
+            except Missing as error:
+                self._records.refuse(run, error.ending())
+                complete = False
+        return environments if complete else None
 
     def _take_back(self, lane: str, token: str, target: Target, why: str) -> bool:
         """Let the runs of a block that was not started be sent again later; False where it was started after all."""

@@ -71,7 +71,7 @@ def upgrade(layout: Layout, *, holds_worker_lock: bool = False) -> str | None:
 
 
 def _vacuum(db: Path) -> None:
-    """Remove what was deleted from the file and its log. Nobody else may use the database meanwhile."""
+    """Remove deleted data from the file and its log. Nobody else may use the database meanwhile."""
     with closing(sqlite3.connect(db, isolation_level=None)) as connection:
         connection.execute("VACUUM")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -20,7 +20,7 @@ from typing import Any
 
 from queue_runner import failpoints, redact
 from queue_runner.errors import MpsqError, UsageError, did_you_mean
-from queue_runner.host import child, job_environments, locks, wakeup
+from queue_runner.host import child, job_environments, job_secrets, locks, wakeup
 from queue_runner.model import Row
 from queue_runner.paths import Layout
 from queue_runner.source import snapshot, verify
@@ -211,7 +211,10 @@ class _Reading:
 
 def _planned(layout: Layout, row: Row) -> tuple[plan.Plan, list[snapshot.Taken]]:
     request = _request(row["request_json"])
-    environment = job_environments.read(layout, row["env_file"])
+    try:
+        environment = job_environments.read(layout, row["env_file"])
+    except job_secrets.Missing as error:
+        raise UsageError(error.message, "remove the schedule and add it again") from error
     names = redact.assignments(request.env, "--env")
     env = tuple(f"{name}={environment[name]}" for name in names)
     planned = plan.plan(replace(request, environment=environment, env=env))

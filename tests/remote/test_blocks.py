@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from queue_runner.control import cancel
+from queue_runner.host import job_environments
 from queue_runner.model import parse_selector
 from queue_runner.monitor import blocks as monitor_blocks
 from queue_runner.paths import Layout
@@ -46,6 +47,15 @@ def test_a_start_whose_fence_cannot_be_read_has_started(front: Front) -> None:
     front.blocks.step()
     front.folder().fence.touch()
     assert front.target.has_started(front.target.sent[0]) and not front.target.void(front.target.sent[0])
+
+
+def test_run_whose_environment_is_missing_cannot_be_sent(front: Front) -> None:
+    for path in job_environments.files(front.layout):
+        path.unlink()
+    front.blocks.step()
+    assert front.row()["outcome"] == "SPAWN_FAILED" and "mpsq rerun" in front.row()["reason"]
+    front.blocks.step()
+    assert front.target.sent == [] and not [line for line in front.said if "report" in line]
 
 
 def test_a_target_that_does_not_answer_when_a_block_is_made_void_is_asked_again(

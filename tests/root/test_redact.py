@@ -102,6 +102,6 @@ def test_assignments() -> None:
 
 
 @pytest.mark.parametrize("pair", ["A", "=1", "", "MPSQ_HOME=/x", "A=\0"])
-def test_what_is_not_an_assignment_is_refused(pair: str) -> None:
+def test_invalid_assignments_are_refused(pair: str) -> None:
     with pytest.raises(UsageError):
         redact.assignments([pair], "--env")
