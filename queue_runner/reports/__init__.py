@@ -22,7 +22,7 @@ DEFAULT = "devices"
 
 
 def names() -> list[str]:
-    """Return the names of all reports. `time_.py` is the report `time`, so that no module shadows a standard one."""
+    """Return the names of all reports. `time_.py` is the report `time`: no module shares the name of another."""
     return sorted(_files())
 
 

@@ -6,15 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from queue_runner import units
-from queue_runner.analysis.grouping import spread_s, taints, word
-from queue_runner.analysis.knee import ENOUGH, FEWEST, Knee
+from queue_runner.analysis.curves import Curve, CurvePoint, find_curves, number
+from queue_runner.analysis.grouping import taints, word
+from queue_runner.analysis.knee import ENOUGH, FEWEST
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
 from queue_runner.monitor import listing
 from queue_runner.reports._common import arm_tables, footnotes, panels, prepare, select_runs
 from queue_runner.reports._common.columns import RowColumn, columns
 from queue_runner.reports._common.document import Context, Result, Row, Section
-from queue_runner.reports.scaling.curves import KNOWN, Curve, CurvePoint, find_curves
+from queue_runner.reports._common.settings import effective
 from queue_runner.spec import JobSpec
 from queue_runner.submit.find_max import search
 from queue_runner.submit.find_max.next import standing_of
@@ -51,8 +52,8 @@ KNEE = (
     f"knee: smallest value with at least {units.percent(ENOUGH, 2)} of the highest throughput; none if that is the"
     f" largest value, or with fewer than {FEWEST} values"
 )
-_UNTITLED = KNOWN | {"code"}
-"""Factors that titles leave out; where curves differ in their code alone, the short name of each has it."""
+_KNOWN = frozenset({"machine", "subject", "config", "device", "compile", "dtype", "framework"})
+"""Names in a key that are not settings."""
 _NAMED = ("config", "framework", "framework_version", "device", "device_name", "compile", "dtype")
 
 
@@ -66,38 +67,49 @@ def finish(rows: list[Row], context: Context) -> Result:
             f"{NAME} takes no --vs: curves are not compared", "name the swept setting with --group-by batch_size"
         )
     rows = prepare.windowed(rows, context)
-    curves = find_curves(rows, context) if rows else []
+    settings = effective(rows, context) if rows else {}
+    curves = find_curves(rows, settings, _requested(rows, settings, context), context.options.include_invalid)
     if not curves:
         which = "that ended and differs from another in one number only (--set batch_size=8,16,32)"
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, which)])
     shown = curves if context.options.chosen else curves[:MOST_CURVES]
-    points = [point for curve in shown for point in curve.points]
-    found = footnotes.CaveatMarks(rows, (row for point in points for row in point.timed), context)
+    timed = (row for curve in shown for point in curve.points for row in point.with_time)
+    marks = footnotes.CaveatMarks(rows, timed, context)
     sections, lines = panels.together(
-        [([_section(curve, found)], [*_findings(curve), *_searches(curve, context)]) for curve in shown]
+        [([_section(curve, marks)], [*_findings(curve), *_searches(curve, context)]) for curve in shown]
     )
-    notes = [*_notes(shown, found, context)]
-    if n_left := len(curves) - len(shown):
-        notes.append(f"{n_left} older curves not shown: select with mpsq report scaling g4")
+    notes = [*_notes(shown, marks, context)]
+    if n_older := len(curves) - len(shown):
+        notes.append(f"{n_older} older curves not shown: select with mpsq report scaling g4")
     return Result(COLUMNS, [_row(curve, point) for curve in curves for point in curve.points], sections, lines, notes)
 
 
-def _row(curve: Curve, point: CurvePoint) -> dict[str, Any]:
+def _requested(rows: Sequence[Row], settings: Mapping[int, Mapping[str, Any]], context: Context) -> str | None:
+    """Return the setting named by --group-by. Raises: UsageError unless it is one setting with numbers."""
+    names = context.options.group_by
+    if len(names) > 1 or (names and not any(number(settings[row["run_id"]].get(names[0])) is not None for row in rows)):
+        known = sorted({name for row in rows for name, value in row["settings"].items() if number(value) is not None})
+        hint = f"for example --group-by {known[0]}" if known else "mpsq submit nanogpt --set batch_size=8,16,32"
+        raise UsageError("scaling: --group-by takes one numeric setting", hint)
+    return names[0] if names else None
+
+
+def _row(curve: Curve, point: CurvePoint) -> Row:
     first, knee = curve.first, curve.knee
     rate = point.rate(curve.unit) if curve.unit and point.valid else None
     memory_bytes, memory_is = point.memory
     allocated = [row["peak_allocated_bytes"] for row in point.runs if row["peak_allocated_bytes"]]
-    mad_s, over = spread_s(point.timed)
+    mad_s, over = point.spread_s
     return {
         "workload": first["subject"],
         **{name: first[name] for name in _NAMED},
-        "factors": {name: value for name, value in curve.key.items() if name not in KNOWN and value is not None},
+        "factors": {name: value for name, value in curve.key.items() if name not in _KNOWN and value is not None},
         "setting": curve.name,
         "value": int(point.value) if point.value == int(point.value) else point.value,
         "runs": [row["run"] for row in point.runs],
         "n_runs": len(point.runs),
-        "n_valid": point.n_counting,
-        "n_timed": len(point.timed),
+        "n_valid": len(point.used),
+        "n_timed": len(point.with_time),
         "valid": point.valid,
         "median_s": point.median_s,
         "spread_s": mad_s,
@@ -112,12 +124,12 @@ def _row(curve: Curve, point: CurvePoint) -> dict[str, Any]:
         "outcome": str(_ending(point.failed or point.runs[-1])) if not point.fits else Outcome.SUCCEEDED.value,
         "is_knee": bool(knee and knee.at and knee.at.size == point.value),
         "is_largest": point is curve.largest,
-        "taints": sorted({kind for row in point.timed for kind in taints(row)}),
-        "excluded": bool(point.timed) and not point.valid,
+        "taints": sorted({kind for row in point.with_time for kind in taints(row)}),
+        "excluded": bool(point.with_time) and not point.valid,
     }
 
 
-def _section(curve: Curve, found: footnotes.CaveatMarks) -> Section:
+def _section(curve: Curve, marks: footnotes.CaveatMarks) -> Section:
     rows = [_row(curve, point) for point in curve.points]
     kinds = {row["memory_is"] for row in rows} - {None}
     memory = next(iter(kinds)) if len(kinds) == 1 else "memory"
@@ -125,7 +137,7 @@ def _section(curve: Curve, found: footnotes.CaveatMarks) -> Section:
         Column("value", curve.name, _value, True),
         arm_tables.RUNS,
         arm_tables.MS,
-        *found.columns(rows),
+        *marks.columns(rows),
         *((f"{curve.unit}s_per_s", _SHARE) if curve.unit else ()),
         Column("memory_bytes", str(memory), units.size, True),
         RowColumn("remarks", "", lambda row: _remarks(row, curve), flexible=True),
@@ -138,7 +150,7 @@ def _title(curve: Curve) -> str:
     version = " ".join(filter(None, (first["framework"], first["framework_version"])))
     words = [f"{first['subject']} {key['config'] or ''}".strip(), version]
     words += [word(name, key[name]) for name in ("device", "compile", "dtype") if key[name] is not None]
-    words += [word(name, value) for name, value in key.items() if name not in _UNTITLED and value is not None]
+    words += [word(name, value) for name, value in key.items() if name not in {*_KNOWN, "code"} and value is not None]
     words = [part for part in words if part]
     words += [f"on {first['device_name']}"] if first["device_name"] else []
     return ", ".join([*words, *filter(None, [first["where"]])])
@@ -148,18 +160,12 @@ def _remarks(row: Mapping[str, Any], curve: Curve) -> str:
     remarks = ["knee"] if row["is_knee"] else []
     remarks += ["largest that fits"] if row["is_largest"] and curve.too_large else []
     remarks += [row["outcome"]] if row["outcome"] != Outcome.SUCCEEDED else []
-    remarks += [_untimed(row)] if row["outcome"] == Outcome.SUCCEEDED and not row["valid"] else []
+    if row["outcome"] == Outcome.SUCCEEDED and not row["valid"]:
+        remarks.append(f"invalid: {' '.join(row['taints'])}" if row["n_timed"] else "no iterations")
     return ", ".join(remarks)
 
 
-def _untimed(row: Mapping[str, Any]) -> str:
-    """Return why a value that fits has no time, or none that counts."""
-    if row["n_timed"]:
-        return f"invalid: {' '.join(row['taints'])}"
-    return "no iterations"
-
-
-def _ending(row: Row) -> str:
+def _ending(row: Mapping[str, Any]) -> str:
     """Return how a run that does not fit ended."""
     return "swapping" if row["outcome"] == Outcome.SUCCEEDED else listing.ending(row)
 
@@ -188,16 +194,10 @@ def _knee_words(curve: Curve) -> str:
         best = f"{units.percent(knee.share(knee.at))} of {best} at {_value(knee.best.size)}"
     below = knee.below
     where = f"; {_value(below.size)} reaches {units.percent(knee.share(below))}" if below else "; the smallest tried"
-    return f"knee: {name} {_value(knee.at.size)}, {best}{where}{_falls(curve, knee)}{doubt}"
-
-
-def _falls(curve: Curve, knee: Knee) -> str:
-    """Describe a fall of the rate beyond the maximum, if there is one."""
-    assert curve.unit is not None
-    rates = [(point.value, rate) for point in curve.points if point.valid and (rate := point.rate(curve.unit))]
-    size, rate = rates[-1]
-    fell = rate < ENOUGH * knee.best.rate
-    return f"; it falls to {units.percent(rate / knee.best.rate)} at {_value(size)}" if fell else ""
+    last = curve.rates[-1]
+    falls = knee.share(last) < ENOUGH
+    fall = f"; it falls to {units.percent(knee.share(last))} at {_value(last.size)}" if falls else ""
+    return f"knee: {name} {_value(knee.at.size)}, {best}{where}{fall}{doubt}"
 
 
 def _fit_words(curve: Curve) -> str:
@@ -222,7 +222,7 @@ def _value(x: float) -> str:
     return units.count(int(x)) if x == int(x) else units.number(x, 6)
 
 
-def _notes(curves: Sequence[Curve], found: footnotes.CaveatMarks, context: Context) -> Iterable[str]:
+def _notes(curves: Sequence[Curve], marks: footnotes.CaveatMarks, context: Context) -> Iterable[str]:
     """Return all footnotes."""
     if any(curve.unit for curve in curves):
         yield KNEE
@@ -235,11 +235,11 @@ def _notes(curves: Sequence[Curve], found: footnotes.CaveatMarks, context: Conte
     points = [(curve, point) for curve in curves for point in curve.points]
     yield from footnotes.spreads(
         "ms/iter: median, of several runs the geometric mean of their medians",
-        {spread_s(point.timed)[1] for _, point in points},
+        {point.spread_s[1] for _, point in points},
     )
-    yield from found.notes()
+    yield from marks.notes()
     bad = [row for _, point in points for row in point.runs if not row["valid"] and row["median_s"]]
-    for note in found.excluded(bad, context.options.include_invalid):
+    for note in marks.excluded(bad, context.options.include_invalid):
         yield f"times {note}; whether they fit is used"
     for curve, point in points:
         if curve.largest and point.failed and point.value < curve.largest.value:

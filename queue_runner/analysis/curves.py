@@ -1,0 +1,239 @@
+"""Runs that differ in one number only, as curves over it: what fits, where the knee is, bytes per unit. Pure.
+
+A failed run reports less than a successful one (no optimizer after running out of memory); it belongs to each curve
+that it does not contradict.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from queue_runner.analysis import knee, stats
+from queue_runner.analysis.grouping import BESIDE, MAIN, SUBJECT, WORK, Arm, Row, by_key, taints, value_of
+from queue_runner.model import Outcome, State
+
+MATERIAL = 0.05
+"""Minimum growth of memory to be reported, as a share of the memory at the smallest value."""
+STRAIGHT = 2.0
+"""Maximum ratio between the slopes of both halves for the overall slope to be taken as bytes per unit."""
+FIRST_CHOICES = ("batch_size", "n", "block_size")
+_LENGTH_SETTINGS = frozenset({"max_iters", "warmup_iters", "seed", "batches"})
+_LENGTH_SUFFIXES = ("_iters", "_interval")
+
+
+@dataclass(frozen=True, eq=False)
+class CurvePoint(Arm):
+    """The runs with one `value` of the setting."""
+
+    value: float = 0.0
+
+    @property
+    def decided(self) -> list[Row]:
+        """Runs that were neither cancelled nor skipped."""
+        return [row for row in self.runs if row["outcome"] not in (Outcome.CANCELLED, Outcome.SKIPPED)]
+
+    @cached_property
+    def fits(self) -> bool | None:
+        """True if a run succeeded without swapping, False if none of the decided ones did, None if none is decided."""
+        fitting = (row["outcome"] == Outcome.SUCCEEDED and "swapping" not in taints(row) for row in self.decided)
+        return any(fitting) if self.decided else None
+
+    @property
+    def decided_by_memory(self) -> bool | None:
+        """As `fits`, but None where runs failed for reasons other than memory, such as a misspelled setting."""
+        full = any(row["outcome"] in (Outcome.OUT_OF_MEMORY, Outcome.SUCCEEDED) for row in self.decided)
+        return None if self.fits is False and not full else self.fits
+
+    @property
+    def failed(self) -> Row | None:
+        """The newest run showing that the value does not fit."""
+        return self.decided[-1] if self.fits is False else None
+
+    @cached_property
+    def with_time(self) -> list[Row]:
+        return [row for row in self.shown if (row["median_s"] or 0) > 0]
+
+    @property
+    def valid(self) -> bool:
+        """Whether the times are valid, or invalid ones are included."""
+        return bool(self.used and self.with_time)
+
+    @property
+    def noise(self) -> float | None:
+        """Relative noise of the time: a standard deviation derived from the spread."""
+        mad_s, _ = self.spread_s
+        return stats.MAD_TO_SD * mad_s / self.median_s if mad_s is not None and self.median_s else None
+
+    def rate(self, unit: str) -> float | None:
+        """Return tokens or samples per second at the geometric mean of the runs' times."""
+        times = [row["median_s"] / row[f"{unit}s_per_iter"] for row in self.with_time if row[f"{unit}s_per_iter"]]
+        return 1 / stats.geometric_mean(times) if times else None
+
+    @cached_property
+    def memory(self) -> tuple[int | None, str | None]:
+        """Peak bytes and their kind: "reserved" on a device, "RSS" of the process on the CPU. Runs with
+        invalid times are included: they need as much memory."""
+        runs = [row for row in self.runs if row["outcome"] == Outcome.SUCCEEDED]
+        name = "max_rss_bytes" if any(row["device"] in ("cpu", None) for row in runs) else "peak_reserved_bytes"
+        values = [row[name] for row in runs if row[name]]
+        return (max(values), "RSS" if name == "max_rss_bytes" else "reserved") if values else (None, None)
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Points by value, everything else being equal. `key` holds what is equal."""
+
+    name: str
+    key: Mapping[str, Any]
+    points: Sequence[CurvePoint]
+
+    @property
+    def first(self) -> Row:
+        """A run that represents the curve."""
+        return next((point.with_time[0] for point in self.points if point.with_time), self.points[0].runs[0])
+
+    @property
+    def newest_run(self) -> int:
+        return max(int(row["run_id"]) for point in self.points for row in point.runs)
+
+    @property
+    def unit(self) -> str | None:
+        """token or sample, whichever is known at every point with a time."""
+        timed = [point for point in self.points if point.with_time]
+        return next((unit for unit in WORK if timed and all(point.rate(unit) for point in timed)), None)
+
+    @cached_property
+    def rates(self) -> list[knee.RatePoint]:
+        """The throughput at each value with valid times."""
+        rates = [(point, point.rate(self.unit)) for point in self.points if point.valid] if self.unit else []
+        return [knee.RatePoint(point.value, rate, point.noise) for point, rate in rates if rate]
+
+    @cached_property
+    def knee(self) -> knee.Knee | None:
+        return knee.find(self.rates)
+
+    @cached_property
+    def largest(self) -> CurvePoint | None:
+        """The largest point that fits."""
+        return max((point for point in self.points if point.fits), key=lambda point: point.value, default=None)
+
+    @cached_property
+    def too_large(self) -> CurvePoint | None:
+        """The smallest point beyond `largest` that does not fit."""
+        least = self.largest.value if self.largest else -1.0
+        beyond = [point for point in self.points if point.failed and point.value > least]
+        return min(beyond, key=lambda point: point.value, default=None)
+
+    @cached_property
+    def bytes_each(self) -> tuple[float, float] | None:
+        """Bytes per unit of the value (Theil-Sen slope), and the constant part; None for fewer than three points, if
+        all take about the same, or if the relation is not linear (a matrix of n x n)."""
+        known = [(point.value, float(point.memory[0])) for point in self.points if point.memory[0]]
+        if len(known) < knee.FEWEST:
+            return None
+        slope = stats.theil_sen(*map(list, zip(*known, strict=True)))
+        if slope * (known[-1][0] - known[0][0]) < MATERIAL * known[0][1]:
+            return None
+        half = len(known) // 2
+        early, late = ((b - a) / (y - x) for (x, a), (y, b) in ((known[0], known[half]), (known[half], known[-1])))
+        if not (early > 0 and 1 / STRAIGHT <= late / early <= STRAIGHT):
+            return None
+        return slope, stats.median(n_bytes - slope * value for value, n_bytes in known)
+
+
+def find_curves(
+    rows: Sequence[Row], settings: Mapping[int, Mapping[str, Any]], name: str | None, include_invalid: bool
+) -> list[Curve]:
+    """Return the curves of prepared rows over the setting `name`, else over the one of `_choice`, the newest first.
+    `settings` are the effective ones by run."""
+    numbers = {
+        run_id: {key: x for key, value in of.items() if (x := number(value)) is not None}
+        for run_id, of in settings.items()
+    }
+    curves: list[Curve] = []
+    for group in by_key(rows, lambda row: (row["machine"], row["subject"])).values():
+        if chosen := name or _choice(group, numbers):
+            able = [row for row in group if chosen in numbers[row["run_id"]]]
+            values = {row["run_id"]: numbers[row["run_id"]][chosen] for row in able}
+            curves += _over(chosen, able, values, include_invalid)
+    return sorted(curves, key=lambda curve: -curve.newest_run)
+
+
+def number(value: Any) -> float | None:
+    """Return a setting's value if it is a finite number, else None; a command's values are strings."""
+    if isinstance(value, bool) or value is None:
+        return None
+    try:
+        x = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return x if math.isfinite(x) else None
+
+
+def _choice(rows: Sequence[Row], numbers: Mapping[int, Mapping[str, float]]) -> str | None:
+    """Return the setting that --find-max searches, else the first varying one of FIRST_CHOICES, else the integer
+    setting with the most values."""
+    searched = [str(row["find_max"]).partition("=")[0] for row in rows if row["find_max"]]
+    if searched:
+        return searched[-1]
+    requested = {name for row in rows for name, value in row["settings"].items() if _is_integer(value)}
+    values = {
+        name: {of[name] for row in rows if name in (of := numbers[row["run_id"]])}
+        for name in sorted(requested)
+        if name not in _LENGTH_SETTINGS and not name.endswith(_LENGTH_SUFFIXES)
+    }
+    several = [name for name in values if len(values[name]) > 1]
+    first = [name for name in FIRST_CHOICES if name in several]
+    return first[0] if first else max(several, key=lambda name: len(values[name]), default=None)
+
+
+def _is_integer(value: Any) -> bool:
+    x = number(value)
+    return x is not None and x == int(x)
+
+
+def _over(name: str, rows: Sequence[Row], values: Mapping[int, float], include_invalid: bool) -> list[Curve]:
+    """Return the curves over the setting `name`, whose values by run are given."""
+    requested = {factor for row in rows for factor in row["settings"]}
+    factors = {factor for row in rows for factor in row["factors"]} - {name}
+    if any(row["find_max"] for row in rows):  # one search is one curve: its answer is over all its probes
+        factors = {factor for factor in factors if factor in requested or not _is_software(factor)}
+    names = [*SUBJECT, *MAIN, *sorted(factors)]
+    members = by_key((row for row in rows if row["median_s"] is not None), lambda row: _key(row, names))
+    fixed = {at for at, factor in enumerate(names) if factor in requested}
+    for row in (row for row in rows if row["median_s"] is None and row["state"] == State.DONE):
+        key = _key(row, names)
+        for same in [known for known in members if _agree(known, key, fixed)] or [key]:
+            members.setdefault(same, []).append(row)
+    curves = []
+    for key, runs in members.items():
+        common = dict(zip(names, key, strict=True))
+        by_value = by_key(runs, lambda row: values[row["run_id"]])
+        points = [_point(common, value, by_value[value], include_invalid) for value in sorted(by_value)]
+        curves.append(Curve(name, common, points))
+    return [curve for curve in curves if len(curve.points) > 1 or curve.first["find_max"]]
+
+
+def _key(row: Row, names: Sequence[str]) -> tuple[Any, ...]:
+    return tuple(value_of(row, name) for name in names)
+
+
+def _is_software(name: str) -> bool:
+    """Return whether a factor that is not a setting is a version, or the code: it follows from the request."""
+    return name not in ("env", "resumed", "arguments", BESIDE) and not name.startswith("mps_")
+
+
+def _agree(known: tuple[Any, ...], key: tuple[Any, ...], settings: set[int]) -> bool:
+    """Return whether no value known of both differs; a missing setting differs."""
+    pairs = enumerate(zip(known, key, strict=True))
+    return all(a == b or (at not in settings and (a is None or b is None)) for at, (a, b) in pairs)
+
+
+def _point(key: Mapping[str, Any], value: float, rows: Sequence[Row], include_invalid: bool) -> CurvePoint:
+    runs = sorted(rows, key=lambda row: row["run_id"])
+    used = [row for row in runs if row["outcome"] == Outcome.SUCCEEDED and (row["valid"] or include_invalid)]
+    return CurvePoint(key, runs, used, value=value)

@@ -1,0 +1,222 @@
+"""Memory of each run over its iterations: the peak, reserved but unused memory, growth, and how the run ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from queue_runner import units
+from queue_runner.analysis.grouping import SUBJECT, by_key, group, labelled, order, taints
+from queue_runner.analysis.memory_growth import FEWEST, MATERIAL_BYTES, MATERIAL_SHARE, MemoryPoint, MemorySeries
+from queue_runner.errors import UsageError
+from queue_runner.model import Outcome
+from queue_runner.monitor.listing import ending
+from queue_runner.reports._common import footnotes, prepare, select_runs
+from queue_runner.reports._common.arm_tables import LABEL
+from queue_runner.reports._common.columns import RowColumn, columns
+from queue_runner.reports._common.document import Context, Result, Row, Section
+from queue_runner.reports._common.settings import ignore_length
+from queue_runner.tables import Column
+
+NAME = "memory"
+HELP = "allocated and reserved bytes over the iterations: peak, fragmentation, growth, out-of-memory endings"
+_WITH_ITERATIONS = "{chosen} AND state = 'DONE' AND (n_iters > 0 OR outcome = 'OUT_OF_MEMORY')"
+SQL = f"SELECT {prepare.RUN} FROM v_run WHERE {_WITH_ITERATIONS} ORDER BY job_id, number"
+_MOST_RUNS = 24
+ONLY = f"run_id IN (SELECT run_id FROM v_run WHERE {_WITH_ITERATIONS} ORDER BY run_id DESC LIMIT {_MOST_RUNS})"
+_POINTS = (
+    "SELECT run_id, i, phase, allocated_bytes, reserved_bytes FROM v_iteration WHERE run_id IN ({runs})"
+    " AND i BETWEEN ? AND ? AND COALESCE(allocated_bytes, reserved_bytes) IS NOT NULL ORDER BY run_id, offset"
+)
+COLUMNS = columns(
+    "workload config label framework framework_version device compile dtype run outcome",
+    Column("n", "iterations", units.count, True),
+    Column("reserved_is", "reserved kind"),
+    Column("peak_allocated_bytes", "peak allocated", units.size, True),
+    Column("peak_reserved_bytes", "peak reserved", units.size, True),
+    Column("reserved_over_allocated", "reserved / allocated", units.ratio, True),
+    Column("last_i", "last iteration", units.count, True),
+    Column("last_allocated_bytes", "last allocated", units.size, True),
+    Column("last_reserved_bytes", "last reserved", units.size, True),
+    "max_rss_bytes",
+    Column("grows", "growth of"),
+    Column("growth_bytes_per_1000", "growth / 1,000 iterations", units.size, True),
+    Column("growth_low", "95 % low", units.size, True),
+    Column("growth_high", "95 % high", units.size, True),
+    Column("leak", "leak"),
+    "valid taints",
+)
+PER = 1000
+"""Number of iterations for which growth is given."""
+FRAGMENTED = 1.5
+"""Minimum ratio of reserved to allocated, at the peak of reserved, that is reported."""
+
+
+def finish(rows: list[Row], context: Context) -> Result:
+    """Build a table of runs for each subject. Raises: UsageError when --group-by is invalid or --vs is given."""
+    if context.options.vs:
+        raise UsageError(f"{NAME} takes no --vs: it compares nothing", "--where device=cuda narrows it")
+    rows = ignore_length(prepare.prepare(rows, context), context)
+    tables = _tables(rows, context) if rows else []
+    series = [item for table in tables for item in table]
+    raw = [_row(item) for item in series]
+    without = {row["run"] for row in rows if row["outcome"] == Outcome.OUT_OF_MEMORY} - {row["run"] for row in raw}
+    notes = [*_notes(series)] if raw else []
+    if without:
+        notes.append(f"out of memory before the first reported iteration: {footnotes.named(sorted(without))}")
+    if not context.options.chosen and len(rows) == _MOST_RUNS:
+        notes.append(
+            f"the newest {_MOST_RUNS} runs only: select others with mpsq report memory g4, --since 2d or --where"
+        )
+    if not raw:
+        return Result(COLUMNS, [], lines=[select_runs.nothing(context, "with reported memory")], notes=notes)
+    return Result(COLUMNS, raw, [_section(table) for table in tables], [*_findings(series)], notes)
+
+
+def _tables(rows: Sequence[Row], context: Context) -> list[list[MemorySeries]]:
+    """Return the runs that reported memory by subject, the newest first; those on the CPU, which report their RSS, in a
+    table of their own."""
+    window = context.options.iters or (0, 2**62)
+    points = {
+        run_id: [MemoryPoint(p["i"], p["phase"], p["allocated_bytes"], p["reserved_bytes"]) for p in found]
+        for run_id, found in context.by_run(_POINTS, rows, window).items()
+    }
+    arms = group([row for row in rows if row["run_id"] in points], prepare.question(rows, context).names)
+    subjects = by_key(arms, lambda arm: tuple(arm.key[name] for name in SUBJECT)).values()
+    tables: list[list[MemorySeries]] = []
+    for subject in sorted(subjects, key=lambda arms: -max(row["run_id"] for arm in arms for row in arm.runs)):
+        named = labelled(sorted(subject, key=order), dict.fromkeys(SUBJECT))
+        series = [MemorySeries(arm, row, points[row["run_id"]]) for arm in named for row in arm.runs]
+        tables += by_key(series, lambda item: item.resident).values()
+    return tables
+
+
+def _row(item: MemorySeries) -> Row:
+    row, slope, last = item.run, item.slope, item.points[-1]
+    named = ("config", "framework", "framework_version", "device", "compile", "dtype", "run", "max_rss_bytes")
+    return {
+        "workload": row["subject"],
+        "label": item.arm.label,
+        **{name: row[name] for name in named},
+        "outcome": str(ending(row)),
+        "n": len(item.points),
+        "reserved_is": "RSS" if item.resident else "reserved",
+        "peak_allocated_bytes": item.peak_allocated,
+        "peak_reserved_bytes": item.peak_reserved,
+        "reserved_over_allocated": item.ratio,
+        "last_i": last.i,
+        "last_allocated_bytes": last.allocated,
+        "last_reserved_bytes": last.reserved,
+        "grows": item.grows,
+        "growth_bytes_per_1000": slope.middle * PER if slope else None,
+        "growth_low": slope.low * PER if slope else None,
+        "growth_high": slope.high * PER if slope else None,
+        "leak": item.leak,
+        "valid": bool(row["valid"]),
+        "taints": sorted(taints(row)),
+    }
+
+
+def _section(series: Sequence[MemorySeries]) -> Section:
+    on_device = (
+        Column("peak_allocated_bytes", "allocated", units.size, True),
+        Column("peak_reserved_bytes", "reserved", units.size, True),
+        Column("reserved_over_allocated", "ratio", lambda ratio: units.number(ratio, 3), True),
+    )
+    on_cpu = (Column("n", "iters", units.count, True), Column("peak_reserved_bytes", "RSS", units.size, True))
+    shown = (
+        LABEL,
+        Column("run", "run"),
+        *(on_cpu if series[0].resident else on_device),
+        Column("growth_bytes_per_1000", "growth", _n_bytes, True),
+        RowColumn("interval", "95 % CI", lambda row: _interval(row["growth_low"], row["growth_high"]), True),
+        Column("leak", "", lambda leak: "leak" if leak else ""),
+    )
+    common = [{str(item.run[name]) for item in series if item.run[name]} for name in ("framework", "dtype", "where")]
+    subject = " ".join(str(part) for part in (series[0].run["subject"], series[0].run["config"]) if part)
+    title = [subject, *(values.pop() for values in common if len(values) == 1), "peaks"]
+    return Section(", ".join(title), shown, [_row(item) for item in series])
+
+
+def _n_bytes(x: float | None) -> str:
+    """Format bytes; zero is 0, without a unit."""
+    return "0" if x == 0 else units.size(None if x is None else round(x))
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    """Format an interval of bytes, with a common unit once: "208 to 250 MiB"."""
+    if low is None:
+        return units.MISSING
+    least, most = _n_bytes(low), _n_bytes(high)
+    number, _, unit = least.partition(" ")
+    return f"{number if most.endswith(' ' + unit) else least} to {most}"
+
+
+def _findings(series: Sequence[MemorySeries]) -> Iterable[str]:
+    """Report leaks, then memory reserved but not used, then runs that ran out of memory."""
+    for item in series:
+        if item.leak and (slope := item.slope) is not None:
+            yield (
+                f"{item.run['run']} ({item.arm.label}) leaks: {item.grows} grows by {_n_bytes(slope.middle * PER)} per"
+                f" 1,000 iterations (95 % CI {_interval(slope.low * PER, slope.high * PER)}), also in the second half"
+            )
+    if steady := [item for item in series if item.leak is False]:
+        yield f"no leak detected in {_runs(steady)}"
+    if unknown := [item for item in series if item.leak is None]:
+        yield f"growth unknown in {_runs(unknown)}: fewer than {FEWEST} measured iterations"
+    yield from _unused(series)
+    for item in series:
+        if item.run["outcome"] == Outcome.OUT_OF_MEMORY:
+            last = item.points[-1]
+            sizes = [f"{units.size(last.allocated)} allocated"] if last.allocated is not None else []
+            if last.reserved:
+                sizes.append(f"{units.size(last.reserved)} {'resident' if item.resident else 'reserved'}")
+            yield (
+                f"{item.run['run']} ({item.arm.label}) ran out of memory; after its last reported iteration,"
+                f" {units.count(last.i)}: {' and '.join(sizes)}"
+            )
+
+
+def _unused(series: Sequence[MemorySeries]) -> Iterable[str]:
+    """Report memory reserved between iterations beyond what is allocated, from FRAGMENTED on."""
+    fragmented = [item for item in series if item.ratio is not None and item.ratio >= FRAGMENTED]
+    several = len({item.run["subject"] for item in series}) > 1
+
+    def subject(item: MemorySeries) -> str:
+        if item.run["framework"] == "jax":
+            return "jax"
+        return f"{item.run['subject']} {item.arm.label}" if several else item.arm.label
+
+    for name, items in by_key(fragmented, subject).items():
+        reserves = f"{name}, {_runs(items)}, reserves up to {units.ratio(max(item.ratio or 0.0 for item in items))}"
+        if name == "jax":
+            yield (
+                f"{reserves} the size of its arrays between iterations: XLA reserves most of a device's memory at start"
+                " unless XLA_PYTHON_CLIENT_PREALLOCATE=false, so this is not what the model needs"
+            )
+        else:
+            yield (
+                f"{reserves} the size of its tensors between iterations: kept for temporary tensors of an iteration, or"
+                " fragmented"
+            )
+
+
+def _runs(series: Sequence[MemorySeries]) -> str:
+    return f"{units.counted(len(series), 'run')} ({footnotes.named([item.run['run'] for item in series])})"
+
+
+def _notes(series: Sequence[MemorySeries]) -> Iterable[str]:
+    """Explain the columns, and name the runs included that did not succeed."""
+    if any(not item.resident for item in series):
+        yield "allocated: in tensors; reserved: from the driver; both after each iteration, not the peak within it"
+        yield "ratio: reserved over allocated, at the peak of reserved"
+    if any(item.resident for item in series):
+        yield "RSS: resident set size after each iteration, including libraries and data; rows of the CPU"
+    yield (
+        f"growth: per 1,000 iterations, Theil-Sen slope of the measured ones; leak: 95 % CI above 0, overall and in the"
+        f" second half, and more than {units.percent(MATERIAL_SHARE, 1)} and {units.size(MATERIAL_BYTES)} in total"
+    )
+    failed = [f"{item.run['run']} {ending(item.run)}" for item in series if item.run["outcome"] != Outcome.SUCCEEDED]
+    if failed:
+        yield f"included up to their end: {footnotes.named(failed)}"
+    if any(not item.run["valid"] for item in series):
+        yield "runs with invalid times are included: their memory is valid, except that swapping lowers RSS"

@@ -1,0 +1,305 @@
+"""Training against inference on each device: throughput of both, and the speedup of each over the CPU.
+
+A run counts once for each kind of work that it measured, with the time of a token or sample as its `median_s`: arms
+combine, compare and label such runs as they do in every report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from queue_runner import units
+from queue_runner.analysis import comparison, stats
+from queue_runner.analysis.grouping import BESIDE, MAIN, WORK, Arm, by_key, group, labelled, order, taints
+from queue_runner.analysis.significance import Verdict, Word
+from queue_runner.model import Outcome
+from queue_runner.reports._common import arm_tables, footnotes, panels, prepare, select_runs
+from queue_runner.reports._common.arm_rows import values_of
+from queue_runner.reports._common.columns import RowColumn, columns
+from queue_runner.reports._common.document import Context, Result, Row, Section
+from queue_runner.reports._common.settings import LENGTH_SETTINGS, effective
+from queue_runner.tables import Column
+
+NAME = "train-vs-infer"
+HELP = "training against inference of the same model: throughput, and the speedup of each over the CPU"
+SQL = (
+    f"SELECT {prepare.RUN}, params, COALESCE(json_extract(spec_json, '$.find_max'), '') <> '' AS is_probe"
+    " FROM v_run WHERE {chosen} AND kind = 'workload' ORDER BY job_id, number"
+)
+_BATCH = Column("batch_size", "batch", units.count, True)
+_TIMES_TRAINING = Column("times_training", "vs train", units.ratio, True)
+COLUMNS = columns(
+    "model config framework framework_version compile dtype",
+    Column("n_params", "parameters", units.short_count, True),
+    "device device_name",
+    Column("kind", "kind"),
+    "settings",
+    _BATCH,
+    "runs",
+    Column("counts", "valid"),
+    Column("rate", "rate", units.number, True),
+    Column("unit", "unit"),
+    Column("spread", "spread", units.number, True),
+    _TIMES_TRAINING,
+    "speedup speedup_low speedup_high p_corrected verdict same_within seen taints",
+)
+TRAIN = "train"
+KINDS = (TRAIN, "eval", "prefill", "decode")
+"""Training, evaluation (mode=eval), and the two parts of text generation (mode=sample)."""
+_METRICS = {"prefill": "prefill_tokens_per_s", "decode": "decode_tokens_per_s"}
+_MODEL = ("machine", "subject", "config", "dtype", "n_params")
+"""Factors that all rows of a table share; the number of parameters shows that the model is the same."""
+_SOFTWARE = ("framework", "framework_version", "compile")
+"""Factors in which training and inference agree. Other settings differ by nature, such as the batch."""
+_DEVICE = ("device", "device_name")
+_KIND = ("kind", "unit")
+_ABSENCE_DIFFERS = {"env", "resumed", "arguments", BESIDE}
+"""Factors that are not versions: a run without one differs from a run with it."""
+Verdicts = Mapping[Arm, Verdict]
+
+
+def finish(rows: list[Row], context: Context) -> Result:
+    """Build a table for each model. Raises: UsageError when --vs, --group-by or --iters is given."""
+    rows = prepare.uncompared(rows, context, f"{NAME} takes")
+    all_arms = _arms(_runs_by_kind(rows, context), context) if rows else []
+    inferred = {_place(arm) for arm in all_arms if arm.key["kind"] != TRAIN}
+    arms = [arm for arm in all_arms if _place(arm) in inferred]
+    if not arms:
+        which = "of inference (mpsq submit nanogpt --set mode=sample, or resnet50 --set mode=eval)"
+        return Result(COLUMNS, [], lines=[select_runs.nothing(context, which)])
+    raw: list[Row] = []
+    blocks: list[panels.Block] = []
+    marks = footnotes.CaveatMarks(rows, (row for arm in arms for row in arm.shown), context)
+    for table in by_key(arms, lambda arm: tuple(arm.key[name] for name in _MODEL)).values():
+        verdicts = _judge(table, context.options.same_within)
+        rows_of_table = [_row(arm, table, verdicts) for arm in table]
+        raw += rows_of_table
+        blocks.append(([*_sections(table, rows_of_table, marks)], [*_findings(table, verdicts)]))
+    sections, lines = panels.together(blocks)
+    notes = [*_notes(arms, rows, marks, context)]
+    if n_hidden := len(all_arms) - len(arms):
+        hidden = f"{n_hidden} row{'s' * (n_hidden > 1)} of training not shown"
+        notes.append(f"{hidden}: no inference of the same model, framework, version and dtype")
+    return Result(COLUMNS, raw, sections, lines, notes)
+
+
+def _runs_by_kind(rows: Sequence[Row], context: Context) -> list[Row]:
+    """Return the successful runs, once for each kind of work."""
+    settings = effective(rows, context)
+    names = ", ".join(f"'{name}'" for name in _METRICS.values())
+    sql = f"SELECT run_id, name, value FROM v_metric WHERE run_id IN ({{runs}}) AND name IN ({names}) AND value > 0"
+    metrics = context.by_run(sql, rows)
+    runs = []
+    for row in rows:
+        mode = str(settings[row["run_id"]].get("mode", TRAIN))
+        if row["outcome"] == Outcome.SUCCEEDED:
+            run = {
+                **row,
+                "subject": str(row["subject"]).removesuffix(f"-{mode}"),
+                "compile": row["compile"] or False,
+                "n_params": row["params"],
+                "batch_size": settings[row["run_id"]].get("batch_size"),
+                "factors": {name: value for name, value in row["factors"].items() if name not in LENGTH_SETTINGS},
+                "mad_s": None,
+            }
+            times = _times(row, mode, metrics.get(row["run_id"], []))
+            runs += [{**run, "kind": kind, "unit": unit, "median_s": time_s} for kind, unit, time_s in times]
+    return runs
+
+
+def _times(row: Row, mode: str, metrics: Iterable[Row]) -> Iterable[tuple[str, str, float]]:
+    """Yield the kinds of work of a run, with the unit of work and its seconds."""
+    if mode == "sample":
+        for kind, name in _METRICS.items():
+            if rates := [metric["value"] for metric in metrics if metric["name"] == name]:
+                yield kind, "tokens", 1 / stats.median(rates)
+    elif (row["median_s"] or 0) > 0 and (mode == "eval" or (mode == TRAIN and _trained(row))):
+        unit = next((unit for unit in WORK if row[f"{unit}s_per_iter"]), None)
+        if unit is not None:
+            yield mode, f"{unit}s", row["median_s"] / row[f"{unit}s_per_iter"]
+
+
+def _trained(row: Row) -> bool:
+    """Return whether the run had a loss; a final NaN is not stored, but the run is marked as diverged."""
+    return row["loss_last"] is not None or "diverged" in taints(row)
+
+
+def _arms(runs: Sequence[Row], context: Context) -> list[Arm]:
+    """Return the labelled arms by model; of a model training first, then by device and mode."""
+    factors = sorted({name for run in runs for name in run["factors"]})
+    names = [*_MODEL, *_KIND, *MAIN, *_SOFTWARE, *_DEVICE, *factors]
+    tables = by_key(
+        group(runs, list(dict.fromkeys(names)), context.options.include_invalid),
+        lambda arm: (*(str(arm.key[name]) for name in _MODEL), KINDS.index(arm.key["kind"])),
+    )
+    common = dict.fromkeys((*_MODEL, *_KIND))
+    return [arm for key in sorted(tables) for arm in labelled(sorted(tables[key], key=order), common)]
+
+
+def _place(arm: Arm) -> tuple[Any, ...]:
+    return tuple(arm.key[name] for name in (*_MODEL, *_SOFTWARE))
+
+
+def _rate(arm: Arm) -> float:
+    """Return the work per second at the geometric mean of the runs' times: a speedup is the ratio of two."""
+    assert arm.median_s is not None
+    return 1 / arm.median_s
+
+
+def _judge(arms: Sequence[Arm], same_within: float | None) -> Verdicts:
+    """Compare each valid arm of another device with its twin on the CPU, judging all pairs together."""
+    pairs = [(arm, twin) for arm in arms if (twin := _twin(arm, arms)) is not None]
+    planned = max((row["planned_cells"] or 0 for arm in arms for row in arm.shown), default=0)
+    verdicts = comparison.judge(pairs, "", same_within, planned - 1)
+    return {pair[0]: verdicts[pair] for pair in pairs}
+
+
+def _twin(arm: Arm, arms: Sequence[Arm]) -> Arm | None:
+    """Return the only arm on the CPU that differs in the device alone. A version missing on one side does not count as
+    different: a run on the CPU has no CUDA."""
+    if arm.key["device"] == "cpu" or not arm.used:
+        return None
+
+    def same(other: Arm) -> bool:
+        requested = _ABSENCE_DIFFERS.union(*(row["settings"] for row in (*arm.shown, *other.shown)))
+        pairs = [(name, value, other.key[name]) for name, value in arm.key.items() if name not in _DEVICE]
+        return all(a == b or (name not in requested and None in (a, b)) for name, a, b in pairs)
+
+    twins = [other for other in arms if other.key["device"] == "cpu" and other.used and same(other)]
+    return twins[0] if len(twins) == 1 else None
+
+
+def _row(arm: Arm, arms: Sequence[Arm], verdicts: Verdicts) -> Row:
+    key, rate = arm.key, _rate(arm)
+    mad_s, _ = arm.spread_s
+    return {
+        "model": key["subject"],
+        **{name: key[name] for name in ("config", "framework", "framework_version", "compile", "dtype", "n_params")},
+        **{name: key[name] for name in _DEVICE},
+        "kind": key["kind"],
+        "settings": arm.shown[0]["factors"],
+        "batch_size": arm.shown[0]["batch_size"],
+        "runs": [row["run"] for row in arm.shown],
+        "n_runs": len(arm.shown),
+        "counts": bool(arm.used),
+        "rate": rate,
+        "unit": f"{key['unit']}/s",
+        "spread": mad_s * rate**2 if mad_s is not None else None,
+        "times_training": _times_training(arm, arms),
+        **values_of(verdicts.get(arm)),
+        "is_baseline": arm not in verdicts and any(_twin(other, arms) is arm for other in verdicts),
+        "taints": sorted({kind for row in arm.shown for kind in taints(row)}),
+        "excluded": not arm.used,
+    }
+
+
+def _times_training(arm: Arm, arms: Sequence[Arm]) -> float | None:
+    """Return the ratio to the throughput of training on the same device; None if that is missing or ambiguous."""
+    if arm.key["kind"] == TRAIN or not arm.used:
+        return None
+    training = _training_of(arm, arms)
+    return _rate(arm) / _rate(training) if training is not None and training.key["unit"] == arm.key["unit"] else None
+
+
+def _training_of(arm: Arm, arms: Sequence[Arm]) -> Arm | None:
+    """Return the one training arm on the same device in the same mode, if there is one; other settings may differ."""
+    fit = [
+        other
+        for other in arms
+        if other.key["kind"] == TRAIN and other.used and _place(other) == _place(arm)
+        if all(other.key[name] == arm.key[name] for name in _DEVICE)
+    ]
+    return fit[0] if len(fit) == 1 else None
+
+
+def _title(arms: Sequence[Arm]) -> str:
+    """Return what all arms have in common."""
+    key, where = arms[0].key, arms[0].shown[0]["where"]
+    size = f"{units.short_count(key['n_params'])} parameters" if key["n_params"] else ""
+    model = " ".join(filter(None, [key["subject"], key["config"]]))
+    versions = {(arm.key["framework"], arm.key["framework_version"]) for arm in arms}
+    framework = key["framework"] if len({name for name, _ in versions}) == 1 else ""
+    if framework and len(versions) == 1:
+        framework = " ".join(filter(None, *versions))
+    return ", ".join(filter(None, [model, framework, size, key["dtype"], where]))
+
+
+def _sections(arms: Sequence[Arm], rows: Sequence[Row], marks: footnotes.CaveatMarks) -> Iterable[Section]:
+    shown = [{**row, "label": arm.label, "work": arm.key["unit"]} for arm, row in zip(arms, rows, strict=True)]
+    work_units = {arm.key["unit"] for arm in arms}
+    kind = Column("kind", "")
+    n_runs = {row["n_runs"] for row in shown}
+    each = f", {units.counted(n_runs.pop(), 'run')} each" if len(n_runs) == 1 and len(shown) > 1 else ""
+    rate_title = f"{next(iter(work_units))}/s" if len(work_units) == 1 else "per second"
+    table = columns(
+        arm_tables.LABEL,
+        kind,
+        _BATCH,
+        *([] if each else [Column("n_runs", "runs", units.count, True)]),
+        RowColumn("rate", rate_title, lambda row: units.plus_minus(row["rate"], row["spread"]), True),
+        *marks.columns(shown),
+        *([Column("work", "of")] if len(work_units) > 1 else []),
+        _TIMES_TRAINING,
+        Column("speedup", "vs CPU", units.ratio, True),
+        *((arm_tables.WITHIN, arm_tables.VERDICT) if any(row["judged"] for row in shown) else ()),
+    )
+    whole = arm_tables.without_empty(Section(f"{_title(arms)}{each}", table, shown))
+    answer, hidden = arm_tables.fitted(whole, (_BATCH.key, _TIMES_TRAINING.key))
+    yield answer
+    yield from arm_tables.beside(hidden, shown, arm_tables.LABEL, kind)
+    if tested := [row for row in shown if row["speedup_low"] is not None]:
+        yield replace(arm_tables.verdict_table(tested, "vs CPU", "", kind), explained=True)
+
+
+def _findings(arms: Sequence[Arm], verdicts: Verdicts) -> Iterable[str]:
+    """Report by device whether training or inference has the greater speedup."""
+    for training in (arm for arm in arms if arm.key["kind"] == TRAIN and arm in verdicts):
+        others = [a for a in verdicts if a.key["kind"] != TRAIN and _training_of(a, arms) is training]
+        if others:
+            yield f"{training.label}: speedup over the CPU: training {_speedup(verdicts[training])}"
+        for arm in others:
+            yield f"  {arm.key['kind']} {_speedup(verdicts[arm])}: {_relation(verdicts[arm], verdicts[training])}"
+    if not verdicts:
+        yield "no speedup over the CPU: it needs runs on the CPU and on another device with the same settings"
+
+
+def _speedup(verdict: Verdict) -> str:
+    interval = units.ratio_interval(verdict.low, verdict.high)
+    return f"{units.ratio(verdict.speedup)} ({f'95 % CI {interval}' if verdict.low is not None else 'no verdict'})"
+
+
+def _relation(inference: Verdict, training: Verdict) -> str:
+    times = inference.speedup / training.speedup
+    text = f"{units.ratio(max(times, 1 / times))} {'higher' if times > 1 else 'lower'} than training"
+    if inference.low is None or inference.high is None or training.low is None or training.high is None:
+        if Word.NOT_IN_TURN in (inference.word, training.word):
+            return f"{text} (no verdict: not interleaved with the CPU; submit both devices together with --repeats)"
+        need = max(inference.need or 0, training.need or 0)
+        return f"{text} ({inference.n} and {training.n} runs: no verdict, use --repeats {need})"
+    if inference.low > training.high or inference.high < training.low:
+        return f"{text}; the CIs do not overlap"
+    return "no difference from training shown: the CIs overlap"
+
+
+def _notes(arms: Sequence[Arm], rows: Sequence[Row], marks: footnotes.CaveatMarks, context: Context) -> Iterable[str]:
+    yield (
+        f"throughput: at the geometric mean of the run medians, {units.PLUS_MINUS} MAD; prefill and decode are the two"
+        " parts of one iteration"
+    )
+    if any(_times_training(arm, arms) for arm in arms):
+        yield "vs train: relative to training on the same device, whose batch size and settings may differ"
+    yield from marks.notes()
+    used = {row["run_id"]: row for arm in arms for row in arm.shown}
+    yield from footnotes.few_iterations((row["run"], row) for row in used.values())
+    models = {f"{arm.key['subject']}{suffix}" for arm in arms for suffix in ("", "-sample", "-eval")}
+    invalid = (
+        row
+        for row in rows
+        if row["subject"] in models
+        and (row["run_id"] in used or not row["is_probe"])
+        and row["outcome"] is not None
+        and not (row["valid"] and row["outcome"] == "SUCCEEDED")
+    )
+    yield from marks.excluded(invalid, context.options.include_invalid)
