@@ -46,7 +46,9 @@ def doctor(
 
     layout = paths.layout()  # not home(): what that refuses is a check
     if on is not None and python is not None:
-        raise UsageError("--python is of this machine, and --on of another", f"mpsq config set on.{on}.python PATH")
+        raise UsageError(
+            "--python applies to this machine, and --on to another one", f"mpsq config set on.{on}.python PATH"
+        )
     found = use_case.of_target(layout, on, smoke) if on else use_case.examine(layout, python, smoke)
     failed = any(one.verdict == "fail" for one in found)
     if json:

@@ -65,7 +65,9 @@ def edit(
     )
     places = [Where.TOP] * top + [Where.BOTTOM] * bottom + [Where.BEFORE] * bool(before)
     if len(places) > 1 or (places and change != changes.Edit()):
-        raise UsageError("--top, --bottom and --before go with no other change", "run mpsq edit once for each change")
+        raise UsageError(
+            "--top, --bottom and --before cannot be combined with other changes", "run mpsq edit once for each change"
+        )
     if not places and change == changes.Edit():
         raise UsageError("edit needs a change to make", "--priority, --after, --at, --name, --tag, --top, ...")
     if places:

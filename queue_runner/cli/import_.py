@@ -71,5 +71,5 @@ def import_(
         if run.outcome != "SUCCEEDED":
             hint(f"it counts as {run.outcome}, and reports leave it out unless --all: {plain(run.reason)}")
         if not run.iterations:
-            hint(f"it has no times of single iterations: mpsq show {run.run} shows its contents")
+            hint(f"it has no time for each iteration: mpsq show {run.run} shows its contents")
     hint("mpsq report compares them")

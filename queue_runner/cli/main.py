@@ -27,7 +27,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "run": "submit, follow, report",
         "bench": "compare devices and modes",
         "retry": "run failed runs again",
-        "rerun": "queue jobs with their code",
+        "rerun": "queue jobs again, same code",
         "schedule": "submit at given times",
         "workloads": "list and create workloads",
         "env": "manage environments",
@@ -42,13 +42,13 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "Control": {
         "pause": "pause the queue or a job",
-        "resume": "undo pause",
+        "resume": "end a pause",
         "edit": "change or move jobs",
         "cancel": "end jobs",
         "delete": "delete ended jobs",
     },
     "Results": {
-        "report": "answers from stored runs",
+        "report": "compare stored runs",
         "import": "read logs and bundles",
     },
     "Set up": {

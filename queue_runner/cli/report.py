@@ -53,16 +53,17 @@ def report(
     selection: Selection,
     peak: Annotated[
         str,
-        typer.Option(metavar="FROM", help="The peak that MFU is relative to: sourced, or measured on this machine."),
+        typer.Option(metavar="FROM", help="The peak for MFU: sourced (as published), or measured on this machine."),
     ] = "sourced",
     printed_mfu: Annotated[
         bool,
         typer.Option(
-            "--printed-mfu", help="Show the MFU that nanoGPT's train.py printed, of an A100's peak, beside ours."
+            "--printed-mfu", help="Also show the MFU that nanoGPT's train.py printed, which is relative to an A100."
         ),
     ] = False,
     same_within: Annotated[
-        str | None, typer.Option(metavar="PERCENT", help="The margin of practically the same; 1% by default.")
+        str | None,
+        typer.Option(metavar="PERCENT", help="Rows that differ by less are practically the same; 1% by default."),
     ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Show everything behind the answer: costs, losses, tests, footnotes.")
@@ -70,7 +71,7 @@ def report(
     format: Annotated[str, typer.Option(help="The output format.")] = "table",
     json: Annotated[bool, typer.Option("--json", help="Same as --format json; docs/json.md describes it.")] = False,
     submit: Annotated[
-        bool, typer.Option("--submit", help="With the report missing: queue the missing runs, with the current code.")
+        bool, typer.Option("--submit", help="For the report missing: queue the missing runs, with the current code.")
     ] = False,
     list_: Annotated[bool, typer.Option("--list", help="List the available reports.")] = False,
 ) -> None:

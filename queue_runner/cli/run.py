@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 app = new_app()
 
 EPILOG = (
-    "If no worker runs, one is started, which exits when the queue is empty; waiting jobs run first. "
-    "Ctrl-C cancels the jobs and waits for their end; a second one leaves."
+    "If no worker runs, mpsq run starts one that exits when the queue is empty. Jobs that already wait run first. "
+    "Ctrl-C cancels the jobs and waits for their end; a second Ctrl-C does not wait."
 )
 
 

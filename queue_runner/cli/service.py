@@ -40,7 +40,7 @@ def install() -> None:
     service = _service(layout)
     print(service.install())
     if service.kind == "launchd":
-        say('macOS announces "Background Items Added": switched off there, the worker never starts')
+        say('macOS announces "Background Items Added": if you switch mpsq off there, the worker never starts')
     say("mpsq status shows the queue; the log of the worker is in the logs folder beside the database")
 
 

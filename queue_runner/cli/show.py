@@ -67,7 +67,7 @@ def _print_group(connection: Connection, selectors: Sequence[Selector], rows: Se
     print(facts + "\n")
     print(job_table.jobs(listing.jobs(connection, listing.Filter(tuple(selectors))), colour=colour))
     group = rows[0]["group_id"]
-    hint(f"mpsq report g{group} compares them; mpsq show {rows[0]['run']} tells all of a run")
+    hint(f"mpsq report g{group} compares them; mpsq show {rows[0]['run']} shows everything about a run")
 
 
 def _print_patches(patches: Sequence[Patch], json: bool) -> None:

@@ -26,8 +26,8 @@ def status(
 ) -> None:
     """Show running and waiting jobs, and whether there is a worker.
 
-    --watch redraws a terminal; where stdout is not a terminal or TERM is dumb, it prints the status at each start and
-    end. It polls twice a second, at a low priority, and takes about 0.3 % of a core: docs/methodology.md.
+    --watch redraws the terminal twice a second and takes about 0.4 % of a core. If stdout is not a terminal, or TERM is
+    dumb, it prints the status when a run starts or ends.
     """
     from queue_runner.monitor import status as use_case
     from queue_runner.monitor import status_text

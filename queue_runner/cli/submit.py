@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 app = new_app()
 
 EPILOG = (
-    "Lists are swept: --device cpu,mps --compile both --set lr=1e-3,1e-4 is a grid of 8 jobs. "
-    "A command goes after --: mpsq submit --parser PARSER -- python train.py --device=mps (--parser lists them); "
-    "{device} or {key} in it stands for the value of that cell, {cwd} for its folder. "
+    "A list is swept: each combination of the values is a job, so --device cpu,mps --compile both --set lr=1e-3,1e-4 "
+    "makes 8 jobs. A command goes after --, as in: mpsq submit --parser nanogpt -- python train.py --device={device}. "
+    "{device} or {key} in it stands for the value of that job, {cwd} for its folder. "
     'A line of --from: {"workload": "nanogpt", "device": ["cpu", "mps"], "set": {"lr": 0.001}, "name": "a", '
-    '"after": "b"}; options beside --from hold for every line that says nothing else.'
+    '"after": "b"}; options next to --from apply to each line that does not set them.'
 )
 
 
@@ -35,10 +35,14 @@ def submit(
     from_: Annotated[
         str | None,
         typer.Option(
-            "--from", metavar="FILE", help="Many jobs: a JSON object a line, keys as these options; - is stdin."
+            "--from",
+            metavar="FILE",
+            help="Read many jobs: one JSON object per line, with these options as keys; - is stdin.",
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cells and their order; store nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the jobs and the order of their runs; store nothing.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Queue a workload or a command, over a grid of settings."""

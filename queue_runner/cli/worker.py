@@ -17,7 +17,7 @@ app = new_app()
 def worker(
     until_idle: Annotated[bool, typer.Option("--until-idle", help="Exit when no job is waiting or running.")] = False,
     service: Annotated[
-        bool, typer.Option("--service", help="As launchd and systemd start it: exit code 0 where a restart is no help.")
+        bool, typer.Option("--service", help="For launchd and systemd: exit with code 0 if a restart would not help.")
     ] = False,
 ) -> None:
     """Run the queue, one job at a time.

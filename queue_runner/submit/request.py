@@ -113,14 +113,14 @@ class Request:
     tags: tuple[str, ...] = _option(Kind.WORDS, "A tag to select it by. Repeatable.", "WORD", name="tag")
     env: tuple[str, ...] = _option(Kind.PAIRS, "An environment variable of the job. Repeatable.", "NAME=VALUE")
     secrets: tuple[str, ...] = _option(
-        Kind.WORDS, "A variable whose value lies in MPSQ_HOME/secrets/NAME. Repeatable.", "NAME", name="secret"
+        Kind.WORDS, "A variable whose value is in MPSQ_HOME/secrets/NAME. Repeatable.", "NAME", name="secret"
     )
     allow_plain: bool = _option(Kind.FLAG, "Store a command line that contains a token.")
     cwd: str | None = _option(Kind.TEXT, "The job's working directory; the current one by default.", "FOLDER")
-    python: str | None = _option(Kind.TEXT, "The interpreter of a workload.", "PATH")
-    env_name: str | None = _option(Kind.LIST, "Environments of mpsq env; several are swept.", "LIST")
+    python: str | None = _option(Kind.TEXT, "The Python interpreter that runs the workload.", "PATH")
+    env_name: str | None = _option(Kind.LIST, "Environments made by mpsq env; a list is swept.", "LIST")
     mps: tuple[str, ...] = _option(
-        Kind.WORDS, "torch's MPS switches, as in fallback=on,fast_math=on. Repeatable: swept.", "NAME=VALUE,..."
+        Kind.WORDS, "torch's MPS switches, as in fallback=on,fast_math=on. Several --mps are swept.", "NAME=VALUE,..."
     )
     timeout_s: float | None = _option(Kind.TIME, "End a run after this: 90s, 15m, 2h.", "TIME", name="timeout")
     parser: str | None = _option(Kind.TEXT, f"Parse the command's output live: {', '.join(parsers.names())}.", "NAME")
@@ -131,7 +131,7 @@ class Request:
     at: str | None = _option(Kind.TEXT, 'Not before 22:30, "2026-11-22 06:00" or +2h.', "TIME")
     deadline: str | None = _option(Kind.TEXT, "Skip it if it has not started by then.", "TIME")
     hold: bool = _option(Kind.FLAG, "Queue it on hold, until mpsq resume ID.")
-    note: str | None = _option(Kind.TEXT, "A note to keep with it.", "TEXT")
+    note: str | None = _option(Kind.TEXT, "A note that mpsq show prints.", "TEXT")
     retries: int = _option(Kind.NUMBER, "Retry automatically, up to N times; 0 by default.", "N", default=0)
     backoff_s: float = _option(
         Kind.TIME,
@@ -140,7 +140,9 @@ class Request:
         default=0.0,
         name="backoff",
     )
-    retry_on: str | None = _option(Kind.LIST, "What is retried: failed (the default), lost, stalled.", "LIST")
+    retry_on: str | None = _option(
+        Kind.LIST, "Which outcomes are retried: failed (the default), lost, stalled.", "LIST"
+    )
     resume: bool = _option(Kind.FLAG, "Retries continue from the last checkpoint; lost runs are retried, too.")
     stall: tuple[str, ...] = _option(
         Kind.PAIRS, "End a run that reports nothing for this long. Repeatable.", "[PHASE=]TIME"
@@ -156,21 +158,21 @@ class Request:
         name="snapshot",
         convert=_copies,
     )
-    allow_changed: bool = _option(Kind.FLAG, "Run a command even if its code has changed by then.")
+    allow_changed: bool = _option(Kind.FLAG, "Run a command even if its code has changed since submit.")
     preflight: bool | None = _option(
-        Kind.SWITCH, "First try each cell of a workload with one iteration; by default if there are several."
+        Kind.SWITCH, "First try each job of a workload with one iteration; by default if there are several jobs."
     )
     until_valid: bool | None = _option(
-        Kind.SWITCH, "Replace runs that the machine disturbed, twice at most; by default in bench and run."
+        Kind.SWITCH, "Repeat runs that the machine disturbed, twice at most; by default in bench and run."
     )
     no_gate: bool = _option(Kind.FLAG, "Start at once, even on a busy machine.")
     gate_timeout_s: float | None = _option(
         Kind.TIME, "Start when the machine is quiet, or after this time; 10m by default.", "TIME", name="gate_timeout"
     )
-    randomize: bool = _option(Kind.FLAG, "Draw the size of the environment and PYTHONHASHSEED for each run.")
-    on: str | None = _option(Kind.TEXT, "Send its runs as one block to a node: slurm, ssh:HOST or a profile.", "TARGET")
+    randomize: bool = _option(Kind.FLAG, "Give each run a random size of its environment, and a random PYTHONHASHSEED.")
+    on: str | None = _option(Kind.TEXT, "Run it on another machine: slurm, ssh:HOST or a profile.", "TARGET")
     partition: str | None = _option(Kind.TEXT, "With --on slurm: the partition.", "NAME")
-    time_s: float | None = _option(Kind.TIME, "With --on slurm: the limit of the allocation.", "TIME", name="time")
+    time_s: float | None = _option(Kind.TIME, "With --on slurm: the time limit of the allocation.", "TIME", name="time")
     sbatch: str | None = _option(Kind.TEXT, "With --on slurm: further options of sbatch.", "WORDS")
 
     title: str = "mpsq submit"
