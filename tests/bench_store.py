@@ -93,11 +93,12 @@ def a_run(engine: Any) -> Any:
     from queue_runner.spec import JobSpec, NewJob
     from queue_runner.store import jobs
     from queue_runner.store.engine import writing
+    from tests.store_support import claim_next
 
     with writing(engine) as connection:
         new = [NewJob(JobSpec(kind="workload", name="nanogpt", workload="nanogpt"))]
         jobs.submit(connection, "bench", 0, new, [(0, 1)])
-        run = jobs.claim(connection, "machine", "0" * 32, "boot")
+        run = claim_next(connection)
     assert run is not None
     return run
 

@@ -26,6 +26,7 @@ from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import jobs, migrate, results
 from queue_runner.store.engine import open_engine, writing
+from tests.store_support import claim_next
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -180,7 +181,7 @@ def _fill(home: Path) -> None:
 
 def _run(engine: Any, layout: Layout, ending: Ending | None) -> None:
     with writing(engine) as connection:
-        run = jobs.claim(connection, DEFAULT_LANE, "ab" * 16, "boot")
+        run = claim_next(connection, token="ab" * 16)
         assert run is not None
         results.mark_started(connection, run.run_id, time.time())
         hello = Hello(

@@ -50,18 +50,6 @@ INSERT INTO runs (job_id, number, repeat, attempt, lane, position, state, create
 ADD_RUN = """
 INSERT INTO runs (job_id, number, repeat, attempt, lane, position, state, outcome, exit_code, signal, reason, created_at, claimed_at, started_at, ended_at, cancel_requested_at, blocked_reason, paused_at, token, boot_id, machine_hash, software_hash, not_before_at, resumed_from, replaces) VALUES (:job_id, :number, :repeat, :attempt, :lane, :position, :state, :outcome, :exit_code, :signal, :reason, :created_at, :claimed_at, :started_at, :ended_at, :cancel_requested_at, :blocked_reason, :paused_at, :token, :boot_id, :machine_hash, :software_hash, :not_before_at, :resumed_from, :replaces) RETURNING id
 """
-NEXT_RUN = """
-SELECT runs.id, runs.job_id, runs.number, jobs.spec_json
-FROM runs JOIN jobs ON jobs.id = runs.job_id
-WHERE runs.state = 'QUEUED' AND runs.lane = :this_lane AND (runs.not_before_at IS NULL OR runs.not_before_at <= :now) AND (jobs.deadline_at IS NULL OR jobs.deadline_at > :now) AND NOT (EXISTS (SELECT *
-FROM v_dependency
-WHERE runs.job_id = v_dependency.job_id AND v_dependency.verdict != 'met')) AND NOT (EXISTS (SELECT *
-FROM lanes
-WHERE lanes.name = :this_lane AND lanes.paused_at IS NOT NULL)) AND NOT (EXISTS (SELECT *
-FROM lanes
-WHERE instr(',' || jobs.lane || ',', ',' || lanes.name || ',') > 0 AND lanes.name != 'machine' AND lanes.paused_at IS NOT NULL)) ORDER BY jobs.priority DESC, runs.position, runs.id
-LIMIT 1 OFFSET 0
-"""
 CAN_START = """
 SELECT runs.id
 FROM runs JOIN jobs ON jobs.id = runs.job_id

@@ -372,42 +372,10 @@ def _submitting(job: NewJob) -> Verb:
     return Verb.SUBMIT_HELD if job.terms.hold else Verb.SUBMIT
 
 
-def following(connection: Connection, lane: str, now: float) -> Following | None:
-    """Return the run that a claim would take."""
-    row = connection.row(hot_sql.NEXT_RUN, {"this_lane": lane, "now": now})
-    if row is None:
-        return None
-    run_id, job, number, spec_json = row
-    return Following.of(run_id, RunId(job, number), JobSpec.from_json(spec_json))
-
-
-def claim(
-    connection: Connection,
-    lane: str,
-    token: str,
-    boot_id: str,
-    now: float | None = None,
-    only: int | None = None,
-) -> Claimed | None:
-    """Claim the next run of the lane that may start: highest priority first, then the first place. None: there is none,
-    or it is not the run `only`, which the caller has prepared for.
-
-    The rules are those of `ready.py`: its time has come, its dependencies are met, the lane is not paused.
-    """
-    now = time.time() if now is None else now
-    run_id = connection.value(hot_sql.NEXT_RUN, {"this_lane": lane, "now": now})
-    if run_id is None or (only is not None and run_id != only):
-        return None
-    return claimed(connection, run_id, lane, token, boot_id, now)
-
-
-def claimed(
-    connection: Connection, run_id: int, lane: str, token: str, boot_id: str, now: float | None = None
-) -> Claimed | None:
+def claimed(connection: Connection, run_id: int, lane: str, token: str, boot_id: str, now: float) -> Claimed | None:
     """Move a QUEUED run to RUNNING on a lane, in the transaction that found that it may start; None if it is not
     QUEUED."""
-    claimed_at = time.time() if now is None else now
-    values = {"run_id": run_id, "claimed_at": claimed_at, "lane": lane, "token": token, "boot_id": boot_id}
+    values = {"run_id": run_id, "claimed_at": now, "lane": lane, "token": token, "boot_id": boot_id}
     row = connection.row(hot_sql.CLAIM, values)
     if row is None:
         return None

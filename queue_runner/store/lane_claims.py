@@ -133,10 +133,10 @@ def following(connection: Connection, run_id: int, lane: Lane) -> Following:
     return Following.of(run_id, RunId(job, number), placed(spec_of(connection, job), lane))
 
 
-def claim(connection: Connection, lane: Lane, token: str, boot_id: str, only: int) -> Claimed | None:
-    """Claim the run `only` on a lane, and bind its submission to it. None: it may not start any more, its submission is
-    bound to another lane, or a run is on the lane, a part or a processor of it, or alone on the machine."""
-    values = {"this_lane": DEFAULT_LANE, "now": time.time(), "run_id": only}
+def claim(connection: Connection, lane: Lane, token: str, boot_id: str, run_id: int, now: float) -> Claimed | None:
+    """Claim a run on a lane, and bind its submission to it. None: it may not start any more, its submission is bound to
+    another lane, or a run is on the lane, a part or a processor of it, or alone on the machine."""
+    values = {"this_lane": DEFAULT_LANE, "now": now, "run_id": run_id}
     row = connection.row(hot_sql.STARTABLE_RUN, values)
     busy = {unit for name in here(connection) for unit in units(name)}
     alone = lane.name == DEFAULT_LANE
@@ -148,7 +148,7 @@ def claim(connection: Connection, lane: Lane, token: str, boot_id: str, only: in
             return None
         if startable.lane == DEFAULT_LANE:
             _bind(connection, startable.group, lane)
-    return claimed(connection, only, lane.name, token, boot_id)
+    return claimed(connection, run_id, lane.name, token, boot_id, now)
 
 
 def began_alone(connection: Connection, group: int) -> list[JobSpec]:

@@ -127,13 +127,6 @@ _WAITS = runs.c.state.in_((State.QUEUED, State.HELD)) & runs.c.token.is_(None)
 """Whether a run waits here: one with a token was sent to a node."""
 _QUEUED = (runs.c.state == State.QUEUED, runs.c.lane == _LANE)
 
-NEXT_RUN = (
-    select(runs.c.id, runs.c.job_id, runs.c.number, jobs.c.spec_json)
-    .select_from(_RUNS_OF_JOBS)
-    .where(*MAY_START)
-    .order_by(*_IN_ORDER)
-    .limit(1)
-)
 CAN_START = select(runs.c.id).select_from(_RUNS_OF_JOBS).where(*MAY_START).limit(1)
 QUEUED_JOBS = select(runs.c.job_id).distinct().where(*_QUEUED, ~_PAUSED)
 PAUSED_JOBS = select(runs.c.job_id).distinct().select_from(_RUNS_OF_JOBS).where(*_QUEUED, _BOUND_TO_PAUSED)

@@ -309,7 +309,7 @@ class Supervisor:
             return False
         token = secrets.token_hex(16)
         with writing(self._engine) as connection:
-            run = lane_claims.claim(connection, self.lane, token, boot_id(), following.run_id)
+            run = lane_claims.claim(connection, self.lane, token, boot_id(), following.run_id, self._clocks.wall())
             earlier = retries.segments(connection, run.run_id)[1:] if run is not None else []
         if run is None:
             self.close()

@@ -14,6 +14,7 @@ from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import edit, jobs, read, resolve, retries
 from queue_runner.store.engine import Connection, Engine, open_engine, writing
 from tests.cli_support import Cli
+from tests.store_support import claim_next
 
 pytestmark = pytest.mark.process
 
@@ -41,7 +42,7 @@ def submit(engine: Engine, repeats: int = 1, **terms: object) -> int:
 
 def end(connection: Connection, ending: Ending = FAILED) -> None:
     """The next run starts and ends."""
-    run = jobs.claim(connection, "machine", "t" * 32, "boot")
+    run = claim_next(connection)
     assert run is not None
     jobs.move(connection, run.run_id, Verb.FINISH, actor="worker", ending=ending, ended_at=time.time())
     retries.retry_as_agreed(connection, run.run_id, ending, time.time())
@@ -123,7 +124,7 @@ def test_a_hold_of_what_mpsq_holds_says_so(engine: Engine, mpsq: Cli) -> None:
 def test_an_edit_that_changes_nothing_says_so(engine: Engine, mpsq: Cli) -> None:
     submit(engine)
     with writing(engine) as connection:
-        jobs.claim(connection, "machine", "t" * 32, "boot")
+        claim_next(connection)
     ran = mpsq("edit", "1", "--at", "+5h")
     assert ran.code == 2 and "job 1 is running: --at has no effect on it" in ran.err
     mpsq.ok("edit", "1", "--retries", "2", "--priority", "3")

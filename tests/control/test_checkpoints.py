@@ -26,6 +26,7 @@ from queue_runner.submit import plan
 from queue_runner.submit.request import Request
 from queue_runner.worker import finish
 from tests.reports.report_fixture import Store, words
+from tests.store_support import claim_next
 
 
 def torch_file(path: Path, cut: int = 0) -> Path:
@@ -91,7 +92,7 @@ def engine(layout: Layout) -> Iterator[Engine]:
 
 def fail_once(engine: Engine, layout: Layout) -> None:
     with writing(engine) as connection:
-        run = jobs.claim(connection, "machine", "t" * 32, "boot")
+        run = claim_next(connection)
     assert run is not None
     finish.finish(engine, run, RunDir(layout.run_dir(run.id)), Ending(Outcome.FAILED, 1), None, Orders())
 

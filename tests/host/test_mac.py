@@ -30,6 +30,7 @@ from queue_runner.text import last_line
 from queue_runner.warden import processes
 from queue_runner.worker import finish, launch
 from queue_runner.worker.outcome import failed_on_metal, with_last_words
+from tests.store_support import claim_next
 
 VM_STAT = """Mach Virtual Memory Statistics: (page size of 16384 bytes)
 Pages free:                               11061.
@@ -296,7 +297,7 @@ def test_a_command_buffer_that_metal_gave_up_makes_the_run_invalid(layout: Layou
     with writing(engine) as connection:
         spec = JobSpec(kind="command", name="x", argv=("true",))
         jobs.submit(connection, "test", 0, [NewJob(spec, 1, Terms())], [(0, 1)])
-        run = jobs.claim(connection, "machine", "t" * 32, "boot")
+        run = claim_next(connection)
     assert run is not None
     folder = RunDir(layout.run_dir(run.id))
     folder.path.mkdir(parents=True)

@@ -15,6 +15,7 @@ from queue_runner.spec import JobSpec, NewJob
 from queue_runner.store import jobs, results
 from queue_runner.store.engine import Engine, looking, open_engine, writing
 from queue_runner.store.jobs import Claimed
+from tests.store_support import claim_next
 
 LINE = '{"type":"iter","t":%d.5,"i":%d,"dur_s":0.01,"loss":4.2,"synced":true,"phase":"measure"}\n'
 
@@ -27,7 +28,7 @@ class Case:
         spec = JobSpec(kind="command", name="x", parser=parser)
         with writing(engine) as connection:
             jobs.submit(connection, "test", 0, [NewJob(spec)], [(0, 1)])
-            run = jobs.claim(connection, "machine", "t" * 32, "boot")
+            run = claim_next(connection)
         assert run
         self.run: Claimed = run
         self.folder = RunDir(layout.run_dir(RunId(1, 1)))

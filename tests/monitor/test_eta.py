@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, update
 
-from queue_runner.model import DEFAULT_LANE, Condition, Ending, Outcome, Verb
+from queue_runner.model import Condition, Ending, Outcome, Verb
 from queue_runner.monitor import eta
 from queue_runner.monitor.eta import Eta
 from queue_runner.monitor.forecast import forecast
@@ -22,6 +22,7 @@ from queue_runner.store.engine import Engine, open_engine, writing
 from queue_runner.store.schema import job_events, runs
 from queue_runner.submit.plan import Plan
 from tests.cli_support import Cli, empty_queue
+from tests.store_support import claim_next
 
 pytestmark = pytest.mark.process
 
@@ -53,7 +54,7 @@ class Past:
 
     def start(self, at: float) -> Any:
         with writing(self.engine) as connection:
-            run = jobs.claim(connection, DEFAULT_LANE, "ab" * 16, "boot", now=NOW)
+            run = claim_next(connection, token="ab" * 16, now=NOW)
             assert run is not None
             connection.execute(update(runs).where(runs.c.id == run.run_id).values(started_at=at, claimed_at=at))
         return run

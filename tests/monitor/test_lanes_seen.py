@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from queue_runner.host import locks
@@ -27,7 +29,7 @@ def test_a_lane_is_not_idle_while_a_run_has_it(layout: Layout, lane: str, keeps:
     engine = open_engine(layout.db)
     with writing(engine) as connection:
         jobs.submit(connection, "test", 0, [NewJob(JobSpec("command", "x", argv=("true",)))], [(0, 1)])
-        run = jobs.claimed(connection, 1, lane, "t" * 32, "boot")
+        run = jobs.claimed(connection, 1, lane, "t" * 32, "boot", time.time())
     assert run is not None
     folder = RunDir(layout.run_dir(run.id))
     folder.path.mkdir(parents=True)

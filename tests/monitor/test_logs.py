@@ -11,14 +11,15 @@ import pytest
 
 from queue_runner.client import Client
 from queue_runner.host.low_priority import Wait
-from queue_runner.model import DEFAULT_LANE, Ending, Outcome
+from queue_runner.model import Ending, Outcome
 from queue_runner.monitor import follow, logs
 from queue_runner.monitor.log_text import LINE_BYTES, PipeText, Screen, ScreenText
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
-from queue_runner.store import jobs, retries
+from queue_runner.store import retries
 from queue_runner.store.engine import open_engine, writing
 from tests.cli_support import Cli, end_running_run, full_queue
+from tests.store_support import claim_next
 
 
 @pytest.fixture(autouse=True)
@@ -219,7 +220,7 @@ def test_a_job_is_followed_through_its_retries(queue: Layout, mpsq: Cli, no_wait
 
     def start() -> None:
         with writing(engine) as connection:
-            jobs.claim(connection, DEFAULT_LANE, "cd" * 16, "boot")
+            claim_next(connection, token="cd" * 16)
         append(queue, "4.2", "second\n")()
 
     no_waiting(end_and_retry, start, lambda: end_running_run(queue, Ending(Outcome.SUCCEEDED, 0)))

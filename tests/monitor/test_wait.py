@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from queue_runner.errors import WaitedJobFailed
-from queue_runner.model import DEFAULT_LANE, Condition, Ending, Outcome, Verb, parse_selector
+from queue_runner.model import Condition, Ending, Outcome, Verb, parse_selector
 from queue_runner.monitor import wait
 from queue_runner.monitor.follow import Follower
 from queue_runner.paths import Layout
@@ -20,6 +20,7 @@ from queue_runner.store import jobs, replacements, results, retries
 from queue_runner.store.engine import Engine, open_engine, writing
 from queue_runner.submit import grid
 from tests.cli_support import SPEC, Cli
+from tests.store_support import claim_next
 
 FAILED = Ending(Outcome.FAILED, 1, reason="no luck")
 OK = Ending(Outcome.SUCCEEDED, 0)
@@ -45,7 +46,7 @@ def queue(engine: Engine, *terms: Terms) -> None:
 
 def end_next(engine: Engine, ending: Ending) -> None:
     with writing(engine) as connection:
-        run = jobs.claim(connection, DEFAULT_LANE, "ab" * 16, "boot")
+        run = claim_next(connection, token="ab" * 16)
         assert run is not None
         jobs.move(connection, run.run_id, Verb.FINISH, actor="worker", ending=ending, ended_at=time.time())
         retries.retry_as_agreed(connection, run.run_id, ending, time.time())

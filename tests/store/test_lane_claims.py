@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -38,7 +39,7 @@ def run_of(connection: Connection, job: int) -> int:
 
 def start(connection: Connection, job: int, lane: Lane) -> None:
     """Claim the job's run on the lane."""
-    assert lane_claims.claim(connection, lane, "t" * 32, "boot", run_of(connection, job)) is not None
+    assert lane_claims.claim(connection, lane, "t" * 32, "boot", run_of(connection, job), time.time()) is not None
 
 
 def test_a_run_that_began_on_an_earlier_lane_keeps_its_processors(connection: Connection) -> None:
@@ -46,8 +47,8 @@ def test_a_run_that_began_on_an_earlier_lane_keeps_its_processors(connection: Co
     jobs.submit(connection, "next", 0, [NewJob(spec())], [(0, 1)])
     start(connection, 1, Lane("cpu:0-3", (0, 1, 2, 3)))
     later = run_of(connection, 2)
-    assert lane_claims.claim(connection, Lane("cpu:2+8", (2, 8)), "t" * 32, "boot", later) is None
-    assert lane_claims.claim(connection, Lane("cpu:4-5", (4, 5)), "t" * 32, "boot", later) is not None
+    assert lane_claims.claim(connection, Lane("cpu:2+8", (2, 8)), "t" * 32, "boot", later, time.time()) is None
+    assert lane_claims.claim(connection, Lane("cpu:4-5", (4, 5)), "t" * 32, "boot", later, time.time()) is not None
 
 
 def undo(connection: Connection, job: int) -> None:

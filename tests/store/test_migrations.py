@@ -21,6 +21,7 @@ from queue_runner.paths import Layout, migrations_dir
 from queue_runner.spec import JobSpec, NewJob
 from queue_runner.store import backup, jobs, lane_claims, migrate, read, schema
 from queue_runner.store.engine import open_engine, writing
+from tests.store_support import claim_next
 
 pytestmark = pytest.mark.process
 
@@ -90,7 +91,7 @@ def test_a_run_under_its_warden_is_waited_for(layout: Layout, monkeypatch: pytes
     spec = JobSpec(kind="command", name="x", argv=("/usr/bin/true",))
     with writing(open_engine(layout.db)) as connection:
         jobs.submit(connection, "test", 0, [NewJob(spec)], [(0, 1)])
-        jobs.claim(connection, "machine", "t" * 32, "boot")
+        claim_next(connection)
     monkeypatch.setattr(migrate, "HEAD", "0000-pretend")
     folder = layout.run_dir("1.1")
     folder.mkdir(parents=True)

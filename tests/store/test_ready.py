@@ -14,6 +14,7 @@ from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import edit, jobs, lane_claims, ready, retries
 from queue_runner.store.engine import Connection, Engine, open_engine, writing
+from tests.store_support import claim_next
 
 pytestmark = pytest.mark.process
 
@@ -45,7 +46,7 @@ def play(engine: Engine, given: list[Job], *, fails: tuple[int, ...] = (), until
     while now < until:
         with writing(engine) as connection:
             told += skip(connection, now)
-            run = jobs.claim(connection, "machine", "t" * 32, "boot", now)
+            run = claim_next(connection, now=now)
             if run is None:
                 soonest = ready.next_change_at(connection, "machine", now)
                 if soonest is None:
@@ -173,16 +174,16 @@ def test_a_paused_lane_starts_nothing(engine: Engine) -> None:
         assert lane_claims.pause(connection, "machine", "lunch") and not lane_claims.pause(
             connection, "machine", "lunch"
         )
-        assert jobs.claim(connection, "machine", "t" * 32, "boot") is None
+        assert claim_next(connection) is None
         assert not ready.something_waits(connection, "machine", NOW)
         assert lane_claims.pause(connection, "machine", None)
-        assert jobs.claim(connection, "machine", "t" * 32, "boot") is not None
+        assert claim_next(connection) is not None
 
 
 def test_what_was_cancelled_is_not_tried_again(engine: Engine) -> None:
     with writing(engine) as connection:
         jobs.submit(connection, "test", 0, [NewJob(SPEC, 1, Terms(retries=5))], [(0, 1)])
-        run = jobs.claim(connection, "machine", "t" * 32, "boot")
+        run = claim_next(connection)
         assert run is not None
         jobs.request_cancel(connection, [run.run_id], "user")
         ending = Ending(Outcome.FAILED, 1)  # it failed before the cancel reached it

@@ -22,6 +22,7 @@ from queue_runner.store import edit as store_edit
 from queue_runner.store import jobs, lane_claims, read, ready, retries
 from queue_runner.store.engine import looking, open_engine, writing
 from tests.cli_support import empty_queue
+from tests.store_support import claim_next
 
 pytestmark = pytest.mark.process
 
@@ -240,7 +241,7 @@ class Queue(RuleBasedStateMachine):
     @rule()
     def claim(self) -> None:
         with writing(self.engine) as connection:
-            run = jobs.claim(connection, "machine", "t" * 32, "boot", 1.0)
+            run = claim_next(connection, now=1.0)
         free = [name for name in self.queued() if self.runs[name].state is State.QUEUED]
         ready = [name for name in free if self.met(self.runs[name].job)]
         wanted = ready[0] if ready and not self.paused else None

@@ -16,6 +16,7 @@ from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import backup, jobs, read
 from queue_runner.store.engine import Connection, Engine, looking, open_engine, writing
 from queue_runner.store.jobs import StateConflict
+from tests.store_support import claim_next
 
 SPEC = JobSpec(kind="command", name="true", argv=("/usr/bin/true",), cwd="/", env={"A": "b"})
 
@@ -35,7 +36,7 @@ def submit(connection: Connection, *priorities: int, repeats: int = 1) -> list[i
 
 def claim(engine: Engine) -> jobs.Claimed | None:
     with writing(engine) as connection:
-        return jobs.claim(connection, "machine", "t" * 32, "boot")
+        return claim_next(connection)
 
 
 def finish(engine: Engine, run: jobs.Claimed, ending: Ending) -> None:

@@ -22,6 +22,7 @@ from queue_runner.submit import plan as submit
 from queue_runner.submit.find_max import next, search
 from queue_runner.submit.find_max.search import Asked, Probe, standing
 from queue_runner.submit.request import Request
+from tests.store_support import claim_next
 
 pytestmark = pytest.mark.process
 
@@ -298,7 +299,7 @@ def end(layout: Layout, most: int) -> int | None:
     """What a worker does with the next probe, in a process of its own: nothing is remembered. Returns its value."""
     engine = open_engine(layout.db)
     with writing(engine) as connection:
-        run = jobs.claim(connection, "machine", "0" * 32, "boot")
+        run = claim_next(connection, token="0" * 32)
         if run is None:
             return None
         value = int(run.spec.params["batch_size"])
@@ -344,7 +345,7 @@ def test_what_a_run_on_mps_reports_reaches_its_search(layout: Layout) -> None:
     engine = open_engine(layout.db)
     for _ in range(5):
         with writing(engine) as connection:
-            run = jobs.claim(connection, "machine", "0" * 32, "boot")
+            run = claim_next(connection, token="0" * 32)
             assert run is not None
             value = int(run.spec.params["batch_size"])
             tried.append(value)
@@ -363,7 +364,7 @@ def test_the_peak_that_torch_counts_is_what_was_reserved(layout: Layout) -> None
     submit.store(layout, plan(find_max="batch_size=8", device="mps"))
     engine = open_engine(layout.db)
     with writing(engine) as connection:
-        run = jobs.claim(connection, "machine", "0" * 32, "boot")
+        run = claim_next(connection, token="0" * 32)
         assert run is not None
         hello = Hello(9, 0.0, device="mps", extra={"recommended_memory_bytes": 11 * 10**9})
         peaks = [Metric(at, 0.2, "peak_reserved_bytes", value, "B") for at, value in ((30, 12e9), (40, 1e300))]
@@ -380,7 +381,7 @@ def test_a_retry_lets_a_stopped_search_go_on(layout: Layout) -> None:
     submit.store(layout, plan(find_max="batch_size=4"))
     engine = open_engine(layout.db)
     with writing(engine) as connection:
-        run = jobs.claim(connection, "machine", "0" * 32, "boot")
+        run = claim_next(connection, token="0" * 32)
         assert run is not None
         lost = Ending(Outcome.LOST, reason="reboot: gone")
         jobs.move(connection, run.run_id, Verb.FINISH, actor="worker", ending=lost, ended_at=1.0)

@@ -9,6 +9,7 @@ import pytest
 from queue_runner.paths import Layout
 from queue_runner.store.read import reading
 from tests.cli_support import ENDINGS, Cli, full_queue
+from tests.store_support import claim_next
 
 pytestmark = pytest.mark.process
 
@@ -122,7 +123,7 @@ def test_what_was_asked_again_is_to_come_and_then_there(queue: Layout, mpsq: Cli
         run_id: int | None = running.run_id
         while run_id is not None:
             jobs.move(connection, run_id, Verb.FINISH, actor="worker", ending=ENDINGS["ok"])
-            claimed = jobs.claim(connection, DEFAULT_LANE, "ab" * 16, "boot")
+            claimed = claim_next(connection, token="ab" * 16)
             run_id = claimed.run_id if claimed else None
     engine.dispose()
     assert mpsq.ok("report", "missing", "g1", "--json").json()["rows"] == []

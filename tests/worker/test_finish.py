@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pkgutil
 import sqlite3
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
@@ -16,17 +15,19 @@ from queue_runner.events import Iter
 from queue_runner.host import conditions
 from queue_runner.host.lane_locks import Hold
 from queue_runner.host.load import Load
+from queue_runner.lanes import Lane
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec, NewJob, Terms
-from queue_runner.store import jobs, read, results
+from queue_runner.store import jobs, lane_claims, read, results
 from queue_runner.store.engine import Engine, open_engine, writing
 from queue_runner.store.hook_calls import Orders
 from queue_runner.worker import finish
 from queue_runner.worker.canary import Canary
 from queue_runner.worker.gate import Gate
 from tests.queue_support import until
+from tests.store_support import claim_next
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def engine(layout: Layout) -> Iterator[Engine]:
 def test_a_run_that_ended_as_nan_is_stored_without_a_last_loss(engine: Engine, layout: Layout) -> None:
     with writing(engine) as connection:
         jobs.submit(connection, "test", 0, [NewJob(JobSpec(kind="command", name="x", argv=("true",)), 1)], [(0, 1)])
-        run = jobs.claim(connection, "machine", "t" * 32, "boot")
+        run = claim_next(connection)
         assert run is not None
         losses = [4.0, 3.0, float("nan")]
         results.save_events(
@@ -59,12 +60,11 @@ def test_a_gpu_that_was_busy_before_the_start_is_a_taint(
     with writing(engine) as connection:
         spec = JobSpec(kind="command", name="x", argv=("true",), device=device)
         jobs.submit(connection, "test", 0, [NewJob(spec, 1)], [(0, 1)])
-        following = jobs.following(connection, DEFAULT_LANE, time.time())
-    assert following is not None
+        following = lane_claims.following(connection, 1, Lane(DEFAULT_LANE))
     gate = Gate(engine, Config(), Load(), Canary(layout, Config(), print))
     until(lambda: gate.keeps(following, Hold([])) is None, "the look")
     with writing(engine) as connection:
-        run = jobs.claim(connection, "machine", "t" * 32, "boot")
+        run = claim_next(connection)
     assert run is not None
     gate.note(run)
     finish.finish(engine, run, RunDir(layout.run_dir(run.id)), Ending(Outcome.SUCCEEDED, 0), None, Orders())
@@ -80,7 +80,7 @@ def test_the_write_lock_is_free_while_the_summary_is_computed(
     with writing(engine) as connection:
         spec = JobSpec(kind="command", name="x", argv=("true",))
         jobs.submit(connection, "test", 0, [NewJob(spec), NewJob(spec)], [(0, 1), (1, 1)])
-        run = jobs.claim(connection, "machine", "t" * 32, "boot")
+        run = claim_next(connection)
         assert run is not None
         events = [Iter(offset=i, t=0.0, i=i, dur_s=0.1, loss=1.0) for i in range(iterations)]
         results.save_events(connection, run.run_id, events)
@@ -120,7 +120,7 @@ def test_a_fault_of_ours_invalidates_the_numbers_and_holds_nobody(
     with writing(engine) as connection:
         spec = JobSpec(kind="command", name="x", argv=("true",))
         jobs.submit(connection, "test", 0, [NewJob(spec, 1, Terms(retries=1))], [(0, 1)])
-        run = jobs.claim(connection, "machine", "t" * 32, "boot")
+        run = claim_next(connection)
     assert run is not None
     folder = RunDir(layout.run_dir(run.id))
     finish.finish(engine, run, folder, Ending(Outcome.FAILED, 1, reason="so it said"), None, Orders())

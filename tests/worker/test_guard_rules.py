@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import select
 
 from queue_runner.control import pausing
-from queue_runner.model import DEFAULT_LANE, Ending, Outcome, Verb, parse_selector
+from queue_runner.model import Ending, Outcome, Verb, parse_selector
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import engine as store_engine
@@ -22,7 +22,7 @@ from queue_runner.store.engine import Engine, looking, open_engine, writing
 from queue_runner.store.schema import runs
 from queue_runner.worker.group_guard import guard
 from tests.cli_support import SPEC
-from tests.store_support import statements_of
+from tests.store_support import claim_next, statements_of
 
 pytestmark = pytest.mark.process
 
@@ -52,7 +52,7 @@ def end(engine: Engine, *endings: Ending, limit: int = 3) -> None:
     """End the next runs as a worker does."""
     for ending in endings:
         with writing(engine) as connection:
-            run = jobs.claim(connection, DEFAULT_LANE, "ab" * 16, "boot", time.time() + 1000)
+            run = claim_next(connection, token="ab" * 16, now=time.time() + 1000)
             assert run is not None, states(engine)
             jobs.move(connection, run.run_id, Verb.FINISH, actor="worker", ending=ending, ended_at=time.time())
             retries.retry_as_agreed(connection, run.run_id, ending, time.time())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -47,7 +48,8 @@ class Box:
             spec = JobSpec(kind="command", name="x", argv=("true",), on=changes.pop("on", {}))
             jobs.submit(connection, "test", 0, [NewJob(spec, 1)], [(0, 1)])
             connection.change("UPDATE runs SET lane = 'machine' WHERE state = 'QUEUED'")
-            run = jobs.claim(connection, "machine", "t" * 32, "boot")
+            (queued,) = connection.column("SELECT id FROM runs WHERE state = 'QUEUED'")
+            run = jobs.claimed(connection, queued, "machine", "t" * 32, "boot", time.time())
             assert run is not None
             values = {"lane": lane, "claimed_at": began, "started_at": began, **changes}
             for name, value in values.items():

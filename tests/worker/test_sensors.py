@@ -18,6 +18,7 @@ from queue_runner.store.engine import Engine, open_engine, writing
 from queue_runner.store.jobs import Claimed
 from queue_runner.worker import observer
 from tests.queue_support import Queue, until
+from tests.store_support import claim_next
 
 pytestmark = pytest.mark.process
 
@@ -52,7 +53,7 @@ def begun(layout: Layout, engine: Engine) -> tuple[Claimed, RunDir]:
     """Return a claimed run and its folder."""
     with writing(engine) as connection:
         jobs.submit(connection, "test", 0, [NewJob(JobSpec(kind="command", name="x", argv=("true",)), 1)], [(0, 1)])
-        run = jobs.claim(connection, "machine", "t" * 32, "boot")
+        run = claim_next(connection)
     assert run is not None
     folder = RunDir(layout.run_dir(run.id))
     folder.path.mkdir(parents=True)
