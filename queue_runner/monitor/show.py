@@ -17,9 +17,9 @@ from queue_runner.monitor.listing import boolean, run_object
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec
-from queue_runner.store import read, resume_chain
+from queue_runner.store import read, retries
 from queue_runner.submit import interpreter
-from queue_runner.submit.find_max import next
+from queue_runner.submit.find_max import next_probe
 from queue_runner.workloads import command_line
 
 _LOST_LINES = ("unknown", "bad", "forged", "torn", "rewritten")
@@ -101,7 +101,7 @@ def _start(connection: sqlite3.Connection, run_id: int) -> dict[str, float]:
 
 def _search(connection: sqlite3.Connection, job_id: int, spec: JobSpec) -> str | None:
     """Return the state of the search that the job is a probe of (--find-max)."""
-    at = next.standing_of(connection, job_id)
+    at = next_probe.state_of_job(connection, job_id)
     return None if at is None else f"--find-max {spec.find_max}: {at.sentence(spec.find_max.partition('=')[0])}"
 
 
@@ -137,7 +137,7 @@ def _patch(connection: sqlite3.Connection, job: int, digest: str | None) -> Patc
 
 def _segments(connection: sqlite3.Connection, run_id: int) -> list[Row]:
     """Return the chain of runs that continue one another, if there is one."""
-    chain = resume_chain.chain(connection, run_id)
+    chain = retries.chain(connection, run_id)
     names = {segment.run_id: segment.run for segment in chain}
     return [
         {

@@ -7,7 +7,7 @@ from queue_runner.monitor.listing import MARK
 from queue_runner.reports._common import select_runs
 from queue_runner.reports._common.columns import RowColumn, columns
 from queue_runner.reports._common.document import Context, Result, Row, Section
-from queue_runner.store import resume_chain
+from queue_runner.store import retries
 from queue_runner.tables import Column
 
 NAME = "iterations"
@@ -34,7 +34,7 @@ def finish(rows: list[Row], context: Context) -> Result:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, "with iterations")])
     if not options.selectors and not options.where:
         newest = rows[-1]["run"]
-        parts = {segment.run_id for segment in resume_chain.chain(context.connection, rows[-1]["run_id"])}
+        parts = {segment.run_id for segment in retries.chain(context.connection, rows[-1]["run_id"])}
         rows = [row for row in rows if row["run_id"] in parts]
         others = f"run_id NOT IN ({', '.join(map(str, parts))})"
         if context.read(f"SELECT 1 FROM v_run WHERE {{chosen}} AND n_iters > 0 AND {others} LIMIT 1"):
@@ -48,7 +48,7 @@ def finish(rows: list[Row], context: Context) -> Result:
             " WHERE run_id = ? AND i BETWEEN ? AND ? ORDER BY offset",
             [row["run_id"], first, last],
         )
-        again = resume_chain.redone(resume_chain.chain(context.connection, row["run_id"]), row["run_id"])
+        again = retries.redone(retries.chain(context.connection, row["run_id"]), row["run_id"])
         again = [segment for segment in again if segment.run_id in chosen]
         resumed = f"resumed from a checkpoint of {row['run']}, at iteration"
         lines += [f"{segment.run} {resumed} {segment.first_i}" for segment in again]
@@ -70,5 +70,5 @@ def finish(rows: list[Row], context: Context) -> Result:
     return Result(columns, found, [Section("", shown, found)], lines)
 
 
-def _has(segment: resume_chain.Segment, i: int) -> bool:
+def _has(segment: retries.Segment, i: int) -> bool:
     return segment.first_i is not None and segment.last_i is not None and segment.first_i <= i <= segment.last_i

@@ -18,7 +18,7 @@ from queue_runner.reports._common.document import Context, Result, Row, Section
 from queue_runner.reports._common.settings import effective
 from queue_runner.spec import JobSpec
 from queue_runner.submit.find_max import search
-from queue_runner.submit.find_max.next import standing_of
+from queue_runner.submit.find_max.next_probe import state_of_job
 from queue_runner.tables import Column
 
 NAME = "scaling"
@@ -256,6 +256,6 @@ def _searches(curve: Curve, context: Context) -> Iterable[str]:
         key = row["group_id"], row["find_max"], spec
         if key not in seen:
             seen.add(key)
-            standing = standing_of(context.connection, row["job_id"])
-            if standing is not None:
-                yield f"--find-max {request} of g{row['group_id']}: {standing.sentence(request.key)}"
+            state = state_of_job(context.connection, row["job_id"])
+            if state is not None:
+                yield f"--find-max {request} of g{row['group_id']}: {state.sentence(request.key)}"

@@ -405,6 +405,16 @@ FROM runs JOIN jobs ON jobs.id = runs.job_id
 WHERE runs.id IN (SELECT anon_1.value
 FROM json_each(:ids) AS anon_1) GROUP BY jobs.group_id
 """
+TERMS_OF_JOB = """
+SELECT jobs.group_id, jobs.priority, jobs.note, jobs.deadline_at, jobs.retries, jobs.backoff_s, jobs.retry_on, jobs.schedule_id
+FROM jobs
+WHERE jobs.id = :job_id
+"""
+TAGS_OF_JOB = """
+SELECT job_tags.tag
+FROM job_tags
+WHERE job_tags.job_id = :job_id
+"""
 LANE_OF_JOB = """
 SELECT runs.lane
 FROM runs

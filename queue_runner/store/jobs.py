@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from queue_runner.lanes import is_remote
 from queue_runner.model import DEFAULT_LANE, PREFLIGHT, TRANSITIONS, Condition, Ending, Outcome, RunId, State, Verb
-from queue_runner.spec import EnvironmentJson, JobSpec, NewJob
+from queue_runner.spec import EnvironmentJson, JobSpec, NewJob, Terms
 from queue_runner.store import hot_sql
 from queue_runner.store.engine import Connection
 
@@ -359,6 +359,28 @@ _RUN = (
     *("number", "repeat", "attempt", "lane", "state", "created_at", "started_at", *_MOVED),
     *("machine_hash", "software_hash", "not_before_at", "resumed_from", "replaces"),
 )
+
+
+def add_probe(connection: Connection, like: int, spec: JobSpec, reason: str) -> RunId:
+    """Queue one more probe of a search (--find-max), ahead of all waiting runs, on the terms of the job `like`. Return
+    the name of its run."""
+    terms_row = connection.rows(hot_sql.TERMS_OF_JOB, {"job_id": like})[0]
+    group_id, priority, note, deadline_at, retries, backoff_s, retry_on, schedule_id = terms_row
+    terms = Terms(
+        priority=priority,
+        tags=tuple(connection.column(hot_sql.TAGS_OF_JOB, {"job_id": like})),
+        note=note,
+        deadline_at=deadline_at,
+        retries=retries,
+        backoff_s=backoff_s or 0.0,
+        retry_on=tuple((retry_on or "failed").split(",")),
+        schedule_id=schedule_id,
+    )
+    job_id = add_job(connection, group_id, NewJob(spec, 1, terms))
+    lane = connection.value(hot_sql.LANE_OF_JOB, {"job_id": like})
+    add_run(connection, job_id, position=places(connection)[0] - 1, lane=lane)
+    record(connection, job_id=job_id, actor="worker", verb=Verb.SUBMIT, target=State.QUEUED, reason=reason)
+    return RunId(job_id, 1)
 
 
 def add_dependencies(connection: Connection, pairs: Iterable[tuple[int, int, Condition]]) -> None:

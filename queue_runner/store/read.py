@@ -11,13 +11,14 @@ import shutil
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from queue_runner.errors import DamageError, MpsqError, SchemaError, UsageError
 from queue_runner.lanes import is_remote, parts
-from queue_runner.model import DEFAULT_LANE, Selector
+from queue_runner.model import DEFAULT_LANE, Outcome, Selector, State
 from queue_runner.paths import Layout
 from queue_runner.units import counted
 
@@ -37,23 +38,6 @@ _OF_LANE = (
 )
 HEAD = "0011"
 """The schema revision that this code reads and writes: the newest migration. Here so that readers start fast."""
-
-
-PROBES = (
-    "SELECT j.id AS job_id, j.spec_json, r.state, r.outcome, r.exit_code, r.signal, r.reason, e.max_rss_bytes,"
-    " r.machine_hash, COALESCE(h.device, j.device) AS device,"
-    " json_extract(h.hello_json, '$.recommended_memory_bytes') AS recommended_bytes,"
-    " (SELECT MAX(size) FROM (SELECT MAX(reserved_bytes) AS size FROM iterations WHERE run_id = r.id"
-    " UNION ALL SELECT MAX(CAST(value AS INTEGER)) FROM metrics WHERE run_id = r.id AND name = 'peak_reserved_bytes'"
-    " AND value BETWEEN 0 AND 9007199254740992)) AS reserved_bytes,"
-    " EXISTS (SELECT 1 FROM taints WHERE run_id = r.id AND kind = 'swapping') AS swapped"
-    " FROM jobs j"
-    " JOIN runs r ON r.id = (SELECT id FROM runs WHERE job_id = j.id ORDER BY attempt DESC, id DESC LIMIT 1)"
-    " LEFT JOIN hellos h ON h.run_id = r.id LEFT JOIN exits e ON e.run_id = r.id"
-    " WHERE j.group_id = (SELECT group_id FROM jobs WHERE id = :job)"
-    " AND COALESCE(json_extract(j.spec_json, '$.find_max'), '') = :asked ORDER BY j.id"
-)
-"""The last attempt of every probe of a search (--find-max), including others of its group with the same request."""
 
 
 def no_queue(db: Path) -> MpsqError:
@@ -352,3 +336,39 @@ def lane(connection: sqlite3.Connection, name: str) -> Row:
     """Return the lane's row; a lane that was never blocked nor paused has none, and reads as free."""
     row = connection.execute("SELECT * FROM lanes WHERE name = ?", [name]).fetchone()
     return row or {"name": name, **dict.fromkeys(_OF_LANE)}
+
+
+PROBES = (
+    "SELECT j.id AS job_id, j.spec_json, r.state, r.outcome, r.exit_code, r.signal, r.reason, e.max_rss_bytes,"
+    " r.machine_hash, COALESCE(h.device, j.device) AS device,"
+    " json_extract(h.hello_json, '$.recommended_memory_bytes') AS recommended_bytes,"
+    " (SELECT MAX(size) FROM (SELECT MAX(reserved_bytes) AS size FROM iterations WHERE run_id = r.id"
+    " UNION ALL SELECT MAX(CAST(value AS INTEGER)) FROM metrics WHERE run_id = r.id AND name = 'peak_reserved_bytes'"
+    " AND value BETWEEN 0 AND 9007199254740992)) AS reserved_bytes,"
+    " EXISTS (SELECT 1 FROM taints WHERE run_id = r.id AND kind = 'swapping') AS swapped"
+    " FROM jobs j"
+    " JOIN runs r ON r.id = (SELECT id FROM runs WHERE job_id = j.id ORDER BY attempt DESC, id DESC LIMIT 1)"
+    " LEFT JOIN hellos h ON h.run_id = r.id LEFT JOIN exits e ON e.run_id = r.id"
+    " WHERE j.group_id = (SELECT group_id FROM jobs WHERE id = :job)"
+    " AND COALESCE(json_extract(j.spec_json, '$.find_max'), '') = :find_max ORDER BY j.id"
+)
+"""The last attempt of every probe of a search (--find-max), including others of its group with the same request."""
+
+
+@dataclass(frozen=True)
+class ProbeRow:
+    """A row of PROBES. `outcome` is set when `state` is DONE; a size that was not recorded is None."""
+
+    job_id: int
+    spec_json: str
+    state: State
+    outcome: Outcome | None
+    exit_code: int | None
+    signal: int | None
+    reason: str | None
+    max_rss_bytes: int | None
+    machine_hash: str | None
+    device: str | None
+    recommended_bytes: int | None
+    reserved_bytes: int | None
+    swapped: bool

@@ -292,6 +292,11 @@ GROUP_OF_JOB = (
 LAST_JOBS_OF_GROUPS = (
     select(func.max(runs.c.job_id)).select_from(_RUNS_OF_JOBS).where(runs.c.id.in_(_IDS)).group_by(jobs.c.group_id)
 )
+TERMS_OF_JOB = select(
+    *(jobs.c.group_id, jobs.c.priority, jobs.c.note, jobs.c.deadline_at, jobs.c.retries, jobs.c.backoff_s),
+    *(jobs.c.retry_on, jobs.c.schedule_id),
+).where(jobs.c.id == _JOB_ID)
+TAGS_OF_JOB = select(schema.job_tags.c.tag).where(schema.job_tags.c.job_id == _JOB_ID)
 LANE_OF_JOB = select(runs.c.lane).where(runs.c.job_id == _JOB_ID).limit(1)
 ANY_RUNNING = select(runs.c.id).where(runs.c.state == State.RUNNING).limit(1)
 ALL_QUEUED_JOBS = select(runs.c.job_id).where(runs.c.state == State.QUEUED).distinct()

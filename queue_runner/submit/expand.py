@@ -18,7 +18,7 @@ from queue_runner.model import PHASES, Dependency
 from queue_runner.paths import Layout, jobs_dir
 from queue_runner.spec import COMPILE_MODES, JobSpec, Terms, Value
 from queue_runner.submit import environments, gpus, grid, interpreter, launchers, policy, preflight
-from queue_runner.submit.find_max import first, search
+from queue_runner.submit.find_max import first_probe, search
 from queue_runner.submit.request import Request
 from queue_runner.units import parse_duration
 from queue_runner.workloads import catalog
@@ -124,7 +124,7 @@ def expand(request: Request, shared: Shared | None = None) -> list[JobSpec]:
     found = environments.with_environments(request, cells)
     if request.find_max is None:
         return found
-    return [first.within_metal(spec, search.parse(request.find_max)) for spec in found]
+    return [first_probe.within_metal(spec, search.parse(request.find_max)) for spec in found]
 
 
 def _workload_cells(request: Request, shared: Shared) -> Iterator[JobSpec]:
@@ -152,7 +152,7 @@ def _workload_cells(request: Request, shared: Shared) -> Iterator[JobSpec]:
             asked = replace(asked, key=workload.aliases.get(asked.key, asked.key))
         said = sets.get(asked.key, []) if asked else []
         if asked:
-            sets = first.settings(workload, sets, asked)
+            sets = first_probe.settings(workload, sets, asked)
         for cell in grid.product({**axes, **{f"set:{k}": v for k, v in sets.items()}}):
             spec = common.changed(
                 name=request.name or workload.name,
@@ -169,7 +169,7 @@ def _workload_cells(request: Request, shared: Shared) -> Iterator[JobSpec]:
             )
             launchers.refuse_several_on_mps((), spec.device, spec.env)
             gpus.refuse(spec, workload, here=request.on is None)
-            yield first.of_workload(workload, spec, asked, said) if asked else spec
+            yield first_probe.of_workload(workload, spec, asked, said) if asked else spec
 
 
 def _mode(cell: Value) -> str:
@@ -258,7 +258,7 @@ def _command_cells(request: Request, shared: Shared) -> Iterator[JobSpec]:
     if request.env_name is None:  # else the program may be in the environment
         shared.check_program(request.argv[0], common)
     for spec in cells:
-        yield first.of_command(spec, asked, begin) if asked else spec
+        yield first_probe.of_command(spec, asked, begin) if asked else spec
 
 
 _OPTIONS = ("device", "compile", "dtype", "config")

@@ -20,7 +20,7 @@ from queue_runner.paths import Layout, jobs_dir
 from queue_runner.source import git_commands, snapshot
 from queue_runner.spec import JobSpec, NewJob
 from queue_runner.submit import conditions, expand, grid, launchers, preflight, remote
-from queue_runner.submit.find_max import first, search
+from queue_runner.submit.find_max import first_probe, search
 from queue_runner.submit.request import Request
 from queue_runner.workloads import catalog, environments
 
@@ -192,7 +192,7 @@ def _absent(request: Request, specs: Sequence[JobSpec], shared: expand.Shared) -
 def _search_note(request: Request, specs: Sequence[JobSpec]) -> str:
     brief = ""
     if request.workload:
-        shown = ", ".join(f"{key}={specs[0].params[key]}" for key in first.BRIEF if key in specs[0].params)
+        shown = ", ".join(f"{key}={specs[0].params[key]}" for key in first_probe.BRIEF if key in specs[0].params)
         brief = f" Each runs with {shown} (--set changes that)." if shown else ""
     said, asked = search.parse(str(request.find_max)), search.parse(specs[0].find_max)
     key = asked.key

@@ -24,7 +24,7 @@ from queue_runner.store.engine import Connection, Engine, looking, writing
 from queue_runner.store.hook_calls import Orders
 from queue_runner.store.jobs import Claimed
 from queue_runner.submit import grid
-from queue_runner.submit.find_max import next
+from queue_runner.submit.find_max import next_probe
 from queue_runner.text import last_line, plain
 from queue_runner.worker import group_guard, preflight
 from queue_runner.worker.fingerprint import of_machine, of_software
@@ -114,11 +114,11 @@ def _queue_next(
     connection: Connection, run: Claimed, ending: Ending, checkpoint: int | None, machine: Mapping[str, Any]
 ) -> RunId | None:
     """Queue what was agreed to follow a run: a retry, which is returned, or the next probe of a search."""
-    if not next.is_answer(run.spec, ending) and (
+    if not next_probe.is_answer(run.spec, ending) and (
         retry := retries.retry_as_agreed(connection, run.run_id, ending, time.time(), checkpoint)
     ):
         return retry
-    next.go_on(connection, run.id.job, run.spec, next.memory_bytes(machine))
+    next_probe.queue_next(connection, run.id.job, run.spec, next_probe.memory_bytes(machine))
     return None
 
 

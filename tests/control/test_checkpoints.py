@@ -19,7 +19,7 @@ from queue_runner.model import PHASES, Ending, Outcome, RunId
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec, NewJob, Terms
-from queue_runner.store import jobs, read, resume_chain, retries
+from queue_runner.store import jobs, read, retries
 from queue_runner.store.engine import Engine, looking, open_engine, writing
 from queue_runner.store.hook_calls import Orders
 from queue_runner.submit import plan
@@ -109,7 +109,7 @@ def test_an_agreed_retry_goes_on_from_the_newest_checkpoint_of_all_before(engine
     fail_once(engine, layout)
     with read.reading(layout.db) as connection:
         rows = read.runs(connection)
-        chain = resume_chain.chain(connection, rows[3]["run_id"])
+        chain = retries.chain(connection, rows[3]["run_id"])
         taints = [taint["kind"] for taint in read.detail(connection, "taints", rows[2]["run_id"])]
     ids = [row["run_id"] for row in rows]
     assert [row["resumed_from"] for row in rows] == [None, None, ids[1], ids[1], ids[3]]

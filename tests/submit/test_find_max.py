@@ -11,7 +11,7 @@ from queue_runner.monitor import wait
 from queue_runner.spec import JobSpec
 from queue_runner.store import read
 from queue_runner.submit import plan
-from queue_runner.submit.find_max import next
+from queue_runner.submit.find_max import next_probe
 from queue_runner.submit.request import Request
 from tests.queue_support import Queue, until
 
@@ -23,7 +23,7 @@ TRY = f"echo {{n}} >> $J; if [ {{n}} -gt 11 ]; then {NO_ROOM}; fi"
 
 def sentence(queue: Queue) -> str:
     with read.reading(queue.layout.db) as connection:
-        standing = next.standing_of(connection, 1)
+        standing = next_probe.state_of_job(connection, 1)
     assert standing is not None
     return standing.sentence("n")
 

@@ -19,8 +19,8 @@ from queue_runner.store import jobs, migrate, read, results, retries
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.submit import expand, options
 from queue_runner.submit import plan as submit
-from queue_runner.submit.find_max import next, search
-from queue_runner.submit.find_max.search import Asked, Probe, standing
+from queue_runner.submit.find_max import next_probe, search
+from queue_runner.submit.find_max.search import Probe, Search, state
 from queue_runner.submit.request import Request
 from tests.store_support import claim_next
 
@@ -30,12 +30,12 @@ MEMORY = 2.0**34
 
 
 def walk(
-    asked: Asked, most: int, per_value: float = 0.0, memory: float | search.Limit | None = None
+    asked: Search, most: int, per_value: float = 0.0, memory: float | search.Limit | None = None
 ) -> tuple[list[int], str]:
     """The values that are tried on a device that holds `most`, and the last sentence."""
     probes: list[Probe] = []
     limit = memory if isinstance(memory, search.Limit) else search.of_machine(memory)
-    while (at := standing(asked, probes, limit)).following is not None:
+    while (at := state(asked, probes, limit)).following is not None:
         value = at.following
         assert value not in [probe.value for probe in probes] and len(probes) < 60
         fits = value <= most
@@ -47,18 +47,18 @@ def walk(
 @pytest.mark.parametrize("first", [1, 3, 12, 64, 5000])
 @pytest.mark.parametrize("most", [1, 2, 3, 12, 63, 100, 777])
 def test_the_largest_is_found_wherever_it_begins(first: int, most: int) -> None:
-    tried, said = walk(Asked("batch_size", first), most)
+    tried, said = walk(Search("batch_size", first), most)
     assert said == f"batch_size {most} is the largest that works; {most + 1} does not: OUT_OF_MEMORY: no room"
     assert {most, most + 1} <= {*tried} and tried[0] == first and len(tried) < 26
 
 
 def test_the_order_of_the_values() -> None:
-    assert walk(Asked("batch_size", 8), 40)[0] == [8, 16, 32, 64, 48, 40, 44, 42, 41]
+    assert walk(Search("batch_size", 8), 40)[0] == [8, 16, 32, 64, 48, 40, 44, 42, 41]
 
 
 @pytest.mark.parametrize("most", [4, 6, 383, 384, 390, 700, 1538, 5000])
 def test_only_multiples_of_the_step_are_tried(most: int) -> None:
-    tried, said = walk(Asked("n_embd", 384, step=6), most)
+    tried, said = walk(Search("n_embd", 384, step=6), most)
     assert all(value % 6 == 0 for value in tried) and len(tried) < 26
     best = most // 6 * 6
     if best:
@@ -68,8 +68,8 @@ def test_only_multiples_of_the_step_are_tried(most: int) -> None:
 
 
 def test_the_ends_of_a_search_in_steps() -> None:
-    assert walk(Asked("n", 8, 30, 4), 100) == ([8, 16, 28], "n 28 works, and it is the largest to try")
-    _, said = walk(Asked("n", 8, step=8), 10**6, per_value=1e8, memory=MEMORY)
+    assert walk(Search("n", 8, 30, 4), 100) == ([8, 16, 28], "n 28 works, and it is the largest to try")
+    _, said = walk(Search("n", 8, step=8), 10**6, per_value=1e8, memory=MEMORY)
     assert "it would need more than" in said and int(said.split("; ")[1].split()[0].replace(",", "")) % 8 == 0
 
 
@@ -79,29 +79,29 @@ def test_a_search_is_stored_as_it_was_asked_for(said: str) -> None:
 
 
 def test_the_ends_of_a_search() -> None:
-    assert walk(Asked("n", 8, 20), 100) == ([8, 16, 20], "n 20 works, and it is the largest to try")
-    assert walk(Asked("n", 4), 0) == ([4, 2, 1], "not even n 1 works: OUT_OF_MEMORY: no room")
+    assert walk(Search("n", 8, 20), 100) == ([8, 16, 20], "n 20 works, and it is the largest to try")
+    assert walk(Search("n", 4), 0) == ([4, 2, 1], "not even n 1 works: OUT_OF_MEMORY: no room")
 
 
 def test_what_would_not_fit_into_the_machine_is_not_tried() -> None:
     """On the CPU nothing but the machine's own memory is the limit, and reaching it hurts other programs."""
-    tried, said = walk(Asked("batch_size", 8), 10**9, per_value=1e8, memory=MEMORY)
+    tried, said = walk(Search("batch_size", 8), 10**9, per_value=1e8, memory=MEMORY)
     limit = (0.9 * MEMORY - 2e8) / 1e8
     assert max(tried) <= limit < max(tried) + 1 and tried[:4] == [8, 16, 32, 64]
     assert "judging by smaller values" in said and "90 % of the machine's 16.0 GiB" in said
-    assert walk(Asked("batch_size", 8), 40, per_value=1.0, memory=MEMORY)[0][-1] == 41
+    assert walk(Search("batch_size", 8), 40, per_value=1.0, memory=MEMORY)[0][-1] == 41
 
 
 def test_what_metal_does_not_recommend_is_not_tried_on_mps() -> None:
     """torch alone would take 1.7 times as much, which macOS serves from swap, and MLX whatever there is."""
     metal = search.of_metal(1.1e10, 1.0, MEMORY)
-    tried, said = walk(Asked("batch_size", 8), 10**9, per_value=1e8, memory=metal)
+    tried, said = walk(Search("batch_size", 8), 10**9, per_value=1e8, memory=metal)
     assert max(tried) == (1.1e10 - 2e8) / 1e8 and said.endswith(
         "it would need more than the 10.2 GiB that Metal recommends, judging by smaller values"
     )
     assert (
         "1.2 times the 10.2 GiB that Metal recommends"
-        in walk(Asked("n", 8), 10**9, 1e8, search.of_metal(1.1e10, 1.2, MEMORY))[1]
+        in walk(Search("n", 8), 10**9, 1e8, search.of_metal(1.1e10, 1.2, MEMORY))[1]
     )
     for ratio in (1.7, float("inf")):  # asked for: no more than the machine has
         assert search.of_metal(1.1e10, ratio, MEMORY) == search.of_machine(MEMORY)
@@ -110,49 +110,50 @@ def test_what_metal_does_not_recommend_is_not_tried_on_mps() -> None:
 def test_a_value_that_uses_more_than_the_limit_is_not_doubled() -> None:
     """MLX, and torch with a range, do not stop there by themselves: twice 12 GB on a Mac of 16 GB goes through swap."""
     metal = search.of_metal(1.1e10, 1.0, MEMORY)
-    at = standing(Asked("n", 12), [Probe(12, True, "", used_bytes=12 * 10**9)], metal)
+    at = state(Search("n", 12), [Probe(12, True, "", used_bytes=12 * 10**9)], metal)
     assert (at.largest, at.too_large, at.following) == (12, 13, None) and "10.2 GiB that Metal recommends" in at.why_not
     grown = [Probe(12, True, "", used_bytes=12 * 10**9), Probe(24, True, "", used_bytes=12 * 10**9)]
-    assert standing(Asked("n", 12), grown, metal).following is None, "no slope, and over the limit"
+    assert state(Search("n", 12), grown, metal).following is None, "no slope, and over the limit"
 
 
 def test_the_second_value_is_no_larger_than_the_first_allows() -> None:
     """One value tells no line; what a value needs is at most in proportion to a smaller one."""
     metal = search.of_metal(1.1e10, 1.0, MEMORY)
-    assert standing(Asked("n", 12), [Probe(12, True, "", used_bytes=7 * 10**9)], metal).following == 18
-    assert standing(Asked("n", 12), [Probe(12, True, "", used_bytes=5 * 10**9)], metal).following == 24
-    assert standing(Asked("n", 12, step=6), [Probe(12, True, "", used_bytes=9 * 10**9)], metal).following == 18
-    assert standing(Asked("n", 12, 20), [Probe(12, True, "", used_bytes=5 * 10**9)], metal).following == 20
+    assert state(Search("n", 12), [Probe(12, True, "", used_bytes=7 * 10**9)], metal).following == 18
+    assert state(Search("n", 12), [Probe(12, True, "", used_bytes=5 * 10**9)], metal).following == 24
+    assert state(Search("n", 12, step=6), [Probe(12, True, "", used_bytes=9 * 10**9)], metal).following == 18
+    assert state(Search("n", 12, 20), [Probe(12, True, "", used_bytes=5 * 10**9)], metal).following == 20
     untold = [Probe(12, True, "", used_bytes=7 * 10**9), Probe(24, True, "")]
-    assert standing(Asked("n", 12), untold, metal).following == 25, "never below what works"
-    tried, said = walk(Asked("n", 60), 10**9, per_value=1e8, memory=metal)
+    assert state(Search("n", 12), untold, metal).following == 25, "never below what works"
+    tried, said = walk(Search("n", 60), 10**9, per_value=1e8, memory=metal)
     assert tried[:2] == [60, 106] and max(tried) == 108 and said.startswith("n 108 is the largest that works; 109")
 
 
-def mps_row(value: int, **more: Any) -> dict[str, Any]:
+def mps_row(value: int, **more: Any) -> read.ProbeRow:
     spec = replace(plan(device="mps", find_max="batch_size=8").jobs[0].spec, find_max="batch_size=8")
     spec = replace(search.with_value(spec, "batch_size", value), env=more.pop("env", spec.env))
     told = {"device": "mps", "reserved_bytes": value * 10**8, "recommended_bytes": 11 * 10**9, "swapped": 0}
     ended = {"state": "DONE", "outcome": "SUCCEEDED", "exit_code": 0, "signal": None, "reason": None}
-    return {"spec_json": spec.to_json(), "max_rss_bytes": 10**8, **told, **ended, **more}
+    recorded = {"job_id": value, "machine_hash": None, "max_rss_bytes": 10**8}
+    return read.ProbeRow(**{"spec_json": spec.to_json(), **recorded, **told, **ended, **more})
 
 
 def test_a_search_on_mps_is_judged_by_what_the_driver_reserved() -> None:
     rows = [mps_row(value) for value in (8, 16, 32, 64)]
-    at = next.stand(Asked("batch_size", 8), rows, MEMORY)
+    at = next_probe.state_of(Search("batch_size", 8), rows, MEMORY)
     assert at.following == 87 and "10.2 GiB that Metal recommends" in at.why_not
 
-    def following(asked: Asked, **row: Any) -> int | None:
-        return next.stand(asked, [mps_row(value, **row) for value in (8, 16, 32, 64)], None).following
+    def following(asked: Search, **row: Any) -> int | None:
+        return next_probe.state_of(asked, [mps_row(value, **row) for value in (8, 16, 32, 64)], None).following
 
-    assert following(Asked("batch_size", 8), env={"PYTORCH_MPS_HIGH_WATERMARK_RATIO": "0.0"}) == 128
-    assert following(Asked("batch_size", 8, 4096), env={}) == 128
-    assert following(Asked("batch_size", 8), env={}) == 87
-    assert following(Asked("batch_size", 8), recommended_bytes="much") == 128
+    assert following(Search("batch_size", 8), env={"PYTORCH_MPS_HIGH_WATERMARK_RATIO": "0.0"}) == 128
+    assert following(Search("batch_size", 8, 4096), env={}) == 128
+    assert following(Search("batch_size", 8), env={}) == 87
+    assert following(Search("batch_size", 8), recommended_bytes="much") == 128
     footprint = {"reserved_bytes": None, "max_rss_bytes": 14 * 10**9}
     for device in ("mps", None):  # a command that reports nothing: on a Mac the GPU's memory is its process's
         rows = [mps_row(8, device=device, recommended_bytes=None, **footprint)]
-        assert next.stand(Asked("batch_size", 8), rows, MEMORY).following == 9
+        assert next_probe.state_of(Search("batch_size", 8), rows, MEMORY).following == 9
 
 
 def test_probes_on_mps_end_where_metal_recommends() -> None:
@@ -173,27 +174,27 @@ def test_probes_on_mps_end_where_metal_recommends() -> None:
 
 def test_a_probe_that_failed_otherwise_stops_the_search() -> None:
     probes = [Probe(8, True, ""), Probe(16, None, "FAILED(1): no data")]
-    at = standing(Asked("n", 8), probes)
+    at = state(Search("n", 8), probes)
     assert at.following is None and at.stopped is not None
     assert at.sentence("n") == "n 8 works; the search stopped at 16: FAILED(1): no data"
-    assert standing(Asked("n", 8), [Probe(8, None, "", over=False)]).sentence("n").endswith("8 is pending")
+    assert state(Search("n", 8), [Probe(8, None, "", over=False)]).sentence("n").endswith("8 is pending")
 
 
 def test_a_value_that_failed_below_one_that_works_is_no_limit() -> None:
-    at = standing(Asked("n", 8), [Probe(8, False, "another program"), Probe(16, True, "")])
+    at = state(Search("n", 8), [Probe(8, False, "another program"), Probe(16, True, "")])
     assert (at.largest, at.following) == (16, 32)
 
 
 @pytest.mark.parametrize(
     ("said", "found"),
     [
-        ("batch_size", Asked("batch_size")),
-        ("batch_size=8", Asked("batch_size", 8)),
-        ("batch_size=8:512", Asked("batch_size", 8, 512)),
-        ("batch_size=:512", Asked("batch_size", None, 512)),
+        ("batch_size", Search("batch_size")),
+        ("batch_size=8", Search("batch_size", 8)),
+        ("batch_size=8:512", Search("batch_size", 8, 512)),
+        ("batch_size=:512", Search("batch_size", None, 512)),
     ],
 )
-def test_what_may_be_asked(said: str, found: Asked) -> None:
+def test_what_may_be_asked(said: str, found: Search) -> None:
     assert search.parse(said) == found == search.parse(str(found))
 
 
@@ -308,9 +309,9 @@ def end(layout: Layout, most: int) -> int | None:
         exit_ = {"real_s": 1.0, "max_rss_bytes": 10**8}
         results.save_exit(connection, run.run_id, exit_)
         jobs.move(connection, run.run_id, Verb.FINISH, actor="worker", ending=ending, ended_at=1.0)
-        if not next.is_answer(run.spec, ending):
+        if not next_probe.is_answer(run.spec, ending):
             retries.retry_as_agreed(connection, run.run_id, ending, 1.0)
-        next.go_on(connection, run.id.job, run.spec, MEMORY)
+        next_probe.queue_next(connection, run.id.job, run.spec, MEMORY)
     engine.dispose()
     return value
 
@@ -355,7 +356,7 @@ def test_what_a_run_on_mps_reports_reaches_its_search(layout: Layout) -> None:
             jobs.move(
                 connection, run.run_id, Verb.FINISH, actor="worker", ending=Ending(Outcome.SUCCEEDED, 0), ended_at=1.0
             )
-            next.go_on(connection, run.id.job, run.spec, MEMORY)
+            next_probe.queue_next(connection, run.id.job, run.spec, MEMORY)
     assert tried == [8, 16, 32, 64, 87]
 
 
@@ -371,9 +372,9 @@ def test_the_peak_that_torch_counts_is_what_was_reserved(layout: Layout) -> None
         results.save_events(connection, run.run_id, [hello, Iter(20, 0.1, 1, 0.1, reserved_bytes=10**9), *peaks])
         ending = Ending(Outcome.SUCCEEDED, 0)
         jobs.move(connection, run.run_id, Verb.FINISH, actor="worker", ending=ending, ended_at=1.0)
-        assert next.go_on(connection, run.id.job, run.spec, MEMORY) is None
+        assert next_probe.queue_next(connection, run.id.job, run.spec, MEMORY) is None
     with read.reading(layout.db) as connection_:
-        standing_ = next.standing_of(connection_, run.id.job)
+        standing_ = next_probe.state_of_job(connection_, run.id.job)
     assert standing_ is not None and (standing_.largest, standing_.too_large) == (8, 9)
 
 
@@ -385,7 +386,7 @@ def test_a_retry_lets_a_stopped_search_go_on(layout: Layout) -> None:
         assert run is not None
         lost = Ending(Outcome.LOST, reason="reboot: gone")
         jobs.move(connection, run.run_id, Verb.FINISH, actor="worker", ending=lost, ended_at=1.0)
-        assert next.go_on(connection, run.id.job, run.spec, MEMORY) is None
+        assert next_probe.queue_next(connection, run.id.job, run.spec, MEMORY) is None
         retries.again(connection, run.run_id, actor="user")
     tried = []
     while (value := end(layout, 4)) is not None:

@@ -19,19 +19,19 @@ from queue_runner.submit import grid
 
 MOST = 1 << 30
 """Upper end of a search without a given one; no setting reaches it."""
-MOST_SAID = 10**9
+MOST_GIVEN = 10**9
 """Exclusive limit of values that can be given: nine digits."""
 MEMORY_SHARE = 0.9
 """Share of the memory that a probe may be predicted to need: beyond it the machine swaps, or the kernel's OOM killer
 may end another program than the probe."""
 _NUMBER = r"(\d{1,9})"
-_ASKED = re.compile(
+_SEARCH = re.compile(
     rf"([A-Za-z_]\w{{0,63}})(?:=(?=[\d:]){_NUMBER}?(?::{_NUMBER}(?::{_NUMBER})?|::{_NUMBER})?)?", re.ASCII
 )
 
 
 @dataclass(frozen=True)
-class Asked:
+class Search:
     """The argument of --find-max: the setting, the first value (None: that of the workload), the largest to try.
 
     Only multiples of `step` are tried: a width must be one of its heads.
@@ -49,25 +49,25 @@ class Asked:
         return f"{self.key}={span}" if span else self.key
 
 
-def parse(text: str) -> Asked:
+def parse(text: str) -> Search:
     """Read `batch_size`, `batch_size=8`, `batch_size=8:512` or `n_embd=384::6`. Raises: UsageError."""
-    match = _ASKED.fullmatch(text.strip())
+    match = _SEARCH.fullmatch(text.strip())
     if match is None:
         raise UsageError(
             f'--find-max: "{text}" is not KEY, KEY=FIRST, KEY=FIRST:LAST or KEY=FIRST:LAST:STEP',
             "--find-max batch_size=8:512",
         )
     first, last, *steps = (int(word) if word else None for word in match.groups()[1:])
-    step = next((one for one in steps if one is not None), None)
-    asked = Asked(match[1], first, MOST if last is None else last, 1 if step is None else step)
-    if asked.step == 0 or (first or 0) % asked.step or asked.step > asked.last:
+    step = next((word for word in steps if word is not None), None)
+    params = Search(match[1], first, MOST if last is None else last, 1 if step is None else step)
+    if params.step == 0 or (first or 0) % params.step or params.step > params.last:
         raise UsageError(
-            f"--find-max {text}: only multiples of {asked.step} are tried",
+            f"--find-max {text}: only multiples of {params.step} are tried",
             "FIRST must be a multiple of STEP, which is at least 1 and at most LAST",
         )
-    if asked.first == 0 or not 1 <= asked.last <= MOST or (asked.first or 1) > asked.last:
+    if params.first == 0 or not 1 <= params.last <= MOST or (params.first or 1) > params.last:
         raise UsageError(f"--find-max {text}: the range is empty", "FIRST must be at least 1, and LAST at least FIRST")
-    return asked
+    return params
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Limit:
-    """The memory that a probe may be predicted to need. `name` is how the standing calls it."""
+    """The memory that a probe may be predicted to need. `name` is how the state names it."""
 
     size_bytes: float
     name: str
@@ -111,8 +111,8 @@ def of_metal(recommended_bytes: float, ratio: float, memory_bytes: float | None)
 
 
 @dataclass(frozen=True)
-class Standing:
-    """The standing of a search. `following` is the next value to try; None when it has ended or waits for a probe.
+class SearchState:
+    """The state of a search. `following` is the next value to try; None when it has ended or waits for a probe.
 
     `largest` works, `too_large` does not; None if there is none yet. `stopped` is the probe that ended the
     search without an answer.
@@ -125,7 +125,7 @@ class Standing:
     stopped: Probe | None = None
 
     def sentence(self, key: str) -> str:
-        """Return the standing in words."""
+        """Return the state in words."""
         works = f"{key} {units.count(self.largest)} works" if self.largest else f"no {key} has worked yet"
         if self.stopped is not None:
             if not self.stopped.over:
@@ -141,8 +141,8 @@ class Standing:
         return f"{key} {largest} is the largest that works; {beyond} does not: {self.why_not}"
 
 
-def standing(asked: Asked, probes: Iterable[Probe], limit: Limit | None = None) -> Standing:
-    """Return the standing after these probes, each value once. Without a limit nothing is predicted."""
+def state(params: Search, probes: Iterable[Probe], limit: Limit | None = None) -> SearchState:
+    """Return the state after these probes, each value once. Without a limit nothing is predicted."""
     tried = sorted(probes, key=lambda probe: probe.value)
     fitting = [probe for probe in tried if probe.fits]
     largest = fitting[-1].value if fitting else None
@@ -150,29 +150,29 @@ def standing(asked: Asked, probes: Iterable[Probe], limit: Limit | None = None) 
     beyond = [probe for probe in tried if probe.fits is False and probe.value > (largest or 0)]
     too_large, why_not = (beyond[0].value, beyond[0].why) if beyond else (None, "")
     stopped = next((probe for probe in tried if probe.fits is None), None)
-    following = None if stopped else _following(asked, largest, too_large)
+    following = None if stopped else _following(params, largest, too_large)
     if limit is None or following is None or largest is None:
-        return Standing(largest, too_large, following, why_not, stopped)
+        return SearchState(largest, too_large, following, why_not, stopped)
     known = [(probe.value, probe.used_bytes) for probe in fitting if probe.used_bytes]
     over = _first_over(known, limit.size_bytes)
     if over is not None and following >= over:
-        too_large = max(math.ceil(over / asked.step), largest // asked.step + 1) * asked.step
+        too_large = max(math.ceil(over / params.step), largest // params.step + 1) * params.step
         why_not = f"it would need more than {limit.name}, judging by smaller values"
-        following = _following(asked, largest, too_large)
+        following = _following(params, largest, too_large)
     elif len(known) == 1:
         value, used_bytes = known[0]
         most = min(value * limit.size_bytes / used_bytes, MOST)  # if memory is in proportion: one value claims no more
-        following = min(following, max(int(most) // asked.step, largest // asked.step + 1) * asked.step)
-    return Standing(largest, too_large, following, why_not, stopped)
+        following = min(following, max(int(most) // params.step, largest // params.step + 1) * params.step)
+    return SearchState(largest, too_large, following, why_not, stopped)
 
 
-def _following(asked: Asked, largest: int | None, too_large: int | None) -> int | None:
-    step = asked.step
+def _following(params: Search, largest: int | None, too_large: int | None) -> int | None:
+    step = params.step
     if largest is None and too_large is None:
-        return asked.first or step
+        return params.first or step
     if too_large is None:
         assert largest is not None
-        last = asked.last // step * step
+        last = params.last // step * step
         return min(2 * largest, last) if largest < last else None
     least = largest or 0
     middle = (least + too_large) // 2 // step * step
