@@ -66,11 +66,9 @@ def test_higher_priority_first_then_the_older(engine: Engine) -> None:
 def test_a_lane_runs_one_at_a_time_whatever_the_code_does(engine: Engine, layout: Layout) -> None:
     with writing(engine) as connection:
         submit(connection, 0, 0)
-    assert claim(engine)
-    with pytest.raises(Exception, match="UNIQUE"):
-        claim(engine)
-    with sqlite3.connect(layout.db) as raw, pytest.raises(sqlite3.IntegrityError):
-        raw.execute("UPDATE runs SET state = 'RUNNING', claimed_at = 1, token = 'x'")
+    assert claim(engine) and claim(engine) is None
+    with sqlite3.connect(layout.db) as raw, pytest.raises(sqlite3.IntegrityError, match="UNIQUE"):
+        raw.execute("UPDATE runs SET state = 'RUNNING', claimed_at = 1, token = 'x', boot_id = 'b'")
 
 
 @pytest.mark.parametrize(

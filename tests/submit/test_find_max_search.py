@@ -20,7 +20,7 @@ from queue_runner.store.engine import open_engine, writing
 from queue_runner.submit import expand, options
 from queue_runner.submit import plan as submit
 from queue_runner.submit.find_max import next_probe, search
-from queue_runner.submit.find_max.search import Probe, Search, state
+from queue_runner.submit.find_max.search import Probe, SearchRange, state
 from queue_runner.submit.request import Request
 from tests.store_support import claim_next
 
@@ -30,7 +30,7 @@ MEMORY = 2.0**34
 
 
 def walk(
-    asked: Search, most: int, per_value: float = 0.0, memory: float | search.Limit | None = None
+    asked: SearchRange, most: int, per_value: float = 0.0, memory: float | search.Limit | None = None
 ) -> tuple[list[int], str]:
     """The values that are tried on a device that holds `most`, and the last sentence."""
     probes: list[Probe] = []
@@ -47,18 +47,18 @@ def walk(
 @pytest.mark.parametrize("first", [1, 3, 12, 64, 5000])
 @pytest.mark.parametrize("most", [1, 2, 3, 12, 63, 100, 777])
 def test_the_largest_is_found_wherever_it_begins(first: int, most: int) -> None:
-    tried, said = walk(Search("batch_size", first), most)
+    tried, said = walk(SearchRange("batch_size", first), most)
     assert said == f"batch_size {most} is the largest that works; {most + 1} does not: OUT_OF_MEMORY: no room"
     assert {most, most + 1} <= {*tried} and tried[0] == first and len(tried) < 26
 
 
 def test_the_order_of_the_values() -> None:
-    assert walk(Search("batch_size", 8), 40)[0] == [8, 16, 32, 64, 48, 40, 44, 42, 41]
+    assert walk(SearchRange("batch_size", 8), 40)[0] == [8, 16, 32, 64, 48, 40, 44, 42, 41]
 
 
 @pytest.mark.parametrize("most", [4, 6, 383, 384, 390, 700, 1538, 5000])
 def test_only_multiples_of_the_step_are_tried(most: int) -> None:
-    tried, said = walk(Search("n_embd", 384, step=6), most)
+    tried, said = walk(SearchRange("n_embd", 384, step=6), most)
     assert all(value % 6 == 0 for value in tried) and len(tried) < 26
     best = most // 6 * 6
     if best:
@@ -68,8 +68,8 @@ def test_only_multiples_of_the_step_are_tried(most: int) -> None:
 
 
 def test_the_ends_of_a_search_in_steps() -> None:
-    assert walk(Search("n", 8, 30, 4), 100) == ([8, 16, 28], "n 28 works, and it is the largest to try")
-    _, said = walk(Search("n", 8, step=8), 10**6, per_value=1e8, memory=MEMORY)
+    assert walk(SearchRange("n", 8, 30, 4), 100) == ([8, 16, 28], "n 28 works, and it is the largest to try")
+    _, said = walk(SearchRange("n", 8, step=8), 10**6, per_value=1e8, memory=MEMORY)
     assert "it would need more than" in said and int(said.split("; ")[1].split()[0].replace(",", "")) % 8 == 0
 
 
@@ -79,29 +79,29 @@ def test_a_search_is_stored_as_it_was_asked_for(said: str) -> None:
 
 
 def test_the_ends_of_a_search() -> None:
-    assert walk(Search("n", 8, 20), 100) == ([8, 16, 20], "n 20 works, and it is the largest to try")
-    assert walk(Search("n", 4), 0) == ([4, 2, 1], "not even n 1 works: OUT_OF_MEMORY: no room")
+    assert walk(SearchRange("n", 8, 20), 100) == ([8, 16, 20], "n 20 works, and it is the largest to try")
+    assert walk(SearchRange("n", 4), 0) == ([4, 2, 1], "not even n 1 works: OUT_OF_MEMORY: no room")
 
 
 def test_what_would_not_fit_into_the_machine_is_not_tried() -> None:
     """On the CPU nothing but the machine's own memory is the limit, and reaching it hurts other programs."""
-    tried, said = walk(Search("batch_size", 8), 10**9, per_value=1e8, memory=MEMORY)
+    tried, said = walk(SearchRange("batch_size", 8), 10**9, per_value=1e8, memory=MEMORY)
     limit = (0.9 * MEMORY - 2e8) / 1e8
     assert max(tried) <= limit < max(tried) + 1 and tried[:4] == [8, 16, 32, 64]
     assert "judging by smaller values" in said and "90 % of the machine's 16.0 GiB" in said
-    assert walk(Search("batch_size", 8), 40, per_value=1.0, memory=MEMORY)[0][-1] == 41
+    assert walk(SearchRange("batch_size", 8), 40, per_value=1.0, memory=MEMORY)[0][-1] == 41
 
 
 def test_what_metal_does_not_recommend_is_not_tried_on_mps() -> None:
     """torch alone would take 1.7 times as much, which macOS serves from swap, and MLX whatever there is."""
     metal = search.of_metal(1.1e10, 1.0, MEMORY)
-    tried, said = walk(Search("batch_size", 8), 10**9, per_value=1e8, memory=metal)
+    tried, said = walk(SearchRange("batch_size", 8), 10**9, per_value=1e8, memory=metal)
     assert max(tried) == (1.1e10 - 2e8) / 1e8 and said.endswith(
         "it would need more than the 10.2 GiB that Metal recommends, judging by smaller values"
     )
     assert (
         "1.2 times the 10.2 GiB that Metal recommends"
-        in walk(Search("n", 8), 10**9, 1e8, search.of_metal(1.1e10, 1.2, MEMORY))[1]
+        in walk(SearchRange("n", 8), 10**9, 1e8, search.of_metal(1.1e10, 1.2, MEMORY))[1]
     )
     for ratio in (1.7, float("inf")):  # asked for: no more than the machine has
         assert search.of_metal(1.1e10, ratio, MEMORY) == search.of_machine(MEMORY)
@@ -110,22 +110,22 @@ def test_what_metal_does_not_recommend_is_not_tried_on_mps() -> None:
 def test_a_value_that_uses_more_than_the_limit_is_not_doubled() -> None:
     """MLX, and torch with a range, do not stop there by themselves: twice 12 GB on a Mac of 16 GB goes through swap."""
     metal = search.of_metal(1.1e10, 1.0, MEMORY)
-    at = state(Search("n", 12), [Probe(12, True, "", used_bytes=12 * 10**9)], metal)
+    at = state(SearchRange("n", 12), [Probe(12, True, "", used_bytes=12 * 10**9)], metal)
     assert (at.largest, at.too_large, at.following) == (12, 13, None) and "10.2 GiB that Metal recommends" in at.why_not
     grown = [Probe(12, True, "", used_bytes=12 * 10**9), Probe(24, True, "", used_bytes=12 * 10**9)]
-    assert state(Search("n", 12), grown, metal).following is None, "no slope, and over the limit"
+    assert state(SearchRange("n", 12), grown, metal).following is None, "no slope, and over the limit"
 
 
 def test_the_second_value_is_no_larger_than_the_first_allows() -> None:
     """One value tells no line; what a value needs is at most in proportion to a smaller one."""
     metal = search.of_metal(1.1e10, 1.0, MEMORY)
-    assert state(Search("n", 12), [Probe(12, True, "", used_bytes=7 * 10**9)], metal).following == 18
-    assert state(Search("n", 12), [Probe(12, True, "", used_bytes=5 * 10**9)], metal).following == 24
-    assert state(Search("n", 12, step=6), [Probe(12, True, "", used_bytes=9 * 10**9)], metal).following == 18
-    assert state(Search("n", 12, 20), [Probe(12, True, "", used_bytes=5 * 10**9)], metal).following == 20
+    assert state(SearchRange("n", 12), [Probe(12, True, "", used_bytes=7 * 10**9)], metal).following == 18
+    assert state(SearchRange("n", 12), [Probe(12, True, "", used_bytes=5 * 10**9)], metal).following == 24
+    assert state(SearchRange("n", 12, step=6), [Probe(12, True, "", used_bytes=9 * 10**9)], metal).following == 18
+    assert state(SearchRange("n", 12, 20), [Probe(12, True, "", used_bytes=5 * 10**9)], metal).following == 20
     untold = [Probe(12, True, "", used_bytes=7 * 10**9), Probe(24, True, "")]
-    assert state(Search("n", 12), untold, metal).following == 25, "never below what works"
-    tried, said = walk(Search("n", 60), 10**9, per_value=1e8, memory=metal)
+    assert state(SearchRange("n", 12), untold, metal).following == 25, "never below what works"
+    tried, said = walk(SearchRange("n", 60), 10**9, per_value=1e8, memory=metal)
     assert tried[:2] == [60, 106] and max(tried) == 108 and said.startswith("n 108 is the largest that works; 109")
 
 
@@ -140,20 +140,20 @@ def mps_row(value: int, **more: Any) -> read.ProbeRow:
 
 def test_a_search_on_mps_is_judged_by_what_the_driver_reserved() -> None:
     rows = [mps_row(value) for value in (8, 16, 32, 64)]
-    at = next_probe.state_of(Search("batch_size", 8), rows, MEMORY)
+    at = next_probe.state_of(SearchRange("batch_size", 8), rows, MEMORY)
     assert at.following == 87 and "10.2 GiB that Metal recommends" in at.why_not
 
-    def following(asked: Search, **row: Any) -> int | None:
+    def following(asked: SearchRange, **row: Any) -> int | None:
         return next_probe.state_of(asked, [mps_row(value, **row) for value in (8, 16, 32, 64)], None).following
 
-    assert following(Search("batch_size", 8), env={"PYTORCH_MPS_HIGH_WATERMARK_RATIO": "0.0"}) == 128
-    assert following(Search("batch_size", 8, 4096), env={}) == 128
-    assert following(Search("batch_size", 8), env={}) == 87
-    assert following(Search("batch_size", 8), recommended_bytes="much") == 128
+    assert following(SearchRange("batch_size", 8), env={"PYTORCH_MPS_HIGH_WATERMARK_RATIO": "0.0"}) == 128
+    assert following(SearchRange("batch_size", 8, 4096), env={}) == 128
+    assert following(SearchRange("batch_size", 8), env={}) == 87
+    assert following(SearchRange("batch_size", 8), recommended_bytes="much") == 128
     footprint = {"reserved_bytes": None, "max_rss_bytes": 14 * 10**9}
     for device in ("mps", None):  # a command that reports nothing: on a Mac the GPU's memory is its process's
         rows = [mps_row(8, device=device, recommended_bytes=None, **footprint)]
-        assert next_probe.state_of(Search("batch_size", 8), rows, MEMORY).following == 9
+        assert next_probe.state_of(SearchRange("batch_size", 8), rows, MEMORY).following == 9
 
 
 def test_probes_on_mps_end_where_metal_recommends() -> None:
@@ -174,27 +174,27 @@ def test_probes_on_mps_end_where_metal_recommends() -> None:
 
 def test_a_probe_that_failed_otherwise_stops_the_search() -> None:
     probes = [Probe(8, True, ""), Probe(16, None, "FAILED(1): no data")]
-    at = state(Search("n", 8), probes)
+    at = state(SearchRange("n", 8), probes)
     assert at.following is None and at.stopped is not None
     assert at.sentence("n") == "n 8 works; the search stopped at 16: FAILED(1): no data"
-    assert state(Search("n", 8), [Probe(8, None, "", over=False)]).sentence("n").endswith("8 is pending")
+    assert state(SearchRange("n", 8), [Probe(8, None, "", over=False)]).sentence("n").endswith("8 is pending")
 
 
 def test_a_value_that_failed_below_one_that_works_is_no_limit() -> None:
-    at = state(Search("n", 8), [Probe(8, False, "another program"), Probe(16, True, "")])
+    at = state(SearchRange("n", 8), [Probe(8, False, "another program"), Probe(16, True, "")])
     assert (at.largest, at.following) == (16, 32)
 
 
 @pytest.mark.parametrize(
     ("said", "found"),
     [
-        ("batch_size", Search("batch_size")),
-        ("batch_size=8", Search("batch_size", 8)),
-        ("batch_size=8:512", Search("batch_size", 8, 512)),
-        ("batch_size=:512", Search("batch_size", None, 512)),
+        ("batch_size", SearchRange("batch_size")),
+        ("batch_size=8", SearchRange("batch_size", 8)),
+        ("batch_size=8:512", SearchRange("batch_size", 8, 512)),
+        ("batch_size=:512", SearchRange("batch_size", None, 512)),
     ],
 )
-def test_what_may_be_asked(said: str, found: Search) -> None:
+def test_what_may_be_asked(said: str, found: SearchRange) -> None:
     assert search.parse(said) == found == search.parse(str(found))
 
 

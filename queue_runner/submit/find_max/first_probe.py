@@ -10,7 +10,7 @@ from dataclasses import replace
 from queue_runner.errors import UsageError
 from queue_runner.spec import JobSpec, Value
 from queue_runner.submit import grid
-from queue_runner.submit.find_max.search import MOST, MOST_GIVEN, Search, parse, with_value
+from queue_runner.submit.find_max.search import MOST, MOST_GIVEN, SearchRange, parse, with_value
 from queue_runner.workloads import catalog, mps_switches
 from queue_runner.workloads.manifest import Param, Workload
 
@@ -19,7 +19,9 @@ BRIEF: Mapping[str, Value] = {"max_iters": 10, "warmup_iters": 2, "eval_interval
 and seven measured iterations give the speed of that size."""
 
 
-def settings(workload: Workload, sets: Mapping[str, Sequence[Value]], search: Search) -> dict[str, Sequence[Value]]:
+def settings(
+    workload: Workload, sets: Mapping[str, Sequence[Value]], search: SearchRange
+) -> dict[str, Sequence[Value]]:
     """Return the settings of every probe of a workload except the one searched for.
 
     Raises: UsageError if the latter is unknown, not a whole number, or also swept.
@@ -37,7 +39,7 @@ def _example(workload: Workload) -> str:
     return "batch_size" if "batch_size" in workload.params else "KEY"
 
 
-def of_workload(workload: Workload, spec: JobSpec, search: Search, given: Sequence[Value]) -> JobSpec:
+def of_workload(workload: Workload, spec: JobSpec, search: SearchRange, given: Sequence[Value]) -> JobSpec:
     """Return a cell as the first probe of its search, at the value given, else at that of its preset. The search ends
     at the largest value the workload accepts. Raises: UsageError if the first or last value is not accepted."""
     param = workload.params[search.key]
@@ -49,7 +51,7 @@ def of_workload(workload: Workload, spec: JobSpec, search: Search, given: Sequen
     return _first(spec, replace(search, last=min(search.last, _most(param))), _begin(search, given, preset))
 
 
-def _in_steps(workload: Workload, spec: JobSpec, search: Search) -> Search:
+def _in_steps(workload: Workload, spec: JobSpec, search: SearchRange) -> SearchRange:
     """Return the search with its step a multiple of the setting that must divide the one searched for, in this cell."""
     if (divisor := workload.params[search.key].multiple_of) is None:
         return search
@@ -66,7 +68,7 @@ def _most(param: Param) -> int:
     return math.floor(largest) if largest < MOST_GIVEN else MOST
 
 
-def of_command(spec: JobSpec, search: Search, given: Sequence[Value]) -> JobSpec:
+def of_command(spec: JobSpec, search: SearchRange, given: Sequence[Value]) -> JobSpec:
     """Return a command as first probe, with {KEY} as placeholder of the value. Raises: UsageError without {KEY}."""
     if not any(grid.uses(word, search.key) for word in spec.argv):
         raise UsageError(
@@ -76,7 +78,7 @@ def of_command(spec: JobSpec, search: Search, given: Sequence[Value]) -> JobSpec
     return _first(spec.changed(template=spec.argv), search, _begin(search, given, 1))
 
 
-def within_metal(spec: JobSpec, search: Search) -> JobSpec:
+def within_metal(spec: JobSpec, search: SearchRange) -> JobSpec:
     """Return a probe on mps with torch's memory limited to what Metal recommends: by default torch takes 1.7 times as
     much, which macOS serves from swap. Unchanged if the search has a range, or the environment a limit of its own."""
     on_mps = spec.device == "mps" or (spec.device in ("auto", None) and sys.platform == "darwin")
@@ -87,7 +89,7 @@ def within_metal(spec: JobSpec, search: Search) -> JobSpec:
     return spec.changed(mps=mps, env=mps_switches.environment(mps, spec.env))
 
 
-def _begin(search: Search, given: Sequence[Value], otherwise: Value | None) -> int:
+def _begin(search: SearchRange, given: Sequence[Value], otherwise: Value | None) -> int:
     if len(given) > 1 or (given and search.first is not None):
         raise UsageError(
             f"--set {search.key} is the setting that --find-max searches",
@@ -102,6 +104,6 @@ def _begin(search: Search, given: Sequence[Value], otherwise: Value | None) -> i
     return max(1, begin)
 
 
-def _first(spec: JobSpec, search: Search, begin: int) -> JobSpec:
+def _first(spec: JobSpec, search: SearchRange, begin: int) -> JobSpec:
     begin = min(begin, search.last)
     return with_value(spec, search.key, begin).changed(find_max=str(replace(search, first=begin)))

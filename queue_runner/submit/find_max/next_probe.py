@@ -15,7 +15,7 @@ from queue_runner.model import Ending, Outcome, RunId
 from queue_runner.spec import JobSpec
 from queue_runner.store.read import PROBES, ProbeRow
 from queue_runner.submit.find_max import search
-from queue_runner.submit.find_max.search import Limit, Probe, Search, SearchState
+from queue_runner.submit.find_max.search import Limit, Probe, SearchRange, SearchState
 from queue_runner.workloads import mps_switches
 
 if TYPE_CHECKING:
@@ -65,18 +65,18 @@ def memory_bytes(machine: Mapping[str, Any]) -> float | None:
     return gib * 2.0**30 if isinstance(gib, int | float) else None
 
 
-def _of_same_search(rows: Sequence[ProbeRow], spec: JobSpec, params: Search) -> list[ProbeRow]:
+def _of_same_search(rows: Sequence[ProbeRow], spec: JobSpec, params: SearchRange) -> list[ProbeRow]:
     """Return the probes that differ from `spec` in the setting only: a group may have several searches."""
     common = search.without(spec, params.key)
     return [row for row in rows if search.without(JobSpec.from_json(row.spec_json), params.key) == common]
 
 
-def state_of(params: Search, rows: Sequence[ProbeRow], memory_bytes: float | None) -> SearchState:
+def state_of(params: SearchRange, rows: Sequence[ProbeRow], memory_bytes: float | None) -> SearchState:
     """Return the state of a search; `rows` are its probes' last attempts."""
     return search.state(params, [_probe(params, row) for row in rows], _limit(params, rows, memory_bytes))
 
 
-def _limit(params: Search, rows: Sequence[ProbeRow], memory_bytes: float | None) -> Limit | None:
+def _limit(params: SearchRange, rows: Sequence[ProbeRow], memory_bytes: float | None) -> Limit | None:
     """Return the memory that a probe may be predicted to need. A range, or a watermark in the environment, asks for
     more than Metal recommends."""
     sizes = [row.recommended_bytes for row in rows if row.device == "mps"]
@@ -89,7 +89,7 @@ def _limit(params: Search, rows: Sequence[ProbeRow], memory_bytes: float | None)
     return search.of_metal(recommended, ratio, memory_bytes)
 
 
-def _probe(params: Search, row: ProbeRow) -> Probe:
+def _probe(params: SearchRange, row: ProbeRow) -> Probe:
     value = int(JobSpec.from_json(row.spec_json).params[params.key])
     if row.outcome is None:
         return Probe(value, None, "it has not ended", over=False)

@@ -31,7 +31,7 @@ _SEARCH = re.compile(
 
 
 @dataclass(frozen=True)
-class Search:
+class SearchRange:
     """The argument of --find-max: the setting, the first value (None: that of the workload), the largest to try.
 
     Only multiples of `step` are tried: a width must be one of its heads.
@@ -49,7 +49,7 @@ class Search:
         return f"{self.key}={span}" if span else self.key
 
 
-def parse(text: str) -> Search:
+def parse(text: str) -> SearchRange:
     """Read `batch_size`, `batch_size=8`, `batch_size=8:512` or `n_embd=384::6`. Raises: UsageError."""
     match = _SEARCH.fullmatch(text.strip())
     if match is None:
@@ -59,7 +59,7 @@ def parse(text: str) -> Search:
         )
     first, last, *steps = (int(word) if word else None for word in match.groups()[1:])
     step = next((word for word in steps if word is not None), None)
-    params = Search(match[1], first, MOST if last is None else last, 1 if step is None else step)
+    params = SearchRange(match[1], first, MOST if last is None else last, 1 if step is None else step)
     if params.step == 0 or (first or 0) % params.step or params.step > params.last:
         raise UsageError(
             f"--find-max {text}: only multiples of {params.step} are tried",
@@ -141,7 +141,7 @@ class SearchState:
         return f"{key} {largest} is the largest that works; {beyond} does not: {self.why_not}"
 
 
-def state(params: Search, probes: Iterable[Probe], limit: Limit | None = None) -> SearchState:
+def state(params: SearchRange, probes: Iterable[Probe], limit: Limit | None = None) -> SearchState:
     """Return the state after these probes, each value once. Without a limit nothing is predicted."""
     tried = sorted(probes, key=lambda probe: probe.value)
     fitting = [probe for probe in tried if probe.fits]
@@ -166,7 +166,7 @@ def state(params: Search, probes: Iterable[Probe], limit: Limit | None = None) -
     return SearchState(largest, too_large, following, why_not, stopped)
 
 
-def _following(params: Search, largest: int | None, too_large: int | None) -> int | None:
+def _following(params: SearchRange, largest: int | None, too_large: int | None) -> int | None:
     step = params.step
     if largest is None and too_large is None:
         return params.first or step
