@@ -300,22 +300,10 @@ WORKLOAD = {
         },
         "data": {
             "default": "pydoc", "unit": "", "path_or": ["pydoc", "shakespeare"],
-            "fetched": {
-                "shakespeare": [
-                    "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
-                    "data/tinyshakespeare.txt",
-                ]
-            },
             "help": "pydoc (Python's own help texts), shakespeare (downloaded once), or the path of a text file",
         },
         "tokens": {
-            "default": "char", "unit": "", "choices": ["char", "bpe"], "needs": {"bpe": ["tiktoken"]},
-            "fetched": {
-                "bpe": [
-                    "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe",
-                    "tiktoken/6d1cbeee0f20b3d9449abfede4726ed8212e3aee", "TIKTOKEN_CACHE_DIR",
-                ]
-            },
+            "default": "char", "unit": "", "choices": ["char", "bpe"],
             "help": "char (every character is a token) or bpe (GPT-2's byte pairs, by tiktoken)",
         },
         "n_layer": {"default": 4, "unit": "blocks", "least": 1, "help": "depth"},
