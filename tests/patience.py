@@ -25,11 +25,13 @@ def patience(limit_s: float) -> float:
 
 
 def until(condition: Callable[[], T], what: str | Callable[[], str] = "it", limit_s: float = UNTIL_S) -> T:
-    """Poll; return the first true value of `condition`. Fail with `what` was awaited when the time is up."""
+    """Poll; return the first true value of `condition`. Fail with `what` was awaited when the time is up.
+
+    The longer it takes, the more rarely it looks: a condition that reads a database takes time from what it waits for.
+    """
     start = time.monotonic()
     while not (value := condition()):
-        assert time.monotonic() < start + patience(limit_s), (
-            f"waited {time.monotonic() - start:.0f} s for {what() if callable(what) else what}"
-        )
-        time.sleep(0.005)
+        waited_s = time.monotonic() - start
+        assert waited_s < patience(limit_s), f"waited {waited_s:.0f} s for {what() if callable(what) else what}"
+        time.sleep(min(max(0.005, waited_s / 20), 0.05))
     return value
