@@ -13,7 +13,7 @@ from queue_runner.cli.common import Json, Yes, confirmed, hint, home, new_app, p
 from queue_runner.errors import MpsqError
 
 if TYPE_CHECKING:
-    from queue_runner.control.gc_find import Item
+    from queue_runner.control.garbage import Item
 
 app = new_app()
 
@@ -38,7 +38,7 @@ def gc(
     removed: results, and files of a job that waits or runs.
     """
     from queue_runner import config
-    from queue_runner.control import gc_find, gc_remove
+    from queue_runner.control import garbage
     from queue_runner.control.retention import parse
     from queue_runner.host import reserve
 
@@ -47,25 +47,25 @@ def gc(
     settings = config.load(layout.config)
     if not dry_run:
         reserve.release(layout)  # before the first look, which on some disks needs space too
-    items = gc_find.find(layout, rules, keep_backups=settings.keep_backups, now=time.time())
+    items = garbage.find(layout, rules, keep_backups=settings.keep_backups, now=time.time())
     stuck: list[str] = []
     if items and not dry_run:
         freed = units.size(sum(item.size_bytes for item in items))
         if not confirmed(f"remove {units.counted(len(items), 'item')} for good, {freed} (--dry-run lists them)?", yes):
             say("nothing was removed")
             raise typer.Exit(1)
-    gone = items if dry_run else gc_remove.collect(layout, items, stuck.append)
-    total = sum(item.size_bytes for item in gone)
+    removed = items if dry_run else garbage.collect(layout, items, stuck.append)
+    total = sum(item.size_bytes for item in removed)
     if json:
-        shown = [{"kind": i.kind, "name": i.name, "reason": i.reason, "size_bytes": i.size_bytes} for i in gone]
+        shown = [{"kind": i.kind, "name": i.name, "reason": i.reason, "size_bytes": i.size_bytes} for i in removed]
         print_json("mpsq.gc/1", dry_run=dry_run, items=shown, size_bytes=total, stuck=stuck)
     else:
-        if gone:
-            print(_table(gone, whole=dry_run))
+        if removed:
+            print(_table(removed, whole=dry_run))
         print(f"{units.size(total)} {'would be freed' if dry_run else 'freed'}")
-        if not rules.said():
+        if rules.keeps_all:
             say("the files of ended jobs were kept: --keep 30d, last:20 or 5GB allows removal of the others")
-        elif dry_run and gone:
+        elif dry_run and removed:
             hint("nothing was removed: leave out --dry-run to remove it")
     if stuck:
         raise MpsqError("\n".join(["some files could not be removed:", *stuck]), "fix that, then run mpsq gc again")

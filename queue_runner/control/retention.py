@@ -28,15 +28,16 @@ class Keep:
     last: int | None = None
     size_bytes: int | None = None
 
-    def said(self) -> bool:
-        """Return whether there is any rule. Without one, the files of every job are kept."""
-        return self != Keep()
+    @property
+    def keeps_all(self) -> bool:
+        """Whether there is no rule: the files of every job are kept."""
+        return self == Keep()
 
     def dropped(self, jobs: Sequence[Ended], now: float) -> dict[int, str]:
         """Return the ids of the jobs whose files no rule keeps, and why."""
-        if not self.said():
+        if self.keeps_all:
             return {}
-        found = {}
+        reasons = {}
         total = 0
         for rank, job in enumerate(sorted(jobs, key=lambda job: (-job.ended_at, -job.job))):
             total += job.size_bytes
@@ -44,10 +45,10 @@ class Keep:
             among = self.last is not None and rank < self.last
             fits = self.size_bytes is not None and total <= self.size_bytes
             if not (young or among or fits):
-                found[job.job] = self._why(job, now)
-        return found
+                reasons[job.job] = self._reason(job, now)
+        return reasons
 
-    def _why(self, job: Ended, now: float) -> str:
+    def _reason(self, job: Ended, now: float) -> str:
         reasons = []
         if self.age_s is not None:
             reasons.append(f"ended {duration(now - job.ended_at)} ago")
@@ -60,14 +61,14 @@ class Keep:
 
 def parse(texts: Sequence[str]) -> Keep:
     """Parse the rules as typed. Raises: UsageError for an invalid text, or two rules of the same kind."""
-    found: dict[str, float] = {}
+    rules: dict[str, float] = {}
     for text in texts:
         name, value = _rule(text.strip())
-        if name in found:
+        if name in rules:
             raise UsageError(f'--keep "{text}" repeats a kind that another --keep has set', "give each kind once")
-        found[name] = value
-    last, limit = found.get("last"), found.get("size_bytes")
-    return Keep(found.get("age_s"), None if last is None else int(last), None if limit is None else int(limit))
+        rules[name] = value
+    last, limit = rules.get("last"), rules.get("size_bytes")
+    return Keep(rules.get("age_s"), None if last is None else int(last), None if limit is None else int(limit))
 
 
 def _rule(text: str) -> tuple[str, float]:

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from queue_runner.control import gc_find
-from queue_runner.control.gc_remove import collect
+from queue_runner.control import garbage
 from queue_runner.control.retention import Keep, parse
 from queue_runner.host import locks, trash
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome
@@ -52,13 +51,13 @@ def query(layout: Layout, sql: str, *values: Any) -> list[tuple[Any, ...]]:
 
 
 def found(layout: Layout, *rules: str, now: float = NOW + 7200.0) -> list[tuple[str, str]]:
-    items = gc_find.find(layout, parse(rules), keep_backups=2, now=now)
+    items = garbage.find(layout, parse(rules), keep_backups=2, now=now)
     return [(item.kind, item.name) for item in items]
 
 
 def sweep(layout: Layout, *rules: str, now: float = NOW + 7200.0) -> list[str]:
     stuck: list[str] = []
-    collect(layout, gc_find.find(layout, parse(rules), keep_backups=2, now=now), stuck.append)
+    garbage.collect(layout, garbage.find(layout, parse(rules), keep_backups=2, now=now), stuck.append)
     return stuck
 
 
@@ -180,9 +179,9 @@ def test_a_checkpoint_that_is_needed_stays(queue: Layout) -> None:
 
 
 def test_a_run_that_is_resumed_between_the_look_and_the_removal_keeps_its_files(queue: Layout) -> None:
-    items = gc_find.find(queue, Keep(last=0), keep_backups=2, now=NOW)
+    items = garbage.find(queue, Keep(last=0), keep_backups=2, now=NOW)
     query(queue, "UPDATE runs SET resumed_from = (SELECT id FROM runs WHERE job_id = 3) WHERE job_id = 6")
-    gone = collect(queue, items, pytest.fail)
+    gone = garbage.collect(queue, items, pytest.fail)
     assert "3.1" not in [item.name for item in gone] and RunDir(queue.run_dir("3.1")).stdout.exists()
 
 
@@ -228,8 +227,8 @@ def test_the_tree_of_a_command_stays_while_a_job_refers_to_it(queue: Layout) -> 
     for name in (tree, own, free):
         (queue.snapshots / name).mkdir()
     assert found(queue) == [("snapshot", "e" * 12)]
-    everything = [gc_find.Item("snapshot", n, "", 0, n, (queue.snapshots / n,)) for n in (tree, own, free)]
-    assert [item.name for item in collect(queue, everything, pytest.fail)] == [free]
+    everything = [garbage.Item("snapshot", n, "", 0, n, (queue.snapshots / n,)) for n in (tree, own, free)]
+    assert [item.name for item in garbage.collect(queue, everything, pytest.fail)] == [free]
     assert query(queue, "SELECT tree_hash FROM snapshots") == [(tree,)]
 
 
@@ -239,8 +238,8 @@ def test_a_cache_of_a_question_that_waits_stays(queue: Layout) -> None:
     query(queue, "UPDATE jobs SET spec_hash = ? WHERE id = 5", digest)
     (queue.cache / "compile" / digest[:16]).mkdir(parents=True)
     assert "cache" not in [kind for kind, _ in found(queue, "last:0")]
-    items = [gc_find.Item("cache", "c", "", 0, digest[:16], (queue.cache / "compile" / digest[:16],))]
-    assert collect(queue, items, pytest.fail) == []
+    items = [garbage.Item("cache", "c", "", 0, digest[:16], (queue.cache / "compile" / digest[:16],))]
+    assert garbage.collect(queue, items, pytest.fail) == []
 
 
 def test_the_cache_of_a_preflight_stays_until_it_has_ended(queue: Layout) -> None:
@@ -257,13 +256,13 @@ def test_the_cache_of_a_preflight_stays_until_it_has_ended(queue: Layout) -> Non
     ended = queue.cache / "compile" / "preflight-1.0"
     ended.mkdir()
     assert [name for kind, name in found(queue) if kind == "cache"] == ["preflight-1.0"]
-    items = [gc_find.Item("cache", "c", "", 0, path.name, (path,)) for path in (folder, ended)]
-    assert [item.key for item in collect(queue, items, pytest.fail)] == ["preflight-1.0"]
+    items = [garbage.Item("cache", "c", "", 0, path.name, (path,)) for path in (folder, ended)]
+    assert [item.key for item in garbage.collect(queue, items, pytest.fail)] == ["preflight-1.0"]
     assert folder.exists() and not ended.exists()
 
 
 def test_a_submit_that_stores_a_snapshot_is_waited_for(queue: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queue_runner.control.gc_remove.LOCK_WAIT_S", 0.0)
+    monkeypatch.setattr("queue_runner.control.garbage.LOCK_WAIT_S", 0.0)
     monkeypatch.setattr(locks, "_QUESTIONS_LAST_S", 0.0)
     (queue.snapshots / ("b" * 64)).mkdir()
     with locks.share(queue.snapshots_lock), locks.share(queue.snapshots_lock):  # two submit at once
