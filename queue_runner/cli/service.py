@@ -10,13 +10,13 @@ from queue_runner.cli.common import Json, home, new_app, print_json, say
 from queue_runner.text import plain
 
 if TYPE_CHECKING:
-    from queue_runner.host.services import Service
+    from queue_runner.host.services.user_service import UserService
     from queue_runner.paths import Layout
 
 app = new_app("Run the worker as a service of launchd or systemd.")
 
 
-def _service(layout: Layout) -> Service:
+def _service(layout: Layout) -> UserService:
     from queue_runner import config
     from queue_runner.host.services import for_this_machine
 

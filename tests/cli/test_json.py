@@ -94,7 +94,7 @@ def _with_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
     from types import SimpleNamespace
 
     from queue_runner.host import services
-    from queue_runner.host.services.program import ServiceStatus
+    from queue_runner.host.services.user_service import ServiceStatus
 
     status = ServiceStatus(True, True, 7, "running as 7", (("it is old", "install it again"),))
     fake = SimpleNamespace(kind="launchd", status=lambda: status)

@@ -12,8 +12,8 @@ import queue_runner
 from queue_runner.config import Config
 from queue_runner.errors import MpsqError
 from queue_runner.host import services
-from queue_runner.host.services.program import ServiceStatus
 from queue_runner.host.services.systemd import Systemd
+from queue_runner.host.services.user_service import ServiceStatus
 from queue_runner.paths import Layout
 
 pytestmark = pytest.mark.process
@@ -121,7 +121,7 @@ def test_systemd_finds_nothing_wrong_with_it(tmp_path: Path, odd: str) -> None:
     python.parent.mkdir()
     python.symlink_to(sys.executable)
     made = make(tmp_path / odd, python)
-    path = tmp_path / made.unit
+    path = tmp_path / made.name
     path.write_text(made.definition())
     environment = {"XDG_RUNTIME_DIR": str(tmp_path), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
     command = ["systemd-analyze", "--user", "verify", str(path)]
@@ -276,7 +276,7 @@ def test_sudo_is_refused(unit: Systemd, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_another_label_is_another_unit(tmp_path: Path, box: Path) -> None:
-    assert make(tmp_path, Path(sys.executable), Config(service_label="org.me.q")).unit == "org.me.q.service"
+    assert make(tmp_path, Path(sys.executable), Config(service_label="org.me.q")).name == "org.me.q.service"
 
 
 @pytest.mark.parametrize(("platform", "kind"), [("darwin", "launchd"), ("linux", "systemd")])

@@ -1,4 +1,4 @@
-"""The worker as a user service: the interface to launchd and systemd, and the choice between them."""
+"""The worker as a user service of launchd or systemd: the choice between them, and the program that they run."""
 
 from __future__ import annotations
 
@@ -8,49 +8,18 @@ import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
 
 import queue_runner
 from queue_runner.config import Config
 from queue_runner.errors import MpsqError
-from queue_runner.host.services.program import Program, ServiceStatus
+from queue_runner.host.services.user_service import Program, UserService
 from queue_runner.paths import Layout
 
 _CAPTURED = re.compile(r"PATH|PYTORCH_\w+|MPSQ_LOCKS")
 _EPHEMERAL = re.compile(r"/(uv/(archive|builds|environments)-v\d+|pipx/\.cache|\.cache/(uv|pipx)|Caches/uv)/")
 
 
-class Service(Protocol):
-    """A user service. What changes it returns a sentence about the result. Every method raises MpsqError, with a
-    remedy, when the service manager refuses."""
-
-    kind: str
-    """launchd or systemd"""
-
-    def install(self) -> str:
-        """Install and start the service, whatever its previous state."""
-
-    @property
-    def log(self) -> Path:
-        """Path of the worker's log."""
-
-    def uninstall(self) -> str:
-        """Stop and remove the service; the queue stays."""
-
-    def start(self) -> str:
-        """Start the installed service, unless it runs."""
-
-    def stop(self) -> str:
-        """Stop the worker until it is started, or until the next login; a run continues."""
-
-    def restart(self) -> str:
-        """Restart the service, as after an upgrade of mpsq; a run continues meanwhile."""
-
-    def status(self) -> ServiceStatus:
-        """Return the current status."""
-
-
-def for_this_machine(layout: Layout, settings: Config, *, platform: str = sys.platform) -> Service:
+def for_this_machine(layout: Layout, settings: Config, *, platform: str = sys.platform) -> UserService:
     """Return the service of this queue on this machine.
 
     Raises: MpsqError when there is neither launchd nor systemd, or this interpreter cannot run a service.
@@ -63,7 +32,7 @@ def for_this_machine(layout: Layout, settings: Config, *, platform: str = sys.pl
     if platform.startswith("linux") and (systemctl := shutil.which("systemctl")):
         from queue_runner.host.services.systemd import Systemd
 
-        return Systemd(program, log=layout.worker_log, systemctl=systemctl)
+        return Systemd(program, layout.worker_log, systemctl)
     raise MpsqError(
         "this machine has neither launchd nor systemd to run a service",
         "keep `mpsq worker` running by other means: tmux, cron's @reboot, a container's entry point",
@@ -116,22 +85,19 @@ def _path(python: str, path: str) -> str:
     return os.pathsep.join(dict.fromkeys(place for place in places if place.startswith("/")))
 
 
-_HEAD_BYTES = 64 << 10
-
-
 def trim_log(path: Path, limit_bytes: int = 16 * 2**20) -> bool:
-    """Trim a service's log to its beginning and its last quarter when it exceeds the limit: no service manager rotates
-    it.
+    """Trim a service's log that exceeds the limit to its beginning and a quarter of the limit.
 
-    In place, since the manager keeps the file open (for appending). Return whether it was trimmed.
+    No service manager rotates it. It is trimmed in place, since the manager keeps it open for appending. Return whether
+    it was trimmed.
     """
     try:
         with path.open("r+b") as log:
             size = log.seek(0, os.SEEK_END)
             if size <= limit_bytes:
                 return False
-            log.seek(min(limit_bytes // 64, _HEAD_BYTES))
-            log.readline(_HEAD_BYTES)
+            log.seek(min(limit_bytes // 64, 64 << 10))
+            log.readline(64 << 10)
             head = log.tell()
             log.seek(max(size - limit_bytes // 4, head))
             log.readline()

@@ -6,14 +6,15 @@ Facts and sources: macos.md 1.3 and 1.6, summarized in docs/macos.md. Nothing he
 from __future__ import annotations
 
 import re
-import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from os import getuid
 from pathlib import Path
+from subprocess import CompletedProcess
 
 from queue_runner.errors import MpsqError
+from queue_runner.host.services.user_service import run_tool
 
 LAUNCHCTL = "/bin/launchctl"
 OK = 0
@@ -31,13 +32,6 @@ _LEAVING = ("SIGTERMed", "SIGKILLed", "removing")
 _LIMITED = ("daemon", "standard", "adaptive", "background")
 _AWAITED = (OK, ESRCH, EIO, EINPROGRESS, NOT_FOUND, NO_SUCH_DOMAIN)
 """Exit codes of bootout after which the job is gone, or soon will be."""
-
-
-@dataclass(frozen=True)
-class LaunchctlResult:
-    code: int
-    output: str
-    message: str
 
 
 @dataclass(frozen=True)
@@ -69,23 +63,6 @@ class Printed:
     def last_exit_code(self) -> int | None:
         match = re.match(r"\d+", self.last_exit or "")
         return int(match[0]) if match else None
-
-
-def call(launchctl: str, arguments: Sequence[str]) -> LaunchctlResult:
-    """Run launchctl. Raises: MpsqError when it is missing or hangs."""
-    try:
-        done = subprocess.run(
-            [launchctl, *arguments], stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT_S, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        raise MpsqError(f"launchctl {arguments[0]} did not answer within {_TIMEOUT_S:.0f} s", "try again") from error
-    except OSError as error:
-        raise MpsqError(
-            f"{launchctl} cannot be run: {error.strerror}", "a service needs launchd, as macOS has it"
-        ) from error
-    return LaunchctlResult(
-        done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace").strip()
-    )
 
 
 def parse_print(text: str) -> Printed:
@@ -133,16 +110,16 @@ class Control:
     def look(self, domain: str) -> Printed | None:
         """Return the job in that domain; None when it is not loaded there."""
         answer = self._call("print", f"{domain}/{self.label}")
-        if answer.code == OK:
-            return parse_print(answer.output)
-        if answer.code in (NOT_FOUND, NO_SUCH_DOMAIN, ESRCH):
+        if answer.returncode == OK:
+            return parse_print(answer.stdout)
+        if answer.returncode in (NOT_FOUND, NO_SUCH_DOMAIN, ESRCH):
             return None
         raise _refused(answer, "show the service")
 
     def domain(self) -> str:
         """Return the domain to load it in: the session at the screen if there is one, else the user's."""
         gui = f"gui/{self.uid}"
-        return gui if self._call("print", gui).code == OK else f"user/{self.uid}"
+        return gui if self._call("print", gui).returncode == OK else f"user/{self.uid}"
 
     def bootstrap(self, domain: str, plist: Path) -> str:
         """Load the plist. Return the domain that accepted it."""
@@ -150,11 +127,11 @@ class Control:
         deadline, pause_s = self.clock() + _PATIENCE_S, 0.25
         while True:
             answer = self._call("bootstrap", domain, str(plist))
-            if answer.code == OK:
+            if answer.returncode == OK:
                 return domain
-            if answer.code == NO_SUCH_DOMAIN and domain.startswith("gui/"):
+            if answer.returncode == NO_SUCH_DOMAIN and domain.startswith("gui/"):
                 return self.bootstrap(f"user/{self.uid}", plist)
-            if answer.code not in (EIO, EINPROGRESS, EALREADY):
+            if answer.returncode not in (EIO, EINPROGRESS, EALREADY):
                 raise _refused(answer, "load the service")
             job = self.look(domain)
             if job is not None and not job.leaving:
@@ -168,29 +145,30 @@ class Control:
         """Unload the job and wait until it is gone, since launchd answers before that."""
         deadline, pause_s = self.clock() + patience_s, 0.1
         answer = self._call("bootout", f"{domain}/{self.label}")
-        if answer.code not in _AWAITED:
+        if answer.returncode not in _AWAITED:
             raise _refused(answer, "unload the service")
         while (job := self.look(domain)) is not None:
             if self.clock() >= deadline:
                 raise _refused(answer, "unload the service")
             self.sleep(pause_s)
             pause_s = min(2 * pause_s, 1.0)
-            if answer.code in (EINPROGRESS, EIO) and not job.leaving:
+            if answer.returncode in (EINPROGRESS, EIO) and not job.leaving:
                 answer = self._call("bootout", f"{domain}/{self.label}")
 
     def kickstart(self, domain: str, *, kill: bool = False) -> bool:
         """Start or restart the loaded job. Return False when it is not loaded after all."""
         answer = self._call("kickstart", *(["-k"] if kill else []), f"{domain}/{self.label}")
-        if answer.code not in (OK, EALREADY, NOT_FOUND):
+        if answer.returncode not in (OK, EALREADY, NOT_FOUND):
             raise _refused(answer, "start the service")
-        return answer.code != NOT_FOUND
+        return answer.returncode != NOT_FOUND
 
-    def _call(self, *arguments: str) -> LaunchctlResult:
-        return call(self.launchctl, arguments)
+    def _call(self, *arguments: str) -> CompletedProcess[str]:
+        return run_tool([self.launchctl, *arguments], _TIMEOUT_S)
 
 
-def _refused(answer: LaunchctlResult, what: str) -> MpsqError:
-    message = answer.message.splitlines()[0] if answer.message else f"code {answer.code}"
+def _refused(answer: CompletedProcess[str], action: str) -> MpsqError:
+    code, lines = answer.returncode, answer.stderr.strip().splitlines()
     return MpsqError(
-        f"launchd could not {what}: {message}", f"launchctl error {answer.code} explains the code; see docs/macos.md"
+        f"launchd could not {action}: {lines[0] if lines else f'code {code}'}",
+        f"launchctl error {code} explains the code; see docs/macos.md",
     )

@@ -9,22 +9,24 @@ from __future__ import annotations
 import os
 import plistlib
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from xml.parsers.expat import ExpatError
 
+import queue_runner
 from queue_runner.errors import MpsqError
 from queue_runner.host import protected
 from queue_runner.host.services.launchctl import LAUNCHCTL, Control, Printed
-from queue_runner.host.services.program import (
+from queue_runner.host.services.user_service import (
     DEFAULT_LABEL,
+    INSTALL,
     RESTART_AFTER_S,
     STOP_TIMEOUT_S,
-    Program,
-    ServiceStatus,
-    write_definition,
+    ManagerState,
+    Problem,
+    UserService,
 )
 
 _START_S = 15.0
@@ -33,31 +35,25 @@ _EX_CONFIG = 78
 
 
 @dataclass
-class Launchd:
-    """The LaunchAgent of one queue. The fields after `program` describe the machine; tests replace them."""
+class Launchd(UserService):
+    """The LaunchAgent of one queue. The fields describe the machine; tests replace them."""
 
-    program: Program
     launchctl: str = LAUNCHCTL
-    user_home: Path = field(default_factory=Path.home)
-    uid: int = field(default_factory=os.getuid)
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
-    kind: str = "launchd"
 
-    @property
-    def plist(self) -> Path:
-        """Path at which launchd finds the plist at every login."""
-        return self.user_home / "Library" / "LaunchAgents" / f"{self.program.label}.plist"
+    kind = "launchd"
 
-    @property
-    def log(self) -> Path:
-        name = "worker" if self.program.label == DEFAULT_LABEL else self.program.label
-        return self.user_home / "Library" / "Logs" / "mpsq" / f"{name}.log"
+    def __post_init__(self) -> None:
+        self.name = self.program.label
+        library = self.user_home / "Library"
+        self.path = library / "LaunchAgents" / f"{self.name}.plist"  # where launchd looks at every login
+        self.log = library / "Logs" / "mpsq" / f"{'worker' if self.name == DEFAULT_LABEL else self.name}.log"
 
     def definition(self) -> dict[str, Any]:
         """Return the plist as a dictionary. Omitted on purpose: AbandonProcessGroup, Nice, LowPriorityIO, UserName."""
         return {
-            "Label": self.program.label,
+            "Label": self.name,
             "ProgramArguments": self.program.argv,
             "RunAtLoad": True,
             "KeepAlive": {"SuccessfulExit": False},  # exit 0 means: a restart cannot fix it
@@ -74,155 +70,94 @@ class Launchd:
         }
 
     def install(self) -> str:
-        """Load the service and check that it runs. Change nothing that is already right."""
-        self._refuse_root()
-        self._refuse_protected()
-        definition = plistlib.dumps(self.definition(), sort_keys=False)
-        loaded = self._control.loaded()
-        for domain, job in loaded.items():
-            if len(loaded) > 1 or job.leaving or self._written() != definition:
-                break
-            if job.running:
-                return f"{self.program.label} is already installed and running (process {job.pid}); nothing was changed"
-            if self._control.kickstart(domain):
-                return self._see_it_run(domain, "started", job.runs or 0)
-        for domain in loaded:
-            self._control.bootout(domain, STOP_TIMEOUT_S + 5)
-        # only while nothing is loaded, so that the loaded plist is always the written one
-        write_definition(self.plist, definition, self.log)
-        domain = self._control.bootstrap(self._control.domain(), self.plist)
-        return self._see_it_run(domain, "reinstalled" if loaded else "installed", 0)
+        """Install and start the service. Raises: MpsqError also when launchd could not read its files."""
+        self._check_user()
+        for what, path in (
+            ("this Python", Path(self.program.python)),
+            ("mpsq itself", Path(queue_runner.__file__).parent),
+            ("the queue", self.program.home),
+        ):
+            if place := protected.place(path, self.user_home):
+                raise MpsqError(
+                    f"{what} is in {place}, which macOS keeps closed to services: {path}",
+                    "move it, for example below ~/src or ~/.local, and install again",
+                )
+        return super().install()
 
-    def uninstall(self) -> str:
-        """Remove the service from launchd and its plist from the disk."""
-        self._refuse_root()
-        loaded = self._control.loaded()
-        was_there = bool(loaded) or self.plist.exists()
-        for domain in loaded:
-            self._control.bootout(domain, STOP_TIMEOUT_S + 5)
+    def _content(self) -> bytes:
+        return plistlib.dumps(self.definition(), sort_keys=False)
+
+    def _essence(self, content: bytes) -> object:
         try:
-            self.plist.unlink(missing_ok=True)
-        except OSError as error:
-            raise MpsqError(f"{self.plist} cannot be removed: {error.strerror}", "remove it manually") from error
-        if not was_there:
-            return f"{self.program.label} was not installed"
-        return (
-            f"{self.program.label} is uninstalled; the queue stays in {self.program.home}, and an active run continues"
+            plist = plistlib.loads(content)
+            environment = plist.pop("EnvironmentVariables")
+            return plist, {name: value for name, value in environment.items() if name.startswith("MPSQ_")}
+        except (ValueError, ExpatError, KeyError, AttributeError, TypeError):  # InvalidFileException is a ValueError
+            return None
+
+    def _state(self) -> ManagerState:
+        loaded = self._control.loaded()
+        job = next((job for job in loaded.values() if job.running), next(iter(loaded.values()), None))
+        return ManagerState(
+            known=bool(loaded),
+            alive=bool(loaded),
+            running=job is not None and job.running,
+            settled=len(loaded) == 1 and not any(job.leaving for job in loaded.values()),
+            pid=job.pid if job else None,
+            detail=f"{job.state or 'loaded'} in {', '.join(loaded)}" if job else "not loaded",
+            problems=tuple(self._problems(job)),
         )
 
-    def start(self) -> str:
-        """Load and start the service from its plist, through install when that is outdated."""
-        self._refuse_root()
-        if self._written() is None:
-            raise MpsqError(f"{self.program.label} is not installed", "mpsq service install")
-        loaded = self._control.loaded()
-        if len(loaded) > 1 or not self._is_right():
-            return self.install()
-        for domain, job in loaded.items():
-            if job.running:
-                return f"{self.program.label} is already running (process {job.pid})"
-            if not job.leaving and self._control.kickstart(domain):
-                return self._see_it_run(domain, "started", job.runs or 0)
-        return self._see_it_run(self._control.bootstrap(self._control.domain(), self.plist), "started", 0)
-
-    def stop(self) -> str:
-        """Unload the service: launchd would start it again otherwise. Its plist stays for the next login."""
-        self._refuse_root()
-        loaded = self._control.loaded()
-        for domain in loaded:
-            self._control.bootout(domain, STOP_TIMEOUT_S + 5)
-        if not loaded:
-            return f"{self.program.label} does not run"
-        return f"{self.program.label} is stopped until mpsq service start or the next login; an active run continues"
-
-    def restart(self) -> str:
-        """Restart the worker, through install when the definition is outdated. Loaded in two domains, it stays in the
-        one where it runs."""
-        self._refuse_root()
-        loaded = self._control.loaded()
-        if loaded and self._is_right():
-            domain_to_keep = next((domain for domain, job in loaded.items() if job.running), next(iter(loaded)))
-            for domain in loaded.keys() - {domain_to_keep}:
-                self._control.bootout(domain, STOP_TIMEOUT_S + 5)
-            if self._control.kickstart(domain_to_keep, kill=True):
-                return self._see_it_run(domain_to_keep, "restarted", loaded[domain_to_keep].runs or 0)
-        return self.install()
-
-    def status(self) -> ServiceStatus:
-        """Return launchd's status, and all problems that would spoil a measurement."""
-        label, there = self.program.label, self.plist.exists()
-        try:
-            loaded = self._control.loaded()
-        except MpsqError as error:
-            return ServiceStatus(there, False, None, error.message, ((error.message, error.hint),))
-        job = next((j for j in loaded.values() if j.running), next(iter(loaded.values()), None))
-        if job is None and not there:
-            return ServiceStatus(False, False, None, f"{label} is not installed")
-        detail = f"{label}: {job.state or 'loaded'} in {', '.join(loaded)}" if job else f"{label}: not loaded"
-        running = job is not None and job.running
-        return ServiceStatus(True, running, job.pid if job else None, detail, tuple(self._problems(job)))
-
-    # -- current state ----------------------------------------------------------------------------------------------
-
-    @property
-    def _control(self) -> Control:
-        return Control(self.program.label, self.launchctl, self.uid, self.clock, self.sleep)
-
-    def _problems(self, job: Printed | None) -> list[tuple[str, str]]:
-        problems = []
-        again = "mpsq service install"
+    def _problems(self, job: Printed | None) -> Iterator[Problem]:
         if job is None:
-            problems.append((f"{self.plist} exists, but launchd has not loaded it", again))
-        elif job.throttled:
-            problems.append((f"launchd throttles it and every job it starts (spawn type {job.spawn_type})", again))
-        if self._written() is None:
-            problems.append(
-                (f"launchd runs it, but {self.plist} is missing: it will not start at the next login", again)
-            )
-        elif not self._is_right():
-            problems.append(("it was installed for another queue, or by another version or Python", again))
-        if not Path(self.program.python).exists():
-            problems.append((f"its Python is gone: {self.program.python}", again))
-        if job is not None and not job.running:
-            problems.append(self._why_down(job))
-        return problems
+            yield f"{self.path} exists, but launchd has not loaded it", INSTALL
+            return
+        if job.throttled:
+            yield f"launchd throttles it and every job it starts (spawn type {job.spawn_type})", INSTALL
+        if not job.running:
+            yield self._why_down(job)
 
-    def _why_down(self, job: Printed) -> tuple[str, str]:
-        if job.last_exit_code == _EX_CONFIG:
-            return (
-                f"launchd could not start it ({job.last_exit}): a path in its plist cannot be opened",
-                f"look at {self.log}",
-            )
-        if job.last_exit_code:
-            return (
-                f"it exited with code {job.last_exit_code} and is restarted every {RESTART_AFTER_S} s",
-                f"read {self.log}",
-            )
-        if job.last_exit_code == 0:
+    def _why_down(self, job: Printed) -> Problem:
+        code = job.last_exit_code
+        if code == _EX_CONFIG:
+            problem = f"launchd could not start it ({job.last_exit}): a path in its plist cannot be opened"
+            return problem, f"look at {self.log}"
+        if code:
+            return f"it exited with code {code} and is restarted every {RESTART_AFTER_S} s", f"read {self.log}"
+        if code == 0:
             return "it exited, and a restart would not have helped", f"read {self.log}, then mpsq service restart"
         return f"it is not running ({job.last_signal or job.state or 'state unknown'})", f"read {self.log}"
 
-    def _written(self) -> bytes | None:
-        try:
-            return self.plist.read_bytes()
-        except OSError:
-            return None
+    def _load(self, done: str) -> str:
+        self._stop()
+        self._write()  # only while nothing is loaded, so that the loaded plist is always the written one
+        return self._bootstrap(done)
 
-    def _is_right(self) -> bool:
-        """Return whether the written definition differs at most in the installing shell's environment."""
-        try:
-            written = plistlib.loads(self._written() or b"")
-        except (ValueError, ExpatError):  # InvalidFileException is a ValueError
-            return False
-        definition = self.definition()
-        for plist in (written, definition):
-            environment = plist.get("EnvironmentVariables") if isinstance(plist, dict) else None
-            if not isinstance(environment, dict):
-                return False
-            plist["EnvironmentVariables"] = {k: v for k, v in environment.items() if k.startswith("MPSQ_")}
-        return bool(written == definition)
+    def _bootstrap(self, done: str) -> str:
+        return self._check_running(self._control.bootstrap(self._control.domain(), self.path), done, 0)
 
-    def _see_it_run(self, domain: str, done: str, runs_before: int) -> str:
+    def _start(self, done: str) -> str:
+        """Start or restart the job. Loaded in two domains, it stays in the one where it runs."""
+        loaded = self._control.loaded()
+        if not loaded or any(job.leaving for job in loaded.values()):
+            return self._bootstrap(done)
+        domain = next((domain for domain, job in loaded.items() if job.running), next(iter(loaded)))
+        for other in loaded.keys() - {domain}:
+            self._control.bootout(other, STOP_TIMEOUT_S + 5)
+        if not self._control.kickstart(domain, kill=loaded[domain].running):
+            return self._bootstrap(done)  # it was unloaded meanwhile
+        return self._check_running(domain, done, loaded[domain].runs or 0)
+
+    def _stop(self, *, for_good: bool = False) -> None:
+        """Unload the job: launchd would start it again otherwise. Its plist stays for the next login."""
+        for domain in self._control.loaded():
+            self._control.bootout(domain, STOP_TIMEOUT_S + 5)
+
+    @property
+    def _control(self) -> Control:
+        return Control(self.name, self.launchctl, self.uid, self.clock, self.sleep)
+
+    def _check_running(self, domain: str, done: str, runs_before: int) -> str:
         """Wait until it runs and still does a second later. Raises: MpsqError when it does not, or is throttled."""
         deadline = self.clock() + _START_S
         pid, since = None, self.clock()
@@ -239,38 +174,20 @@ class Launchd:
                 break
             self.sleep(0.1)
         if job is None:
-            raise MpsqError(
-                f"launchd loaded {self.program.label}, but no longer has it", "run mpsq service install again"
-            )
+            raise MpsqError(f"launchd loaded {self.name}, but no longer has it", "run mpsq service install again")
         if not job.running:
             sentence, fix = self._why_down(job)
-            raise MpsqError(f"{self.program.label} is {done}, but {sentence}", fix)
+            raise MpsqError(f"{self.name} is {done}, but {sentence}", fix)
         if job.throttled:
             raise MpsqError(
-                f"launchd runs {self.program.label} with limits (spawn type {job.spawn_type})",
+                f"launchd runs {self.name} with limits (spawn type {job.spawn_type})",
                 "its measurements would be wrong: run mpsq service uninstall, then install; see docs/macos.md",
             )
         logout = "; it stops when you log out" if domain.startswith("gui/") else ""
-        return f"{self.program.label} is {done} and running (process {job.pid}, {domain}{logout})"
+        return f"{self.name} is {done} and running (process {job.pid}, {domain}{logout})"
 
-    # -- refusals ---------------------------------------------------------------------------------------------------
-
-    def _refuse_root(self) -> None:
+    def _check_user(self) -> None:
         if self.uid == 0 or os.environ.get("SUDO_UID"):
             raise MpsqError(
                 "a LaunchAgent belongs to a user, not to root", "run mpsq service without sudo, as yourself"
             )
-
-    def _refuse_protected(self) -> None:
-        import queue_runner
-
-        for what, path in (
-            ("this Python", Path(self.program.python)),
-            ("mpsq itself", Path(queue_runner.__file__).parent),
-            ("the queue", self.program.home),
-        ):
-            if place := protected.place(path, self.user_home):
-                raise MpsqError(
-                    f"{what} is in {place}, which macOS keeps closed to services: {path}",
-                    "move it, for example below ~/src or ~/.local, and install again",
-                )

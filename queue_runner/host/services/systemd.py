@@ -8,48 +8,45 @@ from __future__ import annotations
 
 import os
 import subprocess
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from queue_runner.errors import MpsqError
-from queue_runner.host.command import plain_environment
-from queue_runner.host.services.program import (
+from queue_runner.host.services.user_service import (
     DEFAULT_LABEL,
+    INSTALL,
     RESTART_AFTER_S,
     STOP_TIMEOUT_S,
-    Program,
-    ServiceStatus,
-    write_definition,
+    ManagerState,
+    Problem,
+    UserService,
+    run_tool,
 )
 
 _TIMEOUT_S = 90.0
-_SHOWN = (
+_PROPERTIES = (
     "LoadState,ActiveState,SubState,MainPID,Result,ExecMainStatus,UnitFileState,NeedDaemonReload,KillMode,OOMPolicy"
 )
 _VITAL = {"KillMode": "process", "OOMPolicy": "continue"}
 
 
 @dataclass
-class Systemd:
+class Systemd(UserService):
     """The user unit of one queue. `systemctl` and `loginctl` are paths; tests replace them."""
 
-    program: Program
-    log: Path
+    worker_log: Path
     systemctl: str = "systemctl"
     loginctl: str = "loginctl"
-    user_home: Path = field(default_factory=Path.home)
-    uid: int = field(default_factory=os.getuid)
-    kind: str = "systemd"
 
-    @property
-    def unit(self) -> str:
+    kind = "systemd"
+
+    def __post_init__(self) -> None:
         label = self.program.label
-        return "mpsq-worker.service" if label == DEFAULT_LABEL else f"{label}.service"
-
-    @property
-    def path(self) -> Path:
-        """Path of the unit file. Not below XDG_CONFIG_HOME: the user manager does not see a shell's exports."""
-        return self.user_home / ".config" / "systemd" / "user" / self.unit
+        self.name = "mpsq-worker.service" if label == DEFAULT_LABEL else f"{label}.service"
+        # not below XDG_CONFIG_HOME: the user manager does not see a shell's exports
+        self.path = self.user_home / ".config" / "systemd" / "user" / self.name
+        self.log = self.worker_log
 
     def definition(self) -> str:
         """Return the unit's text. Type=exec makes a missing Python an error of `start`, not a later one."""
@@ -59,7 +56,7 @@ class Systemd:
         command = " ".join(_word(argument, command=True) for argument in [*through, *argv])
         environment = "".join(f"Environment={_word(f'{k}={v}')}\n" for k, v in self.program.environment.items())
         return f"""\
-# Written by mpsq service install, which also replaces it; your own changes go into `systemctl --user edit {self.unit}`.
+# Written by mpsq service install, which also replaces it; your own changes go into `systemctl --user edit {self.name}`.
 [Unit]
 Description=mpsq worker: runs the queue of training benchmarks, one at a time
 StartLimitIntervalSec=0
@@ -83,123 +80,86 @@ OOMPolicy=continue
 WantedBy=default.target
 """
 
-    def install(self) -> str:
-        """Write, enable and start the unit. Change nothing that is already right."""
-        self._refuse_sudo()
-        definition = self.definition()
-        shown = self._show()
-        running = shown.get("ActiveState") == "active"
-        enabled = shown.get("UnitFileState") == "enabled"
-        if self._written() == definition and running and enabled and shown.get("NeedDaemonReload") != "yes":
-            pid = shown.get("MainPID")
-            return f"{self.unit} is already installed and running (process {pid}); nothing was changed"
-        was_there = self._written() is not None
-        write_definition(self.path, definition.encode(), self.log)
-        self._must("daemon-reload")
-        self._must("enable", self.unit)
-        return self._start("reinstalled" if was_there else "installed")
-
     def uninstall(self) -> str:
-        """Stop and disable the unit and remove its file."""
-        self._refuse_sudo()
-        if self._written() is None and self._show().get("LoadState") in (None, "not-found"):
-            return f"{self.unit} was not installed"
-        self._must("disable", "--now", self.unit)
-        try:
-            self.path.unlink(missing_ok=True)
-        except OSError as error:
-            raise MpsqError(f"{self.path} cannot be removed: {error.strerror}", "remove it manually") from error
+        """Stop, disable and remove the unit."""
+        sentence = super().uninstall()
         self._must("daemon-reload")
-        self._call("reset-failed", self.unit)  # returns an error if nothing had failed
-        return f"{self.unit} is uninstalled; the queue stays in {self.program.home}, and an active run continues"
+        self._call("reset-failed", self.name)  # returns an error if nothing had failed
+        return sentence
 
-    def start(self) -> str:
-        """Start the unit, through install when it is outdated."""
-        self._refuse_sudo()
-        if self._written() is None:
-            raise MpsqError(f"{self.unit} is not installed", "mpsq service install")
-        if not self._is_right():
-            return self.install()
-        shown = self._show()
-        if shown.get("ActiveState") == "active":
-            return f"{self.unit} is already running (process {shown.get('MainPID', 'unknown')})"
-        self._must("daemon-reload")
-        return self._start("started")
+    def _content(self) -> bytes:
+        return self.definition().encode()
 
-    def stop(self) -> str:
-        """Stop the unit, which stays enabled."""
-        self._refuse_sudo()
-        if self._show().get("ActiveState") != "active":
-            return f"{self.unit} does not run"
-        self._must("stop", self.unit)
-        return f"{self.unit} is stopped until mpsq service start or the next login; an active run continues"
+    def _essence(self, content: bytes) -> object:
+        ours = b'Environment="MPSQ_'
+        return [line for line in content.splitlines() if not line.startswith(b"Environment=") or line.startswith(ours)]
 
-    def restart(self) -> str:
-        """Restart the worker, through install when the unit is missing or outdated."""
-        self._refuse_sudo()
-        if not self._is_right():
-            return self.install()
-        self._must("daemon-reload")
-        return self._start("restarted")
+    def _state(self) -> ManagerState:
+        unit = self._show()
+        active, pid = unit.get("ActiveState", "unknown"), unit.get("MainPID", "")
+        return ManagerState(
+            known=unit.get("LoadState") not in (None, "not-found"),
+            alive=active in ("active", "activating", "reloading"),
+            running=active == "active",
+            settled=active == "active" and unit.get("UnitFileState") == "enabled"
+            and unit.get("NeedDaemonReload") != "yes",
+            pid=int(pid) if pid.isdecimal() and pid != "0" else None,
+            detail=f"{active} ({unit.get('SubState', 'unknown')})",
+            problems=tuple(self._problems(unit)),
+        )  # fmt: skip
 
-    def status(self) -> ServiceStatus:
-        """Return systemd's status, and what would end a run or the service unintentionally."""
-        written = self._written() is not None
-        try:
-            shown = self._show()
-        except MpsqError as error:
-            return ServiceStatus(written, False, None, error.message, ((error.message, error.hint),) if written else ())
-        known = shown.get("LoadState") not in (None, "not-found")
-        if not written and not known:
-            return ServiceStatus(False, False, None, f"{self.unit} is not installed")
-        running = shown.get("ActiveState") == "active"
-        pid = int(shown["MainPID"]) if shown.get("MainPID", "0").isdecimal() else 0
-        detail = f"{self.unit}: {shown.get('ActiveState', 'unknown')} ({shown.get('SubState', 'unknown')})"
-        return ServiceStatus(True, running, pid or None, detail, tuple(self._problems(shown)))
-
-    # -- current state ----------------------------------------------------------------------------------------------
-
-    def _problems(self, shown: dict[str, str]) -> list[tuple[str, str]]:
-        again = "mpsq service install"
-        problems = []
-        if self._written() is None:
-            problems.append((f"{self.path} is missing", again))
-        elif not self._is_right():
-            problems.append(("it was installed for another queue, or by another version or Python", again))
-        elif shown.get("NeedDaemonReload") == "yes":
-            problems.append(("systemd has not reloaded the changed unit", again))
-        if not Path(self.program.python).exists():
-            problems.append((f"its Python is gone: {self.program.python}", again))
+    def _problems(self, unit: dict[str, str]) -> Iterator[Problem]:
+        if self._is_current() and unit.get("NeedDaemonReload") == "yes":
+            yield "systemd has not reloaded the changed unit", INSTALL
         for name, value in _VITAL.items():
-            if shown.get(name, value) != value:
-                problems.append(
-                    (f"{name} is {shown[name]}, so runs end with the worker", f"remove {name} from your drop-in")
-                )
-        if shown.get("UnitFileState", "enabled") != "enabled":
-            problems.append(("it is not enabled: it will not start after a reboot", again))
-        if shown.get("ActiveState") != "active":
-            problems.append(self._why_down(shown))
+            if unit.get(name, value) != value:
+                yield f"{name} is {unit[name]}, so runs end with the worker", f"remove {name} from your drop-in"
+        if unit.get("UnitFileState", "enabled") != "enabled":
+            yield "it is not enabled: it will not start after a reboot", INSTALL
+        if unit.get("ActiveState") != "active":
+            yield self._why_down(unit)
         if self._lingers() is False:
-            problems.append(
-                ("it stops, and the run with it, when you log out", f"loginctl enable-linger {self._user()}")
-            )
-        return problems
+            yield "it stops, and the run with it, when you log out", f"loginctl enable-linger {self._user()}"
 
-    def _why_down(self, shown: dict[str, str]) -> tuple[str, str]:
-        code, log = shown.get("ExecMainStatus", "0"), f"read {self.log}"
-        if shown.get("Result", "success") != "success":
-            return f"it failed ({shown['Result']}, code {code})", f"{log}; journalctl --user -u {self.unit}"
-        if shown.get("ActiveState") == "inactive" and shown.get("UnitFileState") == "enabled":
-            return "it is not running: it was stopped, or exited", f"{log}, then mpsq service restart"
-        return f"it is not running ({shown.get('ActiveState', 'unknown')})", log
+    def _why_down(self, unit: dict[str, str]) -> Problem:
+        if unit.get("Result", "success") != "success":
+            code = unit.get("ExecMainStatus", "0")
+            return f"it failed ({unit['Result']}, code {code})", f"read {self.log}; journalctl --user -u {self.name}"
+        if unit.get("ActiveState") == "inactive" and unit.get("UnitFileState") == "enabled":
+            return "it is not running: it was stopped, or exited", f"read {self.log}, then mpsq service restart"
+        return f"it is not running ({unit.get('ActiveState', 'unknown')})", f"read {self.log}"
+
+    def _load(self, done: str) -> str:
+        self._write()
+        self._must("daemon-reload")
+        self._must("enable", self.name)
+        return self._restart(done)
+
+    def _start(self, done: str) -> str:
+        self._must("daemon-reload")
+        return self._restart(done)
+
+    def _restart(self, done: str) -> str:
+        """Start by `restart`, which also starts a unit that is down, and whose KillMode lets runs continue."""
+        self._must("restart", self.name)
+        unit = self._show()
+        if unit.get("ActiveState") != "active":
+            sentence, fix = self._why_down(unit)
+            raise MpsqError(f"{self.name} is {done}, but {sentence}", fix)
+        text = f"{self.name} is {done} and running (process {unit.get('MainPID', 'unknown')})"
+        if self._lingers() is False:
+            text += f"; it stops when you log out, unless you run: loginctl enable-linger {self._user()}"
+        return text
+
+    def _stop(self, *, for_good: bool = False) -> None:
+        self._must(*(("disable", "--now") if for_good else ("stop",)), self.name)
 
     def _lingers(self) -> bool | None:
         try:
-            done = self._run(self.loginctl, "show-user", str(self.uid), "-p", "Linger")
+            done = run_tool([self.loginctl, "show-user", str(self.uid), "-p", "Linger"], _TIMEOUT_S)
         except MpsqError:
             return None
-        words = {"Linger=yes": True, "Linger=no": False}
-        return words.get(done.stdout.strip()) if done.returncode == 0 else None
+        return {"Linger=yes": True, "Linger=no": False}.get(done.stdout.strip()) if done.returncode == 0 else None
 
     def _user(self) -> str:
         import pwd
@@ -210,38 +170,9 @@ WantedBy=default.target
             return str(self.uid)
 
     def _show(self) -> dict[str, str]:
-        done = self._must("show", "-p", _SHOWN, self.unit)
-        return dict(line.split("=", 1) for line in done.splitlines() if "=" in line)
-
-    def _written(self) -> str | None:
-        try:
-            return self.path.read_text("utf-8")
-        except (OSError, UnicodeDecodeError):
-            return None
-
-    def _is_right(self) -> bool:
-        """Return whether the written definition differs at most in the installing shell's environment."""
-
-        def essence(text: str) -> list[str]:
-            ours = 'Environment="MPSQ_'
-            return [line for line in text.splitlines() if not line.startswith("Environment=") or line.startswith(ours)]
-
-        written = self._written()
-        return written is not None and essence(written) == essence(self.definition())
-
-    # -- steps ------------------------------------------------------------------------------------------------------
-
-    def _start(self, done: str) -> str:
-        """Start by `restart`, which also starts a unit that is down, and whose KillMode lets runs continue."""
-        self._must("restart", self.unit)
-        shown = self._show()
-        if shown.get("ActiveState") != "active":
-            sentence, fix = self._why_down(shown)
-            raise MpsqError(f"{self.unit} is {done}, but {sentence}", fix)
-        text = f"{self.unit} is {done} and running (process {shown.get('MainPID', 'unknown')})"
-        if self._lingers() is False:
-            text += f"; it stops when you log out, unless you run: loginctl enable-linger {self._user()}"
-        return text
+        """Return the unit's properties."""
+        output = self._must("show", "-p", _PROPERTIES, self.name)
+        return dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
 
     def _must(self, *arguments: str) -> str:
         done = self._call(*arguments)
@@ -255,28 +186,17 @@ WantedBy=default.target
                 "systemd, keep `mpsq worker` running by other means",
             )
         raise MpsqError(
-            f"systemctl --user {arguments[0]} failed: {message}", f"journalctl --user -u {self.unit} may say more"
+            f"systemctl --user {arguments[0]} failed: {message}", f"journalctl --user -u {self.name} may say more"
         )
 
     def _call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return self._run(self.systemctl, "--user", "--no-pager", *arguments)
-
-    def _run(self, *argv: str) -> subprocess.CompletedProcess[str]:
-        environment = plain_environment()
         runtime = Path(f"/run/user/{self.uid}")
-        if not environment.get("XDG_RUNTIME_DIR") and (runtime / "systemd").is_dir():
-            environment["XDG_RUNTIME_DIR"] = str(runtime)  # cron and su do not set it
-        try:
-            return subprocess.run(
-                argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
-                timeout=_TIMEOUT_S, env=environment, check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired as error:
-            raise MpsqError(f"{argv[0]} did not answer within {_TIMEOUT_S:.0f} s", "try again") from error
-        except OSError as error:
-            raise MpsqError(f"{argv[0]} cannot be run: {error.strerror}", "a service needs systemd here") from error
+        variables = {}
+        if not os.environ.get("XDG_RUNTIME_DIR") and (runtime / "systemd").is_dir():
+            variables["XDG_RUNTIME_DIR"] = str(runtime)  # cron and su do not set it
+        return run_tool([self.systemctl, "--user", "--no-pager", *arguments], _TIMEOUT_S, **variables)
 
-    def _refuse_sudo(self) -> None:
+    def _check_user(self) -> None:
         if self.uid == 0 and os.environ.get("SUDO_UID"):
             raise MpsqError("this would install the service for root", "run mpsq service without sudo, as yourself")
 
