@@ -1,7 +1,6 @@
-"""Examination of everything that a queue needs, each with a verdict and a fix.
+"""Checks of everything that a queue needs, each with a verdict and a fix.
 
-The queue itself is checked in queue_checks.py, the machine in machine_checks.py; torch is tried in a child process
-(host/torch_probe.py).
+queue_checks.py checks the queue itself, machine_checks.py the machine. torch_probe tries torch in a child process.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from queue_runner import config, extensions
 from queue_runner.checks import Check
 from queue_runner.doctor import machine_checks, queue_checks
 from queue_runner.errors import UsageError
-from queue_runner.host import compiler, machine, smoke_test, torch_probe
+from queue_runner.host import compiler, machine, torch_probe
 from queue_runner.host.command import Ask, ask
 from queue_runner.paths import Layout
 
@@ -159,14 +158,15 @@ def _smoke(torch: torch_probe.Torch, interpreter: str) -> Iterator[Check]:
         if state == "absent":
             yield Check(name, "ok", "not tried: this torch finds no such device")
             continue
-        result = smoke_test.smoke(interpreter, device)
+        result = torch_probe.smoke(interpreter, device)
         if result.failed is None:
             yield Check(name, "ok", "a 3 x 3 addition and Linear(3, 1) agree with the CPU")
         elif result.failed == "import":
             fix = f"{interpreter} -m pip install --force-reinstall torch"
             yield Check(name, "fail", f"torch cannot be imported again: {result.trouble}", fix)
         else:
-            yield Check(name, "fail", f"{smoke_test.STEPS[result.failed]} failed: {result.trouble}", _SMOKE_FIX[device])
+            step = torch_probe.SMOKE_STEPS[result.failed]
+            yield Check(name, "fail", f"{step} failed: {result.trouble}", _SMOKE_FIX[device])
 
 
 _SMOKE_FIX = {

@@ -7,6 +7,7 @@ the child multiplies two matrices on each device and checks the product.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from queue_runner.errors import UsageError
 
@@ -24,8 +26,8 @@ TIMEOUT_S = 120.0
 
 _PYTHON = """
 import glob, json, platform, sys
-def say(**what):
-    print(json.dumps(what), flush=True)
+def report(**fields):
+    print(json.dumps(fields), flush=True)
 def translated():
     if sys.platform != "darwin":
         return None
@@ -38,39 +40,39 @@ def conda():
     for path in glob.glob(glob.escape(sys.base_prefix) + "/conda-meta/python-[0-9]*.json"):
         with open(path, encoding="utf-8") as file:
             return json.load(file).get("subdir")
-say(python=platform.python_version(), machine=platform.machine(), processor=platform.processor())
+report(python=platform.python_version(), machine=platform.machine(), processor=platform.processor())
 for fact in (translated, conda):
     try:
-        say(**{fact.__name__: fact()})
+        report(**{fact.__name__: fact()})
     except Exception:
         pass
 """
-"""What a Python says of itself. sysctl.proc_translated is that of the calling process: 1 under Rosetta, and missing on
-an Intel Mac; the tool sysctl would answer for itself."""
+"""Describes a Python. sysctl.proc_translated is that of the calling process: 1 under Rosetta, and missing on an Intel
+Mac; the tool sysctl would answer for itself."""
 
 _PROGRAM = """
 try:
     import torch
 except ImportError as error:
-    say(missing=str(error))
+    report(missing=str(error))
     sys.exit(0)
 mps = getattr(torch.backends, "mps", None)
-say(version=torch.__version__, cuda_built=torch.version.cuda, mps_built=bool(mps and mps.is_built()),
+report(version=torch.__version__, cuda_built=torch.version.cuda, mps_built=bool(mps and mps.is_built()),
     threads=torch.get_num_threads())
-def there(name):
+def available(name):
     return name == "cpu" or bool(torch.cuda.is_available() if name == "cuda" else mps and mps.is_available())
 for name in ("cpu", "cuda", "mps"):
     try:
-        if not there(name):
-            say(device=name, state="absent")
+        if not available(name):
+            report(device=name, state="absent")
             continue
         a = torch.arange(4096, dtype=torch.float32).reshape(64, 64) / 4096
-        wanted = float((a @ a).sum())
-        found = float((a.to(name) @ a.to(name)).sum().cpu())
-        say(device=name, state="computes" if abs(found - wanted) <= 1e-3 * abs(wanted) else "wrong",
+        expected = float((a @ a).sum())
+        result = float((a.to(name) @ a.to(name)).sum().cpu())
+        report(device=name, state="computes" if abs(result - expected) <= 1e-3 * abs(expected) else "wrong",
             text=torch.cuda.get_device_name() if name == "cuda" else "")
     except Exception as error:
-        say(device=name, state="fails", text=(str(error).strip().splitlines() or [type(error).__name__])[0])
+        report(device=name, state="fails", text=(str(error).strip().splitlines() or [type(error).__name__])[0])
 """
 
 
@@ -96,18 +98,18 @@ class Torch:
 
 def interpreter(python: str) -> Torch:
     """Describe the interpreter `python`, without trying torch."""
-    return _understand(*run_child(python, _PYTHON, TIMEOUT_S))
+    return _understand(*_run_child(python, _PYTHON, TIMEOUT_S))
 
 
 def probe(python: str, timeout_s: float = TIMEOUT_S) -> Torch:
     """Try torch and its devices in `python`. Output from before the child died or hung counts."""
-    output, trouble = run_child(python, _PYTHON + _PROGRAM, timeout_s)
-    return _understand(output, trouble)
+    return _understand(*_run_child(python, _PYTHON + _PROGRAM, timeout_s))
 
 
-def run_child(python: str, program: str, timeout_s: float) -> tuple[bytes, str | None]:
-    """Return the child's stdout, complete or not, and a sentence if it died or hung."""
+def _run_child(python: str, program: str, timeout_s: float) -> tuple[list[Any], str | None]:
+    """Return the JSON values that the child printed, complete or not, and a sentence if it died or hung."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "MPSQ_"))}
+    trouble = None
     try:
         child = subprocess.run(
             [python, "-c", program],  # not -P, which Pythons before 3.11 reject; "/" serves as the current folder
@@ -119,28 +121,28 @@ def run_child(python: str, program: str, timeout_s: float) -> tuple[bytes, str |
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        return error.stdout or b"", f"it did not answer within {timeout_s:.0f} s"
+        output, trouble = error.stdout or b"", f"it did not answer within {timeout_s:.0f} s"
     except OSError as error:
-        return b"", f"{python} cannot be run: {error.strerror}"
-    if not child.returncode:
-        return child.stdout, None
-    lines = child.stderr.decode("utf-8", "replace").strip().splitlines()
-    return child.stdout, f"it ended with status {child.returncode}" + (f": {lines[-1]}" if lines else "")
+        return [], f"{python} cannot be run: {error.strerror}"
+    else:
+        output = child.stdout
+        if child.returncode:
+            lines = child.stderr.decode("utf-8", "replace").strip().splitlines()
+            trouble = f"it ended with status {child.returncode}" + (f": {lines[-1]}" if lines else "")
+    values = []
+    for line in output.decode("utf-8", "replace").splitlines():
+        with contextlib.suppress(ValueError):  # printed by torch
+            values.append(json.loads(line))
+    return values, trouble
 
 
-def _understand(output: bytes, trouble: str | None) -> Torch:
+def _understand(values: list[Any], trouble: str | None) -> Torch:
     head: dict[str, object] = {}
     devices: dict[str, tuple[str, str]] = {}
-    for line in output.decode("utf-8", "replace").splitlines():
-        try:
-            fields = json.loads(line)
-        except ValueError:
-            continue  # printed by torch
-        if not isinstance(fields, dict):
-            continue
-        if "device" in fields:
+    for fields in values:
+        if isinstance(fields, dict) and "device" in fields:
             devices[str(fields["device"])] = (str(fields.get("state")), str(fields.get("text") or ""))
-        else:
+        elif isinstance(fields, dict):
             head |= fields
     if trouble and head.get("version"):
         silent = next((name for name in ("cpu", "cuda", "mps") if name not in devices), None)
@@ -149,18 +151,67 @@ def _understand(output: bytes, trouble: str | None) -> Torch:
             trouble = None
     if "missing" in head:
         trouble = str(head["missing"])
-    words = {name: str(head[name]) for name in _WORDS if head.get(name)}
+    texts = ("version", "cuda_built", "python", "machine", "processor", "conda")
     translated = head.get("translated")
     return Torch(
         mps_built=bool(head.get("mps_built")),
         trouble=trouble,
         devices=devices,
         translated=translated if isinstance(translated, bool) else None,
-        **words,
+        **{name: str(head[name]) for name in texts if head.get(name)},
     )
 
 
-_WORDS = ("version", "cuda_built", "python", "machine", "processor", "conda")
+# -- smoke tests -----------------------------------------------------------------------------------------------------
+
+SMOKE_STEPS = {"import": "the import of torch", "addition": "a 3 x 3 addition", "linear": "Linear(3, 1)"}
+"""The smoke tests of guides to PyTorch on Metal. Results are compared with the CPU's."""
+
+_SMOKE = """
+import json
+def report(**fields):
+    print(json.dumps(fields), flush=True)
+import torch
+report(step="import", right=True, difference=0.0)
+torch.manual_seed(0)
+a, b = torch.randn(3, 3), torch.randn(3, 3)
+model = torch.nn.Linear(3, 1)
+expected = {"addition": a + b, "linear": model(a).detach()}
+device = torch.device(DEVICE)
+a, b = a.to(device), b.to(device)
+for step in expected:
+    try:
+        result = (a + b if step == "addition" else model.to(device)(a)).detach().cpu()
+    except Exception as error:
+        report(step=step, error=(str(error).strip().splitlines() or [type(error).__name__])[0])
+        break
+    difference = float((result - expected[step]).abs().max())
+    report(step=step, right=bool(torch.allclose(result, expected[step], rtol=1e-4, atol=1e-5)), difference=difference)
+"""
+"""The tolerance is that of sums of three products in fp32, in another order or with a fused multiply-add, by far."""
+
+
+class Smoke(NamedTuple):
+    """The result on a device. `failed` is the first of SMOKE_STEPS that did not pass, None if all did; `trouble` says
+    why."""
+
+    failed: str | None = None
+    trouble: str = ""
+
+
+def smoke(python: str, device: str, timeout_s: float = 60.0) -> Smoke:
+    """Run the smoke tests on `device`. A child that dies or hangs fails at the step that it had not finished."""
+    values, trouble = _run_child(python, f"DEVICE = {device!r}\n{_SMOKE}", timeout_s)
+    steps = {str(fields["step"]): fields for fields in values if isinstance(fields, dict) and "step" in fields}
+    for name in SMOKE_STEPS:
+        fields = steps.get(name)
+        if fields is None:
+            return Smoke(name, trouble or "it ended early")
+        if "error" in fields:
+            return Smoke(name, str(fields["error"]))
+        if not fields.get("right"):
+            return Smoke(name, f"its result is {fields.get('difference')} from the CPU's")
+    return Smoke()
 
 
 # -- the other frameworks --------------------------------------------------------------------------------------------
@@ -196,20 +247,14 @@ def others(python: str) -> dict[str, tuple[str, str | None]]:
 
     Plain `mlx` installs on Linux but does not import: a version alone is insufficient.
     """
-    output, _ = run_child(python, f"NAMES = {tuple(OTHERS)!r}\n{_VERSIONS}", TIMEOUT_S)
-    versions: dict[str, str] = {}
-    for line in output.decode("utf-8", "replace").splitlines():
-        try:
-            name, version = json.loads(line)
-        except (ValueError, TypeError):
-            continue
-        if name in OTHERS:
-            versions[name] = str(version)
+    values, _ = _run_child(python, f"NAMES = {tuple(OTHERS)!r}\n{_VERSIONS}", TIMEOUT_S)
+    pairs = [pair for pair in values if isinstance(pair, list) and len(pair) == 2]  # torch may print JSON, too
+    versions = {str(name): str(version) for name, version in pairs if str(name) in OTHERS}
     if not versions:
         return {}
     with ThreadPoolExecutor(len(versions)) as pool:
         programs = [f"MODULE = {OTHERS[name]!r}\n{_IMPORT}" for name in versions]
-        troubles = pool.map(lambda program: run_child(python, program, TIMEOUT_S)[1], programs)
+        troubles = pool.map(lambda program: _run_child(python, program, TIMEOUT_S)[1], programs)
         return {name: (version, trouble) for (name, version), trouble in zip(versions.items(), troubles, strict=True)}
 
 

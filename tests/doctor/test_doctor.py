@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from queue_runner.doctor import examine, queue_checks
-from queue_runner.host import compiler, locks, smoke_test, torch_probe
+from queue_runner.host import compiler, locks, torch_probe
 from queue_runner.paths import Layout
 from queue_runner.store.read import reading, waiting_specs
 from queue_runner.submit import plan
@@ -55,7 +55,7 @@ def test_a_device_that_kills_or_hangs_its_user(tmp_path: Path) -> None:
 def test_smoke_tests_on_a_real_torch() -> None:
     (check,) = examine._smoke(torch_probe.Torch("2", devices={"cpu": ("computes", "")}), sys.executable)
     assert (check.name, check.verdict) == ("smoke cpu", "ok") and "3 x 3 addition and Linear(3, 1)" in check.finding
-    found = smoke_test.smoke(sys.executable, "mps")  # of a torch that has no Metal here
+    found = torch_probe.smoke(sys.executable, "mps")  # of a torch that has no Metal here
     assert found.failed == "addition" or sys.platform == "darwin", found
     assert "torch" not in sys.modules
 
@@ -70,14 +70,14 @@ STEPS = [{"step": "import", "right": True}, {"step": "addition", "right": True},
         (said(*STEPS[:2]) + "\necho Metal is gone >&2\nexit 134", "linear", "status 134: Metal is gone"),
         (said(*STEPS[:1]) + "\nexec sleep 60", "addition", "did not answer"),
         (said(*STEPS[:1], {"step": "addition", "error": "MPS backend out of memory"}), "addition", "out of memory"),
-        (said(*STEPS[:2], {"step": "linear", "right": False, "apart": 0.5}), "linear", "0.5 from the CPU's"),
+        (said(*STEPS[:2], {"step": "linear", "right": False, "difference": 0.5}), "linear", "0.5 from the CPU's"),
         ("exit 0", "import", "ended early"),
     ],
 )
 def test_a_smoke_test_says_what_failed(answer: str, failed: str | None, said: str, tmp_path: Path) -> None:
     """Stand-ins for an interpreter whose device is not here."""
     python = program(tmp_path / "p", answer)
-    found = smoke_test.smoke(python, "mps", timeout_s=0.5)
+    found = torch_probe.smoke(python, "mps", timeout_s=0.5)
     assert found.failed == failed and said in found.trouble
     torch = torch_probe.Torch("2.13.0", mps_built=True, devices={"mps": ("computes", "")})
     if failed != "addition":  # which would wait for the whole time limit
