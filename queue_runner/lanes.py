@@ -100,14 +100,14 @@ def parse(text: str) -> tuple[str, ...]:
         if not _GPU.fullmatch(name) and not _CPU.fullmatch(name):
             raise UsageError(f'invalid lane "{name}"', _HINT)
         if names.count(name) > 1:
-            raise UsageError(f"lanes names {name} twice", _HINT)
+            raise UsageError(f"the setting lanes lists {name} twice", _HINT)
     sets = [cores(name) for name in names if kind(name) == "cpu"]
     if len({core for found in sets for core in found}) < sum(map(len, sets)):
         raise UsageError("two lanes have a processor in common", "give each lane its own: cpu:0-3,cpu:4-7")
     if len(set(map(len, sets))) > 1:
         raise UsageError(
-            "lanes of processors differ in their number",
-            "give each as many: a submission takes the first that is free, and its question names their number",
+            "the CPU lanes have different numbers of processors",
+            "give each lane the same number: a job may run on any of them, and must be comparable",
         )
     return tuple(names)
 

@@ -111,9 +111,9 @@ def _by_rounds(pairs: Iterable[Pair]) -> Iterable[str]:
         if verdict.n == len(pair.arm.times) and verdict.n_baseline == len(pair.baseline.times):
             continue
         if verdict.n_rounds:
-            yield Finding(f"{names}: over the {verdict.n_rounds} rounds in which both have a valid run")
+            yield Finding(f"{names}: compared over the {verdict.n_rounds} rounds in which both have a valid run")
         else:
-            runs = f"over the {verdict.n} and {verdict.n_baseline} runs that were submitted together"
+            runs = f"compared over the {verdict.n} and {verdict.n_baseline} runs that were submitted together"
             yield Finding(f"{names}: {runs}")
 
 

@@ -20,7 +20,7 @@ HOW = "mpsq export --bundle g4 > g4.mpsq"
 def write_bundle(names: Sequence[str], other_options: bool) -> None:
     """Write a bundle of these submissions to standard output. Raises: UsageError, MpsqError as `make_bundle`."""
     if other_options:
-        raise UsageError("--bundle writes whole submissions to standard output: it goes with no other option", HOW)
+        raise UsageError("--bundle writes whole submissions to standard output and takes no other options", HOW)
     if sys.stdout.isatty():
         raise UsageError("a bundle is not text for a terminal", HOW)
     data, n_left = make_bundle(home(), [parse_selector(text) for text in groups(names)])

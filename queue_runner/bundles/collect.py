@@ -70,7 +70,7 @@ def collect(layout: Layout, connection: sqlite3.Connection, selectors: Sequence[
 def _group(connection: sqlite3.Connection, selector: Selector) -> int:
     if selector.group is None and not selector.last:
         raise UsageError(
-            f"{selector.text} is no submission: a bundle has whole ones, so that nothing is left out",
+            f"{selector.text} is not a whole submission, and a bundle contains only whole ones",
             "name the group: mpsq export --bundle g4",
         )
     condition, values = read.where(selector, connection)
@@ -94,7 +94,7 @@ def _runs(connection: sqlite3.Connection, groups: Sequence[int]) -> tuple[list[R
     found = list(connection.execute(f"{sql} ORDER BY r.id", [*groups, PREFLIGHT]))
     ended = [row for row in found if row["state"] == "DONE"]
     if not any(row["machine_hash"] for row in ended):
-        raise UsageError("nothing of it has run: there are no results", "mpsq status shows what waits")
+        raise UsageError("none of its jobs has run yet, so there are no results", "mpsq status shows what waits")
     return ended, len(found) - len(ended)
 
 

@@ -129,6 +129,6 @@ def restore(
     if done.kept is not None:
         say(f"the old database is kept as {done.kept}")
     if done.set_aside is not None:
-        say(f"{'runs unknown to the backup' if done.source else 'the old runs'} were moved to {done.set_aside}")
+        say(f"{'runs that are not in the backup' if done.source else 'the old runs'} were moved to {done.set_aside}")
     if done.paused:
         say("the queue is paused: its jobs may have run since the backup. mpsq status shows them, mpsq resume resumes")

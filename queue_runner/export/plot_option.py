@@ -18,7 +18,7 @@ def write_plot(path: str, request: ReportRequest) -> None:
     """
     if request.submit or request.format not in ("table", "json") or request.name != reports.DEFAULT:
         raise UsageError(
-            "--plot draws the default report: it goes with no other report, --html, --format or --submit",
+            "--plot draws the default report and cannot be combined with another report, --html, --format or --submit",
             "mpsq report g4 --plot g4.png",
         )
     from queue_runner.export._plot import picture, plot_data, terminal

@@ -150,7 +150,7 @@ def trouble(found: Status) -> list[str]:
     elif found.stopped and found.supervised:
         lines.append("stopped by a signal, not by mpsq pause: mpsq why says how it goes on")
     if found.waits_for_exec and found.supervised:
-        lines.append("its program has not begun: mpsq why says what it waits for")
+        lines.append("its program has not started: mpsq why says what it waits for")
     if not found.queue.worker and not found.supervised:
         lines.append("nothing supervises it: the next worker finds out how it ended")
     return lines

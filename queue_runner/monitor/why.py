@@ -100,9 +100,9 @@ def _running(row: Row, context: RunContext) -> tuple[str, str]:
         return f"it was suspended {since} ago and keeps the lane and its memory", "mpsq resume {run}"
     if context.stopped and context.supervised:
         told = f"its process {context.stopped} was stopped by a signal, not by mpsq pause; it keeps the lane"
-        return told, f"kill -CONT {context.stopped} lets it go on; mpsq cancel {{run}} cancels it"
+        return told, f"kill -CONT {context.stopped} continues it; mpsq cancel {{run}} cancels it"
     if context.waits_for_exec and context.supervised:
-        told = f"its program has not begun: its folder or program is still being read ({protected.SLOW})"
+        told = f"its program has not started: its folder or program is still being read ({protected.SLOW})"
         return told, "mpsq cancel {run} cancels it"
     beside = f" on lane {row['lane']}" if row["lane"] != DEFAULT_LANE else ""
     if not context.queue.worker:
@@ -189,7 +189,7 @@ def _done(row: Row) -> tuple[str, str]:
     if outcome is Outcome.SKIPPED:
         step = _SKIPPED.get((row["reason"] or "").partition(":")[0], "mpsq retry {run}")
         if NOT_FAILED in (row["reason"] or ""):
-            step = "nothing is wrong: it was for the case of a failure; mpsq rerun {job} runs it all the same"
+            step = "nothing is wrong: it should run only after a failure; mpsq rerun {job} runs it anyway"
         if (reason := row["reason"] or "").startswith("preflight: "):
             step = step.format(remedy=_remedy_of_preflight(reason.removeprefix("preflight: ")))
     return sentence.format(row=row, ran=ran, told=f": {row['reason']}" if row["reason"] else ""), step

@@ -61,7 +61,7 @@ def lost(db: Path) -> DamageError | None:
     if newest:
         hint = f"mpsq db restore puts the newest backup back, {newest}; {hint}"
     state = "empty" if db.exists() else "gone"
-    return DamageError(f"the database {db} is {state}, but there is what its queue left: {', '.join(counts)}", hint)
+    return DamageError(f"the database {db} is {state}, but its queue has left: {', '.join(counts)}", hint)
 
 
 def is_there(db: Path) -> bool:

@@ -67,7 +67,10 @@ def begin_anew(layout: Layout) -> Restored:
     except DamageError:
         sound = False
     if sound:
-        raise MpsqError("the queue is healthy", f"mpsq db restore --new is for a lost one; move {layout.db} away first")
+        raise MpsqError(
+            "the queue is healthy",
+            f"mpsq db restore --new replaces a lost queue; to start anew, move {layout.db} away first",
+        )
     return _replace(layout, None)
 
 

@@ -183,7 +183,7 @@ def _refuse_modes(cells: Sequence[Value], framework: str) -> None:
     if named and framework != "torch":
         raise UsageError(
             f"{named[0]} is a mode of torch.compile, and {framework} has no modes",
-            f"--compile both for {framework}, and a submission of its own for torch",
+            f"--compile both for {framework}, and submit torch separately",
         )
 
 

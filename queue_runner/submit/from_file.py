@@ -57,7 +57,7 @@ def plan(path: str, defaults: Said, title: str) -> Plan:
     """
     lines = read(_content(path))
     if not lines:
-        raise UsageError(f"{_shown(path)} holds no job", _EXAMPLE)
+        raise UsageError(f"{_shown(path)} contains no jobs", _EXAMPLE)
     seed = submit.drawn(defaults.get("order_seed"))
     named: dict[str, list[int]] = {}
     for number, line in enumerate(lines):
@@ -86,7 +86,7 @@ def plan(path: str, defaults: Said, title: str) -> Plan:
         waits.append(siblings)
         if len(order) > grid.MAX_RUNS:
             raise UsageError(
-                f"{line.where}: that is {len(order):,} runs", f"one submission takes {grid.MAX_RUNS:,} at most"
+                f"{line.where}: that is {len(order):,} runs", f"a submission can have {grid.MAX_RUNS:,} at most"
             )
     _refuse_circles(waits, lines)
     if "order_seed" in defaults:
@@ -111,7 +111,9 @@ def _own_after(
         of_line = [Sibling(job, how) for other, how in siblings for job in range(first[other], ends[other])]
         found += [(*stored, *of_line)] * (ends[number] - first[number])
     if (count := sum(map(len, found))) > MAX_DEPENDENCIES:
-        raise UsageError(f"the jobs wait for {count:,} others", f"{MAX_DEPENDENCIES:,} dependencies are the most")
+        raise UsageError(
+            f"the jobs wait for {count:,} others", f"at most {MAX_DEPENDENCIES:,} dependencies are allowed"
+        )
     return tuple(found)
 
 
@@ -143,7 +145,7 @@ def _siblings(
             if other == number:
                 raise UsageError(f'after: "{name}" is this line itself', "a job cannot wait for itself")
             if found.setdefault(other, how or Condition.OK) is not (how or Condition.OK):
-                raise UsageError(f'after: "{name}" is waited for in two ways', "give one of them")
+                raise UsageError(f'after: "{name}" is given with two conditions', "give one of them")
     return tuple(found.items()), rest
 
 

@@ -18,9 +18,9 @@ def asked(request: Request) -> int:
     if request.gpus is None:
         return 1
     if request.gpus < 1:
-        raise UsageError(f"--gpus {request.gpus} asks for nothing", "give 1 or more, or leave it out")
+        raise UsageError(f"--gpus {request.gpus} is not a number of GPUs", "give 1 or more, or leave it out")
     if request.gpus > 1 and request.find_max is not None:
-        raise UsageError("--find-max looks for the limit of one GPU", _DROP)
+        raise UsageError("--find-max works with one GPU only", _DROP)
     return request.gpus
 
 

@@ -128,7 +128,9 @@ def _joined(name: str, value: Any) -> str:
     words = [_scalar(name, one) for one in value]
     for word in words:
         if "," in word:
-            raise UsageError(f'"{name}" holds "{word}", whose comma would part it in two', "give it alone, as a text")
+            raise UsageError(
+                f'"{name}" holds "{word}", and its comma would split it in two', "give it alone, as a text"
+            )
     return ",".join(words)
 
 
@@ -155,7 +157,7 @@ def _text(name: str, text: str) -> str:
         text.encode()
     except UnicodeEncodeError as error:
         raise UsageError(
-            f'"{name}" holds half a character (\\ud800 to \\udfff)', "write the whole character"
+            f'"{name}" contains half a character (\\ud800 to \\udfff)', "write the whole character"
         ) from error
     return text
 

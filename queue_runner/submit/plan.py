@@ -75,7 +75,7 @@ def plan(request: Request, shared: expand.Shared | None = None, *, alone: bool =
     specs = _started(request, cells, shared, seed, several=not alone or len(cells) > 1)
     count = len(specs) * request.repeats
     if count > grid.MAX_RUNS:
-        raise UsageError(f"that is {count:,} runs", f"one submission takes {grid.MAX_RUNS:,} at most")
+        raise UsageError(f"that is {count:,} runs", f"a submission can have {grid.MAX_RUNS:,} at most")
     specs = remote.placed(request, specs)
     agreed, after = shared.agreed(request)
     return Plan(
@@ -125,7 +125,9 @@ def _warnings(request: Request, specs: Sequence[JobSpec], shared: expand.Shared)
             "--find-max tries until memory runs out: batch_size=8:512 stops it earlier, --timeout limits each try"
         )
     if request.workload is None and request.parser is None:
-        told = "no --parser: wall, user and system time are stored, iterations only if the program reports them"
+        told = (
+            "without --parser, mpsq stores only wall, user and system time, unless the program reports its iterations"
+        )
         found.append(RepeatedNote(told))
     found += _without_graphs(specs)
     found += launchers.gone(request.argv)
@@ -155,7 +157,7 @@ def _without_graphs(specs: Sequence[JobSpec]) -> list[str]:
     same = {"reduce-overhead": "on", "max-autotune": "no-cudagraphs"}
     found = {(s.compile_mode, s.device) for s in specs if s.kind == "workload" and s.device in ("cpu", "mps")}
     return [
-        f"{mode} on {device} compiles as {same[mode]} does: what it adds, CUDA graphs, is on cuda alone"
+        f"{mode} on {device} compiles as {same[mode]} does: it only adds CUDA graphs, which need cuda"
         for mode, device in sorted(found, key=str)
         if mode in same
     ]

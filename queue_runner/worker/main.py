@@ -149,7 +149,7 @@ class Worker:
     def _rescued(self, opened: sqlite3.Connection) -> DamageError:
         saved = backup.make_from(opened, self._layout, backup.RESCUED)
         return DamageError(
-            f"the database {self._layout.db} was removed or replaced while the worker ran: what it held is kept as"
+            f"the database {self._layout.db} was removed or replaced while the worker ran: its content is saved as"
             f" {saved}",
             "mpsq db restore restores that; a run in progress continues meanwhile",
         )

@@ -298,7 +298,7 @@ class Supervisor:
         assert self._held is not None
         failpoints.reach("worker.lane")
         if purpose := self._locks.goes_first():
-            self.release(Blocked(f"a run of another queue needs {purpose}, and goes first"))
+            self.release(Blocked(f"a run of another queue needs {purpose} and starts first"))
             return False
         if (why_not := self._gate.keeps(following, self._held)) is not None:
             if why_not:

@@ -186,7 +186,7 @@ def test_runs_of_a_submission_that_only_one_row_was_in_are_left_out() -> None:
     (family,) = ask(rows)
     found = only(family)
     assert found.word is Word.FASTER and (found.n, found.n_baseline) == (4, 4) and 1.9 < found.speedup < 2.1
-    assert "mps eager vs cpu eager: over the 4 and 4 runs that were submitted together" in said(family)
+    assert "mps eager vs cpu eager: compared over the 4 and 4 runs that were submitted together" in said(family)
     assert "100.1 vs 200.1 ms/iter" in said(family)
 
 
@@ -207,7 +207,7 @@ def test_the_test_is_chosen_by_what_was_planned_and_incomplete_rounds_are_droppe
     (family,) = ask([*planned("cpu", base), *planned("mps", arm, at=1)])
     found = only(family)
     assert (found.n_rounds, found.word) == (5, Word.TOO_FEW)  # 2/2^5: no other test is tried because of that
-    assert "mps eager vs cpu eager: over the 5 rounds in which both have a valid run" in said(family)
+    assert "mps eager vs cpu eager: compared over the 5 rounds in which both have a valid run" in said(family)
     rounds = frozenset((1, k) for k in range(6))
     runs = Runs([1.0] * 6, sorted(rounds), [None] * 6, rounds)
     assert weigh(runs, runs, 1).order is Order.ROUNDS and weigh(runs, runs, 2).order is Order.UNPAIRED

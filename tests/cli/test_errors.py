@@ -66,7 +66,7 @@ def fails(mpsq: Cli, code: int, *arguments: object) -> str:
         (["submit", "toy", "--timeout", "soon"], '"soon" is not a duration'),
         (["submit", "toy", "--timeout", "0"], "--timeout must be longer than 0"),
         (["submit", "toy", "--repeats", "0"], "--repeats 0 would run nothing"),
-        (["submit", "toy", "--repeats", "100001"], "one submission takes 100,000 at most"),
+        (["submit", "toy", "--repeats", "100001"], "a submission can have 100,000 at most"),
         (["submit", "toy", "--repeats", "x"], "'x' is not a valid int"),
         (["submit", "toy", "--repeat", "3"], "did you mean --repeats"),
         (["sumbit"], 'did you mean "submit"?'),

@@ -14,7 +14,7 @@ from tests.cli_support import Cli, use_toy_workloads
 
 pytestmark = pytest.mark.fast
 
-NO_PARSER = "no --parser"
+NO_PARSER = "without --parser"
 
 
 @pytest.fixture

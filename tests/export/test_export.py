@@ -106,7 +106,7 @@ def test_what_exists_is_not_replaced_without_force(store: Store, tmp_path: Path,
     out = tmp_path / "out"
     write(store, target, out)
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
-    with pytest.raises(UsageError, match="exists already"):
+    with pytest.raises(UsageError, match="already exists"):
         write(store, target, out, "1.1")
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
     assert write(store, target, out, "1.1", force=True).rows["runs"] == 1
@@ -121,7 +121,7 @@ def test_force_removes_nothing_but_exports(store: Store, tmp_path: Path) -> None
     file, link = tmp_path / "file", tmp_path / "link"
     file.write_text("x")
     link.symlink_to(mine)
-    for out, said in ((mine, "is no export"), (file, "is no export"), (link, "is a link"), (mine / "a/b", "not exist")):
+    for out, said in ((mine, "did not write it"), (file, "did not write it"), (link, "is a link"), (mine / "a/b", "not exist")):
         with pytest.raises(UsageError, match=said):
             write(store, "csv", out, force=True)
     assert (mine / "thesis.txt").read_text() == "years"

@@ -68,7 +68,7 @@ def test_secrets_are_hidden_and_an_earlier_export_is_replaced(store: Store, tmp_
     for path in out.rglob("*"):
         assert "hunter2" not in str(path)
         assert path.is_dir() or b"hunter2" not in path.read_bytes(), path
-    with pytest.raises(UsageError, match="exists already"):
+    with pytest.raises(UsageError, match="already exists"):
         write(store, target, out, "1.1")
     assert write(store, target, out, "1.1", force=True).rows["runs"] == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "locks", "out"]

@@ -81,9 +81,7 @@ def test_losses_are_of_evaluations_and_have_their_step(post: Store) -> None:
 def test_a_run_that_stopped_at_50_is_not_put_beside_step_5000_silently(post: Store) -> None:
     cpu = rows(post.report())["cpu eager"]
     assert (cpu["eval_val_loss"], cpu["eval_step_last"]) == (4.2823, 0)
-    said = (
-        "evaluation losses are of different steps and say nothing of one row against another: cpu eager at step 0 (its"
-    )
+    said = "the evaluation losses are from different steps, so they do not compare the rows: cpu eager at step 0 (its"
     assert f"{said} last iteration is 50); mps eager at step 5,000" in words(post.report())
     assert "different steps" not in words(post.report(where=["device=mps"])), "these two are of one step"
     assert "step 0: train loss 4.2874, val loss 4.2823; not evaluated after it, up to iteration 50" in page(post, "1.1")

@@ -38,7 +38,7 @@ def test_replaced_runs_are_counted_by_arm_and_left_out_whatever_their_severity(s
         replace(store, store.run(device, median_s=0.1 if device == "cpu" else 0.05), old)
     text = shown(store)
     assert (
-        "2 of 8 runs replaced, as the machine disturbed them: cpu eager 1.2 (throttled); mps eager 2.2 (contended)"
+        "2 of 8 runs repeated, because the machine disturbed them: cpu eager 1.2 (throttled); mps eager 2.2 (contended)"
         in text
     )
     assert "excluded" not in text and "thermal" not in text
@@ -55,7 +55,7 @@ def test_the_undisturbed_arms_of_a_replaced_round_keep_theirs(store: Store) -> N
         store.run("mps", median_s=0.05)
     replace(store, store.run("cpu"), 1)
     replace(store, store.run("mps", median_s=0.05), 0)
-    assert "1 of 4 runs replaced, as the machine disturbed them: cpu eager 1.1 (contended)" in shown(store)
+    assert "1 of 4 runs repeated, because the machine disturbed them: cpu eager 1.1 (contended)" in shown(store)
     assert [row["runs"] for row in store.report("devices").rows] == [["1.2", "1.3"], ["2.1", "2.2", "2.3"]]
 
 
@@ -67,7 +67,7 @@ def test_a_machine_that_stays_busy_gets_a_plain_reason(store: Store) -> None:
         replace(store, store.run("cpu", taints=BUSY), old)
         replace(store, store.run("cpu", compile=True, median_s=0.05, taints=BUSY), old)
     text = shown(store)
-    assert "8 of 8 runs replaced, and 8 of the replacements" in text, text
+    assert "8 of 8 runs repeated, and 8 of the repetitions" in text, text
     assert "1.9, 1.10, 1.11, 1.12, 2.9 and 3 more contended (other programs used 60 % of the cores)" in text, text
     assert "no verdict on cpu eager, cpu compiled: the machine disturbed every run, and the runs that" in text, text
     assert "a row without valid runs shows its invalid ones and is not compared" in text, text

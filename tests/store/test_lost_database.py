@@ -161,7 +161,7 @@ def test_what_a_worker_has_stored_outlives_its_database(queue: Queue, mpsq: Cli,
             path.unlink()
     assert worker.wait() == DamageError.exit_code, queue.log()
     (saved,) = backup.stored(queue.layout.backups)
-    assert f"what it held is kept as {saved}" in queue.log() and not queue.written()
+    assert f"its content is saved as {saved}" in queue.log() and not queue.written()
     assert queue.layout.db.exists() == (how == "replaced")
     (queue.folder / "go").touch()
     until(lambda: not locks.is_held(queue.layout.run_dir("1.1") / "warden.lock"), "the end of the first run")

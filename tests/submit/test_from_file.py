@@ -183,8 +183,8 @@ def test_dependencies_that_cannot_be(layout: Layout, submit: From, lines: list[A
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "jobs.jsonl holds no job"),
-        (b"\n \r\n", "jobs.jsonl holds no job"),
+        (b"", "jobs.jsonl contains no jobs"),
+        (b"\n \r\n", "jobs.jsonl contains no jobs"),
         (b'{"workload": "toy"}\n{"workload": "tyo"}', 'line 2: unknown workload "tyo"\n\nhint: did you mean "toy"?'),
         (b'{"workload": "toy", "devcie": "cpu"}', 'line 1: no option "devcie"\n\nhint: did you mean "device"?'),
         (b'{"workload": "toy", "order_seed": 1}', "applies to the whole file, not to a single job"),
@@ -199,7 +199,7 @@ def test_dependencies_that_cannot_be(layout: Layout, submit: From, lines: list[A
         (b'{"workload": "toy", "repeats": 0}', "line 1: --repeats 0 would run nothing"),
         (b'{"workload": "toy", "hold": "yes"}', '"hold" is the text "yes", not true or false'),
         (b'{"workload": "toy", "device": {"a": 1}}', '"device" is an object, not a value or a list of values'),
-        (b'{"workload": "toy", "device": ["cpu,mps"]}', "whose comma would part it in two"),
+        (b'{"workload": "toy", "device": ["cpu,mps"]}', "its comma would split it in two"),
         (b'{"workload": "toy", "timeout": -1}', '"timeout" is -1, which is not a number of seconds'),
         (b'{"workload": "toy", "timeout": "soon"}', 'line 1: --timeout: "soon" is not a duration'),
         (b'{"workload": "toy", "workload": "toy"}', 'line 1: "workload" is given twice'),

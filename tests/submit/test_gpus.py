@@ -41,8 +41,8 @@ def test_a_job_of_before_is_of_one_gpu_and_has_the_hash_that_it_had() -> None:
 @pytest.mark.parametrize(
     ("fields", "said", "hint"),
     [
-        ({"gpus": 0}, "--gpus 0 asks for nothing", "1 or more"),
-        ({"gpus": -2}, "--gpus -2 asks for nothing", "1 or more"),
+        ({"gpus": 0}, "--gpus 0 is not a number of GPUs", "1 or more"),
+        ({"gpus": -2}, "--gpus -2 is not a number of GPUs", "1 or more"),
         ({"device": "mps"}, "a Mac has one GPU", "--device cpu"),
         ({"device": "cuda:1"}, "cuda:1 names one GPU", "--device cuda"),
         ({"framework": "jax"}, "nanogpt in jax trains in one process", "nanogpt in torch"),
@@ -51,7 +51,7 @@ def test_a_job_of_before_is_of_one_gpu_and_has_the_hash_that_it_had() -> None:
         ({"sets": ("mode=sample", "grad_accum=2")}, "mode=sample runs in one process", "remove --gpus"),
         ({"sets": ()}, "grad_accum=1 batches of an iteration, which 2 does not divide", "grad_accum=2"),
         ({"gpus": 3}, "grad_accum=4 batches of an iteration, which 3 does not divide", "grad_accum=3"),
-        ({"find_max": "batch_size"}, "--find-max looks for the limit of one GPU", "remove --gpus"),
+        ({"find_max": "batch_size"}, "--find-max works with one GPU only", "remove --gpus"),
     ],
 )
 def test_what_it_cannot_be_is_a_sentence(fields: dict[str, object], said: str, hint: str) -> None:

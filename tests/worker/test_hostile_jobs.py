@@ -142,7 +142,7 @@ def test_a_job_that_stops_itself_is_said_to_keep_the_lane(queue: Queue, mpsq: Cl
     queue.worker()
     until(lambda: "was stopped by a signal, not by mpsq pause; it keeps the lane" in mpsq("why", "1.1").out, "why")
     assert "stopped by a signal, not by mpsq pause" in " ".join(mpsq("status").out.split())
-    (pid,) = re.findall(r"kill -CONT (\d+) lets it go on", mpsq("why", "1.1").out)
+    (pid,) = re.findall(r"kill -CONT (\d+) continues it", mpsq("why", "1.1").out)
     os.kill(int(pid), signal.SIGCONT)
     (run,) = queue.done(1)
     assert (run["outcome"], queue.written()) == ("SUCCEEDED", ["on"])

@@ -113,7 +113,7 @@ def test_another_queue_starts_nothing_on_lanes_for_which_a_run_of_several_waits(
         wide.worker()
         until(lambda: locks.is_held(locks.turn_of(locks.lane_lock_path(SECOND))), "the turn of the run of two lanes")
         go(lanes, "2.1")
-        what = "a run of another queue needs this lane with others, and goes first"
+        what = "a run of another queue needs this lane with others and starts first"
         until(lambda: (what,) in stored(lanes, "SELECT blocked_reason FROM lanes"), "what the lane waits for")
         assert running(lanes) == {FIRST: "1.1"}
         go(lanes, "1.1")

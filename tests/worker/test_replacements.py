@@ -88,7 +88,7 @@ def test_a_disturbed_round_is_replaced_by_a_complete_one(queue: Queue, mpsq: Cli
     }
     assert {row["repeat"] for row in by_run.values() if row["number"] == 5} == {5}
     said = said_of(mpsq, "report", "devices", "@last", "--explain")
-    assert "1 of 12 runs replaced, as the machine disturbed them: " in said and "2.3 (contended)" in said
+    assert "1 of 12 runs repeated, because the machine disturbed them: " in said and "2.3 (contended)" in said
     assert "excluded" not in said
     assert "round 5 replaces round 3, which the machine disturbed: 2.3 contended" in said_of(mpsq, "show", "2.5")
     assert mpsq("wait", "@last").code == 0
@@ -104,7 +104,7 @@ def test_a_machine_that_stays_busy_ends_after_two_replacements(queue: Queue, mps
     submit(queue, arms="a,b", repeats=2)
     assert run(queue, {"*": "swapping"}) == rounds(queue, 1, 6, jobs=2)
     said = said_of(mpsq, "report", "devices", "@last", "--explain")
-    assert "4 of 4 runs replaced, and 4 of the replacements" in said and "1.1 (swapping)" in said
+    assert "4 of 4 runs repeated, and 4 of the repetitions" in said and "1.1 (swapping)" in said
     assert "excluded: 1.5, 1.6, 2.5, 2.6 swapping (planted)" in said
 
 

@@ -43,9 +43,9 @@ def _check(out: Path, force: bool) -> None:
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
     if not (out / MANIFEST).is_file():
-        raise UsageError(f"{out} exists and is no export of mpsq", "name a new folder: --force replaces exports only")
+        raise UsageError(f"{out} exists, and mpsq did not write it", "name a new folder: --force replaces exports only")
     if not force:
-        raise UsageError(f"{out} exists already", "name a new folder, or replace the earlier export with --force")
+        raise UsageError(f"{out} already exists", "name a new folder, or replace the earlier export with --force")
 
 
 def _rename(partial: Path, out: Path) -> None:

@@ -44,7 +44,7 @@ _SETTINGS = {
 def check(path: Path) -> None:
     """Raise UsageError unless a picture may be written at `path`."""
     if path.suffix.lower() not in FORMATS:
-        raise UsageError(f"{path} is neither .png nor .svg", "the end of the name says the format")
+        raise UsageError(f"{path} is neither .png nor .svg", "end the name with .png or .svg")
     if not path.parent.is_dir():
         raise UsageError(f"the folder {path.parent} does not exist", "create it, or name another place")
     if path.is_dir():

@@ -206,8 +206,8 @@ def _replaced(arms: Sequence[Arm], context: Context) -> Iterable[str]:
             n_again += sum(row["replaces"] is not None for row, _ in found)
     if each:
         submitted = n_old + sum(row["replaces"] is None and not row["replaced"] for arm in arms for row in arm.runs)
-        again = f", and {n_again} of the replacements" if n_again else ""
-        text = f"{n_old} of {submitted} runs replaced{again}, as the machine disturbed them"
+        again = f", and {n_again} of the repetitions" if n_again else ""
+        text = f"{n_old} of {submitted} runs repeated{again}, because the machine disturbed them"
         yield Finding(f"{text}: {'; '.join(each)}", text)
     if busy := [arm.label or str(arm.key["subject"]) for arm in arms if not arm.used and arm in replaced]:
         yield (

@@ -69,7 +69,7 @@ def findings(family: Family, context: Context) -> Iterable[str]:
     if len({(row["eval_step_first"], row["eval_step_last"]) for _, row in known}) < 2:
         return
     each = "; ".join(f"{arm.label} at step {steps(row)}{_ended(arm, row, context)}" for arm, row in known)
-    yield Finding(f"evaluation losses are of different steps and say nothing of one row against another: {each}")
+    yield Finding(f"the evaluation losses are from different steps, so they do not compare the rows: {each}")
 
 
 def _ended(arm: Arm, row: Mapping[str, Any], context: Context) -> str:
