@@ -121,7 +121,12 @@ def test_force_removes_nothing_but_exports(store: Store, tmp_path: Path) -> None
     file, link = tmp_path / "file", tmp_path / "link"
     file.write_text("x")
     link.symlink_to(mine)
-    for out, said in ((mine, "did not write it"), (file, "did not write it"), (link, "is a link"), (mine / "a/b", "not exist")):
+    for out, said in (
+        (mine, "did not write it"),
+        (file, "did not write it"),
+        (link, "is a link"),
+        (mine / "a/b", "not exist"),
+    ):
         with pytest.raises(UsageError, match=said):
             write(store, "csv", out, force=True)
     assert (mine / "thesis.txt").read_text() == "years"
