@@ -70,8 +70,8 @@ def workloads(
     columns = [
         tables.Column("name", "name"),
         tables.Column("frameworks", "frameworks", flexible=True),
-        tables.Column("configs", "configs", words=lambda text: tables.shorten(text, 32)),
-        tables.Column("about", "about", words=lambda text: tables.shorten(text, 28)),
+        tables.Column("configs", "configs", words=lambda text: tables.shorten(text, 32), flexible=True),
+        tables.Column("about", "about", words=lambda text: tables.shorten(text, 34), flexible=True),
     ]
     print(tables.table(rows, columns))
 
