@@ -59,8 +59,7 @@ def devices(text: str) -> list[str]:
 def _device(word: str) -> str:
     name, colon, index = word.partition(":")
     if name not in ("cpu", "cuda", "mps", "auto") or (colon and (name != "cuda" or not index.isdecimal())):
-        hint = did_you_mean(name, ("cpu", "cuda", "mps", "auto"), "devices are cpu, cuda, cuda:1, mps and auto")
-        raise UsageError(f'unknown device "{word}"', hint)
+        raise UsageError(f'unknown device "{word}"', "use cpu, cuda or cuda:1 (NVIDIA), mps (Apple) or auto")
     return word
 
 

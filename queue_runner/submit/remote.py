@@ -123,7 +123,7 @@ def check_folder(name: str, profile: Mapping[str, str]) -> None:
     """Raise UsageError for a profile of Slurm without the folder that it needs."""
     if not profile.get("folder", "").startswith("/"):
         raise UsageError(
-            f"the profile on.{name} has no folder that this machine and the nodes share",
+            f"on.{name}.folder is not set to a folder that this machine and the nodes share",
             f"mpsq config set on.{name}.folder /path/on/the/shared/disk",
         )
 
