@@ -29,7 +29,7 @@ from queue_runner.errors import UsageError
 from queue_runner.host import ownership
 from queue_runner.host.home import ensure_home
 from queue_runner.model import Selector, parse_selector
-from queue_runner.monitor import listing
+from queue_runner.monitor import listing, run_view
 from queue_runner.monitor import status as looking
 from queue_runner.monitor import wait as waiting
 from queue_runner.monitor import why as asking
@@ -114,8 +114,7 @@ class Client:
         Return whether all succeeded. Raises: WaitTimeout, which says how many have not ended."""
         if timeout is not None:
             timeout_s = parse_duration(timeout, "timeout") if isinstance(timeout, str) else float(timeout)
-        rows = waiting.until_done(self._layout, _selectors(ids), timeout_s, lambda *_: None)
-        return not waiting.failed(rows)
+        return not waiting.until_done(self._layout, _selectors(ids), timeout_s, lambda _: None).failed
 
     def runs(self, *ids: Id, tag: str | None = None, state: str | None = None) -> Rows:
         """Return runs, oldest first, as described in docs/json.md; all runs when nothing is named."""
@@ -128,7 +127,7 @@ class Client:
         return Rows(
             run
             for job in jobs
-            for run in job["runs"]
+            for run in run_view.as_json(job.runs)
             if not numbers or (run["job_id"], run["number"]) in numbers or run["job_id"] in whole
         )
 

@@ -33,12 +33,12 @@ class Column:
     right: bool = False
     flexible: bool = False
     """Whether a table that is too wide for a terminal may continue its texts on a second line."""
-    style: Callable[[Row], str] | None = None
+    style: Callable[[Any], str] | None = None
     """the colour of a cell on a terminal, one of STYLES or "" """
 
-    def show(self, row: Row) -> str:
-        """Return the cell's text on one line, safe to print on a terminal."""
-        value = row.get(self.key)
+    def show(self, row: Any) -> str:
+        """Return the cell's text on one line, safe to print on a terminal. A row is a mapping, or has attributes."""
+        value = row.get(self.key) if isinstance(row, Mapping) else getattr(row, self.key)
         text = self.words(value) if self.words is not None else MISSING if value is None else str(value)
         return one_line(text)
 
@@ -64,7 +64,7 @@ def check_format(name: str) -> str:
     return name
 
 
-def table(rows: Sequence[Row], columns: Sequence[Column], format: str = "table", *, colour: bool = False) -> str:
+def table(rows: Sequence[Any], columns: Sequence[Column], format: str = "table", *, colour: bool = False) -> str:
     """Format rows as a table: table, md, csv (raw values) or any format of tabulate; only a table has colours.
 
     Raises: UsageError.

@@ -62,7 +62,7 @@ def mpsq(*words: str) -> None:
 
 def blocked(db: Path) -> str:
     with read.reading(db) as connection:
-        return read.lane(connection, DEFAULT_LANE)["blocked_reason"] or ""
+        return read.lane(connection, DEFAULT_LANE).blocked_reason or ""
 
 
 def runs_left(db: Path) -> int:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated
 
 import typer
 
 from queue_runner import tables
 from queue_runner.cli.common import Json, groups, home, new_app, print_json, say
-from queue_runner.model import Row, parse_selector
+from queue_runner.model import parse_selector
 
 app = new_app()
 
@@ -31,23 +30,25 @@ def list_(
     json: Json = False,
 ) -> None:
     """List jobs."""
-    from queue_runner.monitor import job_table, listing
+    from queue_runner.monitor import listing
+    from queue_runner.monitor.run_view import RunLine, as_json
     from queue_runner.store.read import reading
 
     selectors = tuple(parse_selector(text) for text in [*(ids or ()), *groups(group)])
     filter = listing.Filter(selectors, state, tuple(tag or ()), None if all else limit + 1, deleted)
-    draw = job_table.runs if runs else job_table.jobs
-    more = False
+    draw = listing.run_table if runs else listing.job_table
     with reading(home().db) as connection:
-        jobs: Iterable[Row] = listing.each_job(connection, filter)
-        if json or not all:
-            newest = list(jobs)
-            more = not all and len(newest) > limit
-            jobs = newest[1:] if more else newest
         if json:
-            print_json("mpsq.list/1", jobs=jobs, more=more)
+            jobs = listing.jobs(connection, filter)
+            more = not all and len(jobs) > limit
+            print_json("mpsq.list/1", jobs=as_json(jobs[more:]), more=more)
             return
-        table = draw(jobs, colour=tables.in_colour())
+        if all:
+            more, table = False, draw(listing.each_job(connection, filter, RunLine), colour=tables.in_colour())
+        else:
+            lines = list(listing.each_job(connection, filter, RunLine))
+            more = len(lines) > limit
+            table = draw(lines[more:], colour=tables.in_colour())
     if not table:
         say("no matching jobs")
         return

@@ -38,19 +38,20 @@ def logs(
     from queue_runner.host.low_priority import Wait, descriptor
     from queue_runner.monitor import logs as use_case
     from queue_runner.monitor.log_text import Outputs
-    from queue_runner.store import read
+    from queue_runner.monitor.run_view import select
+    from queue_runner.store.read import reading
 
     layout, selector = home(), parse_selector(id)
-    with read.reading(layout.db) as connection:
-        rows = read.select(connection, [selector])
+    with reading(layout.db) as connection:
+        runs = select(connection, [selector])
     out = Outputs(sys.stdout, sys.stderr, raw=raw)
     open_logs = use_case.opener(out, stdout=both or not stderr, stderr=both or stderr)
-    if follow and any(row["state"] != "DONE" for row in rows):
+    if follow and any(run.state != "DONE" for run in runs):
         from queue_runner.monitor.follow import follow as run_follow
 
-        run_follow(layout, selector, rows, open_logs, tail, out, Wait(descriptor(sys.stdout)))
+        run_follow(layout, selector, runs, open_logs, tail, out, Wait(descriptor(sys.stdout)))
         return
-    folder = use_case.folder_of(layout, use_case.choose(rows))
+    folder = use_case.folder_of(layout, use_case.choose(runs))
     sources = open_logs(folder, tail)
     if not use_case.copy(sources) and tail != 0 and not both:
         hint(f"it wrote nothing to {'stderr' if stderr else 'stdout'}: --both shows all")

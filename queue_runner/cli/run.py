@@ -13,13 +13,14 @@ import typer
 from queue_runner.cli.common import Json, new_app, print_json, queued, remind, say
 from queue_runner.cli.submit_options import LikeSubmit, title, with_options
 from queue_runner.errors import UsageError
-from queue_runner.model import Row, Selector
+from queue_runner.model import Selector
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from queue_runner.monitor.follow import Follower
     from queue_runner.monitor.log_text import Outputs
+    from queue_runner.monitor.wait import Awaited
     from queue_runner.paths import Layout
     from queue_runner.worker.spawn import Helper
 
@@ -40,7 +41,6 @@ def run(ctx: typer.Context, said: dict[str, Any], json: Json = False) -> None:
     """
     from queue_runner.cli.submit import store
     from queue_runner.host.home import ensure_home
-    from queue_runner.monitor import wait
     from queue_runner.monitor.log_text import Outputs
     from queue_runner.submit import options
     from queue_runner.submit import plan as use_case
@@ -61,13 +61,13 @@ def run(ctx: typer.Context, said: dict[str, Any], json: Json = False) -> None:
             runs = [f"{stored.jobs[cell]}.{repeat}" for cell, repeat in planned.order]
             out.say(queued(stored.group, stored.jobs, runs))
             follower = _follower(layout, stored.group, out, helper, several=len(runs) > 1)
-        rows = follower.follow()
+        awaited = follower.follow()
     except KeyboardInterrupt:
         if follower is None:
             raise
-        rows = _cancel(layout, stored.group, out, follower)
+        awaited = _cancel(layout, stored.group, out, follower)
         if json:
-            _print_json(stored.group, rows)
+            _print_json(stored.group, awaited)
         raise typer.Exit(130) from None
     except BrokenPipeError:
         out.say(
@@ -79,10 +79,10 @@ def run(ctx: typer.Context, said: dict[str, Any], json: Json = False) -> None:
             follower.close()
         helper.close()
     if json:
-        _print_json(stored.group, rows)
+        _print_json(stored.group, awaited)
     else:
-        _report(layout, stored.group, rows)
-    wait.refuse_failures(rows)
+        _report(layout, stored.group, awaited)
+    awaited.refuse_failures()
 
 
 def _follower(layout: Layout, group: int, out: Outputs, helper: Helper, several: bool) -> Follower:
@@ -113,7 +113,7 @@ def _undisturbed() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
 
-def _cancel(layout: Layout, group: int, out: Outputs, follower: Follower) -> Sequence[Row]:
+def _cancel(layout: Layout, group: int, out: Outputs, follower: Follower) -> Awaited:
     """Cancel the group and wait for its end. A second Ctrl-C leaves; the cancellation continues."""
     from queue_runner.control import cancel
 
@@ -123,27 +123,25 @@ def _cancel(layout: Layout, group: int, out: Outputs, follower: Follower) -> Seq
     return follower.follow()
 
 
-def _print_json(group: int, rows: Sequence[Row]) -> None:
-    from queue_runner.monitor import listing, wait
+def _print_json(group: int, awaited: Awaited) -> None:
+    from queue_runner.monitor.run_view import as_json
 
-    ok = not wait.failed(rows)
-    print_json("mpsq.run/1", group=group, ok=ok, runs=[listing.run_object(row) for row in rows])
+    print_json("mpsq.run/1", group=group, ok=not awaited.failed, runs=as_json(awaited.runs))
 
 
-def _report(layout: Layout, group: int, rows: Sequence[Row]) -> None:
+def _report(layout: Layout, group: int, awaited: Awaited) -> None:
     """Print the default report if there are iterations or several jobs to compare, else that of times."""
     from queue_runner import config, reports, tables
-    from queue_runner.monitor import wait
     from queue_runner.reports._common import printing
     from queue_runner.reports._common.document import Options
     from queue_runner.store.read import reading
 
     peaks = config.load(layout.config).peak_tflops
     options = Options(selectors=[Selector(f"g{group}", group=group)], peak_tflops=peaks)
-    several = len({row["job_id"] for row in rows}) > 1
-    name = reports.DEFAULT if several or any(row["n_iters"] for row in rows) else "time"
-    name = reports.suited((row["workload"] for row in rows), otherwise=name)
-    name = "scaling" if any(wait.is_probe(row) for row in rows) else name
+    several = len({run.job_id for run in awaited.runs}) > 1
+    name = reports.DEFAULT if several or any(run.n_iters for run in awaited.runs) else "time"
+    name = reports.suited((run.workload for run in awaited.runs), otherwise=name)
+    name = "scaling" if any(run.is_probe for run in awaited.runs) else name
     with reading(layout.db) as connection:
         result = reports.run(name, connection, options)
     say("")

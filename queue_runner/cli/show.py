@@ -11,14 +11,14 @@ import typer
 
 from queue_runner import tables
 from queue_runner.cli.common import IdsOrLast, Json, Tags, chosen, hint, home, new_app, print_json, say
-from queue_runner.model import Row
 from queue_runner.text import plain
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
     from queue_runner.model import Selector
-    from queue_runner.monitor.show import Patch
+    from queue_runner.monitor.run_view import RunView
+    from queue_runner.monitor.show import Details, Patch
 
 app = new_app()
 
@@ -33,58 +33,58 @@ def show(
     """Show everything known about a job or a run, or the summary of a group."""
     from queue_runner.monitor import group_summary
     from queue_runner.monitor import show as use_case
-    from queue_runner.store.read import reading, select
+    from queue_runner.monitor.run_view import as_json, select
+    from queue_runner.store.read import reading
 
     layout, selectors = home(), chosen(ids, tag, "@last")
-    if diff:
-        with reading(layout.db) as connection:
-            patches = use_case.patches(connection, select(connection, selectors))
-        _print_patches(patches, json)
-        return
     with reading(layout.db) as connection:
-        rows = select(connection, selectors)
-        if not json and group_summary.of_one_group(selectors, rows):
-            _print_group(connection, selectors, rows)
+        runs = select(connection, selectors)
+        if diff:
+            _print_patches(use_case.patches(connection, runs), json)
             return
-        found = [use_case.details(layout, connection, row) for row in rows]
+        if not json and group_summary.is_one_group(selectors, runs):
+            _print_group(connection, selectors, runs)
+            return
+        details = [use_case.details(layout, connection, run) for run in runs]
     if json:
-        print_json("mpsq.show/1", runs=found)
+        print_json("mpsq.show/1", runs=as_json(details))
         return
-    for before, one in zip([None, *found], found, strict=False):
-        again = before is not None and before["run"]["job_id"] == one["run"]["job_id"]
-        print(("\n" if before is not None else "") + _text(one, again))
+    job = None
+    for n, run in enumerate(details):
+        print(("\n" if n else "") + _text(run, same_job=run.run.job_id == job))
+        job = run.run.job_id
 
 
-def _print_group(connection: Connection, selectors: Sequence[Selector], rows: Sequence[Row]) -> None:
-    from queue_runner.monitor import group_summary, job_table, listing
+def _print_group(connection: Connection, selectors: Sequence[Selector], runs: Sequence[RunView]) -> None:
+    from queue_runner.monitor import group_summary, listing
 
     colour = tables.in_colour()
     facts = tables.facts(
-        group_summary.facts(connection, rows),
+        group_summary.facts(connection, runs),
         prose=("ended", "invalid", "remark"),
         style=lambda name, _value: "doubt" if colour and name == "invalid" else "",
     )
     print(facts + "\n")
-    print(job_table.jobs(listing.jobs(connection, listing.Filter(tuple(selectors))), colour=colour))
-    group = rows[0]["group_id"]
-    hint(f"mpsq report g{group} compares them; mpsq show {rows[0]['run']} shows everything about a run")
+    print(listing.job_table(listing.jobs(connection, listing.Filter(tuple(selectors))), colour=colour))
+    hint(f"mpsq report g{runs[0].group_id} compares them; mpsq show {runs[0].run} shows everything about a run")
 
 
 def _print_patches(patches: Sequence[Patch], json: bool) -> None:
     """Print patches on stdout, as `git apply` takes them, and what each belongs to on stderr."""
     if json:
-        print_json("mpsq.diff/1", patches=[asdict(one) for one in patches])
+        print_json("mpsq.diff/1", patches=[asdict(patch) for patch in patches])
         return
-    for one in patches:
-        say(f"job {one.job}: {plain(one.about)}")
-        if one.text is not None:
-            sys.stdout.write(plain(one.text) if sys.stdout.isatty() else one.text)
+    for patch in patches:
+        say(f"job {patch.job}: {plain(patch.about)}")
+        if patch.text is not None:
+            sys.stdout.write(plain(patch.text) if sys.stdout.isatty() else patch.text)
             sys.stdout.flush()
 
 
-def _text(one: Row, again: bool) -> str:
+def _text(details: Details, *, same_job: bool) -> str:
+    """Return the facts of a run; those that all runs of a job share are left out after a run of the `same_job`."""
     from queue_runner.monitor import show_text
 
-    shown = [(name, value) for name, value in show_text.facts(one) if not (again and name in show_text.OF_JOB)]
-    styles = show_text.styles(one) if tables.in_colour() else {}
-    return tables.facts(shown, prose=show_text.PROSE, style=lambda name, _value: styles.get(name, ""))
+    facts = [fact for fact in show_text.facts(details) if not (same_job and fact[0] in show_text.OF_JOB)]
+    styles = show_text.styles(details) if tables.in_colour() else {}
+    return tables.facts(facts, prose=show_text.PROSE, style=lambda name, _value: styles.get(name, ""))

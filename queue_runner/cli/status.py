@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -37,46 +36,45 @@ def status(
             "--watch cannot be combined with --json",
             "mpsq status --json prints it once; mpsq wait waits until jobs have ended",
         )
-    shown = -1 if all or json else status_text.SHOWN
+    n_waiting = -1 if all or json else status_text.SHOWN
     if watch:
         from queue_runner.monitor.watch import watch as run_watch
 
-        run_watch(home(), shown)
+        run_watch(home(), n_waiting)
         return
-    found = use_case.read_status(home(), waiting=shown)
+    view = use_case.read_status(home(), waiting=n_waiting)
     if json:
-        _print_json(found)
+        _print_json(view)
     else:
-        print(status_text.text(found, colour=tables.in_colour()))
+        print(status_text.text(view, colour=tables.in_colour()))
 
 
-def _print_json(found: Status) -> None:
-    from queue_runner.monitor.listing import run_object
+def _print_json(view: Status) -> None:
+    from queue_runner.monitor.run_view import as_json
 
     running = None
-    if found.running is not None and found.progress is not None:
-        running = {"run": run_object(found.running), "supervised": found.supervised, "progress": asdict(found.progress)}
-    print_json(
-        "mpsq.status/1",
-        worker={"alive": found.queue.worker, "pid": found.queue.worker_pid},
-        lane={key: getattr(found.queue, key) for key in ("blocked_reason", "paused_at", "paused_reason")},
-        lanes=[{**asdict(one), "running": one.running and one.running["run"]} for one in found.queue.lanes],
-        running=running,
-        waiting=[run_object(row) for row in found.waiting],
-        waits=[{"run": row["run"]} | asdict(found.reasons[row["run_id"]]) for row in found.waiting],
-        ended=[run_object(row) for row in found.ended],
-        schedules=list(found.schedules),
-        eta={
-            **{key: getattr(found.eta, key) for key in ("finish_at", "left_s", "unknown")},
-            "turns": [_turn(turn) for turn in found.eta.turns.values()],
+    if view.running is not None and view.progress is not None:
+        running = {"run": view.running, "supervised": view.supervised, "progress": view.progress}
+    fields = {
+        "worker": {"alive": view.queue.worker, "pid": view.queue.worker_pid},
+        "lane": {key: getattr(view.queue, key) for key in ("blocked_reason", "paused_at", "paused_reason")},
+        "lanes": [{**vars(lane), "running": lane.running and lane.running.run} for lane in view.queue.lanes],
+        "running": running,
+        "waiting": view.waiting,
+        "waits": [{"run": run.run, **vars(view.reasons[run.run_id])} for run in view.waiting],
+        "ended": view.ended,
+        "schedules": view.schedules,
+        "eta": {
+            **{key: getattr(view.eta, key) for key in ("finish_at", "left_s", "unknown")},
+            "turns": [_turn(turn) for turn in view.eta.turns.values()],
         },
-        hooks=asdict(found.hooks),
-        blocks=[asdict(one) for one in found.blocks],
-        disk=asdict(found.disk),
-    )
+        "hooks": view.hooks,
+        "blocks": view.blocks,
+        "disk": view.disk,
+    }
+    print_json("mpsq.status/1", **as_json(fields))
 
 
 def _turn(turn: Turn) -> dict[str, Any]:
-    flat = asdict(turn)
-    expected = flat.pop("expected")
-    return {**flat, "expected_s": expected["real_s"], "basis": expected["basis"] or None}
+    fields = {name: value for name, value in vars(turn).items() if name != "expected"}
+    return {**fields, "expected_s": turn.expected.real_s, "basis": turn.expected.basis or None}

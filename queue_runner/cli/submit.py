@@ -99,7 +99,7 @@ def print_stored(planned: Plan, stored: Submitted, json: bool, layout: Layout | 
 def print_plan(planned: Plan, json: bool) -> None:
     """Print what would be stored."""
     from queue_runner import redact
-    from queue_runner.monitor import listing
+    from queue_runner.monitor.run_view import JobQuestion
     from queue_runner.workloads import command_line
 
     snapshots = home().snapshots
@@ -114,8 +114,8 @@ def print_plan(planned: Plan, json: bool) -> None:
         print_json("mpsq.plan/1", seed=planned.seed, cells=cells, order=order)
         return
     for number, (job, line) in enumerate(zip(planned.jobs, lines, strict=True), start=1):
-        asked = listing.question({**asdict(job.spec), "sets": job.spec.params})
-        print(f"cell {number}: {job.spec.name}: {asked}" if asked else f"cell {number}: {job.spec.name}")
+        question = str(JobQuestion.of_spec(job.spec))
+        print(f"cell {number}: {job.spec.name}: {question}" if question else f"cell {number}: {job.spec.name}")
         print(f"    {shlex.join(line)}")
     print(f"order of the runs (cell.repeat; seed {planned.seed}):")
     print("    " + " ".join(f"{cell + 1}.{repeat}" for cell, repeat in planned.order))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from queue_runner import units
 from queue_runner.cli.common import IdsOrLast, Json, Tags, Timeout, chosen, home, new_app, print_json, say
 from queue_runner.errors import UsageError
-from queue_runner.model import Row
 from queue_runner.text import plain
+
+if TYPE_CHECKING:
+    from queue_runner.monitor.wait import Awaited
 
 app = new_app()
 
@@ -24,13 +25,13 @@ def wait(
     all_: Annotated[bool, typer.Option("--all", help="Wait for every job that waits or runs.")] = False,
     json: Json = False,
 ) -> None:
-    """Wait until jobs have ended: the named ones, else the newest group, which is said.
+    """Wait until jobs have ended: the named ones, else those of the newest group.
 
     Exit codes: 0 if all succeeded, 3 if not, 124 after a timeout.
     """
-    from queue_runner.monitor import listing, queue_state
+    from queue_runner.monitor import queue_state
     from queue_runner.monitor import wait as use_case
-    from queue_runner.monitor.attempts import last_attempts
+    from queue_runner.monitor.run_view import as_json
 
     layout = home()
     if all_ and (ids or tag):
@@ -44,33 +45,28 @@ def wait(
         return
     timeout_s = units.parse_duration(timeout, "--timeout") if timeout else None
 
-    said: set[str] = set()
+    printed: set[str] = set()
 
-    def once(sentence: str) -> None:
-        if sentence not in said:
-            said.add(sentence)
-            say(sentence)
+    def on_waiting(awaited: Awaited) -> None:
+        works = queue_state.worker(layout)[0]
+        sentences = [
+            awaited.intention() if not ids and not tag else "",
+            "" if works else f"no worker runs this queue: waiting jobs will not start. {queue_state.START_A_WORKER}",
+            awaited.held_sentence(),
+            *map(plain, awaited.silences),
+        ]
+        for sentence in sentences:
+            if sentence and sentence not in printed:
+                printed.add(sentence)
+                say(sentence)
 
-    def on_waiting(rows: Sequence[Row], silent: Sequence[str]) -> None:
-        if not ids and not tag:
-            once(use_case.awaited_sentence(rows))
-        if not queue_state.worker(layout)[0]:
-            once(f"no worker runs this queue: waiting jobs will not start. {queue_state.START_A_WORKER}")
-        if held := use_case.held(rows):
-            once(use_case.held_sentence(held))
-        for sentence in silent:
-            once(plain(sentence))
-
-    rows = use_case.until_done(layout, selectors, timeout_s, on_waiting)
-    counted = last_attempts(rows)
-    failed = use_case.failed(rows)
+    awaited = use_case.until_done(layout, selectors, timeout_s, on_waiting)
+    failed, probes, total = awaited.failed, awaited.probes_out_of_memory, len(awaited.counted)
     if json:
-        print_json("mpsq.wait/1", ok=not failed, runs=[listing.run_object(row) for row in rows])
+        print_json("mpsq.wait/1", ok=not failed, runs=as_json(awaited.runs))
     else:
-        probed = [row for row in counted if row["outcome"] == "OUT_OF_MEMORY" and row not in failed]
-        too_large = f"; {len(probed)} found a value that does not fit into memory" if probed else ""
-        succeeded = len(counted) - len(failed) - len(probed)
-        print(f"{succeeded} of {len(counted)} runs succeeded{too_large}")
-        for line in use_case.failures(failed):
+        too_large = f"; {len(probes)} found a value that does not fit into memory" if probes else ""
+        print(f"{total - len(failed) - len(probes)} of {total} runs succeeded{too_large}")
+        for line in awaited.failures():
             print(plain(line))
-    use_case.refuse_failures(rows)
+    awaited.refuse_failures()

@@ -93,7 +93,7 @@ def _watch(layout: Layout, rows: Sequence[Mapping[str, Any]], asked: set[int], d
         ids = [row["id"] for row in rows]
         with read.reading(layout.db) as connection:
             now = {r["id"]: r for r in connection.execute(_STATES, [min(ids), max(ids)])}
-            said = {lane: blocks.of(connection, row) for lane, row in {r["lane"]: r for r in now.values()}.items()}
+            said = {lane: blocks.status_of(connection, lane) for lane in {r["lane"] for r in now.values()}}
         found = [_judge(layout, row["run"], now[row["id"]], row["id"] in asked, alive) for row in rows]
         if all(c.result is not Result.ENDING for c in found) or time.monotonic() >= deadline:
             ending = (Result.ENDING, Result.UNWATCHED)

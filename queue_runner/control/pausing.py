@@ -184,7 +184,7 @@ def lane_of(layout: Layout, text: str | None) -> str:
     known = set(lanes.parse(config.load(layout.config).lanes)) - {lanes.AUTO}
     if read.is_there(layout.db):
         with read.reading(layout.db) as connection:
-            known |= {row["name"] for row in read.lanes_here(connection)}
+            known |= {lane.name for lane in read.lanes_here(connection)}
     matching = sorted(name for name in known if text and name.lower().startswith(text.lower()))
     if len(matching) != 1 and text not in known:
         hint = f"the lanes are {', '.join(sorted(known))}" if known else "mpsq config set lanes makes some"

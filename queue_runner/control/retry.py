@@ -11,7 +11,6 @@ from queue_runner import failpoints
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.host import wakeup
 from queue_runner.model import Ending, Outcome, Selector, State
-from queue_runner.monitor.attempts import last_attempts
 from queue_runner.paths import Layout
 from queue_runner.source import verify
 from queue_runner.spec import JobSpec
@@ -83,7 +82,10 @@ def _selected(connection: Connection, selectors: Sequence[Selector], succeeded_t
     from queue_runner.store import resolve
 
     rows = resolve.runs_of(connection, selectors)
-    last = last_attempts(resolve.siblings(connection, rows))
+    siblings = sorted(resolve.siblings(connection, rows), key=lambda row: row["attempt"])
+    last: list[Row] = list(
+        {(row["job_id"], row["repeat"]): row for row in siblings if not row.get("replaced")}.values()
+    )
     apart = {selector.job for selector in selectors}
     again = sorted((row for row in last if _is_meant(row, rows, succeeded_too, apart)), key=_interleaved)
     if not again:

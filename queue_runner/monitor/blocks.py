@@ -5,11 +5,12 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from queue_runner import units
 from queue_runner.lanes import REMOTE_GLOB, is_remote
-from queue_runner.model import Obstacle, Row, State
+from queue_runner.model import Obstacle, State
+from queue_runner.monitor.run_view import RunView
 from queue_runner.store import read
 
 _OPEN = """
@@ -45,23 +46,23 @@ class Block:
 
 def look(connection: sqlite3.Connection) -> list[Block]:
     """Return the blocks with runs that have not ended, in the order of their submission."""
-    rows = connection.execute(_OPEN, [REMOTE_GLOB]).fetchall()
-    return [Block(**{**row, "said": row["said"] or _UNSENT, "silent": bool(row["silent"])}) for row in rows]
+    blocks = [Block(**row) for row in connection.execute(_OPEN, [REMOTE_GLOB])]
+    return [replace(block, said=block.said or _UNSENT, silent=bool(block.silent)) for block in blocks]
 
 
-def of(connection: sqlite3.Connection, row: Row) -> str:
-    """Return what is known of the block of a run that is sent elsewhere; "" for a run of this machine."""
-    if not is_remote(row["lane"]):
+def status_of(connection: sqlite3.Connection, lane: str) -> str:
+    """Return the status of the block of a remote lane; "" for a lane of this machine."""
+    if not is_remote(lane):
         return ""
-    found = read.lane(connection, row["lane"])
-    return _words(found["blocked_reason"] or f"{_UNSENT}, {row['lane']}", found["next_try_at"])
+    row = read.lane(connection, lane)
+    return _words(row.blocked_reason or f"{_UNSENT}, {lane}", row.next_try_at)
 
 
-def silences(connection: sqlite3.Connection, rows: Sequence[Row]) -> dict[str, str]:
+def silences(connection: sqlite3.Connection, runs: Sequence[RunView]) -> dict[str, str]:
     """Return, by lane, since when the targets of these runs do not answer, for those that have not ended."""
-    open_ = dict.fromkeys(row["lane"] for row in rows if row["state"] != State.DONE and is_remote(row["lane"]))
-    found = {lane: read.lane(connection, lane) for lane in open_}
-    return {lane: row["blocked_reason"] for lane, row in found.items() if row["blocked_kind"] == Obstacle.SILENT}
+    names = dict.fromkeys(run.lane for run in runs if run.state != State.DONE and is_remote(run.lane))
+    rows = [read.lane(connection, name) for name in names]
+    return {row.name: row.blocked_reason or "" for row in rows if row.blocked_kind == Obstacle.SILENT}
 
 
 def _words(said: str, next_try_at: float | None) -> str:

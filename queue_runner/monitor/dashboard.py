@@ -44,7 +44,7 @@ class Dashboard:
     def __init__(self) -> None:
         self._console = Console(markup=False, emoji=False, highlight=False)
         self._ascii = not _can_say("▁━…", self._console.encoding)
-        self._seen: Observation | None = None
+        self._observation: Observation | None = None
         self._size = self._console.size
         self._stop_wanted = False
         self._tables: tuple[tuple[int, int], Tables] | None = None
@@ -64,17 +64,17 @@ class Dashboard:
             signal.signal(signal.SIGINT, self._on_interrupt)
             signal.signal(signal.SIGTSTP, self._on_stop)
 
-    def show(self, seen: Observation | None) -> None:
-        """Draw `seen`. None means nothing new: redraw only after a resize or a suspension."""
+    def show(self, observation: Observation | None) -> None:
+        """Draw `observation`. None means nothing new: redraw only after a resize or a suspension."""
         stopped = self._stop_wanted
         if stopped:
             self._stop()
-        if seen is None and self._console.size == self._size and not stopped:
+        if observation is None and self._console.size == self._size and not stopped:
             return
-        self._seen = seen or self._seen
+        self._observation = observation or self._observation
         self._size = self._console.size
-        if self._seen is not None:
-            self._live.update(self._frame(self._seen), refresh=True)
+        if self._observation is not None:
+            self._live.update(self._frame(self._observation), refresh=True)
 
     def _start(self) -> None:
         self._live = Live(
@@ -94,11 +94,13 @@ class Dashboard:
         self._stop_wanted = False
         self._start()
 
-    def _frame(self, seen: Observation) -> Text:
+    def _frame(self, observation: Observation) -> Text:
         width, height = self._size
-        if self._tables is None or self._tables[0] != (seen.turn, width):
-            self._tables = (seen.turn, width), tables(seen.status)
-        return frame(seen.status, seen.newest_s, self._tables[1], width=width, height=height, ascii=self._ascii)
+        if self._tables is None or self._tables[0] != (observation.turn, width):
+            self._tables = (observation.turn, width), tables(observation.status)
+        return frame(
+            observation.status, observation.newest_s, self._tables[1], width=width, height=height, ascii=self._ascii
+        )
 
 
 def _can_say(text: str, encoding: str) -> bool:
@@ -109,46 +111,46 @@ def _can_say(text: str, encoding: str) -> bool:
     return True
 
 
-def tables(found: Status) -> Tables:
+def tables(status: Status) -> Tables:
     """Return the lines of the waiting and of the ended runs."""
-    waiting = status_text.waiting_table(found).split("\n") if found.waiting else []
-    return waiting, status_text.ended_table(found, colour=True).split("\n") if found.ended else []
+    waiting = status_text.waiting_table(status).split("\n") if status.waiting else []
+    return waiting, status_text.ended_table(status, colour=True).split("\n") if status.ended else []
 
 
-def frame(found: Status, newest_s: Sequence[float], runs: Tables, *, width: int, height: int, ascii: bool) -> Text:
+def frame(status: Status, newest_s: Sequence[float], runs: Tables, *, width: int, height: int, ascii: bool) -> Text:
     """Return the screen: at most `height` lines of at most `width` columns."""
-    top = _facts(found, newest_s, width, ascii)
+    top = _facts(status, newest_s, width, ascii)
     room = height - len(top) - 2  # the last line, and an empty one before it
-    body = _body(*runs, found.waiting_count, room)
+    body = _body(*runs, status.waiting_count, room)
     lines = [*top, *body][: height - 1]
     lines += [("", "")] * (height - 1 - len(lines))
     screen = Text(no_wrap=True, overflow="crop", end="")
     for line, style in [*lines, (FOOTER, "dim")]:
-        shown = Text.from_ansi(line, style=style)  # the colours of a table: names are without escapes in all lines
-        shown.truncate(width, overflow="ellipsis")
+        text = Text.from_ansi(line, style=style)  # the colours of a table: names are without escapes in all lines
+        text.truncate(width, overflow="ellipsis")
         if ascii:
-            shown.plain = shown.plain.replace("…", "~").encode("ascii", "replace").decode()
-        screen.append_text(shown).append("\n")
+            text.plain = text.plain.replace("…", "~").encode("ascii", "replace").decode()
+        screen.append_text(text).append("\n")
     screen.right_crop()
     return screen
 
 
-def _facts(found: Status, newest_s: Sequence[float], width: int, ascii: bool) -> list[Line]:
+def _facts(status: Status, newest_s: Sequence[float], width: int, ascii: bool) -> list[Line]:
     columns = width - _INDENT
     lines: list[Line] = []
-    for name, value in status_text.lane(found, columns):
-        lines += _fact(name, value, "" if name == "worker" and found.queue.worker else "yellow")
-    if found.running is None:
+    for name, value in status_text.lane(status, columns):
+        lines += _fact(name, value, "" if name == "worker" and status.queue.worker else "yellow")
+    if status.running is None:
         lines += _fact("running", "nothing")
     else:
-        lines += _fact("running", status_text.asked(found.running), "bold")
-        if found.progress is not None:
-            lines += _progress(found.progress, newest_s, columns, ascii)
-        lines += [line for said in status_text.trouble(found) for line in _fact("", said, "yellow")]
-    lines += _fact("waiting", status_text.waiting_count(found))
-    for name, value in (*status_text.plan(found, columns), *status_text.hooks(found)):
+        lines += _fact("running", status_text.run_and_question(status.running), "bold")
+        if status.progress is not None:
+            lines += _progress(status.progress, newest_s, columns, ascii)
+        lines += [line for sentence in status_text.trouble(status) for line in _fact("", sentence, "yellow")]
+    lines += _fact("waiting", status_text.waiting_count(status))
+    for name, value in (*status_text.plan(status, columns), *status_text.hooks(status)):
         lines += _fact(name, value)
-    return [*lines, *_fact("disk", status_text.disk(found.disk))]
+    return [*lines, *_fact("disk", status_text.disk(status.disk))]
 
 
 def _fact(name: str, value: str, style: str = "") -> list[Line]:
@@ -156,16 +158,16 @@ def _fact(name: str, value: str, style: str = "") -> list[Line]:
     return [(f"{name if not n else '':<{_INDENT}}{part}", style) for n, part in parts]
 
 
-def _progress(at: RunProgress, newest_s: Sequence[float], width: int, ascii: bool) -> list[Line]:
+def _progress(progress: RunProgress, newest_s: Sequence[float], width: int, ascii: bool) -> list[Line]:
     lines: list[Line] = []
-    if at.planned_iters:
-        share = min(at.iters / at.planned_iters, 1.0)
-        words = f"{units.count(at.iters)} of {units.count(at.planned_iters)}, {int(share * 100)} %"
+    if progress.planned_iters:
+        share = min(progress.iters / progress.planned_iters, 1.0)
+        words = f"{units.count(progress.iters)} of {units.count(progress.planned_iters)}, {int(share * 100)} %"
         lines.append((f"{bar(share, min(_BAR_MOST, width - len(words) - 2), ascii=ascii)}  {words}", "green"))
-        numbers = status_text.numbers(at, counted=False)
+        numbers = status_text.numbers(progress, counted=False)
     else:
-        numbers = status_text.numbers(at)
-    lines += [(line, "") for line in (numbers, status_text.clock(at)) if line]
+        numbers = status_text.numbers(progress)
+    lines += [(line, "") for line in (numbers, status_text.clock(progress)) if line]
     spark = sparkline(newest_s[-min(_SPARK_MOST, width) :], ascii=ascii)
     if spark is not None and len(spark.bars) > 1:
         words = f"the last {len(spark.bars)} iterations: {units.ms(spark.low_s)} to {units.ms(spark.high_s)} ms"

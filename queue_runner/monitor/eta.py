@@ -16,7 +16,9 @@ from functools import cached_property
 
 from queue_runner import times, units
 from queue_runner.lanes import is_remote
-from queue_runner.model import PREFLIGHT, Condition, Row, State
+from queue_runner.model import PREFLIGHT, Condition, State
+from queue_runner.monitor.run_view import RunView
+from queue_runner.spec import JobSpec
 from queue_runner.store import read
 from queue_runner.store.history import ALIKE, PACE, Expected, History
 
@@ -49,8 +51,8 @@ class Eta:
     @cached_property
     def going(self) -> list[Turn]:
         """The turns that come without user action; preflights only if nothing else does."""
-        found = [turn for turn in self.turns.values() if turn.finish_at is not None]
-        return [turn for turn in found if not turn.run.endswith(f".{PREFLIGHT}")] or found
+        turns = [turn for turn in self.turns.values() if turn.finish_at is not None]
+        return [turn for turn in turns if not turn.run.endswith(f".{PREFLIGHT}")] or turns
 
     @cached_property
     def unknown(self) -> int:
@@ -67,13 +69,15 @@ class Eta:
             which = "it has not" if n_runs == 1 else f"none of these {units.count(n_runs)} runs has"
             return f"not known yet: {which} run on this machine before"
         sure = all(turn.finish_sure for turn in self.going)
-        told = f"{'about' if sure else 'at least'} {units.duration(self.left_s)}"
-        told += f", until {times.clock(self.finish_at, now)}" if going else " from its start"
+        sentence = f"{'about' if sure else 'at least'} {units.duration(self.left_s)}"
+        sentence += f", until {times.clock(self.finish_at, now)}" if going else " from its start"
         if self.unknown:
             has = "has" if self.unknown == 1 else "have"
-            told += f"; {units.count(self.unknown)} of {units.count(n_runs)} runs {has} no history"
-        alike = sum(turn.expected.basis == ALIKE for turn in self.going)
-        return told + (f"; {units.count(alike)} of {units.count(n_runs)} estimated from similar runs" if alike else "")
+            sentence += f"; {units.count(self.unknown)} of {units.count(n_runs)} runs {has} no history"
+        similar = sum(turn.expected.basis == ALIKE for turn in self.going)
+        if similar:
+            sentence += f"; {units.count(similar)} of {units.count(n_runs)} estimated from similar runs"
+        return sentence
 
 
 def starting(turn: Turn | None, now: float) -> str:
@@ -89,69 +93,82 @@ def clock(turn: Turn | None, now: float) -> str:
     soon = turn is not None and turn.start_at is not None and turn.start_at <= now + 1
     if turn is None or turn.start_at is None or (soon and not turn.start_sure):
         return units.MISSING
-    told = "now" if soon else times.clock(turn.start_at, now)
-    return told if turn.start_sure else f"after {told}"
+    text = "now" if soon else times.clock(turn.start_at, now)
+    return text if turn.start_sure else f"after {text}"
 
 
 def estimate(
-    connection: sqlite3.Connection, rows: Sequence[Row], now: float, *, left_s: float | None = None, gap_s: float = 0.0
+    connection: sqlite3.Connection,
+    runs: Sequence[RunView],
+    now: float,
+    *,
+    left_s: float | None = None,
+    gap_s: float = 0.0,
 ) -> Eta:
     """Estimate when each run of the queue starts and ends.
 
-    `rows` are those of read.queue: the runs that have not ended, in queue order, the running one first. `left_s` is the
-    time that the running one still needs at its own pace, if known, and `gap_s` the time between two runs (the
+    `runs` are those of run_view.queue: the runs that have not ended, in queue order, the running one first. `left_s`
+    is the time that the running one still needs at its pace, if known, and `gap_s` the time between two runs (the
     cool-down). With several lanes the estimate takes none to stand empty while runs wait, so it is "at least".
     """
-    rows = [row for row in rows if not is_remote(row["lane"])]  # another machine takes its own time
-    history = History(connection)
-    expected = [history.of_row(row) for row in rows]
-    walk = _Walk(connection, rows, now)
+    runs = [run for run in runs if not is_remote(run.lane)]  # another machine takes its own time
+    expected = _expected(connection, runs)
+    walk = _Walk(connection, runs, now)
     turns: dict[str, Turn] = {}
     n_lanes = max(len(read.lanes_here(connection)), 1)
     free: list[float] = []
     sure, finish_at = n_lanes == 1, None
-    for place, row in enumerate(rows):
-        if row["state"] == State.RUNNING:
-            known, remaining = _running(row, expected[place], now, left_s, _stood_still_s(connection, row, now))
-            known_end = remaining is not None and row["paused_at"] is None  # suspended: it needs user action to go on
+    for place, run in enumerate(runs):
+        if run.state == State.RUNNING:
+            known, remaining = _running(run, expected[place], now, left_s, _suspended_s(connection, run, now))
+            known_end = remaining is not None and run.paused_at is None  # suspended: it needs user action to go on
             sure = sure and known_end
             end_at = now + (remaining or 0.0)
             finish_at = max(finish_at or end_at, end_at)
-            turns[row["run"]] = Turn(row["run"], known, row["started_at"], end_at, True, known_end)
+            turns[run.run] = Turn(run.run, known, run.started_at, end_at, True, known_end)
             free.append(end_at + gap_s)
             walk.ended(place)
     free = sorted(free + [now] * (n_lanes - len(free)))[-n_lanes:]
-    while (found := walk.next(free[0])) is not None:
-        place, start_at = found
-        name, takes = rows[place]["run"], expected[place]
+    while (start := walk.next(free[0])) is not None:
+        place, start_at = start
+        name, takes = runs[place].run, expected[place]
         end_at = start_at + (takes.real_s or 0.0)
         finish_at = max(finish_at or end_at, end_at)
         turns[name] = Turn(name, takes, start_at, end_at, sure, sure and takes.real_s is not None)
         sure = turns[name].finish_sure
         heapq.heapreplace(free, end_at + gap_s)
         walk.ended(place)
-    for place, row in enumerate(rows):
-        turns.setdefault(row["run"], Turn(row["run"], expected[place], None, None))
+    for place, run in enumerate(runs):
+        turns.setdefault(run.run, Turn(run.run, expected[place], None, None))
     return Eta(turns, finish_at, max((finish_at or now) - now, 0.0))
 
 
-def _stood_still_s(connection: sqlite3.Connection, row: Row, now: float) -> float:
+def _expected(connection: sqlite3.Connection, runs: Sequence[RunView]) -> list[Expected]:
+    """Return how long each run is expected to take; a preflight only starts up."""
+    history = History(connection)
+    specs = {run.spec_hash: run.spec_json for run in runs}
+    by_hash = {digest: history.expected(JobSpec.from_json(text), digest) for digest, text in specs.items()}
+    startups = {digest: Expected(e.startup_s, e.basis, e.startup_s) for digest, e in by_hash.items()}
+    return [(startups if run.is_preflight else by_hash)[run.spec_hash] for run in runs]
+
+
+def _suspended_s(connection: sqlite3.Connection, run: RunView, now: float) -> float:
     """Return for how many seconds a running run has been suspended so far."""
     events = "SELECT at, verb FROM job_events WHERE run_id = ? AND verb IN ('suspend', 'continue') ORDER BY id"
-    stood_s, since = 0.0, None
-    for event in connection.execute(events, [row["run_id"]]):
-        if event["verb"] == "suspend":
-            since = event["at"]
+    suspended_s, since = 0.0, None
+    for at, verb in read.tuples(connection, events, [run.run_id]):
+        if verb == "suspend":
+            since = at
         elif since is not None:
-            stood_s, since = stood_s + max(event["at"] - since, 0.0), None
-    return stood_s + (max(now - since, 0.0) if since is not None else 0.0)
+            suspended_s, since = suspended_s + max(at - since, 0.0), None
+    return suspended_s + (max(now - since, 0.0) if since is not None else 0.0)
 
 
 def _running(
-    row: Row, takes: Expected, now: float, left_s: float | None, stood_s: float
+    run: RunView, takes: Expected, now: float, left_s: float | None, suspended_s: float
 ) -> tuple[Expected, float | None]:
     """Return the expected duration of the running run and the time left; None if it should have ended by now."""
-    elapsed_s = max(now - (row["started_at"] or row["claimed_at"] or now) - stood_s, 0.0)
+    elapsed_s = max(now - (run.started_at or run.claimed_at or now) - suspended_s, 0.0)
     if takes.real_s is not None and takes.real_s > elapsed_s:
         return takes, takes.real_s - elapsed_s
     if left_s is not None:
@@ -163,29 +180,29 @@ class _Walk:
     """The order in which the worker starts runs: always the first one whose time has come and whose dependencies have
     ended."""
 
-    def __init__(self, connection: sqlite3.Connection, rows: Sequence[Row], now: float) -> None:
-        self._rows = rows
-        self._left = Counter(row["job_id"] for row in rows)
+    def __init__(self, connection: sqlite3.Connection, runs: Sequence[RunView], now: float) -> None:
+        self._runs = runs
+        self._left = Counter(run.job_id for run in runs)
         self._waits: Counter[int] = Counter()
         self._waiters: defaultdict[int, list[int]] = defaultdict(list)
         waits = "SELECT job_id, on_job_id, condition FROM dependencies"
-        for edge in connection.execute(waits):
-            if edge["job_id"] in self._left and edge["on_job_id"] in self._left:
-                self._waits[edge["job_id"]] += 1
-                if edge["condition"] != Condition.FAIL:  # runs that wait for a failure are not expected to run
-                    self._waiters[edge["on_job_id"]].append(edge["job_id"])
+        for job, on_job, condition in read.tuples(connection, waits):
+            if job in self._left and on_job in self._left:
+                self._waits[job] += 1
+                if condition != Condition.FAIL:  # runs that wait for a failure are not expected to run
+                    self._waiters[on_job].append(job)
         self._ready: list[int] = []
         self._later: list[tuple[float, int]] = []
         self._of_job: defaultdict[int, list[int]] = defaultdict(list)
-        for place, row in enumerate(rows):
-            if row["state"] == State.QUEUED:
-                if self._waits[row["job_id"]]:
-                    self._of_job[row["job_id"]].append(place)
+        for place, run in enumerate(runs):
+            if run.state == State.QUEUED:
+                if self._waits[run.job_id]:
+                    self._of_job[run.job_id].append(place)
                 else:
                     self._free(place)
 
     def _free(self, place: int) -> None:
-        heapq.heappush(self._later, (self._rows[place]["not_before_at"] or 0.0, place))
+        heapq.heappush(self._later, (self._runs[place].not_before_at or 0.0, place))
 
     def next(self, at: float) -> tuple[int, float] | None:
         """Return the index of the run that starts next if the lane is free from `at` on, and when; None if none ever
@@ -195,7 +212,7 @@ class _Walk:
                 heapq.heappush(self._ready, heapq.heappop(self._later)[1])
             if self._ready:
                 place = heapq.heappop(self._ready)
-                if at < (self._rows[place]["deadline_at"] or at + 1):
+                if at < (self._runs[place].deadline_at or at + 1):
                     return place, at
             elif self._later:
                 at = self._later[0][0]
@@ -204,7 +221,7 @@ class _Walk:
 
     def ended(self, place: int) -> None:
         """Record the end of a run: jobs that waited for the last run of its job may start."""
-        job = self._rows[place]["job_id"]
+        job = self._runs[place].job_id
         self._left[job] -= 1
         if self._left[job]:
             return

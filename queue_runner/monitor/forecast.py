@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from queue_runner import config, times, units
-from queue_runner.monitor import eta, listing
+from queue_runner.monitor import eta, run_view
+from queue_runner.monitor.run_view import JobQuestion
 from queue_runner.paths import Layout
 from queue_runner.store import read
 from queue_runner.store.history import ALIKE, History
@@ -31,12 +32,12 @@ class Forecast:
         if self.unknown == self.n_runs:
             return f"{runs}; their duration is not known yet: none has run on this machine before"
         until = times.clock(now + self.waits_s + self.total_s, now)
-        told = f"{runs}: {'at least' if self.unknown else 'about'} {units.duration(self.total_s)}, until {until}"
+        text = f"{runs}: {'at least' if self.unknown else 'about'} {units.duration(self.total_s)}, until {until}"
         if self.waits_s:
-            told += f", since the queue before them takes {units.duration(self.waits_s)}"
+            text += f", since the queue before them takes {units.duration(self.waits_s)}"
         if self.unknown:
-            told += f"; {units.count(self.unknown)} of them have no history"
-        return told + (f"; {units.count(self.alike)} estimated from similar runs" if self.alike else "")
+            text += f"; {units.count(self.unknown)} of them have no history"
+        return text + (f"; {units.count(self.alike)} estimated from similar runs" if self.alike else "")
 
 
 def forecast(layout: Layout, planned: Plan) -> Forecast:
@@ -49,7 +50,7 @@ def forecast(layout: Layout, planned: Plan) -> Forecast:
     with read.reading(layout.db) as connection:
         history = History(connection)
         expected = [(history.expected(spec), repeats) for spec, repeats in specs]
-        waits_s = eta.estimate(connection, read.queue(connection), time.time(), gap_s=gap_s).left_s
+        waits_s = eta.estimate(connection, run_view.queue(connection), time.time(), gap_s=gap_s).left_s
     return Forecast(
         tuple(takes.real_s for takes, _ in expected),
         sum((takes.real_s or 0.0) * repeats for takes, repeats in expected) + gap_s * max(n_runs - 1, 0),
@@ -62,9 +63,9 @@ def forecast(layout: Layout, planned: Plan) -> Forecast:
 
 def lines(planned: Plan, foreseen: Forecast) -> Sequence[tuple[str, str]]:
     """Return the question of each cell and the duration of one run of it, in words."""
-    found = []
+    pairs = []
     for job, run_s in zip(planned.jobs, foreseen.run_s, strict=True):
-        told = "not known yet" if run_s is None else f"about {units.duration(run_s)} a run"
-        asked = listing.question({**job.spec.fields(), "sets": job.spec.params})
-        found.append((f"{job.spec.name}: {asked}", told if job.repeats == 1 else f"{job.repeats} x, {told}"))
-    return found
+        takes = "not known yet" if run_s is None else f"about {units.duration(run_s)} a run"
+        name = f"{job.spec.name}: {JobQuestion.of_spec(job.spec)}"
+        pairs.append((name, takes if job.repeats == 1 else f"{job.repeats} x, {takes}"))
+    return pairs

@@ -1,4 +1,4 @@
-"""What `mpsq show g4` says of a submission: what was asked, how its runs ended, what to look at next."""
+"""The summary of a submission: its title, how its runs ended, and their notes."""
 
 from __future__ import annotations
 
@@ -8,54 +8,53 @@ from collections import Counter
 from collections.abc import Sequence
 
 from queue_runner import units
-from queue_runner.model import PREFLIGHT, Outcome, Row, Selector, State
-from queue_runner.monitor import listing
-from queue_runner.monitor.attempts import last_attempts
+from queue_runner.model import Outcome, Selector, State
+from queue_runner.monitor.run_view import RunView, last_attempts
+from queue_runner.store import read
 
 
-def of_one_group(selectors: Sequence[Selector], rows: Sequence[Row]) -> bool:
+def is_one_group(selectors: Sequence[Selector], runs: Sequence[RunView]) -> bool:
     """Return whether exactly one group was named, and it has several runs."""
     alone = len(selectors) == 1 and (selectors[0].group is not None or selectors[0].last)
-    return alone and sum(row["number"] != PREFLIGHT for row in rows) > 1
+    return alone and sum(not run.is_preflight for run in runs) > 1
 
 
-def facts(connection: sqlite3.Connection, rows: Sequence[Row]) -> list[tuple[str, str]]:
-    """Return names and values of the group that the rows of v_run are of."""
-    group = rows[0]["group_id"]
-    found = connection.execute("SELECT title, created_at, seed FROM groups WHERE id = ?", [group]).fetchone()
-    runs = [row for row in rows if row["number"] != PREFLIGHT]
+def facts(connection: sqlite3.Connection, every_run: Sequence[RunView]) -> list[tuple[str, str]]:
+    """Return names and values of the group that these runs belong to."""
+    group = every_run[0].group_id
+    sql = "SELECT title, created_at, seed FROM groups WHERE id = ?"
+    title, created_at, seed = read.tuples(connection, sql, [group]).fetchone()
+    runs = [run for run in every_run if not run.is_preflight]
     last = last_attempts(runs)
-    jobs = len({row["job_id"] for row in runs})
-    ended = [row for row in runs if row["state"] == State.DONE]
-    told = [
-        ("group", f"g{group}: {units.counted(jobs, 'job')}, {units.counted(len(last), 'run')}"),
-        ("asked by", found["title"]),
-        ("submitted", time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found["created_at"]))),
+    n_jobs = len({run.job_id for run in runs})
+    real_s = sum(run.real_s or 0.0 for run in runs if run.state == State.DONE)
+    pairs = [
+        ("group", f"g{group}: {units.counted(n_jobs, 'job')}, {units.counted(len(last), 'run')}"),
+        ("asked by", title),
+        ("submitted", time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(created_at))),
         ("ended", _endings(last)),
         ("invalid", _invalid(last)),
+        ("took", f"{units.duration(real_s)} in all" if real_s else ""),
+        ("order seed", str(seed)),
+        ("remark", "\n".join(sorted({run.note for run in runs if run.note}))),
     ]
-    if real_s := sum(row["real_s"] or 0.0 for row in ended):
-        told.append(("took", f"{units.duration(real_s)} in all"))
-    told.append(("order seed", str(found["seed"])))
-    if notes := sorted({row["note"] for row in runs if row["note"]}):
-        told.append(("remark", "\n".join(notes)))
-    return [(name, value) for name, value in told if value]
+    return [(name, value) for name, value in pairs if value]
 
 
-def _endings(last: Sequence[Row]) -> str:
+def _endings(last: Sequence[RunView]) -> str:
     """Count how the last attempts ended: "7 SUCCEEDED, 1 FAILED(1) (12.3)"."""
-    counts = Counter(listing.ending(row) for row in last)
-    first = {listing.ending(row): row["run"] for row in reversed(last)}
-    ok = {Outcome.SUCCEEDED.value, *(state.value for state in State)}
+    counts = Counter(run.ending for run in last)
+    first = {run.ending: run.run for run in reversed(last)}
+    good = {Outcome.SUCCEEDED.value, *(state.value for state in State)}
     return ", ".join(
-        f"{units.count(n)} {ending}" + ("" if ending in ok else f" ({'first ' * (n > 1)}{first[ending]})")
+        f"{units.count(n)} {ending}" + ("" if ending in good else f" ({'first ' * (n > 1)}{first[ending]})")
         for ending, n in counts.most_common()
     )
 
 
-def _invalid(last: Sequence[Row]) -> str:
+def _invalid(last: Sequence[RunView]) -> str:
     """Count the runs that succeeded and are not valid, by the kinds of their taints."""
-    runs = [row for row in last if row["outcome"] == Outcome.SUCCEEDED and not row["valid"]]
-    kinds = Counter(kind for row in runs for kind in (row["taints"] or "").split(",") if kind)
+    runs = [run for run in last if run.mark]
+    kinds = Counter(kind for run in runs for kind in run.taints)
     named = ", ".join(f"{kind} {n}" for kind, n in kinds.most_common())
     return f"{units.counted(len(runs), 'run')} ({named}): in no comparison" if runs else ""

@@ -1,76 +1,27 @@
-"""Runs and jobs as they are shown: one object each, without private data (the captured environment)."""
+"""Lists of jobs and runs: the filter of `mpsq list`, and its table of what distinguishes each from the others."""
 
 from __future__ import annotations
 
-import json
+import shlex
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
-from queue_runner import redact, units
-from queue_runner.analysis import neighbour_share, stats
+from queue_runner import tables, units
+from queue_runner.analysis.grouping import by_key
 from queue_runner.errors import UsageError
-from queue_runner.model import PREFLIGHT, Ending, Outcome, Row, Selector, State
-from queue_runner.monitor.attempts import last_attempts
-from queue_runner.spec import mode_word
+from queue_runner.model import Outcome, Selector, State
+from queue_runner.monitor import run_view
+from queue_runner.monitor.run_view import MARK, JobView, RunLine, RunView
 from queue_runner.store import read
 
-_AS_STORED = (
-    "run",
-    "job_id",
-    "number",
-    "repeat",
-    "attempt",
-    "group_id",
-    "name",
-    "kind",
-    "workload",
-    "framework",
-    "framework_version",
-    "device",
-    "device_name",
-    "dtype",
-    "config",
-    "priority",
-    "state",
-    "outcome",
-    "exit_code",
-    "signal",
-    "reason",
-    "blocked_reason",
-    "created_at",
-    "started_at",
-    "ended_at",
-    "cancel_requested_at",
-    "paused_at",
-    "not_before_at",
-    "deadline_at",
-    "retries",
-    "note",
-    "rerun_of",
-    "resumed_from",
-    "schedule_id",
-    "real_s",
-    "user_s",
-    "sys_s",
-    "slept_s",
-    "max_rss_bytes",
-    "peak_reserved_bytes",
-    "peak_allocated_bytes",
-    "n_iters",
-    "n_measure",
-    "median_s",
-    "mad_s",
-    "loss_first",
-    "loss_last",
-    "val_loss_last",
-)
-MARK = "!"
-"""Marks the times of jobs and runs that are not valid: they are in no comparison."""
-_OF_JOB = ("group_id", "name", "kind", "workload", "framework", "device", "dtype", "config", "priority", "created_at")
+MOST_COMMAND = 60
+"""Columns of a command line beyond which its middle is left out; mpsq show has all of it."""
+
+R = TypeVar("R", bound=RunLine)
 
 
 @dataclass(frozen=True)
@@ -88,108 +39,21 @@ class Filter:
     text: str | None = None
 
 
-def run_object(row: Row, settings: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return one row of v_run as the run object of docs/json.md. `settings` are those of its job, if already read."""
-    return {name: row[name] for name in _AS_STORED} | {
-        "compile": boolean(row["compile"]),
-        **(asked(row) if settings is None else settings),
-        "tags": row["tags"].split(",") if row["tags"] else [],
-        "taints": row["taints"].split(",") if row["taints"] else [],
-        "valid": bool(row["valid"]),
-        "replaced": bool(row["replaced"]),
-    }
+def jobs(connection: sqlite3.Connection, filter: Filter) -> list[JobView[RunView]]:
+    """Return whole jobs, the oldest first; if there are more than `limit`, the newest. Raises: see `each_job`."""
+    return list(each_job(connection, filter, RunView))
 
 
-def asked(row: Row) -> dict[str, Any]:
-    """Return what the user set for this job; the sought value comes last: lists leave out the middle."""
-    return _settings(json.loads(row["spec_json"]))
-
-
-def _settings(spec: dict[str, Any]) -> dict[str, Any]:
-    sets: dict[str, Any] = spec["params"]
-    key = spec.get("find_max", "").partition("=")[0]
-    if key in sets:
-        sets[key] = sets.pop(key)
-    return {
-        "sets": sets,
-        "env_name": spec.get("env_name") or None,
-        "mps": spec.get("mps") or {},
-        "variables": spec.get("variables") or {},
-        "compile_mode": spec.get("compile_mode") or None,
-        "gpus": spec.get("gpus", 1),
-        "cores": spec.get("cores") or None,
-        "threads": spec.get("threads") or None,
-    }
-
-
-def boolean(value: int | None) -> bool | None:
-    """Convert a flag as SQLite stores it."""
-    return None if value is None else bool(value)
-
-
-def job_object(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return all rows of one job as the job object of docs/json.md: its state is derived from its runs."""
-    spec = json.loads(rows[0]["spec_json"])
-    settings = _settings(spec)
-    runs = [run_object(row, settings) for row in rows if row["number"] != PREFLIGHT]
-    first, last = runs[0], last_attempts(runs)
-    timed = [r for r in last if r["outcome"] == Outcome.SUCCEEDED and r["median_s"] is not None]
-    times = [r["median_s"] for r in timed]
-    mixed = len({neighbour_share.KIND in r["taints"] for r in timed}) > 1  # alone and beside a run are never one number
-    return (
-        {"job": first["job_id"]}
-        | {name: first[name] for name in _OF_JOB}
-        | {
-            "compile": first["compile"],
-            **{
-                name: first[name]
-                for name in ("sets", "env_name", "mps", "variables", "compile_mode", "gpus", "cores", "threads")
-            },
-            "tags": first["tags"],
-            "state": state_of(rows),
-            "ok": _ok(last),
-            "succeeded": sum(r["outcome"] == Outcome.SUCCEEDED for r in last),
-            "repeats": len(last),
-            "median_s": stats.median(times) if times and not mixed else None,
-            "command": redact.redact(spec["argv"]) or None,
-            "runs": runs,
-        }
-    )
-
-
-def state_of(runs: Sequence[Row]) -> str:
-    """Return RUNNING while one runs, DONE once all are, HELD if none can start, else QUEUED."""
-    states = {run["state"] for run in runs}
-    if State.RUNNING in states:
-        return State.RUNNING.value
-    if states == {State.DONE}:
-        return State.DONE.value
-    return State.QUEUED.value if State.QUEUED in states else State.HELD.value
-
-
-def _ok(last: Sequence[Row]) -> bool | None:
-    """Return whether the last attempt of every repeat succeeded; None while undecided."""
-    if any(r["state"] == State.DONE and r["outcome"] != Outcome.SUCCEEDED for r in last):
-        return False
-    return True if all(r["state"] == State.DONE for r in last) else None
-
-
-def jobs(connection: sqlite3.Connection, wanted: Filter) -> list[dict[str, Any]]:
-    """Return jobs, the oldest first; if there are more than `limit`, the newest. Raises: see `each_job`."""
-    return list(each_job(connection, wanted))
-
-
-def each_job(connection: sqlite3.Connection, wanted: Filter) -> Iterator[dict[str, Any]]:
-    """Yield jobs, the oldest first; if there are more than `limit`, the newest. One job is in memory at a time.
+def each_job(connection: sqlite3.Connection, filter: Filter, kind: type[R]) -> Iterator[JobView[R]]:
+    """Yield jobs, the oldest first; if there are more than `limit`, the newest. One job is in memory at a time, with
+    the columns of `kind`.
 
     Raises: UsageError for an unknown state, or a selector that matches nothing.
     """
-    condition, values = _condition(connection, wanted)
-    limit = -1 if wanted.limit is None else wanted.limit
+    condition, values = _condition(connection, filter)
+    limit = -1 if filter.limit is None else filter.limit
     chosen = f"SELECT job_id FROM ({condition}) ORDER BY job_id DESC LIMIT ?"
-    rows = read.each_run(connection, f"job_id IN ({chosen})", [*values, limit])
-    for _, runs in groupby(rows, key=lambda row: row["job_id"]):
-        yield job_object(list(runs))
+    yield from run_view.jobs(run_view.each_run(connection, kind, f"job_id IN ({chosen})", [*values, limit]))
 
 
 _HAS_WORD = (
@@ -198,44 +62,44 @@ _HAS_WORD = (
     " || ifnull(j.note, '') || char(10) || json_extract(j.spec_json, '$.params', '$.argv', '$.env_name') || char(10)"
     " || ifnull((SELECT group_concat(tag, char(10)) FROM job_tags t WHERE t.job_id = j.id), '')), lower(?)) > 0"
 )
-"""Whether a job has a word. Not in its captured environment, which is nobody's to look through."""
+"""Whether a job has a word. Not in its captured environment, which nobody may search."""
 
 
-def _condition(connection: sqlite3.Connection, wanted: Filter) -> tuple[str, list[Any]]:
+def _condition(connection: sqlite3.Connection, filter: Filter) -> tuple[str, list[Any]]:
     """Return SQL for the ids of the matching jobs, each once."""
     terms: list[str] = ["1"]
     values: list[Any] = []
-    if wanted.deleted:
+    if filter.deleted:
         terms.append("j.deleted_at IS NOT NULL")
-    elif not any(selector.job is not None for selector in wanted.selectors):
+    elif not any(selector.job is not None for selector in filter.selectors):
         terms.append("j.deleted_at IS NULL")
-    for tag in wanted.tags:
+    for tag in filter.tags:
         terms.append("EXISTS (SELECT 1 FROM job_tags t WHERE t.job_id = r.job_id AND t.tag = ?)")
         values.append(tag)
-    if wanted.before is not None:
+    if filter.before is not None:
         terms.append("r.job_id < ?")
-        values.append(wanted.before)
-    for word in (wanted.text or "").split():
+        values.append(filter.before)
+    for word in (filter.text or "").split():
         terms.append(_HAS_WORD)
         values.append(word)
-    if wanted.state is not None:
-        word = wanted.state.upper()
+    if filter.state is not None:
+        word = filter.state.upper()
         if word in Outcome.__members__:
             terms.append("r.outcome = ?")
         elif word in State.__members__:
             terms.append("r.state = ?")
         else:
             raise UsageError(
-                f'unknown state "{wanted.state}"',
+                f'unknown state "{filter.state}"',
                 f"use one of {_words(State)}, or an outcome: {_words(Outcome)}",
             )
         values.append(word)
-    if wanted.selectors:
+    if filter.selectors:
         alternatives = []
-        for selector in wanted.selectors:
-            condition, found = read.where(selector, connection)
+        for selector in filter.selectors:
+            condition, named = read.where(selector, connection)
             alternatives.append(f"r.job_id IN (SELECT job_id FROM v_run WHERE {condition})")
-            values += found
+            values += named
         terms.append("(" + " OR ".join(alternatives) + ")")
     return (
         f"SELECT DISTINCT r.job_id FROM runs r JOIN jobs j ON j.id = r.job_id WHERE {' AND '.join(terms)}",
@@ -247,92 +111,99 @@ def _words(kind: type[State] | type[Outcome]) -> str:
     return ", ".join(member.value.lower() for member in kind)
 
 
-def ending(row: Row) -> str:
-    """Return a run's state or, once it is DONE, how it ended: RUNNING (suspended), FAILED(1), KILLED(9), SUCCEEDED."""
-    if row["outcome"] is None:
-        suspended = row["state"] == State.RUNNING and row["paused_at"] is not None
-        return f"{row['state']} (suspended)" if suspended else str(row["state"])
-    return str(Ending(Outcome(row["outcome"]), row["exit_code"], row["signal"], row["reason"] or ""))
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line of the table: a job or a run."""
+
+    id: int | str
+    group: str
+    what: str
+    n_ok: str
+    state: str
+    style: str
+    age: str
+    took_s: float | None
+    median_s: float | None
+    mark: str
 
 
-def job_ending(job: Row) -> str:
-    """Return a job's state or, once it is DONE, SUCCEEDED or how its first run that did not succeed ended."""
-    if job["state"] != State.DONE:
-        return str(job["state"])
-    failed = (run for run in job["runs"] if run["outcome"] != Outcome.SUCCEEDED)
-    return "SUCCEEDED" if job["ok"] else ending(next(failed, job["runs"][-1]))
+def job_table(jobs: Iterable[JobView[R]], *, colour: bool = False) -> str:
+    """Return the table of jobs, "" if there are none."""
+    return _table(jobs, "job", colour)
 
 
-def fate(row: Row, after: str = "") -> str:
-    """Return how a run ended and why: `FAILED(1): no data`, `SKIPPED(dependency): job 7 did not succeed`. `after` is
-    inserted between the two: ` after 3.2 s`."""
-    if row["outcome"] is None:
-        return f"{row['state']}: {row['blocked_reason']}" if row["blocked_reason"] else str(row["state"])
-    told, reason = ending(row), row["reason"] or ""
-    if mark(row):
-        after += f", not valid ({(row['taints'] or '').replace(',', ', ')})"
-    kind, _, rest = reason.partition(": ")
-    if told.endswith(f"({kind})"):
-        reason = rest
-    return f"{told}{after}: {reason}" if reason else f"{told}{after}"
+def run_table(jobs: Iterable[JobView[R]], *, colour: bool = False) -> str:
+    """Return the table of the runs of jobs, "" if there are none."""
+    return _table(jobs, "run", colour)
 
 
-def mark(run: Row) -> str:
-    """Return MARK for a run that succeeded and whose numbers are not valid, else nothing."""
-    return MARK if run["outcome"] == Outcome.SUCCEEDED and not run["valid"] else ""
-
-
-def style(run: Row) -> str:
-    """Return the colour of how a run ended (tables.STYLES); none for one that has not, or that a user stopped."""
-    if run["outcome"] in (None, Outcome.CANCELLED, Outcome.SKIPPED):
+def _table(jobs: Iterable[JobView[R]], kind: str, colour: bool) -> str:
+    lines = list(_lines(jobs, kind == "run"))
+    if not lines:
         return ""
-    return "good" if run["outcome"] == Outcome.SUCCEEDED else "bad"
+    columns = [
+        tables.Column("id", kind, right=kind == "job"),
+        tables.Column("group", "group"),
+        tables.Column("what", "what", flexible=True),
+        tables.Column("n_ok", "ok", right=True),
+        tables.Column("state", "state", style=lambda line: line.style),
+        tables.Column("age", "age", right=True),
+        tables.Column("took_s", "took", words=units.duration, right=True),
+        tables.Column("median_s", "ms/iter", words=units.ms, right=True),
+        tables.Column("mark", "", style=lambda _line: "doubt"),
+    ]
+    marked = any(line.mark for line in lines)
+    absent = {"n_ok" if kind == "run" else "", "" if any(line.median_s for line in lines) else "median_s"}
+    columns = [column for column in columns if column.key not in absent and (marked or column.key != "mark")]
+    text = tables.table(lines, columns, colour=colour)
+    return f"{text}\n{MARK} not valid: mpsq show {kind.upper()} says why" if marked else text
 
 
-def job_style(job: Row) -> str:
-    """Return the colour of how a job ended, which is that of the run that `job_ending` tells of."""
-    if job["state"] != State.DONE:
-        return ""
-    failed = (run for run in job["runs"] if run["outcome"] != Outcome.SUCCEEDED)
-    return "good" if job["ok"] else style(next(failed, job["runs"][-1]))
+def _lines(jobs: Iterable[JobView[R]], by_run: bool) -> Iterator[_Line]:
+    """Yield the lines of the table by submission: its jobs are adjacent, and only these are in memory."""
+    for group_id, members in groupby(jobs, key=lambda job: job.first.group_id):
+        submission = list(members)
+        group = f"g{group_id}"
+        for job, what in zip(submission, _distinguish([job.first for job in submission]), strict=True):
+            age = _age(job.first.created_at)
+            if by_run:
+                for run in job.runs:
+                    took_s = run_view.took_s([run])
+                    yield _Line(run.run, group, what, "", run.ending, run.style, age, took_s, run.median_s, run.mark)
+                continue
+            mark = MARK if any(run.mark for run in run_view.last_attempts(job.runs)) else ""
+            n_ok, took_s = f"{job.succeeded}/{job.repeats}", run_view.took_s(job.runs)
+            id = job.first.job_id
+            yield _Line(id, group, what, n_ok, job.ending, job.style, age, took_s, job.median_s, mark)
 
 
-def took(runs: Sequence[Row]) -> float | None:
-    """Return the real time of the last run that ended; of one that runs now, the time since its start."""
-    ended = [run["real_s"] for run in runs if run["real_s"] is not None]
-    running = [time.time() - run["started_at"] for run in runs if run["state"] == State.RUNNING and run["started_at"]]
-    return running[-1] if running else ended[-1] if ended else None
+def _age(at: float) -> str:
+    """Return how long ago a time was, in its largest unit: "3 d", "2 h", "5 min", "12 s"."""
+    age_s = max(0.0, time.time() - at)
+    for unit, size_s in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if age_s >= size_s:
+            return f"{units.count(int(age_s // size_s))} {unit}"
+    return f"{int(age_s)} s"
 
 
-def tried(row: Row) -> str:
-    """Return "preflight: " for a preflight, else nothing."""
-    return "preflight: " if row["number"] == PREFLIGHT else ""
+def _distinguish(firsts: Sequence[RunLine]) -> list[str]:
+    """Return for the jobs of a submission, given by their first runs, the name and the settings that differ between
+    those of one kind; all settings of a job alone."""
+    varying: dict[str, set[str]] = {}
+    for kind, members in by_key(firsts, lambda run: run.kind).items():
+        words = [run.question.words() for run in members]
+        names = {name for by_setting in words for name in by_setting}
+        several = len(words) > 1
+        varying[kind] = {name for name in names if not several or len({line.get(name) for line in words}) > 1}
+    return [_name_and_settings(run, varying[run.kind]) for run in firsts]
 
 
-def hook_ending(call: Row) -> str:
-    """Return which hook was called and how that ended: "hook_done: its command failed with exit code 3 after 0.2 s:
-    notify.sh". A run that failed and a hook that failed must not read alike."""
-    notifies = call["kind"] == "notify"
-    called = f"notification of {call['event']}" if notifies else f"hook_{call['event']}"
-    code = f" with exit code {call['exit_code']}" if call["exit_code"] else ""
-    after = f" after {units.duration(call['dur_s'])}" if call["dur_s"] is not None else ""
-    state = call["state"].replace("_", " ")
-    if state in ("failed", "timed out"):
-        state = f"its command {state}"
-    return f"{called}: {state}{code}{after}" + ("" if notifies else f": {call['command']}")
-
-
-def question(item: Row) -> str:
-    """Return the question of a run or job in a few words: "cpu, compiled, tiny, max_iters=20"."""
-    compiled = mode_word(item.get("compile_mode") or item["compile"])
-    dtype = None if item["dtype"] == "fp32" else item["dtype"]
-    words = [item["device"], compiled, dtype, item["config"], *(f"{k}={v}" for k, v in item["sets"].items())]
-    words += [f"gpus={n}"] if (n := item.get("gpus") or 1) > 1 else []
-    words += [f"cores={cores}"] if (cores := item.get("cores")) else []
-    words += [f"threads={threads}"] if (threads := item.get("threads")) != cores else []
-    words += [f"env={name}"] if (name := item.get("env_name")) else []
-    words += [f"mps_{k}={v}" for k, v in (item.get("mps") or {}).items()]
-    words += [f"{k}={v}" for k, v in (item.get("variables") or {}).items()]
-    if item["framework"] not in (None, "torch"):
-        words.insert(0, item["framework"])
-    return ", ".join(str(word) for word in words if word)
+def _name_and_settings(run: RunLine, varying: set[str]) -> str:
+    if run.kind == "command" and (words := run.command):
+        line = tables.elide(shlex.join(words), MOST_COMMAND)
+        sets = run.settings.sets.items()
+        settings = [f"{name}={value}" for name, value in sets if not any(str(value) in word for word in words)]
+        named = any(word.rsplit("/", 1)[-1] == run.name for word in words)
+        return " ".join([line if named else f"{run.name}: {line}", *settings])
+    text = ", ".join(word for name, word in run.question.words().items() if name in varying)
+    return f"{run.name} {text}" if text else run.name

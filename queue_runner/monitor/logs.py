@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from queue_runner.errors import MpsqError
-from queue_runner.model import Row, State
+from queue_runner.model import State
 from queue_runner.monitor.log_text import LINE_BYTES, Outputs, Text
+from queue_runner.monitor.run_view import RunView
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 
@@ -20,32 +21,32 @@ TAIL_MOST_BYTES = 16 * LINE_BYTES
 """Bytes at the end of a log that are searched for its last lines: a log may be one line of a gigabyte."""
 
 
-def choose(rows: Sequence[Row]) -> Row:
+def choose(runs: Sequence[RunView]) -> RunView:
     """Return the run whose log is meant: the running one, else the one that started last, else the first that waits."""
 
-    def rank(row: Row) -> tuple[bool, float, int]:
-        return row["state"] == State.RUNNING, row["started_at"] or row["claimed_at"] or 0.0, -row["position"]
+    def rank(run: RunView) -> tuple[bool, float, float]:
+        return run.state == State.RUNNING, run.started_at or run.claimed_at or 0.0, -run.position
 
-    return max(rows, key=rank)
+    return max(runs, key=rank)
 
 
-def folder_of(layout: Layout, row: Row) -> RunDir:
+def folder_of(layout: Layout, run: RunView) -> RunDir:
     """Return the folder with the run's logs. Raises: MpsqError, with the reason, when there is none."""
-    folder = RunDir(layout.runs / row["run"])
-    if row["deleted_at"] is not None:
-        raise MpsqError(f"the log of run {row['run']} was deleted with its job", f"mpsq show {row['run']} says when")
+    folder = RunDir(layout.runs / run.run)
+    if run.deleted_at is not None:
+        raise MpsqError(f"the log of run {run.run} was deleted with its job", f"mpsq show {run.run} says when")
     wrote = folder.stdout.exists() or folder.stderr.exists()
-    if folder.path.is_dir() and (wrote or row["state"] != State.DONE):
+    if folder.path.is_dir() and (wrote or run.state != State.DONE):
         return folder
-    if row["state"] in (State.QUEUED, State.HELD):
-        raise MpsqError(f"run {row['run']} has not started: there is no log yet", f"mpsq why {row['run']}")
-    if row["kind"] == "import":
-        if row["machine_hash"] is not None:  # a log does not name the machine
-            raise MpsqError(f"the log of run {row['run']} is on its own machine: a bundle holds none", "ask its owner")
-        raise MpsqError(f"run {row['run']} was imported: its log is the imported file", f"mpsq show {row['run']}")
-    if row["started_at"] is not None:
-        raise MpsqError(f"the log of run {row['run']} was removed", f"mpsq show {row['run']} says when")
-    raise MpsqError(f"run {row['run']} left no log: it never started", f"mpsq why {row['run']}")
+    if run.state in (State.QUEUED, State.HELD):
+        raise MpsqError(f"run {run.run} has not started: there is no log yet", f"mpsq why {run.run}")
+    if run.kind == "import":
+        if run.machine_hash is not None:  # a log does not name the machine
+            raise MpsqError(f"the log of run {run.run} is on its own machine: a bundle holds none", "ask its owner")
+        raise MpsqError(f"run {run.run} was imported: its log is the imported file", f"mpsq show {run.run}")
+    if run.started_at is not None:
+        raise MpsqError(f"the log of run {run.run} was removed", f"mpsq show {run.run} says when")
+    raise MpsqError(f"run {run.run} left no log: it never started", f"mpsq why {run.run}")
 
 
 def tail_offset(stream: BinaryIO, lines: int) -> int:

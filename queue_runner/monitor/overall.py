@@ -10,9 +10,8 @@ from typing import TextIO
 
 from queue_runner import config, units
 from queue_runner.errors import MpsqError
-from queue_runner.model import PREFLIGHT, Selector, State
-from queue_runner.monitor import eta
-from queue_runner.monitor.attempts import last_attempts
+from queue_runner.model import Selector, State
+from queue_runner.monitor import eta, run_view
 from queue_runner.monitor.progress import Tracker
 from queue_runner.paths import Layout
 from queue_runner.store import read
@@ -30,20 +29,21 @@ def sentence(layout: Layout, selector: Selector) -> str:
     """
     now = time.time()
     with read.reading(layout.db) as connection:
-        rows = last_attempts([row for row in read.select(connection, [selector]) if row["number"] != PREFLIGHT])
-        ended = sum(row["state"] == State.DONE for row in rows)
-        told = f"{units.count(ended)} of {units.counted(len(rows), 'run')} ended"
-        queue = read.queue(connection)
-        running = queue and queue[0]["state"] == State.RUNNING
+        selected = [run for run in run_view.select(connection, [selector]) if not run.is_preflight]
+        runs = run_view.last_attempts(selected)
+        ended = sum(run.state == State.DONE for run in runs)
+        sentence = f"{units.count(ended)} of {units.counted(len(runs), 'run')} ended"
+        queue = run_view.queue(connection)
+        running = queue and queue[0].state == State.RUNNING
         left_s = Tracker().look(connection, queue[0]).left_s if running else None
         gap_s = config.load(layout.config).cooldown_s
-        turns = eta.estimate(connection, queue, now, left_s=left_s, gap_s=gap_s).turns
-    ours = [turns[row["run"]] for row in rows if row["run"] in turns]
-    ends = [turn.finish_at for turn in ours if turn.finish_at is not None and turn.expected.real_s is not None]
-    if not ours or len(ends) < len(ours):
-        return told
-    sure = all(turn.finish_sure for turn in ours)
-    return f"{told}, {'about' if sure else 'at least'} {units.duration(max(max(ends) - now, 0.0))} left"
+        by_run = eta.estimate(connection, queue, now, left_s=left_s, gap_s=gap_s).turns
+    turns = [by_run[run.run] for run in runs if run.run in by_run]
+    ends = [turn.finish_at for turn in turns if turn.finish_at is not None and turn.expected.real_s is not None]
+    if not turns or len(ends) < len(turns):
+        return sentence
+    sure = all(turn.finish_sure for turn in turns)
+    return f"{sentence}, {'about' if sure else 'at least'} {units.duration(max(max(ends) - now, 0.0))} left"
 
 
 class Teller:
@@ -53,10 +53,10 @@ class Teller:
         self._text, self._stream = text, stream or sys.stderr
         self._live = self._stream.isatty()
         self._at = float("-inf")
-        self._told = ""
+        self._last = ""
 
     def step(self, now: float | None = None) -> None:
-        """Tell the progress if it is time to. `now` is of time.monotonic()."""
+        """Write the progress if it is time to. `now` is a value of time.monotonic()."""
         now = time.monotonic() if now is None else now
         if now - self._at < (TERMINAL_S if self._live else PIPE_S):
             return
@@ -67,13 +67,13 @@ class Teller:
             return
         if self._live:
             self._stream.write(f"\r\x1b[K{cut(text, get_terminal_size().columns - 1)}")
-        elif text != self._told:
+        elif text != self._last:
             self._stream.write(f"{text}\n")
-        self._told = text
+        self._last = text
         self._stream.flush()
 
     def close(self) -> None:
         """Remove the line from a terminal."""
-        if self._live and self._told:
+        if self._live and self._last:
             self._stream.write("\r\x1b[K")
             self._stream.flush()

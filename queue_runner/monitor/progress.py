@@ -5,11 +5,11 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from queue_runner.model import PHASES
+from queue_runner.monitor.run_view import RunView
+from queue_runner.store import read
 
 NEWEST = 200
 """Number of newest measured iterations from which the time per iteration of a running job is computed."""
@@ -44,58 +44,56 @@ class Tracker:
         self._open: list[str] = []
         self._iteration_offset = self._phase_offset = -1
 
-    def look(self, connection: sqlite3.Connection, row: Mapping[str, Any]) -> RunProgress:
-        """Return the current progress of a run; `row` is its newest row of v_run."""
-        if row["run_id"] != self._run_id:
-            self._begin(row["run_id"])
+    def look(self, connection: sqlite3.Connection, run: RunView) -> RunProgress:
+        """Return the current progress of a run, as it was just read."""
+        if run.run_id != self._run_id:
+            self._begin(run.run_id)
         self._read_iterations(connection)
         self._read_phases(connection)
         times = sorted(self.newest_s)
         median_s = times[len(times) // 2] if times else None
-        planned = row["planned_iters"]
-        iters = self._iters + (self._first if row["resumed_from"] else 0)
+        planned = run.planned_iters
+        iters = self._iters + (self._first if run.resumed_from else 0)
         return RunProgress(
             phase=self._open[-1] if self._open else None,
             iters=iters,
             planned_iters=planned,
             median_s=median_s,
             loss=self._loss,
-            elapsed_s=max(time.time() - (row["started_at"] or row["claimed_at"]), 0.0),
+            elapsed_s=max(time.time() - (run.started_at or run.claimed_at or time.time()), 0.0),
             left_s=max(planned - iters, 0) * median_s if planned and median_s is not None else None,
         )
 
     def _read_iterations(self, connection: sqlite3.Connection) -> None:
         values = [self._run_id, self._iteration_offset]
-        (counted,) = connection.execute(
-            "SELECT count(*) AS n, min(i) AS first, max(offset) AS last FROM iterations"
-            " WHERE run_id = ? AND offset > ?",
-            values,
-        )
-        if not counted["n"]:
+        count, first, last = read.tuples(
+            connection, "SELECT count(*), min(i), max(offset) FROM iterations WHERE run_id = ? AND offset > ?", values
+        ).fetchone()
+        if not count:
             return
-        newest = list(
-            connection.execute(
-                "SELECT dur_s, loss, phase FROM iterations WHERE run_id = ? AND offset > ? AND offset <= ?"
-                " ORDER BY offset DESC LIMIT ?",
-                [*values, counted["last"], NEWEST],
-            )
-        )
+        newest = read.tuples(
+            connection,
+            "SELECT dur_s, loss, phase FROM iterations WHERE run_id = ? AND offset > ? AND offset <= ?"
+            " ORDER BY offset DESC LIMIT ?",
+            [*values, last, NEWEST],
+        ).fetchall()
         if not self._iters:
-            self._first = counted["first"]
-        self._iters += counted["n"]
-        self._iteration_offset = counted["last"]
-        self.newest_s.extend(r["dur_s"] for r in reversed(newest) if PHASES[r["phase"]] == "measure")
-        self._loss = next((r["loss"] for r in newest if r["loss"] is not None), self._loss)
+            self._first = first
+        self._iters += count
+        self._iteration_offset = last
+        self.newest_s.extend(dur_s for dur_s, _loss, phase in reversed(newest) if PHASES[phase] == "measure")
+        self._loss = next((loss for _dur_s, loss, _phase in newest if loss is not None), self._loss)
 
     def _read_phases(self, connection: sqlite3.Connection) -> None:
         """Read the phases that have begun and not ended, the innermost last."""
-        new = connection.execute(
+        edges = read.tuples(
+            connection,
             "SELECT offset, name, edge FROM phases WHERE run_id = ? AND offset > ? ORDER BY offset",
             [self._run_id, self._phase_offset],
         )
-        for edge in new:
-            self._phase_offset = edge["offset"]
-            if edge["edge"] == "begin":
-                self._open.append(edge["name"])
-            elif edge["name"] in self._open:
-                del self._open[self._open.index(edge["name"]) :]
+        for offset, name, edge in edges:
+            self._phase_offset = offset
+            if edge == "begin":
+                self._open.append(name)
+            elif name in self._open:
+                del self._open[self._open.index(name) :]

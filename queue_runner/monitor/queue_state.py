@@ -9,7 +9,9 @@ from typing import Any
 
 from queue_runner import config, lanes
 from queue_runner.host import locks, processes
-from queue_runner.model import DEFAULT_LANE, Obstacle, Row
+from queue_runner.model import DEFAULT_LANE, Obstacle
+from queue_runner.monitor import run_view
+from queue_runner.monitor.run_view import RunView
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.store import read
@@ -19,13 +21,13 @@ START_A_WORKER = "start one: mpsq worker, or mpsq service install"
 
 @dataclass(frozen=True)
 class LaneState:
-    """State of one of several lanes, and the run that has it, or has the machine alone: its row of v_run."""
+    """State of one of several lanes, and the run that has it or the whole machine."""
 
     name: str
     blocked_reason: str | None
     paused_at: float | None
     paused_reason: str | None
-    running: Row | None = None
+    running: RunView | None = None
 
 
 @dataclass(frozen=True)
@@ -56,42 +58,43 @@ def look(layout: Layout, connection: sqlite3.Connection) -> QueueState:
     """Return the state of the queue according to its locks and its database."""
     alive, pid = worker(layout)
     lane = read.lane(connection, DEFAULT_LANE)
-    known = (lane["blocked_reason"], lane["blocked_kind"], lane["blocked_for"]) if alive else (None, None, None)
-    reason, kind, run_id = known
     return QueueState(
         alive,
         pid,
-        reason,
-        lane["paused_at"],
-        lane["paused_reason"],
-        lanes_of(layout, connection, alive),
-        Obstacle(kind) if kind else None,
-        run_id,
+        lane.blocked_reason if alive else None,
+        lane.paused_at,
+        lane.paused_reason,
+        _lanes(layout, connection, alive),
+        Obstacle(lane.blocked_kind) if alive and lane.blocked_kind else None,
+        lane.blocked_for if alive else None,
     )
 
 
-def lanes_of(layout: Layout, connection: sqlite3.Connection, alive: bool = True) -> list[LaneState]:
+def _lanes(layout: Layout, connection: sqlite3.Connection, alive: bool) -> list[LaneState]:
     """Return the lanes of this machine, [] where there are none. Without a worker (not `alive`) nothing is blocked."""
     if not lanes.parse(config.load(layout.config).lanes):
         return []
-    runs = read.runs(connection, "state = 'RUNNING'")
-    on = {part: row for row in runs for part in lanes.parts(row["lane"])}
+    running = {part: run for run in _running(connection) for part in lanes.parts(run.lane)}
     return [
         LaneState(
-            row["name"],
-            row["blocked_reason"] if alive else None,
-            row["paused_at"],
-            row["paused_reason"],
-            on.get(row["name"], on.get(DEFAULT_LANE)),
+            lane.name,
+            lane.blocked_reason if alive else None,
+            lane.paused_at,
+            lane.paused_reason,
+            running.get(lane.name, running.get(DEFAULT_LANE)),
         )
-        for row in read.lanes_here(connection)
+        for lane in read.lanes_here(connection)
     ]
+
+
+def _running(connection: sqlite3.Connection) -> list[RunView]:
+    return run_view.runs(connection, "state = 'RUNNING'")
 
 
 def history(connection: sqlite3.Connection) -> tuple[Any, ...]:
     """Return a value that changes with the queue, but not with the numbers of a running run."""
-    last = connection.execute("SELECT max(id) AS id FROM job_events").fetchone()["id"]
-    return last, *(tuple(lane.values()) for lane in connection.execute("SELECT * FROM lanes ORDER BY name"))
+    lanes = read.tuples(connection, "SELECT * FROM lanes ORDER BY name").fetchall()
+    return read.tuples(connection, "SELECT max(id) FROM job_events").fetchone(), *lanes
 
 
 def is_supervised(folder: RunDir) -> bool:
@@ -108,10 +111,11 @@ def stopped_trainer(folder: RunDir) -> int | None:
 
 
 def idle(layout: Layout, lane: str | None = None) -> bool:
-    """Return whether nothing runs, on this lane if one is given, which a run that has the machine alone uses, too: no
-    run is RUNNING, or the one that is has ended and only waits to be recorded."""
+    """Return whether nothing runs, on this lane if one is given: no run is RUNNING, or it has ended and only waits to
+    be recorded. A run that has the machine alone uses every lane."""
     with read.reading(layout.db) as connection:
-        running = read.runs(connection, "state = 'RUNNING'")
-    running = [row for row in running if lane is None or {lane, DEFAULT_LANE} & {*lanes.parts(row["lane"])}]
+        running = [
+            run for run in _running(connection) if lane is None or {lane, DEFAULT_LANE} & {*lanes.parts(run.lane)}
+        ]
     alive, _ = worker(layout)
-    return all(not alive and not is_supervised(RunDir(layout.runs / row["run"])) for row in running)
+    return all(not alive and not is_supervised(RunDir(layout.runs / run.run)) for run in running)

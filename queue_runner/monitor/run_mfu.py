@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from queue_runner import config
 from queue_runner.analysis import peaks, stats
 from queue_runner.host.machine import gpu_cores
-from queue_runner.model import Row
+from queue_runner.monitor.run_view import RunView
 from queue_runner.paths import Layout
+from queue_runner.store import read
 
 A100_BF16_FLOPS = 312e12
 
@@ -33,35 +33,26 @@ class Mfu:
     printed_flops_per_s: float | None
 
 
-def of_run(layout: Layout, connection: sqlite3.Connection, row: Row) -> dict[str, float | str | None] | None:
-    """Return the fields of Mfu for a row of v_run; None if neither rate is known."""
-    printed = [
-        found["value"] / 100
-        for found in connection.execute(
-            "SELECT value FROM metrics WHERE run_id = ? AND name = 'mfu_printed' AND value IS NOT NULL", [row["run_id"]]
-        )
-    ]
+def of_run(layout: Layout, connection: sqlite3.Connection, run: RunView) -> Mfu | None:
+    """Return the MFU of a run; None if neither rate is known."""
+    sql = "SELECT value FROM metrics WHERE run_id = ? AND name = 'mfu_printed' AND value IS NOT NULL"
+    printed = [percent / 100 for (percent,) in read.tuples(connection, sql, [run.run_id])]
     share = stats.median(printed) if printed else None
-    median_s, flops = row["median_s"], row["flops_per_iter"]
+    median_s, flops = run.median_s, run.flops_per_iter
     rate = flops / median_s if flops is not None and median_s else None
     if rate is None and share is None:
         return None
-    given = config.load(layout.config).peak_tflops
-    peak = peaks.known(given, row["device"], row["device_name"], _cores(connection, row), row["dtype"])
-    peak = peaks.of_gpus(peak, json.loads(row["spec_json"]).get("gpus", 1))
-    return asdict(
-        Mfu(
-            flops_per_s=rate,
-            share=peaks.mfu(flops, median_s, peak),
-            peak_flops=peak.flops if peak else None,
-            peak_source=peak.source if peak else None,
-            printed_share=share,
-            printed_flops_per_s=None if share is None else share * A100_BF16_FLOPS,
-        )
+    machine = read.tuples(
+        connection, "SELECT data_json FROM fingerprints WHERE hash = ?", [run.machine_hash]
+    ).fetchone()
+    cores = gpu_cores(json.loads(machine[0]) if machine else {})
+    peak = peaks.known(config.load(layout.config).peak_tflops, run.device, run.device_name, cores, run.dtype)
+    peak = peaks.of_gpus(peak, run.settings.gpus)
+    return Mfu(
+        flops_per_s=rate,
+        share=peaks.mfu(flops, median_s, peak),
+        peak_flops=peak.flops if peak else None,
+        peak_source=peak.source if peak else None,
+        printed_share=share,
+        printed_flops_per_s=None if share is None else share * A100_BF16_FLOPS,
     )
-
-
-def _cores(connection: sqlite3.Connection, row: Row) -> int | None:
-    found = connection.execute("SELECT data_json FROM fingerprints WHERE hash = ?", [row["machine_hash"]]).fetchone()
-    described: Mapping[str, object] = json.loads(found["data_json"]) if found else {}
-    return gpu_cores(described)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
 
 from queue_runner import redact
 from queue_runner.analysis import gpu_use
+from queue_runner.analysis.validity import Taint
 from queue_runner.host.load import START_KEYS
-from queue_runner.model import Row
-from queue_runner.monitor import run_losses, run_mfu
-from queue_runner.monitor.listing import boolean, run_object
+from queue_runner.monitor import run_mfu
+from queue_runner.monitor.run_mfu import Mfu
+from queue_runner.monitor.run_view import RunView, flag
+from queue_runner.monitor.status import HookCall
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec
@@ -22,87 +25,246 @@ from queue_runner.submit import interpreter
 from queue_runner.submit.find_max import next_probe
 from queue_runner.workloads import command_line
 
-_LOST_LINES = ("unknown", "bad", "forged", "torn", "rewritten")
-
-_AFTER = "SELECT on_job_id AS job, condition, verdict FROM v_dependency WHERE job_id = ? ORDER BY on_job_id"
+_PHASES = ("setup", "compile", "warmup", "measure", "eval", "checkpoint", "other")
 
 
-def details(layout: Layout, connection: sqlite3.Connection, row: Row) -> dict[str, Any]:
-    """Return everything about one row of v_run, as docs/json.md describes it: `argv` is redacted, `env` only names
-    variables, `files` maps names to existing paths."""
-    spec = JobSpec.from_json(row["spec_json"])
-    run_id = row["run_id"]
-    ingests = read.detail(connection, "ingests", run_id)
-    phases = ("setup", "compile", "warmup", "measure", "eval", "checkpoint", "other")
-    return {
-        "run": run_object(row),
-        "argv": redact.redact(command_line.build_argv(spec, layout.snapshots)),
-        "cwd": spec.cwd,
-        "lane": row["lane"],
-        "processors": spec.affinity or None,
-        "python": spec.python,
-        "torch": interpreter.torch_of(spec.python) if spec.python else None,
-        "env": sorted({*spec.env, *spec.secrets}),
-        "seed": spec.seed,
-        "timeout_s": spec.timeout_s,
-        "parser": spec.parser,
-        "schedule": read.schedule_name(connection, row["schedule_id"]),
-        "spec_hash": row["spec_hash"],
-        "code": _code(connection, row["snapshot_hash"]),
-        "hello": _json_of(connection, "hellos", "hello_json", run_id),
-        "exit": _json_of(connection, "exits", "exit_json", run_id),
-        "phases_s": {name: row[f"{name}_s"] for name in phases if row[f"{name}_s"] is not None},
-        "segments": _segments(connection, run_id),
-        "taints": [_without_key(t) for t in read.detail(connection, "taints", run_id)],
-        "notes": [_without_key(n) for n in read.detail(connection, "notes", run_id)],
-        "lines": {key: sum(source[key] for source in ingests) for key in _LOST_LINES},
-        "history": [
-            {k: v for k, v in event.items() if k not in ("id", "job_id", "run_id")}
-            for event in read.events(connection, row["job_id"])
-            if event["run"] in (None, row["run"])
-        ],
-        "files": _files(RunDir(layout.runs / row["run"])),
-        "copy": spec.copy,
-        "allow_changed": spec.allow_changed,
-        "rerun_of": row["rerun_of"],
-        "hooks": read.hook_calls(connection, "run_id = ?", [run_id]),
-        "deleted_at": row["deleted_at"],
-        "after": list(connection.execute(_AFTER, [row["job_id"]])),
-        "backoff_s": row["backoff_s"],
-        "retry_on": row["retry_on"],
-        "search": _search(connection, row["job_id"], spec),
-        "evaluation": run_losses.last_evaluation(connection, run_id),
-        "mfu": run_mfu.of_run(layout, connection, row),
-        **_use(connection, row),
-        "start": _start(connection, run_id),
-    }
+@dataclass(frozen=True)
+class Code:
+    """The snapshot of a job's code."""
+
+    hash: str
+    kind: str
+    git_commit: str | None
+    git_branch: str | None
+    git_dirty: bool | None
+    diff_chars: int | None
+    tree_hash: str | None
+    copied: bool
+    left_out: Mapping[str, str]
 
 
-def _use(connection: sqlite3.Connection, row: Row) -> dict[str, Any]:
-    """Return the use of the GPU by phase, and of the measured one by itself."""
-    samples, marks = (read.detail(connection, table, row["run_id"]) for table in ("conditions", "phases"))
-    uses = gpu_use.by_phase(samples, marks, row["started_at"], row["real_s"])
+@dataclass(frozen=True)
+class ChainLink:
+    """A run of a chain of runs that continue one another."""
+
+    run: str
+    resumed_from: str | None
+    first_i: int | None
+    last_i: int | None
+
+
+@dataclass(frozen=True)
+class TrainerNote:
+    """A note of the trainer."""
+
+    offset: int
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class LostLines:
+    """Numbers of event lines that were not stored as the events that they claim to be."""
+
+    unknown: int = 0
+    bad: int = 0
+    forged: int = 0
+    torn: int = 0
+    rewritten: int = 0
+
+
+@dataclass(frozen=True)
+class HistoryEvent:
+    """An event in the history of a run."""
+
+    at: float
+    run: str | None
+    actor: str
+    verb: str
+    from_state: str | None
+    to_state: str | None
+    outcome: str | None
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class AwaitedJob:
+    """A job that this one waits for, or waited for."""
+
+    job: int
+    condition: str
+    verdict: str
+
+
+@dataclass(frozen=True)
+class GpuUse:
+    """The use of the GPU by all programs during one phase."""
+
+    phase: str
+    samples: int
+    busy_share: float
+    dips_share: float | None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The last evaluation, at step `i`; a loss is None if it was not evaluated. `last_i` is the last iteration."""
+
+    i: int
+    train: float | None
+    val: float | None
+    last_i: int | None
+
+
+@dataclass(frozen=True)
+class Details:
+    """Everything known about one run, as docs/json.md describes it. `argv` is redacted, `env` holds names of variables,
+    `files` maps names to existing paths."""
+
+    run: RunView
+    argv: Sequence[str]
+    cwd: str
+    lane: str
+    processors: str | None
+    python: str
+    torch: str | None
+    env: Sequence[str]
+    seed: int | None
+    timeout_s: float | None
+    parser: str | None
+    schedule: str | None
+    spec_hash: str
+    code: Code | None
+    hello: Mapping[str, Any] | None
+    exit: Mapping[str, Any] | None
+    phases_s: Mapping[str, float]
+    segments: Sequence[ChainLink]
+    taints: Sequence[Taint]
+    notes: Sequence[TrainerNote]
+    lines: LostLines
+    history: Sequence[HistoryEvent]
+    files: Mapping[str, str]
+    copy: bool
+    allow_changed: bool
+    rerun_of: int | None
+    hooks: Sequence[HookCall]
+    deleted_at: float | None
+    after: Sequence[AwaitedJob]
+    backoff_s: float
+    retry_on: str | None
+    search: str | None
+    evaluation: Evaluation | None
+    mfu: Mfu | None
+    gpu_busy_share: float | None
+    gpu_use: Sequence[GpuUse]
+    start: Mapping[str, float]
+
+
+def details(layout: Layout, connection: sqlite3.Connection, run: RunView) -> Details:
+    """Return everything about one run."""
+    spec = JobSpec.from_json(run.spec_json)
+    run_id = run.run_id
+    samples, marks = (read.detail(connection, table, run_id) for table in ("conditions", "phases"))
+    uses = gpu_use.by_phase(samples, marks, run.started_at, run.real_s)
     measured = gpu_use.measured(uses)
-    return {
-        "gpu_busy_share": measured.busy_share if measured else None,
-        "gpu_use": [
-            {"phase": use.phase, "samples": use.n_samples, "busy_share": use.busy_share, "dips_share": use.dips_share}
+    return Details(
+        run=run,
+        argv=redact.redact(command_line.build_argv(spec, layout.snapshots)),
+        cwd=spec.cwd,
+        lane=run.lane,
+        processors=spec.affinity or None,
+        python=spec.python,
+        torch=interpreter.torch_of(spec.python) if spec.python else None,
+        env=sorted({*spec.env, *spec.secrets}),
+        seed=spec.seed,
+        timeout_s=spec.timeout_s,
+        parser=spec.parser,
+        schedule=read.schedule_name(connection, run.schedule_id),
+        spec_hash=run.spec_hash,
+        code=_code(connection, run.snapshot_hash),
+        hello=_json(_value(connection, "SELECT hello_json FROM hellos WHERE run_id = ?", run_id)),
+        exit=_json(_value(connection, "SELECT exit_json FROM exits WHERE run_id = ?", run_id)),
+        phases_s={name: s for name in _PHASES if (s := getattr(run, f"{name}_s")) is not None},
+        segments=_segments(connection, run_id),
+        taints=_rows(Taint, read.detail(connection, "taints", run_id)),
+        notes=_rows(TrainerNote, read.detail(connection, "notes", run_id)),
+        lines=_lost_lines(connection, run_id),
+        history=[e for e in _rows(HistoryEvent, read.events(connection, run.job_id)) if e.run in (None, run.run)],
+        files=_files(RunDir(layout.runs / run.run)),
+        copy=spec.copy,
+        allow_changed=spec.allow_changed,
+        rerun_of=run.rerun_of,
+        hooks=[HookCall(**row) for row in read.hook_calls(connection, "run_id = ?", [run_id])],
+        deleted_at=run.deleted_at,
+        after=[AwaitedJob(**row) for row in connection.execute(_AFTER, [run.job_id])],
+        backoff_s=run.backoff_s,
+        retry_on=run.retry_on,
+        search=_search(connection, run.job_id, spec),
+        evaluation=_last_evaluation(connection, run_id),
+        mfu=run_mfu.of_run(layout, connection, run),
+        gpu_busy_share=measured.busy_share if measured else None,
+        gpu_use=[
+            GpuUse(use.phase, use.n_samples, use.busy_share, use.dips_share)
             for use in uses
             if use.busy_share is not None
         ],
-    }
+        start=_start(connection, run_id),
+    )
+
+
+_AFTER = "SELECT on_job_id AS job, condition, verdict FROM v_dependency WHERE job_id = ? ORDER BY on_job_id"
+
+T = TypeVar("T")
+
+
+def _rows(kind: type[T], rows: Iterable[Mapping[str, Any]]) -> list[T]:
+    """Return rows as dataclasses, which have some of their columns."""
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    return [kind(**{name: row[name] for name in names}) for row in rows]
+
+
+def _value(connection: sqlite3.Connection, sql: str, key: object) -> Any:
+    """Return the only column of the row with this key; None without one."""
+    (value,) = read.tuples(connection, sql, [key]).fetchone() or (None,)
+    return value
+
+
+def _json(text: str | None) -> Mapping[str, Any] | None:
+    return None if text is None else dict(json.loads(text))
 
 
 def _start(connection: sqlite3.Connection, run_id: int) -> dict[str, float]:
-    """Return what was recorded of the run's start (load.START_KEYS)."""
-    samples = [json.loads(row["data_json"]) for row in read.detail(connection, "conditions", run_id)]
-    return {key: one[key] for one in samples for key in START_KEYS if key in one}
+    """Return the recorded facts of the run's start (load.START_KEYS)."""
+    texts = read.tuples(connection, "SELECT data_json FROM conditions WHERE run_id = ? ORDER BY at", [run_id])
+    samples = [json.loads(text) for (text,) in texts]
+    return {key: sample[key] for sample in samples for key in START_KEYS if key in sample}
+
+
+def _lost_lines(connection: sqlite3.Connection, run_id: int) -> LostLines:
+    sums = ", ".join(f"total({field.name})" for field in fields(LostLines))
+    counts = read.tuples(connection, f"SELECT {sums} FROM ingests WHERE run_id = ?", [run_id]).fetchone()
+    return LostLines(*map(int, counts))
+
+
+def _last_evaluation(connection: sqlite3.Connection, run_id: int) -> Evaluation | None:
+    losses = read.tuples(
+        connection,
+        "SELECT i, split, value FROM evals WHERE run_id = ? AND metric = 'loss' ORDER BY offset DESC LIMIT 4",
+        [run_id],
+    ).fetchall()
+    if not losses:
+        return None
+    step = max(i for i, _split, _value in losses)
+    by_split = {split: value for i, split, value in reversed(losses) if i == step}
+    last_i = _value(connection, "SELECT i FROM iterations WHERE run_id = ? ORDER BY offset DESC LIMIT 1", run_id)
+    return Evaluation(step, by_split.get("train"), by_split.get("val"), last_i)
 
 
 def _search(connection: sqlite3.Connection, job_id: int, spec: JobSpec) -> str | None:
     """Return the state of the search that the job is a probe of (--find-max)."""
-    at = next_probe.state_of_job(connection, job_id)
-    return None if at is None else f"--find-max {spec.find_max}: {at.sentence(spec.find_max.partition('=')[0])}"
+    state = next_probe.state_of_job(connection, job_id)
+    name = spec.find_max.partition("=")[0]
+    return None if state is None else f"--find-max {spec.find_max}: {state.sentence(name)}"
 
 
 @dataclass(frozen=True)
@@ -115,65 +277,44 @@ class Patch:
     text: str | None
 
 
-def patches(connection: sqlite3.Connection, rows: Iterable[Row]) -> list[Patch]:
+def patches(connection: sqlite3.Connection, runs: Iterable[RunView]) -> list[Patch]:
     """Return the patch of each job, once."""
-    jobs = {row["job_id"]: row["snapshot_hash"] for row in rows}
+    jobs = {run.job_id: run.snapshot_hash for run in runs}
     return [_patch(connection, job, digest) for job, digest in jobs.items()]
 
 
 def _patch(connection: sqlite3.Connection, job: int, digest: str | None) -> Patch:
     code = _code(connection, digest)
-    if code is None or code["git_commit"] is None:
-        reason = (
-            "its code was not in a repository" if code is None or code["git_dirty"] is None else "there was no commit"
-        )
+    if code is None or code.git_commit is None:
+        in_repository = code is not None and code.git_dirty is not None
+        reason = "there was no commit" if in_repository else "its code was not in a repository"
         return Patch(job, f"{reason}, so there is no patch", None)
-    where = f"commit {code['git_commit']}" + (f" on {code['git_branch']}" if code["git_branch"] else "")
-    text = connection.execute("SELECT diff FROM snapshots WHERE hash = ?", [digest]).fetchone()["diff"]
+    where = f"commit {code.git_commit}" + (f" on {code.git_branch}" if code.git_branch else "")
+    text = _value(connection, "SELECT diff FROM snapshots WHERE hash = ?", digest)
     if text is None:
         return Patch(job, f"{where}, and a patch that was too large to be stored", None)
     return Patch(job, where, text) if text else Patch(job, f"{where}, without changes", None)
 
 
-def _segments(connection: sqlite3.Connection, run_id: int) -> list[Row]:
+def _segments(connection: sqlite3.Connection, run_id: int) -> list[ChainLink]:
     """Return the chain of runs that continue one another, if there is one."""
     chain = retries.chain(connection, run_id)
-    names = {segment.run_id: segment.run for segment in chain}
-    return [
-        {
-            "run": each.run,
-            "resumed_from": names.get(each.resumed_from or 0),
-            "first_i": each.first_i,
-            "last_i": each.last_i,
-        }
-        for each in (chain if len(chain) > 1 else [])
-    ]
+    names = {part.run_id: part.run for part in chain}
+    parts = chain if len(chain) > 1 else []
+    return [ChainLink(part.run, names.get(part.resumed_from or 0), part.first_i, part.last_i) for part in parts]
 
 
-def _without_key(row: Row) -> dict[str, Any]:
-    return {key: value for key, value in row.items() if key != "run_id"}
-
-
-def _code(connection: sqlite3.Connection, digest: str | None) -> dict[str, Any] | None:
-    if digest is None:
-        return None
-    row = connection.execute(
-        "SELECT hash, kind, git_commit, git_branch, git_dirty, length(diff) AS diff_chars, tree_hash, copied,"
-        " left_out_json FROM snapshots WHERE hash = ?",
-        [digest],
-    ).fetchone()
+def _code(connection: sqlite3.Connection, digest: str | None) -> Code | None:
+    columns = "hash, kind, git_commit, git_branch, git_dirty, length(diff), tree_hash, copied, left_out_json"
+    row = read.tuples(connection, f"SELECT {columns} FROM snapshots WHERE hash = ?", [digest]).fetchone()
     if row is None:
         return None
-    left_out = json.loads(row.pop("left_out_json") or "{}")
-    return {**row, "git_dirty": boolean(row["git_dirty"]), "copied": bool(row["copied"]), "left_out": left_out}
-
-
-def _json_of(connection: sqlite3.Connection, table: str, column: str, run_id: int) -> dict[str, Any] | None:
-    row = connection.execute(f"SELECT {column} AS text FROM {table} WHERE run_id = ?", [run_id]).fetchone()
-    return None if row is None else dict(json.loads(row["text"]))
+    digest, kind, commit, branch, dirty, diff_chars, tree, copied, left_out = row
+    reasons = json.loads(left_out or "{}")
+    return Code(digest, kind, commit, branch, flag(dirty), diff_chars, tree, bool(copied), reasons)
 
 
 def _files(folder: RunDir) -> dict[str, str]:
     names = ("stdout", "stderr", "events", "out", "tree", "warden_log")
-    files = {"folder": folder.path, **{name: getattr(folder, name) for name in names}}
+    files: dict[str, Path] = {"folder": folder.path, **{name: getattr(folder, name) for name in names}}
     return {name: str(path) for name, path in files.items() if path.exists()}

@@ -7,15 +7,16 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from queue_runner import config
+from queue_runner import config, units
 from queue_runner.lanes import is_remote
-from queue_runner.model import Row, State
-from queue_runner.monitor import blocks, disk_usage, eta, queue_state
+from queue_runner.model import State
+from queue_runner.monitor import blocks, disk_usage, eta, queue_state, run_view
 from queue_runner.monitor.blocks import Block
 from queue_runner.monitor.disk_usage import DiskUse
 from queue_runner.monitor.eta import Eta
 from queue_runner.monitor.progress import RunProgress, Tracker
 from queue_runner.monitor.queue_state import QueueState
+from queue_runner.monitor.run_view import RunView
 from queue_runner.monitor.waiting import Reason, reasons
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
@@ -29,37 +30,85 @@ _HOOK_NEWS = 3
 
 
 @dataclass(frozen=True)
+class HookCall:
+    """One call of a hook or a notification."""
+
+    kind: str
+    event: str
+    run: str | None
+    command: str
+    state: str
+    at: float
+    exit_code: int | None
+    dur_s: float | None
+    output: str | None
+
+    @property
+    def ending(self) -> str:
+        """Which hook was called and how that ended: "hook_done: its command failed with exit code 3 after 0.2 s:
+        notify.sh". It must not read like a run that failed."""
+        notifies = self.kind == "notify"
+        called = f"notification of {self.event}" if notifies else f"hook_{self.event}"
+        code = f" with exit code {self.exit_code}" if self.exit_code else ""
+        after = f" after {units.duration(self.dur_s)}" if self.dur_s is not None else ""
+        state = self.state.replace("_", " ")
+        if state in ("failed", "timed out"):
+            state = f"its command {state}"
+        return f"{called}: {state}{code}{after}" + ("" if notifies else f": {self.command}")
+
+
+@dataclass(frozen=True)
 class Hooks:
     """Number of pending hook calls, and the latest calls of the past day that did not end well."""
 
     pending: int
     running: int
-    troubled: Sequence[Row]
+    troubled: Sequence[HookCall]
+
+
+@dataclass(frozen=True)
+class ScheduleView:
+    """A schedule, without the request that it submits."""
+
+    id: int
+    created_at: float
+    name: str
+    cron: str
+    timezone: str
+    title: str
+    next_at: float | None
+    last_at: float | None
+    last_group_id: int | None
+    last_error: str | None
 
 
 @dataclass(frozen=True)
 class Status:
-    """Status of the queue. `running` and `waiting` are rows of v_run, the latter in queue order; where a run of this
-    machine and one of another run, the first is `running`. `reasons` says by run id what each waits for.
-    `waiting_count` also counts those that were not read; `eta` is for the running run and the first `expected` waiting
-    ones."""
+    """Status of the queue. `waiting` is in queue order; where a run of this machine and one of another run, the first
+    is `running`. `reasons` holds by run id why each waits. `waiting_count` also counts runs that were not read; `eta`
+    covers the running run and the first `expected` waiting ones."""
 
     queue: QueueState
-    running: Row | None
+    running: RunView | None
     supervised: bool
     waits_for_exec: bool
     stopped: bool
     progress: RunProgress | None
-    waiting: Sequence[Row]
+    waiting: Sequence[RunView]
     waiting_count: int
     reasons: Mapping[int, Reason]
-    ended: Sequence[Row]
-    schedules: Sequence[Row]
+    ended: Sequence[RunView]
+    schedules: Sequence[ScheduleView]
     hooks: Hooks
     blocks: Sequence[Block]
     disk: DiskUse
     eta: Eta
     expected: int
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the waiting runs start without user action."""
+        return self.queue.worker and not self.queue.blocked_reason and not self.queue.paused_at
 
 
 def read_status(layout: Layout, *, waiting: int = -1) -> Status:
@@ -81,13 +130,13 @@ def look(
     """Do the same as `read_status`, through an open connection, with the tracker of the last look, and with `disk_use`
     instead of a new measurement if it is given."""
     queue = queue_state.look(layout, connection)
-    rows = read.queue(connection, max(waiting, eta.EXPECTED) + 1 if waiting >= 0 else -1)
-    runs = [row for row in rows if row["state"] == State.RUNNING]
-    running = next((row for row in runs if not is_remote(row["lane"])), runs[0] if runs else None)
-    elsewhere = running is not None and is_remote(running["lane"])
-    folder = RunDir(layout.run_dir(running["run"])) if running is not None else None
-    waits = [row for row in rows if row["state"] != State.RUNNING]
-    at = tracker.look(connection, running) if running is not None else None
+    runs = run_view.queue(connection, max(waiting, eta.EXPECTED) + 1 if waiting >= 0 else -1)
+    active = [run for run in runs if run.state == State.RUNNING]
+    running = next((run for run in active if not is_remote(run.lane)), active[0] if active else None)
+    elsewhere = running is not None and is_remote(running.lane)
+    folder = RunDir(layout.run_dir(running.run)) if running is not None else None
+    waits = [run for run in runs if run.state != State.RUNNING]
+    progress = tracker.look(connection, running) if running is not None else None
     now, gap_s = time.time(), config.load(layout.config).cooldown_s
     return Status(
         queue,
@@ -95,31 +144,31 @@ def look(
         supervised=elsewhere or (folder is not None and queue_state.is_supervised(folder)),
         waits_for_exec=folder is not None and folder.waits_for_exec(),
         stopped=folder is not None and queue_state.stopped_trainer(folder) is not None,
-        progress=at,
+        progress=progress,
         waiting=waits[:waiting] if waiting >= 0 else waits,
         waiting_count=read.count_waiting(connection),
-        reasons=reasons(connection, queue, rows, now),
-        ended=read.ended(connection, ENDED),
-        schedules=read.schedules(connection),
-        hooks=hooks(connection, now),
+        reasons=reasons(connection, queue, runs, now),
+        ended=run_view.last_ended(connection, ENDED),
+        schedules=[ScheduleView(**row) for row in read.schedules(connection)],
+        hooks=_hooks(connection, now),
         blocks=blocks.look(connection),
         disk=disk_use or disk_usage.look(layout),
-        eta=eta.estimate(connection, rows, now, left_s=at.left_s if at else None, gap_s=gap_s),
+        eta=eta.estimate(connection, runs, now, left_s=progress.left_s if progress else None, gap_s=gap_s),
         expected=len(waits),
     )
 
 
-def hooks(connection: sqlite3.Connection, now: float) -> Hooks:
-    """Return the state of the hooks, and which of their calls need attention."""
+def _hooks(connection: sqlite3.Connection, now: float) -> Hooks:
     rows = read.hook_calls(connection, "h.at > ? OR h.state IN ('pending', 'running')", [now - _HOOK_NEWS_S])
-    states = [row["state"] for row in rows]
-    troubled = [row for row in rows if row["state"] in ("failed", "timed_out", "lost")]
+    calls = [HookCall(**row) for row in rows]
+    states = [call.state for call in calls]
+    troubled = [call for call in calls if call.state in ("failed", "timed_out", "lost")]
     return Hooks(states.count("pending"), states.count("running"), troubled[-_HOOK_NEWS:])
 
 
 @dataclass(frozen=True)
 class Observation:
-    """A look that found something. `newest_s` are the times of the newest measured iterations in seconds, the oldest
+    """A look that saw a change. `newest_s` are the times of the newest measured iterations in seconds, the oldest
     first; `turn` grows whenever the queue itself changed: a start, an end, a new job, a worker that came or went."""
 
     status: Status

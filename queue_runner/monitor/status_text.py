@@ -5,15 +5,17 @@ from __future__ import annotations
 import textwrap
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from queue_runner import lanes, tables, times, units
-from queue_runner.model import DEFAULT_LANE, Row
-from queue_runner.monitor import eta, listing
+from queue_runner.model import DEFAULT_LANE
+from queue_runner.monitor import eta
 from queue_runner.monitor.blocks import Block
 from queue_runner.monitor.disk_usage import DiskUse
 from queue_runner.monitor.progress import RunProgress
 from queue_runner.monitor.queue_state import START_A_WORKER, LaneState
+from queue_runner.monitor.run_view import RunView
 from queue_runner.monitor.status import Status
 from queue_runner.text import one_line
 
@@ -26,98 +28,100 @@ _BLOCKS = 5
 _WRAP, _LEAST = 70, 20
 
 
-def text(found: Status, *, colour: bool = False) -> str:
+def text(status: Status, *, colour: bool = False) -> str:
     """Return the whole status, at least 80 columns wide; with `colour` outcomes and what needs attention are
     coloured."""
-    facts = [*lane(found), *_running(found), ("waiting", waiting_count(found)), *plan(found), *hooks(found)]
-    warnings = attention(found) if colour else set()
-    facts.append(("disk", disk(found.disk)))
+    facts = [*lane(status), *_running(status), ("waiting", waiting_count(status)), *plan(status), *hooks(status)]
+    warnings = attention(status) if colour else set()
+    facts.append(("disk", disk(status.disk)))
     parts = [tables.facts(facts, style=lambda _name, value: "doubt" if value in warnings else "")]
-    if found.waiting:
-        parts.append(waiting_table(found))
-    if (more := found.waiting_count - len(found.waiting)) > 0:
+    if status.waiting:
+        parts.append(waiting_table(status))
+    if (more := status.waiting_count - len(status.waiting)) > 0:
         parts[-1] += f"\n... and {units.count(more)} more: mpsq status --all"
-    if found.ended:
-        parts.append(ended_table(found, colour=colour))
+    if status.ended:
+        parts.append(ended_table(status, colour=colour))
     return "\n\n".join(parts)
 
 
-def lane(found: Status, columns: int = _WRAP) -> list[tuple[str, str]]:
+def lane(status: Status, columns: int = _WRAP) -> list[tuple[str, str]]:
     """Return the worker, and what keeps the lane from starting runs, in lines of at most `columns` columns."""
     columns = max(columns, _LEAST)
-    facts = [("worker", textwrap.fill(_worker(found), columns))]
-    if found.queue.blocked_reason:
-        facts.append(("blocked", textwrap.fill(one_line(found.queue.blocked_reason), columns)))
-    if found.queue.paused_at:
-        why = f" ({one_line(found.queue.paused_reason)})" if found.queue.paused_reason else ""
+    facts = [("worker", textwrap.fill(_worker(status), columns))]
+    if status.queue.blocked_reason:
+        facts.append(("blocked", textwrap.fill(one_line(status.queue.blocked_reason), columns)))
+    if status.queue.paused_at:
+        why = f" ({one_line(status.queue.paused_reason)})" if status.queue.paused_reason else ""
         facts.append(("paused", textwrap.fill(f"nothing starts until mpsq resume{why}", columns)))
-    wide = max((len(lanes.short(one.name)) for one in found.queue.lanes), default=0)
+    widest = max((len(lanes.short(lane.name)) for lane in status.queue.lanes), default=0)
     lines = [
-        f"{lanes.short(one.name):<{wide}}  {tables.shorten(_on(one), columns - wide - 2)}" for one in found.queue.lanes
+        f"{lanes.short(lane.name):<{widest}}  {tables.shorten(_lane_state(lane), columns - widest - 2)}"
+        for lane in status.queue.lanes
     ]
     if lines:
         facts.append(("lanes", "\n".join(lines)))
-    return facts + _blocks(found, columns)
+    return facts + _blocks(status, columns)
 
 
-def _on(one: LaneState) -> str:
+def _lane_state(lane: LaneState) -> str:
     """Return what a lane does, on one line."""
-    told = []
-    if one.running is not None and one.running["lane"] == DEFAULT_LANE:
-        told.append(f"run {one.running['run']} has the machine alone")
-    elif one.running is not None:
-        since = one.running["started_at"] or one.running["claimed_at"]
-        told.append(f"{asked(one.running)}, {units.duration(max(time.time() - since, 0.0))}")
-    if one.paused_at:
-        told.append("paused: mpsq resume --lane" + (f" ({one_line(one.paused_reason)})" if one.paused_reason else ""))
-    elif one.blocked_reason:
-        told.append(one_line(one.blocked_reason))
-    return "; ".join(told) or "free"
+    parts = []
+    if lane.running is not None and lane.running.lane == DEFAULT_LANE:
+        parts.append(f"run {lane.running.run} has the machine alone")
+    elif lane.running is not None:
+        since = lane.running.started_at or lane.running.claimed_at or time.time()
+        parts.append(f"{run_and_question(lane.running)}, {units.duration(max(time.time() - since, 0.0))}")
+    if lane.paused_at:
+        parts.append(
+            "paused: mpsq resume --lane" + (f" ({one_line(lane.paused_reason)})" if lane.paused_reason else "")
+        )
+    elif lane.blocked_reason:
+        parts.append(one_line(lane.blocked_reason))
+    return "; ".join(parts) or "free"
 
 
-def _blocks(found: Status, columns: int) -> list[tuple[str, str]]:
-    lines = [textwrap.fill(_block(one, found.queue.worker), columns) for one in found.blocks[:_BLOCKS]]
-    if (more := len(found.blocks) - _BLOCKS) > 0:
+def _blocks(status: Status, columns: int) -> list[tuple[str, str]]:
+    lines = [textwrap.fill(_block(block, status.queue.worker), columns) for block in status.blocks[:_BLOCKS]]
+    if (more := len(status.blocks) - _BLOCKS) > 0:
         lines.append(f"... and {units.count(more)} more")
     return [("" if n else "blocks", line) for n, line in enumerate(lines)]
 
 
-def _block(one: Block, worker: bool) -> str:
-    at = f", run {one.running} is running" if one.running else ""
-    said = one_line(one.words) if worker else "no worker follows it"
-    return f"{one.lane}: {units.count(one.done)} of {units.counted(one.runs, 'run')} done{at}; {said}"
+def _block(block: Block, worker: bool) -> str:
+    running = f", run {block.running} is running" if block.running else ""
+    state = one_line(block.words) if worker else "no worker follows it"
+    return f"{block.lane}: {units.count(block.done)} of {units.counted(block.runs, 'run')} done{running}; {state}"
 
 
-def attention(found: Status) -> set[str]:
+def attention(status: Status) -> set[str]:
     """Return the values among the facts that call for the user: a lane that starts nothing, trouble of the running run,
     and schedules and hooks that failed."""
-    lines = [value for name, value in lane(found) if name != "worker" or not found.queue.worker]
-    lines += trouble(found) if found.running is not None else []
-    return {*lines, *_failed_schedules(found), *_troubled_hooks(found)}
+    lines = [value for name, value in lane(status) if name != "worker" or not status.queue.worker]
+    lines += trouble(status) if status.running is not None else []
+    return {*lines, *_failed_schedules(status), *_troubled_hooks(status)}
 
 
-def _worker(found: Status) -> str:
-    if found.queue.worker:
-        return f"process {found.queue.worker_pid}" if found.queue.worker_pid else "running"
-    if found.running is not None and found.supervised:
+def _worker(status: Status) -> str:
+    if status.queue.worker:
+        return f"process {status.queue.worker_pid}" if status.queue.worker_pid else "running"
+    if status.running is not None and status.supervised:
         return f"none; the run continues under its warden. {START_A_WORKER}"
     return f"none. {START_A_WORKER}"
 
 
-def _running(found: Status) -> list[tuple[str, str]]:
-    if found.running is None:
+def _running(status: Status) -> list[tuple[str, str]]:
+    if status.running is None:
         return [("running", "nothing")]
-    facts = [("running", textwrap.fill(asked(found.running), _WRAP))]
-    if found.progress is not None:
-        facts.append(("", "\n".join(filter(None, [numbers(found.progress), clock(found.progress)]))))
-    facts += [("", line) for line in trouble(found)]
+    facts = [("running", textwrap.fill(run_and_question(status.running), _WRAP))]
+    if status.progress is not None:
+        facts.append(("", "\n".join(filter(None, [numbers(status.progress), clock(status.progress)]))))
+    facts += [("", line) for line in trouble(status)]
     return facts
 
 
-def asked(row: Row) -> str:
+def run_and_question(run: RunView) -> str:
     """Return the run and its question, on one line."""
-    item = listing.run_object(row)
-    return "  ".join(filter(None, map(one_line, (item["run"], item["name"], listing.question(item)))))
+    return "  ".join(filter(None, map(one_line, (run.run, run.name, str(run.question)))))
 
 
 def numbers(at: RunProgress, *, counted: bool = True) -> str:
@@ -139,68 +143,63 @@ def clock(at: RunProgress) -> str:
     return f"{units.duration(at.elapsed_s)} so far{left}"
 
 
-def trouble(found: Status) -> list[str]:
+def trouble(status: Status) -> list[str]:
     """Return further facts about the running run that a user should know."""
-    assert found.running is not None
+    assert status.running is not None
     lines = []
-    if found.running["cancel_requested_at"]:
+    if status.running.cancel_requested_at:
         lines.append("cancellation was requested")
-    if found.running["paused_at"]:
+    if status.running.paused_at:
         lines.append("suspended: mpsq resume continues it; it keeps the lane and its memory")
-    elif found.stopped and found.supervised:
+    elif status.stopped and status.supervised:
         lines.append("stopped by a signal, not by mpsq pause: mpsq why says how it goes on")
-    if found.waits_for_exec and found.supervised:
+    if status.waits_for_exec and status.supervised:
         lines.append("its program has not started: mpsq why says what it waits for")
-    if not found.queue.worker and not found.supervised:
+    if not status.queue.worker and not status.supervised:
         lines.append("nothing supervises it: the next worker finds out how it ended")
     return lines
 
 
-def plan(found: Status, columns: int = _WRAP) -> list[tuple[str, str]]:
+def plan(status: Status, columns: int = _WRAP) -> list[tuple[str, str]]:
     """Return when the queue will be done, the schedule that submits next, and each that failed to."""
     columns = max(columns, _LEAST)
     now, facts = time.time(), []
-    if told := found.eta.sentence(now, going=goes_on(found)):
-        part = f"the first {found.expected}: " if found.expected < found.waiting_count else ""
-        facts.append(("done in", textwrap.fill(part + told, columns)))
-    if found.schedules and (at := found.schedules[0]["next_at"]) is not None:
-        missed = "when a worker runs" if not found.queue.worker else "when nothing runs" if found.running else "now"
+    if estimate := status.eta.sentence(now, going=status.goes_on):
+        part = f"the first {status.expected}: " if status.expected < status.waiting_count else ""
+        facts.append(("done in", textwrap.fill(part + estimate, columns)))
+    if status.schedules and (at := status.schedules[0].next_at) is not None:
+        missed = "when a worker runs" if not status.queue.worker else "when nothing runs" if status.running else "now"
         then = times.clock(at, now) if at > now else missed
-        facts.append(("schedule", one_line(f"{found.schedules[0]['name']} submits next, {then}")))
-    return [*facts, *(("schedule", line) for line in _failed_schedules(found, columns))]
+        facts.append(("schedule", one_line(f"{status.schedules[0].name} submits next, {then}")))
+    return [*facts, *(("schedule", line) for line in _failed_schedules(status, columns))]
 
 
-def _failed_schedules(found: Status, columns: int = _WRAP) -> list[str]:
+def _failed_schedules(status: Status, columns: int = _WRAP) -> list[str]:
     """Return a sentence on each schedule whose last submission failed."""
-    failed = [row for row in found.schedules if row["last_error"]]
-    said = (one_line(f"{row['name']} submitted nothing at {row['last_error']}") for row in failed)
-    return [textwrap.fill(line, columns) for line in said]
+    failed = (schedule for schedule in status.schedules if schedule.last_error)
+    lines = (one_line(f"{schedule.name} submitted nothing at {schedule.last_error}") for schedule in failed)
+    return [textwrap.fill(line, columns) for line in lines]
 
 
-def hooks(found: Status) -> list[tuple[str, str]]:
+def hooks(status: Status) -> list[tuple[str, str]]:
     """Return the number of pending hook calls and those that need attention; nothing if there are none."""
-    to_do = found.hooks.pending + found.hooks.running
-    lines = [*([f"{to_do} pending"] if to_do else []), *_troubled_hooks(found)]
+    to_do = status.hooks.pending + status.hooks.running
+    lines = [*([f"{to_do} pending"] if to_do else []), *_troubled_hooks(status)]
     return [("hooks" if not n else "", line) for n, line in enumerate(lines)]
 
 
-def _troubled_hooks(found: Status) -> list[str]:
+def _troubled_hooks(status: Status) -> list[str]:
     """Return a line on each hook call that did not end well."""
     lines = []
-    for call in found.hooks.troubled:
-        of = f"after run {call['run']}, " if call["run"] else ""
-        lines.append(tables.shorten(one_line(f"{of}{listing.hook_ending(call)}"), 68))
+    for call in status.hooks.troubled:
+        origin = f"after run {call.run}, " if call.run else ""
+        lines.append(tables.shorten(one_line(f"{origin}{call.ending}"), 68))
     return lines
 
 
-def goes_on(found: Status) -> bool:
-    """Return whether the waiting runs start without user action."""
-    return found.queue.worker and not found.queue.blocked_reason and not found.queue.paused_at
-
-
-def waiting_count(found: Status) -> str:
+def waiting_count(status: Status) -> str:
     """Return how many runs wait, in words."""
-    return units.counted(found.waiting_count, "run")
+    return units.counted(status.waiting_count, "run")
 
 
 def disk(use: DiskUse) -> str:
@@ -210,52 +209,55 @@ def disk(use: DiskUse) -> str:
     return f"{'' if use.exact else 'at least '}{taken}; {units.size(use.free_bytes)} free"
 
 
-def waiting_table(found: Status) -> str:
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A row of one of the two tables."""
+
+    run: str
+    name: str
+    asks: str
+    place: int = 0
+    waits: str = ""
+    starts: str = units.MISSING
+    ending: str = ""
+    style: str = ""
+    real_s: float | None = None
+    mark: str = ""
+
+    @classmethod
+    def of(cls, run: RunView, **cells: Any) -> _Row:
+        name = tables.elide(one_line(run.name), _NAME)
+        return cls(run.run, name, f"{run.preflight_prefix}{run.question}", **cells)
+
+
+def waiting_table(status: Status) -> str:
     """Return the waiting runs in queue order, each with its reason."""
-    rows = [_waiting(row, place, found) for place, row in enumerate(found.waiting, start=1)]
+    now = time.time()
+    rows = [
+        _Row.of(
+            run,
+            place=place,
+            waits=tables.shorten(one_line(status.reasons[run.run_id].short), _REASON),
+            starts=eta.clock(status.eta.turns.get(run.run), now) if status.goes_on else units.MISSING,
+        )
+        for place, run in enumerate(status.waiting, start=1)
+    ]
     titles = {"place": "#", "run": "run", "name": "name", "asks": "asks", "waits": "waits for"}
-    if any(row["starts"] != units.MISSING for row in rows):
+    if any(row.starts != units.MISSING for row in rows):
         titles["starts"] = "starts"
     return tables.table(rows, [_column(key, title) for key, title in titles.items()])
 
 
-def ended_table(found: Status, *, colour: bool = False) -> str:
+def ended_table(status: Status, *, colour: bool = False) -> str:
     """Return the latest ended runs, the newest first; the times of those that are not valid are marked."""
     titles = {"run": "run", "name": "name", "asks": "asks", "ending": "ended last", "real_s": "after"}
-    rows = [_ended(row) for row in found.ended]
-    if any(row["mark"] for row in rows):
+    rows = [_Row.of(run, ending=run.ending, style=run.style, real_s=run.real_s, mark=run.mark) for run in status.ended]
+    if any(row.mark for row in rows):
         titles["mark"] = ""
     return tables.table(rows, [_column(key, title) for key, title in titles.items()], colour=colour)
 
 
 def _column(key: str, title: str) -> tables.Column:
     words = units.duration if key == "real_s" else None
-    style = _STYLES.get(key)
+    style: Callable[[_Row], str] | None = {"ending": lambda row: row.style, "mark": lambda _row: "doubt"}.get(key)
     return tables.Column(key, title, words=words, right=key == "place", flexible=key == "asks", style=style)
-
-
-_STYLES: dict[str, Callable[[Row], str]] = {"ending": lambda row: row["style"], "mark": lambda _row: "doubt"}
-
-
-def _waiting(row: Row, place: int, found: Status) -> dict[str, Any]:
-    return {
-        "place": place,
-        **_question(row),
-        "waits": tables.shorten(one_line(found.reasons[row["run_id"]].short), _REASON),
-        "starts": eta.clock(found.eta.turns.get(row["run"]), time.time()) if goes_on(found) else units.MISSING,
-    }
-
-
-def _ended(row: Row) -> dict[str, Any]:
-    return {
-        **_question(row),
-        "ending": listing.ending(row),
-        "style": listing.style(row),
-        "real_s": row["real_s"],
-        "mark": listing.mark(row),
-    }
-
-
-def _question(row: Row) -> dict[str, Any]:
-    name = tables.elide(one_line(row["name"]), _NAME)
-    return {"run": row["run"], "name": name, "asks": listing.tried(row) + listing.question(listing.run_object(row))}

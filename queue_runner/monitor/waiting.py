@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from queue_runner import units
 from queue_runner.analysis.grouping import by_key
 from queue_runner.lanes import is_remote, parts, short
-from queue_runner.model import DEFAULT_LANE, Condition, Obstacle, Row, State
+from queue_runner.model import DEFAULT_LANE, Condition, Obstacle, State
 from queue_runner.monitor import blocks
 from queue_runner.monitor.queue_state import START_A_WORKER, QueueState
+from queue_runner.monitor.run_view import QueuedRun
+from queue_runner.store import read
 from queue_runner.store.ready import UNDECIDED, behind
 from queue_runner.times import clock
 
@@ -19,7 +21,6 @@ _UNMET = (
     "SELECT job_id, on_job_id, condition, verdict FROM v_dependency WHERE verdict <> 'met'"
     " AND job_id IN (SELECT job_id FROM runs WHERE state IN ('QUEUED', 'HELD')) ORDER BY job_id, on_job_id"
 )
-_HELD_BY_MPSQ = "SELECT DISTINCT job_id FROM runs WHERE state = 'HELD' AND blocked_reason IS NOT NULL"
 _BOUND = (
     "SELECT DISTINCT j.id, j.lane FROM jobs j JOIN runs r ON r.job_id = j.id WHERE r.state = 'QUEUED' AND j.lane <> ?"
 )
@@ -36,85 +37,91 @@ class Reason:
     next_step: str
 
 
-def with_stops(connection: sqlite3.Connection, rows: Sequence[Row]) -> list[Row]:
-    """Return rows of v_run with `stopped`: why mpsq, not a user, keeps a run from starting until runs are released;
-    else None."""
-    stuck: dict[int, int] = {}
-    if any(row["state"] == State.QUEUED for row in rows):
-        held = {row["job_id"] for row in connection.execute(_HELD_BY_MPSQ)}
-        undecided = connection.execute(UNDECIDED) if held else ()
-        stuck = behind(held, [(row["job_id"], row["on_job_id"]) for row in undecided])
-    return [{**row, "stopped": _stopped(row, stuck)} for row in rows]
+@dataclass(frozen=True)
+class _Edge:
+    """A dependency that is not met."""
+
+    job_id: int
+    on_job_id: int
+    condition: str
+    verdict: str
 
 
-def _stopped(row: Row, stuck: Mapping[int, int]) -> str | None:
-    if row["state"] == State.HELD:
-        reason: str | None = row["blocked_reason"]
-        return reason
-    if row["state"] == State.QUEUED and row["job_id"] in stuck:
-        return f"it waits for job {stuck[row['job_id']]}, which mpsq holds"
-    return None
+def stops(connection: sqlite3.Connection, runs: Sequence[QueuedRun]) -> dict[int, str]:
+    """Return, by run id, why mpsq (not a user) keeps a run from starting until runs are released."""
+    stopped = {run.run_id: run.blocked_reason for run in runs if run.state == State.HELD and run.blocked_reason}
+    queued = [run for run in runs if run.state == State.QUEUED]
+    if not queued:
+        return stopped
+    held = {job for (job,) in read.tuples(connection, _HELD_BY_MPSQ)}
+    stuck = behind(held, read.tuples(connection, UNDECIDED).fetchall()) if held else {}
+    jobs = {run.run_id: stuck[run.job_id] for run in queued if run.job_id in stuck}
+    return stopped | {run_id: f"it waits for job {job}, which mpsq holds" for run_id, job in jobs.items()}
 
 
-def reasons(connection: sqlite3.Connection, queue: QueueState, rows: Sequence[Row], now: float) -> dict[int, Reason]:
-    """Return, by run id, a reason for every row of `rows` that has not started. They are those of store.read.queue, or
-    their outline; the number of queries does not grow with them."""
+_HELD_BY_MPSQ = "SELECT DISTINCT job_id FROM runs WHERE state = 'HELD' AND blocked_reason IS NOT NULL"
+
+
+def reasons(
+    connection: sqlite3.Connection, queue: QueueState, runs: Sequence[QueuedRun], now: float
+) -> dict[int, Reason]:
+    """Return, by run id, a reason for each run that has not started. `runs` are all that have not ended, in queue
+    order; the number of queries does not grow with them."""
     by_run: dict[int, Reason] = {}
-    ahead = [row["run"] for row in rows if row["state"] == State.RUNNING and not is_remote(row["lane"])]
-    bound = {row["id"]: row["lane"] for row in connection.execute(_BOUND, [DEFAULT_LANE])} if queue.lanes else {}
-    unmet = by_key(connection.execute(_UNMET), lambda edge: edge["job_id"])
-    for row in rows:
-        if row["state"] not in (State.HELD, State.QUEUED):
+    ahead = [run.run for run in runs if run.state == State.RUNNING and not is_remote(run.lane)]
+    bound: dict[int, str] = dict(read.tuples(connection, _BOUND, [DEFAULT_LANE])) if queue.lanes else {}
+    unmet = by_key((_Edge(*edge) for edge in read.tuples(connection, _UNMET)), lambda edge: edge.job_id)
+    for run in runs:
+        if run.state not in (State.HELD, State.QUEUED):
             continue
-        job = row["job_id"]
-        reason = _of_itself(row, unmet.get(job, ()), now) or _elsewhere(connection, row, queue)
-        reason = reason or _of_lane(row, queue, bound.get(job, ""))
-        by_run[row["run_id"]] = reason or _of_the_queue(row, queue, ahead)
+        reason = _of_itself(run, unmet.get(run.job_id, ()), now) or _elsewhere(connection, run, queue)
+        reason = reason or _of_lane(run, queue, bound.get(run.job_id, ""))
+        by_run[run.run_id] = reason or _of_the_queue(run, queue, ahead)
         if reason is None:
-            ahead.append(row["run"])
+            ahead.append(run.run)
     return by_run
 
 
-def _of_itself(row: Row, unmet: Sequence[Row], now: float) -> Reason | None:
-    job = row["job_id"]
-    if row["state"] == State.HELD:
-        sentence = f"{row['blocked_reason']}; " if row["blocked_reason"] else ""
+def _of_itself(run: QueuedRun, unmet: Sequence[_Edge], now: float) -> Reason | None:
+    job = run.job_id
+    if run.state == State.HELD:
+        sentence = f"{run.blocked_reason}; " if run.blocked_reason else ""
         sentence += "it does not start until it is released"
         return Reason("held", "its release", sentence, f"mpsq resume {job} releases it, mpsq cancel {job} cancels it")
-    if row["deadline_at"] is not None and row["deadline_at"] <= now:
+    if run.deadline_at is not None and run.deadline_at <= now:
         return Reason("deadline", "nothing: too late", "its --deadline has passed: it will be skipped", "")
-    impossible = [edge["on_job_id"] for edge in unmet if edge["verdict"] == "impossible"]
+    impossible = [edge.on_job_id for edge in unmet if edge.verdict == "impossible"]
     if impossible:
         on = impossible[0]
         return Reason("dependency", f"nothing: job {on}", f"job {on} did not end as required: it will be skipped", "")
     if unmet:
         return _of_others(job, unmet)
-    if row["not_before_at"] is not None and row["not_before_at"] > now:
-        at = clock(row["not_before_at"], now)
-        left = units.duration(row["not_before_at"] - now)
-        if row["attempt"] > 1:
+    if run.not_before_at is not None and run.not_before_at > now:
+        at = clock(run.not_before_at, now)
+        left = units.duration(run.not_before_at - now)
+        if run.attempt > 1:
             return Reason("time", f"{at} (back-off)", f"it will be retried at {at}, in {left}", "")
         return Reason("time", at, f"it is scheduled for {at}, in {left}", f"mpsq edit {job} --no-at removes the time")
     return None
 
 
-def _elsewhere(connection: sqlite3.Connection, row: Row, queue: QueueState) -> Reason | None:
-    if not (said := blocks.of(connection, row)):
+def _elsewhere(connection: sqlite3.Connection, run: QueuedRun, queue: QueueState) -> Reason | None:
+    if not (status := blocks.status_of(connection, run.lane)):
         return None
     if not queue.worker:
         return Reason("worker", "a worker", "no worker runs this queue: nothing is sent", START_A_WORKER)
-    if row["cancel_requested_at"]:
-        said = f"its cancellation was requested and is in progress ({said})"
-    return Reason("remote", said, said, f"mpsq cancel {row['job_id']} cancels it")
+    if run.cancel_requested_at:
+        status = f"its cancellation was requested and is in progress ({status})"
+    return Reason("remote", status, status, f"mpsq cancel {run.job_id} cancels it")
 
 
-def _of_lane(row: Row, queue: QueueState, bound: str) -> Reason | None:
+def _of_lane(run: QueuedRun, queue: QueueState, bound: str) -> Reason | None:
     """Return the reason that a run has by the lane that its submission is bound to, or by needing several."""
     if not queue.worker or queue.paused_at:
         return None
-    if queue.blocked_reason and queue.blocked_kind is Obstacle.RESERVED and queue.blocked_for == row["run_id"]:
-        said = queue.blocked_reason.removeprefix(f"run {row['run']} ")
-        return Reason("turn", "the lanes to be free", f"it {said}", "mpsq status shows the lanes")
+    if queue.blocked_reason and queue.blocked_kind is Obstacle.RESERVED and queue.blocked_for == run.run_id:
+        need = queue.blocked_reason.removeprefix(f"run {run.run} ")
+        return Reason("turn", "the lanes to be free", f"it {need}", "mpsq status shows the lanes")
     for lane in queue.lanes:
         if lane.name not in parts(bound):
             continue
@@ -122,28 +129,27 @@ def _of_lane(row: Row, queue: QueueState, bound: str) -> Reason | None:
             step = f"mpsq resume --lane {short(lane.name)} resumes it"
             return Reason("paused", "mpsq resume --lane", f"its submission is bound to lane {lane.name}, paused", step)
         if lane.running is not None:
-            on = lane.running["run"]
-            said = f"its submission is bound to lane {lane.name}, which run {on} has"
-            return Reason("turn", f"lane {short(lane.name)}, run {on}", said, "mpsq status shows the lanes")
+            on = lane.running.run
+            sentence = f"its submission is bound to lane {lane.name}, which run {on} has"
+            return Reason("turn", f"lane {short(lane.name)}, run {on}", sentence, "mpsq status shows the lanes")
     return None
 
 
-def _of_others(job: int, unmet: Sequence[Row]) -> Reason:
+def _of_others(job: int, unmet: Sequence[_Edge]) -> Reason:
     first, more = unmet[0], len(unmet) - 1
     others = f" and {more} more" if more else ""
-    wish = _WISH[Condition(first["condition"])]
+    wish = _WISH[Condition(first.condition)]
     return Reason(
         "dependency",
-        f"job {first['on_job_id']} to {wish}{others}",
-        f"job {first['on_job_id']} must {wish} first" + (f"; it also waits for {more} more" if more else ""),
-        f"mpsq why {first['on_job_id']}; mpsq edit {job} --no-after removes the dependencies",
+        f"job {first.on_job_id} to {wish}{others}",
+        f"job {first.on_job_id} must {wish} first" + (f"; it also waits for {more} more" if more else ""),
+        f"mpsq why {first.on_job_id}; mpsq edit {job} --no-after removes the dependencies",
     )
 
 
-def _of_the_queue(row: Row, queue: QueueState, ahead: Sequence[str]) -> Reason:
-    run = row["run"]
-    if row["blocked_reason"]:
-        return Reason("blocked", row["blocked_reason"], row["blocked_reason"], "mpsq status shows what it waits for")
+def _of_the_queue(run: QueuedRun, queue: QueueState, ahead: Sequence[str]) -> Reason:
+    if run.blocked_reason:
+        return Reason("blocked", run.blocked_reason, run.blocked_reason, "mpsq status shows what it waits for")
     if queue.paused_at:
         why = f": {queue.paused_reason}" if queue.paused_reason else ""
         return Reason("paused", "mpsq resume", f"the lane is paused{why}", "mpsq resume resumes it")
@@ -155,8 +161,10 @@ def _of_the_queue(row: Row, queue: QueueState, ahead: Sequence[str]) -> Reason:
             step += "; what is submitted with --no-gate starts on a busy machine, too"
         return Reason("blocked", "the lane", f"the lane is blocked: {queue.blocked_reason}", step)
     if not ahead:
-        return Reason("next", "nothing: next", "it is next and starts immediately", f"mpsq logs {run} -f follows it")
+        return Reason(
+            "next", "nothing: next", "it is next and starts immediately", f"mpsq logs {run.run} -f follows it"
+        )
     more = len(ahead) - 1
     others = {0: " is", 1: " and 1 more run are"}.get(more, f" and {units.count(more)} more runs are")
-    step = f"mpsq status shows the order; mpsq edit {row['job_id']} --top changes it"
+    step = f"mpsq status shows the order; mpsq edit {run.job_id} --top changes it"
     return Reason("turn", f"its turn, after {ahead[-1]}", f"run {ahead[0]}{others} before it", step)

@@ -6,16 +6,17 @@ import re
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 from queue_runner import config, units
+from queue_runner.analysis.grouping import by_key
 from queue_runner.host import protected
-from queue_runner.model import DEFAULT_LANE, NOT_FAILED, PREFLIGHT, Outcome, Row, Selector, State
-from queue_runner.monitor import blocks, eta, queue_state, waiting
-from queue_runner.monitor.attempts import last_attempts
+from queue_runner.model import DEFAULT_LANE, NOT_FAILED, PREFLIGHT, Outcome, Selector, State
+from queue_runner.monitor import blocks, eta, queue_state, run_view, waiting
 from queue_runner.monitor.progress import Tracker
 from queue_runner.monitor.queue_state import START_A_WORKER, QueueState
-from queue_runner.monitor.wait import is_probe
+from queue_runner.monitor.run_view import RunView
 from queue_runner.monitor.waiting import Reason
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
@@ -50,25 +51,25 @@ class Why:
     kind: str = ""
 
 
-def explain(row: Row, context: RunContext) -> Why:
-    """Explain one row of v_run in words."""
-    state = State(row["state"])
+def explain(run: RunView, context: RunContext) -> Why:
+    """Explain the state of one run in words."""
+    state = State(run.state)
     if state is State.DONE:
-        sentence, step = _done(row)
-        if is_probe(row):
-            sentence, step = _of_search(row, sentence, step)
-        if row.get("deleted_at"):
-            sentence, step = f"{sentence}; its files were deleted", "" if row["outcome"] != "SUCCEEDED" else step
+        sentence, step = _done(run)
+        if run.is_probe:
+            sentence, step = _search_meaning(run, sentence, step)
+        if run.deleted_at:
+            sentence, step = f"{sentence}; its files were deleted", "" if run.outcome != "SUCCEEDED" else step
     elif state is State.RUNNING:
-        sentence, step = _running(row, context)
+        sentence, step = _running(run, context)
     else:
         sentence, step = _waiting(context)
     origin = f", submitted by schedule {context.schedule}," if context.schedule else ""
-    told = f"run {row['run']}{origin} {_IS[state]}: {sentence}"
+    sentence = f"run {run.run}{origin} {_IS[state]}: {sentence}"
     if context.before and state is not State.DONE:
-        told += f"; the previous attempt, {context.before}"
+        sentence += f"; the previous attempt, {context.before}"
     kind = context.waits.kind if context.waits is not None else ""
-    return Why(row["run"], told, step.format(run=row["run"], job=row["job_id"]), kind)
+    return Why(run.run, sentence, step.format(run=run.run, job=run.job_id), kind)
 
 
 _IS = {State.HELD: "is held", State.QUEUED: "waits", State.RUNNING: "is running", State.DONE: "has ended"}
@@ -82,89 +83,91 @@ def _waiting(context: RunContext) -> tuple[str, str]:
     return context.waits.sentence + starting + back, context.waits.next_step
 
 
-def _running(row: Row, context: RunContext) -> tuple[str, str]:
+def _running(run: RunView, context: RunContext) -> tuple[str, str]:
     if context.remote:
-        return _running_elsewhere(row, context)
-    if row["cancel_requested_at"]:
+        return _running_elsewhere(run, context)
+    if run.cancel_requested_at:
         if context.queue.worker or context.supervised:
             return "its cancellation was requested and is in progress", "mpsq wait {run}"
         return "its cancellation was requested, but no worker is running to record its end", START_A_WORKER
     if context.ended and not context.queue.worker:
         return "it has finished, but no worker is running to record its result", START_A_WORKER
     on = {lane.name: lane.blocked_reason for lane in context.queue.lanes}
-    blocked = on.get(row["lane"], context.queue.blocked_reason)
+    blocked = on.get(run.lane, context.queue.blocked_reason)
     if blocked and not context.supervised:
         return blocked, "mpsq status shows when the lane is free again; mpsq cancel {run} cancels it"
-    if row["paused_at"] and context.supervised:
-        since = units.duration(max(time.time() - row["paused_at"], 0.0))
+    if run.paused_at and context.supervised:
+        since = units.duration(max(time.time() - run.paused_at, 0.0))
         return f"it was suspended {since} ago and keeps the lane and its memory", "mpsq resume {run}"
     if context.stopped and context.supervised:
-        told = f"its process {context.stopped} was stopped by a signal, not by mpsq pause; it keeps the lane"
-        return told, f"kill -CONT {context.stopped} continues it; mpsq cancel {{run}} cancels it"
+        return (
+            f"its process {context.stopped} was stopped by a signal, not by mpsq pause; it keeps the lane",
+            f"kill -CONT {context.stopped} continues it; mpsq cancel {{run}} cancels it",
+        )
     if context.waits_for_exec and context.supervised:
-        told = f"its program has not started: its folder or program is still being read ({protected.SLOW})"
-        return told, "mpsq cancel {run} cancels it"
-    beside = f" on lane {row['lane']}" if row["lane"] != DEFAULT_LANE else ""
+        sentence = f"its program has not started: its folder or program is still being read ({protected.SLOW})"
+        return sentence, "mpsq cancel {run} cancels it"
+    lane = f" on lane {run.lane}" if run.lane != DEFAULT_LANE else ""
     if not context.queue.worker:
         if context.supervised:
             return "it continues under its warden, but no worker is running to record it", START_A_WORKER
         return "neither a warden nor a worker supervises it: the next worker finds out how it ended", START_A_WORKER
     return (
-        f"the worker started it{beside} and it has not ended",
+        f"the worker started it{lane} and it has not ended",
         "mpsq logs {run} -f follows it; mpsq cancel {run} cancels it",
     )
 
 
-def _running_elsewhere(row: Row, context: RunContext) -> tuple[str, str]:
+def _running_elsewhere(run: RunView, context: RunContext) -> tuple[str, str]:
     if not context.queue.worker:
         return "it runs on a node, but no worker is running here to record it", START_A_WORKER
-    if row["cancel_requested_at"]:
+    if run.cancel_requested_at:
         return f"its cancellation was requested and is in progress ({context.remote})", "mpsq wait {run}"
     return f"its node started it ({context.remote})", "mpsq logs {run} -f follows it; mpsq cancel {run} cancels it"
 
 
-def _of_search(row: Row, sentence: str, step: str) -> tuple[str, str]:
+def _search_meaning(run: RunView, sentence: str, step: str) -> tuple[str, str]:
     """Return what the end of a probe of --find-max means for its search."""
-    if row["outcome"] == Outcome.OUT_OF_MEMORY:
+    if run.outcome == Outcome.OUT_OF_MEMORY:
         return (
             f"{sentence}; --find-max searches for that limit",
-            f"mpsq report scaling g{row['group_id']} has the answer",
+            f"mpsq report scaling g{run.group_id} has the answer",
         )
-    if row["outcome"] == Outcome.SUCCEEDED:
-        return sentence, f"mpsq report scaling g{row['group_id']} shows the state of its search"
+    if run.outcome == Outcome.SUCCEEDED:
+        return sentence, f"mpsq report scaling g{run.group_id} shows the state of its search"
     return f"{sentence}; its search stopped there", f"{step}; mpsq retry {{run}} continues the search"
 
 
 _LOGS = "mpsq logs {run} --both shows what it wrote"
 _ENDED = {
     Outcome.SUCCEEDED: ("it succeeded{ran}", "mpsq report reads its numbers"),
-    Outcome.FAILED: ("it failed with exit code {row[exit_code]}{ran}{told}", _LOGS),
-    Outcome.KILLED: ("signal {row[signal]} killed it{ran}{told}", f"{_LOGS}; the system log may show the sender"),
+    Outcome.FAILED: ("it failed with exit code {run.exit_code}{ran}{reason}", _LOGS),
+    Outcome.KILLED: ("signal {run.signal} killed it{ran}{reason}", f"{_LOGS}; the system log may show the sender"),
     Outcome.SPAWN_FAILED: (
-        "it could not be started{told}",
+        "it could not be started{reason}",
         "mpsq show {run} shows its command and folder; fix them, then mpsq retry {run}",
     ),
-    Outcome.DEVICE_UNAVAILABLE: ("its device is not available{told}", "mpsq doctor tries every device"),
-    Outcome.TIMED_OUT: ("it took longer than --timeout allows{told}", "submit it again with a longer --timeout"),
-    Outcome.STALLED: ("it reported nothing for too long{ran}{told}", _LOGS),
-    Outcome.OUT_OF_MEMORY: ("it ran out of memory{ran}{told}", "submit it with a smaller batch or model"),
+    Outcome.DEVICE_UNAVAILABLE: ("its device is not available{reason}", "mpsq doctor tries every device"),
+    Outcome.TIMED_OUT: ("it took longer than --timeout allows{reason}", "submit it again with a longer --timeout"),
+    Outcome.STALLED: ("it reported nothing for too long{ran}{reason}", _LOGS),
+    Outcome.OUT_OF_MEMORY: ("it ran out of memory{ran}{reason}", "submit it with a smaller batch or model"),
     Outcome.OUTPUT_LIMIT: (
-        "it wrote more output than allowed{ran}{told}",
+        "it wrote more output than allowed{ran}{reason}",
         "make it write less, or raise output_limit_bytes: mpsq config list",
     ),
     Outcome.DISK_FULL: (
-        "it was stopped because the disk was nearly full{ran}{told}",
+        "it was stopped because the disk was nearly full{ran}{reason}",
         "free some space, for example with mpsq gc --keep last:1, then run mpsq retry {run}",
     ),
     Outcome.CODE_CHANGED: (
-        "its code is no longer what was submitted{told}",
+        "its code is no longer what was submitted{reason}",
         "submit it again; with --snapshot copy it runs the code as submitted, whatever changes later",
     ),
-    Outcome.CANCELLED: ("it was cancelled{ran}{told}", "mpsq retry {run} if it was a mistake"),
-    Outcome.SKIPPED: ("it was skipped{told}", ""),
-    Outcome.LOST: ("it was lost{told}", "mpsq retry {run}; its output until then is kept: mpsq logs {run}"),
+    Outcome.CANCELLED: ("it was cancelled{ran}{reason}", "mpsq retry {run} if it was a mistake"),
+    Outcome.SKIPPED: ("it was skipped{reason}", ""),
+    Outcome.LOST: ("it was lost{reason}", "mpsq retry {run}; its output until then is kept: mpsq logs {run}"),
 }
-"""Sentence and next step by outcome. `ran` is how long it ran, `told` the stored reason; either may be empty."""
+"""Sentence and next step by outcome. `ran` is how long it ran, `reason` the stored one; either may be empty."""
 
 
 _SKIPPED = {
@@ -176,23 +179,23 @@ _SKIPPED = {
 """Next step by the kind of reason for which a run was skipped."""
 
 
-def _done(row: Row) -> tuple[str, str]:
-    outcome = Outcome(row["outcome"])
-    ran = f" after {units.duration(row['real_s'])}" if row["real_s"] is not None else ""
-    if outcome is Outcome.SUCCEEDED and row["taints"] and not row["valid"]:
-        taints = row["taints"].replace(",", ", ")
-        return f"it succeeded{ran}, but its numbers are not valid ({taints})", "mpsq show {run} says why"
+def _done(run: RunView) -> tuple[str, str]:
+    outcome = Outcome(run.outcome or "")
+    ran = f" after {units.duration(run.real_s)}" if run.real_s is not None else ""
+    if outcome is Outcome.SUCCEEDED and run.taints and not run.valid:
+        return f"it succeeded{ran}, but its numbers are not valid ({', '.join(run.taints)})", "mpsq show {run} says why"
     sentence, step = _ENDED[outcome]
-    if row.get("kind") == "import" and outcome is not Outcome.SUCCEEDED:
-        sentence = "how it ended is unknown{told}" if outcome is Outcome.LOST else sentence
+    if run.kind == "import" and outcome is not Outcome.SUCCEEDED:
+        sentence = "how it ended is unknown{reason}" if outcome is Outcome.LOST else sentence
         step = "mpsq show {run} shows what the log tells; mpsq report --all includes its numbers"
     if outcome is Outcome.SKIPPED:
-        step = _SKIPPED.get((row["reason"] or "").partition(":")[0], "mpsq retry {run}")
-        if NOT_FAILED in (row["reason"] or ""):
+        kind, _, rest = (run.reason or "").partition(": ")
+        step = _SKIPPED.get(kind, "mpsq retry {run}")
+        if NOT_FAILED in rest:
             step = "nothing is wrong: it should run only after a failure; mpsq rerun {job} runs it anyway"
-        if (reason := row["reason"] or "").startswith("preflight: "):
-            step = step.format(remedy=_remedy_of_preflight(reason.removeprefix("preflight: ")))
-    return sentence.format(row=row, ran=ran, told=f": {row['reason']}" if row["reason"] else ""), step
+        if kind == "preflight":
+            step = step.format(remedy=_remedy_of_preflight(rest))
+    return sentence.format(run=run, ran=ran, reason=f": {run.reason}" if run.reason else ""), step
 
 
 _MISSING_MODULE = re.compile(r"No module named '([\w.]+)'")
@@ -200,8 +203,8 @@ _MISSING_MODULE = re.compile(r"No module named '([\w.]+)'")
 
 def _remedy_of_preflight(ended: str) -> str:
     """Return what to do about a preflight that `ended` so, as in "FAILED(1): no data"."""
-    if found := _MISSING_MODULE.search(ended):
-        return f"install {found[1].partition('.')[0]} for the interpreter that mpsq show {{job}} names"
+    if missing := _MISSING_MODULE.search(ended):
+        return f"install {missing[1].partition('.')[0]} for the interpreter that mpsq show {{job}} names"
     outcome = re.match(r"[A-Z_]+", ended)
     step = _ENDED[Outcome(outcome[0])][1] if outcome and outcome[0] in Outcome.__members__ else _LOGS
     return step.partition(", then mpsq retry")[0].replace("{run}", f"{{job}}.{PREFLIGHT}")
@@ -212,86 +215,83 @@ def explain_all(layout: Layout, connection: sqlite3.Connection, selectors: Seque
 
     Raises: UsageError when nothing matches.
     """
-    rows = read.select(connection, selectors)
+    runs = run_view.select(connection, selectors)
     queue = queue_state.look(layout, connection)
     named = {selector.text for selector in selectors}
     chosen = [
-        row for group in _by_job(rows) for row in ([row for row in group if row["run"] in named] or [_telling(group)])
+        run
+        for members in by_key(runs, lambda run: run.job_id).values()
+        for run in ([run for run in members if run.run in named] or [_most_informative(members)])
     ]
-    before = {row["run"]: _before(row, rows) for row in chosen}
     waits: Mapping[int, Reason] = {}
-    if any(row["state"] in (State.QUEUED, State.HELD) for row in chosen):
-        waits = waiting.reasons(connection, queue, read.queue_outline(connection), time.time())
-    starting = _starting(layout, connection) if any(row["state"] == State.QUEUED for row in chosen) else {}
-    contexts = {
-        row["run"]: _context(layout, connection, row, queue, waits.get(row["run_id"]), starting) for row in chosen
-    }
-    return [explain(row, replace(contexts[row["run"]], before=before[row["run"]])) for row in chosen]
+    if any(run.state in (State.QUEUED, State.HELD) for run in chosen):
+        waits = waiting.reasons(connection, queue, run_view.queue_outline(connection), time.time())
+    starting = _starting(layout, connection) if any(run.state == State.QUEUED for run in chosen) else {}
+    return [
+        explain(
+            run,
+            RunContext(
+                queue,
+                waits=waits.get(run.run_id),
+                schedule=read.schedule_name(connection, run.schedule_id),
+                requeued=_requeued(connection, run) if run.state == State.QUEUED else None,
+                starting=starting.get(run.run, ""),
+                remote=blocks.status_of(connection, run.lane),
+                before=_before(run, runs),
+                **(_supervision(layout, run) if run.state == State.RUNNING else {}),
+            ),
+        )
+        for run in chosen
+    ]
 
 
 def _starting(layout: Layout, connection: sqlite3.Connection) -> dict[str, str]:
     """Return when each of the first runs of the queue starts, in words."""
-    now, first = time.time(), read.queue(connection, eta.EXPECTED)
-    left_s = Tracker().look(connection, first[0]).left_s if first and first[0]["state"] == State.RUNNING else None
+    now, first = time.time(), run_view.queue(connection, eta.EXPECTED)
+    left_s = Tracker().look(connection, first[0]).left_s if first and first[0].state == State.RUNNING else None
     estimate = eta.estimate(connection, first, now, left_s=left_s, gap_s=config.load(layout.config).cooldown_s)
     return {run: eta.starting(turn, now) for run, turn in estimate.turns.items()}
 
 
-def _by_job(rows: Sequence[Row]) -> list[list[Row]]:
-    jobs: dict[int, list[Row]] = {}
-    for row in rows:
-        jobs.setdefault(row["job_id"], []).append(row)
-    return list(jobs.values())
-
-
-def _telling(rows: Sequence[Row]) -> Row:
+def _most_informative(runs: Sequence[RunView]) -> RunView:
     """Return the run of a job that a user asks about: the running one, else one that did not succeed, else the next.
 
     Attempts that were retried do not count: only the last attempt of each repeat.
     """
 
-    def rank(row: Row) -> tuple[int, int]:
-        if row["state"] == State.RUNNING:
-            return 0, row["number"]
-        if row["state"] == State.DONE and row["outcome"] != Outcome.SUCCEEDED:
-            return 1, -row["number"]
-        if row["state"] != State.DONE:
-            return 2, row["number"]
-        return 3, -row["number"]
+    def rank(run: RunView) -> tuple[int, int]:
+        if run.state == State.RUNNING:
+            return 0, run.number
+        if run.state == State.DONE:
+            return (3 if run.succeeded else 1), -run.number
+        return 2, run.number
 
-    return min(last_attempts(rows), key=rank)
+    return min(run_view.last_attempts(runs), key=rank)
 
 
-def _before(row: Row, rows: Sequence[Row]) -> str:
+def _before(run: RunView, runs: Sequence[RunView]) -> str:
     """Return how the previous attempt ended, in words; "" if there is none."""
-    tried = [one for one in rows if (one["job_id"], one["repeat"]) == (row["job_id"], row["repeat"])]
-    earlier = [one for one in tried if one["number"] < row["number"] and one["state"] == State.DONE]
+    attempts = [other for other in runs if (other.job_id, other.repeat) == (run.job_id, run.repeat)]
+    earlier = [other for other in attempts if other.number < run.number and other.state == State.DONE]
     if not earlier:
         return ""
-    last = max(earlier, key=lambda one: int(one["number"]))
-    return f"run {last['run']}: {_done(last)[0]}"
+    last = max(earlier, key=lambda other: other.number)
+    return f"run {last.run}: {_done(last)[0]}"
 
 
-def _context(
-    layout: Layout,
-    connection: sqlite3.Connection,
-    row: Row,
-    queue: QueueState,
-    waits: Reason | None,
-    starting: Mapping[str, str],
-) -> RunContext:
-    name = row["run"]
-    folder = RunDir(layout.runs / name)
-    back = [e for e in read.events(connection, row["job_id"]) if e["run"] == name and e["verb"] == "unclaim"]
-    return RunContext(
-        queue,
-        waits=waits,
-        supervised=row["state"] == State.RUNNING and queue_state.is_supervised(folder),
-        waits_for_exec=row["state"] == State.RUNNING and folder.waits_for_exec(),
-        stopped=queue_state.stopped_trainer(folder) if row["state"] == State.RUNNING else None,
-        ended=row["state"] == State.RUNNING and folder.exit() is not None,
-        schedule=read.schedule_name(connection, row["schedule_id"]),
-        requeued=back[-1]["reason"] if back and row["state"] == State.QUEUED else None,
-        starting=starting.get(name, ""),
-        remote=blocks.of(connection, row),
-    )
+def _requeued(connection: sqlite3.Connection, run: RunView) -> str | None:
+    """Return why a run was last requeued; None if it never was."""
+    sql = "SELECT reason FROM v_event WHERE run = ? AND verb = 'unclaim' ORDER BY id DESC LIMIT 1"
+    (reason,) = read.tuples(connection, sql, [run.run]).fetchone() or (None,)
+    return reason
+
+
+def _supervision(layout: Layout, run: RunView) -> dict[str, Any]:
+    """Return what the folder of a running run shows, as fields of RunContext."""
+    folder = RunDir(layout.runs / run.run)
+    return {
+        "supervised": queue_state.is_supervised(folder),
+        "waits_for_exec": folder.waits_for_exec(),
+        "stopped": queue_state.stopped_trainer(folder),
+        "ended": folder.exit() is not None,
+    }

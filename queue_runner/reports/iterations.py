@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from queue_runner import units
-from queue_runner.monitor.listing import MARK
+from queue_runner.monitor.run_view import MARK
 from queue_runner.reports._common import select_runs
 from queue_runner.reports._common.columns import RowColumn, columns
 from queue_runner.reports._common.document import Context, Result, Row, Section

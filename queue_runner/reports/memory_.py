@@ -9,7 +9,6 @@ from queue_runner.analysis.grouping import SUBJECT, by_key, group, labelled, ord
 from queue_runner.analysis.memory_growth import FEWEST, MATERIAL_BYTES, MATERIAL_SHARE, MemoryPoint, MemorySeries
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
-from queue_runner.monitor.listing import ending
 from queue_runner.reports._common import footnotes, prepare, select_runs
 from queue_runner.reports._common.arm_tables import LABEL
 from queue_runner.reports._common.columns import RowColumn, columns
@@ -97,7 +96,7 @@ def _row(item: MemorySeries) -> Row:
         "workload": row["subject"],
         "label": item.arm.label,
         **{name: row[name] for name in named},
-        "outcome": str(ending(row)),
+        "outcome": str(select_runs.ending(row)),
         "n": len(item.points),
         "reserved_is": "RSS" if item.resident else "reserved",
         "peak_allocated_bytes": item.peak_allocated,
@@ -215,7 +214,11 @@ def _notes(series: Sequence[MemorySeries]) -> Iterable[str]:
         f"growth: per 1,000 iterations, Theil-Sen slope of the measured ones; leak: 95 % CI above 0, overall and in the"
         f" second half, and more than {units.percent(MATERIAL_SHARE, 1)} and {units.size(MATERIAL_BYTES)} in total"
     )
-    failed = [f"{item.run['run']} {ending(item.run)}" for item in series if item.run["outcome"] != Outcome.SUCCEEDED]
+    failed = [
+        f"{item.run['run']} {select_runs.ending(item.run)}"
+        for item in series
+        if item.run["outcome"] != Outcome.SUCCEEDED
+    ]
     if failed:
         yield f"included up to their end: {footnotes.named(failed)}"
     if any(not item.run["valid"] for item in series):

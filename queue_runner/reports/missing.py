@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from queue_runner import units
-from queue_runner.monitor import listing
+from queue_runner.monitor.run_view import JobQuestion, flag, stored_settings
 from queue_runner.reports._common import select_runs
 from queue_runner.reports._common.document import Context, Result, Row, Section
 from queue_runner.submit.missing_runs import Gap, look
@@ -80,17 +80,18 @@ def finish(rows: list[Row], context: Context) -> Result:
 
 
 def _row(gap: Gap) -> Row:
-    last = gap.last
-    cell = {**gap.first, **listing.asked(gap.first), "compile": listing.boolean(gap.first["compile"])}
+    first, last = gap.first, gap.last
+    columns = (first["framework"], first["device"], flag(first["compile"]), first["dtype"], first["config"])
+    question = JobQuestion(*columns, stored_settings(first["spec_json"]))
     return {
-        "label": " ".join(filter(None, [select_runs.subject(gap.first), listing.question(cell)])),
+        "label": " ".join(filter(None, [select_runs.subject(first), str(question)])),
         "jobs": list(gap.jobs),
         "wanted": gap.wanted,
         "valid": gap.valid,
         "coming": gap.coming,
         "missing": gap.missing,
         "run": last["run"] if last else None,
-        "ending": listing.ending(last) if last else None,
+        "ending": select_runs.ending(last) if last else None,
         "reason": _reason(last) if last else None,
     }
 

@@ -11,7 +11,6 @@ from queue_runner.analysis.grouping import taints, word
 from queue_runner.analysis.knee import ENOUGH, FEWEST
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
-from queue_runner.monitor import listing
 from queue_runner.reports._common import arm_tables, footnotes, panels, prepare, select_runs
 from queue_runner.reports._common.columns import RowColumn, columns
 from queue_runner.reports._common.document import Context, Result, Row, Section
@@ -167,7 +166,7 @@ def _remarks(row: Mapping[str, Any], curve: Curve) -> str:
 
 def _ending(row: Mapping[str, Any]) -> str:
     """Return how a run that does not fit ended."""
-    return "swapping" if row["outcome"] == Outcome.SUCCEEDED else listing.ending(row)
+    return "swapping" if row["outcome"] == Outcome.SUCCEEDED else select_runs.ending(row)
 
 
 def _findings(curve: Curve) -> Iterable[str]:

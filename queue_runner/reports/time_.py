@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from queue_runner import units
-from queue_runner.monitor.listing import MARK
+from queue_runner.monitor.run_view import MARK
 from queue_runner.reports._common import cpu_phases, select_runs
 from queue_runner.reports._common.columns import columns
 from queue_runner.reports._common.document import Context, Result, Row, Section

@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import Any
 
 from queue_runner.analysis import stats
-from queue_runner.model import PREFLIGHT, Row
 from queue_runner.spec import JobSpec
 
 SAME, ALIKE, PACE = "same", "alike", "pace"
@@ -59,12 +58,6 @@ class History:
             else:
                 self._known[digest] = self._alike(spec)
         return self._known[digest]
-
-    def of_row(self, row: Row) -> Expected:
-        """Return the same for a row of v_run."""
-        digest = row["spec_hash"]
-        found = self._known.get(digest) or self.expected(JobSpec.from_json(row["spec_json"]), digest)
-        return found if row["number"] != PREFLIGHT else Expected(found.startup_s, found.basis, found.startup_s)
 
     @cached_property
     def _times(self) -> dict[str, list[_Took]]:

@@ -18,6 +18,7 @@ from queue_runner.spec import JobSpec
 from queue_runner.store import hot_sql
 from queue_runner.store.engine import Connection
 from queue_runner.store.jobs import Claimed, Following, claimed, here, spec_of
+from queue_runner.store.read import LaneRow
 
 
 @dataclass(frozen=True)
@@ -28,20 +29,6 @@ class Blocked:
     reason: str
     kind: Obstacle | None = None
     run_id: int | None = None
-    next_try_at: float | None = None
-
-
-@dataclass(frozen=True)
-class LaneRow:
-    """The row of a lane. Times are in Unix seconds."""
-
-    name: str
-    blocked_reason: str | None = None
-    blocked_at: float | None = None
-    paused_at: float | None = None
-    paused_reason: str | None = None
-    blocked_kind: str | None = None
-    blocked_for: int | None = None
     next_try_at: float | None = None
 
 

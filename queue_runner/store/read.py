@@ -32,10 +32,6 @@ _FULL_BELOW_BYTES = 1 << 20
 _RUN = re.compile(r"\d+\.\d+(-\d+)?")
 _BACKUP = re.compile(r"(mpsq|replaced)-.*\.db")
 
-_OF_LANE = (
-    *("blocked_reason", "blocked_at", "paused_at", "paused_reason"),
-    *("blocked_kind", "blocked_for", "next_try_at"),
-)
 HEAD = "0011"
 """The schema revision that this code reads and writes: the newest migration. Here so that readers start fast."""
 
@@ -123,6 +119,13 @@ def reading(db: Path, *, any_schema: bool = False, patience_s: float = 30.0) -> 
 def check_schema(connection: sqlite3.Connection, db: Path) -> None:
     """Check the schema. Raises: SchemaError when it is not the one this code reads, MpsqError when there is none."""
     refuse_other(_revision(connection), db)
+
+
+def tuples(connection: sqlite3.Connection, sql: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
+    """Return the rows of a query as tuples."""
+    cursor = connection.cursor()
+    cursor.row_factory = None
+    return cursor.execute(sql, values)
 
 
 def stamp(db: Path) -> tuple[object, ...]:
@@ -224,11 +227,6 @@ def runs(
     return list(connection.execute(f"SELECT * FROM v_run WHERE {condition} ORDER BY {order}", values))
 
 
-def each_run(connection: sqlite3.Connection, condition: str, values: Sequence[Any] = ()) -> Iterator[Row]:
-    """Yield rows of v_run by job and number, without holding them all."""
-    yield from connection.execute(f"SELECT * FROM v_run WHERE {condition} ORDER BY job_id, number", values)
-
-
 def runs_of(connection: sqlite3.Connection, columns: str, condition: str, values: Sequence[Any] = ()) -> list[Row]:
     """Return some columns of v_run: for many runs, the whole spec with its environment is more than a reader needs."""
     return list(connection.execute(f"SELECT {columns} FROM v_run WHERE {condition} ORDER BY job_id, number", values))
@@ -243,29 +241,6 @@ def select(connection: sqlite3.Connection, selectors: Sequence[Selector]) -> lis
     return sorted(found.values(), key=lambda row: (row["job_id"], row["number"]))
 
 
-def queue(connection: sqlite3.Connection, first: int = -1) -> list[Row]:
-    """Return runs that have not ended, in the order in which they will run; all, or the `first` so many."""
-    order = "state <> 'RUNNING', state = 'HELD', priority DESC, position, run_id"
-    if first < 0:
-        return runs(connection, "state <> 'DONE'", order=order)
-    # the view is evaluated only for the runs that are shown
-    ids = "SELECT r.id AS run_id FROM runs r JOIN jobs j ON j.id = r.job_id WHERE state <> 'DONE'"
-    return runs(connection, f"run_id IN ({ids} ORDER BY {order} LIMIT ?)", [first], order)
-
-
-_OUTLINE = (
-    "SELECT r.id AS run_id, r.job_id || '.' || r.number AS run, r.job_id, r.attempt, r.state, r.lane, r.blocked_reason,"
-    " r.not_before_at, r.cancel_requested_at, j.deadline_at FROM runs r JOIN jobs j ON j.id = r.job_id"
-    " WHERE r.state <> 'DONE'"
-    " ORDER BY r.state <> 'RUNNING', r.state = 'HELD', j.priority DESC, r.position, r.id"
-)
-
-
-def queue_outline(connection: sqlite3.Connection) -> list[Row]:
-    """Return the runs that `queue` returns, with only the columns that decide what each waits for."""
-    return list(connection.execute(_OUTLINE))
-
-
 def count_waiting(connection: sqlite3.Connection) -> int:
     """Return how many runs wait, held ones included."""
     waiting = connection.execute("SELECT count(*) AS n FROM runs WHERE state IN ('QUEUED', 'HELD')").fetchone()
@@ -276,16 +251,6 @@ def waiting_specs(connection: sqlite3.Connection) -> list[str]:
     """Return the specifications, as JSON, of the jobs that have not ended."""
     jobs = "SELECT DISTINCT j.spec_json FROM jobs j JOIN runs r ON r.job_id = j.id WHERE r.state <> 'DONE'"
     return [str(row["spec_json"]) for row in connection.execute(jobs)]
-
-
-def ended(connection: sqlite3.Connection, last: int) -> list[Row]:
-    """Return the runs that ended last, the newest first; without imported ones, which never ran here."""
-    ids = (
-        "SELECT r.id FROM runs r JOIN jobs j ON j.id = r.job_id"
-        " WHERE r.state = 'DONE' AND j.kind <> 'import' AND j.deleted_at IS NULL"
-    )
-    newest = f"run_id IN ({ids} ORDER BY r.ended_at DESC, r.id DESC LIMIT ?)"
-    return runs(connection, newest, [last], "ended_at DESC, run_id DESC")
 
 
 def events(connection: sqlite3.Connection, job_id: int) -> list[Row]:
@@ -326,16 +291,31 @@ def hook_calls(connection: sqlite3.Connection, condition: str = "1", values: Seq
     )
 
 
-def lanes_here(connection: sqlite3.Connection) -> list[Row]:
-    """Return the rows of this machine's lanes, without that of the machine as a whole."""
-    rows = connection.execute("SELECT * FROM lanes WHERE name <> ? ORDER BY name", [DEFAULT_LANE]).fetchall()
-    return [row for row in rows if not is_remote(row["name"]) and len(parts(row["name"])) == 1]
+@dataclass(frozen=True)
+class LaneRow:
+    """The stored state of a lane, times in Unix seconds. One that was never blocked nor paused has no row, and reads as
+    free."""
+
+    name: str
+    blocked_reason: str | None = None
+    blocked_at: float | None = None
+    paused_at: float | None = None
+    paused_reason: str | None = None
+    blocked_kind: str | None = None
+    blocked_for: int | None = None
+    next_try_at: float | None = None
 
 
-def lane(connection: sqlite3.Connection, name: str) -> Row:
-    """Return the lane's row; a lane that was never blocked nor paused has none, and reads as free."""
-    row = connection.execute("SELECT * FROM lanes WHERE name = ?", [name]).fetchone()
-    return row or {"name": name, **dict.fromkeys(_OF_LANE)}
+def lanes_here(connection: sqlite3.Connection) -> list[LaneRow]:
+    """Return this machine's lanes, without that of the machine as a whole."""
+    rows = tuples(connection, "SELECT * FROM lanes WHERE name <> ? ORDER BY name", [DEFAULT_LANE])
+    lanes = [LaneRow(*row) for row in rows]
+    return [lane for lane in lanes if not is_remote(lane.name) and len(parts(lane.name)) == 1]
+
+
+def lane(connection: sqlite3.Connection, name: str) -> LaneRow:
+    """Return the stored state of a lane."""
+    return LaneRow(*(tuples(connection, "SELECT * FROM lanes WHERE name = ?", [name]).fetchone() or (name,)))
 
 
 PROBES = (

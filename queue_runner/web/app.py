@@ -1,4 +1,4 @@
-"""The application: its addresses, and what becomes of an error on the way to one."""
+"""The application: its addresses, and how an error becomes a page."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 
 from queue_runner.errors import MpsqError, UsageError
+from queue_runner.model import State
 from queue_runner.monitor.status import Observation
 from queue_runner.pages import render
 from queue_runner.paths import Layout
@@ -35,7 +36,7 @@ STATIC = {
     **report.STATIC,
 }
 """The files that are served, by name: nothing else of the folder, and nothing outside of it."""
-_TOLD_MOST = 32
+_MOST_RESULTS = 32
 
 
 class Pages:
@@ -46,43 +47,41 @@ class Pages:
         self._access = access
         self.streams = live.Streams()
         self._watcher = live.Watcher(layout, self._live_parts)
-        self._told: OrderedDict[str, str] = OrderedDict()
-        """What came of the last changes, until the page after each has shown it."""
-        self._seen_waiting: object = None
+        self._results: OrderedDict[str, str] = OrderedDict()
+        """The results of the last changes, until the page after each has shown them."""
+        self._rendered_waiting: object = None
 
     # -- pages --------------------------------------------------------------------------------------------------------
 
     def queue(self, request: Request) -> Response:
-        parts = views.queue(self._layout)
-        return self._page("queue", request, **_renamed(parts))
+        return self._page("queue", request, **_renamed(views.queue(self._layout)))
 
     def history(self, request: Request) -> Response:
-        wanted = views.read_search(request.query_params)
-        return self._page("history", request, address=_history_address, **views.history(self._layout, wanted))
+        search = views.read_search(request.query_params)
+        return self._page("history", request, address=_history_address, **views.history(self._layout, search))
 
     def job(self, request: Request) -> Response:
         return self._page("job", request, **views.job(self._layout, request.path_params["id"]))
 
     def log(self, request: Request) -> Response:
-        run, stream, lines = _log_asked(request)
-        found = logs.page(self._layout, run, stream, lines)
-        name = found["row"]["run"]
-        follow = f"/log/{quote(name)}/follow?{urlencode({'stream': stream, 'lines': lines})}"
+        id, stream, lines = _log_query(request)
+        log = logs.page(self._layout, id, stream, lines)
+        follow = f"/log/{quote(log.run.run)}/follow?{urlencode({'stream': stream, 'lines': lines})}"
         return self._page(
             "log",
             request,
-            at=views.named(found["row"]),
+            at=views.RunCells.of(log.run),
             stream=stream,
             more=min(lines * 10, logs.LINES_MOST),
-            follow=follow if found["running"] else None,
-            **{key: found[key] for key in ("text", "cut", "trouble")},
+            follow=follow if log.run.state == State.RUNNING and not log.trouble else None,
+            log=log,
         )
 
     def compare(self, request: Request) -> Response:
-        asked = report.read_asked(request.query_params)
-        if not asked.ids and not asked.where:
-            return self._page("compare", request, form=report.form(asked))
-        return HTMLResponse(report.page(self._layout, asked, views.PATIENCE_S))
+        query = report.read_query(request.query_params)
+        if not query.ids and not query.where:
+            return self._page("compare", request, form=report.form(query))
+        return HTMLResponse(report.page(self._layout, query, views.PATIENCE_S))
 
     # -- what changes -------------------------------------------------------------------------------------------------
 
@@ -95,14 +94,14 @@ class Pages:
     async def follow(self, request: Request) -> Response:
         if self.streams.full:
             return _too_many()
-        run, stream, lines = _log_asked(request)
+        run, stream, lines = _log_query(request)
         return live.answer(logs.follow(self._layout, run, stream, lines, request, self.streams))
 
-    def _live_parts(self, seen: Observation) -> Parts:
+    def _live_parts(self, observation: Observation) -> Parts:
         """Return the HTML of each part that may have changed, without forms and, if anybody may write, with them."""
-        values = _renamed(views.queue_parts(seen))
-        names = ["running"] if seen.status.waiting is self._seen_waiting else ["running", "queue"]
-        self._seen_waiting = seen.status.waiting  # read anew with everything around it, or not at all
+        values = _renamed(views.queue_parts(observation))
+        names = ["running"] if observation.status.waiting is self._rendered_waiting else ["running", "queue"]
+        self._rendered_waiting = observation.status.waiting  # read anew with everything around it, or not at all
         return {
             name: [
                 render.page(f"web/live_{name}.html.j2", static="/static", forms=forms, **values)
@@ -125,12 +124,12 @@ class Pages:
         form = actions.read_form(request.path_params["verb"], body)
         if not compare_digest(form.csrf.encode(), self._access.form_token(form.verb, form.id).encode()):
             return refusal(403, "the form does not come from this page, or from an earlier start of it", "reload it")
-        told = await run_in_threadpool(actions.do, self._layout, form)
+        result = await run_in_threadpool(actions.do, self._layout, form)
         key = token_urlsafe(8)
-        self._told[key] = told
-        if len(self._told) > _TOLD_MOST:
-            self._told.popitem(last=False)
-        return RedirectResponse(f"{form.back}?told={key}", 303)
+        self._results[key] = result
+        if len(self._results) > _MOST_RESULTS:
+            self._results.popitem(last=False)
+        return RedirectResponse(f"{form.back}?result={key}", 303)
 
     def static(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -142,8 +141,8 @@ class Pages:
 
     def _page(self, name: str, request: Request, **values: Any) -> HTMLResponse:
         forms = self._access.form_token if self._access.may_write(request) else None
-        told = self._told.pop(request.query_params.get("told", ""), "")
-        return HTMLResponse(render.page(f"web/{name}.html.j2", static="/static", forms=forms, told=told, **values))
+        result = self._results.pop(request.query_params.get("result", ""), "")
+        return HTMLResponse(render.page(f"web/{name}.html.j2", static="/static", forms=forms, result=result, **values))
 
 
 def _renamed(parts: dict[str, Any]) -> dict[str, Any]:
@@ -151,13 +150,13 @@ def _renamed(parts: dict[str, Any]) -> dict[str, Any]:
     return {"running_" if name == "running" else name: value for name, value in parts.items()}
 
 
-def _history_address(asked: views.Search, before: int | None) -> str:
-    given = {"q": asked.text, "state": asked.state, "tag": asked.tag, "before": before}
-    n = {"n": asked.n} if asked.n != views.PAGE else {}
+def _history_address(search: views.Search, before: int | None) -> str:
+    given = {"q": search.text, "state": search.state, "tag": search.tag, "before": before}
+    n = {"n": search.n} if search.n != views.PAGE else {}
     return f"/history?{urlencode({name: value for name, value in (given | n).items() if value})}"
 
 
-def _log_asked(request: Request) -> tuple[str, str, int]:
+def _log_query(request: Request) -> tuple[str, str, int]:
     given = request.query_params
     return (
         request.path_params["id"],

@@ -44,7 +44,7 @@ class Streams:
         self._open = 0
 
     @contextmanager
-    def one(self) -> Iterator[None]:
+    def counted(self) -> Iterator[None]:
         """Count a connection for as long as it lasts."""
         self._open += 1
         try:
@@ -88,15 +88,15 @@ class Watcher:
 
     async def events(self, request: Request, streams: Streams, choose: Callable[[Any], Any]) -> AsyncIterator[str]:
         """Yield the parts as events, each when it has changed. `choose` picks what this browser may see of one."""
-        seen: dict[str, int] = {}
+        sent: dict[str, int] = {}
         quiet_s = 0.0
-        with streams.one(), self._listening():
+        with streams.counted(), self._listening():
             yield "retry: 2000\n\n"
             while not await streams.last(request):
                 quiet_s += _STEP_S
                 for name, (version, value) in self._parts.copy().items():
-                    if seen.get(name) != version:
-                        seen[name], quiet_s = version, 0.0
+                    if sent.get(name) != version:
+                        sent[name], quiet_s = version, 0.0
                         yield event(name, choose(value))
                 if quiet_s >= BEAT_S:
                     quiet_s = 0.0
@@ -126,19 +126,19 @@ class Watcher:
             return not self._listeners
 
     def _watch(self) -> None:
-        looks: Generator[Observation | None] | None = None
+        observations: Generator[Observation | None] | None = None
         while not self._over():
             try:
-                looks = looks or watch.look_again(self._layout, WAITING, PATIENCE_S)
-                seen = next(looks)
-                if seen is not None:
-                    self._publish(self._render(seen))
+                observations = observations or watch.observe(self._layout, WAITING, PATIENCE_S)
+                observation = next(observations)
+                if observation is not None:
+                    self._publish(self._render(observation))
             except MpsqError as error:
-                looks = None
+                observations = None
                 self._publish({"trouble": " ".join(filter(None, (error.message, error.hint)))})
             self._wake.wait(watch.POLL_S)
-        if looks is not None:
-            looks.close()
+        if observations is not None:
+            observations.close()
 
     def _publish(self, parts: Parts) -> None:
         for name, value in parts.items():

@@ -1,17 +1,19 @@
-"""The end of a run's log as text, and what is added to it. Which file it is follows from the store, never from an
-address; escape sequences and control characters are removed as `mpsq logs` does."""
+"""The end of a run's log as text, and the lines that are added to it. The store names the file, never an address;
+escape sequences and control characters are removed as `mpsq logs` does."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from starlette.concurrency import run_in_threadpool
 
 from queue_runner.errors import MpsqError, UsageError
-from queue_runner.model import Row, State, parse_selector
-from queue_runner.monitor import logs
+from queue_runner.model import State, parse_selector
+from queue_runner.monitor import logs, run_view
 from queue_runner.monitor.log_text import PipeText
+from queue_runner.monitor.run_view import RunView
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.store import read
@@ -30,7 +32,7 @@ _ANEW_S = 2.0
 
 
 class Tail:
-    """The end of one log, and then what is added to it."""
+    """The end of one log, and then the lines that are added to it."""
 
     def __init__(self, folder: RunDir, stream: str, lines: int) -> None:
         if stream not in STREAMS:
@@ -42,18 +44,18 @@ class Tail:
         """Whether there was more than a page shows."""
 
     def more(self) -> str:
-        """Return what has been added since, at most CHARS_MOST of it."""
-        kept = ""
+        """Return the text that has been added since, at most CHARS_MOST of it."""
+        text = ""
         while data := self._file.read():
             self._text.feed(data)
-            kept += "".join(self._pieces)
+            text += "".join(self._pieces)
             self._pieces.clear()
-            if len(kept) > CHARS_MOST:
-                kept, self.cut = kept[-CHARS_MOST:], True
+            if len(text) > CHARS_MOST:
+                text, self.cut = text[-CHARS_MOST:], True
         self._text.pause()
-        kept += "".join(self._pieces)
+        text += "".join(self._pieces)
         self._pieces.clear()
-        return kept
+        return text
 
     def end(self) -> str:
         """Close the file, and return an unfinished last line."""
@@ -63,45 +65,52 @@ class Tail:
         return rest + "".join(self._pieces)
 
 
-def row_of(layout: Layout, text: str) -> Row:
+def run_of(layout: Layout, text: str) -> RunView:
     """Return the run whose log is meant. Raises: UsageError (no such), MpsqError (store)."""
     with read.reading(layout.db, patience_s=PATIENCE_S) as connection:
-        return logs.choose(read.select(connection, [parse_selector(text)]))
+        return logs.choose(run_view.select(connection, [parse_selector(text)]))
 
 
-def page(layout: Layout, text: str, stream: str, lines: int) -> dict[str, Any]:
-    """Return the values of the page of a log. Raises: UsageError, MpsqError (store)."""
-    row = row_of(layout, text)
-    found: dict[str, Any] = {"row": row, "text": "", "cut": "", "trouble": "", "running": row["state"] == State.RUNNING}
+@dataclass(frozen=True)
+class LogPage:
+    """The values of the page of a log; `trouble` says why there is none, `cut` that more exists."""
+
+    run: RunView
+    text: str = ""
+    cut: str = ""
+    trouble: str = ""
+
+
+def page(layout: Layout, text: str, stream: str, lines: int) -> LogPage:
+    """Return the page of a log. Raises: UsageError, MpsqError (store)."""
+    run = run_of(layout, text)
     try:
-        tail = Tail(logs.folder_of(layout, row), stream, min(max(lines, 1), LINES_MOST))
+        tail = Tail(logs.folder_of(layout, run), stream, min(max(lines, 1), LINES_MOST))
     except UsageError:
         raise
-    except MpsqError as error:  # it has no log, and this says why
-        found["trouble"] = error.message
-        return found
-    found["text"] = tail.end()
-    if tail.cut:
-        found["cut"] = f"more than {CHARS_MOST >> 20} MiB: this is its end; mpsq logs {row['run']} has all"
-    return found
+    except MpsqError as error:
+        return LogPage(run, trouble=error.message)
+    end = tail.end()
+    more = f"more than {CHARS_MOST >> 20} MiB: this is its end; mpsq logs {run.run} has all" if tail.cut else ""
+    return LogPage(run, end, more)
 
 
 async def follow(
     layout: Layout, text: str, stream: str, lines: int, request: Request, streams: Streams
 ) -> AsyncIterator[str]:
-    """Yield the end of the log, and then what is added to it until the run has ended."""
+    """Yield the end of the log, and then each addition until the run has ended."""
     quiet_s = since_s = 0.0
-    with streams.one():
+    with streams.counted():
         try:
-            row = await run_in_threadpool(row_of, layout, text)
-            tail = Tail(RunDir(layout.run_dir(row["run"])), stream, lines)
-            yield event("begin", row["run"])
+            run = await run_in_threadpool(run_of, layout, text)
+            tail = Tail(RunDir(layout.run_dir(run.run)), stream, lines)
+            yield event("begin", run.run)
             running = True
             while running:
-                if since_s >= _ANEW_S or row["state"] != State.RUNNING:
+                if since_s >= _ANEW_S or run.state != State.RUNNING:
                     since_s = 0.0
-                    row = await run_in_threadpool(row_of, layout, row["run"])
-                    running = row["state"] != State.DONE  # read before the log: nothing written at its end is missed
+                    run = await run_in_threadpool(run_of, layout, run.run)
+                    running = run.state != State.DONE  # read before the log: nothing written at its end is missed
                 more = await run_in_threadpool(tail.more if running else tail.end)
                 if more:
                     quiet_s = 0.0
@@ -113,7 +122,7 @@ async def follow(
                     await run_in_threadpool(tail.end)
                     return
                 quiet_s, since_s = quiet_s + 0.25, since_s + 0.25
-            yield event("end", row["state"])
+            yield event("end", run.state)
         except MpsqError as error:
             yield event("trouble", error.message)
             yield event("end", None)

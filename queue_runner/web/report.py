@@ -24,8 +24,8 @@ STATIC = {
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What the address asks for, as words of the command line."""
+class CompareQuery:
+    """The query in the address, as words of the command line."""
 
     ids: tuple[str, ...]
     vs: str
@@ -36,50 +36,50 @@ class Asked:
         """Return the command line that asks for the same."""
         given = ["mpsq", "report", *([self.report] if self.report != DEFAULT else []), *self.ids]
         given += ["--vs", self.vs] if self.vs else []
-        return [*given, *(word for one in self.where for word in ("--where", one))]
+        return [*given, *(word for condition in self.where for word in ("--where", condition))]
 
 
-def read_asked(given: QueryParams) -> Asked:
-    """Return what an address asks for: `id` once for each chosen job, or `ids` as they were typed."""
+def read_query(given: QueryParams) -> CompareQuery:
+    """Return the query of an address: `id` once for each chosen job, or `ids` as they were typed."""
     typed = re.split(r"[\s,]+", given.get("ids", "").strip())
     ids = dict.fromkeys(word for word in (*given.getlist("id"), *typed) if word)
     where = given.get("where", "").split()
-    return Asked(tuple(ids), given.get("vs", "").strip(), tuple(where), given.get("report") or DEFAULT)
+    return CompareQuery(tuple(ids), given.get("vs", "").strip(), tuple(where), given.get("report") or DEFAULT)
 
 
-def form(asked: Asked) -> dict[str, Any]:
+def form(query: CompareQuery) -> dict[str, Any]:
     """Return the values of the form that asks for it."""
     from queue_runner import reports
 
     return {
-        "ids": " ".join(asked.ids),
-        "vs": asked.vs,
-        "where": " ".join(asked.where),
-        "report": asked.report,
+        "ids": " ".join(query.ids),
+        "vs": query.vs,
+        "where": " ".join(query.where),
+        "report": query.report,
         "reports": reports.names(),
     }
 
 
-def page(layout: Layout, asked: Asked, patience_s: float) -> str:
+def page(layout: Layout, query: CompareQuery, patience_s: float) -> str:
     """Return the page. Raises: UsageError as the report itself, MpsqError (store)."""
     from queue_runner.pages import report_page  # the statistics are 4 MB: loaded when they are used
     from queue_runner.reports._common.report_options import read_options
 
     options = read_options(
-        selectors=asked.ids,
-        where=asked.where,
-        vs=asked.vs or None,
+        selectors=query.ids,
+        where=query.where,
+        vs=query.vs or None,
         peak_tflops=config.load(layout.config).peak_tflops,
         newest=True,
     )
     with read.reading(layout.db, patience_s=patience_s) as connection:
         return report_page.build(
-            asked.report,
+            query.report,
             layout,
             connection,
             options,
-            command=shlex.join(asked.command()),
+            command=shlex.join(query.command()),
             static="/static",
             layout_name="web/asked.html.j2",
-            form=form(asked),
+            form=form(query),
         )

@@ -12,7 +12,7 @@ from queue_runner.cli import common
 from queue_runner.client import Client, Group
 from queue_runner.control.pausing import Changed
 from queue_runner.errors import UsageError, WaitTimeout
-from queue_runner.monitor import listing
+from queue_runner.monitor.status import HookCall
 from queue_runner.store import read
 from queue_runner.submit.python_words import in_python
 from tests.cli_support import Cli, full_queue, use_toy_workloads
@@ -54,10 +54,10 @@ def test_several_runs_are_spoken_of_in_the_plural(fate: str, said: str, capsys: 
 
 
 def test_a_hook_that_failed_does_not_read_as_a_run_that_did() -> None:
-    call = {"event": "done", "kind": "hook", "command": "tell.sh", "state": "failed", "exit_code": 3, "dur_s": 0.2}
-    assert listing.hook_ending(call) == "hook_done: its command failed with exit code 3 after 200 ms: tell.sh"
-    call |= {"kind": "notify", "event": "failed", "state": "ok", "exit_code": 0}
-    assert listing.hook_ending(call) == "notification of failed: ok after 200 ms"
+    call = HookCall("hook", "done", "1.1", "tell.sh", "failed", 0.0, 3, 0.2, None)
+    assert call.ending == "hook_done: its command failed with exit code 3 after 200 ms: tell.sh"
+    notified = HookCall("notify", "failed", "1.1", "tell.sh", "ok", 0.0, 0, 0.2, None)
+    assert notified.ending == "notification of failed: ok after 200 ms"
 
 
 def test_a_command_with_its_own_options_is_told_where_it_goes(mpsq: Cli) -> None:

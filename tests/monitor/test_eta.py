@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import insert, update
 
 from queue_runner.model import Condition, Ending, Outcome, Verb
-from queue_runner.monitor import eta
+from queue_runner.monitor import eta, run_view
 from queue_runner.monitor.eta import Eta
 from queue_runner.monitor.forecast import forecast
 from queue_runner.paths import Layout
@@ -61,7 +61,7 @@ class Past:
 
     def look(self, **options: Any) -> Eta:
         with read.reading(self.layout.db) as connection:
-            return eta.estimate(connection, read.queue(connection), NOW, **options)
+            return eta.estimate(connection, run_view.queue(connection), NOW, **options)
 
     def starts(self, **options: Any) -> dict[str, tuple[float | None, float | None]]:
         """Seconds from now by run."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
 from queue_runner.host import locks
-from queue_runner.monitor import listing
+from queue_runner.monitor import run_view
 from queue_runner.monitor.queue_state import idle
+from queue_runner.monitor.run_view import JobView
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec, NewJob
@@ -52,9 +54,9 @@ def test_a_job_that_ran_alone_and_beside_another_has_no_one_time(layout: Layout)
         ended = "state = 'DONE', outcome = 'SUCCEEDED', exit_code = 0, claimed_at = 1, started_at = 1, ended_at = 2"
         connection.change(f"UPDATE runs SET {ended}")
     with read.reading(layout.db) as reader:
-        rows = [{**row, "median_s": 1.0 + row["number"], "taints": ""} for row in read.runs(reader)]
-    assert listing.job_object(rows)["median_s"] == 2.5
-    rows[1]["taints"] = "not_quiet,neighbour_busy"
-    assert listing.job_object(rows)["median_s"] is None
-    rows[0]["taints"] = "neighbour_busy"
-    assert listing.job_object(rows)["median_s"] == 2.5
+        alone = [replace(run, median_s=1.0 + run.number) for run in run_view.runs(reader)]
+    assert JobView(alone).median_s == 2.5
+    mixed = [alone[0], replace(alone[1], taints=("not_quiet", "neighbour_busy"))]
+    assert JobView(mixed).median_s is None
+    beside = [replace(run, taints=("neighbour_busy",)) for run in alone]
+    assert JobView(beside).median_s == 2.5

@@ -176,7 +176,6 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def script(*acts: Callable[[], object]) -> None:
         scripted = Scripted(*acts)
         monkeypatch.setattr(Wait, "__call__", lambda self, seconds: scripted(seconds))
-        monkeypatch.setattr(follow, "_ANEW_S", 0.0)
 
     return script
 

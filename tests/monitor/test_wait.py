@@ -12,11 +12,12 @@ import pytest
 
 from queue_runner.errors import WaitedJobFailed
 from queue_runner.model import Condition, Ending, Outcome, Verb, parse_selector
-from queue_runner.monitor import wait
+from queue_runner.monitor import run_view
 from queue_runner.monitor.follow import Follower
+from queue_runner.monitor.wait import Awaited
 from queue_runner.paths import Layout
 from queue_runner.spec import NewJob, Terms
-from queue_runner.store import jobs, replacements, results, retries
+from queue_runner.store import jobs, read, replacements, results, retries
 from queue_runner.store.engine import Engine, open_engine, writing
 from queue_runner.submit import grid
 from tests.cli_support import SPEC, Cli
@@ -91,14 +92,16 @@ def test_retries_that_are_used_up_are_a_failure(engine: Engine, mpsq: Cli) -> No
     assert ran.err.startswith("error: the run did not succeed\n")
 
 
-def test_failures_are_counted() -> None:
-    ended = {"job_id": 1, "attempt": 1, "state": "DONE"}
-    bad = [{**ended, "run": f"1.{n}", "repeat": n, "outcome": "FAILED"} for n in (1, 2)]
+def test_failures_are_counted(engine: Engine, layout: Layout) -> None:
+    with writing(engine) as connection:
+        jobs.submit(connection, "t", 0, [NewJob(SPEC, 3)], [(0, 1), (0, 2), (0, 3)])
+    with read.reading(layout.db) as reader:
+        runs = [replace(run, state="DONE", outcome="FAILED") for run in run_view.runs(reader)]
     with pytest.raises(WaitedJobFailed, match=r"^none of the 2 runs succeeded$"):
-        wait.refuse_failures(bad)
+        Awaited(runs[:2]).refuse_failures()
     with pytest.raises(WaitedJobFailed, match=r"^2 of 3 runs did not succeed$"):
-        wait.refuse_failures([*bad, {**ended, "run": "1.3", "repeat": 3, "outcome": "SUCCEEDED"}])
-    wait.refuse_failures([])
+        Awaited([*runs[:2], replace(runs[2], outcome="SUCCEEDED")]).refuse_failures()
+    Awaited([]).refuse_failures()
 
 
 def test_held_jobs_need_a_hand_and_wait_says_so_once(engine: Engine, mpsq: Cli) -> None:
@@ -165,7 +168,7 @@ def test_a_follower_leaves_what_waits_for_runs_that_mpsq_holds(engine: Engine, l
 
     out = SimpleNamespace(say=said.append)
     follower = Follower(layout, parse_selector("2"), lambda *_: (), out, fail)  # type: ignore[arg-type]
-    assert [row["state"] for row in follower.follow()] == ["QUEUED"]
+    assert [run.state for run in follower.follow().runs] == ["QUEUED"]
     assert "job 1 must end first" in said[0]
 
 

@@ -7,7 +7,7 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from queue_runner.events import Iter, Phase
 from queue_runner.model import Ending, Outcome
-from queue_runner.monitor import status, watch
+from queue_runner.monitor import poll, run_view, status, watch
 from queue_runner.monitor.dashboard import ASCII_BARS, BARS, bar, frame, sparkline, tables
 from queue_runner.monitor.disk_usage import DiskUse
 from queue_runner.monitor.eta import Eta
@@ -125,10 +125,10 @@ def test_names_can_do_a_terminal_no_harm(found: Status) -> None:
     harmed = replace(
         found,
         queue=QueueState(True, 1, "\x1b[2Jblocked\r\nby it", None),
-        running={**found.running, **evil},
-        waiting=[{**row, **evil} for row in found.waiting],
-        reasons={row["run_id"]: Reason("blocked", "\x1b[31mred\nreason", "", "") for row in found.waiting},
-        ended=[{**row, **evil} for row in found.ended],
+        running=replace(found.running, **evil),
+        waiting=[replace(run, **evil) for run in found.waiting],
+        reasons={run.run_id: Reason("blocked", "\x1b[31mred\nreason", "", "") for run in found.waiting},
+        ended=[replace(run, **evil) for run in found.ended],
     )
     shown = screen(harmed)
     assert not any((ord(c) < 32 and c != "\n") or 127 <= ord(c) < 160 or c == "\u202e" for c in shown)
@@ -183,33 +183,35 @@ def add_iterations(layout: Layout, first: int, count: int) -> None:
 def test_a_tracker_knows_what_a_whole_look_finds(queue: Layout) -> None:
     tracker = Tracker()
     with read.reading(queue.db) as connection:
-        (row,) = read.runs(connection, "state = 'RUNNING'")
+        (run,) = run_view.runs(connection, "state = 'RUNNING'")
         for first in (0, 3, 10, 2000):
             add_iterations(queue, first, 3 if first < 3 else 250 if first > 10 else 7)
-            again, anew = tracker.look(connection, row), Tracker().look(connection, row)
+            again, anew = tracker.look(connection, run), Tracker().look(connection, run)
             assert replace(again, elapsed_s=0) == replace(anew, elapsed_s=0)
             assert again.phase == "measure" and again.iters > 20
         assert len(tracker.newest_s) == NEWEST
-        (other,) = read.runs(connection, "run = '1.1'")
+        (other,) = run_view.runs(connection, "run = '1.1'")
         assert tracker.look(connection, other).iters == 20
 
 
 @pytest.fixture
-def looks(queue: Layout, monkeypatch: pytest.MonkeyPatch) -> Iterator[Iterator[Observation | None]]:
-    clock = itertools.count(1000.0, 0.5)
-    monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    found = watch.look_again(queue, 10)
-    yield found
-    found.close()  # type: ignore[attr-defined]
+def looks(queue: Layout, monkeypatch: pytest.MonkeyPatch) -> Iterator[Generator[Observation | None]]:
+    clock = itertools.count(1000.0, 0.25)
+    times = SimpleNamespace(monotonic=lambda: next(clock))
+    monkeypatch.setattr(watch, "time", times)
+    monkeypatch.setattr(poll, "time", times)
+    observations = watch.observe(queue, 10)
+    yield observations
+    observations.close()
 
 
 def test_a_look_reads_no_more_than_what_changed(
-    queue: Layout, looks: Iterator[Observation | None], monkeypatch: pytest.MonkeyPatch
+    queue: Layout, looks: Generator[Observation | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = next(looks)
     assert first is not None and first.turn == 1 and len(first.newest_s) == 20
     whole = []
-    monkeypatch.setattr(watch.status, "look", lambda *a, look=status.look: whole.append(a) or look(*a))
+    monkeypatch.setattr(watch.status_view, "look", lambda *a, look=status.look: whole.append(a) or look(*a))
     add_iterations(queue, 0, 5)
     seen = [next(looks) for _ in range(4)]
     assert [s is not None for s in seen] == [False, True, False, True] and not whole  # progress, once a second
@@ -222,7 +224,7 @@ def test_a_look_reads_no_more_than_what_changed(
 
 
 def test_a_job_that_goes_on_is_no_longer_said_to_be_stopped(
-    looks: Iterator[Observation | None], monkeypatch: pytest.MonkeyPatch
+    looks: Generator[Observation | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A signal is no change of the queue: each look at the progress asks again."""
     pids = iter([7, None])
@@ -231,7 +233,7 @@ def test_a_job_that_goes_on_is_no_longer_said_to_be_stopped(
     assert seen == [True, False]
 
 
-def test_another_database_in_its_place_is_read(queue: Layout, looks: Iterator[Observation | None]) -> None:
+def test_another_database_in_its_place_is_read(queue: Layout, looks: Generator[Observation | None]) -> None:
     assert next(looks) is not None
     copy = queue.db.with_suffix(".copy")
     with sqlite3.connect(queue.db) as connection:

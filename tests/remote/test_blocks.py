@@ -14,6 +14,7 @@ from queue_runner.control import cancel
 from queue_runner.host import job_environments
 from queue_runner.model import parse_selector
 from queue_runner.monitor import blocks as monitor_blocks
+from queue_runner.monitor import run_view
 from queue_runner.paths import Layout
 from queue_runner.remote import block, targets
 from queue_runner.remote.answers import NotSent, Refused, Seen, Unreachable
@@ -86,7 +87,7 @@ def test_silence_is_told_from_words_that_say_it(front: Front) -> None:
 
     def silences() -> dict[str, str]:
         with read.reading(front.layout.db) as connection:
-            return monitor_blocks.silences(connection, read.runs(connection))
+            return monitor_blocks.silences(connection, run_view.runs(connection))
 
     front.target.answer = refused
     front.blocks.step()

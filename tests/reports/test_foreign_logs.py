@@ -13,6 +13,7 @@ from queue_runner.cli import show
 from queue_runner.control import import_log
 from queue_runner.errors import UsageError
 from queue_runner.model import parse_selector
+from queue_runner.monitor import run_view
 from queue_runner.monitor.show import details
 from queue_runner.reports._common import printing
 from queue_runner.store import read
@@ -65,8 +66,8 @@ def shown(store: Store, name: str = "devices", **options: Any) -> str:
 def page(store: Store, run: str) -> str:
     """What `mpsq show` prints of a run, without the line breaks."""
     with read.reading(store.layout.db) as connection:
-        (row,) = read.select(connection, [parse_selector(run)])
-        return " ".join(show._text(details(store.layout, connection, row), False).split())
+        (view,) = run_view.select(connection, [parse_selector(run)])
+        return " ".join(show._text(details(store.layout, connection, view), same_job=False).split())
 
 
 def test_losses_are_of_evaluations_and_have_their_step(post: Store) -> None:

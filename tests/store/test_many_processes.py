@@ -51,7 +51,7 @@ while True:
     with read.reading(ensure_home().db) as connection:
         rows = read.runs(connection)
         assert sum(row["state"] == "RUNNING" for row in rows) <= 1
-        read.queue(connection)
+        run_view.queue(connection)
 """
 
 

@@ -136,9 +136,9 @@ def test_what_blocked_a_lane_before_its_kind_was_stored_is_kept(layout: Layout) 
     old.close()
     migrate.ensure(layout)
     with read.reading(layout.db) as connection:
-        found = read.lane(connection, "box-g1-abcdef")
-        assert found.keys() == read.lane(connection, "another").keys()
-    assert (found["blocked_reason"], found["blocked_at"], found["blocked_kind"]) == ("silent", 5.0, None)
+        lane = read.lane(connection, "box-g1-abcdef")
+        assert read.lane(connection, "another") == read.LaneRow("another")
+    assert lane == read.LaneRow("box-g1-abcdef", "silent", 5.0)
     engine = open_engine(layout.db)
     with pytest.raises(sqlite3.IntegrityError), writing(engine) as connection:
         connection.change("UPDATE lanes SET blocked_kind = 'anything'")

@@ -16,6 +16,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precon
 from queue_runner.control import changes, pausing, retry
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.model import Condition, Ending, Outcome, Selector, State, Verb
+from queue_runner.monitor import run_view
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import edit as store_edit
@@ -271,7 +272,7 @@ class Queue(RuleBasedStateMachine):
     def the_store_is_the_model(self) -> None:
         with read.reading(self.layout.db) as connection:
             rows = read.runs(connection)
-            shown = [row["run"] for row in read.queue(connection) if row["state"] == State.QUEUED]
+            shown = [run.run for run in run_view.queue(connection) if run.state == State.QUEUED]
         assert {row["run"]: (row["state"], row["outcome"]) for row in rows} == {
             name: (run.state, run.outcome) for name, run in self.runs.items()
         }

@@ -39,7 +39,9 @@ def test_a_search_of_a_plain_program_ends_with_its_answer(queue: Queue) -> None:
     with pytest.raises(UsageError, match="nothing failed"):
         retry.retry(queue.layout, [parse_selector("g1")])
     assert [one.old for one in retry.retry(queue.layout, [parse_selector("3")])] == ["3.1"]
-    assert not wait.failed(rows) and "n 11 is the largest that works; 12 does not" in before
+    with read.reading(queue.layout.db) as connection:
+        assert not wait.look(connection, [parse_selector("g1")]).failed
+    assert "n 11 is the largest that works; 12 does not" in before
 
 
 def test_another_failure_stops_it_and_a_retry_lets_it_go_on(queue: Queue) -> None:

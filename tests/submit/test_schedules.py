@@ -308,7 +308,7 @@ def test_everything_is_checked_when_it_is_added(line: list[str], said: str, mpsq
 
 def test_status_tells_the_next_one(layout: Layout, mpsq: Cli) -> None:
     add(layout)
-    assert status.read_status(layout).schedules[0]["name"] == "nightly"
+    assert status.read_status(layout).schedules[0].name == "nightly"
     assert "nightly submits next, " in mpsq.ok("status").out
     make_due(layout)
     assert "nightly submits next, when a worker runs" in mpsq.ok("status").out

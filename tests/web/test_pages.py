@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from queue_runner.model import Ending, Outcome
+from queue_runner.monitor import run_view
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.spec import NewJob, Terms
@@ -337,7 +338,7 @@ def test_hold_release_and_move_as_the_command_does(queue: Layout, writer: Browse
     assert "run 6.1 is moved to the top" in press(writer, "/", "move", "6.1", where="top")
     assert [verb for verb, form in writer.forms("/") if form["id"] == "6.1"]
     with read.reading(queue.db) as connection:
-        assert [row["run"] for row in read.queue(connection)] == ["4.1", "6.1", "5.1"]
+        assert [run.run for run in run_view.queue(connection)] == ["4.1", "6.1", "5.1"]
     assert ("web", "hold") in history(queue, 5) and ("web", "release") in history(queue, 5)
     assert ("web", "move") in history(queue, 6)
 

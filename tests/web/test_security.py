@@ -208,7 +208,7 @@ def test_there_are_no_other_verbs(queue: Layout, browser: Browser, verb: str) ->
 )
 def test_a_form_leads_back_to_this_queue_alone(browser: Browser, back: str) -> None:
     answer = browser.post("hold", {**browser.form("/", "hold", "5.1"), "back": back})
-    assert answer.headers["location"].startswith("/?told=")
+    assert answer.headers["location"].startswith("/?result=")
 
 
 # -- whose connection it is --------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import pytest
 from queue_runner.control import cancel
 from queue_runner.host import locks
 from queue_runner.model import DEFAULT_LANE, parse_selector
-from queue_runner.monitor import show
+from queue_runner.monitor import run_view, show
 from queue_runner.store import read
 from queue_runner.submit import plan
 from queue_runner.submit.request import Request
@@ -73,9 +73,9 @@ class Device:
 
     def start(self, run: str) -> dict[str, Any]:
         with read.reading(self.queue.layout.db) as connection:
-            (row,) = read.select(connection, [parse_selector(run)])
-            found = show.details(self.queue.layout, connection, row)
-        return {**found["start"], "taints": [one["kind"] for one in found["taints"]]}
+            (view,) = run_view.select(connection, [parse_selector(run)])
+            details = show.details(self.queue.layout, connection, view)
+        return {**details.start, "taints": [taint.kind for taint in details.taints]}
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def device(queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dev
 
 def blocked(queue: Queue) -> str:
     with read.reading(queue.layout.db) as connection:
-        return read.lane(connection, DEFAULT_LANE)["blocked_reason"] or ""
+        return read.lane(connection, DEFAULT_LANE).blocked_reason or ""
 
 
 def test_each_run_is_preceded_by_the_same_work(queue: Queue, device: Device, mpsq: Cli) -> None:

@@ -20,7 +20,7 @@ import pytest
 from queue_runner import times
 from queue_runner.control import cancel
 from queue_runner.model import DEFAULT_LANE, parse_selector
-from queue_runner.monitor import show, why
+from queue_runner.monitor import run_view, show, why
 from queue_runner.store import read
 from tests.cli_support import Cli
 from tests.queue_support import Queue, until
@@ -47,21 +47,21 @@ def reads(machine: Path, **values: Any) -> None:
 
 def blocked(queue: Queue) -> str:
     with read.reading(queue.layout.db) as connection:
-        return read.lane(connection, DEFAULT_LANE)["blocked_reason"] or ""
+        return read.lane(connection, DEFAULT_LANE).blocked_reason or ""
 
 
-def details(queue: Queue, run: str) -> dict[str, Any]:
+def details(queue: Queue, run: str) -> show.Details:
     with read.reading(queue.layout.db) as connection:
-        (row,) = read.select(connection, [parse_selector(run)])
-        return show.details(queue.layout, connection, row)
+        (view,) = run_view.select(connection, [parse_selector(run)])
+        return show.details(queue.layout, connection, view)
 
 
 def taints(queue: Queue, run: str) -> dict[str, str]:
-    return {one["kind"]: one["severity"] for one in details(queue, run)["taints"]}
+    return {taint.kind: taint.severity for taint in details(queue, run).taints}
 
 
 def history(queue: Queue, run: str) -> list[str]:
-    return [event["verb"] for event in details(queue, run)["history"]]
+    return [event.verb for event in details(queue, run).history]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_after_the_timeout_it_starts_with_a_caveat(queue: Queue, machine: Path) 
     queue.done(1)
     assert taints(queue, "1.1")["not_quiet"] == "caveat"
     assert history(queue, "1.1") == ["submit", "wait for quiet", "not quiet", "claim", "finish"]
-    (caveat,) = (one["detail"] for one in details(queue, "1.1")["taints"] if one["kind"] == "not_quiet")
+    (caveat,) = (taint.detail for taint in details(queue, "1.1").taints if taint.kind == "not_quiet")
     assert "other programs use 90" in caveat and "of waiting" in caveat
 
 
@@ -118,7 +118,7 @@ def test_after_a_wait_in_vain_the_next_wait_is_a_tenth(queue: Queue, machine: Pa
     queue.submit("true", gate_timeout_s=2.0)
     queue.worker(module=STAND_IN)
     queue.done(2)
-    assert "not_quiet" in taints(queue, "2.1") and 0.2 <= details(queue, "2.1")["start"]["gate_waited_s"] < 2
+    assert "not_quiet" in taints(queue, "2.1") and 0.2 <= details(queue, "2.1").start["gate_waited_s"] < 2
     reads(machine)
     queue.submit("true", gate_timeout_s=3600.0)
     queue.done(3)
@@ -142,7 +142,7 @@ def test_a_start_that_did_not_come_about_leaves_no_caveat(queue: Queue, machine:
     queue.worker(module=STAND_IN)
     queue.done(1)
     assert "not_quiet" not in taints(queue, "1.1")
-    assert details(queue, "1.1")["start"]["gate_waited_s"] == 0
+    assert details(queue, "1.1").start["gate_waited_s"] == 0
 
 
 def test_a_battery_is_waited_for_once(queue: Queue, machine: Path) -> None:
@@ -241,7 +241,7 @@ def test_the_timeout_counts_on_when_the_worker_dies(queue: Queue, machine: Path)
     queue.worker(module=STAND_IN)
     queue.done(1)
     assert history(queue, "1.1")[3:] == ["not quiet", "claim", "finish"], "no new wait"
-    assert "1 h" in next(one["detail"] for one in details(queue, "1.1")["taints"] if one["kind"] == "not_quiet")
+    assert "1 h" in next(taint.detail for taint in details(queue, "1.1").taints if taint.kind == "not_quiet")
 
 
 def test_real_load(queue: Queue) -> None:

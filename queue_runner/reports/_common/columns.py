@@ -8,7 +8,7 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.model import Row
-from queue_runner.monitor.listing import style
+from queue_runner.monitor.run_view import outcome_style
 from queue_runner.tables import Column
 from queue_runner.text import one_line
 
@@ -52,7 +52,7 @@ _SHARED = (
     Column("n_valid", "valid", units.count, True),
     Column("valid", "valid"),
     Column("compared", "compared"),
-    Column("outcome", "outcome", style=style),
+    Column("outcome", "outcome", style=lambda row: outcome_style(row["outcome"])),
     Column("direction", "direction"),
     Column("n_iters", "iterations", units.count, True),
     Column("n_measure", "measured", units.count, True),

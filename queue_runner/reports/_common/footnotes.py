@@ -13,7 +13,6 @@ from queue_runner.analysis.finding import Finding
 from queue_runner.analysis.grouping import LOG, MAIN, Arm, by_key, taints, value_of
 from queue_runner.analysis.validity import disturbance
 from queue_runner.model import Outcome, State
-from queue_runner.monitor.listing import ending
 from queue_runner.reports._common import select_runs
 from queue_runner.reports._common.columns import RowColumn
 from queue_runner.reports._common.document import Context, Row
@@ -84,14 +83,14 @@ class CaveatMarks:
 
     def _kinds(self, row: Mapping[str, Any]) -> list[str]:
         if row["outcome"] != Outcome.SUCCEEDED:
-            return [ending(row)]
+            return [select_runs.ending(row)]
         invalid = [taint["kind"] for taint in self._by_run.get(row["run_id"], []) if taint["severity"] == "invalid"]
         return invalid or ["no results"]
 
     def _why(self, row: Mapping[str, Any]) -> str:
         """Return why a run is excluded: its outcome, or the taints that make it invalid."""
         if row["outcome"] != Outcome.SUCCEEDED:
-            return f"{ending(row)}{': ' + row['reason'] if row['reason'] else ''}"
+            return f"{select_runs.ending(row)}{': ' + row['reason'] if row['reason'] else ''}"
         invalid = [taint for taint in self._by_run.get(row["run_id"], []) if taint["severity"] == "invalid"]
         kinds = ", ".join(f"{taint['kind']} ({taint['detail']})" for taint in invalid)
         return kinds or ("reported no results" if row["valid"] else "no reason stored")

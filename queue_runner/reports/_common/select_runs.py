@@ -14,7 +14,7 @@ from queue_runner import units
 from queue_runner.analysis.grouping import word
 from queue_runner.errors import UsageError, did_you_mean
 from queue_runner.model import PREFLIGHT, Ending, Outcome, State
-from queue_runner.monitor import listing
+from queue_runner.monitor.run_view import MARK as INVALID_MARK
 from queue_runner.reports._common.document import Context, Options
 from queue_runner.spec import COMPILE_MODES
 from queue_runner.store import read
@@ -143,7 +143,7 @@ INVALID = (
 )
 """A column: why the numbers of a run are not valid; NULL where they are."""
 MARK = Column("mark", "", style=lambda _row: "doubt")
-"""The column of listing.MARK beside the numbers of runs that are not valid."""
+"""The column of run_view.MARK beside the numbers of runs that are not valid."""
 
 
 def subject(row: Mapping[str, Any]) -> str:
@@ -172,9 +172,16 @@ MOST_LISTED = 8
 """Maximum number of runs of which a report says something each."""
 
 
+def ending(row: Mapping[str, Any]) -> str:
+    """Return a run's state or, once it is DONE, how it ended: FAILED(1), KILLED(9), SUCCEEDED."""
+    if row["outcome"] is None:
+        return str(row["state"])
+    return str(Ending(Outcome(row["outcome"]), row["exit_code"], row["signal"], row["reason"] or ""))
+
+
 def not_valid(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return why each of these runs is not valid, from INVALID."""
-    return listed([f"{listing.MARK} {row['run']} is invalid: {row['invalid']}" for row in rows if row["invalid"]])
+    return listed([f"{INVALID_MARK} {row['run']} is invalid: {row['invalid']}" for row in rows if row["invalid"]])
 
 
 def listed(lines: Sequence[str]) -> list[str]:

@@ -1,0 +1,85 @@
+"""One poller for `wait`, `logs -f`, `run` and `status --watch`: whether there is anything new, at the cost of a pragma.
+
+Between two polls no transaction is open: a checkpoint never waits for a reader.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from enum import Enum
+from types import TracebackType
+
+from queue_runner.monitor import queue_state
+from queue_runner.paths import Layout
+from queue_runner.store import read
+
+ANEW_S = 10.0
+"""Interval at which the queue counts as changed even if it was not: some reasons depend on time alone."""
+
+
+class Change(Enum):
+    """The part of the store that may have changed since the last poll."""
+
+    NOTHING = "nothing"
+    NUMBERS = "numbers"
+    """another commit, such as the iterations of a running run"""
+    AGE = "age"
+    """nothing for ANEW_S seconds"""
+    QUEUE = "queue"
+    """a job event, a lane, a worker that came or went, or another database in its place"""
+
+
+class Poller:
+    """A read-only connection to the queue, and a poll for changes. A context manager."""
+
+    def __init__(self, layout: Layout, patience_s: float = 30.0) -> None:
+        """`patience_s` is how long a locked database is waited for."""
+        self._layout = layout
+        self._patience_s = patience_s
+        self._stack = ExitStack()
+        self._commits: object = None
+        self._history: object = None
+        self._changed_at = float("-inf")
+
+    def __enter__(self) -> Poller:
+        self._open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    def _open(self) -> None:
+        self._stack.close()
+        self._file = self._identity()
+        self.connection = self._stack.enter_context(read.reading(self._layout.db, patience_s=self._patience_s))
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            status = self._layout.db.stat()
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
+
+    def poll(self) -> Change:
+        """Return what may have changed since the last call; QUEUE the first time. Raises: MpsqError (store)."""
+        now = time.monotonic()
+        if self._identity() != self._file:  # a backup was restored
+            self._open()
+            self._commits = self._history = None
+        (version,) = read.tuples(self.connection, "PRAGMA data_version").fetchone()
+        commits = (version, *queue_state.worker(self._layout))
+        late = now - self._changed_at >= ANEW_S
+        if commits == self._commits and not late:
+            return Change.NOTHING
+        if commits != self._commits:
+            read.check_schema(self.connection, self._layout.db)  # another mpsq may have migrated it
+        self._commits = commits
+        history = (commits[1:], queue_state.history(self.connection))
+        changed = history != self._history
+        self._history = history
+        if changed or late:
+            self._changed_at = now
+        return Change.QUEUE if changed else Change.AGE if late else Change.NUMBERS

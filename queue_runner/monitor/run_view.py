@@ -1,0 +1,480 @@
+"""The typed view of runs and jobs that `status`, `show`, `list`, `wait`, the dashboard and the web pages draw."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from functools import lru_cache
+from itertools import groupby
+from typing import Any, Generic, TypeVar
+
+from queue_runner import redact
+from queue_runner.analysis import neighbour_share, stats
+from queue_runner.model import PREFLIGHT, Ending, Outcome, Selector, State
+from queue_runner.spec import JobSpec, mode_word
+from queue_runner.store import read
+
+MARK = "!"
+"""Marks the times of jobs and runs that are not valid: they are in no comparison."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of a job that docs/json.md lists as its options."""
+
+    sets: Mapping[str, Any]
+    env_name: str | None
+    mps: Mapping[str, str]
+    variables: Mapping[str, str]
+    compile_mode: str | None
+    gpus: int
+    cores: int | None
+    threads: int | None
+
+
+def _settings(spec: Mapping[str, Any]) -> Settings:
+    sets = dict(spec["params"])
+    key = spec.get("find_max", "").partition("=")[0]
+    if key in sets:
+        sets[key] = sets.pop(key)  # last: lists leave out the middle
+    return Settings(
+        sets,
+        spec.get("env_name") or None,
+        spec.get("mps") or {},
+        spec.get("variables") or {},
+        spec.get("compile_mode") or None,
+        spec.get("gpus", 1),
+        spec.get("cores") or None,
+        spec.get("threads") or None,
+    )
+
+
+@lru_cache(maxsize=64)
+def _spec(spec_json: str) -> Mapping[str, Any]:
+    """Return a stored specification. The runs of a job share one: it is parsed once."""
+    spec: dict[str, Any] = json.loads(spec_json)
+    return spec
+
+
+@lru_cache(maxsize=64)
+def stored_settings(spec_json: str) -> Settings:
+    """Return the settings in a stored specification."""
+    return _settings(_spec(spec_json))
+
+
+@dataclass(frozen=True, slots=True)
+class JobQuestion:
+    """The question that a job asks."""
+
+    framework: str | None
+    device: str | None
+    compile: bool | None
+    dtype: str | None
+    config: str | None
+    settings: Settings
+
+    @classmethod
+    def of_spec(cls, spec: JobSpec) -> JobQuestion:
+        """Return the question of a job that is not stored yet."""
+        return cls(spec.framework, spec.device, spec.compile, spec.dtype, spec.config, _settings(spec.fields()))
+
+    def words(self) -> dict[str, str]:
+        """Return the words of the question by setting; defaults are left out."""
+        settings = self.settings
+        values = {
+            "framework": None if self.framework == "torch" else self.framework,
+            "device": self.device,
+            "compile": mode_word(settings.compile_mode or self.compile),
+            "dtype": None if self.dtype == "fp32" else self.dtype,
+            "config": self.config,
+        }
+        named = {f"set {name}": f"{name}={value}" for name, value in settings.sets.items()}
+        named["gpus"] = f"gpus={settings.gpus}" if settings.gpus > 1 else ""
+        named["cores"] = f"cores={settings.cores}" if settings.cores else ""
+        named["threads"] = f"threads={settings.threads}" if settings.threads != settings.cores else ""
+        named["env"] = f"env={settings.env_name}" if settings.env_name else ""
+        named |= {f"mps {name}": f"mps_{name}={value}" for name, value in settings.mps.items()}
+        named |= {f"variable {name}": f"{name}={value}" for name, value in settings.variables.items()}
+        return {name: word for name, word in {**values, **named}.items() if word}
+
+    def __str__(self) -> str:
+        """Return it in a few words: "cpu, compiled, tiny, max_iters=20"."""
+        return ", ".join(self.words().values())
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedRun:
+    """The columns of v_run that decide what a run waits for. Times are Unix seconds; None is unknown."""
+
+    run_id: int
+    run: str
+    job_id: int
+    attempt: int
+    state: str
+    lane: str
+    blocked_reason: str | None
+    cancel_requested_at: float | None
+    not_before_at: float | None
+    deadline_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunLine(QueuedRun):
+    """The columns of v_run that a list shows."""
+
+    number: int
+    repeat: int
+    group_id: int
+    name: str
+    kind: str
+    framework: str | None
+    device: str | None
+    compile: bool | None
+    dtype: str | None
+    config: str | None
+    outcome: str | None
+    exit_code: int | None
+    signal: int | None
+    reason: str | None
+    created_at: float
+    started_at: float | None
+    ended_at: float | None
+    paused_at: float | None
+    real_s: float | None
+    median_s: float | None
+    taints: tuple[str, ...]
+    valid: bool
+    replaced: bool
+    spec_json: str
+
+    @property
+    def is_preflight(self) -> bool:
+        """Whether this only tries the job before its first repeat."""
+        return self.number == PREFLIGHT
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it ended in SUCCEEDED."""
+        return self.outcome == Outcome.SUCCEEDED
+
+    @property
+    def settings(self) -> Settings:
+        """What the user set for its job."""
+        return stored_settings(self.spec_json)
+
+    @property
+    def command(self) -> list[str]:
+        """The words of a command, without secrets; empty for a workload."""
+        return redact.redact(_spec(self.spec_json)["argv"])
+
+    @property
+    def is_probe(self) -> bool:
+        """Whether its job is a probe of a search (--find-max)."""
+        return bool(_spec(self.spec_json).get("find_max"))
+
+    @property
+    def until_valid(self) -> bool:
+        """Whether runs that the machine disturbs are replaced (--until-valid)."""
+        return bool(_spec(self.spec_json).get("until_valid"))
+
+    @property
+    def question(self) -> JobQuestion:
+        """The question that its job asks."""
+        return JobQuestion(self.framework, self.device, self.compile, self.dtype, self.config, self.settings)
+
+    @property
+    def ending(self) -> str:
+        """Its state or, once DONE, how it ended: RUNNING (suspended), FAILED(1), KILLED(9), SUCCEEDED."""
+        if self.outcome is None:
+            suspended = self.state == State.RUNNING and self.paused_at is not None
+            return f"{self.state} (suspended)" if suspended else self.state
+        return str(Ending(Outcome(self.outcome), self.exit_code, self.signal, self.reason or ""))
+
+    @property
+    def mark(self) -> str:
+        """MARK for a run that succeeded and whose numbers are not valid, else empty."""
+        return MARK if self.succeeded and not self.valid else ""
+
+    @property
+    def style(self) -> str:
+        """The colour of how it ended (tables.STYLES)."""
+        return outcome_style(self.outcome)
+
+    @property
+    def preflight_prefix(self) -> str:
+        """Text before the question of a preflight; empty for other runs."""
+        return "preflight: " if self.is_preflight else ""
+
+
+_UNPRINTED = frozenset(
+    {
+        *("run_id", "position", "lane", "claimed_at", "planned_iters", "deleted_at", "spec_hash", "spec_json"),
+        *("snapshot_hash", "machine_hash", "flops_per_iter", "backoff_s", "retry_on"),
+        *("setup_s", "compile_s", "warmup_s", "measure_s", "eval_s", "checkpoint_s", "other_s"),
+    }
+)
+"""Columns that are not part of the run object of docs/json.md."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunView(RunLine):
+    """One run: the columns of v_run that people see."""
+
+    workload: str | None
+    framework_version: str | None
+    device_name: str | None
+    priority: int
+    retries: int
+    note: str | None
+    rerun_of: int | None
+    resumed_from: int | None
+    schedule_id: int | None
+    user_s: float | None
+    sys_s: float | None
+    slept_s: float | None
+    max_rss_bytes: int | None
+    peak_reserved_bytes: int | None
+    peak_allocated_bytes: int | None
+    n_iters: int | None
+    n_measure: int | None
+    mad_s: float | None
+    loss_first: float | None
+    loss_last: float | None
+    val_loss_last: float | None
+    tags: tuple[str, ...]
+    position: float
+    claimed_at: float | None
+    planned_iters: int | None
+    deleted_at: float | None
+    spec_hash: str
+    snapshot_hash: str | None
+    machine_hash: str | None
+    flops_per_iter: float | None
+    backoff_s: float
+    retry_on: str | None
+    setup_s: float | None
+    compile_s: float | None
+    warmup_s: float | None
+    measure_s: float | None
+    eval_s: float | None
+    checkpoint_s: float | None
+    other_s: float | None
+
+    def fate(self, after: str = "") -> str:
+        """Return how it ended and why: `FAILED(1): no data`, `SKIPPED(dependency): job 7 did not succeed`. `after` is
+        inserted between the two: ` after 3.2 s`."""
+        if self.outcome is None:
+            return f"{self.state}: {self.blocked_reason}" if self.blocked_reason else self.state
+        ending, reason = self.ending, self.reason or ""
+        if self.mark:
+            after += f", not valid ({', '.join(self.taints)})"
+        kind, _, rest = reason.partition(": ")
+        if ending.endswith(f"({kind})"):
+            reason = rest
+        return f"{ending}{after}: {reason}" if reason else f"{ending}{after}"
+
+
+Q = TypeVar("Q", bound=QueuedRun)
+R = TypeVar("R", bound=RunLine)
+
+
+def flag(value: int | None) -> bool | None:
+    """Convert a flag as SQLite stores it."""
+    return None if value is None else bool(value)
+
+
+def _split(value: str | None) -> tuple[str, ...]:
+    return tuple(value.split(",")) if value else ()
+
+
+_CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
+    "compile": flag,
+    "valid": bool,
+    "replaced": bool,
+    "taints": _split,
+    "tags": _split,
+}
+"""From a column as SQLite has it."""
+
+
+def each_run(
+    connection: sqlite3.Connection,
+    kind: type[Q],
+    condition: str = "1",
+    values: Sequence[Any] = (),
+    order: str = "job_id, number",
+) -> Iterator[Q]:
+    """Yield runs, reading only the columns of `kind`. `condition` and `order` are trusted SQL."""
+    names = [field.name for field in fields(kind)]
+    conversions = [(names.index(name), convert) for name, convert in _CONVERSIONS.items() if name in names]
+    for row in read.tuples(
+        connection, f"SELECT {', '.join(names)} FROM v_run WHERE {condition} ORDER BY {order}", values
+    ):
+        columns = list(row)
+        for index, convert in conversions:
+            columns[index] = convert(columns[index])
+        yield kind(*columns)
+
+
+def runs(
+    connection: sqlite3.Connection, condition: str = "1", values: Sequence[Any] = (), order: str = "job_id, number"
+) -> list[RunView]:
+    """Return whole runs. `condition` and `order` are trusted SQL."""
+    return list(each_run(connection, RunView, condition, values, order))
+
+
+def select(connection: sqlite3.Connection, selectors: Sequence[Selector]) -> list[RunView]:
+    """Return every run that a selector names, each once, by job and number. Raises: UsageError (no match)."""
+    selected: dict[int, RunView] = {}
+    for selector in selectors:
+        condition, values = read.where(selector, connection)
+        selected.update((run.run_id, run) for run in runs(connection, condition, values))
+    return sorted(selected.values(), key=lambda run: (run.job_id, run.number))
+
+
+_QUEUE_ORDER = "state <> 'RUNNING', state = 'HELD', priority DESC, position, run_id"
+
+
+def queue(connection: sqlite3.Connection, first: int = -1) -> list[RunView]:
+    """Return the runs that have not ended, in the order in which they will run; at most `first` unless negative."""
+    # the view is evaluated only for the runs that are returned
+    ids = "SELECT r.id AS run_id FROM runs r JOIN jobs j ON j.id = r.job_id WHERE state <> 'DONE'"
+    return runs(connection, f"run_id IN ({ids} ORDER BY {_QUEUE_ORDER} LIMIT ?)", [first], _QUEUE_ORDER)
+
+
+def queue_outline(connection: sqlite3.Connection) -> list[QueuedRun]:
+    """Return the runs that `queue` returns, with only the columns that decide what each waits for."""
+    return list(each_run(connection, QueuedRun, "state <> 'DONE'", order=_QUEUE_ORDER))
+
+
+def last_ended(connection: sqlite3.Connection, count: int) -> list[RunView]:
+    """Return the runs that ended last, the newest first; without imported ones, which never ran here."""
+    ids = (
+        "SELECT r.id FROM runs r JOIN jobs j ON j.id = r.job_id"
+        " WHERE r.state = 'DONE' AND j.kind <> 'import' AND j.deleted_at IS NULL"
+    )
+    newest = f"run_id IN ({ids} ORDER BY r.ended_at DESC, r.id DESC LIMIT ?)"
+    return runs(connection, newest, [count], "ended_at DESC, run_id DESC")
+
+
+def last_attempts(runs: Iterable[R]) -> list[R]:
+    """Return the last attempt, the one that counts, of each repeat of each job that was not replaced."""
+    last: dict[tuple[int, int], R] = {}
+    for run in runs:
+        key = (run.job_id, run.repeat)
+        if not run.replaced and (key not in last or run.attempt > last[key].attempt):
+            last[key] = run
+    return list(last.values())
+
+
+@dataclass(frozen=True)
+class JobView(Generic[R]):
+    """One job with all its runs, `every_run` with the preflight. Its state is derived from them."""
+
+    every_run: Sequence[R]
+
+    @property
+    def runs(self) -> list[R]:
+        """Its runs without the preflight."""
+        return [run for run in self.every_run if not run.is_preflight]
+
+    @property
+    def first(self) -> R:
+        """Its first run, for the columns that all share."""
+        return self.runs[0]
+
+    @property
+    def state(self) -> str:
+        """RUNNING while one runs, DONE once all are, HELD if none can start, else QUEUED."""
+        states = {run.state for run in self.every_run}
+        if State.RUNNING in states or len(states) == 1:
+            return State.RUNNING.value if State.RUNNING in states else states.pop()
+        return State.QUEUED.value if State.QUEUED in states else State.HELD.value
+
+    @property
+    def ok(self) -> bool | None:
+        """Whether the last attempt of every repeat succeeded; None while undecided."""
+        last = last_attempts(self.runs)
+        if any(run.state == State.DONE and not run.succeeded for run in last):
+            return False
+        return True if all(run.state == State.DONE for run in last) else None
+
+    @property
+    def median_s(self) -> float | None:
+        """The median of the runs' medians; None if only some had neighbours: these times are never one number."""
+        timed = [run for run in last_attempts(self.runs) if run.succeeded and run.median_s is not None]
+        mixed = len({neighbour_share.KIND in run.taints for run in timed}) > 1
+        return None if mixed or not timed else stats.median([run.median_s or 0.0 for run in timed])
+
+    @property
+    def _telling(self) -> R | None:
+        """Once DONE and not ok, the first run that did not succeed."""
+        failed = (run for run in self.runs if not run.succeeded)
+        return None if self.state != State.DONE or self.ok else next(failed, self.runs[-1])
+
+    @property
+    def ending(self) -> str:
+        """Its state or, once DONE, SUCCEEDED or how its first run that did not succeed ended."""
+        run = self._telling
+        return run.ending if run else self.state if self.state != State.DONE else Outcome.SUCCEEDED.value
+
+    @property
+    def style(self) -> str:
+        """The colour of its ending."""
+        run = self._telling
+        return run.style if run else "" if self.state != State.DONE else "good"
+
+    @property
+    def succeeded(self) -> int:
+        """Number of repeats whose last attempt succeeded."""
+        return sum(run.succeeded for run in last_attempts(self.runs))
+
+    @property
+    def repeats(self) -> int:
+        """Number of repeats."""
+        return len(last_attempts(self.runs))
+
+
+def jobs(runs: Iterable[R]) -> Iterator[JobView[R]]:
+    """Yield the jobs of runs that are ordered by job."""
+    for _, members in groupby(runs, key=lambda run: run.job_id):
+        yield JobView(list(members))
+
+
+_OF_JOB = ("group_id", "name", "kind", "workload", "framework", "device", "dtype", "config", "priority", "created_at")
+
+
+def as_json(value: Any) -> Any:
+    """Return a value of monitor/ as docs/json.md describes it: runs and jobs as their objects, other dataclasses by
+    their fields."""
+    if isinstance(value, RunView):
+        columns = {field.name: getattr(value, field.name) for field in fields(value) if field.name not in _UNPRINTED}
+        return columns | asdict(value.settings) | {"taints": list(value.taints), "tags": list(value.tags)}
+    if isinstance(value, JobView):
+        first = as_json(value.first)
+        names = (*_OF_JOB, "compile", *(field.name for field in fields(Settings)), "tags")
+        derived = {name: getattr(value, name) for name in ("state", "ok", "succeeded", "repeats", "median_s")}
+        command = {"command": value.first.command or None, "runs": as_json(value.runs)}
+        return {"job": value.first.job_id} | {name: first[name] for name in names} | derived | command
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: as_json(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: as_json(item) for key, item in value.items()}
+    return [as_json(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def took_s(runs: Sequence[RunLine]) -> float | None:
+    """Return the real time of the last run that ended; of one that runs now, the time since its start."""
+    ended = [run.real_s for run in runs if run.real_s is not None]
+    running = [time.time() - run.started_at for run in runs if run.state == State.RUNNING and run.started_at]
+    return running[-1] if running else ended[-1] if ended else None
+
+
+def outcome_style(outcome: str | None) -> str:
+    """Return the colour of an outcome (tables.STYLES); none without one, or if a user stopped the run."""
+    if outcome in (None, Outcome.CANCELLED, Outcome.SKIPPED):
+        return ""
+    return "good" if outcome == Outcome.SUCCEEDED else "bad"
