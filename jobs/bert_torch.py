@@ -6,8 +6,8 @@
 
 The model is transformers' BertForSequenceClassification (Devlin et al., "BERT: Pre-training of Deep Bidirectional
 Transformers for Language Understanding", 2019), built from its configuration: nothing is downloaded, weights are drawn.
-base is bert-base-uncased with 2 classes, 109,483,778 parameters. Batches are of 64 as in "Accelerated PyTorch training
-on Mac". Sequences are synthetic, all of the same length, without padding.
+base is bert-base-uncased with 2 classes, 109,483,778 parameters. A batch has 64 sequences as in "Accelerated PyTorch
+training on Mac". Sequences are synthetic, all of the same length, without padding.
 
 Top to bottom: settings, the data, the model, build(). Iterations: harness/torch_backend/classifying.py.
 """
@@ -64,7 +64,7 @@ WORKLOAD = {
             "default": 768, "unit": "features", "least": 1, "multiple_of": "n_head",
             "help": "width; 4 times as much within a block",
         },
-        "classes": {"default": 2, "unit": "classes", "least": 2, "help": "that are told apart"},
+        "classes": {"default": 2, "unit": "classes", "least": 2, "help": "that the model distinguishes"},
         "dropout": {
             "default": 0.1, "unit": "share", "least": 0, "below": 1,
             "help": "of activations dropped in training",

@@ -2,12 +2,12 @@
 # requires-python = ">=3.10"
 # dependencies = ["torch>=2.9"]
 # ///
-"""The canary: a fixed amount of work on a device, by whose time a slower device is told where no sensor tells it.
+"""The canary: a fixed amount of work, whose time reveals a slower device where no sensor does.
 
     python jobs/canary_torch.py --device cuda --count 5000
 
 It multiplies two matrices `count` times and prints a line of JSON: the count, the time in seconds, the device. Without
---count it finds one that takes about a second. It is no workload: the queue runs it between two runs.
+--count it finds one that takes about a second. It is not a workload: the queue runs it between two runs.
 """
 
 from __future__ import annotations

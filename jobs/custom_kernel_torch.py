@@ -69,7 +69,7 @@ kernel void bias_gelu(device T* y, device const T* x, device const T* bias, cons
                       uint i [[thread_position_in_grid]]) {
     float v = float(x[i]) + float(bias[i % uint(width)]);
     float inner = 0.7978845608028654f * (v + 0.044715f * v * v * v);
-    // precise: the fast tanh is a quotient of exponentials, which is no number for large arguments
+    // precise: the fast tanh is a quotient of exponentials, which is not a number for large arguments
     y[i] = T(0.5f * v * (1.0f + precise::tanh(inner)));
 }
 """

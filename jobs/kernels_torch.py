@@ -46,11 +46,11 @@ WORKLOAD = {
         "op": {
             "default": "all", "unit": "",
             "choices": ["all", "conv2d", "linear", "softmax", "reduction", "elementwise", "attention"],
-            "help": "what is timed; op=linear,softmax: a run each",
+            "help": "the operation; op=linear,softmax: a run each",
         },
         "direction": {
             "default": "both", "unit": "", "choices": ["forward", "backward", "both"],
-            "help": "of what is timed",
+            "help": "the part of it that is timed",
         },
         "batch": {
             "default": 8, "unit": "sequences", "least": 1,
@@ -89,7 +89,7 @@ WORKLOAD = {
 class Op:
     """An operation. `function` takes the inputs and returns one tensor, and is differentiated by all of them.
 
-    FLOP and elements moved are of one forward, and of one backward to all those gradients.
+    FLOP and elements moved count one forward, and one backward to all those gradients.
     """
 
     inputs: Sequence[tuple[int, ...]]

@@ -274,7 +274,7 @@ def why_not_mps() -> str:
 
 
 def quieten() -> None:
-    """Silence Lightning's advertisements, and hints about what is intended."""
+    """Silence Lightning's advertisements, and its hints about intended settings."""
     for name in ("lightning", "lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module=r"lightning\..*")

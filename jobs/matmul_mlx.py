@@ -16,23 +16,16 @@ if __name__ == "__main__":  # before the import of the framework: signals may ar
     start.quietly("mlx")
 
 import sys
-from typing import Any
+from functools import partial
 
-from harness.command_line import Options
 from harness.microbench import matmul
-from harness.microbench.run import Bench, main
+from harness.microbench.run import main
 from harness.mlx_backend.bench import BenchMlx
-from mpsq_report import Reporter
 
 WORKLOAD = {"like": "matmul_torch", "framework": "mlx"}
 
-
-def build(options: Options, device: Any, report: Reporter) -> Bench:
-    """Return the requested cell."""
-    return matmul.build(FRAMEWORK, options, device, report)
-
-
 FRAMEWORK = BenchMlx()
+build = partial(matmul.build, FRAMEWORK)
 
 if __name__ == "__main__":
     sys.exit(main(WORKLOAD, FRAMEWORK, build))

@@ -16,23 +16,16 @@ if __name__ == "__main__":  # before the import of the framework: signals may ar
     start.quietly("tinygrad")
 
 import sys
-from typing import Any
+from functools import partial
 
-from harness.command_line import Options
 from harness.microbench import matmul
-from harness.microbench.run import Bench, main
+from harness.microbench.run import main
 from harness.tinygrad_backend.bench import BenchTinygrad
-from mpsq_report import Reporter
 
 WORKLOAD = {"like": "matmul_torch", "framework": "tinygrad"}
 
-
-def build(options: Options, device: Any, report: Reporter) -> Bench:
-    """Return the requested cell."""
-    return matmul.build(FRAMEWORK, options, device, report)
-
-
 FRAMEWORK = BenchTinygrad()
+build = partial(matmul.build, FRAMEWORK)
 
 if __name__ == "__main__":
     sys.exit(main(WORKLOAD, FRAMEWORK, build))

@@ -16,13 +16,11 @@ if __name__ == "__main__":  # before the import of the framework: signals may ar
     start.quietly("torch")
 
 import sys
-from typing import Any
+from functools import partial
 
-from harness.command_line import Options
 from harness.microbench import matmul
-from harness.microbench.run import Bench, main
+from harness.microbench.run import main
 from harness.torch_backend.bench import BenchTorch
-from mpsq_report import Reporter
 
 WORKLOAD = {
     "name": "matmul",
@@ -65,13 +63,8 @@ WORKLOAD = {
     "configs": {"guide": {"n": 1000, "calls": 100, "timing": "guide"}, "peak": {"mode": "peak"}},
 }  # fmt: skip
 
-
-def build(options: Options, device: Any, report: Reporter) -> Bench:
-    """Return the requested cell."""
-    return matmul.build(FRAMEWORK, options, device, report)
-
-
 FRAMEWORK = BenchTorch()
+build = partial(matmul.build, FRAMEWORK)
 
 if __name__ == "__main__":
     sys.exit(main(WORKLOAD, FRAMEWORK, build))

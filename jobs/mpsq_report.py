@@ -173,8 +173,8 @@ class Reporter:
         self._close()
 
     def _tell_compiled(self, now: tuple[int, int], i: int | None) -> None:
-        """Report what was compiled since the last line, if it was in measured iteration `i`: from then on the times are
-        of another program."""
+        """Report compilations since the last line, if they were in measured iteration `i`: from then on the times
+        belong to another program."""
         before, self._compiled = self._compiled, now
         if i is None:
             return

@@ -51,7 +51,7 @@ def _no_memory() -> tuple[None, None]:
 
 
 class Watch:
-    """The clock of one training. `told` is called with each iteration once it is reported, while no clock runs."""
+    """The clock of one training. `on_iteration` receives each iteration once it is reported, while no clock runs."""
 
     def __init__(
         self,
@@ -61,12 +61,12 @@ class Watch:
         *,
         warmup_iters: int = WARMUP_ITERS,
         compiled: bool = False,
-        told: Callable[[Iteration], None] | None = None,
+        on_iteration: Callable[[Iteration], None] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.report = report
         self._synchronize, self._memory, self._clock = synchronize, memory, clock
-        self._warmup_iters, self._compiled, self._told = warmup_iters, compiled, told
+        self._warmup_iters, self._compiled, self._on_iteration = warmup_iters, compiled, on_iteration
         self._begun: float | None = None
         self._over: Iteration | None = None
         self._done = 0
@@ -77,7 +77,7 @@ class Watch:
     @property
     def active(self) -> bool:
         """Return whether anybody receives the iterations."""
-        return self._told is not None or self.report.active
+        return self._on_iteration is not None or self.report.active
 
     @property
     def running(self) -> bool:
@@ -164,8 +164,8 @@ class Watch:
             self._diverged = True
             self.report.note("nan_loss", f"the loss of iteration {over.i} is {over.loss}")
         self.report.iter(over.i, over.dur_s, over.loss, True, over.phase, *over.memory)
-        if self._told is not None:
-            self._told(over)
+        if self._on_iteration is not None:
+            self._on_iteration(over)
 
 
 def of_torch(device: Any) -> dict[str, Callable[[], Any]]:
@@ -227,8 +227,8 @@ def is_compiled(model: Any) -> bool:
 
 
 def is_first_process() -> bool:
-    """Return whether this process reports for those that train together, as far as its launcher has told: torchrun,
-    accelerate and Lightning number them."""
+    """Return whether this process reports for those that train together, by the numbers that torchrun, accelerate and
+    Lightning give them."""
     return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "NODE_RANK"))
 
 

@@ -26,7 +26,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from harness import sampling
 from harness.array_device import Device, refuse_fp16
 from harness.command_line import Options
 from harness.jax_backend.main import main
@@ -225,12 +224,9 @@ def sample(options: Options, device: Device) -> Sampling:
     }
     return Sampling(
         device=device,
-        check=sampling.reference_check(*nanogpt_sampling.checked(options, problem), options.settings.new_tokens, right),
+        reference=nanogpt_sampling.reference(options, problem, right),
         params=params,
         logits=Model(shape, dtype).logits,
-        heads=shape.heads,
-        layers=shape.layers,
-        width=shape.width,
         **nanogpt_sampling.arguments(options, problem),
     )
 

@@ -28,7 +28,6 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_map, tree_unflatten
 
-from harness import sampling
 from harness.array_device import Device, refuse_fp16
 from harness.command_line import Options
 from harness.mlx_backend.main import main
@@ -251,18 +250,15 @@ def sample(options: Options, device: Device) -> Sampling:
     shape, dtype = problem.shape, DTYPES[options.dtype]
     model = model_of(shape, nanogpt.weights(options, shape))
     right = logits_of(lambda tokens: model(tokens, mx.float32))
-    check = sampling.reference_check(*nanogpt_sampling.checked(options, problem), options.settings.new_tokens, right)
+    reference = nanogpt_sampling.reference(options, problem, right)
     for name, value in tree_flatten(model.parameters()):
         if not nanogpt_sampling.stays_fp32(name, value.ndim):
             model.update(tree_unflatten([(name, value.astype(dtype))]), strict=False)
     return Sampling(
         device=device,
-        check=check,
+        reference=reference,
         model=model,
         logits=lambda tokens, cache: model(tokens, dtype, cache=cache),
-        heads=shape.heads,
-        layers=shape.layers,
-        width=shape.width,
         **nanogpt_sampling.arguments(options, problem),
     )
 

@@ -26,7 +26,6 @@ import numpy as np
 from tinygrad import Tensor, TinyJit
 from tinygrad.helpers import Context
 
-from harness import sampling
 from harness.array_device import Device, refuse_fp16
 from harness.command_line import Options
 from harness.models import nanogpt, nanogpt_sampling
@@ -227,12 +226,9 @@ def sample(options: Options, device: Device) -> Sampling:
         )
     return Sampling(
         device=device,
-        check=sampling.reference_check(*nanogpt_sampling.checked(options, problem), options.settings.new_tokens, right),
+        reference=nanogpt_sampling.reference(options, problem, right),
         params=params,
         logits=GPT(shape, params, dtype),
-        heads=shape.heads,
-        layers=shape.layers,
-        width=shape.width,
         **nanogpt_sampling.arguments(options, problem),
     )
 

@@ -239,26 +239,21 @@ def evaluate(training: Training, split: str) -> dict[str, float]:
 def sample(options: Options, device: Device) -> Sampling:
     """Build text, model and reference logits for mode=sample."""
     from harness.models import nanogpt_sampling
-    from harness.sampling import reference_check
     from harness.torch_backend.sampling import Sampling, logits_of
 
     problem = nanogpt.problem(options)
     shape = problem.shape
     model = model_of(shape, nanogpt.weights(options, shape))
-    first = nanogpt_sampling.checked(options, problem)
-    check = reference_check(*first, options.settings.new_tokens, logits_of(model))
+    reference = nanogpt_sampling.reference(options, problem, logits_of(model))
     for name, value in model.named_parameters():
         if not nanogpt_sampling.stays_fp32(name, value.ndim):
             value.data = value.data.to(DTYPES[options.dtype])
     model.eval().to(device.handle)
     return Sampling(
         device=device,
-        check=check,
+        reference=reference,
         model=model,
         forward=model,
-        heads=shape.heads,
-        layers=shape.layers,
-        width=shape.width,
         **nanogpt_sampling.arguments(options, problem),
     )
 

@@ -54,7 +54,7 @@ WORKLOAD = {
         "limit_s": {"default": 120.0, "unit": "s", "above": 0, "help": "that one operator may take in one dtype"},
         "fallbacks": {
             "default": "auto", "unit": "", "choices": ["auto", "on", "off"],
-            "help": "run what is missing again with fallbacks on, and name their kernels; auto: on MPS",
+            "help": "run missing operators again with fallbacks on, and name their kernels; auto: on MPS",
         },
         "threads": {"default": 1, "unit": "threads", "least": 1, "help": "of the CPU, for each operator"},
     },

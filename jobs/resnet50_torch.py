@@ -4,9 +4,9 @@
 # ///
 """ResNet-50 trained on images, in PyTorch: `python jobs/resnet50_torch.py --device cpu --config toy`.
 
-The model is that of He et al., "Deep Residual Learning for Image Recognition" (2016), with the stride of a stage in the
-3 x 3 convolution of its first block, as in all common implementations since Facebook's of 2016: 25,557,032 parameters,
-4.09e9 multiply-adds an image. Batches are of 128 as in "Accelerated PyTorch training on Mac".
+The model is that of He et al., "Deep Residual Learning for Image Recognition" (2016): 25,557,032 parameters,
+4.09e9 multiply-adds an image. The stride of a stage is in the 3 x 3 convolution of its first block, as in all common
+implementations since Facebook's of 2016. A batch has 128 images as in "Accelerated PyTorch training on Mac".
 
 Top to bottom: settings, the model, build(). Iterations: harness/torch_backend/classifying.py.
 """
@@ -61,7 +61,7 @@ WORKLOAD = {
             "default": 224, "unit": "pixels", "least": 32,
             "help": "of the square that an image is; a multiple of 32",
         },
-        "classes": {"default": 1000, "unit": "classes", "least": 2, "help": "that are told apart"},
+        "classes": {"default": 1000, "unit": "classes", "least": 2, "help": "that the model distinguishes"},
         "width": {
             "default": 64, "unit": "channels", "least": 1,
             "help": "of the first layer; the others follow from it",

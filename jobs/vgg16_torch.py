@@ -5,8 +5,8 @@
 """VGG-16 trained on images, in PyTorch: `python jobs/vgg16_torch.py --device cpu --config toy`.
 
 The model is configuration D of Simonyan & Zisserman, "Very Deep Convolutional Networks for Large-Scale Image
-Recognition" (2015): 138,357,544 parameters, 15.5e9 multiply-adds an image. Batches are of 64 as in "Accelerated PyTorch
-training on Mac".
+Recognition" (2015): 138,357,544 parameters, 15.5e9 multiply-adds an image. A batch has 64 images as in "Accelerated
+PyTorch training on Mac".
 
 Top to bottom: settings, the model, build(). Iterations: harness/torch_backend/classifying.py.
 """

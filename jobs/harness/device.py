@@ -14,6 +14,7 @@ AUTO = ("cuda", "mps", "cpu")
 """The order in which `--device auto` tries devices."""
 Memory = tuple[int | None, int | None]
 """Bytes in arrays, and bytes reserved from the system; on the CPU None and the process's resident size (RSS)."""
+WRONG_PRODUCT = "it returns a wrong product of two small integer matrices"
 
 
 def cpu_name() -> str:
@@ -69,3 +70,11 @@ def choose(label: str, why_not: Callable[[str], str | None]) -> str:
     if label != "auto":
         return label
     return next(name for name in AUTO if name == "cpu" or why_not(name) is None)
+
+
+def check(label: str, why_not: Callable[[str], str | None], framework: str) -> None:
+    """Raise JobError with exit code 69 if the device does not compute."""
+    if (reason := why_not(label)) is not None:
+        from harness.installing import unavailable
+
+        raise unavailable(label, reason, [name for name in sorted(AUTO) if why_not(name) is None], framework)

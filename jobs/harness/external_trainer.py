@@ -15,7 +15,7 @@ from harness import command_line, loop
 from harness.command_line import Options
 from harness.errors import UsageError
 from harness.framework import Build, Framework
-from harness.training import Training, model_fields, print_summary, request_fields
+from harness.training import Training
 from mpsq_report import Reporter
 from mpsq_report_watch import Iteration, Watch
 
@@ -31,14 +31,14 @@ class TrainerRun:
         self.report = report
         self.result = loop.Result()
         self.stopping = False
-        """whether a loss was not a number and stop_on_nan asks to end: the trainer is to be told"""
+        """whether a loss was not a number and stop_on_nan asks to end: the trainer must stop"""
         self.watch = Watch(
             report,
             synchronize=lambda: framework.wait(training, None),
             memory=lambda: framework.memory(training.device),
             warmup_iters=options.settings.warmup_iters,
             compiled=options.compile,
-            told=self._report,
+            on_iteration=self._report,
         )
         self._unit, self._framework, self._training = workload["unit"], framework, training
         self._is_first = True
@@ -93,17 +93,8 @@ def _run(
 ) -> loop.Result:
     if options.resume:
         raise UsageError("this workload does not resume from a checkpoint", "remove --resume")
-    device = framework.open_device(options.device)
-    framework.set_up(options, device, report)
-    facts = framework.facts(device)
-    report.hello(**request_fields(workload, framework.name, options, device, facts))
-    training = build(options, device)
-    loop.report_computed(report)
-    planned = options.settings.max_iters  # build() may have derived it from epochs
-    report.hello(**model_fields(training, workload["unit"]), planned_iters=planned)
-    if training.reference.cpu is not None:
-        report.metric("reference_loss_cpu", training.reference.cpu, training.loss_unit)
-    print_summary(workload, framework.name, framework.compiler, training, facts, 0)
+    training, _ = loop.set_up(workload, framework, build, options, report)
+    report.hello(planned_iters=options.settings.max_iters)  # build() may have derived it from epochs
     run = TrainerRun(workload, framework, training, report)
     report.end("setup")
     try:

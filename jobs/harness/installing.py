@@ -7,7 +7,7 @@ import platform
 import sys
 from collections.abc import Iterable
 
-from harness.errors import EX_UNAVAILABLE, JobError
+from harness.errors import EX_UNAVAILABLE, JobError, first_line
 from mpsq_report import Reporter
 
 _ALWAYS = {"torch": "torch", "mlx": "mlx", "tinygrad": "tinygrad", "jax": "jax"}
@@ -51,7 +51,7 @@ def why_not_importable(framework: str) -> str | None:
     try:
         importlib.import_module(_IMPORTS.get(framework, framework))
     except ImportError as error:
-        return (str(error).strip().splitlines() or [type(error).__name__])[0]
+        return first_line(error)
     return None
 
 

@@ -114,7 +114,8 @@ def prepare(framework: Framework, build: Build, options: Options, report: Report
 def set_up(
     workload: Mapping[str, Any], framework: Framework, build: Build, options: Options, report: Reporter
 ) -> tuple[Training, int]:
-    """Open the device, build the training and describe it. Return it and the iterations done before a resume."""
+    """Open the device, build the training (or the Sampling) and describe it. Return it and the iterations done before a
+    resume."""
     device = framework.open_device(options.device)
     framework.set_up(options, device, report)
     facts = framework.facts(device)

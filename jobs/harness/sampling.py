@@ -1,7 +1,7 @@
 """mode=sample: how fast a model reads a prompt and generates text, and whether it does so correctly.
 
-An iteration reads a prompt at once (prefill), then generates tokens one by one (decode), on the device: the most likely
-one each time (greedy), or with a temperature one drawn as nanoGPT's sample.py draws it: from the softmax of the logits,
+An iteration reads a prompt at once (prefill), then generates tokens one by one (decode), on the device. Each token is
+the most likely one (greedy), or with a temperature drawn as by nanoGPT's sample.py: from the softmax of the logits,
 divided by the temperature, of the top_k most likely ones. The random numbers are numpy's, one a token, so that the four
 frameworks write the same text but for rounding. Keys and values are cached in arrays of their final length. The device
 is synchronised before each reading of the clock: around the prefill, and around the whole loop of the decode.
@@ -23,7 +23,7 @@ from harness import loop
 from harness.command_line import Options
 from harness.errors import JobError, UsageError
 from harness.framework import Build, Framework
-from harness.training import TOLERANCE_NATS, Described, model_fields, once, print_summary, request_fields
+from harness.training import TOLERANCE_NATS, Described, once
 from mpsq_report import Reporter
 
 Tokens = NDArray[np.int32]
@@ -48,6 +48,11 @@ class Check:
     losses: Losses | None
     """cross entropy of the targets in nats; None if the framework has no CPU here"""
 
+    @property
+    def cpu(self) -> float | None:
+        """Return the mean loss."""
+        return None if self.losses is None else float(self.losses.mean())
+
 
 @dataclass(kw_only=True)
 class Sampling(Described):
@@ -56,7 +61,10 @@ class Sampling(Described):
     `per_iter` are the tokens that pass through the model in an iteration: block_size of each sequence.
     """
 
-    check: Check
+    reference: Check
+    heads: int
+    layers: int
+    width: int
     prompt: Callable[[int], Tokens]
     """of iteration i: (batch, block - new_tokens)"""
     read: Callable[[Sequence[int]], str]
@@ -140,16 +148,9 @@ def run(workload: Mapping[str, Any], framework: Framework, sample: Build, option
     """Prefill and decode max_iters times; check the first, print the text of the last."""
     refuse(options)
     s = options.settings
-    device = framework.open_device(options.device)
-    framework.set_up(options, device, report)
-    facts = framework.facts(device)
-    report.hello(**request_fields(workload, framework.name, options, device, facts))
-    sampling: Sampling = sample(options, device)
-    loop.report_computed(report)
-    report.hello(**model_fields(sampling))
-    if sampling.check.losses is not None:
-        report.metric("reference_loss_cpu", float(sampling.check.losses.mean()), "nats")
-    print_summary(workload, framework.name, framework.compiler, sampling, facts, 0)
+    sampling: Sampling
+    sampling, _ = loop.set_up(workload, framework, sample, options, report)
+    device = sampling.device
     n_prompt = sampling.prompt(0).shape[1]
     how = f"temperature {s.temperature:g}, top_k {s.top_k or 'all'}" if s.temperature else "likeliest"
     print(f"sample: {s.batch_size} x {n_prompt} tokens read at once, {s.new_tokens} more one by one ({how})")
@@ -212,7 +213,7 @@ def _generate(sampling: Sampling, i: int) -> tuple[float, float, float, Tokens, 
 
 def _after_first(framework: Framework, sampling: Sampling, report: Reporter) -> None:
     """Compare the losses of the first batch, once the first iteration is reported."""
-    compiles, expected = sampling.options.compile, sampling.check.losses
+    compiles, expected = sampling.options.compile, sampling.reference.losses
     framework.after_first(sampling)
     if compiles:
         loop.report_cache(framework, report)
@@ -272,7 +273,7 @@ def random_numbers(seed: int, i: int, rows: int, n: int) -> NDArray[np.float32]:
 
 def on_device(sampling: Sampling) -> Losses:
     """Return the losses of the check's targets, computed by the prefill and steps that are timed."""
-    check = sampling.check
+    check = sampling.reference
     rows, n = check.targets.shape
     n_prompt = check.tokens.shape[1] - n + 1
     logits = [sampling.numpy(sampling.prefill(check.tokens[:, :n_prompt]))]

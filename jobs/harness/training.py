@@ -38,6 +38,7 @@ class Described:
     """tokens or samples in an iteration"""
     optimizer_name: str = ""
     """empty if there is none"""
+    loss_unit: str = "nats"
 
     def n_params(self) -> int:
         """Return the number of trained parameters."""
@@ -49,7 +50,6 @@ class Training(Described):
     """A model in training on one device. Frameworks and workloads add fields."""
 
     reference: Reference
-    loss_unit: str = "nats"
     loss_slope: float = 1.0
     """by how much an error of the model's output changes the loss: about 1 for a cross-entropy"""
 
@@ -101,7 +101,7 @@ def workload_name(workload: Mapping[str, Any], options: Options) -> str:
     return str(workload["name"]) + ("" if options.mode == "train" else f"-{options.mode}")
 
 
-def model_fields(training: Described, unit: str = "tokens") -> dict[str, Any]:
+def model_fields(training: Described, unit: str) -> dict[str, Any]:
     """Return the fields of hello about model and data. `unit` is tokens or samples, as counted by per_iter."""
     return {
         "params": training.n_params(),

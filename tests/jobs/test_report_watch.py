@@ -78,7 +78,7 @@ def test_what_is_between_two_iterations_is_in_none(tmp_path: Path) -> None:
 
 def test_the_first_compiles_and_a_loss_of_nan_is_noted_once(tmp_path: Path) -> None:
     heard: list[Any] = []
-    loop = Loop(tmp_path / "events", compiled=True, warmup_iters=1, told=heard.append)
+    loop = Loop(tmp_path / "events", compiled=True, warmup_iters=1, on_iteration=heard.append)
     for i in range(4):
         loop.watch.start()
         loop.watch.stop(i, float("nan") if i else 1.0)

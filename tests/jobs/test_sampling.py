@@ -52,7 +52,7 @@ def test_the_four_write_the_text_that_the_trained_model_would(
     assert ran.code == 0 and "wrong_loss" not in ran.notes(), ran.err
     [writer], [whole] = made, forward
 
-    tokens, n_prompt = writer.check.tokens, 8 - new_tokens
+    tokens, n_prompt = writer.reference.tokens, 8 - new_tokens
     expected = np.concatenate([whole(tokens[:1]), whole(tokens[1:])])
     kept = [writer.numpy(writer.prefill(tokens[:, :n_prompt]))]
     kept += [writer.numpy(writer.step(tokens[:, at])) for at in range(n_prompt, 8)]

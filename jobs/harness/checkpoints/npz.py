@@ -35,7 +35,7 @@ def load(path: Path, like: Mapping[str, tuple[int, ...]], data_sha256: str) -> t
     done, data = int(arrays.pop(_DONE)), str(arrays.pop(_DATA))
     if {name: array.shape for name, array in arrays.items()} != dict(like):
         raise UsageError(
-            f"{path} is of another framework, or of a model of another shape",
+            f"{path} belongs to another framework, or to a model of another shape",
             "resume with the framework, --config and --set it was written with",
         )
     if data != data_sha256:

@@ -1,7 +1,7 @@
 """The tasks of GLUE (Wang et al. 2019) as transformers' example run_glue.py has them: columns, labels, metrics.
 
-Each is a configuration of the data set nyu-mll/glue of the Hugging Face hub, whose test labels are not public: results
-are those of its validation set, which for mnli is the one of the genres that it trains on ("matched").
+Each is a configuration of the data set nyu-mll/glue of the Hugging Face hub. Its test labels are not public: results
+are those of its validation set. That of mnli has the genres that it trains on ("matched").
 """
 
 from __future__ import annotations

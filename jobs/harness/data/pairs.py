@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.data import glue
-from harness.errors import JobError, UsageError
+from harness.errors import JobError, UsageError, first_line
 
 GENERATED = "paraphrases"
 HELD_OUT = 0.1
@@ -95,10 +95,8 @@ def of_hub(name: str) -> Pairs:
     try:
         dataset = datasets.load_dataset(glue.HUB, name)
     except Exception as error:  # OSError, ConnectionError, DatasetNotFoundError, ...
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
-        raise JobError(
-            f"{name} is not available from the Hugging Face hub: {reason}", _OFFLINE, note="download_failed"
-        ) from None
+        message = f"{name} is not available from the Hugging Face hub: {first_line(error)}"
+        raise JobError(message, _OFFLINE, note="download_failed") from None
     splits = ("train", task.held_out, *task.others.values())
     train, val, *others = ([Pair(*row) for row in glue.of_rows(dataset[split], task)] for split in splits)
     return Pairs(name, train, val, task, dict(zip(task.others, others, strict=True)))

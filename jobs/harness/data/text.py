@@ -32,7 +32,7 @@ _STREAMS = {"iterations": 0, "evaluations": 1}
 
 @dataclass(frozen=True)
 class Text:
-    """A tokenized text (arrays of type "i"). `sha256` and `n_bytes` are of its UTF-8 encoding."""
+    """A tokenized text (arrays of type "i"). `sha256` and `n_bytes` describe its UTF-8 encoding."""
 
     name: str
     sha256: str

@@ -9,8 +9,8 @@ import numpy as np
 
 from harness import apple
 from harness.array_device import Device, number
-from harness.device import AUTO, choose, cpu_name, process_memory
-from harness.installing import unavailable
+from harness.device import WRONG_PRODUCT, check, choose, cpu_name, process_memory
+from harness.errors import first_line
 
 _PLATFORMS = {"cpu": ("cpu",), "cuda": ("cuda",), "mps": ("METAL", "mps")}
 """JAX's names of platforms. Each plugin for Metal has its own."""
@@ -24,9 +24,7 @@ def open_device(label: str) -> Device:
     if label == "cpu":
         jax.config.update("jax_platforms", "cpu")  # otherwise JAX would also open the GPU and allocate its memory
     label = choose(label, why_not)
-    reason = why_not(label)
-    if reason is not None:
-        raise unavailable(label, reason, [name for name in AUTO if why_not(name) is None], "jax")
+    check(label, why_not, "jax")
     handle = _find(label)
     jax.config.update("jax_default_device", handle)
     names = {"cpu": cpu_name, "mps": apple.chip_name}
@@ -41,9 +39,8 @@ def why_not(name: str) -> str | None:
         matrix = jax.device_put(a, _find(name))
         product = np.asarray(jax.numpy.matmul(matrix, matrix, precision="highest"))
     except Exception as error:  # RuntimeError for a platform that is unknown; a plugin may raise anything
-        lines = str(error).strip().splitlines()
-        return lines[0].rstrip(".") if lines else type(error).__name__
-    return None if np.array_equal(product, a @ a) else "it returns a wrong product of two small integer matrices"
+        return first_line(error).rstrip(".")
+    return None if np.array_equal(product, a @ a) else WRONG_PRODUCT
 
 
 def cpu() -> Any:

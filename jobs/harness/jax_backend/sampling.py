@@ -53,9 +53,6 @@ class Sampling(AnySampling):
     device: Device
     params: Params
     logits: Callable[..., jax.Array]
-    heads: int
-    layers: int
-    width: int
 
     def __post_init__(self) -> None:
         self._kept: Kept = {}

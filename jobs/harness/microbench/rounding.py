@@ -56,7 +56,7 @@ def judge_product(product: Any, exact: Any, magnitude: Any, k: int, dtype: str) 
 
     Bound, element by element: |found - exact| <= gamma(k, u_sum) |A| |B| + u_dtype |exact| + underflow (Higham 2002,
     section 3.5, with the final rounding to the dtype separate). The arithmetic is the strictest that fits. A coarser
-    one than requested must show in the median element too: one wrong number is no arithmetic.
+    one than requested must show in the median element too: a single wrong number does not make an arithmetic.
     """
     error, size = np.abs(product - exact), float(np.linalg.norm(exact)) or 1.0
     relative = float(np.linalg.norm(product - exact)) / size

@@ -10,8 +10,8 @@ import numpy as np
 
 from harness import apple
 from harness.array_device import Device, number, nvidia_name
-from harness.device import AUTO, choose, cpu_name
-from harness.installing import unavailable
+from harness.device import WRONG_PRODUCT, check, choose, cpu_name
+from harness.errors import first_line
 
 
 def open_device(label: str) -> Device:
@@ -20,9 +20,7 @@ def open_device(label: str) -> Device:
     It becomes MLX's default device. Raises: JobError with exit code 69 if it does not compute.
     """
     label = choose(label, why_not)
-    reason = why_not(label)
-    if reason is not None:
-        raise unavailable(label, reason, [name for name in AUTO if why_not(name) is None], "mlx")
+    check(label, why_not, "mlx")
     handle = _find(label)
     mx.set_default_device(handle)
     if label == "cpu":
@@ -44,9 +42,8 @@ def why_not(name: str) -> str | None:
             return f"there are {mx.device_count(device.type)} of this kind, numbered from 0"
         product = np.array(mx.matmul(mx.array(a), mx.array(a), stream=device))
     except Exception as error:  # RuntimeError and ValueError, by build
-        lines = str(error).strip().splitlines()
-        return lines[0].rstrip(".") if lines else type(error).__name__
-    return None if np.array_equal(product, a @ a) else "it returns a wrong product of two small integer matrices"
+        return first_line(error).rstrip(".")
+    return None if np.array_equal(product, a @ a) else WRONG_PRODUCT
 
 
 def _find(name: str) -> mx.Device:

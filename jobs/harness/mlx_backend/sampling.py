@@ -50,9 +50,6 @@ class Sampling(AnySampling):
     device: Device
     model: nn.Module
     logits: Callable[[mx.array, Cache], mx.array]
-    heads: int
-    layers: int
-    width: int
 
     def __post_init__(self) -> None:
         self._keys: list[mx.array] = []

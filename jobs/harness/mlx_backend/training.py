@@ -35,7 +35,7 @@ class Training(AnyTraining):
 
 class Reference:
     """harness.training.Reference in MLX. `loss(*batch)` is the mean over the batch's rows by `model`, in fp32, dropout
-    off; `batch` is of numpy arrays."""
+    off; `batch` holds numpy arrays."""
 
     def __init__(self, model: nn.Module, loss: Callable[..., mx.array], batch: tuple[np.ndarray, ...]) -> None:
         """Compute the CPU's loss, unless it is kept."""

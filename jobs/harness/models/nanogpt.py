@@ -143,8 +143,9 @@ def flops_per_iter(shape: Shape, sequences: int) -> float:
     costs twice the forward (gradients by inputs, and by weights): 6 N a token, 6 N T a sequence.
 
     Attention has two products without weights, queries by keys and scores by values. With H heads of Q features each
-    takes 2 H Q T FLOP a token, both 4 H Q T; with the backward 12 H Q T, hence 12 L H Q T^2 a sequence over L layers
-    and T tokens. The half that the causal mask discards is counted, as in Chowdhery et al. 2022 (PaLM), appendix B.
+    takes 2 H Q T FLOP a token, both 4 H Q T, and 12 H Q T with the backward. Over L layers and T tokens that is
+    12 L H Q T^2 a sequence. The half that the causal mask discards is counted, as in Chowdhery et al. 2022 (PaLM),
+    appendix B.
 
     Excluded, as is usual: normalisations, softmax, GELU, dropout, the optimizer.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from harness import sampling
 from harness.command_line import Options
 from harness.data.text import Text
 from harness.errors import UsageError
 from harness.models.nanogpt import Problem, Shape
+from harness.sampling import Check, Tokens
 
 
 def sampling_flops(shape: Shape, sequences: int, prompt: int, new_tokens: int) -> float:
@@ -38,7 +40,7 @@ def stays_fp32(name: str, dimensions: int) -> bool:
 
 
 def arguments(options: Options, problem: Problem) -> dict[str, Any]:
-    """Return the arguments of Sampling that are the same in every framework; `check` is not among them."""
+    """Return the arguments of Sampling that are the same in every framework; `reference` is not among them."""
     s = options.settings
     start_tokens, n_prompt = tokens_of_start(options, problem.text), prompt_length(options, problem.text)
 
@@ -54,6 +56,9 @@ def arguments(options: Options, problem: Problem) -> dict[str, Any]:
         "per_iter": s.batch_size * (n_prompt + s.new_tokens),
         "prompt": prompt,
         "read": partial(decoded, problem.text),
+        "heads": problem.shape.heads,
+        "layers": problem.shape.layers,
+        "width": problem.shape.width,
     }
 
 
@@ -86,12 +91,13 @@ def prompt_length(options: Options, text: Text) -> int:
     return options.settings.block_size - options.settings.new_tokens if start_tokens is None else len(start_tokens)
 
 
-def checked(options: Options, problem: Problem) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return tokens and successors of the first batch for reference_check, as many as an iteration reads and writes, so
-    that the check runs the programs that are timed."""
-    length = prompt_length(options, problem.text) + options.settings.new_tokens
+def reference(options: Options, problem: Problem, logits: Callable[[Tokens], NDArray[Any]] | None) -> Check:
+    """Return the check on as many tokens of the first batch as an iteration reads and writes, so that it runs the
+    programs that are timed. `logits` is the training's model on the CPU, as in reference_check()."""
+    new_tokens = options.settings.new_tokens
+    length = prompt_length(options, problem.text) + new_tokens
     x, y = problem.first()
-    return x[:, :length], y[:, :length]
+    return sampling.reference_check(x[:, :length], y[:, :length], new_tokens, logits)
 
 
 def decoded(text: Text, tokens: Sequence[int]) -> str:

@@ -5,11 +5,11 @@ Three passes, each in its own process, since the environment is read when torch 
 | pass | environment | what it finds |
 |---|---|---|
 | check | PYTORCH_ENABLE_MPS_FALLBACK=0 | what the device computes, does not, or gets wrong; times |
-| fallback | PYTORCH_ENABLE_MPS_FALLBACK=1 | of what is missing, what falls back to the CPU; times |
+| fallback | PYTORCH_ENABLE_MPS_FALLBACK=1 | which of the missing operators fall back to the CPU; times |
 | profile | the same, PYTORCH_MPS_LOG_PROFILE_INFO=4 | the names of the kernels that fell back; no times |
 
-torch warns of the first fallback of a process only, unless told to warn always: so it is in the calls that are checked,
-and not in those that are timed.
+By default torch warns of the first fallback of a process only. So the warning always is on in the calls that are
+checked, and not in those that are timed.
 """
 
 from __future__ import annotations

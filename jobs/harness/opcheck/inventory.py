@@ -1,7 +1,7 @@
 """Kernels according to native_functions.yaml, torch's own list of functions, which every wheel contains.
 
-It is static and needs no device: what is registered in C++ (as by ATen's MPSFallback.mm) is not in it, and a kernel in
-the list may lack a dtype. The sweep finds what a device does.
+It is static and needs no device: functions registered in C++ (as by ATen's MPSFallback.mm) are not in it, and a
+kernel in the list may lack a dtype. The sweep finds what a device does.
 """
 
 from __future__ import annotations

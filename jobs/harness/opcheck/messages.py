@@ -100,7 +100,7 @@ def read_error(kinds: str, text: str) -> tuple[str, str]:
 def gave_up(log: str) -> str | None:
     """Return Metal's message on stderr that it did not finish its work; None if there is none.
 
-    torch raises nothing then and continues with what was in memory, so that the result is no verdict on the operator.
+    torch then raises nothing and continues with old contents of the memory: the result says nothing of the operator.
     """
     if (match := _GAVE_UP.search(log)) is None:
         return None

@@ -171,7 +171,7 @@ class _Runner:
         )
 
     def _tell(self, unit: Unit, dur_s: float, findings: Iterable[Finding]) -> None:
-        """Report a unit. An iteration is a unit that was checked: it counts progress, and is no measurement."""
+        """Report a unit. An iteration is a unit that was checked: it counts progress and measures nothing."""
         self._report.iter(self._checked, dur_s, phase="warmup")
         self._checked += 1
         self._took_s[unit.dtype] = self._took_s.get(unit.dtype, 0.0) + dur_s
@@ -190,7 +190,7 @@ class _Runner:
             self._report.note("opcheck", _said(finding))
 
     def _fallbacks(self, device: str) -> None:
-        """Check what is missing again with fallbacks on, then find the names of the kernels that fell back."""
+        """Check missing operators again with fallbacks on, then find the names of the kernels that fell back."""
         left = {key: finding for key, finding in self._found.items() if finding.verdict in (MISSING, FALLBACK)}
         if not left:
             return
@@ -215,7 +215,7 @@ class _Runner:
         return by_key
 
     def _show(self) -> None:
-        """Print counts by dtype and direction, and what is not native."""
+        """Print counts by dtype and direction, and the operators that are not native."""
         counts = Counter((finding.unit.dtype, finding.direction, finding.verdict) for finding in self._found.values())
         used = [verdict for verdict in VERDICTS if any(key[2] == verdict for key in counts)]
         print(f"{'':<20}" + "".join(f"{verdict:>10}" for verdict in used))
@@ -233,7 +233,7 @@ class _Runner:
 
 
 _OURS = ("MPSQ_EVENTS", "PYTORCH_MPS_LOG_PROFILE_INFO")
-"""Variables withheld from children: one would make them report events, one would slow down what is timed."""
+"""Variables withheld from children: one would make them report events, one would slow down the timed calls."""
 
 
 def _chosen(words: str, known: Sequence[str]) -> list[str]:

@@ -17,8 +17,8 @@ from tinygrad.helpers import DEV, GlobalCounters
 
 from harness import apple
 from harness.array_device import Device, number, nvidia_name
-from harness.device import AUTO, choose, cpu_name
-from harness.installing import unavailable
+from harness.device import WRONG_PRODUCT, check, choose, cpu_name
+from harness.errors import first_line
 
 _BACKENDS = {"cpu": "CPU", "cuda": "CUDA", "mps": "METAL"}
 
@@ -29,9 +29,7 @@ def open_device(label: str) -> Device:
     It becomes tinygrad's default device. Raises: JobError with exit code 69 if it does not compute.
     """
     label = choose(label, why_not)
-    reason = why_not(label)
-    if reason is not None:
-        raise unavailable(label, reason, [name for name in AUTO if why_not(name) is None], "tinygrad")
+    check(label, why_not, "tinygrad")
     backend = _backend(label)
     if DEV.device != backend:
         DEV.value = backend
@@ -50,11 +48,10 @@ def why_not(name: str) -> str | None:
         matrix = Tensor(a, device=_backend(name))
         product = (matrix @ matrix).numpy()
         devices[_backend(name)].synchronize()
-    except Exception as error:  # OSError, AttributeError, AssertionError, ExceptionGroup: by what is missing
-        lines = str(error).strip().splitlines()
-        reason = lines[0].rstrip(".") if lines else type(error).__name__
+    except Exception as error:  # OSError, AttributeError, AssertionError, ExceptionGroup: by the missing part
+        reason = first_line(error).rstrip(".")
         return "there is no clang here to compile for it" if "clang" in reason else reason
-    return None if np.array_equal(product, a @ a) else "it returns a wrong product of two small integer matrices"
+    return None if np.array_equal(product, a @ a) else WRONG_PRODUCT
 
 
 def why_not_dtype(name: str, dtype: DType) -> str | None:
@@ -64,7 +61,7 @@ def why_not_dtype(name: str, dtype: DType) -> str | None:
             there = Tensor(np.ones((4, 4), np.float32), device=_backend(name)).cast(dtype).realize()
             (there @ there).float().numpy()
     except Exception as error:  # subprocess.CalledProcessError of a compiler; a renderer's own
-        return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        return first_line(error)
     return None
 
 

@@ -55,9 +55,6 @@ class Sampling(AnySampling):
     device: Device
     params: Mapping[str, Tensor]
     logits: Callable[[Tensor, Cache], Tensor]
-    heads: int
-    layers: int
-    width: int
 
     def __post_init__(self) -> None:
         s = self.options.settings

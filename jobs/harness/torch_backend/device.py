@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from harness.device import Memory, choose, cpu_name, process_memory
+from harness.device import WRONG_PRODUCT, Memory, check, choose, cpu_name, process_memory
+from harness.errors import first_line
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -119,11 +120,7 @@ def open_device(label: str) -> Device:
         from harness.torch_backend import ddp
 
         ddp.choose_gpu(label)
-    reason = why_not(label)
-    if reason is not None:
-        from harness.installing import unavailable
-
-        raise unavailable(label, reason, [name for name in ("cpu", "cuda", "mps") if why_not(name) is None], "torch")
+    check(label, why_not, "torch")
     device = torch.device(label)
     group = ddp.join(device.type) if several else ALONE
     if device.type == "cuda":
@@ -146,9 +143,8 @@ def why_not(name: str) -> str | None:
         a = torch.arange(64, dtype=torch.float32).reshape(8, 8)
         product = (a.to(name) @ a.to(name)).cpu()
     except Exception as error:
-        lines = str(error).strip().splitlines()
-        return lines[0].rstrip(".") if lines else type(error).__name__
-    return None if torch.equal(product, a @ a) else "it returns a wrong product of two small integer matrices"
+        return first_line(error).rstrip(".")
+    return None if torch.equal(product, a @ a) else WRONG_PRODUCT
 
 
 def _mps_name() -> str:

@@ -18,10 +18,10 @@ def forward_flops(model: nn.Module, *inputs: torch.Tensor) -> float:
     """Return the FLOP of the convolutions and linear layers in model.logits(*inputs); on the device `meta` nothing is
     computed.
 
-    A convolution multiplies and adds, for each output element, kernel height x width x input channels (of its group)
-    times, a linear layer its number of inputs (He & Sun 2015, "Convolutional Neural Networks at Constrained Time Cost",
-    equation 1, which counts a multiply-add as one). Excluded, as is usual: biases, normalisations, activations,
-    pooling, the loss, the optimizer.
+    For each output element a convolution multiplies and adds kernel height x width x input channels (of its group)
+    times, a linear layer as often as it has inputs. Source: He & Sun 2015, "Convolutional Neural Networks at
+    Constrained Time Cost", equation 1, which counts a multiply-add as one. Excluded, as is usual: biases,
+    normalisations, activations, pooling, the loss, the optimizer.
     """
     products = 0
 

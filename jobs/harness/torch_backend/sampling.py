@@ -61,9 +61,6 @@ class Sampling(AnySampling):
     device: Device
     model: nn.Module
     forward: Callable[..., torch.Tensor]
-    heads: int
-    layers: int
-    width: int
 
     def __post_init__(self) -> None:
         s, there = self.options.settings, self.device.handle
