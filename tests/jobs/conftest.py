@@ -56,6 +56,15 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 
+@pytest.fixture
+def quick_inductor(tmp_path: Path, request: pytest.FixtureRequest) -> dict[str, str]:
+    """Variables for torch.compile: no pool of processes that import torch, no vector instructions to look for, and one
+    cache for all tests, beside pytest's own."""
+    cache = request.config.cache.mkdir("torchinductor") if request.config.cache else tmp_path
+    quick = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_VEC_ISA_OK": "0"}
+    return quick | {"TORCHINDUCTOR_CACHE_DIR": str(cache)}
+
+
 @pytest.fixture(scope="session")
 def quick_mlx() -> Iterator[None]:
     """On Linux MLX has g++ compile each kernel for the CPU, and nearly all that takes is to read one header, 35 times.
@@ -76,6 +85,16 @@ def quick_mlx() -> Iterator[None]:
     subprocess.run(["g++", *flags, str(include / header), "-o", str(made)], check=False, capture_output=True)
     yield
     shutil.rmtree(kept / "mlx", ignore_errors=True)  # 50 MB; another worker may have removed it
+
+
+@pytest.fixture
+def quick_tinygrad() -> Iterator[None]:
+    """Kernels as they are written, without tinygrad's search for faster ones, which takes half of the time to compile.
+    The tests of mode=sample have the usual ones."""
+    from tinygrad.helpers import Context
+
+    with Context(NOOPT=1):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from harness.errors import UsageError
 from harness.microbench import matmul, rounding
 from harness.microbench.rounding import Check
 from harness.microbench.run import Bench, Cell, main
+from tests.cli_support import Cli
 from tests.jobs.conftest import FRAMEWORKS, JOBS, Ran, read
 
 pytestmark = pytest.mark.slow
@@ -409,45 +409,20 @@ def test_by_hand_as_a_process(tmp_path: Path) -> None:
     assert done.returncode == 0 and "fp64" in done.stdout and not done.stderr, done.stderr
 
 
-def test_through_the_queue_with_its_report(layout: Any) -> None:
+def test_through_the_queue_with_its_report(layout: Any, mpsq: Cli) -> None:
     """One run of each, its events stored and told: what is marked invalid on a busy machine is shown all the same."""
 
-    def mpsq(*arguments: str) -> str:
-        command = [sys.executable, "-m", "queue_runner.cli.main", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    def submit(*words: str, **settings: object) -> None:
+        sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+        mpsq.ok("submit", "--no-gate", *words, "--device", "cpu", *sets, "--set", "threads=1")
 
-    mpsq(
-        "submit",
-        "--no-gate",
-        "matmul",
-        "--device",
-        "cpu",
-        "--dtype",
-        "fp32,fp64",
-        "--set",
-        "n=16",
-        "--set",
-        "max_iters=12",
-    )
-    mpsq(
-        "submit",
-        "kernels",
-        "--device",
-        "cpu",
-        "--config",
-        "tiny",
-        "--set",
-        "op=linear",
-        "--set",
-        "max_iters=8",
-        "--set",
-        "threads=1",
-    )
-    mpsq("submit", "transfer", "--device", "cpu", "--config", "tiny", "--set", "max_iters=8")
-    mpsq("worker", "--until-idle")
-    rows = {name: json.loads(mpsq("report", name, "--json"))["rows"] for name in ("matmul", "kernels", "transfer")}
-    assert [(row["dtype"], row["n"], row["n_samples"]) for row in rows["matmul"]] == [("fp32", 16, 6), ("fp64", 16, 6)]
+    submit("matmul", "--dtype", "fp64", n=16, max_iters=12)
+    submit("kernels", "--config", "tiny", op="linear", max_iters=8)
+    submit("transfer", "--config", "tiny", max_iters=8)
+    subprocess.run([sys.executable, "-m", "queue_runner.worker", "--until-idle"], check=True, capture_output=True)
+    rows = {name: mpsq.ok("report", name, "--json").json()["rows"] for name in ("matmul", "kernels", "transfer")}
+    assert [(row["dtype"], row["n"], row["n_samples"]) for row in rows["matmul"]] == [("fp64", 16, 6)]
     assert [(row["op"], row["direction"]) for row in rows["kernels"]] == [("linear", "forward"), ("linear", "backward")]
     assert all(row["bound"] in ("memory", "compute") for row in rows["kernels"])
     assert [row["n_bytes"] for row in rows["transfer"]][:2] == [4, 64]
-    assert not any("wrong_result" in row["taints"] for found in rows.values() for row in found)
+    assert not any("wrong_result" in row["taints"] for part in rows.values() for row in part)

@@ -11,38 +11,33 @@ from pathlib import Path
 import pytest
 
 from harness.torch_backend.compiling import classify
-from tests.jobs.conftest import JOBS, read, spawn
+from tests.jobs.conftest import JOBS, Run, read, spawn
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.needs_program("g++")
 def test_a_compiled_training_is_the_eager_one_and_says_what_its_cache_held(
-    tmp_path: Path, request: pytest.FixtureRequest
+    run: Run, tmp_path: Path, quick_inductor: dict[str, str]
 ) -> None:
-    kept = request.config.cache.mkdir("torchinductor") if request.config.cache else tmp_path
-    (tmp_path / "eager").mkdir()
-    compiled = spawn(
-        tmp_path, "--compile", "on", env={"TORCHINDUCTOR_CACHE_DIR": str(kept)}, max_iters=6, eval_interval=6
-    )
-    eager = spawn(tmp_path / "eager", max_iters=6, eval_interval=6)
-    for process in (compiled, eager):
-        _, said = process.communicate(timeout=300)
-        assert process.returncode == 0, said
-    events, twin = read(tmp_path / "events.jsonl"), read(tmp_path / "eager" / "events.jsonl")
+    compiled = spawn(tmp_path, "--compile", "on", env=quick_inductor, max_iters=6, eval_interval=6)
+    eager = run(max_iters=6, eval_interval=6)
+    _, err = compiled.communicate()
+    assert compiled.returncode == eager.code == 0, err
+    events, twin = read(tmp_path / "events.jsonl"), eager.events
 
     iterations = [e for e in events if e["type"] == "iter"]
     assert [e["phase"] for e in iterations] == ["compile", "warmup", *["measure"] * 4]
     assert iterations[0]["dur_s"] > 10 * iterations[-1]["dur_s"]
     assert [e["loss"] for e in iterations] == pytest.approx([e["loss"] for e in twin if e["type"] == "iter"], abs=1e-4)
-    losses = [[e["metrics"]["loss"] for e in found if e["type"] == "eval"] for found in (events, twin)]
+    losses = [[e["metrics"]["loss"] for e in part if e["type"] == "eval"] for part in (events, twin)]
     assert losses[0] == pytest.approx(losses[1], abs=1e-4)
 
     assert not {e["name"] for e in events if e["type"] == "metric"} & {"recompilations", "graph_breaks"}
-    [cache] = [e for e in events if e["type"] == "note"]
-    assert cache["kind"] == "compile_cache" and cache["text"] in ("cold", "warm", "mixed")
-    assert ("fxgraph_cache_miss" in cache) == (cache["text"] != "warm")
-    assert [e["compile_cache"] for e in events if "compile_cache" in e] == [cache["text"]]
+    [note] = [e for e in events if e["type"] == "note"]
+    assert note["kind"] == "compile_cache" and note["text"] in ("cold", "warm", "mixed")
+    assert ("fxgraph_cache_miss" in note) == (note["text"] != "warm")
+    assert [e["compile_cache"] for e in events if "compile_cache" in e] == [note["text"]]
     metrics = {e["name"]: e["value"] for e in events if e["type"] == "metric"}
     assert metrics["reference_loss_device"] == pytest.approx(metrics["reference_loss_cpu"], abs=1e-4)
 
@@ -60,8 +55,8 @@ def test_a_compiled_training_is_the_eager_one_and_says_what_its_cache_held(
 def test_the_state_of_the_cache_follows_from_inductors_counters(
     counters: dict[str, dict[str, int]], state: str
 ) -> None:
-    found, counts = classify(counters)
-    assert found == state and all(counts.values())
+    actual, counts = classify(counters)
+    assert actual == state and all(counts.values())
 
 
 def test_the_counters_are_those_that_this_torch_counts() -> None:
@@ -105,5 +100,5 @@ def test_torch_counts_what_a_measured_iteration_compiles(tmp_path: Path) -> None
     env = {**os.environ, "MPSQ_EVENTS": str(path), "PYTHONPATH": str(JOBS)}
     (tmp_path / "double.py").write_text(RECOMPILES)  # torch.compile leaves code without a file alone
     subprocess.run([sys.executable, tmp_path / "double.py"], env=env, check=True, timeout=300)
-    found = {(e["name"], e["i"]): e["value"] for e in read(path) if e["type"] == "metric"}
-    assert set(found) == {("recompilations", 6), ("graph_breaks", 6)} and found["graph_breaks", 6] == 1
+    counts = {(e["name"], e["i"]): e["value"] for e in read(path) if e["type"] == "metric"}
+    assert set(counts) == {("recompilations", 6), ("graph_breaks", 6)} and counts["graph_breaks", 6] == 1

@@ -11,7 +11,8 @@ import numpy as np
 import psutil
 import pytest
 
-from tests.jobs.conftest import JOBS, SCRIPT, Ran, Run, arguments, read
+from tests.cli_support import Cli
+from tests.jobs.conftest import JOBS, SCRIPT, SMALL, Ran, Run, arguments, read
 from tests.queue_support import Queue, until
 
 pytestmark = pytest.mark.slow
@@ -38,7 +39,9 @@ def losses(ran: Ran) -> dict[tuple[object, ...], float]:
     return iterations | {(one["split"], one["i"]): one["metrics"]["loss"] for one in ran.of("eval")}
 
 
-def test_losses_equal_those_of_one_process_and_checkpoints_go_either_way(run: Run, tmp_path: Path) -> None:
+def test_losses_equal_those_of_one_process_and_checkpoints_go_either_way(
+    run: Run, tmp_path: Path, quick_inductor: dict[str, str]
+) -> None:
     whole = run(**SETTINGS)
     first = two(tmp_path, "--out", str(tmp_path / "two"), max_iters=4)
     assert first.code == 0, first.err
@@ -52,7 +55,8 @@ def test_losses_equal_those_of_one_process_and_checkpoints_go_either_way(run: Ru
     }
     rest = run("--resume", str(tmp_path / "two" / "checkpoint.pt"), **SETTINGS)
     run("--out", str(tmp_path / "one"), **SETTINGS | {"max_iters": 4})
-    resumed = two(tmp_path, "--resume", str(tmp_path / "one" / "checkpoint.pt"), "--compile", "on")
+    words = ["--resume", str(tmp_path / "one" / "checkpoint.pt"), "--compile", "on"]
+    resumed = two(tmp_path, *words, env=quick_inductor)
     assert resumed.code == 0, resumed.err
     for later in (rest, resumed):
         assert [one["i"] for one in later.of("iter")] == [4, 5]
@@ -83,37 +87,36 @@ def test_what_ended_a_launch(codes: dict[int, int], told: dict[int, tuple[float,
     assert launch.first_failed(codes, {n: {"at": at, "lost_peer": lost} for n, (at, lost) in told.items()}) == rank
 
 
-def test_a_killed_rank_ends_the_run_and_a_cancelled_run_leaves_no_process(queue: Queue) -> None:
-    small = {key: value for key, value in SETTINGS.items() if key != "max_iters"} | {"max_iters": 1_000_000}
-    words = [f"{key}={value}" for key, value in {**small, "eval_interval": 0, "n_layer": 1}.items()]
+def test_a_killed_rank_ends_the_run_and_a_cancelled_run_leaves_no_process(queue: Queue, mpsq: Cli) -> None:
+    settings = SMALL | {"max_iters": 1_000_000, "grad_accum": 4}
+    sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     submit = ["submit", "nanogpt", "--device", "cpu", "--gpus", "2", "--repeats", "2", "--no-gate", "--no-preflight"]
-    command = [sys.executable, "-m", "queue_runner.cli.main"]
-    subprocess.run([*command, *submit, *(w for one in words for w in ("--set", one))], check=True, capture_output=True)
+    mpsq.ok(*submit, *sets)
     queue.worker()
     killed, *_ = ranks(queue, "1.1")
     killed.kill()
     first = queue.done(1, 90)[0]
     assert (first["outcome"], first["signal"]) == ("KILLED", 9) and first["n_iters"]
-    left = ranks(queue, "1.2")
-    subprocess.run([*command, "cancel", "1.2"], check=True, capture_output=True)
+    cancelled = ranks(queue, "1.2")
+    mpsq.ok("cancel", "1.2")
     assert queue.done(2, 90)[1]["outcome"] == "CANCELLED"
-    assert not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in left)
+    assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in cancelled)
 
 
 def ranks(queue: Queue, run: str) -> list[psutil.Process]:
     """Return the processes of a run that trains, the last rank first."""
     events = queue.layout.run_dir(run) / "events.jsonl"
     until(lambda: events.exists() and b'"iter"' in events.read_bytes(), f"an iteration of {run}", 120)
-    found = {}
+    by_rank = {}
     for process in psutil.process_iter():
         try:
-            said = process.environ()
+            environ = process.environ()
         except psutil.Error:
             continue
-        if said.get("MPSQ_RUN") == run and "RANK" in said and said.get("MPSQ_HOME") == str(queue.layout.home):
-            found[said["RANK"]] = process
-    assert sorted(found) == ["0", "1"]
-    return [found["1"], found["0"]]
+        if environ.get("MPSQ_RUN") == run and "RANK" in environ and environ.get("MPSQ_HOME") == str(queue.layout.home):
+            by_rank[environ["RANK"]] = process
+    assert sorted(by_rank) == ["0", "1"]
+    return [by_rank["1"], by_rank["0"]]
 
 
 def test_ranks_share_the_batches_of_one_process(run: Run) -> None:
