@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from queue_runner.checks import Check
-from queue_runner.remote import slurm_checks, slurm_commands
+from queue_runner.remote import slurm_checks, slurm_commands, slurm_script
 from queue_runner.remote.answers import Down, Seen, Unreachable
 from queue_runner.remote.block import Folder
 from queue_runner.remote.fence import has_started, make_void
@@ -39,7 +39,7 @@ class Slurm:
         """Submit a block whose folder is written; return its id. Raises: Unreachable, Refused, UsageError."""
         folder = self.folder(token)
         script = folder.path / "block.sh"
-        script.write_text(slurm_commands.program(self._profile, "queue_runner.remote", str(folder.path)))
+        script.write_text(slurm_script.batch_script(self._profile, "queue_runner.remote", str(folder.path)))
         words = ["sbatch", "--parsable", "--exclusive", "--nodes=1", "--no-requeue"]
         words += [f"--comment={slurm_commands.PREFIX}{token}", f"--job-name=mpsq-{token[:8]}", "--open-mode=append"]
         words += [f"--output={folder.log}", f"--chdir={folder.path}"]

@@ -19,7 +19,7 @@ from queue_runner.checks import Check, warn_if
 from queue_runner.errors import UsageError
 from queue_runner.host.filesystem import network_kind
 from queue_runner.paths import checkout
-from queue_runner.remote import block, slurm_commands
+from queue_runner.remote import block, slurm_commands, slurm_script
 from queue_runner.remote.answers import Refused, Unreachable
 from queue_runner.remote.fence import take_fence
 from queue_runner.remote.read_json import read_json
@@ -190,7 +190,7 @@ def _node(name: str, profile: Profile) -> Check:
         (folder / "question").write_text(question := secrets.token_hex(8))
         script, log = folder / "probe.sh", folder / "probe.log"
         script.write_text(
-            slurm_commands.program(profile, "queue_runner.remote.probe", str(folder), profile.get("local", ""))
+            slurm_script.batch_script(profile, "queue_runner.remote.probe", str(folder), profile.get("local", ""))
         )
         words = ["sbatch", "--parsable", "--nodes=1", "--no-requeue", "--job-name=mpsq-doctor", f"--output={log}"]
         words += [f"--chdir={folder}", *slurm_commands.resources(profile, {"time": "60"}), str(script)]

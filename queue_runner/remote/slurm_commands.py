@@ -8,7 +8,6 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 
-from queue_runner.paths import checkout
 from queue_runner.remote.answers import Refused, Seen, Unreachable
 from queue_runner.units import parse_duration
 
@@ -21,22 +20,6 @@ _WAITING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"
 _RUNNING = {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"}
 _SILENT = ("Unable to contact", "Socket timed out", "Connection refused", "Zero Bytes")
 _MINUTE_S = 60.0
-_AGAIN = """\
-node= ended=
-trap 'ended=ended; kill -TERM "$node"' TERM
-for turn in 1 2 3 4 5; do
-    {command} $ended &
-    node=$!
-    wait "$node"
-    code=$?
-    while kill -0 "$node" 2>/dev/null; do  # a signal interrupts wait
-        wait "$node"
-        code=$?
-    done
-    [ "$code" -gt 128 ] || break
-done
-exit "$code"
-"""
 
 
 def call(argv: Sequence[str]) -> str:
@@ -74,15 +57,6 @@ def resources(profile: Mapping[str, str], options: Mapping[str, str]) -> list[st
 def time_s(profile: Mapping[str, str]) -> float | None:
     """Return the limit that a profile sets, in seconds. Raises: UsageError."""
     return parse_duration(profile["time"], "time of the profile") if profile.get("time") else None
-
-
-def program(profile: Mapping[str, str], module: str, *arguments: str) -> str:
-    """Return a batch script that runs a module of mpsq on a node: of this checkout, or of the wheel there. It passes
-    SIGTERM on, and starts again what was killed, with `ended` if SIGTERM had come."""
-    code = checkout()
-    lines = ["#!/bin/sh", f"export PYTHONPATH={shlex.quote(str(code))}" if code else "unset PYTHONPATH"]
-    lines.append(_AGAIN.format(command=shlex.join([profile.get("python") or "python3", "-m", module, *arguments])))
-    return "\n".join(lines)
 
 
 def blocks() -> dict[str, Seen]:
