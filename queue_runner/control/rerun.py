@@ -17,7 +17,7 @@ from queue_runner.source import archive, verify
 from queue_runner.source.archive import Damaged
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import read
-from queue_runner.submit import grid, policy, remote
+from queue_runner.submit import policy, remote, run_order
 from queue_runner.submit.plan import drawn
 from queue_runner.workloads import environments, mps_switches
 
@@ -81,9 +81,9 @@ def _rerun(layout: Layout, selectors: Sequence[Selector], wanted: RerunOptions, 
         spec = _with_todays_environment(layout, spec.changed(find_max=""), job_id)
         new.append(NewJob(spec, wanted.repeats or repeats[job_id], _terms(row, wanted)))
     rounds = max(job.repeats for job in new)
-    if rounds * len(new) > grid.MAX_RUNS:
-        raise UsageError(f"that is {rounds * len(new):,} runs", f"one group takes {grid.MAX_RUNS:,} at most")
-    order = [(at, repeat) for at, repeat in grid.interleave(len(new), rounds, seed) if repeat <= new[at].repeats]
+    if rounds * len(new) > run_order.MAX_RUNS:
+        raise UsageError(f"that is {rounds * len(new):,} runs", f"one group takes {run_order.MAX_RUNS:,} at most")
+    order = [(at, repeat) for at, repeat in run_order.interleave(len(new), rounds, seed) if repeat <= new[at].repeats]
     return _store(layout, new, order, seed, title, notes)
 
 

@@ -19,7 +19,7 @@ from queue_runner import units
 from queue_runner.errors import MpsqError, UsageError, did_you_mean
 from queue_runner.model import Condition, Dependency
 from queue_runner.spec import NewJob
-from queue_runner.submit import expand, grid, options
+from queue_runner.submit import expand, options, run_order
 from queue_runner.submit import plan as submit
 from queue_runner.submit.options import Said
 from queue_runner.submit.plan import Plan, Sibling
@@ -84,13 +84,13 @@ def plan(path: str, defaults: Said, title: str) -> Plan:
         warnings |= dict.fromkeys(one.warnings)
         after.append(one.after)
         waits.append(siblings)
-        if len(order) > grid.MAX_RUNS:
+        if len(order) > run_order.MAX_RUNS:
             raise UsageError(
-                f"{line.where}: that is {len(order):,} runs", f"a submission can have {grid.MAX_RUNS:,} at most"
+                f"{line.where}: that is {len(order):,} runs", f"a submission can have {run_order.MAX_RUNS:,} at most"
             )
     _refuse_circles(waits, lines)
     if "order_seed" in defaults:
-        order = grid.rounds([job.repeats for job in jobs], seed)
+        order = run_order.rounds([job.repeats for job in jobs], seed)
     else:
         order.sort(key=itemgetter(1))  # stable: a round is in the order of the file
     return Plan(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from queue_runner.model import Outcome, Row, State
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import read
-from queue_runner.submit import grid
+from queue_runner.submit import run_order
 from queue_runner.submit.plan import Plan, drawn
 
 
@@ -113,7 +113,7 @@ def plan(connection: sqlite3.Connection, wanted: Sequence[tuple[int, int]], titl
         )
         new.append(NewJob(JobSpec.from_json(row["spec_json"]).changed(snapshot=None, find_max=""), repeats, terms))
     seed = drawn(None)
-    return Plan(title, seed, tuple(new), tuple(grid.rounds([job.repeats for job in new], seed)), ())
+    return Plan(title, seed, tuple(new), tuple(run_order.rounds([job.repeats for job in new], seed)), ())
 
 
 def code_changed(connection: sqlite3.Connection, before: Sequence[int], after: Sequence[int]) -> bool:

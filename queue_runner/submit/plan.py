@@ -19,7 +19,7 @@ from queue_runner.once_a_day import RepeatedNote
 from queue_runner.paths import Layout, jobs_dir
 from queue_runner.source import git_commands, snapshot
 from queue_runner.spec import JobSpec, NewJob
-from queue_runner.submit import conditions, expand, grid, launchers, preflight, remote
+from queue_runner.submit import conditions, expand, launchers, preflight, remote, run_order
 from queue_runner.submit.find_max import first_probe, search
 from queue_runner.submit.request import Request
 from queue_runner.workloads import catalog, environments
@@ -74,15 +74,15 @@ def plan(request: Request, shared: expand.Shared | None = None, *, alone: bool =
     cells = expand.expand(request, shared)
     specs = _started(request, cells, shared, seed, several=not alone or len(cells) > 1)
     count = len(specs) * request.repeats
-    if count > grid.MAX_RUNS:
-        raise UsageError(f"that is {count:,} runs", f"a submission can have {grid.MAX_RUNS:,} at most")
+    if count > run_order.MAX_RUNS:
+        raise UsageError(f"that is {count:,} runs", f"a submission can have {run_order.MAX_RUNS:,} at most")
     specs = remote.placed(request, specs)
     agreed, after = shared.agreed(request)
     return Plan(
         request.title,
         seed,
         tuple(NewJob(spec, request.repeats, agreed) for spec in specs),
-        tuple(grid.interleave(len(specs), request.repeats, seed)),
+        tuple(run_order.interleave(len(specs), request.repeats, seed)),
         tuple(_warnings(request, specs, shared)),
         after,
     )

@@ -23,7 +23,7 @@ from queue_runner.store import hook_calls, jobs, lane_claims, replacements, resu
 from queue_runner.store.engine import Connection, Engine, looking, writing
 from queue_runner.store.hook_calls import Orders
 from queue_runner.store.jobs import Claimed
-from queue_runner.submit import grid
+from queue_runner.submit import run_order
 from queue_runner.submit.find_max import next_probe
 from queue_runner.text import last_line, plain
 from queue_runner.worker import group_guard, preflight
@@ -104,7 +104,7 @@ def finish(
             retry = _queue_next(connection, run, ending, checkpoint, machine)
             group_guard.guard(connection, run, ending, hold_after, time.time())
         if retry is None and run.spec.until_valid:
-            replacements.after(connection, run.id.job, grid.round_order, time.time())
+            replacements.after(connection, run.id.job, run_order.round_order, time.time())
         hook_calls.note_end(connection, run.run_id, ending.outcome, orders, if_failed_only=is_preflight)
         failpoints.reach("finish.before_commit")
     return ending

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from queue_runner import times, units
-from queue_runner.analysis.quiet import Disturbance, disturbances
+from queue_runner.analysis.gate_rules import Disturbance, disturbances
 from queue_runner.analysis.validity import GPU_BUSY_SHARE
 from queue_runner.config import Config
 from queue_runner.host import conditions
@@ -25,7 +25,7 @@ from queue_runner.model import PREFLIGHT
 from queue_runner.store import jobs, results
 from queue_runner.store.engine import Engine, looking, writing
 from queue_runner.store.jobs import Claimed, Following
-from queue_runner.worker import randomize
+from queue_runner.worker import randomize_layout
 from queue_runner.worker.canary import LOOK_S as CANARY_S
 from queue_runner.worker.canary import Canary
 
@@ -153,7 +153,7 @@ class Gate:
     def note(self, run: Claimed) -> None:
         """Store with the claimed run what its start was like: its wait, what was drawn for it, and a machine that was
         not quiet."""
-        start: dict[str, Any] = {**randomize.draw(run.spec, run.id)}
+        start: dict[str, Any] = {**randomize_layout.draw(run.spec, run.id)}
         if not _is_measured(run):
             return
         if run.spec.gate:

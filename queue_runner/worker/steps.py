@@ -18,7 +18,7 @@ from queue_runner.paths import Layout
 from queue_runner.store import hook_calls, jobs, lane_claims, ready, replacements
 from queue_runner.store.engine import Engine, writing
 from queue_runner.store.jobs import Following
-from queue_runner.submit import grid, schedules
+from queue_runner.submit import run_order, schedules
 from queue_runner.worker import decide, hooks
 from queue_runner.worker.backups import Backups
 from queue_runner.worker.decide import (
@@ -158,7 +158,7 @@ class Steps:
             for run_id, ending in skipped:
                 jobs.move(connection, run_id, Verb.SKIP, actor="worker", ending=ending, ended_at=now)
             if skipped:
-                replacements.after_skips(connection, [run_id for run_id, _ in skipped], grid.round_order, now)
+                replacements.after_skips(connection, [run_id for run_id, _ in skipped], run_order.round_order, now)
                 hook_calls.note_idle(connection, self._orders)
 
     def _back_up(self, beside_runs: bool) -> None:

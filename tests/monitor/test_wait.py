@@ -19,7 +19,7 @@ from queue_runner.paths import Layout
 from queue_runner.spec import NewJob, Terms
 from queue_runner.store import jobs, read, replacements, results, retries
 from queue_runner.store.engine import Engine, open_engine, writing
-from queue_runner.submit import grid
+from queue_runner.submit import run_order
 from tests.cli_support import SPEC, Cli
 from tests.store_support import claim_next
 
@@ -75,7 +75,7 @@ def test_a_disturbed_run_has_not_ended_before_its_group_has_replaced_it(engine: 
     assert mpsq("wait", "1.1").code == 0, "that run alone is over"
     end_next(engine, OK)
     with writing(engine) as connection:
-        assert replacements.after(connection, 2, grid.round_order, time.time()) == 2
+        assert replacements.after(connection, 2, run_order.round_order, time.time()) == 2
     waits = mpsq("wait", "1", "--timeout", "1ms")
     assert waits.code == 124 and "1 of 2 runs have not ended" in waits.err
     end_next(engine, OK)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queue_runner.errors import UsageError
-from queue_runner.submit import grid
+from queue_runner.submit import grid, run_order
 
 
 def test_product_varies_the_last_axis_fastest() -> None:
@@ -25,16 +25,16 @@ def test_product_varies_the_last_axis_fastest() -> None:
 @given(st.integers(1, 12), st.integers(1, 6), st.integers(0, 2**32))
 @settings(max_examples=30, deadline=None)
 def test_every_round_runs_every_cell_once(cells: int, repeats: int, seed: int) -> None:
-    order = grid.interleave(cells, repeats, seed)
+    order = run_order.interleave(cells, repeats, seed)
     assert Counter(order) == Counter({(cell, repeat): 1 for cell in range(cells) for repeat in range(1, repeats + 1)})
     assert [repeat for _, repeat in order] == sorted(repeat for _, repeat in order)
-    assert order == grid.interleave(cells, repeats, seed)
+    assert order == run_order.interleave(cells, repeats, seed)
 
 
 def test_rounds_are_shuffled_each_anew() -> None:
-    order = [cell for cell, _ in grid.interleave(8, 6, seed=1)]
+    order = [cell for cell, _ in run_order.interleave(8, 6, seed=1)]
     rounds = [tuple(order[n : n + 8]) for n in range(0, 48, 8)]
-    assert len(set(rounds)) > 1 and order != [cell for cell, _ in grid.interleave(8, 6, seed=2)]
+    assert len(set(rounds)) > 1 and order != [cell for cell, _ in run_order.interleave(8, 6, seed=2)]
 
 
 @pytest.mark.parametrize(

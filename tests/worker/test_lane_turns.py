@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from queue_runner import config
-from queue_runner.analysis.quiet import Disturbance
+from queue_runner.analysis.gate_rules import Disturbance
 from queue_runner.control import pausing
 from queue_runner.host.lane_locks import LaneLocks
 from queue_runner.host.load import Load

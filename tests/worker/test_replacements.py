@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from queue_runner.submit import grid, plan
+from queue_runner.submit import plan, run_order
 from queue_runner.submit.request import Request
 from tests.cli_support import Cli
 from tests.queue_support import Queue, until, warden_pid
@@ -73,7 +73,7 @@ def said_of(mpsq: Cli, *words: str) -> str:
 
 def rounds(queue: Queue, first: int, last: int, jobs: int = 3, seed: int = 7) -> list[str]:
     """The runs of these rounds as a grid of so many repeats orders them."""
-    return [f"{cell + 1}.{repeat}" for cell, repeat in grid.interleave(jobs, last, seed) if repeat >= first]
+    return [f"{cell + 1}.{repeat}" for cell, repeat in run_order.interleave(jobs, last, seed) if repeat >= first]
 
 
 def test_a_disturbed_round_is_replaced_by_a_complete_one(queue: Queue, mpsq: Cli) -> None:

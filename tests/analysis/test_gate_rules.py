@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from queue_runner.analysis.quiet import disturbances
+from queue_runner.analysis.gate_rules import disturbances
 from queue_runner.config import Config
 
 QUIET = {

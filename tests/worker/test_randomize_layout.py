@@ -12,7 +12,7 @@ from queue_runner.model import RunId, parse_selector
 from queue_runner.monitor import run_view, show
 from queue_runner.spec import JobSpec
 from queue_runner.store import read
-from queue_runner.worker import randomize
+from queue_runner.worker import randomize_layout
 from tests.cli_support import Cli
 from tests.queue_support import Queue
 
@@ -20,28 +20,30 @@ SPEC = JobSpec(kind="command", name="a", argv=("true",), layout_seed=7, randomiz
 
 
 def paddings(spec: JobSpec, n: int = 400) -> list[int]:
-    return [randomize.draw(spec, RunId(1, number))["env_padding_bytes"] for number in range(1, n + 1)]
+    return [randomize_layout.draw(spec, RunId(1, number))["env_padding_bytes"] for number in range(1, n + 1)]
 
 
 def test_it_is_drawn_for_each_run_by_the_seed() -> None:
     assert paddings(SPEC) == paddings(SPEC), "the same again"
     assert paddings(SPEC) != paddings(replace(SPEC, layout_seed=8))
     assert paddings(SPEC) != paddings(replace(SPEC, argv=("false",))), "arms of one submission differ"
-    assert randomize.draw(SPEC, RunId(1, 2)) == randomize.draw(SPEC, RunId(9, 2)), "not by the id of the job"
+    assert randomize_layout.draw(SPEC, RunId(1, 2)) == randomize_layout.draw(SPEC, RunId(9, 2)), (
+        "not by the id of the job"
+    )
 
 
 def test_every_length_is_equally_likely() -> None:
     found = paddings(SPEC)
-    assert min(found) >= 0 and max(found) < randomize.PADDING_BYTES
-    quarters = [sum(n * 4 // randomize.PADDING_BYTES == quarter for n in found) for quarter in range(4)]
+    assert min(found) >= 0 and max(found) < randomize_layout.PADDING_BYTES
+    quarters = [sum(n * 4 // randomize_layout.PADDING_BYTES == quarter for n in found) for quarter in range(4)]
     assert all(70 < count < 130 for count in quarters), quarters
 
 
 def test_the_seed_of_hashing_is_drawn_only_if_asked_for_and_free() -> None:
-    assert 0 < int(randomize.variables(SPEC, RunId(1, 1))["PYTHONHASHSEED"]) < 2**32
-    assert "PYTHONHASHSEED" not in randomize.variables(replace(SPEC, randomize=False), RunId(1, 1))
-    assert "PYTHONHASHSEED" not in randomize.variables(replace(SPEC, env={"PYTHONHASHSEED": "1"}), RunId(1, 1))
-    assert randomize.variables(replace(SPEC, layout_seed=None), RunId(1, 1)) == {}
+    assert 0 < int(randomize_layout.variables(SPEC, RunId(1, 1))["PYTHONHASHSEED"]) < 2**32
+    assert "PYTHONHASHSEED" not in randomize_layout.variables(replace(SPEC, randomize=False), RunId(1, 1))
+    assert "PYTHONHASHSEED" not in randomize_layout.variables(replace(SPEC, env={"PYTHONHASHSEED": "1"}), RunId(1, 1))
+    assert randomize_layout.variables(replace(SPEC, layout_seed=None), RunId(1, 1)) == {}
 
 
 def start(queue: Queue, run: str) -> dict[str, Any]:
