@@ -8,6 +8,7 @@ of white, autocorrelated, skewed and heavy-tailed noise: docs/simulations.md pri
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
@@ -35,13 +36,10 @@ SLOW_SHARE = 0.01
 """Share of far slower iterations that noise with heavy tails may have."""
 SLOW_P = 1e-3
 MOST_SORTED = 2000
-"""The dip is that of this many order statistics of a longer run."""
-DIP_LIMIT = 0.65
-"""Dip times the root of the sample's effective size above which it is not one level. Of uniform data 0.1 % exceed it
-(Hartigan & Hartigan 1985, table 1); of any other unimodal ones fewer."""
+"""Levels are sought in this many order statistics of a longer run."""
+VALLEY_Z = 2.5
+"""Standard normal deviate of the sign test for a valley; docs/simulations.md has its errors."""
 MOST_LEVELS = 4
-
-
 CORRELATED_N = 5000
 """The autocorrelation is that of this many iterations of a longer run."""
 STEADY_SHARE = 0.25
@@ -60,7 +58,7 @@ class LevelSegment:
 
 @dataclass(frozen=True, slots=True)
 class IterationProfile:
-    """What the times of a run show. `segments` are in order of time, one if the speed never changed; `levels` are
+    """The speeds of a run. `segments` are in order of time, one if the speed never changed; `levels` are
     (share, seconds) of iterations that alternate between speeds; `slow` is the number of far slower iterations."""
 
     segments: tuple[LevelSegment, ...] = ()
@@ -93,32 +91,34 @@ def course(numbers: Sequence[int], times: Sequence[float]) -> IterationProfile:
     rests = [y - centre for (a, b), centre in zip(segments, centres, strict=True) for y in logs[a:b]]
     limit = max(math.log(SLOW), SLOW_SD * stats.MAD_TO_SD * stats.mad(rests))
     slow = _far_slower(rests, limit)
-    shown = tuple(LevelSegment(numbers[a], b - a, math.exp(c)) for (a, b), c in zip(segments, centres, strict=True))
+    parts = tuple(LevelSegment(numbers[a], b - a, math.exp(c)) for (a, b), c in zip(segments, centres, strict=True))
     bulk = [y for y in rests if y <= limit] if slow else rests
-    found = _levels(bulk, _serial_correlation(rests[:CORRELATED_N]))
-    levels = tuple((share, middle * math.exp(y)) for share, y in found)
-    return IterationProfile(shown, levels, slow, middle * math.exp(limit), math.fsum(times) / len(times) / middle)
+    centred = _levels(bulk, _serial_correlation(rests[:CORRELATED_N]))
+    levels = tuple((share, middle * math.exp(y)) for share, y in centred)
+    return IterationProfile(parts, levels, slow, middle * math.exp(limit), math.fsum(times) / len(times) / middle)
 
 
-def marks(found: IterationProfile) -> Iterable[tuple[str, str]]:
+def marks(profile: IterationProfile) -> Iterable[tuple[str, str]]:
     """Return the caveats of a course, as kind and detail."""
-    if len(found.segments) > 1:
-        yield "drift", _changes(found)
-    if found.levels:
-        each = ", ".join(f"{units.percent(share, 2)} near {units.ms(level_s)} ms" for share, level_s in found.levels)
-        yield "levels", f"iterations alternate between {len(found.levels)} speeds ({each}): the median is only one"
-    if found.slow:
-        share, mean = units.percent(found.slow / found.n, 2), units.percent(found.mean_over_median - 1, 2)
+    if len(profile.segments) > 1:
+        yield "drift", _changes(profile)
+    if profile.levels:
+        speeds = ", ".join(
+            f"{units.percent(share, 2)} near {units.ms(level_s)} ms" for share, level_s in profile.levels
+        )
+        yield "levels", f"iterations alternate between {len(profile.levels)} speeds ({speeds}): the median is only one"
+    if profile.slow:
+        share, mean = units.percent(profile.slow / profile.n, 2), units.percent(profile.mean_over_median - 1, 2)
         yield (
             "stragglers",
-            f"{share} of the iterations took more than {units.ms(found.slow_from_s)} ms: the mean is {mean} above the"
+            f"{share} of the iterations took more than {units.ms(profile.slow_from_s)} ms: the mean is {mean} above the"
             " median, which hides them",
         )
 
 
-def _changes(found: IterationProfile) -> str:
-    before, last = found.segments[-2:]
-    levels = [segment.median_s for segment in found.segments]
+def _changes(profile: IterationProfile) -> str:
+    before, last = profile.segments[-2:]
+    levels = [segment.median_s for segment in profile.segments]
     n = len(levels) - 1
     if n == 1:
         ratio = last.median_s / before.median_s
@@ -129,10 +129,10 @@ def _changes(found: IterationProfile) -> str:
         text = (
             f"the speed changed {n} times, between {units.ms(min(levels))} and {units.ms(max(levels))} ms an iteration"
         )
-        text += f", first at iteration {units.count(found.segments[1].first)}"
-        if found.steady:
+        text += f", first at iteration {units.count(profile.segments[1].first)}"
+        if profile.steady:
             text += f"; steady from iteration {units.count(last.first)} on"
-    return text if found.steady else f"{text}; no steady state was reached"
+    return text if profile.steady else f"{text}; no steady state was reached"
 
 
 def _segments(logs: Sequence[float]) -> list[tuple[int, int]]:
@@ -148,15 +148,15 @@ def _segments(logs: Sequence[float]) -> list[tuple[int, int]]:
     cuts = [n * k // m for k in range(m + 1)]
     blocks = [stats.median(logs[a:b]) for a, b in pairwise(cuts)]
     ends = _pelt(*_clipped(blocks))
-    found = list(pairwise([0, *(cuts[end] for end in ends)]))
-    while len(found) > 1:
-        centres = [stats.median(logs[a:b]) for a, b in found]
+    segments = list(pairwise([0, *(cuts[end] for end in ends)]))
+    while len(segments) > 1:
+        centres = [stats.median(logs[a:b]) for a, b in segments]
         gaps = [abs(b - a) for a, b in pairwise(centres)]
         least = min(range(len(gaps)), key=gaps.__getitem__)
         if gaps[least] >= math.log1p(NOTABLE):
             break
-        found[least : least + 2] = [(found[least][0], found[least + 1][1])]
-    return found
+        segments[least : least + 2] = [(segments[least][0], segments[least + 1][1])]
+    return segments
 
 
 def _clipped(xs: Sequence[float]) -> tuple[list[float], float]:
@@ -171,9 +171,9 @@ def _clipped(xs: Sequence[float]) -> tuple[list[float], float]:
 def _autocorrelation(xs: Sequence[float]) -> float:
     """Return the lag-1 autocorrelation from differences, which changes of the mean hardly touch (Chakar, Lebarbier,
     Levy-Leduc & Robin 2017, Bernoulli 23, 1408-1447), 0 to MOST_CORRELATED."""
-    one = stats.median(abs(b - a) for a, b in pairwise(xs))
-    two = stats.median(abs(b - a) for a, b in zip(xs, xs[2:], strict=False))
-    rho = (two / one) ** 2 - 1 if one > 0 else 0.0
+    step = stats.median(abs(b - a) for a, b in pairwise(xs))
+    double_step = stats.median(abs(b - a) for a, b in zip(xs, xs[2:], strict=False))
+    rho = (double_step / step) ** 2 - 1 if step > 0 else 0.0
     return min(max(rho, 0.0), MOST_CORRELATED)
 
 
@@ -233,17 +233,34 @@ def _levels(rests: Sequence[float], rho: float) -> list[tuple[float, float]]:
 
 
 def _split(ordered: list[float], rho: float, most: int) -> list[list[float]]:
-    n = len(ordered)
-    if n < 2 * SHORTEST or most < 2:
-        return [ordered]
-    if dip(ordered) * math.sqrt(n * (1 - rho) / (1 + rho)) < DIP_LIMIT:
+    if len(ordered) < 2 * SHORTEST or most < 2:
         return [ordered]
     at = _otsu(ordered)
     low, high = ordered[:at], ordered[at:]
-    if math.fsum(high) / len(high) - math.fsum(low) / len(low) < math.log1p(NOTABLE):
+    if not _has_valley(low, high, rho):
         return [ordered]
-    left = _split(low, rho, most - 1)
-    return [*left, *_split(high, rho, most - len(left))]
+    parts = _split(low, rho, most - 1)
+    return [*parts, *_split(high, rho, most - len(parts))]
+
+
+def _has_valley(low: list[float], high: list[float], rho: float) -> bool:
+    """Return whether two parts of sorted values are levels: values between them are rarer than near either middle.
+
+    The counts are those of windows as wide as 0.4 of the distance. One level has no emptier window between, except
+    by chance: a sign test, in which autocorrelated values count as fewer.
+    """
+    start, end = low[len(low) // 2], high[len(high) // 2]
+    distance, ordered = end - start, low + high
+    if distance < math.log1p(NOTABLE):
+        return False
+
+    def near(centre: float) -> int:
+        return bisect_right(ordered, centre + distance / 5) - bisect_left(ordered, centre - distance / 5)
+
+    sides = min(near(start), near(end))
+    cut = (low[-1] + high[0]) / 2
+    between = min(near(centre) for centre in (cut, *(start + distance * k / 12 for k in range(4, 9))))
+    return (sides - between) * math.sqrt((1 - rho) / (1 + rho) / max(sides + between, 1)) > VALLEY_Z
 
 
 def _thinned(ordered: list[float]) -> list[float]:
@@ -271,88 +288,3 @@ def _otsu(ordered: Sequence[float]) -> int:
         if (between := left * left * (1 / k + 1 / (n - k))) > best:
             best_at, best = k, between
     return best_at
-
-
-def dip(x: Sequence[float]) -> float:
-    """Return Hartigan's dip of sorted values: the distance of their distribution from the nearest unimodal one.
-
-    Source: Hartigan & Hartigan 1985, "The Dip Test of Unimodality", Annals of Statistics 13, 70-84; algorithm AS 217.
-    """
-    n = len(x)
-    if n < 4 or x[0] == x[-1]:
-        return 1 / (2 * n)
-    minorant, majorant = _minorant(x), _majorant(x)
-    low, high, found = 0, n - 1, 1.0
-    while True:
-        gcm, lcm = [high], [low]
-        while gcm[-1] > low:
-            gcm.append(minorant[gcm[-1]])
-        while lcm[-1] < high:
-            lcm.append(majorant[lcm[-1]])
-        apart, ig, ih = _apart(x, gcm, lcm)
-        if apart < found:
-            break
-        for chain, start, sign in ((gcm, ig, 1), (lcm, ih, -1)):
-            for end, begin in pairwise(chain[start:]):
-                found = max(found, _bulge(x, min(begin, end), max(begin, end), sign))
-        if (low, high) == (gcm[ig], lcm[ih]):
-            break
-        low, high = gcm[ig], lcm[ih]
-    return found / (2 * n)
-
-
-def _minorant(x: Sequence[float]) -> list[int]:
-    """Return for each value the one before it on the greatest convex minorant of the distribution up to it."""
-    at = [0] * len(x)
-    for j in range(1, len(x)):
-        k = j - 1
-        while k and (x[j] - x[k]) * (k - at[k]) >= (x[k] - x[at[k]]) * (j - k):
-            k = at[k]
-        at[j] = k
-    return at
-
-
-def _majorant(x: Sequence[float]) -> list[int]:
-    """Return for each value the one after it on the least concave majorant from it on."""
-    last = len(x) - 1
-    at = [last] * len(x)
-    for j in range(last - 1, -1, -1):
-        k = j + 1
-        while k < last and (x[j] - x[k]) * (k - at[k]) >= (x[k] - x[at[k]]) * (j - k):
-            k = at[k]
-        at[j] = k
-    return at
-
-
-def _apart(x: Sequence[float], gcm: Sequence[int], lcm: Sequence[int]) -> tuple[float, int, int]:
-    """Return the greatest distance between minorant and majorant, and where in both it is."""
-    ix, iv, ig, ih, apart = len(gcm) - 2, 1, len(gcm) - 1, len(lcm) - 1, 0.0
-    if len(gcm) == 2 and len(lcm) == 2:
-        return 1.0, ig, ih
-    while True:
-        low, high = gcm[ix], lcm[iv]
-        if low > high:
-            before = gcm[ix + 1]
-            gap = (high - before + 1) - (x[high] - x[before]) * (low - before) / (x[low] - x[before])
-            iv += 1
-            if gap >= apart:
-                apart, ig, ih = gap, ix + 1, iv - 1
-        else:
-            before = lcm[iv - 1]
-            gap = (x[low] - x[before]) * (high - before) / (x[high] - x[before]) - (low - before - 1)
-            ix -= 1
-            if gap >= apart:
-                apart, ig, ih = gap, ix + 1, iv
-        ix, iv = max(ix, 0), min(iv, len(lcm) - 1)
-        if gcm[ix] == lcm[iv]:
-            return apart, ig, ih
-
-
-def _bulge(x: Sequence[float], begin: int, end: int, sign: int) -> float:
-    """Return how far the distribution leaves the straight line between two of its points, above (1) or below (-1)."""
-    if end - begin <= 1 or x[end] == x[begin]:
-        return 1.0
-    slope = (end - begin) / (x[end] - x[begin])
-    if sign > 0:
-        return max(j - begin + 1 - (x[j] - x[begin]) * slope for j in range(begin, end + 1))
-    return max((x[j] - x[begin]) * slope - (j - begin - 1) for j in range(begin, end + 1))

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from queue_runner.analysis import steadiness
-from queue_runner.analysis.steadiness import course, dip, marks
+from queue_runner.analysis.steadiness import course, marks
 from tests.simulate import __main__ as simulate
 from tests.simulate import runs
 
@@ -68,13 +68,6 @@ def test_what_is_too_short_constant_or_rounded_has_no_mark(times: list[float]) -
 def test_times_rounded_by_a_log_are_not_levels() -> None:
     rng = random.Random(8)
     assert said([round(rng.gauss(0.1, 0.003), 3) for _ in range(500)]) == {}
-
-
-def test_the_dip_of_known_samples() -> None:
-    """Values of the reference implementation (diptest 0.12)."""
-    assert dip([k / 100 for k in range(100)]) == pytest.approx(1 / 200)
-    assert dip([0.0, 0.01, 0.02, 0.03, 1.0, 1.01, 1.02, 1.03]) == pytest.approx(0.2425)
-    assert dip([*(k / 1000 for k in range(50)), *(1 + k / 1000 for k in range(50))]) == pytest.approx(0.23775)
 
 
 def test_a_long_run_is_reduced_first() -> None:
