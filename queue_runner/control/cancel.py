@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING
 
 from queue_runner import failpoints
 from queue_runner.host import reserve, wakeup
@@ -19,6 +19,9 @@ from queue_runner.monitor import blocks, queue_state
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.store import read
+
+if TYPE_CHECKING:
+    from queue_runner.store.resolve import NamedRun
 
 _POLL_S = 0.05
 _BATCH = 10_000  # SQLite takes 32,766 values in one statement
@@ -38,13 +41,21 @@ class Result(StrEnum):
 
 @dataclass(frozen=True)
 class Cancelled:
-    """One run to be cancelled. `run` is 12.3, `outcome` the stored one if there is one; `said` is what is known of the
+    """One run to be cancelled. `run` is 12.3, `outcome` the stored one if there is one. `said` is the status of the
     block of a run that was sent to another machine and has not ended."""
 
     run: str
     result: Result
     outcome: str | None
     said: str = ""
+
+
+@dataclass(frozen=True)
+class _RunState:
+    id: int
+    state: str
+    outcome: str | None
+    lane: str
 
 
 def cancel(
@@ -71,45 +82,46 @@ def cancel(
         who += f" (grace {grace_s:g} s)"  # the warden reads it there
     with writing(engine) as writer:
         rows = resolve.runs_of(writer, selectors)  # in this transaction: a retry stored meanwhile would go on
-        ids = [row["id"] for row in rows]
-        asked = [
-            one
+        ids = [row.id for row in rows]
+        requested = [
+            run
             for start in range(0, len(ids), _BATCH)
-            for one in jobs.request_cancel(writer, ids[start : start + _BATCH], actor=actor)
+            for run in jobs.request_cancel(writer, ids[start : start + _BATCH], actor=actor)
         ]
     engine.dispose()
     failpoints.reach("cancel.committed")
-    running = [run for run in asked if run.state is State.RUNNING]
+    running = [run for run in requested if run.state is State.RUNNING]
     for run in running:
         RunDir(layout.run_dir(run.id)).request_cancel(who)
     failpoints.reach("cancel.filed")
     wakeup.ring(layout.fifo)
-    return _watch(layout, rows, {run.run_id for run in asked}, time.monotonic() + within_s)
+    return _watch(layout, rows, {run.run_id for run in requested}, time.monotonic() + within_s)
 
 
-def _watch(layout: Layout, rows: Sequence[Mapping[str, Any]], asked: set[int], deadline: float) -> list[Cancelled]:
+def _watch(layout: Layout, rows: Sequence[NamedRun], requested: set[int], deadline: float) -> list[Cancelled]:
     while True:
         alive, _ = queue_state.worker(layout)
-        ids = [row["id"] for row in rows]
+        ids = [row.id for row in rows]
         with read.reading(layout.db) as connection:
-            now = {r["id"]: r for r in connection.execute(_STATES, [min(ids), max(ids)])}
-            said = {lane: blocks.status_of(connection, lane) for lane in {r["lane"] for r in now.values()}}
-        found = [_judge(layout, row["run"], now[row["id"]], row["id"] in asked, alive) for row in rows]
-        if all(c.result is not Result.ENDING for c in found) or time.monotonic() >= deadline:
+            states = [_RunState(**row) for row in connection.execute(_STATES, [min(ids), max(ids)])]
+            now = {state.id: state for state in states}
+            blocks_by_lane = {lane: blocks.status_of(connection, lane) for lane in {state.lane for state in states}}
+        results = [_judge(layout, row.run, now[row.id], row.id in requested, alive) for row in rows]
+        if all(c.result is not Result.ENDING for c in results) or time.monotonic() >= deadline:
             ending = (Result.ENDING, Result.UNWATCHED)
             return [
-                replace(c, said=said[now[row["id"]]["lane"]]) if c.result in ending else c
-                for c, row in zip(found, rows, strict=True)
+                replace(c, said=blocks_by_lane[now[row.id].lane]) if c.result in ending else c
+                for c, row in zip(results, rows, strict=True)
             ]
         time.sleep(_POLL_S)
 
 
-def _judge(layout: Layout, run: str, row: Mapping[str, Any], asked: bool, worker: bool) -> Cancelled:
-    if row["state"] == State.DONE:
-        if not asked:
-            return Cancelled(run, Result.ENDED_BEFORE, row["outcome"])
-        done = Result.CANCELLED if row["outcome"] == Outcome.CANCELLED else Result.FINISHED_FIRST
-        return Cancelled(run, done, row["outcome"])
+def _judge(layout: Layout, run: str, row: _RunState, requested: bool, worker: bool) -> Cancelled:
+    if row.state == State.DONE:
+        if not requested:
+            return Cancelled(run, Result.ENDED_BEFORE, row.outcome)
+        done = Result.CANCELLED if row.outcome == Outcome.CANCELLED else Result.FINISHED_FIRST
+        return Cancelled(run, done, row.outcome)
     if worker:
         return Cancelled(run, Result.ENDING, None)
     folder = RunDir(layout.runs / run)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from queue_runner import times
 from queue_runner.control.pausing import Changed
@@ -17,8 +17,8 @@ from queue_runner.submit import policy
 
 if TYPE_CHECKING:
     from queue_runner.store.edit import Where
+    from queue_runner.store.resolve import NamedRun
 
-Row = Mapping[str, Any]
 _NOT_WAITING = {State.RUNNING: "is running", State.DONE: "has ended"}
 
 
@@ -56,9 +56,9 @@ def move(
 
     with writing(open_engine(layout.db)) as connection:
         rows = resolve.runs_of(connection, selectors)
-        chosen = {row["id"] for row in rows if row["state"] in store_edit.WAITING}
-        beside = [row for row in resolve.runs_of(connection, others)] if others else []
-        anchors = {row["id"] for row in beside if row["state"] in store_edit.WAITING}
+        chosen = {row.id for row in rows if row.state in store_edit.WAITING}
+        neighbours = resolve.runs_of(connection, others) if others else []
+        anchors = {row.id for row in neighbours if row.state in store_edit.WAITING}
         if others and not anchors:
             raise UsageError(
                 f"{others[0].text} has no waiting run", "move it next to a waiting job, or use --top; see mpsq status"
@@ -68,14 +68,14 @@ def move(
         store_edit.move(connection, chosen, where, anchors, actor=actor)
     wakeup.ring(layout.fifo)
     done = f"is moved {where}" + (f" {', '.join(other.text for other in others)}" if others else "")
-    return [_after_move(row, done, row["id"] in chosen) for row in rows]
+    return [_after_move(row, done, row.id in chosen) for row in rows]
 
 
-def _after_move(row: Row, done: str, moved: bool) -> Changed:
-    return Changed(row["run"], moved, done if moved else _NOT_WAITING[State(row["state"])])
+def _after_move(row: NamedRun, done: str, moved: bool) -> Changed:
+    return Changed(row.run, moved, done if moved else _NOT_WAITING[State(row.state)])
 
 
-def edit(layout: Layout, selectors: Sequence[Selector], wanted: Edit) -> list[int]:
+def edit(layout: Layout, selectors: Sequence[Selector], change: Edit) -> list[int]:
     """Change jobs. Returns their ids.
 
     Raises: UsageError (no match, a cycle of dependencies, a new start for a job that has ended, a deadline before its
@@ -86,75 +86,75 @@ def edit(layout: Layout, selectors: Sequence[Selector], wanted: Edit) -> list[in
     from queue_runner.store.engine import open_engine, writing
 
     now = time.time()
-    columns = _columns(wanted, now)
-    said = _said(wanted)
-    at = times.parse_time(wanted.at, now) if wanted.at else None
-    after = [policy.wanted(text) for text in wanted.after or ()]
-    tags = [policy.check_tag(tag) for tag in wanted.tags]
+    columns = _columns(change, now)
+    summary = _summary(change)
+    at = times.parse_time(change.at, now) if change.at else None
+    after = [policy.wanted(text) for text in change.after or ()]
+    tags = [policy.check_tag(tag) for tag in change.tags]
     with writing(open_engine(layout.db)) as connection:
         rows = resolve.runs_of(connection, selectors)
-        jobs = sorted({row["job_id"] for row in rows})
-        _refuse_in_vain(resolve.siblings(connection, rows), wanted)
+        jobs = sorted({row.job_id for row in rows})
+        _refuse_in_vain(resolve.siblings(connection, rows), change)
         others = resolve.dependencies(connection, after)
         for job in jobs:
-            store_edit.edit(connection, job, "user", said, **columns)
-            if wanted.at is not None:
+            store_edit.edit(connection, job, "user", summary, **columns)
+            if change.at is not None:
                 store_edit.set_time(connection, job, at)
-            if wanted.after is not None:
+            if change.after is not None:
                 store_edit.set_dependencies(connection, job, others)
-            if tags or wanted.untags:
-                store_edit.set_tags(connection, job, tags, wanted.untags)
-            if (wanted.at or wanted.deadline) and store_edit.is_too_late(connection, job):
+            if tags or change.untags:
+                store_edit.set_tags(connection, job, tags, change.untags)
+            if (change.at or change.deadline) and store_edit.is_too_late(connection, job):
                 raise UsageError(f"job {job} would never run: --deadline is not after --at", "give a later --deadline")
     wakeup.ring(layout.fifo)
     return jobs
 
 
-def _said(wanted: Edit) -> str:
+def _summary(change: Edit) -> str:
     """Return the requested changes for the history: `priority 3; no deadline; after 2 4:any`."""
-    found = []
-    for name, value in vars(wanted).items():
+    parts = []
+    for name, value in vars(change).items():
         if value is None or (name in ("tags", "untags") and not value):
             continue
         text = " ".join(value) if isinstance(value, tuple) else str(value)
-        found.append(f"{name} {text}" if text else f"no {name}")
-    return "; ".join(found)
+        parts.append(f"{name} {text}" if text else f"no {name}")
+    return "; ".join(parts)
 
 
-def _columns(wanted: Edit, now: float) -> dict[str, Any]:
+def _columns(change: Edit, now: float) -> dict[str, str | int | float | None]:
     """Return the columns of jobs that change."""
-    columns: dict[str, Any] = {}
-    if wanted.priority is not None:
-        columns["priority"] = policy.check_priority(wanted.priority)
-    if wanted.deadline is not None:
-        columns["deadline_at"] = times.parse_time(wanted.deadline, now, "--deadline") if wanted.deadline else None
-    if wanted.note is not None:
-        columns["note"] = policy.check_note(wanted.note)
-    if wanted.name is not None:
-        columns["name"] = policy.check_name(wanted.name)
-        if not wanted.name.strip():
+    columns: dict[str, str | int | float | None] = {}
+    if change.priority is not None:
+        columns["priority"] = policy.check_priority(change.priority)
+    if change.deadline is not None:
+        columns["deadline_at"] = times.parse_time(change.deadline, now, "--deadline") if change.deadline else None
+    if change.note is not None:
+        columns["note"] = policy.check_note(change.note)
+    if change.name is not None:
+        columns["name"] = policy.check_name(change.name)
+        if not change.name.strip():
             raise UsageError("a name needs a letter", "for example --name baseline")
-    if wanted.retries is not None:
-        columns["retries"] = policy.check_retries(wanted.retries)
+    if change.retries is not None:
+        columns["retries"] = policy.check_retries(change.retries)
     return columns
 
 
-def _refuse_in_vain(rows: Sequence[Row], wanted: Edit) -> None:
+def _refuse_in_vain(rows: Sequence[NamedRun], change: Edit) -> None:
     """Refuse changes without effect: a job that has ended can only get a name, a note and tags, and one that runs no
     other time. `rows` are all runs of the jobs."""
     words = ("priority", "after", "at", "deadline", "retries")
-    said = next((word for word in words if getattr(wanted, word) is not None), None)
-    left = {row["job_id"] for row in rows if row["state"] != State.DONE}
-    ended = sorted({row["job_id"] for row in rows} - left)
-    if said and ended:
-        own = any(row["kind"] == "import" for row in rows if row["job_id"] == ended[0])
+    option = next((word for word in words if getattr(change, word) is not None), None)
+    unended = {row.job_id for row in rows if row.state != State.DONE}
+    ended = sorted({row.job_id for row in rows} - unended)
+    if option and ended:
+        is_import = any(row.kind == "import" for row in rows if row.job_id == ended[0])
         hint = (
             "it was imported: only its name, notes and tags can be changed"
-            if own
+            if is_import
             else f"mpsq retry {ended[0]} runs it again"
         )
-        raise UsageError(f"job {ended[0]} has ended: --{said} has no effect on it", hint)
-    waiting = {row["job_id"] for row in rows if row["state"] not in _NOT_WAITING}
-    running = sorted(left - waiting)
-    if wanted.at is not None and running:
+        raise UsageError(f"job {ended[0]} has ended: --{option} has no effect on it", hint)
+    waiting = {row.job_id for row in rows if row.state not in _NOT_WAITING}
+    running = sorted(unended - waiting)
+    if change.at is not None and running:
         raise UsageError(f"job {running[0]} is running: --at has no effect on it", "mpsq pause --now suspends it")

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from queue_runner import failpoints
 from queue_runner.errors import UsageError
@@ -23,12 +23,11 @@ from queue_runner.run_dir import RunDir
 
 if TYPE_CHECKING:
     from queue_runner.store.engine import Connection
+    from queue_runner.store.resolve import NamedRun
 
 WITHIN_S = 5.0
 """How long a command waits for the warden, which checks four times a second."""
 _POLL_S = 0.02
-
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -56,17 +55,17 @@ def pause(
     with writing(open_engine(layout.db)) as connection:
         rows = resolve.runs_of(connection, selectors)
         for row in rows:
-            if row["state"] != State.RUNNING:
-                results[row["run"]] = _hold(connection, row, actor)
+            if row.state != State.RUNNING:
+                results[row.run] = _hold(connection, row, actor)
             elif now:
-                jobs.request_suspend(connection, row["id"], True, actor)
+                jobs.request_suspend(connection, row.id, True, actor)
             else:
-                results[row["run"]] = Changed(row["run"], False, "is running: --now stops its processes")
+                results[row.run] = Changed(row.run, False, "is running: --now stops its processes")
     failpoints.reach("suspend.committed")
     wakeup.ring(layout.fifo)
-    suspended = [row["run"] for row in rows if row["run"] not in results]
+    suspended = [row.run for row in rows if row.run not in results]
     results |= _request(layout, suspended, True, within_s)
-    return [results[row["run"]] for row in rows]
+    return [results[row.run] for row in rows]
 
 
 def resume(
@@ -80,13 +79,13 @@ def resume(
     with writing(open_engine(layout.db)) as connection:
         rows = resolve.runs_of(connection, selectors)
         for row in rows:
-            run, state = row["run"], State(row["state"])
-            withdrawn = jobs.request_suspend(connection, row["id"], False, actor)
+            run, state = row.run, State(row.state)
+            withdrawn = jobs.request_suspend(connection, row.id, False, actor)
             if state is State.HELD:
-                jobs.move(connection, row["id"], Verb.RELEASE, actor=actor, blocked_reason=None)
+                jobs.move(connection, row.id, Verb.RELEASE, actor=actor, blocked_reason=None)
                 results[run] = Changed(run, True, "is released")
             elif state is State.DONE:
-                results[run] = Changed(run, False, f"has ended ({row['outcome']})")
+                results[run] = Changed(run, False, f"has ended ({row.outcome})")
             elif state is State.QUEUED:
                 result = "will not be suspended when it starts" if withdrawn else "was not paused"
                 results[run] = Changed(run, True, result)
@@ -94,22 +93,22 @@ def resume(
                 results[run] = Changed(run, True, "was not paused")
     failpoints.reach("suspend.committed")
     wakeup.ring(layout.fifo)
-    suspended = [row["run"] for row in rows if row["run"] not in results]
+    suspended = [row.run for row in rows if row.run not in results]
     results |= _request(layout, suspended, False, within_s)
-    return [results[row["run"]] for row in rows]
+    return [results[row.run] for row in rows]
 
 
-def _hold(connection: Connection, row: Row, actor: str) -> Changed:
+def _hold(connection: Connection, row: NamedRun, actor: str) -> Changed:
     from queue_runner.store import jobs
 
-    if row["state"] == State.DONE:
-        return Changed(row["run"], False, f"has ended ({row['outcome']})")
-    if row["state"] == State.QUEUED:
-        jobs.move(connection, row["id"], Verb.HOLD, actor=actor, blocked_reason=None)
-        return Changed(row["run"], True, "is held")
-    if jobs.own_hold(connection, row["id"]):
-        return Changed(row["run"], True, "was held by mpsq, and is now held by you")
-    return Changed(row["run"], True, "was held already")
+    if row.state == State.DONE:
+        return Changed(row.run, False, f"has ended ({row.outcome})")
+    if row.state == State.QUEUED:
+        jobs.move(connection, row.id, Verb.HOLD, actor=actor, blocked_reason=None)
+        return Changed(row.run, True, "is held")
+    if jobs.own_hold(connection, row.id):
+        return Changed(row.run, True, "was held by mpsq, and is now held by you")
+    return Changed(row.run, True, "was held already")
 
 
 def _request(layout: Layout, runs: Sequence[str], suspended: bool, within_s: float) -> dict[str, Changed]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from queue_runner import failpoints
 from queue_runner.errors import MpsqError, UsageError
@@ -17,8 +17,7 @@ from queue_runner.spec import JobSpec
 
 if TYPE_CHECKING:
     from queue_runner.store.engine import Connection
-
-Row = Mapping[str, Any]
+    from queue_runner.store.resolve import NamedRun
 
 
 @dataclass(frozen=True)
@@ -52,79 +51,78 @@ def retry(
 
     engine = open_engine(layout.db)
     with looking(engine) as connection:
-        again = _selected(connection, selectors, succeeded_too)
-        specs = resolve.specs(connection, {row["job_id"] for row in again})
+        chosen = _selected(connection, selectors, succeeded_too)
+        specs = resolve.specs(connection, {row.job_id for row in chosen})
     changed = _changed(layout, specs)  # reads the trees: not while holding the write lock
     if changed.keys() == specs.keys():
         job = min(changed)
         raise UsageError(f"job {job} would not run: {changed[job]}", f"mpsq rerun {job} runs it with the code it had")
     with writing(engine) as connection:
-        again = _selected(connection, selectors, succeeded_too)
-        _refuse_without_secrets(layout, connection, again)
-        found = []
-        for row in again:
-            origin = checkpoints.find(connection, layout, row["id"]) if resumed else None
+        chosen = _selected(connection, selectors, succeeded_too)
+        _refuse_without_secrets(layout, connection, chosen)
+        retried = []
+        for row in chosen:
+            origin = checkpoints.find(connection, layout, row.id) if resumed else None
             reason = f"to resume from the checkpoint of run {origin.run}" if origin else "the user requested it"
             origin_id = origin.run_id if origin else None
-            new = retries.again(connection, row["id"], actor=actor, reason=reason, resumed_from=origin_id)
-            found.append(Retried(row["run"], str(new)))
-        _refuse_in_vain(connection, again)
+            new = retries.again(connection, row.id, actor=actor, reason=reason, resumed_from=origin_id)
+            retried.append(Retried(row.run, str(new)))
+        _refuse_in_vain(connection, chosen)
         failpoints.reach("retry.before_commit")
     failpoints.reach("retry.committed")
     wakeup.ring(layout.fifo)
     for job, why in changed.items():
         note(f"job {job} will not run unless its code is restored: {why}; mpsq rerun {job} runs it as it was")
-    return found
+    return retried
 
 
-def _selected(connection: Connection, selectors: Sequence[Selector], succeeded_too: bool) -> list[Row]:
+def _selected(connection: Connection, selectors: Sequence[Selector], succeeded_too: bool) -> list[NamedRun]:
     """Return the runs to retry, in their order. Raises: UsageError when there are none."""
     from queue_runner.store import resolve
 
     rows = resolve.runs_of(connection, selectors)
-    siblings = sorted(resolve.siblings(connection, rows), key=lambda row: row["attempt"])
-    last: list[Row] = list(
-        {(row["job_id"], row["repeat"]): row for row in siblings if not row.get("replaced")}.values()
-    )
-    apart = {selector.job for selector in selectors}
-    again = sorted((row for row in last if _is_meant(row, rows, succeeded_too, apart)), key=_interleaved)
-    if not again:
+    siblings = sorted(resolve.siblings(connection, rows), key=lambda row: row.attempt)
+    last = list({(row.job_id, row.repeat): row for row in siblings if not row.replaced}.values())
+    jobs = {selector.job for selector in selectors}
+    # ids follow the seeded order of a grid, numbers do not
+    chosen = sorted((row for row in last if _is_meant(row, rows, succeeded_too, jobs)), key=lambda row: row.id)
+    if not chosen:
         raise _nothing(rows, last, any(selector.number is not None for selector in selectors))
-    return again
+    return chosen
 
 
 def _changed(layout: Layout, specs: Mapping[int, JobSpec]) -> dict[int, str]:
     """Return by job why the worker would refuse to run its code; each tree is read once."""
-    seen: dict[tuple[object, ...], Ending | None] = {}
-    found = {}
+    endings: dict[tuple[object, ...], Ending | None] = {}
+    changed = {}
     for job, spec in specs.items():
         code = (spec.kind, spec.snapshot, spec.script, spec.root, spec.tree, spec.copy, spec.allow_changed)
-        if code not in seen:
-            seen[code] = verify.refusal(layout.snapshots, spec)
-        if (ending := seen[code]) and ending.outcome is Outcome.CODE_CHANGED:
-            found[job] = ending.reason
-    return found
+        if code not in endings:
+            endings[code] = verify.refusal(layout.snapshots, spec)
+        if (ending := endings[code]) and ending.outcome is Outcome.CODE_CHANGED:
+            changed[job] = ending.reason
+    return changed
 
 
-def _refuse_without_secrets(layout: Layout, connection: Connection, again: Sequence[Row]) -> None:
+def _refuse_without_secrets(layout: Layout, connection: Connection, chosen: Sequence[NamedRun]) -> None:
     from queue_runner.host import job_environments, job_secrets
     from queue_runner.store import resolve
 
-    for job, spec in resolve.specs(connection, {row["job_id"] for row in again}).items():
+    for job, spec in resolve.specs(connection, {row.job_id for row in chosen}).items():
         try:
             job_environments.check(layout, spec)
         except job_secrets.Missing as error:
             raise MpsqError(f"job {job} cannot be retried: {error.message}", error.hint) from error
 
 
-def _refuse_in_vain(connection: Connection, again: Sequence[Row]) -> None:
+def _refuse_in_vain(connection: Connection, chosen: Sequence[NamedRun]) -> None:
     """Refuse if all would be skipped: past deadlines and failed dependencies still apply and cannot be edited."""
     from queue_runner.store import ready, resolve
 
-    jobs = {row["job_id"] for row in again}
-    of_run = {row["id"]: row["job_id"] for row in resolve.siblings(connection, again)}
+    jobs = {row.job_id for row in chosen}
+    job_of = {row.id: row.job_id for row in resolve.siblings(connection, chosen)}
     skipped = {
-        of_run[id]: end for id, end in ready.unsatisfiable(connection, time.time(), sorted(jobs)) if id in of_run
+        job_of[id]: end for id, end in ready.unsatisfiable(connection, time.time(), sorted(jobs)) if id in job_of
     }
     if set(skipped) == jobs:
         job = min(jobs)
@@ -132,36 +130,32 @@ def _refuse_in_vain(connection: Connection, again: Sequence[Row]) -> None:
         raise UsageError(f"job {job} would be skipped at once: {why}", f"mpsq rerun {job} runs it without dependencies")
 
 
-def _interleaved(row: Row) -> int:
-    """Return a run's place in the seeded order of its grid: ids follow it, numbers do not."""
-    return int(row["id"])
-
-
-def _is_meant(row: Row, named: Sequence[Row], succeeded_too: bool, apart: Container[int | None]) -> bool:
+def _is_meant(row: NamedRun, named: Sequence[NamedRun], succeeded_too: bool, jobs: Container[int | None]) -> bool:
     """Return whether this last attempt has ended, is of a selected repeat, and is to be retried. A probe of --find-max
-    that ran out of memory counts as answered: it is retried only if its job is named (`apart`)."""
-    if row["state"] != State.DONE or row["kind"] == "import" or row["deleted_at"] is not None:
+    that ran out of memory counts as answered: it is retried only if its job is named (`jobs`)."""
+    if row.state != State.DONE or row.kind == "import" or row.deleted_at is not None:
         return False
-    asked = [one for one in named if (one["job_id"], one["repeat"]) == (row["job_id"], row["repeat"])]
-    answered = row["outcome"] == Outcome.SUCCEEDED or (
-        row["outcome"] == Outcome.OUT_OF_MEMORY and row["find_max"] and row["job_id"] not in apart
+    is_named = any((run.job_id, run.repeat) == (row.job_id, row.repeat) for run in named)
+    answered = row.outcome == Outcome.SUCCEEDED or (
+        row.outcome == Outcome.OUT_OF_MEMORY and row.find_max and row.job_id not in jobs
     )
-    return bool(asked) and (succeeded_too or not answered)
+    return is_named and (succeeded_too or not answered)
 
 
-def _nothing(rows: Sequence[Row], last: Sequence[Row], named: bool) -> UsageError:
-    if all(row["kind"] == "import" for row in rows):
+def _nothing(rows: Sequence[NamedRun], last: Sequence[NamedRun], named: bool) -> UsageError:
+    if all(row.kind == "import" for row in rows):
         return UsageError(
             "what was imported or merged cannot be run again here", "submit the workload or the command itself"
         )
-    if all(row["deleted_at"] is not None for row in rows):
+    if all(row.deleted_at is not None for row in rows):
         return UsageError("a deleted job cannot be retried", "submit it again")
-    if any(row["state"] != State.DONE for row in rows):
+    if any(row.state != State.DONE for row in rows):
         return UsageError("no ended run failed; the other runs are waiting or running", "mpsq status shows it")
-    repeats = {(row["job_id"], row["repeat"]) for row in rows}
-    coming = [row for row in last if (row["job_id"], row["repeat"]) in repeats and row["state"] != State.DONE]
+    repeats = {(row.job_id, row.repeat) for row in rows}
+    coming = [row for row in last if (row.job_id, row.repeat) in repeats and row.state != State.DONE]
     if coming:
-        old = next(row["run"] for row in rows if row["repeat"] == coming[0]["repeat"])
-        return UsageError(f"run {old} is already being retried, as run {coming[0]['run']}", "mpsq status shows it")
+        new = coming[0]
+        old = next(row.run for row in rows if (row.job_id, row.repeat) == (new.job_id, new.repeat))
+        return UsageError(f"run {old} is already being retried, as run {new.run}", "mpsq status shows it")
     what = "that run" if named else "every selected run"
     return UsageError(f"{what} succeeded: nothing failed", "--all runs it again; mpsq rerun creates a new job")

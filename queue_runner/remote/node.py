@@ -175,7 +175,7 @@ class Node:
             self._cancelled.add(name)
             selector: Selector = parse_selector(name)
             with writing(self._engine) as connection:
-                ids = [row["id"] for row in resolve.runs_of(connection, [selector])]
+                ids = [run.id for run in resolve.runs_of(connection, [selector])]
                 asked = jobs.request_cancel(connection, ids, actor="user")
             if any(run.state is State.RUNNING for run in asked):
                 RunDir(self._layout.runs / name).request_cancel("user")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from queue_runner.errors import UsageError
@@ -12,7 +13,24 @@ from queue_runner.spec import JobSpec
 from queue_runner.store.engine import Connection
 from queue_runner.store.read import condition_of, names_nothing
 
-Row = dict[str, Any]
+
+@dataclass(frozen=True, slots=True)
+class NamedRun:
+    """A run that a user named, or another run of its job. `run` is 12.3. `kind`, `deleted_at` and `find_max` describe
+    the job. `replaced`: a new round of runs replaces its repeat."""
+
+    id: int
+    run: str
+    job_id: int
+    number: int
+    repeat: int
+    attempt: int
+    state: str
+    outcome: str | None
+    kind: str
+    deleted_at: float | None
+    find_max: str
+    replaced: bool
 
 
 class Memory:
@@ -45,21 +63,20 @@ def dependencies(connection: Connection, wanted: Iterable[Dependency]) -> list[t
     return sorted(found.items())
 
 
-def runs_of(connection: Connection, selectors: Sequence[Selector]) -> list[Row]:
-    """Return the runs that selectors name, each once, by job and number: id, run (12.3), job_id, number, repeat,
-    attempt, state, outcome; kind, deleted_at and find_max of the job. Raises: UsageError if one names nothing."""
-    found = {row["id"]: row for selector in selectors for row in _named(connection, selector)}
-    return sorted(found.values(), key=lambda row: (row["job_id"], row["number"]))
+def runs_of(connection: Connection, selectors: Sequence[Selector]) -> list[NamedRun]:
+    """Return the runs that selectors name, each once, by job and number. Raises: UsageError if one names nothing."""
+    runs = {run.id: run for selector in selectors for run in _named(connection, selector)}
+    return sorted(runs.values(), key=lambda run: (run.job_id, run.number))
 
 
 def job_ids(connection: Connection, selector: Selector) -> list[int]:
     """Return the ids of the jobs that a selector names. Raises: UsageError when it names nothing."""
-    return sorted({row["job_id"] for row in _named(connection, selector)})
+    return sorted({run.job_id for run in _named(connection, selector)})
 
 
-def siblings(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+def siblings(connection: Connection, runs: Sequence[NamedRun]) -> list[NamedRun]:
     """Return all runs of the jobs of these runs."""
-    ids = sorted({row["job_id"] for row in rows})
+    ids = sorted({run.job_id for run in runs})
     return _select(connection, "job_id IN (SELECT value FROM json_each(?))", [json.dumps(ids)])
 
 
@@ -70,18 +87,18 @@ def specs(connection: Connection, job_ids: Collection[int]) -> dict[int, JobSpec
     return {job: JobSpec.from_json(spec_json) for job, spec_json in rows}
 
 
-def _named(connection: Connection, selector: Selector) -> list[Row]:
+def _named(connection: Connection, selector: Selector) -> list[NamedRun]:
     try:
-        rows = _select(connection, *condition_of(selector))
+        runs = _select(connection, *condition_of(selector))
     except OverflowError:
-        rows = []
-    if not rows:
+        runs = []
+    if not runs:
         raise names_nothing(selector)
-    return rows
+    return runs
 
 
-def _select(connection: Connection, condition: str, values: Sequence[Any]) -> list[Row]:
-    return connection.records(_RUNS.format(condition), values)
+def _select(connection: Connection, condition: str, values: Sequence[Any]) -> list[NamedRun]:
+    return [NamedRun(**row) for row in connection.records(_RUNS.format(condition), values)]
 
 
 _RUNS = """

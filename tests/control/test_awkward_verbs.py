@@ -91,7 +91,7 @@ def test_a_retry_that_would_be_skipped_at_once_is_refused(engine: Engine, mpsq: 
     with writing(engine) as connection:
         (row,) = resolve.runs_of(connection, [parse_selector("2")])
         skipped = Ending(Outcome.SKIPPED, reason="whatever: it was")
-        jobs.move(connection, row["id"], Verb.SKIP, actor="worker", ending=skipped, ended_at=1.0)
+        jobs.move(connection, row.id, Verb.SKIP, actor="worker", ending=skipped, ended_at=1.0)
     ran = mpsq("retry", "2")
     assert ran.code == 2 and "job 2 would be skipped at once" in ran.err and "mpsq rerun 2" in ran.err
     if "after" in terms:
@@ -157,8 +157,8 @@ def test_a_back_off_is_doubled_up_to_a_day(engine: Engine) -> None:
         with writing(engine) as connection:
             connection.change(f"UPDATE runs SET attempt = 900 WHERE job_id = {job}")
             end(connection)
-            (new,) = (r for r in resolve.runs_of(connection, [parse_selector(str(job))]) if r["state"] == "QUEUED")
-            at = connection.value(f"SELECT not_before_at FROM runs WHERE id = {new['id']}")
+            (new,) = (r for r in resolve.runs_of(connection, [parse_selector(str(job))]) if r.state == "QUEUED")
+            at = connection.value(f"SELECT not_before_at FROM runs WHERE id = {new.id}")
             waits[backoff_s] = round((at - time.time()) / 1000)
     assert waits == {3600.0: 86, 200_000.0: 200}
 
