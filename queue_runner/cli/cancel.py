@@ -55,21 +55,21 @@ def cancel(
     grace_s = units.parse_duration(grace, "--grace") if grace is not None else None
     settings = config.load(layout.config)
     patience_s = 2 * grace_s if grace_s is not None else settings.grace_int_s + settings.grace_term_s
-    found = use_case.cancel(layout, selectors, grace_s=grace_s, within_s=0.0 if no_wait else patience_s + 2.0)
+    results = use_case.cancel(layout, selectors, grace_s=grace_s, within_s=0.0 if no_wait else patience_s + 2.0)
     if json:
-        print_json("mpsq.cancel/1", runs=[asdict(one) for one in found])
+        print_json("mpsq.cancel/1", runs=[asdict(run) for run in results])
     else:
-        for line in _lines(found):
+        for line in _lines(results):
             print(line)
-    if any(one.result in (use_case.Result.UNRECORDED, use_case.Result.UNWATCHED) for one in found):
+    if any(run.result in (use_case.Result.UNRECORDED, use_case.Result.UNWATCHED) for run in results):
         say(f"no worker runs this queue. {queue_state.START_A_WORKER}")
 
 
-def _lines(found: list[Cancelled]) -> list[str]:
+def _lines(results: list[Cancelled]) -> list[str]:
     """Return a sentence for each run; runs with the same result share one."""
     fates: dict[str, list[str]] = {}
-    for one in found:
-        told = f"{one.result} ({one.outcome})" if one.outcome and one.outcome != "CANCELLED" else str(one.result)
-        told += f" ({plain(one.said)})" if one.said else ""
-        fates.setdefault(told, []).append(one.run)
+    for run in results:
+        fate = f"{run.result} ({run.outcome})" if run.outcome and run.outcome != "CANCELLED" else str(run.result)
+        fate += f" ({plain(run.said)})" if run.said else ""
+        fates.setdefault(fate, []).append(run.run)
     return [f"{many(runs)}{'' if len(runs) == 1 else ':'} {fate}" for fate, runs in fates.items()]

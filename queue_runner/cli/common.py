@@ -102,9 +102,9 @@ def home() -> Layout:
     from queue_runner import paths
     from queue_runner.host import ownership
 
-    found = paths.layout()
-    ownership.secure(found)
-    return found
+    layout = paths.layout()
+    ownership.secure(layout)
+    return layout
 
 
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="12, 12.3, g4 or @last.")]
@@ -122,12 +122,12 @@ Timeout = Annotated[
 def chosen(ids: list[str] | None, tags: list[str] | None, default: str | None = None) -> list[Selector]:
     """Return what the user selected by ids and tags, else `default`. Raises: UsageError when nothing is selected."""
     words = ids or ([default] if default and not tags else [])
-    found = [parse_selector(text) for text in words] + [Selector(tag, tag=tag) for tag in tags or ()]
-    if not found:
+    selectors = [parse_selector(text) for text in words] + [Selector(tag, tag=tag) for tag in tags or ()]
+    if not selectors:
         raise UsageError(
             "no job was selected", "give 12 for a job, 12.3 a run, g4 a group, @last the newest group, or --tag WORD"
         )
-    return found
+    return selectors
 
 
 def groups(names: Sequence[str] | None) -> list[str]:

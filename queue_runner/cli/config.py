@@ -21,13 +21,13 @@ def list_(json: Json = False) -> None:
 
     layout = home()
     settings = config.load(layout.config)
-    said = config.read(layout.config)
+    stored = config.read(layout.config)
     rows = [
         {
             "name": k.name,
             "value": _shown(config.get(settings, k.name)),
             "unit": k.unit,
-            "set": k.name in said,
+            "set": k.name in stored,
             "help": k.help,
         }
         for k in config.KEYS.values()
@@ -74,14 +74,14 @@ def set_(
     from queue_runner import config
     from queue_runner.host.home import ensure_home
 
-    told: list[str] = []
+    notes: list[str] = []
     if key == "lanes":
         from queue_runner.host import lane_list
 
-        found, told = lane_list.resolve(value)
-        told += [f"lane {lane.name}: {lane.words}" for lane in found]
+        resolved, notes = lane_list.resolve(value)
+        notes += [f"lane {lane.name}: {lane.words}" for lane in resolved]
     print(f"{key} = {_words(config.set_value(ensure_home().config, key, value))}")
-    for line in told:
+    for line in notes:
         say(line)
     say("a running worker uses it after a restart")
 
@@ -96,14 +96,14 @@ def _words(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if hasattr(value, "items"):
-        return ", ".join(f"{name}={_words(one)}" for name, one in _entries(value)) or "{}"
+        return ", ".join(f"{name}={_words(item)}" for name, item in _entries(value)) or "{}"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _entries(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the entries of a table by name, those of tables in it by names with dots."""
-    for name, one in table.items():
-        if hasattr(one, "items"):
-            yield from ((f"{name}.{inner}", value) for inner, value in _entries(one))
+    for name, item in table.items():
+        if hasattr(item, "items"):
+            yield from ((f"{name}.{inner}", value) for inner, value in _entries(item))
         else:
-            yield name, one
+            yield name, item

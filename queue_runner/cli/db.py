@@ -83,17 +83,17 @@ def check(json: Json = False) -> None:
     from queue_runner.store.read import HEAD, no_queue, remedy_of_schema, schema_revision
 
     layout = home()
-    found = use_case.problems(layout.db)
-    revision = None if found else schema_revision(layout.db)
-    if revision is None and not found:
+    problems = use_case.problems(layout.db)
+    revision = None if problems else schema_revision(layout.db)
+    if revision is None and not problems:
         raise no_queue(layout.db)
     if json:
-        print_json("mpsq.db.check/1", path=str(layout.db), revision=revision, expected=HEAD, problems=found)
+        print_json("mpsq.db.check/1", path=str(layout.db), revision=revision, expected=HEAD, problems=problems)
     else:
-        print(f"{layout.db}: " + (counted(len(found), "problem") if found else f"schema {revision}, sound"))
-        for problem in found:
+        print(f"{layout.db}: " + (counted(len(problems), "problem") if problems else f"schema {revision}, sound"))
+        for problem in problems:
             print(f"  {problem}")
-    if found:
+    if problems:
         raise DamageError("the database is damaged", use_case.remedy(layout))
     if revision != HEAD:
         message = f"the database is at schema {revision}, this mpsq needs {HEAD}"

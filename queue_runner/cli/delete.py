@@ -33,12 +33,14 @@ def delete(
     if results and not confirmed(f"delete the results of {' '.join(ids)} for good?", yes):
         say("nothing was deleted")
         raise typer.Exit(1)
-    found = use_case.delete(home(), [parse_selector(text) for text in ids], results=results)
+    deleted = use_case.delete(home(), [parse_selector(text) for text in ids], results=results)
     if json:
-        print_json("mpsq.delete/1", jobs=found.jobs, results=results, freed_bytes=found.freed_bytes, stuck=found.stuck)
+        print_json(
+            "mpsq.delete/1", jobs=deleted.jobs, results=results, freed_bytes=deleted.freed_bytes, stuck=deleted.stuck
+        )
     else:
-        jobs = f"job {found.jobs[0]}" if len(found.jobs) == 1 else f"{units.count(len(found.jobs))} jobs"
-        kept = "with all results" if results else "its results stay in reports"
-        print(f"{jobs} deleted, {kept}; {units.size(found.freed_bytes)} freed")
-    if found.stuck:
-        raise MpsqError("\n".join(["some files could not be removed:", *found.stuck]), "fix that, then run mpsq gc")
+        jobs = f"job {deleted.jobs[0]}" if len(deleted.jobs) == 1 else f"{units.count(len(deleted.jobs))} jobs"
+        results_are = "with all results" if results else "its results stay in reports"
+        print(f"{jobs} deleted, {results_are}; {units.size(deleted.freed_bytes)} freed")
+    if deleted.stuck:
+        raise MpsqError("\n".join(["some files could not be removed:", *deleted.stuck]), "fix that, then run mpsq gc")

@@ -49,16 +49,16 @@ def doctor(
         raise UsageError(
             "--python applies to this machine, and --on to another one", f"mpsq config set on.{on}.python PATH"
         )
-    found = use_case.of_target(layout, on, smoke) if on else use_case.examine(layout, python, smoke)
-    failed = any(one.verdict == "fail" for one in found)
+    checks = use_case.of_target(layout, on, smoke) if on else use_case.examine(layout, python, smoke)
+    failed = any(check.verdict == "fail" for check in checks)
     if json:
-        print_json("mpsq.doctor/1", ok=not failed, checks=[asdict(one) for one in found])
+        print_json("mpsq.doctor/1", ok=not failed, checks=[asdict(check) for check in checks])
     else:
-        width = max(len(one.name) for one in found) + 2
-        for one in found:
-            _print(f"{one.verdict:<6}{one.name:<{width}}", plain(one.finding))
-            if one.fix and one.verdict != "ok":
-                _print(" " * (6 + width), plain(f"fix: {one.fix}"))
+        width = max(len(check.name) for check in checks) + 2
+        for check in checks:
+            _print(f"{check.verdict:<6}{check.name:<{width}}", plain(check.finding))
+            if check.fix and check.verdict != "ok":
+                _print(" " * (6 + width), plain(f"fix: {check.fix}"))
     if failed:
         raise typer.Exit(1)
 

@@ -52,14 +52,14 @@ def list_(json: Json = False) -> None:
     """List the environments and their packages."""
     from queue_runner.workloads import environments
 
-    found = environments.every(home())
+    environs = environments.every(home())
     if json:
-        print_json("mpsq.envs/1", envs=[_object(venv) for venv in found])
+        print_json("mpsq.envs/1", envs=[_object(venv) for venv in environs])
         return
-    if not found:
+    if not environs:
         say("no environments yet: mpsq env create NAME --pip torch")
         return
-    rows = [_row(venv) for venv in found]
+    rows = [_row(venv) for venv in environs]
     print(tables.table(rows, [tables.Column(key, key) for key in rows[0]]))
 
 

@@ -286,11 +286,11 @@ def _misused(error: typer.TyperException) -> int:
     return _complain(message[:1].lower() + message[1:], f"{hint}see {path} --help", error.exit_code)
 
 
-def _nearest(said: str, near: Sequence[str]) -> list[str]:
+def _nearest(word: str, suggestions: Sequence[str]) -> list[str]:
     """Return those of typer's suggestions that are similar: it accepts names with three equal letters."""
     from difflib import get_close_matches
 
-    return get_close_matches(said, near, n=2, cutoff=0.7) or sorted(near)[:2]
+    return get_close_matches(word, suggestions, n=2, cutoff=0.7) or sorted(suggestions)[:2]
 
 
 def _refused(error: OSError) -> int:

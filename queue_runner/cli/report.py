@@ -124,13 +124,13 @@ def _submit_missing(words: str, result: Result, format: str) -> None:
 
     if format != "json":
         print(printing.as_text("missing", result, format) + "\n")
-    wanted = [(row["jobs"][-1], row["missing"]) for row in result.rows if row["missing"]]
+    missing = [(row["jobs"][-1], row["missing"]) for row in result.rows if row["missing"]]
     with reading(home().db) as connection:
-        planned = missing_runs.plan(connection, wanted, words)
+        planned = missing_runs.plan(connection, missing, words)
     stored = store(planned, format == "json")
     print_stored(planned, stored, format == "json")
     with reading(home().db) as connection:
-        if missing_runs.code_changed(connection, [job for job, _ in wanted], stored.jobs):
+        if missing_runs.code_changed(connection, [job for job, _ in missing], stored.jobs):
             remark("the code has changed since then: reports show the runs in separate rows")
 
 

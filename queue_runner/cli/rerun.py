@@ -35,8 +35,8 @@ def rerun(
     from queue_runner.control import rerun as use_case
 
     layout = home()
-    wanted = use_case.RerunOptions(repeats, priority, tuple(tag or ()), note, hold, allow_changed)
-    done = use_case.rerun(layout, [parse_selector(text) for text in ids], wanted, title(ctx))
+    options = use_case.RerunOptions(repeats, priority, tuple(tag or ()), note, hold, allow_changed)
+    done = use_case.rerun(layout, [parse_selector(text) for text in ids], options, title(ctx))
     remind(done.notes, json)
     if json:
         print_json("mpsq.rerun/1", group=done.group, jobs=list(done.jobs), runs=list(done.runs))

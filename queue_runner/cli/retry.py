@@ -32,8 +32,8 @@ def retry(
 
     if failed and all:
         raise UsageError("--failed and --all exclude each other", "use one of them")
-    found = use_case.retry(home(), chosen(ids, tag), succeeded_too=all, resumed=resume, note=remark)
+    retried = use_case.retry(home(), chosen(ids, tag), succeeded_too=all, resumed=resume, note=remark)
     if json:
-        print_json("mpsq.retry/1", runs=[asdict(one) for one in found])
+        print_json("mpsq.retry/1", runs=[asdict(run) for run in retried])
     else:
-        print(f"{many([one.new for one in found])} queued, for {many([one.old for one in found])}")
+        print(f"{many([run.new for run in retried])} queued, for {many([run.old for run in retried])}")

@@ -96,15 +96,15 @@ def logs(
 def status(json: Json = False) -> None:
     """Show the status of the service."""
     service = _service(home())
-    found = service.status()
+    status = service.status()
     if json:
         print_json(
             "mpsq.service/1",
             manager=service.kind,
-            **{key: getattr(found, key) for key in ("installed", "running", "pid", "detail")},
-            problems=[{"problem": problem, "fix": fix} for problem, fix in found.problems],
+            **{key: getattr(status, key) for key in ("installed", "running", "pid", "detail")},
+            problems=[{"problem": problem, "fix": fix} for problem, fix in status.problems],
         )
         return
-    print(plain(f"{service.kind}: {found.detail}"))
-    for problem, fix in found.problems:
+    print(plain(f"{service.kind}: {status.detail}"))
+    for problem, fix in status.problems:
         print(plain(f"problem: {problem}\n    fix: {fix}"))

@@ -114,10 +114,14 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     def run(ctx: typer.Context, **given: Any) -> None:
         command(ctx, _said(ctx, {name: given.pop(name) for name in _SHARED}), **given)
 
-    own = signature(command, eval_str=True).parameters
-    shown = [own["ctx"], *_SHARED.values(), *(one for name, one in own.items() if name not in ("ctx", "said"))]
-    run.__signature__ = Signature([one.replace(kind=Parameter.KEYWORD_ONLY) for one in shown])  # type: ignore[attr-defined]
-    run.__annotations__ = {one.name: one.annotation for one in shown}
+    parameters = signature(command, eval_str=True).parameters
+    shown = [
+        parameters["ctx"],
+        *_SHARED.values(),
+        *(parameter for name, parameter in parameters.items() if name not in ("ctx", "said")),
+    ]
+    run.__signature__ = Signature([parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in shown])  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     return run
 
@@ -130,13 +134,15 @@ def _said(ctx: typer.Context, given: dict[str, Any]) -> dict[str, Any]:
             f'{verb} takes one workload, not "{" ".join(words)}"',
             f"a command goes after --, as in: -- {' '.join(words)}",
         )
-    said = {name: value for name, value in given.items() if value is not None and value != [] and _is_said(name, value)}
+    request = {
+        name: value for name, value in given.items() if value is not None and value != [] and _is_said(name, value)
+    }
     if words:
-        said["workload"] = words[0]
+        request["workload"] = words[0]
         ctx.meta["word"] = words[0]
     if command := ctx.meta.get("command"):
-        said["command"] = list(command)
-    return said
+        request["command"] = list(command)
+    return request
 
 
 def _is_said(name: str, value: Any) -> bool:

@@ -37,19 +37,19 @@ def workloads(
     from queue_runner import paths
     from queue_runner.workloads import catalog
 
-    folder, own = paths.jobs_dir(), home().workloads
+    folder, own_folder = paths.jobs_dir(), home().workloads
     name = _name(words or [])
     if words and words[0] == "new":
         _new(name, json)
         return
     if name is not None:
-        found = catalog.find(folder, name, framework, own=own)
+        workload = catalog.find(folder, name, framework, own=own_folder)
         if json:
-            print_json("mpsq.workload/1", workload=_object(found))
+            print_json("mpsq.workload/1", workload=_object(workload))
         else:
-            print(_text(found))
+            print(_text(workload))
         return
-    known = catalog.workloads(folder, own)
+    known = catalog.workloads(folder, own_folder)
     if framework is not None:
         known = [workload for workload in known if workload.framework == framework]
     if json:
@@ -61,8 +61,8 @@ def workloads(
     rows = [
         {
             "name": name,
-            "frameworks": ", ".join(one.framework for one in several),
-            "configs": ", ".join(dict.fromkeys(config for one in several for config in one.configs)),
+            "frameworks": ", ".join(version.framework for version in several),
+            "configs": ", ".join(dict.fromkeys(config for version in several for config in version.configs)),
             "about": catalog.preferred(several).about,
         }
         for name, several in by_name.items()
@@ -135,7 +135,7 @@ def _text(workload: Workload) -> str:
     for param in workload.params.values():
         unit = f" {param.unit}" if param.unit else ""
         default = "none" if param.default is None or param.default == "" else as_text(param.default)
-        takes = f" ({said})" if (said := param.takes()) else ""
+        takes = f" ({text})" if (text := param.takes()) else ""
         text = f"{param.name:<{width}}  {default}{unit}{takes}" + (f"  {param.help}" if param.help else "")
         lines += textwrap.wrap(text, 78, initial_indent="  ", subsequent_indent=" " * (width + 4))
     if workload.aliases:

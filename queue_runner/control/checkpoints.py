@@ -49,14 +49,14 @@ def find(connection: Connection, layout: Layout, run_id: int) -> Checkpoint:
     Raises: UsageError when there is none, with the remedy.
     """
     chain = retries.segments(connection, run_id)
-    found = newest(layout.runs, chain)
-    if found is None:
+    checkpoint = newest(layout.runs, chain)
+    if checkpoint is None:
         name = chain[0][1]
         raise UsageError(
             f"run {name} left no checkpoint to resume from",
             f"mpsq retry {name} starts over; a job writes them to $MPSQ_OUT (nanogpt: --set checkpoint_interval=100)",
         )
-    return found
+    return checkpoint
 
 
 def newest(runs: Path, chain: Sequence[tuple[int, RunId]]) -> Checkpoint | None:
@@ -70,16 +70,16 @@ def newest(runs: Path, chain: Sequence[tuple[int, RunId]]) -> Checkpoint | None:
 def in_folder(out: Path) -> Path | None:
     """Find the newest complete checkpoint in a job's folder: one of ours, else by common names, else by common
     types."""
-    found: list[tuple[bool, int, str]] = []
+    checkpoints: list[tuple[bool, int, str]] = []
     try:
         with os.scandir(out) as entries:
             for entry in entries:
                 named = entry.name.lower().startswith(STEMS)
                 if not entry.name.startswith(".") and (named or entry.name.lower().endswith(SUFFIXES)):
-                    found.append((named, entry.stat(follow_symlinks=False).st_mtime_ns, entry.name))
+                    checkpoints.append((named, entry.stat(follow_symlinks=False).st_mtime_ns, entry.name))
     except OSError:
         return None
-    paths = (out / name for _, _, name in sorted(found, reverse=True))
+    paths = (out / name for _, _, name in sorted(checkpoints, reverse=True))
     return next((path for path in paths if is_usable(path)), None)
 
 

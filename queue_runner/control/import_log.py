@@ -43,7 +43,7 @@ class Imported:
     real_s: float | None
     outcome: str = "SUCCEEDED"
     reason: str = ""
-    """why it is not SUCCEEDED, or what is not known"""
+    """why it is not SUCCEEDED, or which fact is unknown"""
 
 
 @dataclass(frozen=True)
@@ -62,15 +62,15 @@ def import_logs(
 
     Raises: UsageError (no such file or parser, a bad label, nothing in the log), MpsqError (already imported, disk).
     """
-    said = _labels(labels)
+    values = _labels(labels)
     tags = tuple(policy.check_tag(tag) for tag in tags)
-    logs = [_read(path, parser, said) for path in files]
+    logs = [_read(path, parser, values) for path in files]
     migrate.ensure(layout)
     with writing(open_engine(layout.db, check=False)) as connection:
         for log in logs:
             _refuse_twice(connection, log)
         group = jobs.add_group(connection, _command(files, parser, labels, tags), 0)
-        return [_store(connection, group, log, said, tags) for log in logs]
+        return [_store(connection, group, log, values, tags) for log in logs]
 
 
 def _command(files: Sequence[Path], parser: str | None, labels: Mapping[str, str], tags: Sequence[str]) -> str:
@@ -88,25 +88,25 @@ def _labels(labels: Mapping[str, str]) -> dict[str, Value]:
         policy.check_name(labels[name])
     if "compile_mode" in labels:
         raise UsageError("compile_mode is set by compile", f"--set compile={labels['compile_mode']}")
-    said: dict[str, Value] = dict(labels)
+    values: dict[str, Value] = dict(labels)
     if device := labels.get("device"):
         devices = grid.devices(device)
         if len(devices) != 1:
             raise UsageError("a log has one device", "for example --set device=mps")
-        said["device"] = devices[0]
+        values["device"] = devices[0]
     if compiled := labels.get("compile"):
         modes = grid.compiles(compiled)
         if len(modes) != 1:
             raise UsageError("a log has one mode", "use --set compile=on or --set compile=off")
-        said["compile"] = bool(modes[0])
+        values["compile"] = bool(modes[0])
         if isinstance(modes[0], str):
-            said["compile_mode"] = modes[0]
+            values["compile_mode"] = modes[0]
     if (dtype := labels.get("dtype")) and dtype not in DTYPES:
         raise UsageError(f'unknown dtype "{dtype}"', f"use one of {', '.join(DTYPES)}")
-    return said
+    return values
 
 
-def _read(path: Path, parser: str | None, said: Mapping[str, Value]) -> _Log:
+def _read(path: Path, parser: str | None, values: Mapping[str, Value]) -> _Log:
     try:
         data = read_regular(path.resolve(), MAX_LOG_BYTES + 1)
     except OSError as error:
@@ -119,7 +119,7 @@ def _read(path: Path, parser: str | None, said: Mapping[str, Value]) -> _Log:
     if not data.strip():
         raise UsageError(f"{path} is empty", "mpsq import takes the files of finished runs")
     name = parser or parsers.sniff(data.decode("utf-8", "replace"))
-    events = parsers.read_log(name, data, {k: v for k, v in said.items() if k in ("compile", "device")})
+    events = parsers.read_log(name, data, {k: v for k, v in values.items() if k in ("compile", "device")})
     if not any(isinstance(event, Iter | Rusage | Eval | Metric) for event in events):
         known = ", ".join(parsers.names())
         raise UsageError(
@@ -131,25 +131,27 @@ def _read(path: Path, parser: str | None, said: Mapping[str, Value]) -> _Log:
 
 def _refuse_twice(connection: Connection, log: _Log) -> None:
     """Refuse a log that was imported before: it would count as two runs and produce a false spread."""
-    found = connection.execute(
+    row = connection.execute(
         select(schema.runs.c.job_id, schema.runs.c.number)
         .join(schema.hellos, schema.hellos.c.run_id == schema.runs.c.id)
         .where(schema.hellos.c.hello_json.contains(log.sha256))
     ).first()
-    if found:
-        run = RunId(found.job_id, found.number)
+    if row:
+        run = RunId(row.job_id, row.number)
         raise MpsqError(f"{log.path.name} has already been imported, as run {run}", f"mpsq show {run} shows it")
 
 
-def _store(connection: Connection, group: int, log: _Log, said: Mapping[str, Value], tags: tuple[str, ...]) -> Imported:
-    labels = _of(said, *_LABELS[1:])
+def _store(
+    connection: Connection, group: int, log: _Log, values: Mapping[str, Value], tags: tuple[str, ...]
+) -> Imported:
+    labels: dict[str, Any] = {name: values[name] for name in _LABELS[1:] if name in values}
     hello = Hello(0, None, extra={"log_sha256": log.sha256, "log_name": log.path.name, **labels})
     first = next((e for e in log.events if isinstance(e, Hello)), hello)
     spec = JobSpec(
         kind="import",
-        name=str(said.get("name") or log.path.stem),
+        name=str(values.get("name") or log.path.stem),
         parser=log.parser,
-        params={key: value for key, value in said.items() if key not in _LABELS},
+        params={key: value for key, value in values.items() if key not in _LABELS},
         **{
             "workload": first.workload,
             "framework": first.framework,
@@ -162,7 +164,7 @@ def _store(connection: Connection, group: int, log: _Log, said: Mapping[str, Val
     )
     job = jobs.add_job(connection, group, NewJob(spec, terms=Terms(tags=tags)))
     run_id = _add_run(connection, job, log.ending)
-    # what the user says of a log comes last and so overrides the log itself
+    # labels come last, and so override the log itself
     results.save_events(connection, run_id, [*(e for e in log.events if not isinstance(e, Rusage)), hello])
     rusage = next((e for e in reversed(log.events) if isinstance(e, Rusage)), None)
     times = {k: getattr(rusage, k) for k in ("real_s", "user_s", "sys_s", "max_rss_bytes")} if rusage else {}
@@ -179,10 +181,6 @@ def _store(connection: Connection, group: int, log: _Log, said: Mapping[str, Val
         str(log.ending.outcome),
         log.ending.reason,
     )
-
-
-def _of(said: Mapping[str, Value], *names: str) -> dict[str, Any]:
-    return {name: said[name] for name in names if name in said}
 
 
 def _add_run(connection: Connection, job: int, ending: Ending) -> int:

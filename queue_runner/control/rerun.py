@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from queue_runner import failpoints, redact
 from queue_runner.errors import MpsqError, UsageError
@@ -44,32 +44,42 @@ class Rerun:
     notes: tuple[str, ...]
 
 
-def rerun(layout: Layout, selectors: Sequence[Selector], wanted: RerunOptions, title: str) -> Rerun:
+class _OldJob(NamedTuple):
+    job_id: int
+    group_id: int
+    spec_json: str
+    priority: int
+    tags: str | None
+    note: str | None
+    retries: int
+    backoff_s: float
+    retry_on: str | None
+
+
+def rerun(layout: Layout, selectors: Sequence[Selector], options: RerunOptions, title: str) -> Rerun:
     """Queue every selected job once more; all of them or none.
 
     Raises: UsageError (no match, an import), MpsqError when the code of one is no longer available.
     """
-    if wanted.repeats is not None and wanted.repeats < 1:
-        raise UsageError(f"--repeats {wanted.repeats} would run nothing", "give 1 or more")
+    if options.repeats is not None and options.repeats < 1:
+        raise UsageError(f"--repeats {options.repeats} would run nothing", "give 1 or more")
     with read.reading(layout.db):
         pass  # reports a missing queue
     with locks.share(layout.snapshots_lock):  # keep snapshots until the new jobs refer to them
-        return _rerun(layout, selectors, wanted, title)
+        return _rerun(layout, selectors, options, title)
 
 
-def _rerun(layout: Layout, selectors: Sequence[Selector], wanted: RerunOptions, title: str) -> Rerun:
+def _rerun(layout: Layout, selectors: Sequence[Selector], options: RerunOptions, title: str) -> Rerun:
     with read.reading(layout.db) as connection:
         rows = {row["job_id"]: row for row in read.select(connection, selectors)}  # the last run of each
-        repeats = {
-            row["job_id"]: row["n"]
-            for row in connection.execute("SELECT job_id, max(repeat) AS n FROM runs GROUP BY job_id")
-            if row["job_id"] in rows
-        }
-        groups = [row["group_id"] for row in rows.values()]
-        seed = connection.execute("SELECT seed FROM groups WHERE id = ?", [groups[0]]).fetchone()["seed"]
+        olds = [_OldJob(**{name: row[name] for name in _OldJob._fields}) for row in rows.values()]
+        repeats_of = "SELECT job_id, max(repeat) AS n FROM runs GROUP BY job_id"
+        repeats = {job_id: n for job_id, n in map(dict.values, connection.execute(repeats_of))}
+        (seed,) = connection.execute("SELECT seed FROM groups WHERE id = ?", [olds[0].group_id]).fetchone().values()
     new, notes = [], []
-    for job_id, row in rows.items():
-        spec, note = _code(layout, row, wanted.allow_changed)
+    for old in olds:
+        job_id = old.job_id
+        spec, note = _code(layout, old, options.allow_changed)
         try:
             job_secrets.reveal(layout, spec.argv, {})
             job_secrets.named(layout, spec.secrets)
@@ -77,9 +87,9 @@ def _rerun(layout: Layout, selectors: Sequence[Selector], wanted: RerunOptions, 
             raise MpsqError(f"job {job_id} cannot be rerun: {error.message}", error.hint) from error
         notes += [note] if note and note not in notes else []
         if spec.layout_seed is not None:
-            spec = spec.changed(layout_seed=drawn(None))  # else its runs would repeat what was drawn
+            spec = spec.changed(layout_seed=drawn(None))  # else its runs would repeat the drawn layouts
         spec = _with_todays_environment(layout, spec.changed(find_max=""), job_id)
-        new.append(NewJob(spec, wanted.repeats or repeats[job_id], _terms(row, wanted)))
+        new.append(NewJob(spec, options.repeats or repeats[job_id], _terms(old, options)))
     rounds = max(job.repeats for job in new)
     if rounds * len(new) > run_order.MAX_RUNS:
         raise UsageError(f"that is {rounds * len(new):,} runs", f"one group takes {run_order.MAX_RUNS:,} at most")
@@ -111,17 +121,17 @@ def _store(
     return Rerun(group, tuple(ids), tuple(f"{ids[index]}.{repeat}" for index, repeat in order), tuple(notes))
 
 
-def _terms(row: Mapping[str, Any], wanted: RerunOptions) -> Terms:
-    old = row["tags"].split(",") if row["tags"] else []
+def _terms(old: _OldJob, options: RerunOptions) -> Terms:
+    tags = old.tags.split(",") if old.tags else []
     return Terms(
-        priority=row["priority"] if wanted.priority is None else policy.check_priority(wanted.priority),
-        tags=tuple(dict.fromkeys([*old, *map(policy.check_tag, wanted.tags)])),
-        note=row["note"] if wanted.note is None else policy.check_note(wanted.note),
-        hold=wanted.hold,
-        retries=row["retries"],
-        backoff_s=row["backoff_s"],
-        retry_on=tuple(row["retry_on"].split(",")) if row["retry_on"] else ("failed",),
-        rerun_of=row["job_id"],
+        priority=old.priority if options.priority is None else policy.check_priority(options.priority),
+        tags=tuple(dict.fromkeys([*tags, *map(policy.check_tag, options.tags)])),
+        note=old.note if options.note is None else policy.check_note(options.note),
+        hold=options.hold,
+        retries=old.retries,
+        backoff_s=old.backoff_s,
+        retry_on=tuple(old.retry_on.split(",")) if old.retry_on else ("failed",),
+        rerun_of=old.job_id,
     )
 
 
@@ -155,9 +165,9 @@ def _with_todays_environment(layout: Layout, spec: JobSpec, job: int) -> JobSpec
     return spec.changed(env=env, variables=variables)
 
 
-def _code(layout: Layout, row: Mapping[str, Any], allow_changed: bool) -> tuple[JobSpec, str]:
+def _code(layout: Layout, old: _OldJob, allow_changed: bool) -> tuple[JobSpec, str]:
     """Return the question with its code, and a sentence if that is in another place than before."""
-    spec, job = JobSpec.from_json(row["spec_json"]), row["job_id"]
+    spec, job = JobSpec.from_json(old.spec_json), old.job_id
     if spec.env_name:
         spec = spec.changed(packages=environments.find(layout, spec.env_name).packages)
     if spec.kind == "import":

@@ -131,8 +131,10 @@ def _refuse_in_vain(connection: Connection, chosen: Sequence[NamedRun]) -> None:
 
 
 def _is_meant(row: NamedRun, named: Sequence[NamedRun], succeeded_too: bool, jobs: Container[int | None]) -> bool:
-    """Return whether this last attempt has ended, is of a selected repeat, and is to be retried. A probe of --find-max
-    that ran out of memory counts as answered: it is retried only if its job is named (`jobs`)."""
+    """Return whether this last attempt has ended, belongs to a selected repeat, and is to be retried.
+
+    A probe of --find-max that ran out of memory counts as answered: it is retried only if its job is named (`jobs`).
+    """
     if row.state != State.DONE or row.kind == "import" or row.deleted_at is not None:
         return False
     is_named = any((run.job_id, run.repeat) == (row.job_id, row.repeat) for run in named)
@@ -144,9 +146,7 @@ def _is_meant(row: NamedRun, named: Sequence[NamedRun], succeeded_too: bool, job
 
 def _nothing(rows: Sequence[NamedRun], last: Sequence[NamedRun], named: bool) -> UsageError:
     if all(row.kind == "import" for row in rows):
-        return UsageError(
-            "what was imported or merged cannot be run again here", "submit the workload or the command itself"
-        )
+        return UsageError("an imported run cannot be run again here", "submit the workload or the command itself")
     if all(row.deleted_at is not None for row in rows):
         return UsageError("a deleted job cannot be retried", "submit it again")
     if any(row.state != State.DONE for row in rows):

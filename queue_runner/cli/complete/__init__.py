@@ -33,10 +33,10 @@ def main(arguments: Sequence[str]) -> None:
     try:
         shell, *rest = arguments
         words = rest if shell == "zsh" else split(rest[0])
-        found = answer(words[1:-1], words[-1])
-        kept = len(words[-1]) - len(after_break(words[-1], rest[1])) if shell == "bash" else 0
-        lines = [_formatted(shell, word[kept:], about) for word, about in found.candidates if is_safe(word)]
-        sys.stdout.buffer.write(("\n".join([found.how, *lines]) + "\n").encode("utf-8", "replace"))
+        reply = answer(words[1:-1], words[-1])
+        start = len(words[-1]) - len(after_break(words[-1], rest[1])) if shell == "bash" else 0
+        lines = [_formatted(shell, word[start:], about) for word, about in reply.candidates if is_safe(word)]
+        sys.stdout.buffer.write(("\n".join([reply.how, *lines]) + "\n").encode("utf-8", "replace"))
     except Exception:
         pass  # a traceback would be written into the line that is being typed
 
@@ -78,7 +78,7 @@ def _formatted(shell: str, value: str, about: str) -> str:
 def answer(words: Sequence[str], current: str) -> Answer:
     """Return what can complete `current`, given the words before it (without `mpsq` itself)."""
     how, candidates = _answer(list(words), current)
-    return Answer(how, [one for one in candidates if one[0].startswith(current)])
+    return Answer(how, [candidate for candidate in candidates if candidate[0].startswith(current)])
 
 
 def _answer(words: list[str], current: str) -> Answer:
@@ -98,7 +98,7 @@ def _answer(words: list[str], current: str) -> Answer:
     command, at = root.get_command(None, words[0]), 1
     if below := getattr(command, "commands", None):
         if len(words) == 1:
-            return Answer("words", [(name, _first_sentence(one.help)) for name, one in below.items()])
+            return Answer("words", [(name, _first_sentence(subcommand.help)) for name, subcommand in below.items()])
         if words[1] not in below:
             return Answer("words", [])
         command, at = below[words[1]], 2
@@ -117,15 +117,17 @@ def _of_command(command: TyperCommand, line: Line, words: Sequence[str], current
         return values(kind_of(line.command, options[wanting]), current, line)
     name, equals, value = current.partition("=")
     if equals and name in options and _takes_value(options[name]):
-        how, found = values(kind_of(line.command, options[name]), value, line)
-        return Answer(how, [(f"{name}={word}", about) for word, about in found])
+        how, candidates = values(kind_of(line.command, options[name]), value, line)
+        return Answer(how, [(f"{name}={word}", about) for word, about in candidates])
     if not current.startswith("-"):
-        arguments = [one for one in params if one.param_type_name == "argument"]
-        next_ = [one for n, one in enumerate(arguments) if n == len(line.arguments) or one.nargs == -1]
+        arguments = [option for option in params if option.param_type_name == "argument"]
+        next_ = [option for n, option in enumerate(arguments) if n == len(line.arguments) or option.nargs == -1]
         offered = values(kind_of(line.command, next_[0]), current, line) if next_ else Answer("words", [])
         if current or offered.how != "words" or offered.candidates:
             return offered
-    left = [(w, _first_sentence(one.help)) for w, one in options.items() if w not in line.options or one.multiple]
+    left = [
+        (w, _first_sentence(option.help)) for w, option in options.items() if w not in line.options or option.multiple
+    ]
     more = [("--", "a command line follows")] if getattr(command, "behind", "") else []
     return Answer("words", [*left, _HELP, *more])
 

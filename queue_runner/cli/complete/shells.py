@@ -134,13 +134,13 @@ _REMAINS = {
 def _place(shell: str, environment: Mapping[str, str]) -> Path:
     data = _folder(environment, "XDG_DATA_HOME", ".local/share")
     if shell == "bash":
-        own = environment.get("BASH_COMPLETION_USER_DIR", "").split(":")[0]
-        return (Path(own) if own.startswith("/") else data / "bash-completion") / "completions" / "mpsq"
+        folder = environment.get("BASH_COMPLETION_USER_DIR", "").split(":")[0]
+        return (Path(folder) if folder.startswith("/") else data / "bash-completion") / "completions" / "mpsq"
     if shell == "zsh":
         return data / "zsh" / "site-functions" / "_mpsq"
     return _folder(environment, "XDG_CONFIG_HOME", ".config") / "fish" / "completions" / "mpsq.fish"
 
 
 def _folder(environment: Mapping[str, str], name: str, otherwise: str) -> Path:
-    said = environment.get(name, "")
-    return Path(said) if said.startswith("/") else Path(environment.get("HOME") or Path.home()) / otherwise
+    value = environment.get(name, "")
+    return Path(value) if value.startswith("/") else Path(environment.get("HOME") or Path.home()) / otherwise

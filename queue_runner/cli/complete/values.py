@@ -88,8 +88,8 @@ class Line(NamedTuple):
 
 def kind_of(command: str, parameter: Any) -> str:
     """Return the kind of value that an option or argument takes: by its metavar, else its own name."""
-    own = _BY_PARAMETER.get(f"{command} {parameter.name}")
-    return own if own is not None else _BY_METAVAR.get(parameter.metavar, parameter.name)
+    kind = _BY_PARAMETER.get(f"{command} {parameter.name}")
+    return kind if kind is not None else _BY_METAVAR.get(parameter.metavar, parameter.name)
 
 
 def is_safe(word: str) -> bool:
@@ -105,9 +105,9 @@ def values(kind: str, current: str, line: Line) -> Answer:
         before = current[: current.rfind(",") + 1]
         given = before.split(",")
         return Answer("words", [(before + w, about) for w, about in _of(kind, current, line) if w not in given])
-    found = list(_of(kind, current, line))
+    candidates = list(_of(kind, current, line))
     goes_on = kind in ("phase", "mps") or (kind == "set" and "=" not in current)
-    return Answer("nospace" if goes_on else "words", found)
+    return Answer("nospace" if goes_on else "words", candidates)
 
 
 def _of(kind: str, current: str, line: Line) -> Iterable[Candidate]:
@@ -126,8 +126,8 @@ def _stored(what: str, *arguments: Any) -> list[Candidate]:
     from queue_runner.store import completion
 
     with completion.opened(layout().db) as connection:
-        found: list[Candidate] = getattr(completion, what)(connection, *arguments)
-        return found
+        names: list[Candidate] = getattr(completion, what)(connection, *arguments)
+        return names
 
 
 def _ids(current: str, line: Line) -> list[Candidate]:
@@ -175,11 +175,11 @@ def _frameworks(_current: str, line: Line) -> list[Candidate]:
 
 
 def _sets(current: str, line: Line) -> list[Candidate]:
-    found = {name: p for w in _of_workload(line) for name, p in w.get("params", {}).items()}
+    params = {name: p for w in _of_workload(line) for name, p in w.get("params", {}).items()}
     key, equals, value = current.partition("=")
     if equals:
-        return [(f"{key}={word}", "") for word in _choices(found.get(key, {}), value)]
-    return [(f"{name}=", f"{p.get('help', '')} ({p.get('default')})") for name, p in found.items()]
+        return [(f"{key}={word}", "") for word in _choices(params.get(key, {}), value)]
+    return [(f"{name}=", f"{p.get('help', '')} ({p.get('default')})") for name, p in params.items()]
 
 
 def _choices(param: Mapping[str, Any], value: str) -> list[str]:
@@ -198,13 +198,13 @@ def _literals() -> list[dict[str, Any]]:
     from queue_runner.paths import home, jobs_dir
     from queue_runner.workloads.manifest import resolve
 
-    found: dict[str, dict[str, Any]] = {}
+    literals: dict[str, dict[str, Any]] = {}
     for path in (*sorted(jobs_dir().glob("*.py")), *sorted((home() / "workloads").glob("*.py"))):
         text = path.read_text(encoding="utf-8", errors="replace")
         if match := re.search(r"^WORKLOAD\b[^=\n]*= *(\{.*?^\})", text, re.MULTILINE | re.DOTALL):
             with contextlib.suppress(ValueError, SyntaxError):  # one of the user's, half written
-                found[path.stem] = ast.literal_eval(match[1])
-    return [resolve(w, found.get(w.get("like", ""), {})) for w in found.values()]
+                literals[path.stem] = ast.literal_eval(match[1])
+    return [resolve(w, literals.get(w.get("like", ""), {})) for w in literals.values()]
 
 
 def _environments(_current: str, _line: Line) -> list[Candidate]:
@@ -219,7 +219,7 @@ def _mps(current: str, _line: Line) -> list[Candidate]:
 
     before = current[: current.rfind(",") + 1]
     given = {part.partition("=")[0] for part in before.split(",")}
-    named = [(f"{before}{name}=", one.help) for name, one in SWITCHES.items() if name not in given]
+    named = [(f"{before}{name}=", switch.help) for name, switch in SWITCHES.items() if name not in given]
     return named if before else [*named, (NONE, "no settings, to be compared with others")]
 
 
@@ -241,12 +241,12 @@ def _reports(current: str, line: Line) -> list[Candidate]:
 
 def _named(folder: str) -> list[Candidate]:
     """NAME and HELP of the modules of a folder that is a registry, without importing them."""
-    found = []
+    names = []
     for path in sorted([*(_PACKAGE / folder).glob("[a-z]*.py"), *(_PACKAGE / folder).glob("[a-z]*/__init__.py")]):
-        said = dict(re.findall(r'^(NAME|HELP) = "(.*)"$', path.read_text(encoding="utf-8"), re.MULTILINE))
-        if "NAME" in said:
-            found.append((said["NAME"], said.get("HELP", "")))
-    return found
+        constants = dict(re.findall(r'^(NAME|HELP) = "(.*)"$', path.read_text(encoding="utf-8"), re.MULTILINE))
+        if "NAME" in constants:
+            names.append((constants["NAME"], constants.get("HELP", "")))
+    return names
 
 
 def _zones(_current: str, _line: Line) -> list[Candidate]:
