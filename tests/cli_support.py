@@ -26,6 +26,7 @@ from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import jobs, migrate, results
 from queue_runner.store.engine import open_engine, writing
+from queue_runner.warden_records import RunEnd
 from tests.store_support import claim_next
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -199,9 +200,7 @@ def _run(engine: Any, layout: Layout, ending: Ending | None) -> None:
     if ending is None:
         return
     with writing(engine) as connection:
-        results.save_exit(
-            connection, run.run_id, {"real_s": 1.5, "user_s": 1.0, "sys_s": 0.25, "max_rss_bytes": 1 << 20}
-        )
+        results.save_exit(connection, run.run_id, RunEnd(real_s=1.5, user_s=1.0, sys_s=0.25, max_rss_bytes=1 << 20))
         results.save_summary(connection, run.run_id, {"n_iters": 20, "n_measure": 20, "median_s": 0.02, "mad_s": 0.001})
         if ending.outcome is not Outcome.SUCCEEDED:
             results.save_taints(connection, run.run_id, [("contended", "invalid", "others used the CPU")])

@@ -25,6 +25,7 @@ from queue_runner.store import read, results
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.store.jobs import Claimed
 from queue_runner.tables import finite
+from queue_runner.warden_records import RunEnd
 from queue_runner.worker.finish import summarize_safely
 
 _BATCH = 1000
@@ -90,7 +91,8 @@ class Scratch:
         self.connection.execute("DELETE FROM taints")
         self.connection.execute("DELETE FROM summaries")
         ran = self.connection.execute(
-            "SELECT r.id, r.job_id, r.number, r.outcome, r.exit_code, r.signal, r.reason, j.spec_json, e.exit_json"
+            "SELECT r.id, r.job_id, r.number, r.outcome, r.exit_code, r.signal, r.reason, j.spec_json,"
+            " e.real_s, e.slept_s, e.paused_s"
             " FROM runs r JOIN jobs j ON j.id = r.job_id LEFT JOIN exits e ON e.run_id = r.id"
             " WHERE r.machine_hash IS NOT NULL ORDER BY r.id"
         ).fetchall()
@@ -103,7 +105,8 @@ class Scratch:
                         row["id"], RunId(row["job_id"], row["number"]), JobSpec.from_json(row["spec_json"]), "", ""
                     )
                     ending = Ending(Outcome(row["outcome"]), row["exit_code"], row["signal"], row["reason"] or "")
-                    assessment = summarize_safely(connection, run, None, ending, json.loads(row["exit_json"] or "{}"))
+                    exit_ = RunEnd(real_s=row["real_s"], slept_s=row["slept_s"], paused_s=row["paused_s"])
+                    assessment = summarize_safely(connection, run, None, ending, exit_)
                     summarize_run.save(connection, run.run_id, assessment)
                 for row in claimed:
                     results.save_taints(connection, row["run_id"], [(row["kind"], row["severity"], row["detail"])])

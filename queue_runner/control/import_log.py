@@ -24,6 +24,7 @@ from queue_runner.store import jobs, migrate, results, schema
 from queue_runner.store.engine import Connection, open_engine, writing
 from queue_runner.store.jobs import Claimed
 from queue_runner.submit import grid, policy
+from queue_runner.warden_records import RunEnd
 from queue_runner.workloads.manifest import DTYPES
 
 MAX_LOG_BYTES = 64 << 20
@@ -167,17 +168,19 @@ def _store(
     # labels come last, and so override the log itself
     results.save_events(connection, run_id, [*(e for e in log.events if not isinstance(e, Rusage)), hello])
     rusage = next((e for e in reversed(log.events) if isinstance(e, Rusage)), None)
-    times = {k: getattr(rusage, k) for k in ("real_s", "user_s", "sys_s", "max_rss_bytes")} if rusage else {}
-    results.save_exit(connection, run_id, times)
+    end = RunEnd()
+    if rusage is not None:
+        end = RunEnd(real_s=rusage.real_s, user_s=rusage.user_s, sys_s=rusage.sys_s, max_rss_bytes=rusage.max_rss_bytes)
+    results.save_exit(connection, run_id, end)
     claimed = Claimed(run_id, RunId(job, 1), spec, token="", boot_id="")
-    assessment = summarize_run.assess(connection, claimed, log.ending, times, unobserved_matters=False)
+    assessment = summarize_run.assess(connection, claimed, log.ending, end, unobserved_matters=False)
     summarize_run.save(connection, run_id, assessment)
     return Imported(
         str(claimed.id),
         str(log.path),
         log.parser,
         sum(isinstance(e, Iter) for e in log.events),
-        times.get("real_s"),
+        end.real_s,
         str(log.ending.outcome),
         log.ending.reason,
     )

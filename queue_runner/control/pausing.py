@@ -130,7 +130,7 @@ def _answer(layout: Layout, run: str, suspended: bool) -> Changed | None:
         return Changed(run, False, "has ended")
     report = folder.suspended()
     if suspended and report is not None:
-        n = report["processes"]
+        n = report.processes
         return Changed(run, True, f"is suspended: {n} process{'es' if n > 1 else ''} stopped")
     return Changed(run, True, "continues") if not suspended and report is None else None
 

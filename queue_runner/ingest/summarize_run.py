@@ -19,6 +19,7 @@ from queue_runner.model import Ending
 from queue_runner.store import results, retries
 from queue_runner.store.engine import Connection
 from queue_runner.store.jobs import Claimed
+from queue_runner.warden_records import RunEnd
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ def assess(
     connection: Connection,
     run: Claimed,
     ending: Ending,
-    exit_: Mapping[str, Any],
+    exit_: RunEnd,
     *,
     unobserved_matters: bool,
     new_notes: Mapping[str, str] | None = None,
@@ -50,7 +51,7 @@ def assess(
     notes = {**(new_notes or {}), **results.note_texts(connection, run_id)}
     _, *before = retries.segments(connection, run_id)
     phases = results.rows_of(connection, "phases", run_id)
-    real_s, slept_s = exit_.get("real_s"), exit_.get("slept_s") or 0.0
+    real_s, slept_s = exit_.real_s, exit_.slept_s or 0.0
     summary = summarize(
         iterations=iterations,
         phases=phases,
@@ -72,7 +73,7 @@ def assess(
         conditions=conditions_of(connection, run_id),
         ingests=results.rows_of(connection, "ingests", run_id),
         slept_s=slept_s,
-        paused_s=exit_.get("paused_s") or 0.0,
+        paused_s=exit_.paused_s or 0.0,
         resumed_from=str(before[0][1]) if before else None,
         real_s=real_s,
         dur_is=hello.get("dur_is"),

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from queue_runner import failpoints
 from queue_runner.config import Config
 from queue_runner.ingest.ingest import Ingest
@@ -14,6 +16,8 @@ from queue_runner.model import Ending, Outcome, State, Verb
 from queue_runner.paths import Layout
 from queue_runner.remote import ingest, mirror, outputs
 from queue_runner.remote.block import Folder
+from queue_runner.remote.ingest import Beginning
+from queue_runner.remote.records import NodeRecord
 from queue_runner.run_dir import RunDir
 from queue_runner.store import blocks, jobs, results
 from queue_runner.store.engine import Connection, Engine, looking, writing
@@ -43,29 +47,28 @@ class BlockRuns:
         of = {row["run"]: row for row in rows}
         for name in ingest.began(folder, of):
             row, ended = of[name], ingest.ended(folder, name)
-            if occupied and (ended is None or ended[1].get("claimed_at")):
+            if occupied and (ended is None or ended.claimed_at):
                 continue
             local = RunDir(self._layout.run_dir(name))
             missed = ingest.fetch(folder.run(name), local, whole=ended is not None)
             if ended is not None:
-                ending, record = ended
-                record["notes"] = [*record.get("notes", ()), *outputs.note({*missed, *mirror.left_out(folder, name)})]
-                self._end(row, ending, record.get("exit"), record)
+                notes = [*ended.notes, *outputs.note({*missed, *mirror.left_out(folder, name)})]
+                self._end(row, ended.ending, replace(ended, notes=notes))
                 changed = True
             else:
-                changed |= self._begin(row, ingest.beginning(folder, name) or {})
+                changed |= self._begin(row, ingest.beginning(folder, name) or Beginning())
                 self._reader(row["id"], local).step()
                 occupied = True
         return changed
 
     def lost(self, row: Row, reason: str) -> None:
         """Store that nothing will come of a run that was started. Raises: MpsqError."""
-        self._end(row, Ending(Outcome.LOST, reason=reason), None, {})
+        self._end(row, Ending(Outcome.LOST, reason=reason))
 
     def refuse(self, run: Claimed, ending: Ending) -> None:
         """Store that a waiting run could not be sent, and why. Raises: MpsqError."""
         row = {"id": run.run_id, "run": str(run.id), "state": State.QUEUED, "token": secrets.token_hex(16)}
-        self._end(row, ending, None, {})
+        self._end(row, ending)
 
     def leave_undone(self, row: Row, why: str) -> None:
         """Store that a run will not be started: CANCELLED where that was asked for, else SKIPPED. Raises: MpsqError."""
@@ -89,27 +92,26 @@ class BlockRuns:
             self._readers[run_id] = Ingest(self._engine, run, local)
         return self._readers[run_id]
 
-    def _begin(self, row: Row, told: Mapping[str, Any]) -> bool:
+    def _begin(self, row: Row, beginning: Beginning) -> bool:
         """Store that a run has started on its node, and when; False, and nothing is written, where that is known."""
-        started = told.get("started")
-        if row["state"] == State.RUNNING and started in (None, row["started_at"]):
+        if row["state"] == State.RUNNING and beginning.started in (None, row["started_at"]):
             return False
         with writing(self._engine) as connection:
-            _mark_begun(connection, row, told)
+            _mark_begun(connection, row, beginning)
         return True
 
-    def _end(self, row: Row, ending: Ending, exit_: Mapping[str, Any] | None, record: Mapping[str, Any]) -> None:
+    def _end(self, row: Row, ending: Ending, record: NodeRecord | None = None) -> None:
         """Store the end of a run under the fingerprint of its node."""
-        if record and not record.get("claimed_at"):  # the node never started it
-            self._never_ran(row, ending, record.get("ended_at") or time.time())
+        if record is not None and not record.claimed_at:  # the node never started it
+            self._never_ran(row, ending, record.ended_at or time.time())
             return
-        told = {"at": record.get("claimed_at"), "started": record.get("started_at"), "boot_id": record.get("boot_id")}
+        beginning = Beginning() if record is None else Beginning(record.claimed_at, record.started_at, record.boot_id)
         local = RunDir(self._layout.run_dir(row["run"]))
         with writing(self._engine) as connection:
-            _mark_begun(connection, row, told)
-            for at, data in record.get("conditions", ()):
+            _mark_begun(connection, row, beginning)
+            for at, data in record.conditions if record is not None else ():
                 results.save_condition(connection, row["id"], at, data)
-            for kind, text in record.get("notes", ()):
+            for kind, text in record.notes if record is not None else ():
                 results.save_note(connection, row["id"], kind, text)
             run = blocks.claimed(connection, row["id"])
         self._reader(row["id"], local).finish()
@@ -120,23 +122,23 @@ class BlockRuns:
             run,
             local,
             ending,
-            exit_,
+            None if record is None else record.exit,
             self._orders,
             self._config.hold_after_failures,
-            node=(record.get("machine", {}), record.get("system", {})),
+            node=({}, {}) if record is None else (record.machine, record.system),
         )
         compact_logs(local, self._config.keep_log_bytes)
         self._log(f"run {row['run']}: {ending}" + (f": {ending.reason}" if ending.reason else ""))
 
 
-def _mark_begun(connection: Connection, row: Row, told: Mapping[str, Any]) -> None:
-    """Move a run to RUNNING, where it is not, as of when its node claimed it (`at`) and started it (`started`)."""
+def _mark_begun(connection: Connection, row: Row, beginning: Beginning) -> None:
+    """Move a run to RUNNING, where it is not, as of when its node claimed it and started it."""
     state = blocks.state(connection, row["id"])
     if state == State.HELD:
         jobs.move(connection, row["id"], Verb.RELEASE, actor="worker", reason="it has started on its node")
     if state != State.RUNNING:
-        at = told.get("at") or time.time()
-        values = {"claimed_at": at, "token": row["token"], "boot_id": told.get("boot_id")}
+        at = beginning.at or time.time()
+        values = {"claimed_at": at, "token": row["token"], "boot_id": beginning.boot_id}
         jobs.move(connection, row["id"], Verb.CLAIM, actor="worker", **values)
-    if told.get("started"):
-        results.mark_started(connection, row["id"], told["started"])
+    if beginning.started:
+        results.mark_started(connection, row["id"], beginning.started)

@@ -6,37 +6,47 @@ import contextlib
 import shutil
 from collections.abc import Container
 from pathlib import Path
-from typing import Any
+
+from msgspec import Struct, ValidationError, convert
 
 from queue_runner.atomic_file import replacing
-from queue_runner.model import Ending, Outcome
 from queue_runner.remote import block, outputs, records
 from queue_runner.remote.read_json import read_json
 from queue_runner.run_dir import RunDir
+from queue_runner.warden_records import Time
 
 _FILES = ("spec.json", "warden/started", "warden/prepared", "warden/stop", "warden/exit.json", "warden/warden.log")
 
 
-def beginning(folder: block.Folder, name: str) -> dict[str, float | None] | None:
-    """Return when the node claimed a run (`at`) and started it (`started`), Unix seconds, each None where that is not
-    known; None where nothing has come of it."""
-    told = read_json(folder.run(name).path / "began.json")
-    if told is None:
+class Beginning(Struct, frozen=True):
+    """When the node claimed a run and started it; None where that is not known."""
+
+    at: Time | None = None
+    started: Time | None = None
+    boot_id: str | None = None
+
+
+def beginning(folder: block.Folder, name: str) -> Beginning | None:
+    """Return when the node began a run; None where nothing has come of it."""
+    data = read_json(folder.run(name).path / "began.json")
+    if data is None:
         return None
-    return {key: told[key] if records.is_time(told.get(key)) else None for key in ("at", "started")}
+    try:
+        return convert(data, Beginning)
+    except ValidationError:
+        return Beginning()
 
 
 def began(folder: block.Folder, among: Container[str] | None = None) -> list[str]:
     """Return the runs of which something has come (of those in `among`, if given), in the order of their starts."""
-    found = []
+    begun = []
     with contextlib.suppress(OSError):
         for path in folder.runs.iterdir():
             if among is not None and path.name not in among:
                 continue
-            told = beginning(folder, path.name)
-            if told is not None:
-                found.append((told["at"] or float("inf"), path.name))
-    return [name for _, name in sorted(found)]
+            if (times := beginning(folder, path.name)) is not None:
+                begun.append((times.at or float("inf"), path.name))
+    return [name for _, name in sorted(begun)]
 
 
 def fetch(source: RunDir, target: RunDir, *, whole: bool) -> list[str]:
@@ -59,13 +69,10 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, partial)
 
 
-def ended(folder: block.Folder, name: str) -> tuple[Ending, dict[str, Any]] | None:
-    """Return how the node's worker judged a run's exit.json, and the record of it, checked; None before that, and for a
-    record that is not one: it is waited for as if it were late."""
-    record = records.checked(folder.record(name))
-    if record is None:
-        return None
-    return Ending(Outcome(record["outcome"]), record["exit_code"], record["signal"], record["reason"] or ""), record
+def ended(folder: block.Folder, name: str) -> records.NodeRecord | None:
+    """Return the checked record of a run's end; None before that, and for an invalid record: it is waited for as if it
+    were late."""
+    return records.checked(folder.record(name))
 
 
 def is_bad(folder: block.Folder, name: str) -> bool:

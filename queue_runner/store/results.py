@@ -14,6 +14,7 @@ from queue_runner.events import FIELD_DROPPED, Eval, Event, Hello, Iter, LogEven
 from queue_runner.model import PHASES, SYNC_UNKNOWN
 from queue_runner.store import hot_sql
 from queue_runner.store.engine import Connection
+from queue_runner.warden_records import RunEnd
 
 _PHASE_NUMBER = {name: number for number, name in enumerate(PHASES)}
 
@@ -196,10 +197,10 @@ def mark_started(connection: Connection, run_id: int, at: float) -> None:
     connection.change(hot_sql.MARK_STARTED, {"run_id": run_id, "at": at})
 
 
-def save_exit(connection: Connection, run_id: int, exit_: Mapping[str, Any]) -> None:
+def save_exit(connection: Connection, run_id: int, exit_: RunEnd) -> None:
     """Store the warden's report (or the times of an imported log) of how the run ended."""
     names = ("real_s", "slept_s", "paused_s", "user_s", "sys_s", "max_rss_bytes")
-    values = {name: exit_.get(name) for name in names} | {"exit_json": json.dumps(exit_, sort_keys=True)}
+    values = {name: getattr(exit_, name) for name in names} | {"exit_json": exit_.to_json()}
     connection.change(hot_sql.ADD_EXIT, {**values, "run_id": run_id})
 
 

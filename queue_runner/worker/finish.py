@@ -26,6 +26,7 @@ from queue_runner.store.jobs import Claimed
 from queue_runner.submit import run_order
 from queue_runner.submit.find_max import next_probe
 from queue_runner.text import last_line, plain
+from queue_runner.warden_records import RunEnd
 from queue_runner.worker import group_guard, preflight
 from queue_runner.worker.fingerprint import of_machine, of_software
 from queue_runner.worker.outcome import failed_on_metal, with_last_words
@@ -43,7 +44,7 @@ def finish(
     run: Claimed,
     folder: RunDir,
     ending: Ending,
-    exit_: Mapping[str, Any] | None,
+    exit_: RunEnd | None,
     orders: Orders,
     hold_after: int = 0,
     node: tuple[Mapping[str, Any], Mapping[str, Any]] | None = None,
@@ -72,7 +73,7 @@ def finish(
         checkpoint = _checkpoint(connection, run, folder)
         assessment = None
         if not is_preflight:
-            assessment = summarize_safely(connection, run, folder, ending, exit_ or {}, notes)
+            assessment = summarize_safely(connection, run, folder, ending, exit_ or RunEnd(), notes)
     with writing(engine) as connection:
         if exit_ is not None:
             results.save_exit(connection, run.run_id, exit_)
@@ -92,7 +93,7 @@ def finish(
             Verb.FINISH,
             actor="worker",
             ending=ending,
-            ended_at=(exit_ or {}).get("ended_at") or time.time(),
+            ended_at=(exit_ and exit_.ended_at) or time.time(),
             paused_at=None,
             blocked_reason=None,
         )
@@ -135,7 +136,7 @@ def summarize_safely(
     run: Claimed,
     folder: RunDir | None,
     ending: Ending,
-    exit_: Mapping[str, Any],
+    exit_: RunEnd,
     new_notes: Mapping[str, str] | None = None,
 ) -> summarize_run.Assessment:
     """Summarize the run. Numbers that mpsq cannot process are an error of mpsq: the run is invalid then, but the queue
@@ -150,24 +151,25 @@ def summarize_safely(
         return summarize_run.Assessment(None, [Taint("unobserved", "invalid", plain(detail))])
 
 
-def find_neighbours(connection: Connection, run: Claimed, folder: RunDir, exit_: Mapping[str, Any]) -> list[Neighbour]:
+def find_neighbours(connection: Connection, run: Claimed, folder: RunDir, exit_: RunEnd) -> list[Neighbour]:
     """Return the runs that were active on other lanes of this machine during a run that has ended as `exit_` says.
 
     They have all been claimed by its end. One that is still RUNNING in the database may have started after this run, or
     ended hours before a worker saw it: its own files decide, so that the order in which a worker stores ends changes
     nothing. One whose end is unknown counts as active until it is known.
     """
-    started_at = exit_.get("started_at")
+    started_at = exit_.started_at
     if run.spec.on or started_at is None:
         return []
     neighbours = []
-    for other in lane_claims.overlapping(connection, run.run_id, started_at, exit_.get("ended_at") or time.time()):
+    for other in lane_claims.overlapping(connection, run.run_id, started_at, exit_.ended_at or time.time()):
         ended_at = other.ended_at
         if other.state == State.RUNNING:
             files = RunDir(folder.path.parent / other.run)
             if other.started_at is None and files.started() is None:
                 continue  # it has not started yet, and this run has ended
-            ended_at = (files.exit() or {}).get("ended_at") or math.inf
+            end = files.exit()
+            ended_at = (end and end.ended_at) or math.inf
         elif other.started_at is None or ended_at is None:
             continue  # it never started
         neighbours.append(Neighbour(other.run, other.lane, other.claimed_at - started_at, ended_at - started_at))

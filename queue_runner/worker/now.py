@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from pathlib import Path
-from typing import Any
 
 from queue_runner.config import Config
 from queue_runner.lanes import Lane
@@ -15,6 +14,7 @@ from queue_runner.model import RunId
 from queue_runner.run_dir import RunDir
 from queue_runner.store.jobs import Claimed
 from queue_runner.store.lane_claims import Blocked
+from queue_runner.warden_records import Fence, RunEnd
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class ActiveRun:
     cancel_requested: bool = False
     suspend_requested: bool = False
     reads_code: bool = False
-    fence: Mapping[str, Any] | None = None
-    exit: Mapping[str, Any] | None = None
+    fence: Fence | None = None
+    exit: RunEnd | None = None
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from queue_runner.run_dir import RunDir
 from queue_runner.store import results
 from queue_runner.store.engine import Connection, Engine, writing
 from queue_runner.store.jobs import Claimed
+from queue_runner.warden_records import Fence, RunEnd
 
 FIRST_S, FIRST_EVERY_S = 10.0, 1.0
 """Initial period of a run and the sampling interval in it: the rates in a sample are over the time since the last one,
@@ -52,7 +53,7 @@ class Observer:
         self._marked = self._mark = ""  # the stored mark of the start, and the next one
         self._prepares = folder.is_preparing()
 
-    def observe(self, fence: Mapping[str, Any] | None) -> None:
+    def observe(self, fence: Fence | None) -> None:
         """Ingest new events, and sample if that is due; one transaction stores both. `fence` is the warden's record of
         the start. Raises: MpsqError when the store refuses."""
         chunk = self._ingest.read()
@@ -68,7 +69,7 @@ class Observer:
                 self._writer(started_at)(connection)
         self._marked = self._mark
 
-    def _sample(self, now: float, fence: Mapping[str, Any] | None) -> None:
+    def _sample(self, now: float, fence: Fence | None) -> None:
         self._sampled_at = now
         if self._prepares:  # the effect of the preparation on the machine is not a condition of the run
             self._prepares = self._folder.is_preparing()
@@ -78,18 +79,18 @@ class Observer:
             if self._prepares:
                 return
         self._sample_at = now + (self._sample_every_s if now - self._began > FIRST_S else FIRST_EVERY_S)
-        if isinstance(warden := (fence or {}).get("warden_pid"), int):
-            self._sampler.queue.add(warden)
+        if fence is not None and fence.warden_pid is not None:
+            self._sampler.queue.add(fence.warden_pid)
         self._samples.append((time.time(), self._sampler.sample(self._folder.of_trainer())))
 
     def _new_sampler(self, *, fresh: bool = False) -> conditions.Sampler:
         return conditions.Sampler(fresh=fresh, beside=NeighbourTime(self._neighbours), gpus=self._gpus)
 
-    def finish(self, fence: Mapping[str, Any] | None, exit_: Mapping[str, Any] | None) -> bool:
+    def finish(self, fence: Fence | None, exit_: RunEnd | None) -> bool:
         """Sample the end and ingest the rest, after the end of the run. Return False while the look at the GPU, which
         runs beside the worker, has not ended: call it again then."""
         if self._after is None:
-            self._sample_the_end(exit_ or {})
+            self._sample_the_end(exit_)
             self._after = BackgroundCall(self._sampler.gpu_busy_after)
         if not self._after.has_ended():
             return False
@@ -100,15 +101,15 @@ class Observer:
         self._ingest.finish(self._writer(started_at) if self._samples or started_at is not None else None)
         return True
 
-    def _sample_the_end(self, exit_: Mapping[str, Any]) -> None:
+    def _sample_the_end(self, exit_: RunEnd | None) -> None:
         """Sample once more, if the run has just ended: the use by its ended processes is known from wait4."""
-        values = [exit_.get(name) for name in ("ended_at", "user_s", "sys_s")]
-        known = [float(value) for value in values if isinstance(value, int | float)]
-        just_ended = len(known) == len(values) and 0 <= time.time() - known[0] <= AT_END_S
-        if sample := self._sampler.at_end(known[1] + known[2] if just_ended else None):
+        cpu_s = None
+        if exit_ is not None and exit_.ended_at is not None and 0 <= time.time() - exit_.ended_at <= AT_END_S:
+            cpu_s = None if exit_.user_s is None or exit_.sys_s is None else exit_.user_s + exit_.sys_s
+        if sample := self._sampler.at_end(cpu_s):
             self._samples.append((time.time(), sample))
 
-    def _new_start(self, fence: Mapping[str, Any] | None) -> float | None:
+    def _new_start(self, fence: Fence | None) -> float | None:
         """Return when the run started, if that is new: the fence, and once it is prepared the end of the preparation,
         from which on the trainer counts its own time."""
         if fence is None or self._marked == "prepared":
@@ -117,7 +118,7 @@ class Observer:
         if prepared_at is None and self._marked:
             return None
         self._mark = "prepared" if prepared_at is not None or not self._folder.is_preparing() else "started"
-        return prepared_at or float(fence.get("at") or time.time())
+        return prepared_at or fence.at or time.time()
 
     def _writer(self, started_at: float | None) -> Callable[[Connection], None]:
         """Return what stores the samples, and the start of the run if it is new."""

@@ -6,11 +6,11 @@ import re
 import signal
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from queue_runner.ingest.last_words import NO_MEMORY
 from queue_runner.model import EXIT_DEVICE_UNAVAILABLE, EXIT_OUT_OF_MEMORY, Ending, Outcome
 from queue_runner.text import plain
+from queue_runner.warden_records import RunEnd
 
 SILENT = "it wrote nothing to stderr"
 """The reason of a failure without last words."""
@@ -38,17 +38,16 @@ _METAL_FAILED = re.compile(
 _METAL_REASON = re.compile(rb"^\s*(?:[\w ]+\. )?([A-Z][\w ()/]{2,80}) \([0-9a-f]{8}:", re.MULTILINE)
 
 
-def of_exit(exit_: Mapping[str, Any], notes: Mapping[str, str]) -> Ending:
+def of_exit(exit_: RunEnd, notes: Mapping[str, str]) -> Ending:
     """Return the ending from an exit.json. `notes` are the texts of the run's notes by kind: an exit code of 69 or 71
     has its meaning of sysexits.h only if the job's events say the same."""
-    if exit_.get("spawn_error"):
-        text = exit_["spawn_error"].get("text", "it could not be started")
-        return Ending(Outcome.SPAWN_FAILED, reason=plain(str(text)))
-    code, number, stop = exit_.get("exit_code"), exit_.get("signal"), exit_.get("stop")
-    if stop and (exit_.get("stopped") or (code is None and number is None)):
-        return Ending(_STOPPED[stop["cause"]], code, number, plain(str(stop.get("detail", ""))))
+    if exit_.spawn_error is not None:
+        return Ending(Outcome.SPAWN_FAILED, reason=plain(exit_.spawn_error.text))
+    code, number, stop = exit_.exit_code, exit_.signal, exit_.stop
+    if stop is not None and (exit_.stopped or (code is None and number is None)):
+        return Ending(_STOPPED[stop.cause], code, number, plain(stop.detail))
     if number is not None:
-        if number == signal.SIGKILL and exit_.get("oom_killed"):
+        if number == signal.SIGKILL and exit_.oom_killed:
             return Ending(Outcome.OUT_OF_MEMORY, signal=number, reason="the kernel killed it for memory")
         how = "it crashed" if number in _CRASHES else "sent from outside mpsq"
         return Ending(Outcome.KILLED, signal=number, reason=f"{_signal_name(number)}: {how}")

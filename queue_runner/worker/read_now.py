@@ -197,8 +197,8 @@ def _without_lock(run: ActiveRun) -> Warden:
     """
     if run.fence is None:
         return Warden.KILLED if run.was_started else Warden.STARTING
-    pid, start = run.fence.get("warden_pid"), run.fence.get("warden_start")
-    is_there = isinstance(pid, int) and isinstance(start, int | float) and processes.same_process(pid, start)
+    pid, start = run.fence.warden_pid, run.fence.warden_start
+    is_there = pid is not None and start is not None and processes.same_process(pid, start)
     return Warden.KILLED if _lock_is_held(run.folder) is False and not is_there else Warden.ALIVE
 
 

@@ -175,7 +175,7 @@ class Steps:
         running = {run.lane.name: run for run in self._now.running}
         self._wardens.clear()
         for name, run in running.items():
-            pid = self._supervisor(name).warden_pid() or (run.fence or {}).get("warden_pid")
+            pid = self._supervisor(name).warden_pid() or (run.fence and run.fence.warden_pid)
             if isinstance(pid, int):  # one that another worker has started is not below this process
                 self._wardens[name] = pid
         for name, supervisor in self._supervisors.items():

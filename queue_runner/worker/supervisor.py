@@ -12,7 +12,6 @@ import secrets
 import subprocess
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from queue_runner import failpoints, lanes
 from queue_runner.config import Config
@@ -33,6 +32,7 @@ from queue_runner.store.engine import Engine, looking, writing
 from queue_runner.store.jobs import Claimed, Following
 from queue_runner.store.lane_claims import Blocked
 from queue_runner.text import last_line, plain
+from queue_runner.warden_records import RunEnd
 from queue_runner.worker import hooks, launch, preflight
 from queue_runner.worker.canary import Canary
 from queue_runner.worker.finish import compact_logs, finish
@@ -186,7 +186,7 @@ class Supervisor:
     def watch(self, run: ActiveRun) -> None:
         """Ingest what the run has written, sample the machine, and repeat requests that a dead command left undone."""
         if self._kept_awake != run.claimed.run_id and run.fence:
-            self._keep_awake(run.claimed, run.fence.get("warden_pid"))  # adopted: its helper may be gone
+            self._keep_awake(run.claimed, run.fence.warden_pid)  # adopted: its helper may be gone
         self._observer_of(run).observe(run.fence)
         if run.cancel_requested and not run.folder.cancel.exists():
             run.folder.path.mkdir(mode=0o700, exist_ok=True)  # a job may have removed it; its warden looks there
@@ -207,7 +207,7 @@ class Supervisor:
         if run.exit is None and run.fence is None and not run.was_started:
             return self._requeue(run)
         self._fruitless = 0
-        if not self._sweep(run, spare_daemons=run.exit is not None and not run.exit.get("stop")):
+        if not self._sweep(run, spare_daemons=run.exit is not None and run.exit.stop is None):
             return False
         failpoints.reach("worker.scanned")
         if not self._observer_of(run).finish(run.fence, run.exit):
@@ -237,7 +237,7 @@ class Supervisor:
             self._observer = Observer(self._engine, run.claimed, run.folder, self._config.sample_s, self._other_wardens)
         return self._observer
 
-    def _finish(self, run: Claimed, folder: RunDir, ending: Ending, exit_: Mapping[str, Any] | None = None) -> Ending:
+    def _finish(self, run: Claimed, folder: RunDir, ending: Ending, exit_: RunEnd | None = None) -> Ending:
         return finish(self._engine, run, folder, ending, exit_, self._orders, self._config.hold_after_failures)
 
     def _requeue(self, run: ActiveRun) -> bool:
@@ -262,8 +262,8 @@ class Supervisor:
         noted = run.folder.noted()
         traces = processes.Traces(
             tag=run.claimed.token,
-            sessions=frozenset(n[key] for n in noted for key in ("sid", "pgid") if isinstance(n.get(key), int)),
-            noted=frozenset((n["pid"], n["start"]) for n in noted),
+            sessions=frozenset(id_ for process in noted for id_ in (process.sid, process.pgid) if id_ is not None),
+            noted=frozenset((process.pid, process.start) for process in noted),
             lane=lane_locks.paths(self.lane.name)[0],
             boot_id=run.claimed.boot_id,
         )

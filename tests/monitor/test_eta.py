@@ -21,6 +21,7 @@ from queue_runner.store import history, jobs, read, results
 from queue_runner.store.engine import Engine, open_engine, writing
 from queue_runner.store.schema import job_events, runs
 from queue_runner.submit.plan import Plan
+from queue_runner.warden_records import RunEnd
 from tests.cli_support import Cli, empty_queue
 from tests.store_support import claim_next
 
@@ -44,7 +45,7 @@ class Past:
             self.queue(NewJob(spec))
             run = self.start(NOW - 5000)
             with writing(self.engine) as connection:
-                results.save_exit(connection, run.run_id, {"real_s": real_s, "slept_s": slept_s})
+                results.save_exit(connection, run.run_id, RunEnd(real_s=real_s, slept_s=slept_s))
                 jobs.move(connection, run.run_id, Verb.FINISH, actor="worker", ending=ending, ended_at=NOW - 4000)
 
     def queue(self, *new: NewJob) -> list[int]:

@@ -32,4 +32,4 @@ def test_texts_of_a_record_have_no_control_characters() -> None:
     told = {"reason": "\x1b[31mred\x1b]0;t\x07\nsecond", "notes": [["k\x1b[2J", "a\nb"]], "machine": {"id": "\x1b[1mn"}}
     found = records.checked({**RECORD, "outcome": "FAILED", **told})
     assert found is not None
-    assert (found["reason"], found["notes"], found["machine"]) == ("red second", [["k", "a b"]], {"id": "n"})
+    assert (found.reason, found.notes, found.machine) == ("red second", [("k", "a b")], {"id": "n"})

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import convert
 
 from queue_runner.errors import UsageError
 from queue_runner.model import TRANSITIONS, Outcome, State, Verb, parse_selector
+from queue_runner.warden_records import RunEnd
 from queue_runner.worker.outcome import of_exit, of_silence
 
 STOP = {"v": 1, "cause": "cancel", "at": 1.0, "detail": "cancelled by user"}
-
-
-def exit_of(**said: object) -> dict[str, object]:
-    return {"exit_code": None, "signal": None, "spawn_error": None, "stop": None, "stopped": False, **said}
 
 
 @pytest.mark.parametrize(
@@ -36,7 +34,7 @@ def exit_of(**said: object) -> dict[str, object]:
     ],
 )
 def test_outcome(said: dict[str, object], notes: dict[str, str], shown: str) -> None:
-    assert str(of_exit(exit_of(**said), notes)) == shown
+    assert str(of_exit(convert(said, RunEnd), notes)) == shown
 
 
 def test_silence_is_lost_and_says_why() -> None:

@@ -21,6 +21,7 @@ from queue_runner.submit import plan as submit
 from queue_runner.submit.find_max import next_probe, search
 from queue_runner.submit.find_max.search import Probe, SearchRange, state
 from queue_runner.submit.request import Request
+from queue_runner.warden_records import RunEnd
 from tests.store_support import claim_next
 
 pytestmark = pytest.mark.process
@@ -305,7 +306,7 @@ def end(layout: Layout, most: int) -> int | None:
         value = int(run.spec.params["batch_size"])
         fits = value <= most
         ending = Ending(Outcome.SUCCEEDED, 0) if fits else Ending(Outcome.OUT_OF_MEMORY, 71, reason="no room")
-        exit_ = {"real_s": 1.0, "max_rss_bytes": 10**8}
+        exit_ = RunEnd(real_s=1.0, max_rss_bytes=10**8)
         results.save_exit(connection, run.run_id, exit_)
         jobs.move(connection, run.run_id, Verb.FINISH, actor="worker", ending=ending, ended_at=1.0)
         if not next_probe.is_answer(run.spec, ending):

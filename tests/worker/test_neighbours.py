@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from msgspec import convert
 
 from queue_runner.model import Ending, Outcome
 from queue_runner.paths import Layout
@@ -18,6 +19,7 @@ from queue_runner.store import jobs, read
 from queue_runner.store.engine import Engine, open_engine, writing
 from queue_runner.store.hook_calls import Orders
 from queue_runner.store.jobs import Claimed
+from queue_runner.warden_records import RunEnd
 from queue_runner.worker import finish
 
 pytestmark = pytest.mark.process
@@ -62,7 +64,7 @@ class Box:
 
     def end(self, run: Claimed, folder: RunDir, began: float, ended: float) -> None:
         ending = Ending(Outcome.SUCCEEDED, 0)
-        finish.finish(self.engine, run, folder, ending, exit_of(began, ended), Orders())
+        finish.finish(self.engine, run, folder, ending, convert(exit_of(began, ended), RunEnd), Orders())
 
     def said(self, run: Claimed) -> list[str]:
         with read.reading(self.layout.db) as connection:
@@ -128,4 +130,4 @@ def test_a_run_that_was_sent_elsewhere_has_no_neighbours_here(box: Box, engine: 
     own, folder = box.run("slurm-g1-0a1b2c", 100.0, 200.0, on={"to": "slurm"})
     box.run("cpu:1", 150.0, 170.0)
     with writing(engine) as connection:
-        assert finish.find_neighbours(connection, own, folder, exit_of(100.0, 200.0)) == []
+        assert finish.find_neighbours(connection, own, folder, convert(exit_of(100.0, 200.0), RunEnd)) == []
