@@ -18,7 +18,7 @@ from queue_runner.monitor.show import ChainLink, Details, Evaluation, HistoryEve
 from queue_runner.monitor.status import HookCall
 
 OF_JOB = (
-    *("asks", "search", "command", "folder", "python", "environment", "code", "runs in", "rerun of"),
+    *("settings", "search", "command", "folder", "python", "environment", "code", "runs in", "rerun of"),
     *("tags", "priority"),
     *("remark", "after", "deadline", "retries", "timeout", "parser", "schedule"),
 )
@@ -26,7 +26,20 @@ OF_JOB = (
 
 
 PROSE = (
-    *("state", "asks", "remark", "after", "start", "time", "phases", "said", "invalid", "caveat", "note", "lines"),
+    *(
+        "state",
+        "settings",
+        "remark",
+        "after",
+        "start",
+        "time",
+        "phases",
+        "reported",
+        "invalid",
+        "caveat",
+        "note",
+        "lines",
+    ),
     *("evaluation", "MFU", "hook", "history", "segments", "tags"),
 )
 """Facts wrapped to the width of the terminal: they are read, not copied."""
@@ -47,9 +60,9 @@ def facts(details: Details) -> list[tuple[str, str]]:
     run = details.run
     pairs: list[Fact] = [
         ("run", f"{run.run}  {run.name}"),
-        ("of", f"job {run.job_id} in group g{run.group_id}, repeat {run.repeat}, attempt {run.attempt}"),
+        ("job", f"{run.job_id} in group g{run.group_id}, repeat {run.repeat}, attempt {run.attempt}"),
         ("state", run.ending + (f": {run.reason}" if run.reason else "")),
-        ("asks", str(run.question) or units.MISSING),
+        ("settings", str(run.question) or units.MISSING),
         ("search", details.search),
         ("command", shlex.join(details.argv) or units.MISSING),
         ("folder", details.cwd or units.MISSING),
@@ -71,7 +84,7 @@ def facts(details: Details) -> list[tuple[str, str]]:
         ("suspended", _known((details.exit or {}).get("paused_s") or None, units.duration)),
         ("segments", "\n".join(map(_segment, details.segments))),
         ("phases", ", ".join(f"{name} {units.duration(s)}" for name, s in details.phases_s.items())),
-        ("said", "\n".join(f"{k}: {v}" for k, v in sorted((details.hello or {}).items()))),
+        ("reported", "\n".join(f"{k}: {v}" for k, v in sorted((details.hello or {}).items()))),
         *((taint.severity, f"{taint.kind}: {taint.detail}") for taint in details.taints),
         *(("note", f"{note.kind}: {note.text}") for note in details.notes),
         ("lines", ", ".join(f"{count} {key}" for key, count in asdict(details.lines).items() if count)),
@@ -216,7 +229,7 @@ def _place(details: Details) -> str:
         return "a copy of the code as it was at submit"
     if details.code is None or not details.code.tree_hash:
         return "its folder; changes of the code are not detected"
-    return "its folder; " + ("its code may change" if details.allow_changed else "not if its code has changed")
+    return "its folder; " + ("its code may change" if details.allow_changed else "refused if its code has changed")
 
 
 def _segment(part: ChainLink) -> str:

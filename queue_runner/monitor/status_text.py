@@ -242,7 +242,7 @@ def waiting_table(status: Status) -> str:
         )
         for place, run in enumerate(status.waiting, start=1)
     ]
-    titles = {"place": "#", "run": "run", "name": "name", "asks": "asks", "waits": "waits for"}
+    titles = {"place": "#", "run": "run", "name": "name", "asks": "settings", "waits": "waits for"}
     if any(row.starts != units.MISSING for row in rows):
         titles["starts"] = "starts"
     return tables.table(rows, [_column(key, title) for key, title in titles.items()])
@@ -250,7 +250,7 @@ def waiting_table(status: Status) -> str:
 
 def ended_table(status: Status, *, colour: bool = False) -> str:
     """Return the latest ended runs, the newest first; the times of those that are not valid are marked."""
-    titles = {"run": "run", "name": "name", "asks": "asks", "ending": "ended last", "real_s": "after"}
+    titles = {"run": "run", "name": "name", "asks": "settings", "ending": "outcome", "real_s": "took"}
     rows = [_Row.of(run, ending=run.ending, style=run.style, real_s=run.real_s, mark=run.mark) for run in status.ended]
     if any(row.mark for row in rows):
         titles["mark"] = ""

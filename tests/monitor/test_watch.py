@@ -71,17 +71,17 @@ running  4.1  running  cpu, eager, tiny, lr=0.1
 waiting  2 runs
 disk     runs 5.00 GiB, snapshots 3.00 MiB, cache 0 B; 7.00 GiB free
 
-#  run  name    asks                         waits for
+#  run  name    settings                     waits for
 -  ---  ------  ---------------------------  -------------------
 1  5.1  waits1  mps, compiled, tiny, lr=0.1  its turn, after 4.1
 2  6.1  waits2  mps, compiled, tiny, lr=0.1  22:30
 
-run  name    asks                      ended last  after
----  ------  ------------------------  ----------  ------
-3.1  killed  cpu, eager, tiny, lr=0.1  KILLED(9)   1.50 s
-2.1  failed  cpu, eager, tiny, lr=0.1  FAILED(3)   1.50 s
-1.2  ok      cpu, eager, tiny, lr=0.1  SUCCEEDED   1.50 s
-1.1  ok      cpu, eager, tiny, lr=0.1  SUCCEEDED   1.50 s
+run  name    settings                  outcome      took
+---  ------  ------------------------  ---------  ------
+3.1  killed  cpu, eager, tiny, lr=0.1  KILLED(9)  1.50 s
+2.1  failed  cpu, eager, tiny, lr=0.1  FAILED(3)  1.50 s
+1.2  ok      cpu, eager, tiny, lr=0.1  SUCCEEDED  1.50 s
+1.1  ok      cpu, eager, tiny, lr=0.1  SUCCEEDED  1.50 s
 
 
 Ctrl-C quits; the queue continues
@@ -116,7 +116,7 @@ def test_every_screen_fits(found: Status, columns: int, rows: int) -> None:
 def test_what_does_not_fit_is_counted(found: Status) -> None:
     many = replace(found, waiting=list(found.waiting) * 15, waiting_count=500)
     shown = screen(many)
-    assert "... and 497 more" in shown and shown.count("ended last") == 1 and "3.1  killed" in shown
+    assert "... and 497 more" in shown and shown.count("outcome") == 1 and "3.1  killed" in shown
 
 
 def test_names_can_do_a_terminal_no_harm(found: Status) -> None:

@@ -162,7 +162,7 @@ def test_the_verbs_follow_a_block(front: Queue, cluster: Slurm, mpsq: Cli) -> No
         front.journal.with_name(front.journal.name + ".go").touch()
         assert started["logs"].wait() == 0 and started["wait"].wait() == 0
         assert "two" in out["logs"].read_text() and "1 of 1 runs succeeded" in out["wait"].read_text()
-        until(lambda: "ended last" in out["status"].read_text(), "its end in the status")
+        until(lambda: "outcome" in out["status"].read_text(), "its end in the status")
     finally:
         for process in started.values():
             process.kill()
