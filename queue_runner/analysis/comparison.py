@@ -16,12 +16,12 @@ from queue_runner.analysis.grouping import (
     SUBJECT,
     WORK,
     Arm,
-    Row,
     group,
     labelled,
     order,
     round_of,
 )
+from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.errors import UsageError
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Family:
     @property
     def wall(self) -> bool:
         """Whether the times are those of whole runs, because some of them report no iterations."""
-        return any(row.get("time_of") == WALL for arm in self.arms for row in arm.runs)
+        return any(row.time_of == WALL for arm in self.arms for row in arm.runs)
 
     @property
     def unit(self) -> str:
@@ -96,14 +96,14 @@ class Family:
         return WALL if self.wall else self.per_work
 
     @property
-    def shown(self) -> list[Row]:
+    def shown(self) -> list[ReportedRun]:
         """Runs whose numbers are shown."""
         return [row for arm in self.arms for row in arm.shown]
 
     @property
     def newest_run(self) -> int:
         """The run_id of its newest run."""
-        return max(int(row["run_id"]) for arm in self.arms for row in arm.runs)
+        return max(int(row.run_id) for arm in self.arms for row in arm.runs)
 
     def pair(self, arm: Arm) -> Pair | None:
         """Return the pair of the arm and the baseline; None for the baseline, or if there is nothing to compare."""
@@ -121,7 +121,7 @@ class Family:
         return next((other for other in self.arms if other.key == wanted), None)
 
 
-def compare(rows: Iterable[Row], question: Question) -> list[Family]:
+def compare(rows: Iterable[ReportedRun], question: Question) -> list[Family]:
     """Group runs into arms and families; judge each arm against its family's baseline and its eager twin.
 
     Raises: UsageError when the requested baseline matches no arm, or several of a family.
@@ -130,7 +130,7 @@ def compare(rows: Iterable[Row], question: Question) -> list[Family]:
     return [_judged(family, question.same_within) for family in found]
 
 
-def families(rows: Iterable[Row], question: Question) -> list[Family]:
+def families(rows: Iterable[ReportedRun], question: Question) -> list[Family]:
     """Group runs into arms and arms into families, sorted and labelled, but not yet compared.
 
     Arms of two workloads are compared only if they do the same work and the baseline names a workload: nanogpt and the
@@ -144,7 +144,7 @@ def families(rows: Iterable[Row], question: Question) -> list[Family]:
     found: dict[tuple[Any, ...], list[Arm]] = {}
     for arm in group(rows, [*question.names, *TIME], question.include_invalid):
         work = (arm.median("flops_per_iter"), *map(arm.work, WORK)) if across else ()
-        swept = {name for row in arm.runs for name in row.get("swept", ())} if question.sweeps else set()
+        swept = {name for row in arm.runs for name in row.swept} if question.sweeps else set()
         shared = (SWEPT if name in swept else arm.key.get(name) for name in fixed)
         found.setdefault((*shared, *work), []).append(arm)
     made = []
@@ -182,7 +182,7 @@ def _with_baselines(families: Sequence[Family], vs: Mapping[str, Any]) -> list[F
 def _is(arm: Arm, name: str, wanted: Any, named: Collection[Any]) -> bool:
     """Return whether the arm has the value; a workload may be asked for whose runs were given names of their own."""
     if name == "subject" and wanted not in named:
-        return any(row.get("workload") == wanted for row in arm.runs)
+        return any(row.workload == wanted for row in arm.runs)
     return _same(arm.key.get(name), wanted)
 
 
@@ -203,7 +203,7 @@ def _default_baseline(family: Family) -> Family:
     able = [arm for arm in family.arms if arm.times]
     if len(able) < 2:
         return family
-    best = min(able, key=lambda arm: (_distance(arm), min((row.get("job_id") or 0, row["run_id"]) for row in arm.runs)))
+    best = min(able, key=lambda arm: (_distance(arm), min((row.job_id or 0, row.run_id) for row in arm.runs)))
     return replace(family, baseline=best, why=f"{_why(best, able)}; --vs selects another")
 
 
@@ -234,7 +234,7 @@ def _judged(family: Family, same_within: float | None) -> Family:
     base = family.baseline
     pairs = [(arm, base) for arm in able if base is not None and base in able and arm is not base]
     twins = [(arm, twin) for arm in able if (twin := family.twin(arm)) is not None and twin in able]
-    planned = [row.get("planned_cells") or 0 for arm in family.arms for row in arm.runs]
+    planned = [row.planned_cells or 0 for arm in family.arms for row in arm.runs]
     verdicts = judge([*pairs, *twins], per_work, same_within, max([len(family.arms), *planned]) - 1)
     judged = [[Pair(arm, against, verdicts[arm, against]) for arm, against in of] for of in (pairs, twins)]
     return replace(family, per_work=per_work, pairs=judged[0], twins=judged[1])
@@ -264,9 +264,9 @@ def _runs(arm: Arm, per_work: str) -> Runs:
 
     work = (arm.work(per_work) or 1.0) if per_work else 1.0
     return Runs(
-        [row["median_s"] / work for row in arm.timed],
+        [time_s / work for time_s in arm.times],
         [round_of(row) for row in arm.timed],
-        [row.get("started_at") for row in arm.timed],
+        [row.started_at for row in arm.timed],
         frozenset(key for row in arm.runs if (key := round_of(row)) is not None),
     )
 
@@ -276,12 +276,11 @@ def added_later(arm: Arm) -> tuple[int, int]:
     such submissions. A run of the same submission, a retry or a replacement, is none: its number was fixed before."""
     ends: dict[int, float] = {}  # the first of each submission
     for row in arm.runs:
-        if row.get("ended_at") and row.get("group_id"):
-            ends[row["group_id"]] = min(row["ended_at"], ends.get(row["group_id"], row["ended_at"]))
+        if row.ended_at and row.group_id:
+            ends[row.group_id] = min(row.ended_at, ends.get(row.group_id, row.ended_at))
     late = [
-        row["group_id"]
+        row.group_id
         for row in arm.timed
-        if row.get("created_at")
-        and any(at < row["created_at"] and group != row["group_id"] for group, at in ends.items())
+        if row.created_at and any(at < row.created_at and group != row.group_id for group, at in ends.items())
     ]
     return len(late), len({*late})

@@ -13,7 +13,8 @@ from functools import cached_property
 from typing import Any
 
 from queue_runner.analysis import knee, stats
-from queue_runner.analysis.grouping import BESIDE, MAIN, SUBJECT, WORK, Arm, Row, by_key, taints, value_of
+from queue_runner.analysis.grouping import BESIDE, MAIN, SUBJECT, WORK, Arm, by_key, taints, value_of
+from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.model import Outcome, State
 
 MATERIAL = 0.05
@@ -32,30 +33,30 @@ class CurvePoint(Arm):
     value: float = 0.0
 
     @property
-    def decided(self) -> list[Row]:
+    def decided(self) -> list[ReportedRun]:
         """Runs that were neither cancelled nor skipped."""
-        return [row for row in self.runs if row["outcome"] not in (Outcome.CANCELLED, Outcome.SKIPPED)]
+        return [row for row in self.runs if row.outcome not in (Outcome.CANCELLED, Outcome.SKIPPED)]
 
     @cached_property
     def fits(self) -> bool | None:
         """True if a run succeeded without swapping, False if none of the decided ones did, None if none is decided."""
-        fitting = (row["outcome"] == Outcome.SUCCEEDED and "swapping" not in taints(row) for row in self.decided)
+        fitting = (row.outcome == Outcome.SUCCEEDED and "swapping" not in taints(row) for row in self.decided)
         return any(fitting) if self.decided else None
 
     @property
     def decided_by_memory(self) -> bool | None:
         """As `fits`, but None where runs failed for reasons other than memory, such as a misspelled setting."""
-        full = any(row["outcome"] in (Outcome.OUT_OF_MEMORY, Outcome.SUCCEEDED) for row in self.decided)
+        full = any(row.outcome in (Outcome.OUT_OF_MEMORY, Outcome.SUCCEEDED) for row in self.decided)
         return None if self.fits is False and not full else self.fits
 
     @property
-    def failed(self) -> Row | None:
+    def failed(self) -> ReportedRun | None:
         """The newest run showing that the value does not fit."""
         return self.decided[-1] if self.fits is False else None
 
     @cached_property
-    def with_time(self) -> list[Row]:
-        return [row for row in self.shown if (row["median_s"] or 0) > 0]
+    def with_time(self) -> list[ReportedRun]:
+        return [row for row in self.shown if (row.median_s or 0) > 0]
 
     @property
     def valid(self) -> bool:
@@ -70,16 +71,16 @@ class CurvePoint(Arm):
 
     def rate(self, unit: str) -> float | None:
         """Return tokens or samples per second at the geometric mean of the runs' times."""
-        times = [row["median_s"] / row[f"{unit}s_per_iter"] for row in self.with_time if row[f"{unit}s_per_iter"]]
+        times = [time_s / work for row in self.with_time if (time_s := row.median_s) and (work := row.work(unit))]
         return 1 / stats.geometric_mean(times) if times else None
 
     @cached_property
     def memory(self) -> tuple[int | None, str | None]:
         """Peak bytes and their kind: "reserved" on a device, "RSS" of the process on the CPU. Runs with
         invalid times are included: they need as much memory."""
-        runs = [row for row in self.runs if row["outcome"] == Outcome.SUCCEEDED]
-        name = "max_rss_bytes" if any(row["device"] in ("cpu", None) for row in runs) else "peak_reserved_bytes"
-        values = [row[name] for row in runs if row[name]]
+        runs = [row for row in self.runs if row.outcome == Outcome.SUCCEEDED]
+        name = "max_rss_bytes" if any(row.device in ("cpu", None) for row in runs) else "peak_reserved_bytes"
+        values = [value for row in runs if (value := getattr(row, name))]
         return (max(values), "RSS" if name == "max_rss_bytes" else "reserved") if values else (None, None)
 
 
@@ -92,13 +93,13 @@ class Curve:
     points: Sequence[CurvePoint]
 
     @property
-    def first(self) -> Row:
+    def first(self) -> ReportedRun:
         """A run that represents the curve."""
         return next((point.with_time[0] for point in self.points if point.with_time), self.points[0].runs[0])
 
     @property
     def newest_run(self) -> int:
-        return max(int(row["run_id"]) for point in self.points for row in point.runs)
+        return max(int(row.run_id) for point in self.points for row in point.runs)
 
     @property
     def unit(self) -> str | None:
@@ -146,7 +147,7 @@ class Curve:
 
 
 def find_curves(
-    rows: Sequence[Row], settings: Mapping[int, Mapping[str, Any]], name: str | None, include_invalid: bool
+    rows: Sequence[ReportedRun], settings: Mapping[int, Mapping[str, Any]], name: str | None, include_invalid: bool
 ) -> list[Curve]:
     """Return the curves of prepared rows over the setting `name`, else over the one of `_choice`, the newest first.
     `settings` are the effective ones by run."""
@@ -155,10 +156,10 @@ def find_curves(
         for run_id, of in settings.items()
     }
     curves: list[Curve] = []
-    for group in by_key(rows, lambda row: (row["machine"], row["subject"])).values():
+    for group in by_key(rows, lambda row: (row.machine, row.subject)).values():
         if chosen := name or _choice(group, numbers):
-            able = [row for row in group if chosen in numbers[row["run_id"]]]
-            values = {row["run_id"]: numbers[row["run_id"]][chosen] for row in able}
+            able = [row for row in group if chosen in numbers[row.run_id]]
+            values = {row.run_id: numbers[row.run_id][chosen] for row in able}
             curves += _over(chosen, able, values, include_invalid)
     return sorted(curves, key=lambda curve: -curve.newest_run)
 
@@ -174,15 +175,15 @@ def number(value: Any) -> float | None:
     return x if math.isfinite(x) else None
 
 
-def _choice(rows: Sequence[Row], numbers: Mapping[int, Mapping[str, float]]) -> str | None:
+def _choice(rows: Sequence[ReportedRun], numbers: Mapping[int, Mapping[str, float]]) -> str | None:
     """Return the setting that --find-max searches, else the first varying one of FIRST_CHOICES, else the integer
     setting with the most values."""
-    searched = [str(row["find_max"]).partition("=")[0] for row in rows if row["find_max"]]
+    searched = [str(row.find_max).partition("=")[0] for row in rows if row.find_max]
     if searched:
         return searched[-1]
-    requested = {name for row in rows for name, value in row["settings"].items() if _is_integer(value)}
+    requested = {name for row in rows for name, value in row.settings.items() if _is_integer(value)}
     values = {
-        name: {of[name] for row in rows if name in (of := numbers[row["run_id"]])}
+        name: {of[name] for row in rows if name in (of := numbers[row.run_id])}
         for name in sorted(requested)
         if name not in _LENGTH_SETTINGS and not name.endswith(_LENGTH_SUFFIXES)
     }
@@ -196,29 +197,29 @@ def _is_integer(value: Any) -> bool:
     return x is not None and x == int(x)
 
 
-def _over(name: str, rows: Sequence[Row], values: Mapping[int, float], include_invalid: bool) -> list[Curve]:
+def _over(name: str, rows: Sequence[ReportedRun], values: Mapping[int, float], include_invalid: bool) -> list[Curve]:
     """Return the curves over the setting `name`, whose values by run are given."""
-    requested = {factor for row in rows for factor in row["settings"]}
-    factors = {factor for row in rows for factor in row["factors"]} - {name}
-    if any(row["find_max"] for row in rows):  # one search is one curve: its answer is over all its probes
+    requested = {factor for row in rows for factor in row.settings}
+    factors = {factor for row in rows for factor in row.factors} - {name}
+    if any(row.find_max for row in rows):  # one search is one curve: its answer is over all its probes
         factors = {factor for factor in factors if factor in requested or not _is_software(factor)}
     names = [*SUBJECT, *MAIN, *sorted(factors)]
-    members = by_key((row for row in rows if row["median_s"] is not None), lambda row: _key(row, names))
+    members = by_key((row for row in rows if row.median_s is not None), lambda row: _key(row, names))
     fixed = {at for at, factor in enumerate(names) if factor in requested}
-    for row in (row for row in rows if row["median_s"] is None and row["state"] == State.DONE):
+    for row in (row for row in rows if row.median_s is None and row.state == State.DONE):
         key = _key(row, names)
         for same in [known for known in members if _agree(known, key, fixed)] or [key]:
             members.setdefault(same, []).append(row)
     curves = []
     for key, runs in members.items():
         common = dict(zip(names, key, strict=True))
-        by_value = by_key(runs, lambda row: values[row["run_id"]])
+        by_value = by_key(runs, lambda row: values[row.run_id])
         points = [_point(common, value, by_value[value], include_invalid) for value in sorted(by_value)]
         curves.append(Curve(name, common, points))
-    return [curve for curve in curves if len(curve.points) > 1 or curve.first["find_max"]]
+    return [curve for curve in curves if len(curve.points) > 1 or curve.first.find_max]
 
 
-def _key(row: Row, names: Sequence[str]) -> tuple[Any, ...]:
+def _key(row: ReportedRun, names: Sequence[str]) -> tuple[Any, ...]:
     return tuple(value_of(row, name) for name in names)
 
 
@@ -233,7 +234,7 @@ def _agree(known: tuple[Any, ...], key: tuple[Any, ...], settings: set[int]) -> 
     return all(a == b or (at not in settings and (a is None or b is None)) for at, (a, b) in pairs)
 
 
-def _point(key: Mapping[str, Any], value: float, rows: Sequence[Row], include_invalid: bool) -> CurvePoint:
-    runs = sorted(rows, key=lambda row: row["run_id"])
-    used = [row for row in runs if row["outcome"] == Outcome.SUCCEEDED and (row["valid"] or include_invalid)]
+def _point(key: Mapping[str, Any], value: float, rows: Sequence[ReportedRun], include_invalid: bool) -> CurvePoint:
+    runs = sorted(rows, key=lambda row: row.run_id)
+    used = [row for row in runs if row.outcome == Outcome.SUCCEEDED and (row.valid or include_invalid)]
     return CurvePoint(key, runs, used, value=value)

@@ -15,6 +15,7 @@ from queue_runner.analysis.comparison import WALL, Family, Pair, added_later
 from queue_runner.analysis.compile_payoff import break_even_iters, compile_cost_s, main_cache
 from queue_runner.analysis.finding import Finding
 from queue_runner.analysis.grouping import BESIDE, MAIN, Arm, by_key, is_mode, word
+from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.significance import Word, after_looks
 from queue_runner.spec import mode_word
 
@@ -202,7 +203,7 @@ def _twin_costs(pair: Pair, details: RunDetails) -> Iterable[str]:
             pays = f" and pays off after {units.count(after)} iterations"
         elif pair.verdict.word is Word.SLOWER:
             pays = " and never pays off"
-        on_mps = any(row["device"] == "mps" for row in arm.shown)
+        on_mps = any(row.device == "mps" for row in arm.shown)
         metals = "; of Metal's own nothing is known" if on_mps else ""
         first = f"in the first iteration ({cache} cache{metals})"
         in_mode = f" in {mode}" if isinstance(mode := arm.key.get("compile"), str) else ""
@@ -226,8 +227,8 @@ def _twin_costs(pair: Pair, details: RunDetails) -> Iterable[str]:
         )
 
 
-def _first(rows: Sequence[Mapping[str, Any]], found: Mapping[int, T]) -> T | None:
-    return next((found[row["run_id"]] for row in rows if row["run_id"] in found), None)
+def _first(rows: Sequence[ReportedRun], found: Mapping[int, T]) -> T | None:
+    return next((found[row.run_id] for row in rows if row.run_id in found), None)
 
 
 def _far(a: float, b: float, factor: float) -> bool:
@@ -243,10 +244,10 @@ def tenths(x_s: float) -> str:
 def drifts(arms: Sequence[Arm]) -> Iterable[str]:
     """Report arms whose speed changed during a run; `drift` of a row is the detail of that caveat."""
     for arm in arms:
-        runs = [row for row in arm.shown if row.get("drift")]
+        runs = [row for row in arm.shown if row.drift]
         if runs:
-            which = f" ({len(runs)} of {len(arm.shown)} runs; {runs[0]['run']})" if len(arm.shown) > 1 else ""
-            yield f"{arm.label} drifted{which}: {runs[0]['drift']}"
+            which = f" ({len(runs)} of {len(arm.shown)} runs; {runs[0].run})" if len(arm.shown) > 1 else ""
+            yield f"{arm.label} drifted{which}: {runs[0].drift}"
 
 
 def _step0(arms: Sequence[Arm], details: RunDetails) -> Iterable[str]:
@@ -269,7 +270,7 @@ def _same_start(arms: Sequence[Arm], details: RunDetails) -> Iterable[str]:
     name = names[0]
     losses = [(arm, found[name]) for arm, found in known if name in found]
     values = [value for _, value in losses]
-    dtypes = {row["dtype"] for arm, _ in losses for row in arm.shown[:1]}
+    dtypes = {row.dtype for arm, _ in losses for row in arm.shown[:1]}
     tolerance = max(STEP0_TOLERANCE.get(str(dtype), REDUCED_TOLERANCE) for dtype in dtypes)
     off = (max(values) - min(values)) / max(min(abs(value) for value in values), 1e-12)
     within = f"tolerance {units.percent(tolerance, 1)}"

@@ -10,13 +10,11 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from queue_runner.analysis import stats
+from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.model import Outcome, State
 from queue_runner.spec import mode_word
 
 T = TypeVar("T")
-Row = Mapping[str, Any]
-"""A run: the columns of v_run, and `factors`, the settings and versions that distinguish runs."""
-
 SUBJECT = ("machine", "subject", "config")
 """Factors that compared arms share: runs of two machines are never compared."""
 MAIN = ("device", "compile", "dtype", "framework", "gpus")
@@ -49,10 +47,9 @@ def by_key(items: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
     return found
 
 
-def value_of(row: Row, name: str) -> Any:
+def value_of(row: ReportedRun, name: str) -> Any:
     """Return the setting or version of that name, or else a column of v_run."""
-    factors: Mapping[str, Any] = row["factors"]
-    return factors[name] if name in factors else row.get(name)
+    return row.factors[name] if name in row.factors else getattr(row, name, None)
 
 
 def word(name: str, value: Any) -> str:
@@ -78,39 +75,39 @@ class Arm:
     """Runs of the same spec. Numbers are of the `used` runs: the successful and valid ones, or all with --all."""
 
     key: Mapping[str, Any]
-    runs: Sequence[Row]
-    used: Sequence[Row]
+    runs: Sequence[ReportedRun]
+    used: Sequence[ReportedRun]
     label: str = ""
 
     @cached_property
-    def ended(self) -> list[Row]:
-        return [row for row in self.runs if row["state"] == State.DONE]
+    def ended(self) -> list[ReportedRun]:
+        return [row for row in self.runs if row.state == State.DONE]
 
     @cached_property
-    def left_out(self) -> list[Row]:
+    def left_out(self) -> list[ReportedRun]:
         """Runs that ended and are not used."""
-        ids = {row["run_id"] for row in self.used}
-        return [row for row in self.ended if row["run_id"] not in ids]
+        ids = {row.run_id for row in self.used}
+        return [row for row in self.ended if row.run_id not in ids]
 
     @cached_property
-    def shown(self) -> Sequence[Row]:
+    def shown(self) -> Sequence[ReportedRun]:
         """Runs whose numbers are shown: the used ones; if none, the invalid ones, which are never compared."""
-        return self.used or [row for row in self.left_out if row["outcome"] == Outcome.SUCCEEDED]
+        return self.used or [row for row in self.left_out if row.outcome == Outcome.SUCCEEDED]
 
     @cached_property
     def times(self) -> list[float]:
         """Median seconds per iteration of each used run: the values compared."""
-        return [row["median_s"] for row in self.timed]
+        return [row.median_s for row in self.timed if row.median_s is not None]
 
     @cached_property
-    def timed(self) -> list[Row]:
+    def timed(self) -> list[ReportedRun]:
         """The used runs that have a time."""
-        return [row for row in self.used if (row["median_s"] or 0) > 0]
+        return [row for row in self.used if (row.median_s or 0) > 0]
 
     @cached_property
     def median_s(self) -> float | None:
         """The geometric mean of the run medians, seconds: what a ratio of two arms is the ratio of."""
-        times = [row["median_s"] for row in self.shown if row["median_s"] is not None]
+        times = [row.median_s for row in self.shown if row.median_s is not None]
         return stats.geometric_mean(times) if times and min(times) > 0 else self.median("median_s")
 
     @cached_property
@@ -126,60 +123,60 @@ class Arm:
         return middle(self.shown, name)
 
 
-def middle(rows: Iterable[Row], name: str) -> float | None:
+def middle(rows: Iterable[ReportedRun], name: str) -> float | None:
     """Return the median of a column; None if no row has it, nan if one is nan, which has no order."""
-    values = [row[name] for row in rows if row[name] is not None]
+    values = [value for row in rows if (value := getattr(row, name)) is not None]
     if any(value != value for value in values):
         return math.nan
     return stats.median(values) if values else None
 
 
-def spread_s(rows: Sequence[Row]) -> tuple[float | None, str | None]:
+def spread_s(rows: Sequence[ReportedRun]) -> tuple[float | None, str | None]:
     """Return the MAD over the medians of several runs ("runs"); of a single run, over its iterations ("iterations")."""
-    medians = [row["median_s"] for row in rows if row["median_s"] is not None]
+    medians = [row.median_s for row in rows if row.median_s is not None]
     if len(medians) > 1:
         return stats.mad(medians), "runs"
     several = (middle(rows, "n_measure") or 0) > 1
     return (middle(rows, "mad_s"), "iterations") if medians and several else (None, None)
 
 
-def taints(row: Row) -> list[str]:
+def taints(row: ReportedRun) -> list[str]:
     """Return the kinds of taint of a run."""
-    return row["taints"].split(",") if row["taints"] else []
+    return row.taints.split(",") if row.taints else []
 
 
-def round_of(row: Row) -> tuple[Any, int] | None:
+def round_of(row: ReportedRun) -> tuple[Any, int] | None:
     """Return the round in which the run was planned: its submission, and which repeat of its job it is; None for rows
     without one, such as imported logs."""
-    group_id, repeat = row.get("group_id"), row.get("repeat")
-    return None if group_id is None or repeat is None or row.get("kind") == "import" else (group_id, repeat)
+    group_id, repeat = row.group_id, row.repeat
+    return None if group_id is None or repeat is None or row.kind == "import" else (group_id, repeat)
 
 
-def group(rows: Iterable[Row], names: Sequence[str], include_invalid: bool = False) -> list[Arm]:
+def group(rows: Iterable[ReportedRun], names: Sequence[str], include_invalid: bool = False) -> list[Arm]:
     """Group runs into arms, keyed by SUBJECT, `names` and BESIDE.
 
     A run without numbers joins the other runs of its spec, because it did not report its device and versions.
     """
     names = [*SUBJECT, *(name for name in names if name not in (*SUBJECT, BESIDE)), BESIDE]
-    members: dict[tuple[Any, ...], list[Row]] = {}
+    members: dict[tuple[Any, ...], list[ReportedRun]] = {}
     place: dict[Any, tuple[Any, ...]] = {}
-    for row in sorted(rows, key=lambda row: (row["median_s"] is None, row["run_id"])):
+    for row in sorted(rows, key=lambda row: (row.median_s is None, row.run_id)):
         key = tuple(value_of(row, name) for name in names)
-        if row["median_s"] is None:
-            key = place.get(row["spec_hash"], key)
-        place.setdefault(row["spec_hash"], key)
+        if row.median_s is None:
+            key = place.get(row.spec_hash, key)
+        place.setdefault(row.spec_hash, key)
         members.setdefault(key, []).append(row)
     arms = []
     for key, found in members.items():
-        runs = sorted(found, key=lambda row: row["run_id"])
+        runs = sorted(found, key=lambda row: row.run_id)
         used = [row for row in runs if _is_used(row, include_invalid)]
         arms.append(Arm(dict(zip(names, key, strict=True)), runs, used))
     return arms
 
 
-def _is_used(row: Row, include_invalid: bool) -> bool:
-    succeeded = row["outcome"] == Outcome.SUCCEEDED
-    return bool(succeeded or row["median_s"] is not None) if include_invalid else bool(succeeded and row["valid"])
+def _is_used(row: ReportedRun, include_invalid: bool) -> bool:
+    succeeded = row.outcome == Outcome.SUCCEEDED
+    return bool(succeeded or row.median_s is not None) if include_invalid else bool(succeeded and row.valid)
 
 
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)

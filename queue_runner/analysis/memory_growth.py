@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from queue_runner.analysis import stats
 from queue_runner.analysis.grouping import Arm
+from queue_runner.analysis.reported_run import ReportedRun
 
 FEWEST = 20
 """Minimum number of measured iterations for an estimate of growth."""
@@ -31,13 +32,13 @@ class MemorySeries:
     """The memory of one run by iteration."""
 
     arm: Arm
-    run: Mapping[str, Any]
+    run: ReportedRun
     points: Sequence[MemoryPoint]
 
     @property
     def resident(self) -> bool:
         """Whether the reserved bytes are the RSS of the process."""
-        return str(self.run["device"]) == "cpu"
+        return str(self.run.device) == "cpu"
 
     @property
     def peak_allocated(self) -> int | None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.grouping import Arm, taints
 from queue_runner.analysis.pairing import ALPHA, needed_repeats
+from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.student import quantile
 from queue_runner.model import Outcome
 from queue_runner.pages.axis import Axis, axis, ticked
@@ -81,7 +81,7 @@ def charts(family: Family, details: Mapping[int, Sequence[str]]) -> list[Chart]:
     Where the times are so far apart that the axis is logarithmic, a second chart shows each run against its own row.
     """
     intervals = [interval(arm.times) for arm in family.arms]
-    shown = [[row for row in arm.ended if (row["median_s"] or 0) > 0] for arm in family.arms]
+    shown = [[row for row in arm.ended if (row.median_s or 0) > 0] for arm in family.arms]
     first = _chart(family, shown, intervals, details, None)
     if first is None:
         return []
@@ -94,14 +94,14 @@ def charts(family: Family, details: Mapping[int, Sequence[str]]) -> list[Chart]:
 
 def _chart(
     family: Family,
-    shown: Sequence[Sequence[Mapping[str, Any]]],
+    shown: Sequence[Sequence[ReportedRun]],
     intervals: Sequence[tuple[float, float] | None],
     details: Mapping[int, Sequence[str]],
     centres: Sequence[float | None] | None,
 ) -> Chart | None:
     """Return the chart of the times, or with `centres` that of their ratios to these; None without any."""
     scales = [1.0] * len(shown) if centres is None else centres
-    values = [row["median_s"] / scale for rows, scale in zip(shown, scales, strict=True) if scale for row in rows]
+    values = [(row.median_s or 0.0) / scale for rows, scale in zip(shown, scales, strict=True) if scale for row in rows]
     ends = [end / scale for one, scale in zip(intervals, scales, strict=True) if one and scale for end in one]
     found = axis([*values, *ends], ticked if centres is None else percent_off)
     if found is None:
@@ -121,22 +121,22 @@ def percent_off(ratio: float) -> str:
 
 def _strip(
     arm: Arm,
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[ReportedRun],
     ends: tuple[float, float] | None,
     place: int,
     on: Axis,
     details: Mapping[int, Sequence[str]],
     scale: float,
 ) -> Strip:
-    used = {row["run_id"] for row in arm.timed}
+    used = {row.run_id for row in arm.timed}
     dots = [
         Dot(
-            on.at(row["median_s"] / scale),
+            on.at((row.median_s or 0.0) / scale),
             _JITTER[k % len(_JITTER)],
-            row["run_id"] in used,
-            f"run {row['run']}: {units.short_duration(row['median_s'])}"
-            + ("" if row["run_id"] in used else ", left out")
-            + "".join(f"; {detail}" for detail in details.get(row["run_id"], taints(row))),
+            row.run_id in used,
+            f"run {row.run}: {units.short_duration(row.median_s)}"
+            + ("" if row.run_id in used else ", left out")
+            + "".join(f"; {detail}" for detail in details.get(row.run_id, taints(row))),
         )
         for k, row in enumerate(rows)
     ]
@@ -156,17 +156,17 @@ def _about(arm: Arm, ends: tuple[float, float] | None) -> str:
 
 
 def _notes(
-    family: Family, shown: Sequence[Sequence[Mapping[str, Any]]], intervals: Iterable[tuple[float, float] | None]
+    family: Family, shown: Sequence[Sequence[ReportedRun]], intervals: Iterable[tuple[float, float] | None]
 ) -> Iterable[str]:
     few = [arm.label for arm, ends in zip(family.arms, intervals, strict=True) if ends is None and arm.times]
     if few:
         which = "no row" if len(few) == len(family.arms) else f"not {', '.join(few[:4])}{' …' * (len(few) > 4)}"
         yield f"{which} has an interval: it needs {needed_repeats()} valid runs"
     failed = [
-        row["run"]
+        row.run
         for arm, rows in zip(family.arms, shown, strict=True)
         for row in arm.ended
-        if row not in rows and row["outcome"] != Outcome.SUCCEEDED
+        if row not in rows and row.outcome != Outcome.SUCCEEDED
     ]
     if failed:
         more = f" and {len(failed) - 5} more" if len(failed) > 5 else ""

@@ -67,7 +67,7 @@ def plots(evidence: RunRecords) -> Plots:
 
 def _chosen(evidence: RunRecords) -> tuple[list[int], int]:
     """Return the runs to draw: in turn one of each arm until there are MOST_RUNS; and how many are left out."""
-    arms = [[row["run_id"] for row in arm.runs] for family in evidence.families for arm in family.arms]
+    arms = [[row.run_id for row in arm.runs] for family in evidence.families for arm in family.arms]
     in_turn = dict.fromkeys(
         run_id for k in range(max(map(len, arms), default=0)) for run_ids in arms for run_id in run_ids[k : k + 1]
     )
@@ -90,13 +90,13 @@ def _rounded(value: float | None) -> float | None:
 
 def _plot(family: Family, courses: Mapping[int, IterationPlot], stretch: int) -> Mapping[str, Any] | None:
     """Return the data of a family: `x` of all runs, and by run the values at each x."""
-    shown = [(at, arm, row) for at, arm in enumerate(family.arms) for row in arm.runs if row["run_id"] in courses]
+    shown = [(at, arm, row) for at, arm in enumerate(family.arms) for row in arm.runs if row.run_id in courses]
     if not shown:
         return None
-    own = [courses[row["run_id"]] for _, _, row in shown]
+    own = [courses[row.run_id] for _, _, row in shown]
     xs = _xs(own, stretch)
     at_x = {x: k for k, x in enumerate(xs)}
-    used = {row["run_id"] for arm in family.arms for row in arm.used}
+    used = {row.run_id for arm in family.arms for row in arm.used}
     measured = [d for course in own for d, p in zip(course.dur_s, course.phase, strict=True) if p == MEASURE and d]
     every = [d for course in own for d in course.dur_s if d is not None]
     inside = (min(measured), max(measured)) if measured else (min(every, default=0.0), max(every, default=1.0))
@@ -106,9 +106,9 @@ def _plot(family: Family, courses: Mapping[int, IterationPlot], stretch: int) ->
         "arms": [{"label": arm.label, "colour": colour(at)} for at, arm in enumerate(family.arms)],
         "runs": [
             {
-                "run": row["run"],
+                "run": row.run,
                 "arm": at,
-                "used": row["run_id"] in used,
+                "used": row.run_id in used,
                 "dur": _laid_out(course.i, course.dur_s, at_x, stretch),
                 "loss": _laid_out(course.i, course.loss, at_x, stretch),
             }

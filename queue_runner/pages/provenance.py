@@ -12,6 +12,7 @@ from typing import Any
 
 from queue_runner import redact, units
 from queue_runner.analysis.grouping import by_key
+from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.pages.run_records import RunRecords
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec
@@ -55,7 +56,7 @@ class Ran:
 
 def fingerprints(evidence: RunRecords, kind: str) -> list[Fingerprint]:
     """Return the different fingerprints of the runs; `kind` is "machine" or "software"."""
-    by_hash = by_key(evidence.runs, lambda row: row[f"{kind}_hash"])
+    by_hash = by_key(evidence.runs, lambda row: row.machine_hash if kind == "machine" else row.software_hash)
     known = {
         row["hash"]: json.loads(row["data_json"])
         for row in evidence.context.read("SELECT hash, data_json FROM fingerprints WHERE kind = ?", [kind])
@@ -67,12 +68,8 @@ def fingerprints(evidence: RunRecords, kind: str) -> list[Fingerprint]:
             data = dict(known[digest])
             packages = data.pop("packages", None) or {}
             facts = [pair for name, value in data.items() for pair in _flat(_words(str(name)), value)]
-            found.append(Fingerprint(digest[:7], _runs(rows), facts, [*_pairs(packages)]))
+            found.append(Fingerprint(digest[:7], units.counted(len(rows), "run"), facts, [*_pairs(packages)]))
     return found
-
-
-def _runs(rows: Sequence[Mapping[str, Any]]) -> str:
-    return units.counted(len(rows), "run")
 
 
 def _words(name: str) -> str:
@@ -98,23 +95,23 @@ def _pairs(packages: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
 
 def submissions(evidence: RunRecords) -> tuple[list[Submission], int]:
     """Return the submissions of the runs, the newest first, and how many were left out."""
-    by_group = by_key(evidence.runs, lambda row: row["group_id"])
+    by_group = by_key(evidence.runs, lambda row: row.group_id)
     newest = sorted((group for group in by_group if group is not None), reverse=True)
     return [_submission(group, by_group[group], evidence) for group in newest[:MOST_SUBMISSIONS]], len(
         newest[MOST_SUBMISSIONS:]
     )
 
 
-def _submission(group: int, rows: Sequence[Mapping[str, Any]], evidence: RunRecords) -> Submission:
+def _submission(group: int, rows: Sequence[ReportedRun], evidence: RunRecords) -> Submission:
     (made,) = evidence.context.read("SELECT created_at, title FROM groups WHERE id = ?", [group])
-    jobs = ", ".join(str(int(job)) for job in {row["job_id"] for row in rows})
+    jobs = ", ".join(str(job) for job in {row.job_id for row in rows})
     snapshots = evidence.context.read(
         "SELECT DISTINCT s.hash, s.git_commit, s.git_branch, s.git_dirty, min(j.id) AS job FROM jobs j"
         f" JOIN snapshots s ON s.hash = j.snapshot_hash WHERE j.id IN ({jobs}) GROUP BY s.hash ORDER BY job"
     )
     lines = [line for snapshot in snapshots[:1] for line in _code(snapshot)]
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(made["created_at"]))
-    imported = all(row["kind"] == "import" or row["merged"] for row in rows)
+    imported = all(row.kind == "import" or row.merged for row in rows)
     lines += [hidden(made["title"])] + ([] if imported else ["mpsq worker --until-idle"])
     return Submission(f"g{group}", when, lines, "; ".join(map(_named, snapshots[:3])))
 
@@ -148,10 +145,10 @@ def programs(evidence: RunRecords, layout: Layout) -> list[Ran]:
     for family in evidence.families:
         for arm in family.arms:
             row = arm.runs[-1]
-            if row["kind"] == "import" or row["merged"]:
+            if row.kind == "import" or row.merged:
                 continue
-            (stored,) = evidence.context.read("SELECT spec_json FROM v_run WHERE run_id = ?", [row["run_id"]])
+            (stored,) = evidence.context.read("SELECT spec_json FROM v_run WHERE run_id = ?", [row.run_id])
             argv = command_line.build_argv(JobSpec.from_json(stored["spec_json"]), layout.snapshots)
             line = shlex.join(redact.redact(argv))
-            found.setdefault(line, Ran(arm.label, row["run"], [line]))
+            found.setdefault(line, Ran(arm.label, row.run, [line]))
     return [*found.values()]

@@ -157,7 +157,7 @@ def _values(name: str, family: Family) -> str:
 def _ran(evidence: RunRecords) -> str:
     """Return how many runs there are and when they ran."""
     runs = evidence.runs
-    times = [row["ended_at"] or row["started_at"] for row in runs if row["ended_at"] or row["started_at"]]
+    times = [at for row in runs if (at := row.ended_at or row.started_at)]
     if not times:
         return units.counted(len(runs), "run")
     first, last = (time.strftime("%Y-%m-%d %H:%M", time.localtime(at)) for at in (min(times), max(times)))

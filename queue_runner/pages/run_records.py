@@ -9,6 +9,7 @@ from typing import Any
 
 from queue_runner.analysis import comparison
 from queue_runner.analysis.comparison import Family
+from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.reports import contexts
 from queue_runner.reports._common import prepare, select_runs
 from queue_runner.reports._common.arm_rows import newest_first
@@ -27,9 +28,9 @@ class RunRecords:
     samples: Mapping[int, Sequence[tuple[float, Mapping[str, Any]]]]
 
     @property
-    def runs(self) -> list[Mapping[str, Any]]:
+    def runs(self) -> list[ReportedRun]:
         """All runs of the arms, each once."""
-        return [*{row["run_id"]: row for family in self.families for arm in family.arms for row in arm.runs}.values()]
+        return [*{row.run_id: row for family in self.families for arm in family.arms for row in arm.runs}.values()]
 
     def details(self) -> dict[int, list[str]]:
         """Return the taints of each run in words."""
@@ -59,7 +60,7 @@ def _families(connection: Any, options: Options) -> list[Family]:
     families: list[Family] = []
     for context in contexts(connection, replace(options, vs={}, group_by=()), NEWEST):
         sql = f"SELECT {prepare.RUN} FROM v_run WHERE {{chosen}} ORDER BY job_id, number"
-        rows = prepare.prepare(context.read(sql), context)
+        rows = prepare.prepare(context.runs(sql), context)
         families = newest_first(comparison.families(rows, prepare.question(rows, context))) if rows else []
         if sum(family.newest_run >= context.since_run for family in families) >= NEWEST:
             break

@@ -5,6 +5,7 @@ Runs of one submission share a time line, because they ran in turn; places are i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,6 +14,7 @@ from typing import Any
 from queue_runner import units
 from queue_runner.analysis.grouping import Arm, by_key, taints
 from queue_runner.analysis.phases import spans
+from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.model import Outcome
 from queue_runner.pages.axis import Tick, linear_ticks, place, ticked
 from queue_runner.pages.dots import colour
@@ -103,9 +105,9 @@ class Bar:
 def courses(evidence: RunRecords) -> tuple[list[GroupTimeline], int]:
     """Return the time lines of the newest submissions, and how many were left out."""
     colours = _colours(evidence)
-    timed = [row for row in evidence.runs if row["started_at"] is not None and (_end(row) or 0) > row["started_at"]]
-    by_group = by_key(sorted(timed, key=lambda row: row["started_at"]), lambda row: row["group_id"])
-    newest = sorted(by_group, key=lambda group: -by_group[group][-1]["started_at"])
+    timed = [row for row in evidence.runs if (_end(row) or 0) > _start(row)]
+    by_group = by_key(sorted(timed, key=_start), lambda row: row.group_id)
+    newest = sorted(by_group, key=lambda group: -_start(by_group[group][-1]))
     return [_course(group, by_group[group], evidence, colours) for group in newest[:MOST_LINES]], len(
         newest[MOST_LINES:]
     )
@@ -113,30 +115,33 @@ def courses(evidence: RunRecords) -> tuple[list[GroupTimeline], int]:
 
 def _colours(evidence: RunRecords) -> dict[int, tuple[str, Arm]]:
     return {
-        row["run_id"]: (colour(at), arm)
+        row.run_id: (colour(at), arm)
         for family in reversed(evidence.families)
         for at, arm in enumerate(family.arms)
         for row in arm.runs
     }
 
 
-def _end(row: Mapping[str, Any]) -> float | None:
+def _start(row: ReportedRun) -> float:
+    return math.inf if row.started_at is None else row.started_at
+
+
+def _end(row: ReportedRun) -> float | None:
     """Return when a run ended: by its own clock, as the end that the queue stored is noticed later."""
-    if row["started_at"] is None:
+    if row.started_at is None:
         return None
-    known = row["started_at"] + row["real_s"] if row["real_s"] is not None else row["ended_at"]
-    return None if known is None else float(known)
+    return row.started_at + row.real_s if row.real_s is not None else row.ended_at
 
 
 def _course(
-    group: int, rows: Sequence[Mapping[str, Any]], evidence: RunRecords, colours: Mapping[int, tuple[str, Arm]]
+    group: int, rows: Sequence[ReportedRun], evidence: RunRecords, colours: Mapping[int, tuple[str, Arm]]
 ) -> GroupTimeline:
-    begin = min(row["started_at"] for row in rows)
+    begin = min(map(_start, rows))
     end = max(_end(row) or 0 for row in rows)
-    samples = [(at, data) for row in rows for at, data in evidence.samples.get(row["run_id"], ())]
+    samples = [(at, data) for row in rows for at, data in evidence.samples.get(row.run_id, ())]
     lines = [line for sensor in SENSORS if (line := _line(sensor, samples, begin, end)) is not None]
     details = evidence.details()
-    blocks = [_block(row, *colours[row["run_id"]], begin, end, details.get(row["run_id"], ())) for row in rows]
+    blocks = [_block(row, *colours[row.run_id], begin, end, details.get(row.run_id, ())) for row in rows]
     drawn = "what is in % is drawn from 0 to 100 %, the rest from its lowest to its highest"
     notes = [drawn if lines else "no samples of the machine are stored of these runs"]
     if any(len(_of(sensor, samples)) > MOST_POINTS for sensor in SENSORS):
@@ -144,18 +149,16 @@ def _course(
     return GroupTimeline(f"g{group}", units.duration(end - begin), time_ticks(end - begin), blocks, lines, notes)
 
 
-def _block(
-    row: Mapping[str, Any], colour: str, arm: Arm, begin: float, end: float, details: Sequence[str]
-) -> PhaseBlock:
+def _block(row: ReportedRun, colour: str, arm: Arm, begin: float, end: float, details: Sequence[str]) -> PhaseBlock:
     ended = _end(row) or begin
-    x = place(row["started_at"], begin, end, edge=0)
+    x = place(_start(row), begin, end, edge=0)
     width = max(0.1, round(place(ended, begin, end, edge=0) - x, 3))
-    words = [f"run {row['run']}, {arm.label}: {units.duration(ended - row['started_at'])}", *details]
+    words = [f"run {row.run}, {arm.label}: {units.duration(ended - _start(row))}", *details]
     return PhaseBlock(x, width, colour if _is_used(row, arm) else f"{colour} out", "; ".join(words))
 
 
-def _is_used(row: Mapping[str, Any], arm: Arm) -> bool:
-    return any(one["run_id"] == row["run_id"] for one in arm.used)
+def _is_used(row: ReportedRun, arm: Arm) -> bool:
+    return any(one.run_id == row.run_id for one in arm.used)
 
 
 def time_ticks(length_s: float) -> list[Tick]:
@@ -225,34 +228,34 @@ def _thinned(points: Sequence[tuple[float, float]], begin: float, end: float) ->
 
 def bars(evidence: RunRecords) -> tuple[list[Bar], list[Tick]]:
     """Return each run by its phases, on one scale of seconds, in the order of the arms; and the marks of the scale."""
-    longest = max((row["real_s"] or 0.0 for row in evidence.runs), default=0.0)
+    longest = max((row.real_s or 0.0 for row in evidence.runs), default=0.0)
     if not longest:
         return [], []
     found: dict[int, Bar] = {}
     for family in evidence.families:
         for at, arm in enumerate(family.arms):
             for row in arm.runs:
-                if row["real_s"] and row["run_id"] not in found:
-                    found[row["run_id"]] = _bar(row, arm.label, colour(at), longest, evidence)
+                if row.real_s and row.run_id not in found:
+                    found[row.run_id] = _bar(row, arm.label, colour(at), longest, evidence)
     return [*found.values()], time_ticks(longest)
 
 
-def _bar(row: Mapping[str, Any], label: str, colour: str, longest: float, evidence: RunRecords) -> Bar:
-    real_s = row["real_s"]
+def _bar(row: ReportedRun, label: str, colour: str, longest: float, evidence: RunRecords) -> Bar:
+    real_s = row.real_s or 0.0
     blocks = [PhaseBlock(0.0, place(real_s, 0, longest, edge=0), "other", f"real time {units.duration(real_s)}")]
-    for span in spans(evidence.marks.get(row["run_id"], ()), real_s):
+    for span in spans(evidence.marks.get(row.run_id, ()), real_s):
         x = place(span.from_s, 0, longest, edge=0)
         width = round(place(min(span.to_s, real_s), 0, longest, edge=0) - x, 3)
         if width > 0:
             blocks.append(
                 PhaseBlock(x, width, span.name, f"{span.name}: {units.short_duration(span.to_s - span.from_s, 3)}")
             )
-    found = evidence.taints.get(row["run_id"], ())
+    found = evidence.taints.get(row.run_id, ())
     named = {kind: [f"{one['kind']}: {one['detail']}" for one in found if one["severity"] == kind] for kind in _KINDS}
-    outcome = "" if row["outcome"] == Outcome.SUCCEEDED else str(row["outcome"] or row["state"])
+    outcome = "" if row.outcome == Outcome.SUCCEEDED else str(row.outcome or row.state)
     if not found and taints(row):
         named["caveat"] = taints(row)
-    return Bar(row["run"], label, colour, blocks, units.duration(real_s), named["invalid"], named["caveat"], outcome)
+    return Bar(row.run, label, colour, blocks, units.duration(real_s), named["invalid"], named["caveat"], outcome)
 
 
 _KINDS = ("invalid", "caveat")

@@ -74,10 +74,10 @@ def _of(n: int, total: int) -> str:
 
 
 def _left_out(evidence: RunRecords) -> Iterable[TrustReason]:
-    ended = [row for row in evidence.runs if row["state"] == State.DONE]
-    used = {row["run_id"] for family in evidence.families for arm in family.arms for row in arm.used}
-    out = [row for row in ended if row["run_id"] not in used]
-    kept = [row for row in ended if row["run_id"] in used and not row["valid"]]
+    ended = [row for row in evidence.runs if row.state == State.DONE]
+    used = {row.run_id for family in evidence.families for arm in family.arms for row in arm.used}
+    out = [row for row in ended if row.run_id not in used]
+    kept = [row for row in ended if row.run_id in used and not row.valid]
     if not out:
         if ended and not kept:
             yield TrustReason("good", f"all {units.counted(len(ended), 'run')} that ended are valid")
@@ -85,8 +85,8 @@ def _left_out(evidence: RunRecords) -> Iterable[TrustReason]:
         invalid = Counter(
             kind
             for row in out
-            for kind in [one["kind"] for one in evidence.taints.get(row["run_id"], ()) if one["severity"] == "invalid"]
-            or [str(row["outcome"]).lower().replace("_", " ")]
+            for kind in [one["kind"] for one in evidence.taints.get(row.run_id, ()) if one["severity"] == "invalid"]
+            or [str(row.outcome).lower().replace("_", " ")]
         )
         why = ", ".join(f"{kind} ({n})" for kind, n in invalid.most_common())
         kind = "bad" if not used else "warn"
@@ -102,14 +102,14 @@ def _caveats(evidence: RunRecords) -> Iterable[TrustReason]:
     invalid = {
         (run_id, one["kind"]) for run_id, of in evidence.taints.items() for one in of if one["severity"] == "invalid"
     }
-    found = Counter(kind for row in shown for kind in taints(row) if (row["run_id"], kind) not in invalid)
+    found = Counter(kind for row in shown for kind in taints(row) if (row.run_id, kind) not in invalid)
     if found:
         each = ", ".join(f"{kind} ({units.counted(n, 'run')})" for kind, n in found.most_common())
         yield TrustReason("warn", f"caveats of runs that count: {each}")
 
 
 def _machines(evidence: RunRecords) -> Iterable[TrustReason]:
-    hashes = {row["machine_hash"] for row in evidence.runs if row["machine_hash"]}
+    hashes = {row.machine_hash for row in evidence.runs if row.machine_hash}
     if len(hashes) == 1:
         yield TrustReason("good", "all runs are of one machine")
     elif hashes:

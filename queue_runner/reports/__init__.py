@@ -1,7 +1,7 @@
 """Reports, one module or package each; this folder is their registry. They only read the store.
 
 A report has NAME, HELP, SQL (one SELECT over the views; `{chosen}` stands for the condition that selects the runs) and
-COLUMNS, and optionally `finish(rows, context) -> Result` to return more than a table. `FOR` names the workload whose
+COLUMNS, and `finish(runs, context) -> Result`. `FOR` names the workload whose
 default report it is: the one that mpsq run prints. Where no runs are selected, NEWEST is the number of comparisons that
 it shows, or ONLY is the condition on the runs that it shows, so that it reads no others.
 """
@@ -88,16 +88,8 @@ def contexts(connection: sqlite3.Connection, options: Options, n: int) -> Iterat
 
 
 def _build(report: Report, context: Context) -> Result:
-    only = getattr(report, "ONLY", "")
+    only, sql = getattr(report, "ONLY", ""), report.SQL
     if only and not context.options.chosen:
         only = f"{context.chosen} AND {only.replace('{chosen}', context.chosen)}"
-        rows = context.read(report.SQL.replace("{chosen}", only))
-    else:
-        rows = context.read(report.SQL)
-    finish = getattr(report, "finish", None)
-    if finish is None:
-        from queue_runner.reports._common import select_runs
-
-        lines = [] if rows else [select_runs.nothing(context, f"for the report {report.NAME}")]
-        return Result(report.COLUMNS, rows, lines=lines)
-    return cast(Result, finish(rows, context))
+        sql = sql.replace("{chosen}", only)
+    return report.finish(context.runs(sql), context)

@@ -14,6 +14,7 @@ from queue_runner import units
 from queue_runner.analysis import comparison
 from queue_runner.analysis.grouping import Arm
 from queue_runner.analysis.phases import other_remark
+from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.reports._common import arm_tables, cpu_phases, from_logs, prepare, select_runs
 from queue_runner.reports._common.columns import columns
 from queue_runner.reports._common.document import Context, Result, Row, Section
@@ -35,9 +36,10 @@ WIDEST = 50
 """Maximum width of a label in characters; a longer one is elided in the middle."""
 
 
-def finish(rows: list[Row], context: Context) -> Result:
+def finish(stored: list[ReportedRun], context: Context) -> Result:
     """Build tables of the mean over the runs of each arm, because means add up and medians do not."""
-    families = comparison.families(prepare.prepare(rows, context), prepare.question(rows, context)) if rows else []
+    runs = prepare.prepare(stored, context)
+    families = comparison.families(runs, prepare.question(runs, context)) if runs else []
     raw: list[dict[str, Any]] = []
     sections: list[Section] = []
     notes: list[str] = []
@@ -60,20 +62,20 @@ def finish(rows: list[Row], context: Context) -> Result:
     return Result(COLUMNS, raw, sections, [] if raw else [select_runs.nothing(context, "with a real time")], notes)
 
 
-def _timed(arm: Arm) -> list[Mapping[str, Any]]:
+def _timed(arm: Arm) -> list[ReportedRun]:
     """Return the runs with a known real time; only those with known phases if there are any."""
-    timed = [row for row in arm.shown if row["real_s"] is not None]
-    return [row for row in timed if row["other_s"] is not None] or timed
+    timed = [row for row in arm.shown if row.real_s is not None]
+    return [row for row in timed if row.other_s is not None] or timed
 
 
 def _rows(arm: Arm) -> list[Row]:
     """Return mean seconds by part, `real` last; None where no run reported the part."""
     runs = _timed(arm)
-    known = {part: [row[f"{part}_s"] for row in runs] for part in (*PARTS, "real")}
-    if any(row["other_s"] is not None for row in runs):
+    known = {part: [getattr(row, f"{part}_s") for row in runs] for part in (*PARTS, "real")}
+    if any(row.other_s is not None for row in runs):
         known["slept"] = [value or 0.0 for value in known["slept"]]
     means = {part: None if None in values else math.fsum(values) / len(values) for part, values in known.items()}
-    return _parts(means, arm, [row["run"] for row in runs])
+    return _parts(means, arm, [row.run for row in runs])
 
 
 def _parts(means: Mapping[str, float | None], arm: Arm, runs: Sequence[str]) -> list[Row]:
@@ -121,9 +123,9 @@ def _notes(arm: Arm) -> list[str]:
     timed = _timed(arm)
     if not timed:
         return [f"{arm.label}: real time unknown"] if arm.shown else []
-    remarks = [f"{row['run']}: {remark}" for row in timed if (remark := other_remark(row["other_s"]))]
-    without = [row for row in arm.shown if row["real_s"] is not None and row["other_s"] is None]
+    remarks = [f"{row.run}: {remark}" for row in timed if (remark := other_remark(row.other_s))]
+    without = [row for row in arm.shown if row.real_s is not None and row.other_s is None]
     if without:
-        runs = ", ".join(row["run"] for row in without[:5])
+        runs = ", ".join(row.run for row in without[:5])
         remarks.append(f"{runs}: no phases reported, only the real time is known")
     return remarks[:5]

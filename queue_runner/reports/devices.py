@@ -10,6 +10,7 @@ from queue_runner.analysis.comparison import Family, compare
 from queue_runner.analysis.finding import Finding
 from queue_runner.analysis.findings import RunDetails, describe
 from queue_runner.analysis.grouping import taints
+from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.reports._common import (
     arm_tables,
     footnotes,
@@ -24,7 +25,7 @@ from queue_runner.reports._common import (
 from queue_runner.reports._common.arm_rows import newest_first, row_of
 from queue_runner.reports._common.columns import columns
 from queue_runner.reports._common.device_peaks import Peaks
-from queue_runner.reports._common.document import Context, Result, Row
+from queue_runner.reports._common.document import Context, Result
 from queue_runner.tables import Column
 
 NAME = "devices"
@@ -52,10 +53,10 @@ MOST_DETAILED = 64
 """Maximum number of runs read beyond the summary (losses before the first step, last iteration with an evaluation)."""
 
 
-def finish(rows: list[Row], context: Context) -> Result:
+def finish(stored: list[ReportedRun], context: Context) -> Result:
     """Group, compare and describe the runs. Raises: UsageError when --vs or --group-by is invalid."""
     declared = "name" in context.options.vs
-    rows = sweeps.add(losses.add(prepare.windowed(rows, context), context), context, declared)
+    rows = sweeps.add(losses.add(prepare.windowed(stored, context), context), context, declared)
     if context.options.printed_mfu:
         rows = printed_mfu.add(rows, context)
     families = newest_first(compare(rows, replace(prepare.question(rows, context), sweeps=True)))
@@ -107,7 +108,7 @@ def _details(families: Sequence[Family], context: Context) -> RunDetails:
     last_eval = {}
     sql = "SELECT i, dur_s, phase FROM v_iteration WHERE run_id = ? ORDER BY offset DESC LIMIT 1"
     for row in runs:
-        for last in context.read(sql, [row["run_id"]]) if "unsynced" in taints(row) else ():
+        for last in context.read(sql, [row.run_id]) if "unsynced" in taints(row) else ():
             if last["phase"] == "eval_iter":
-                last_eval[row["run_id"]] = (last["i"], last["dur_s"])
+                last_eval[row.run_id] = (last["i"], last["dur_s"])
     return RunDetails(step0, last_eval)

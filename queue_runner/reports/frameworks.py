@@ -13,13 +13,14 @@ from queue_runner import units
 from queue_runner.analysis.comparison import Family, compare, judge
 from queue_runner.analysis.findings import drifts, not_falling, others_that_differ, ratio
 from queue_runner.analysis.grouping import Arm, by_key, is_mode, word
+from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.significance import Word
 from queue_runner.errors import UsageError
 from queue_runner.reports._common import arm_tables, divergence, footnotes, panels, prepare, select_runs
 from queue_runner.reports._common.arm_rows import newest_first, row_of
 from queue_runner.reports._common.columns import RowColumn, columns
 from queue_runner.reports._common.device_peaks import Peaks
-from queue_runner.reports._common.document import Context, Result, Row, Section
+from queue_runner.reports._common.document import Context, Result, Section
 from queue_runner.reports._common.settings import effective
 from queue_runner.tables import Column
 
@@ -46,11 +47,11 @@ NEWEST = 4
 """Maximum number of comparisons shown when no runs were chosen."""
 
 
-def finish(rows: list[Row], context: Context) -> Result:
+def finish(stored: list[ReportedRun], context: Context) -> Result:
     """Build a table for each device, dtype and question. Raises: UsageError when --vs or --group-by is invalid."""
     if context.options.group_by and "framework" not in context.options.group_by:
         raise UsageError("frameworks: --group-by must name framework", "--group-by framework,compile")
-    rows = prepare.windowed(rows, context)
+    rows = prepare.windowed(stored, context)
     all_families = _families(rows, context)
     families = newest_first(family for family in all_families if len(_frameworks(family)) > 1)
     shown = families if context.options.chosen else families[:NEWEST]
@@ -79,12 +80,12 @@ def finish(rows: list[Row], context: Context) -> Result:
     return Result(COLUMNS, raw, sections, lines, notes, families=shown, newest_runs=newest_runs)
 
 
-def _families(rows: Sequence[Row], context: Context) -> list[Family]:
+def _families(rows: Sequence[ReportedRun], context: Context) -> list[Family]:
     """Return a family for each device and dtype, so that only frameworks and modes differ."""
     if not rows:
         return []
     question = prepare.question(rows, context)
-    places = by_key(rows, lambda row: (str(row["device"]), str(row["dtype"])))
+    places = by_key(rows, lambda row: (str(row.device), str(row.dtype)))
     found: list[Family] = []
     refused: UsageError | None = None
     for place in sorted(places):
@@ -125,7 +126,7 @@ def _loss(arm: Arm, base: Arm | None, losses: Callable[[int], Mapping[int, float
     one = next((row for row in arm.shown if other is not None and _data(row) == _data(other)), None)
     if one is None or other is None:
         return {}
-    a, b = losses(one["run_id"]), losses(other["run_id"])
+    a, b = losses(one.run_id), losses(other.run_id)
     common = sorted(a.keys() & b.keys())
     last = common[-max(LAST_AT_LEAST, math.ceil(len(common) * LAST_SHARE)) :]
     if not last:
@@ -139,8 +140,8 @@ def _loss(arm: Arm, base: Arm | None, losses: Callable[[int], Mapping[int, float
     return {**found, "loss_apart": apart, "trains_alike": apart <= ALIKE}
 
 
-def _data(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return row["seed"], row["data_sha256"]
+def _data(row: ReportedRun) -> tuple[Any, ...]:
+    return row.seed, row.data_sha256
 
 
 def _sections(
@@ -235,7 +236,7 @@ def _fastest(family: Family, found: Sequence[Mapping[str, Any]], context: Contex
 def _differing_defaults(family: Family, context: Context) -> Iterable[str]:
     """Warn of settings that differ without having been requested: defaults of the workload files."""
     reported = effective([arm.shown[0] for arm in family.arms if arm.shown], context)
-    shown = {arm.label: reported.get(arm.shown[0]["run_id"], {}) for arm in family.arms if arm.shown}
+    shown = {arm.label: reported.get(arm.shown[0].run_id, {}) for arm in family.arms if arm.shown}
     names = {name for settings in shown.values() for name in settings}
     for name in sorted(names):
         values = {label: settings[name] for label, settings in shown.items() if name in settings}
@@ -249,7 +250,7 @@ def _unlike(families: Sequence[Family]) -> Iterable[str]:
 
     def place(family: Family) -> tuple[Any, ...]:
         first = family.arms[0].runs[0]
-        return *(family.common[name] for name in ("machine", "subject", "config")), first["device"], first["dtype"]
+        return *(family.common[name] for name in ("machine", "subject", "config")), first.device, first.dtype
 
     for (_, subject, config, device, dtype), several in by_key(families, place).items():
         named = [_frameworks(family) for family in several]

@@ -10,6 +10,7 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.grouping import Arm, by_key, group, is_mode, labelled, taints, word
+from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.reports._common import arm_tables, footnotes, prepare, select_runs, settings
 from queue_runner.reports._common.columns import columns
 from queue_runner.reports._common.document import Context, Result, Row, Section
@@ -42,9 +43,9 @@ _HIDDEN = re.compile(r"\[hidden[ -]\w+\]")
 _QUESTION = ("subject", "config", "dtype", "compile")
 
 
-def finish(rows: list[Row], context: Context) -> Result:
+def finish(stored: list[ReportedRun], context: Context) -> Result:
     """Make a table for each question, with the rows of each machine. Raises: UsageError for --vs and the like."""
-    rows = settings.ignore_length(prepare.uncompared(rows, context, "the gallery takes"), context)
+    rows = settings.ignore_length(prepare.uncompared(stored, context, "the gallery takes"), context)
     asked = prepare.question(rows, context)
     arms = [arm for arm in group(rows, asked.names, context.options.include_invalid) if arm.shown]
     fixed = [*asked.settings, *(["arguments"] if "arguments" in asked.names else [])]
@@ -94,43 +95,43 @@ def _title(key: Sequence[Any], fixed: Sequence[str]) -> str:
 def _rows(arms: Sequence[Arm], fixed: Sequence[str], known: dict[str, dict[str, Any]]) -> Iterable[Row]:
     common = {name: arms[0].key.get(name) for name in ("machine", *_QUESTION, *fixed)}
     for arm in labelled(arms, common):
-        last = max(arm.shown, key=lambda row: row["ended_at"] or 0.0)
-        machine, system = known.get(last["machine_hash"], {}), known.get(last["software_hash"], {}).get("system")
+        last = max(arm.shown, key=lambda row: row.ended_at or 0.0)
+        machine, system = known.get(last.machine_hash or "", {}), known.get(last.software_hash or "", {}).get("system")
         spread_s, over = arm.spread_s
         median_s, tokens, samples = arm.median_s, arm.median("tokens_per_iter"), arm.median("samples_per_iter")
         chip, memory = _said(machine, "cpu") or _said(machine, "model"), machine.get("memory_gib")
         release = filter(None, (_said(system, "os"), _said(system, "os_version")))
         os = " ".join(release) or _said(machine, "system")
         size = f"{memory} GiB" if isinstance(memory, int) else None
-        version = " ".join(filter(None, [last["framework"], last["framework_version"]]))
+        version = " ".join(filter(None, [last.framework, last.framework_version]))
         yield {
             "workload": arm.key["subject"],
             "config": arm.key["config"],
             "dtype": arm.key.get("dtype"),
             "compile": arm.key.get("compile"),
             "settings": {name: value for name in fixed if (value := _value(arm, name)) is not None},
-            "machine": last["machine_hash"],
+            "machine": last.machine_hash,
             "chip": chip,
             "memory_gib": memory if size else None,
             "os": os,
-            "merged": bool(last["merged"]),
-            "where": (", ".join(filter(None, [chip, size])) or prepare.where(last["machine_hash"]))
-            + (" (merged)" if last["merged"] else ""),
+            "merged": bool(last.merged),
+            "where": (", ".join(filter(None, [chip, size])) or prepare.where(last.machine_hash))
+            + (" (merged)" if last.merged else ""),
             "label": " ".join(part for part in arm.label.split(" ") if not is_mode(part)),
-            **{name: last[name] for name in ("device", "device_name", "framework", "framework_version")},
+            **{name: getattr(last, name) for name in ("device", "device_name", "framework", "framework_version")},
             "with": ", ".join(filter(None, [version, os])),
             "median_s": median_s,
             "spread_s": spread_s,
             "spread_over": over,
             "tokens_per_s": tokens / median_s if tokens and median_s else None,
             "samples_per_s": samples / median_s if samples and median_s else None,
-            "runs": [row["run"] for row in arm.runs],
+            "runs": [row.run for row in arm.runs],
             "n_runs": len(arm.ended),
             "n_valid": len(arm.used),
-            "valid": all(row["valid"] for row in arm.shown),
+            "valid": all(row.valid for row in arm.shown),
             "excluded": len(arm.used) < len(arm.ended),
-            "ended_at": last["ended_at"],
-            "date": time.strftime("%Y-%m-%d", time.gmtime(last["ended_at"])) if last["ended_at"] else "",
+            "ended_at": last.ended_at,
+            "date": time.strftime("%Y-%m-%d", time.gmtime(last.ended_at)) if last.ended_at else "",
             "taints": sorted({kind for row in arm.shown for kind in taints(row)}),
         }
 

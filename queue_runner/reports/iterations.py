@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from queue_runner import units
+from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.monitor.run_view import MARK
 from queue_runner.reports._common import select_runs
 from queue_runner.reports._common.columns import RowColumn, columns
@@ -26,41 +27,41 @@ REDONE = Column("redone_by", "repeated by")
 """Only where runs resume each other: sums must leave out iterations that a later run repeated."""
 
 
-def finish(rows: list[Row], context: Context) -> Result:
+def finish(rows: list[ReportedRun], context: Context) -> Result:
     """Return the iterations of the runs in `rows`, or of the newest if none was chosen, limited by `--iters`."""
     options = context.options
     lines = []
     if not rows:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, "with iterations")])
     if not options.selectors and not options.where:
-        newest = rows[-1]["run"]
-        parts = {segment.run_id for segment in retries.chain(context.connection, rows[-1]["run_id"])}
-        rows = [row for row in rows if row["run_id"] in parts]
+        newest = rows[-1].run
+        parts = {segment.run_id for segment in retries.chain(context.connection, rows[-1].run_id)}
+        rows = [row for row in rows if row.run_id in parts]
         others = f"run_id NOT IN ({', '.join(map(str, parts))})"
         if context.read(f"SELECT 1 FROM v_run WHERE {{chosen}} AND n_iters > 0 AND {others} LIMIT 1"):
             lines.append(f"newest run only, {newest}: select others by ID (12, 12.3, g4)")
     first, last = options.iters or (0, 2**62)
     found: list[Row] = []
-    chosen = {row["run_id"] for row in rows}
+    chosen = {row.run_id for row in rows}
     for row in rows:
         iterations = context.read(
             "SELECT run, i, dur_s, loss, phase, synced, allocated_bytes FROM v_iteration"
             " WHERE run_id = ? AND i BETWEEN ? AND ? ORDER BY offset",
-            [row["run_id"], first, last],
+            [row.run_id, first, last],
         )
-        again = retries.redone(retries.chain(context.connection, row["run_id"]), row["run_id"])
+        again = retries.redone(retries.chain(context.connection, row.run_id), row.run_id)
         again = [segment for segment in again if segment.run_id in chosen]
-        resumed = f"resumed from a checkpoint of {row['run']}, at iteration"
+        resumed = f"resumed from a checkpoint of {row.run}, at iteration"
         lines += [f"{segment.run} {resumed} {segment.first_i}" for segment in again]
         for iteration in iterations:
             iteration["synced"] = None if iteration["synced"] is None else bool(iteration["synced"])
-            iteration["valid"] = row["invalid"] is None
+            iteration["valid"] = row.invalid is None
             iteration["mark"] = "" if iteration["valid"] else MARK
             iteration["redone_by"] = next((s.run for s in again if _has(s, iteration["i"])), None)
         found += iterations
     if not found:
         window = f" {units.count(first)} to {units.count(last)} (--iters)" if options.iters else " stored"
-        lines.append(f"no iterations{window} in {rows[0]['run'] if len(rows) == 1 else f'{len(rows)} runs'}")
+        lines.append(f"no iterations{window} in {rows[0].run if len(rows) == 1 else f'{len(rows)} runs'}")
         return Result(COLUMNS, [], lines=lines, text="")
     lines += select_runs.not_valid(rows)
     columns = (*COLUMNS, REDONE) if any(iteration["redone_by"] for iteration in found) else COLUMNS

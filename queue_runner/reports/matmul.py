@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
 from queue_runner import units
-from queue_runner.reports._common import footnotes, microbench, select_runs
+from queue_runner.reports._common import footnotes, microbench
 from queue_runner.reports._common.columns import RowColumn, columns
 from queue_runner.reports._common.device_peaks import Peaks
-from queue_runner.reports._common.document import Context, Result, Row, Section
+from queue_runner.reports._common.document import Row, Section
 from queue_runner.tables import Column
 
 NAME = "matmul"
 FOR = "matmul"
 HELP = "matrix multiplication: TFLOP/s by framework, device, dtype and n, share of the peak"
-SQL = microbench.sql("matmul")
 _N = Column("n", "n", units.count, True)
 _SHARE = Column("share_of_peak", "of peak", units.percent, True)
 _TIMES = Column("naive_times", "naive / true", units.ratio, True)
@@ -39,43 +38,22 @@ COLUMNS = columns(
 )
 
 
-_GUIDE = (
-    "guide: the first block of the process by time.time(), without synchronization; naive and true: the median of the "
-    "measured blocks, without and with it"
-)
-
-
-def finish(rows: list[Row], context: Context) -> Result:
-    """Build a table for each device."""
-    found = microbench.measured(rows, context, with_config=False)
-    if not found.rows:
-        return Result(COLUMNS, [], lines=[select_runs.nothing(context, "of matmul with results")], notes=found.notes)
-    peaks = Peaks(context)
-    rows = sorted((_row(row, peaks) for row in found.rows), key=_order)
-    sections, lines = [], []
-    for caption, shown in microbench.tables(rows, microbench.caption):
-        devices = {row["device"] for row in shown}
-        label = RowColumn("label", "", partial(microbench.label, device=len(devices) > 1), flexible=True)
-        title = f"matmul {caption}" + (f" ({next(iter(devices))})" if len(devices) == 1 else "")
-        rate = microbench.rates(shown, flops_per_s="")
-        numbers = (microbench.RUNS, microbench.TIME, found.taints.column, microbench.SPREAD, *rate, _SHARE)
-        sections.append(Section(title, columns(label, "dtype", _N, *numbers), shown))
-        if naive := [row for row in shown if row["naive_times"]]:
-            both = microbench.rates(naive, flops_per_s="true", naive_flops_per_s="naive")
-            title = "the naive loop of many guides, which reads the clock without synchronizing the device"
-            sections.append(Section(title, columns(label, "dtype", _N, *both, _TIMES), naive))
-        if guides := [row for row in shown if row["guide_block_s"] is not None]:
-            title = "the guide's loop, as it prints it: the seconds of one block of products"
-            sections.append(Section(title, columns(label, "dtype", _N, *_BLOCK), guides))
-        lines += _fastest([row for row in shown if row["valid"] or context.options.include_invalid])
-    notes = [
-        "TFLOP/s = 2 n^3 / t / 10^12, where t is the time of one product, synchronized",
-        *microbench.spreads(rows),
-        *(["naive: speed without synchronization"] if any(row["naive_times"] for row in rows) else []),
-        *([_GUIDE] if any(row["guide_block_s"] is not None for row in rows) else []),
-        *footnotes.peaks(rows, "peak:"),
-    ]
-    return Result(COLUMNS, rows, sections, lines, [*notes, *found.notes])
+def _values(row: Row, peaks: Peaks) -> Row:
+    peak = peaks.find(row["machine"], row["device"], row["device_name"], row["dtype"], or_measured=True)
+    facts = row["facts"]
+    flop, naive_s, calls = facts.get("flop"), facts.get("time_unsynced"), facts.get("calls")
+    return {
+        "n": int(row["cell"].removeprefix("n")),
+        "share_of_peak": row["flops_per_s"] / peak.flops if peak and row["flops_per_s"] else None,
+        "peak_flops": peak.flops if peak else None,
+        "peak_source": peak.source if peak else None,
+        "naive_flops_per_s": flop / naive_s if naive_s and flop is not None else None,
+        "naive_times": row["median_s"] / naive_s if naive_s else None,
+        "block_calls": calls,
+        "guide_block_s": facts.get("block_unsynced"),
+        "naive_block_s": naive_s * calls if naive_s and calls else None,
+        "block_s": row["median_s"] * calls if naive_s and calls else None,
+    }
 
 
 def _order(row: Row) -> tuple[Any, ...]:
@@ -85,31 +63,43 @@ def _order(row: Row) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _row(row: Row, peaks: Peaks) -> Row:
-    peak = peaks.find(row["machine"], row["device"], row["device_name"], row["dtype"], or_measured=True)
-    flop, naive_s = row["facts"].get("flop"), row["facts"].get("time_unsynced")
-    calls = row["facts"].get("calls")
-    return {
-        **row,
-        "n": int(row["cell"].removeprefix("n")),
-        "share_of_peak": row["flops_per_s"] / peak.flops if peak and row["flops_per_s"] else None,
-        "peak_flops": peak.flops if peak else None,
-        "peak_source": peak.source if peak else None,
-        "naive_flops_per_s": flop / naive_s if naive_s and flop is not None else None,
-        "naive_times": row["median_s"] / naive_s if naive_s else None,
-        "block_calls": calls,
-        "guide_block_s": row["facts"].get("block_unsynced"),
-        "naive_block_s": naive_s * calls if naive_s and calls else None,
-        "block_s": row["median_s"] * calls if naive_s and calls else None,
-    }
+def _sections(caption: str, rows: Sequence[Row], marks: Column) -> Iterable[Section]:
+    devices = {row["device"] for row in rows}
+    label = RowColumn("label", "", partial(microbench.label, device=len(devices) > 1), flexible=True)
+    case = columns(label, "dtype", _N)
+    title = f"matmul {caption}" + (f" ({next(iter(devices))})" if len(devices) == 1 else "")
+    rate = microbench.rates(rows, flops_per_s="")
+    yield Section(title, (*case, microbench.RUNS, microbench.TIME, marks, microbench.SPREAD, *rate, _SHARE), rows)
+    if naive := [row for row in rows if row["naive_times"]]:
+        both = microbench.rates(naive, flops_per_s="true", naive_flops_per_s="naive")
+        title = "the naive loop of many guides, which reads the clock without synchronizing the device"
+        yield Section(title, (*case, *both, _TIMES), naive)
+    if guides := [row for row in rows if row["guide_block_s"] is not None]:
+        title = "the guide's loop, as it prints it: the seconds of one block of products"
+        yield Section(title, (*case, *_BLOCK), guides)
 
 
-def _fastest(rows: Sequence[Row]) -> list[str]:
+def _findings(rows: Sequence[Row]) -> Iterable[str]:
     """Describe the fastest result."""
-    if not rows:
-        return []
-    row = max(rows, key=lambda row: row["flops_per_s"] or 0.0)
-    share = f", {units.percent(row['share_of_peak'])} of its peak" if row["share_of_peak"] else ""
-    rate = units.flops_per_s(row["flops_per_s"])
-    how = f"{microbench.label(row)} {row['dtype']}, n = {units.count(row['n'])}"
-    return [f"fastest {microbench.caption(row)}: {rate}, {how}{share}"]
+    if rows:
+        row = max(rows, key=lambda row: row["flops_per_s"] or 0.0)
+        share = f", {units.percent(row['share_of_peak'])} of its peak" if row["share_of_peak"] else ""
+        rate = units.flops_per_s(row["flops_per_s"])
+        how = f"{microbench.label(row)} {row['dtype']}, n = {units.count(row['n'])}"
+        yield f"fastest {microbench.caption(row)}: {rate}, {how}{share}"
+
+
+def _notes(rows: Sequence[Row]) -> Iterable[str]:
+    yield "TFLOP/s = 2 n^3 / t / 10^12, where t is the time of one product, synchronized"
+    if any(row["naive_times"] for row in rows):
+        yield "naive: speed without synchronization"
+    if any(row["guide_block_s"] is not None for row in rows):
+        yield (
+            "guide: the first block of the process by time.time(), without synchronization; naive and true: the median"
+            " of the measured blocks, without and with it"
+        )
+    yield from footnotes.peaks(rows, "peak:")
+
+
+REPORT = microbench.Microbench("matmul", COLUMNS, _values, microbench.caption, _sections, _notes, _findings, _order)
+SQL, finish = REPORT.sql, REPORT.finish

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from queue_runner import units
 from queue_runner.analysis.grouping import SUBJECT, by_key, group, labelled, order, taints
 from queue_runner.analysis.memory_growth import FEWEST, MATERIAL_BYTES, MATERIAL_SHARE, MemoryPoint, MemorySeries
+from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
 from queue_runner.reports._common import footnotes, prepare, select_runs
@@ -50,15 +51,15 @@ FRAGMENTED = 1.5
 """Minimum ratio of reserved to allocated, at the peak of reserved, that is reported."""
 
 
-def finish(rows: list[Row], context: Context) -> Result:
+def finish(rows: list[ReportedRun], context: Context) -> Result:
     """Build a table of runs for each subject. Raises: UsageError when --group-by is invalid or --vs is given."""
     if context.options.vs:
         raise UsageError(f"{NAME} takes no --vs: it compares nothing", "--where device=cuda narrows it")
-    rows = ignore_length(prepare.prepare(rows, context), context)
-    tables = _tables(rows, context) if rows else []
+    runs = ignore_length(prepare.prepare(rows, context), context)
+    tables = _tables(runs, context) if runs else []
     series = [item for table in tables for item in table]
     raw = [_row(item) for item in series]
-    without = {row["run"] for row in rows if row["outcome"] == Outcome.OUT_OF_MEMORY} - {row["run"] for row in raw}
+    without = {run.run for run in runs if run.outcome == Outcome.OUT_OF_MEMORY} - {row["run"] for row in raw}
     notes = [*_notes(series)] if raw else []
     if without:
         notes.append(f"out of memory before the first reported iteration: {footnotes.named(sorted(without))}")
@@ -71,7 +72,7 @@ def finish(rows: list[Row], context: Context) -> Result:
     return Result(COLUMNS, raw, [_section(table) for table in tables], [*_findings(series)], notes)
 
 
-def _tables(rows: Sequence[Row], context: Context) -> list[list[MemorySeries]]:
+def _tables(rows: Sequence[ReportedRun], context: Context) -> list[list[MemorySeries]]:
     """Return the runs that reported memory by subject, the newest first; those on the CPU, which report their RSS, in a
     table of their own."""
     window = context.options.iters or (0, 2**62)
@@ -79,12 +80,12 @@ def _tables(rows: Sequence[Row], context: Context) -> list[list[MemorySeries]]:
         run_id: [MemoryPoint(p["i"], p["phase"], p["allocated_bytes"], p["reserved_bytes"]) for p in found]
         for run_id, found in context.by_run(_POINTS, rows, window).items()
     }
-    arms = group([row for row in rows if row["run_id"] in points], prepare.question(rows, context).names)
+    arms = group([row for row in rows if row.run_id in points], prepare.question(rows, context).names)
     subjects = by_key(arms, lambda arm: tuple(arm.key[name] for name in SUBJECT)).values()
     tables: list[list[MemorySeries]] = []
-    for subject in sorted(subjects, key=lambda arms: -max(row["run_id"] for arm in arms for row in arm.runs)):
+    for subject in sorted(subjects, key=lambda arms: -max(row.run_id for arm in arms for row in arm.runs)):
         named = labelled(sorted(subject, key=order), dict.fromkeys(SUBJECT))
-        series = [MemorySeries(arm, row, points[row["run_id"]]) for arm in named for row in arm.runs]
+        series = [MemorySeries(arm, row, points[row.run_id]) for arm in named for row in arm.runs]
         tables += by_key(series, lambda item: item.resident).values()
     return tables
 
@@ -93,10 +94,10 @@ def _row(item: MemorySeries) -> Row:
     row, slope, last = item.run, item.slope, item.points[-1]
     named = ("config", "framework", "framework_version", "device", "compile", "dtype", "run", "max_rss_bytes")
     return {
-        "workload": row["subject"],
+        "workload": row.subject,
         "label": item.arm.label,
-        **{name: row[name] for name in named},
-        "outcome": str(select_runs.ending(row)),
+        **{name: getattr(row, name) for name in named},
+        "outcome": row.ending,
         "n": len(item.points),
         "reserved_is": "RSS" if item.resident else "reserved",
         "peak_allocated_bytes": item.peak_allocated,
@@ -110,7 +111,7 @@ def _row(item: MemorySeries) -> Row:
         "growth_low": slope.low * PER if slope else None,
         "growth_high": slope.high * PER if slope else None,
         "leak": item.leak,
-        "valid": bool(row["valid"]),
+        "valid": bool(row.valid),
         "taints": sorted(taints(row)),
     }
 
@@ -130,8 +131,9 @@ def _section(series: Sequence[MemorySeries]) -> Section:
         RowColumn("interval", "95 % CI", lambda row: _interval(row["growth_low"], row["growth_high"]), True),
         Column("leak", "", lambda leak: "leak" if leak else ""),
     )
-    common = [{str(item.run[name]) for item in series if item.run[name]} for name in ("framework", "dtype", "where")]
-    subject = " ".join(str(part) for part in (series[0].run["subject"], series[0].run["config"]) if part)
+    names = ("framework", "dtype", "where")
+    common = [{str(value) for item in series if (value := getattr(item.run, name))} for name in names]
+    subject = " ".join(str(part) for part in (series[0].run.subject, series[0].run.config) if part)
     title = [subject, *(values.pop() for values in common if len(values) == 1), "peaks"]
     return Section(", ".join(title), shown, [_row(item) for item in series])
 
@@ -155,7 +157,7 @@ def _findings(series: Sequence[MemorySeries]) -> Iterable[str]:
     for item in series:
         if item.leak and (slope := item.slope) is not None:
             yield (
-                f"{item.run['run']} ({item.arm.label}) leaks: {item.grows} grows by {_n_bytes(slope.middle * PER)} per"
+                f"{item.run.run} ({item.arm.label}) leaks: {item.grows} grows by {_n_bytes(slope.middle * PER)} per"
                 f" 1,000 iterations (95 % CI {_interval(slope.low * PER, slope.high * PER)}), also in the second half"
             )
     if steady := [item for item in series if item.leak is False]:
@@ -164,13 +166,13 @@ def _findings(series: Sequence[MemorySeries]) -> Iterable[str]:
         yield f"growth unknown in {_runs(unknown)}: fewer than {FEWEST} measured iterations"
     yield from _unused(series)
     for item in series:
-        if item.run["outcome"] == Outcome.OUT_OF_MEMORY:
+        if item.run.outcome == Outcome.OUT_OF_MEMORY:
             last = item.points[-1]
             sizes = [f"{units.size(last.allocated)} allocated"] if last.allocated is not None else []
             if last.reserved:
                 sizes.append(f"{units.size(last.reserved)} {'resident' if item.resident else 'reserved'}")
             yield (
-                f"{item.run['run']} ({item.arm.label}) ran out of memory; after its last reported iteration,"
+                f"{item.run.run} ({item.arm.label}) ran out of memory; after its last reported iteration,"
                 f" {units.count(last.i)}: {' and '.join(sizes)}"
             )
 
@@ -178,12 +180,12 @@ def _findings(series: Sequence[MemorySeries]) -> Iterable[str]:
 def _unused(series: Sequence[MemorySeries]) -> Iterable[str]:
     """Report memory reserved between iterations beyond what is allocated, from FRAGMENTED on."""
     fragmented = [item for item in series if item.ratio is not None and item.ratio >= FRAGMENTED]
-    several = len({item.run["subject"] for item in series}) > 1
+    several = len({item.run.subject for item in series}) > 1
 
     def subject(item: MemorySeries) -> str:
-        if item.run["framework"] == "jax":
+        if item.run.framework == "jax":
             return "jax"
-        return f"{item.run['subject']} {item.arm.label}" if several else item.arm.label
+        return f"{item.run.subject} {item.arm.label}" if several else item.arm.label
 
     for name, items in by_key(fragmented, subject).items():
         reserves = f"{name}, {_runs(items)}, reserves up to {units.ratio(max(item.ratio or 0.0 for item in items))}"
@@ -200,7 +202,7 @@ def _unused(series: Sequence[MemorySeries]) -> Iterable[str]:
 
 
 def _runs(series: Sequence[MemorySeries]) -> str:
-    return f"{units.counted(len(series), 'run')} ({footnotes.named([item.run['run'] for item in series])})"
+    return f"{units.counted(len(series), 'run')} ({footnotes.named([item.run.run for item in series])})"
 
 
 def _notes(series: Sequence[MemorySeries]) -> Iterable[str]:
@@ -214,12 +216,8 @@ def _notes(series: Sequence[MemorySeries]) -> Iterable[str]:
         f"growth: per 1,000 iterations, Theil-Sen slope of the measured ones; leak: 95 % CI above 0, overall and in the"
         f" second half, and more than {units.percent(MATERIAL_SHARE, 1)} and {units.size(MATERIAL_BYTES)} in total"
     )
-    failed = [
-        f"{item.run['run']} {select_runs.ending(item.run)}"
-        for item in series
-        if item.run["outcome"] != Outcome.SUCCEEDED
-    ]
+    failed = [f"{item.run.run} {item.run.ending}" for item in series if item.run.outcome != Outcome.SUCCEEDED]
     if failed:
         yield f"included up to their end: {footnotes.named(failed)}"
-    if any(not item.run["valid"] for item in series):
+    if any(not item.run.valid for item in series):
         yield "runs with invalid times are included: their memory is valid, except that swapping lowers RSS"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 from queue_runner import units
-from queue_runner.monitor.run_view import JobQuestion, flag, stored_settings
+from queue_runner.analysis.reported_run import ReportedRun
+from queue_runner.monitor.run_view import JobQuestion, stored_settings
 from queue_runner.reports._common import select_runs
 from queue_runner.reports._common.document import Context, Result, Row, Section
 from queue_runner.submit.missing_runs import Gap, look
@@ -17,7 +17,7 @@ NAME = "missing"
 HELP = "grid cells without a valid result, and why; --submit queues them again"
 _OF_A_GRID = "{chosen} AND kind <> 'import' AND COALESCE(json_extract(spec_json, '$.find_max'), '') = ''"
 SQL = (
-    f"SELECT {select_runs.ASKED}, job_id, group_id, repeat, spec_hash, name,"
+    f"SELECT {select_runs.ASKED}, run_id, run, job_id, group_id, repeat, spec_hash, name,"
     f" workload, framework, device, compile, dtype, config, spec_json FROM v_run WHERE {_OF_A_GRID}"
     " ORDER BY job_id, number"
 )
@@ -51,7 +51,7 @@ MOST_REASONS = 10
 """Maximum number of last attempts listed below the table; csv and json have all."""
 
 
-def finish(rows: list[Row], context: Context) -> Result:
+def finish(rows: list[ReportedRun], context: Context) -> Result:
     """Return a row for each incomplete cell, of the newest group if nothing was chosen."""
     lines = []
     if rows and not context.options.chosen:
@@ -80,9 +80,11 @@ def finish(rows: list[Row], context: Context) -> Result:
 
 
 def _row(gap: Gap) -> Row:
-    first, last = gap.first, gap.last
-    columns = (first["framework"], first["device"], flag(first["compile"]), first["dtype"], first["config"])
-    question = JobQuestion(*columns, stored_settings(first["spec_json"]))
+    last = gap.last
+    first = gap.first
+    compiled = None if first.compile is None else bool(first.compile)
+    columns = (first.framework, first.device, compiled, first.dtype, first.config)
+    question = JobQuestion(*columns, stored_settings(first.spec_json))
     return {
         "label": " ".join(filter(None, [select_runs.subject(first), str(question)])),
         "jobs": list(gap.jobs),
@@ -90,8 +92,8 @@ def _row(gap: Gap) -> Row:
         "valid": gap.valid,
         "coming": gap.coming,
         "missing": gap.missing,
-        "run": last["run"] if last else None,
-        "ending": select_runs.ending(last) if last else None,
+        "run": last.run if last else None,
+        "ending": last.ending if last else None,
         "reason": _reason(last) if last else None,
     }
 
@@ -106,7 +108,7 @@ def _reasons(raw: Sequence[Row]) -> list[str]:
     return found
 
 
-def _reason(last: Mapping[str, Any]) -> str | None:
-    if last["outcome"] == "SUCCEEDED":
-        return f"not valid: {last['taints'].replace(',', ', ')}"
-    return str(last["reason"]) if last["reason"] else None
+def _reason(last: ReportedRun) -> str | None:
+    if last.outcome == "SUCCEEDED":
+        return f"not valid: {(last.taints or '').replace(',', ', ')}"
+    return last.reason or None

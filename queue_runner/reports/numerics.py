@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family, compare
 from queue_runner.analysis.grouping import Arm, taints
+from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
 from queue_runner.reports._common import arm_tables, footnotes, panels, prepare, select_runs
 from queue_runner.reports._common.arm_rows import newest_first
 from queue_runner.reports._common.columns import columns
 from queue_runner.reports._common.divergence import LEVELS, Divergence, format_difference, losses, relative
-from queue_runner.reports._common.document import Context, Result, Row, Section
+from queue_runner.reports._common.document import Context, Result, Section
 from queue_runner.tables import Column
 
 NAME = "numerics"
@@ -49,7 +51,7 @@ NEWEST = 4
 """Maximum number of comparisons made when no runs were chosen."""
 
 
-def finish(rows: list[Row], context: Context) -> Result:
+def finish(stored: list[ReportedRun], context: Context) -> Result:
     """Build a table for each comparison, and rows of all iterations for csv and json.
 
     Raises: UsageError when --vs is invalid or --group-by is given.
@@ -58,10 +60,9 @@ def finish(rows: list[Row], context: Context) -> Result:
         raise UsageError(
             f"{NAME} takes no --group-by: pooled runs have no common loss", "select a baseline with --vs dtype=fp32"
         )
-    rows = prepare.prepare(rows, context)
-    rows = [{**row, "valid": _UNUSABLE not in taints(row)} for row in rows]
-    for row in rows:  # losses of a failed run are usable up to its end
-        row["ended"], row["outcome"] = row["outcome"], Outcome.SUCCEEDED
+    runs = prepare.prepare(stored, context)
+    outcomes = {run.run_id: run.outcome for run in runs}  # losses of a failed run are usable up to its end
+    rows = [replace(run, valid=_UNUSABLE not in taints(run), outcome=Outcome.SUCCEEDED) for run in runs]
     families = newest_first(compare(rows, prepare.question(rows, context))) if rows else []
     blocks: list[panels.Block] = []
     raw: list[dict[str, Any]] = []
@@ -86,7 +87,7 @@ def finish(rows: list[Row], context: Context) -> Result:
         which = "with comparable losses (two rows of the same settings, seed and data)"
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, which)])
     older = [f"{n_left} older comparisons not made: select with mpsq report numerics g4"] if n_left else []
-    return Result(COLUMNS, raw, sections, lines, [*_notes(shown), *older], newest_runs=newest_runs)
+    return Result(COLUMNS, raw, sections, lines, [*_notes(shown, outcomes), *older], newest_runs=newest_runs)
 
 
 def _baseline(family: Family) -> Arm | None:
@@ -98,24 +99,24 @@ def _baseline(family: Family) -> Arm | None:
 
 def _divergences(family: Family, base: Arm, context: Context) -> list[Divergence]:
     """Compare each run, also further ones of the baseline, with the baseline's first run of the same seed and data."""
-    known: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+    known: dict[tuple[Any, ...], ReportedRun] = {}
     for row in base.used:
-        known.setdefault((row["seed"], row["data_sha256"]), row)
+        known.setdefault((row.seed, row.data_sha256), row)
     read = cache(lambda run_id: losses(run_id, context))
     found = []
     for arm in [base, *(arm for arm in family.arms if arm is not base)]:
         for row in arm.used:
-            against = known.get((row["seed"], row["data_sha256"]))
-            if against is None or against["run_id"] == row["run_id"]:
+            against = known.get((row.seed, row.data_sha256))
+            if against is None or against.run_id == row.run_id:
                 continue
-            a, b = read(row["run_id"]), read(against["run_id"])
+            a, b = read(row.run_id), read(against.run_id)
             points = [(i, a[i], b[i], relative(a[i], b[i])) for i in sorted(a.keys() & b.keys())]
             if points:
                 found.append(Divergence(arm, row, against, points))
     return found
 
 
-def _reference(rows: Sequence[Row], context: Context) -> dict[int, dict[str, float]]:
+def _reference(rows: Sequence[ReportedRun], context: Context) -> dict[int, dict[str, float]]:
     """Read by run the loss of the first batch before training, computed on the CPU and on the device."""
     sql = (
         "SELECT run_id, name, value FROM metrics WHERE run_id IN ({runs}) AND value IS NOT NULL"
@@ -131,10 +132,10 @@ def _rows(divergence: Divergence) -> Iterable[dict[str, Any]]:
     row = divergence.run
     named = ("config", "framework", "framework_version", "device", "compile", "dtype", "seed", "run")
     fixed = {
-        "workload": row["subject"],
+        "workload": row.subject,
         "label": divergence.arm.label,
-        **{name: row[name] for name in named},
-        "baseline_run": divergence.baseline["run"],
+        **{name: getattr(row, name) for name in named},
+        "baseline_run": divergence.baseline.run,
     }
     for i, loss, baseline_loss, off in divergence.points:
         yield {**fixed, "i": i, "loss": loss, "baseline_loss": baseline_loss, "relative": off}
@@ -156,7 +157,7 @@ def _section(
                 **{f"above{level:g}": _first(worst, level) for level in LEVELS},
                 "greatest": worst.greatest[1],
                 "last": worst.points[-1][3],
-                **reference.get(worst.run["run_id"], {}),
+                **reference.get(worst.run.run_id, {}),
             }
         )
     why = f" ({family.why})" if family.why else ""
@@ -207,18 +208,20 @@ def _finding(worst: Divergence) -> str:
     return f"diverges from the baseline by more than {', '.join(levels)}; {highest}, {last}"
 
 
-def _notes(found: Sequence[Divergence]) -> Iterable[str]:
+def _notes(found: Sequence[Divergence], outcomes: Mapping[int, str | None]) -> Iterable[str]:
     levels = " and ".join(f"> {units.percent(level, 1)}" for level in LEVELS)
     yield f"{levels}: first iteration with a larger difference"
     yield "step 0: loss of the first batch before training, on the device and on the CPU"
     yield "difference: |loss - baseline's| / |baseline's|, same iteration, seed and data; of several runs the worst"
-    if any(divergence.run["dtype"] != divergence.baseline["dtype"] for divergence in found):
+    if any(divergence.run.dtype != divergence.baseline.dtype for divergence in found):
         yield "reduced precision diverges by rounding alone: eps is 0.78 % in bf16, 0.098 % in fp16"
-    frameworks = {row["framework"] for divergence in found for row in (divergence.run, divergence.baseline)}
+    frameworks = {row.framework for divergence in found for row in (divergence.run, divergence.baseline)}
     if len(frameworks) > 1:
         yield "dropout masks differ between frameworks: compare the arithmetic alone with --set dropout=0"
-    rows = {row["run"]: row for divergence in found for row in (divergence.run, divergence.baseline)}
-    failed = [f"{name} {row['ended']}" for name, row in rows.items() if row["ended"] != Outcome.SUCCEEDED]
+    rows = {row.run: row for divergence in found for row in (divergence.run, divergence.baseline)}
+    failed = [
+        f"{name} {outcome}" for name, row in rows.items() if (outcome := outcomes[row.run_id]) != Outcome.SUCCEEDED
+    ]
     if failed:
         yield f"losses up to their end: {footnotes.named(failed)}"
     invalid = sorted({kind for row in rows.values() for kind in taints(row)} & {"contended", "slept", "swapping"})

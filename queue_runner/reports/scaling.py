@@ -9,6 +9,7 @@ from queue_runner import units
 from queue_runner.analysis.curves import Curve, CurvePoint, find_curves, number
 from queue_runner.analysis.grouping import taints, word
 from queue_runner.analysis.knee import ENOUGH, FEWEST
+from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
 from queue_runner.reports._common import arm_tables, footnotes, panels, prepare, select_runs
@@ -56,7 +57,7 @@ _KNOWN = frozenset({"machine", "subject", "config", "device", "compile", "dtype"
 _NAMED = ("config", "framework", "framework_version", "device", "device_name", "compile", "dtype")
 
 
-def finish(rows: list[Row], context: Context) -> Result:
+def finish(rows: list[ReportedRun], context: Context) -> Result:
     """Build a table for each curve, and describe its knee and end.
 
     Raises: UsageError when --group-by is invalid or --vs is given.
@@ -65,15 +66,15 @@ def finish(rows: list[Row], context: Context) -> Result:
         raise UsageError(
             f"{NAME} takes no --vs: curves are not compared", "name the swept setting with --group-by batch_size"
         )
-    rows = prepare.windowed(rows, context)
-    settings = effective(rows, context) if rows else {}
-    curves = find_curves(rows, settings, _requested(rows, settings, context), context.options.include_invalid)
+    runs = prepare.windowed(rows, context)
+    settings = effective(runs, context) if runs else {}
+    curves = find_curves(runs, settings, _requested(runs, settings, context), context.options.include_invalid)
     if not curves:
         which = "that ended and differs from another in one number only (--set batch_size=8,16,32)"
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, which)])
     shown = curves if context.options.chosen else curves[:MOST_CURVES]
     timed = (row for curve in shown for point in curve.points for row in point.with_time)
-    marks = footnotes.CaveatMarks(rows, timed, context)
+    marks = footnotes.CaveatMarks(runs, timed, context)
     sections, lines = panels.together(
         [([_section(curve, marks)], [*_findings(curve), *_searches(curve, context)]) for curve in shown]
     )
@@ -83,11 +84,11 @@ def finish(rows: list[Row], context: Context) -> Result:
     return Result(COLUMNS, [_row(curve, point) for curve in curves for point in curve.points], sections, lines, notes)
 
 
-def _requested(rows: Sequence[Row], settings: Mapping[int, Mapping[str, Any]], context: Context) -> str | None:
+def _requested(rows: Sequence[ReportedRun], settings: Mapping[int, Mapping[str, Any]], context: Context) -> str | None:
     """Return the setting named by --group-by. Raises: UsageError unless it is one setting with numbers."""
     names = context.options.group_by
-    if len(names) > 1 or (names and not any(number(settings[row["run_id"]].get(names[0])) is not None for row in rows)):
-        known = sorted({name for row in rows for name, value in row["settings"].items() if number(value) is not None})
+    if len(names) > 1 or (names and not any(number(settings[row.run_id].get(names[0])) is not None for row in rows)):
+        known = sorted({name for row in rows for name, value in row.settings.items() if number(value) is not None})
         hint = f"for example --group-by {known[0]}" if known else "mpsq submit nanogpt --set batch_size=8,16,32"
         raise UsageError("scaling: --group-by takes one numeric setting", hint)
     return names[0] if names else None
@@ -97,15 +98,15 @@ def _row(curve: Curve, point: CurvePoint) -> Row:
     first, knee = curve.first, curve.knee
     rate = point.rate(curve.unit) if curve.unit and point.valid else None
     memory_bytes, memory_is = point.memory
-    allocated = [row["peak_allocated_bytes"] for row in point.runs if row["peak_allocated_bytes"]]
+    allocated = [row.peak_allocated_bytes for row in point.runs if row.peak_allocated_bytes]
     mad_s, over = point.spread_s
     return {
-        "workload": first["subject"],
-        **{name: first[name] for name in _NAMED},
+        "workload": first.subject,
+        **{name: getattr(first, name) for name in _NAMED},
         "factors": {name: value for name, value in curve.key.items() if name not in _KNOWN and value is not None},
         "setting": curve.name,
         "value": int(point.value) if point.value == int(point.value) else point.value,
-        "runs": [row["run"] for row in point.runs],
+        "runs": [row.run for row in point.runs],
         "n_runs": len(point.runs),
         "n_valid": len(point.used),
         "n_timed": len(point.with_time),
@@ -146,13 +147,13 @@ def _section(curve: Curve, marks: footnotes.CaveatMarks) -> Section:
 
 def _title(curve: Curve) -> str:
     key, first = curve.key, curve.first
-    version = " ".join(filter(None, (first["framework"], first["framework_version"])))
-    words = [f"{first['subject']} {key['config'] or ''}".strip(), version]
+    version = " ".join(filter(None, (first.framework, first.framework_version)))
+    words = [f"{first.subject} {key['config'] or ''}".strip(), version]
     words += [word(name, key[name]) for name in ("device", "compile", "dtype") if key[name] is not None]
     words += [word(name, value) for name, value in key.items() if name not in {*_KNOWN, "code"} and value is not None]
     words = [part for part in words if part]
-    words += [f"on {first['device_name']}"] if first["device_name"] else []
-    return ", ".join([*words, *filter(None, [first["where"]])])
+    words += [f"on {first.device_name}"] if first.device_name else []
+    return ", ".join([*words, *filter(None, [first.where])])
 
 
 def _remarks(row: Mapping[str, Any], curve: Curve) -> str:
@@ -164,9 +165,9 @@ def _remarks(row: Mapping[str, Any], curve: Curve) -> str:
     return ", ".join(remarks)
 
 
-def _ending(row: Mapping[str, Any]) -> str:
+def _ending(row: ReportedRun) -> str:
     """Return how a run that does not fit ended."""
-    return "swapping" if row["outcome"] == Outcome.SUCCEEDED else select_runs.ending(row)
+    return "swapping" if row.outcome == Outcome.SUCCEEDED else row.ending
 
 
 def _findings(curve: Curve) -> Iterable[str]:
@@ -210,8 +211,8 @@ def _fit_words(curve: Curve) -> str:
             return f"{works}; larger ones were tried and not decided, up to {_value(tried)}"
         return f"{works}; it is the largest that was tried"
     row = beyond.decided[-1]
-    reason = f": {row['reason']}" if row["reason"] else ""
-    too_large = row["outcome"] in (Outcome.OUT_OF_MEMORY, Outcome.SUCCEEDED)  # success by swapping
+    reason = f": {row.reason}" if row.reason else ""
+    too_large = row.outcome in (Outcome.OUT_OF_MEMORY, Outcome.SUCCEEDED)  # success by swapping
     failed = "does not fit" if too_large else "fails otherwise"
     return f"{works}; smallest that {failed}: {_value(beyond.value)}, {_ending(row)}{reason}"
 
@@ -225,8 +226,8 @@ def _notes(curves: Sequence[Curve], marks: footnotes.CaveatMarks, context: Conte
     """Return all footnotes."""
     if any(curve.unit for curve in curves):
         yield KNEE
-    jax = [curve.first for curve in curves if curve.first["framework"] == "jax"]
-    if any(row["device"] not in ("cpu", None) for row in jax):
+    jax = [curve.first for curve in curves if curve.first.framework == "jax"]
+    if any(row.device not in ("cpu", None) for row in jax):
         yield (
             "reserved by jax: XLA reserves most of a device's memory at start unless"
             " XLA_PYTHON_CLIENT_PREALLOCATE=false, so this is not what the size needs"
@@ -237,24 +238,24 @@ def _notes(curves: Sequence[Curve], marks: footnotes.CaveatMarks, context: Conte
         {point.spread_s[1] for _, point in points},
     )
     yield from marks.notes()
-    bad = [row for _, point in points for row in point.runs if not row["valid"] and row["median_s"]]
+    bad = [row for _, point in points for row in point.runs if not row.valid and row.median_s]
     for note in marks.excluded(bad, context.options.include_invalid):
         yield f"times {note}; whether they fit is used"
     for curve, point in points:
         if curve.largest and point.failed and point.value < curve.largest.value:
             row, at = point.failed, f"{curve.name} {_value(point.value)}"
-            yield f"{row['run']} ({at}) failed although a larger value fits: {_ending(row)}"
+            yield f"{row.run} ({at}) failed although a larger value fits: {_ending(row)}"
 
 
 def _searches(curve: Curve, context: Context) -> Iterable[str]:
     """Report the state of each --find-max of a curve."""
     seen: set[tuple[Any, ...]] = set()
-    for row in (row for point in curve.points for row in point.runs if row["find_max"]):
-        request = search.parse(row["find_max"])
-        spec = search.without(JobSpec.from_json(row["spec_json"]), request.key)
-        key = row["group_id"], row["find_max"], spec
+    for row in (row for point in curve.points for row in point.runs if row.find_max):
+        request = search.parse(row.find_max or "")
+        spec = search.without(JobSpec.from_json(row.spec_json), request.key)
+        key = row.group_id, row.find_max, spec
         if key not in seen:
             seen.add(key)
-            state = state_of_job(context.connection, row["job_id"])
+            state = state_of_job(context.connection, row.job_id)
             if state is not None:
-                yield f"--find-max {request} of g{row['group_id']}: {state.sentence(request.key)}"
+                yield f"--find-max {request} of g{row.group_id}: {state.sentence(request.key)}"

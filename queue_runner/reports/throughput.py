@@ -10,11 +10,12 @@ from queue_runner import units
 from queue_runner.analysis.comparison import Family, compare
 from queue_runner.analysis.finding import Finding
 from queue_runner.analysis.grouping import Arm, labelled, order
+from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.reports._common import arm_tables, footnotes, panels, prepare, select_runs
 from queue_runner.reports._common.arm_rows import row_of
 from queue_runner.reports._common.columns import RowColumn, columns
 from queue_runner.reports._common.device_peaks import Peaks
-from queue_runner.reports._common.document import Context, Result, Row, Section
+from queue_runner.reports._common.document import Context, Result, Section
 from queue_runner.reports._common.settings import ignore_length
 from queue_runner.tables import Column
 
@@ -56,9 +57,9 @@ class ModelTable:
             yield label, {row["mode"]: row for row in self.rows if row["label"] == label}
 
 
-def finish(rows: list[Row], context: Context) -> Result:
+def finish(stored: list[ReportedRun], context: Context) -> Result:
     """Build a table for each model, with verdicts and work. Raises: UsageError when --vs or --group-by is invalid."""
-    rows = ignore_length(_of_models(prepare.windowed(rows, context)), context)
+    rows = ignore_length(_of_models(prepare.windowed(stored, context)), context)
     if not rows:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, "of a model in samples or with mode=eval")])
     families = compare(rows, prepare.question(rows, context))
@@ -90,16 +91,17 @@ def finish(rows: list[Row], context: Context) -> Result:
     )
 
 
-def _of_models(rows: Sequence[Row]) -> list[Row]:
+def _of_models(rows: Sequence[ReportedRun]) -> list[ReportedRun]:
     """Return the runs of workloads that count samples or can evaluate."""
     found = []
     for row in rows:
-        name = str(row["subject"])
-        evaluates = name.endswith(_SUFFIX) or row["settings"].get("mode") == "eval"
+        name = str(row.subject)
+        evaluates = name.endswith(_SUFFIX) or row.settings.get("mode") == "eval"
         base = name.removesuffix(_SUFFIX)
-        found.append({**row, "model": base, "subject": base + (_SUFFIX if evaluates else "")})
-    models = {row["model"] for row in found if row["samples_per_iter"] or row["subject"].endswith(_SUFFIX)}
-    return [row for row in found if row["model"] in models]
+        found.append(replace(row, subject=base + (_SUFFIX if evaluates else "")))
+    able = [row for row in found if row.samples_per_iter or row.subject.endswith(_SUFFIX)]
+    models = {row.subject.removesuffix(_SUFFIX) for row in able}
+    return [row for row in found if row.subject.removesuffix(_SUFFIX) in models]
 
 
 def _cpu_baseline_only(family: Family) -> Family:
@@ -223,5 +225,5 @@ def _doubts(table: ModelTable) -> Iterator[str]:
         if (row["mfu"] or 0) > 1:
             which = f"{row['label']}, {row['mode']}"
             yield f"implausible: {which}: {units.percent(row['mfu'])} of the peak: the FLOP or the peak is wrong"
-    few = ((f"{row['label']} {row['mode']}", row) for row in table.rows if row["n_valid"])
+    few = ((f"{row['label']} {row['mode']}", row["n_measure"]) for row in table.rows if row["n_valid"])
     yield from footnotes.few_iterations(few)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 from queue_runner import units
+from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.monitor.run_view import MARK
 from queue_runner.reports._common import cpu_phases, select_runs
 from queue_runner.reports._common.columns import columns
@@ -21,52 +20,59 @@ SQL = (
     f" {select_runs.INVALID}"
     " FROM v_run WHERE {chosen} AND state = 'DONE' ORDER BY job_id, number"
 )
+_SLEPT = Column("slept_s", "slept", units.seconds, True)
 _PREPARED = Column("prepared_s", "prepared", units.seconds, True)
 COLUMNS = columns(
     "run label outcome real_s user_s sys_s",
-    Column("slept_s", "slept", units.seconds, True),
+    _SLEPT,
     "max_rss_bytes peak_reserved_bytes",
     Column("invalid", "invalid", flexible=True),
     Column("cpu_s_by_phase", "CPU by phase", str),
     _PREPARED,
     Column("prepared_cpu_s", "its user + sys", units.seconds, True),
 )
-_SHOWN = columns(
-    "run", Column("label", "", flexible=True), "outcome", select_runs.MARK, "real_s user_s sys_s",
-    Column("slept_s", "slept", units.seconds, True), "max_rss_bytes peak_reserved_bytes", _PREPARED,
-)  # fmt: skip
-_ALWAYS = frozenset({"run", "label", "real_s", "user_s", "sys_s"})
+_ALWAYS = columns("run", Column("label", "", flexible=True))
+_TIMES = columns("real_s user_s sys_s")
+_IF_ANY = columns("outcome", select_runs.MARK), columns(_SLEPT, "max_rss_bytes peak_reserved_bytes", _PREPARED)
 
 
-def finish(rows: list[Row], context: Context) -> Result:
-    """Build one table of all runs: outcome, sleep and memory of the GPU only where there is any to tell."""
-    known = cpu_phases.read(rows, context) if rows else {}
-    for row in rows:
-        row["label"] = select_runs.label(row)
-        del row["compile_mode"]
-        used = known.get(row.pop("run_id"), cpu_phases.Used({}, {}))
-        row["cpu_s_by_phase"], row["phases"] = dict(used.seconds), used.phases()
-        row["prepared_s"] = used.prepared.get("real_s")
-        row["prepared_cpu_s"] = (
-            used.prepared.get("user_s", 0.0) + used.prepared.get("sys_s", 0.0) if used.prepared else None
-        )
-        row["mark"] = MARK if row["invalid"] else ""
-    if not rows:
+def finish(runs: list[ReportedRun], context: Context) -> Result:
+    """Build one table of all runs: outcome, sleep and memory of the GPU only where there is any."""
+    if not runs:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context)])
-    shown = [column for column in _SHOWN if column.key in _ALWAYS or any(_is_shown(row[column.key]) for row in rows)]
-    return Result(COLUMNS, rows, [Section("", shown, rows, ["real, user, sys: seconds"])], [*_said(rows)])
+    used = cpu_phases.read(runs, context)
+    rows = [_row(run, used.get(run.run_id, cpu_phases.Used({}, {}))) for run in runs]
 
+    def filled(column: Column) -> bool:
+        values = {row[column.key] for row in rows} - {None, "", "SUCCEEDED"}
+        return any(not isinstance(value, float) or value >= 0.005 for value in values)  # less rounds to 0.00
 
-def _is_shown(value: object) -> bool:
-    """Return whether a value is worth a column: less than 5 ms asleep rounds to 0.00."""
-    return value not in (None, "", "SUCCEEDED") and (not isinstance(value, float) or value >= 0.005)
-
-
-def _said(rows: Sequence[Row]) -> Iterator[str]:
-    """Say which runs are invalid and why, and what the phases of each used of the CPU."""
-    yield from select_runs.not_valid(rows)
-    yield from select_runs.listed(
-        [f"{row['run']}: user + sys by phase: {row['phases']}" for row in rows if row["phases"]]
-    )
+    before, after = (filter(filled, some) for some in _IF_ANY)
+    phases = [f"{run.run}: user + sys by phase: {words}" for run in runs if (words := used[run.run_id].phases())]
+    notes = [*select_runs.not_valid(runs), *select_runs.listed(phases)]
     if any(row["prepared_s"] is not None for row in rows):
-        yield "prepared: seconds before the run, in no time beside it"
+        notes.append("prepared: seconds before the run, in no time beside it")
+    section = Section("", [*_ALWAYS, *before, *_TIMES, *after], rows, ["real, user, sys: seconds"])
+    return Result(COLUMNS, rows, [section], notes)
+
+
+def _row(run: ReportedRun, used: cpu_phases.Used) -> Row:
+    names = (
+        "run",
+        "outcome",
+        "real_s",
+        "user_s",
+        "sys_s",
+        "slept_s",
+        "max_rss_bytes",
+        "peak_reserved_bytes",
+        "invalid",
+    )
+    return {
+        **{name: getattr(run, name) for name in names},
+        "label": select_runs.label(run),
+        "cpu_s_by_phase": dict(used.seconds),
+        "prepared_s": used.prepared.get("real_s"),
+        "prepared_cpu_s": sum(used.prepared.get(name, 0.0) for name in ("user_s", "sys_s")) if used.prepared else None,
+        "mark": MARK if run.invalid else "",
+    }

@@ -13,6 +13,7 @@ from typing import Any
 from queue_runner import units
 from queue_runner.analysis import comparison, stats
 from queue_runner.analysis.grouping import BESIDE, MAIN, WORK, Arm, by_key, group, labelled, order, taints
+from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.significance import Verdict, Word
 from queue_runner.model import Outcome
 from queue_runner.reports._common import arm_tables, footnotes, panels, prepare, select_runs
@@ -28,7 +29,7 @@ SQL = (
     f"SELECT {prepare.RUN}, params, COALESCE(json_extract(spec_json, '$.find_max'), '') <> '' AS is_probe"
     " FROM v_run WHERE {chosen} AND kind = 'workload' ORDER BY job_id, number"
 )
-_BATCH = Column("batch_size", "batch", units.count, True)
+_BATCH_SIZE = Column("batch_size", "batch", units.count, True)
 _TIMES_TRAINING = Column("times_training", "vs train", units.ratio, True)
 COLUMNS = columns(
     "model config framework framework_version compile dtype",
@@ -36,7 +37,7 @@ COLUMNS = columns(
     "device device_name",
     Column("kind", "kind"),
     "settings",
-    _BATCH,
+    _BATCH_SIZE,
     "runs",
     Column("counts", "valid"),
     Column("rate", "rate", units.number, True),
@@ -49,22 +50,23 @@ TRAIN = "train"
 KINDS = (TRAIN, "eval", "prefill", "decode")
 """Training, evaluation (mode=eval), and the two parts of text generation (mode=sample)."""
 _METRICS = {"prefill": "prefill_tokens_per_s", "decode": "decode_tokens_per_s"}
-_MODEL = ("machine", "subject", "config", "dtype", "n_params")
+_MODEL = ("machine", "subject", "config", "dtype", "params")
 """Factors that all rows of a table share; the number of parameters shows that the model is the same."""
 _SOFTWARE = ("framework", "framework_version", "compile")
 """Factors in which training and inference agree. Other settings differ by nature, such as the batch."""
 _DEVICE = ("device", "device_name")
-_KIND = ("kind", "unit")
+_WORK, _UNIT, _BATCH = "(work)", "(unit)", "(batch)"
+"""Factors that this report adds: one of KINDS, what its rate counts, and the effective batch size."""
 _ABSENCE_DIFFERS = {"env", "resumed", "arguments", BESIDE}
 """Factors that are not versions: a run without one differs from a run with it."""
 Verdicts = Mapping[Arm, Verdict]
 
 
-def finish(rows: list[Row], context: Context) -> Result:
+def finish(stored: list[ReportedRun], context: Context) -> Result:
     """Build a table for each model. Raises: UsageError when --vs, --group-by or --iters is given."""
-    rows = prepare.uncompared(rows, context, f"{NAME} takes")
+    rows = prepare.uncompared(stored, context, f"{NAME} takes")
     all_arms = _arms(_runs_by_kind(rows, context), context) if rows else []
-    inferred = {_place(arm) for arm in all_arms if arm.key["kind"] != TRAIN}
+    inferred = {_place(arm) for arm in all_arms if arm.key[_WORK] != TRAIN}
     arms = [arm for arm in all_arms if _place(arm) in inferred]
     if not arms:
         which = "of inference (mpsq submit nanogpt --set mode=sample, or resnet50 --set mode=eval)"
@@ -85,7 +87,7 @@ def finish(rows: list[Row], context: Context) -> Result:
     return Result(COLUMNS, raw, sections, lines, notes)
 
 
-def _runs_by_kind(rows: Sequence[Row], context: Context) -> list[Row]:
+def _runs_by_kind(rows: Sequence[ReportedRun], context: Context) -> list[ReportedRun]:
     """Return the successful runs, once for each kind of work."""
     settings = effective(rows, context)
     names = ", ".join(f"'{name}'" for name in _METRICS.values())
@@ -93,48 +95,44 @@ def _runs_by_kind(rows: Sequence[Row], context: Context) -> list[Row]:
     metrics = context.by_run(sql, rows)
     runs = []
     for row in rows:
-        mode = str(settings[row["run_id"]].get("mode", TRAIN))
-        if row["outcome"] == Outcome.SUCCEEDED:
-            run = {
-                **row,
-                "subject": str(row["subject"]).removesuffix(f"-{mode}"),
-                "compile": row["compile"] or False,
-                "n_params": row["params"],
-                "batch_size": settings[row["run_id"]].get("batch_size"),
-                "factors": {name: value for name, value in row["factors"].items() if name not in LENGTH_SETTINGS},
-                "mad_s": None,
-            }
-            times = _times(row, mode, metrics.get(row["run_id"], []))
-            runs += [{**run, "kind": kind, "unit": unit, "median_s": time_s} for kind, unit, time_s in times]
+        mode = str(settings[row.run_id].get("mode", TRAIN))
+        if row.outcome == Outcome.SUCCEEDED:
+            factors = {name: value for name, value in row.factors.items() if name not in LENGTH_SETTINGS}
+            batch = settings[row.run_id].get("batch_size")
+            for kind, unit, time_s in _times(row, mode, metrics.get(row.run_id, [])):
+                work = {_WORK: kind, _UNIT: unit, _BATCH: batch}
+                subject, compiled = row.subject.removesuffix(f"-{mode}"), row.compile or False
+                run = replace(row, subject=subject, compile=compiled, factors={**factors, **work})
+                runs.append(replace(run, median_s=time_s, mad_s=None))
     return runs
 
 
-def _times(row: Row, mode: str, metrics: Iterable[Row]) -> Iterable[tuple[str, str, float]]:
+def _times(row: ReportedRun, mode: str, metrics: Iterable[Row]) -> Iterable[tuple[str, str, float]]:
     """Yield the kinds of work of a run, with the unit of work and its seconds."""
     if mode == "sample":
         for kind, name in _METRICS.items():
             if rates := [metric["value"] for metric in metrics if metric["name"] == name]:
                 yield kind, "tokens", 1 / stats.median(rates)
-    elif (row["median_s"] or 0) > 0 and (mode == "eval" or (mode == TRAIN and _trained(row))):
-        unit = next((unit for unit in WORK if row[f"{unit}s_per_iter"]), None)
+    elif (row.median_s or 0) > 0 and (mode == "eval" or (mode == TRAIN and _trained(row))):
+        unit = next((unit for unit in WORK if row.work(unit)), None)
         if unit is not None:
-            yield mode, f"{unit}s", row["median_s"] / row[f"{unit}s_per_iter"]
+            yield mode, f"{unit}s", (row.median_s or 0.0) / (row.work(unit) or 1.0)
 
 
-def _trained(row: Row) -> bool:
+def _trained(row: ReportedRun) -> bool:
     """Return whether the run had a loss; a final NaN is not stored, but the run is marked as diverged."""
-    return row["loss_last"] is not None or "diverged" in taints(row)
+    return row.loss_last is not None or "diverged" in taints(row)
 
 
-def _arms(runs: Sequence[Row], context: Context) -> list[Arm]:
+def _arms(runs: Sequence[ReportedRun], context: Context) -> list[Arm]:
     """Return the labelled arms by model; of a model training first, then by device and mode."""
-    factors = sorted({name for run in runs for name in run["factors"]})
-    names = [*_MODEL, *_KIND, *MAIN, *_SOFTWARE, *_DEVICE, *factors]
+    factors = sorted({name for run in runs for name in run.factors})
+    names = [*_MODEL, *MAIN, *_SOFTWARE, *_DEVICE, *factors]
     tables = by_key(
         group(runs, list(dict.fromkeys(names)), context.options.include_invalid),
-        lambda arm: (*(str(arm.key[name]) for name in _MODEL), KINDS.index(arm.key["kind"])),
+        lambda arm: (*(str(arm.key[name]) for name in _MODEL), KINDS.index(arm.key[_WORK])),
     )
-    common = dict.fromkeys((*_MODEL, *_KIND))
+    common = dict.fromkeys((*_MODEL, _WORK, _UNIT, _BATCH))
     return [arm for key in sorted(tables) for arm in labelled(sorted(tables[key], key=order), common)]
 
 
@@ -151,7 +149,7 @@ def _rate(arm: Arm) -> float:
 def _judge(arms: Sequence[Arm], same_within: float | None) -> Verdicts:
     """Compare each valid arm of another device with its twin on the CPU, judging all pairs together."""
     pairs = [(arm, twin) for arm in arms if (twin := _twin(arm, arms)) is not None]
-    planned = max((row["planned_cells"] or 0 for arm in arms for row in arm.shown), default=0)
+    planned = max((row.planned_cells or 0 for arm in arms for row in arm.shown), default=0)
     verdicts = comparison.judge(pairs, "", same_within, planned - 1)
     return {pair[0]: verdicts[pair] for pair in pairs}
 
@@ -163,8 +161,8 @@ def _twin(arm: Arm, arms: Sequence[Arm]) -> Arm | None:
         return None
 
     def same(other: Arm) -> bool:
-        requested = _ABSENCE_DIFFERS.union(*(row["settings"] for row in (*arm.shown, *other.shown)))
-        pairs = [(name, value, other.key[name]) for name, value in arm.key.items() if name not in _DEVICE]
+        requested = _ABSENCE_DIFFERS.union(*(row.settings for row in (*arm.shown, *other.shown)))
+        pairs = [(name, value, other.key[name]) for name, value in arm.key.items() if name not in (*_DEVICE, _BATCH)]
         return all(a == b or (name not in requested and None in (a, b)) for name, a, b in pairs)
 
     twins = [other for other in arms if other.key["device"] == "cpu" and other.used and same(other)]
@@ -176,16 +174,17 @@ def _row(arm: Arm, arms: Sequence[Arm], verdicts: Verdicts) -> Row:
     mad_s, _ = arm.spread_s
     return {
         "model": key["subject"],
-        **{name: key[name] for name in ("config", "framework", "framework_version", "compile", "dtype", "n_params")},
+        **{name: key[name] for name in ("config", "framework", "framework_version", "compile", "dtype")},
+        "n_params": key["params"],
         **{name: key[name] for name in _DEVICE},
-        "kind": key["kind"],
-        "settings": arm.shown[0]["factors"],
-        "batch_size": arm.shown[0]["batch_size"],
-        "runs": [row["run"] for row in arm.shown],
+        "kind": key[_WORK],
+        "settings": {k: v for k, v in arm.shown[0].factors.items() if k not in (_WORK, _UNIT, _BATCH)},
+        "batch_size": key[_BATCH],
+        "runs": [row.run for row in arm.shown],
         "n_runs": len(arm.shown),
         "counts": bool(arm.used),
         "rate": rate,
-        "unit": f"{key['unit']}/s",
+        "unit": f"{key[_UNIT]}/s",
         "spread": mad_s * rate**2 if mad_s is not None else None,
         "times_training": _times_training(arm, arms),
         **values_of(verdicts.get(arm)),
@@ -197,10 +196,10 @@ def _row(arm: Arm, arms: Sequence[Arm], verdicts: Verdicts) -> Row:
 
 def _times_training(arm: Arm, arms: Sequence[Arm]) -> float | None:
     """Return the ratio to the throughput of training on the same device; None if that is missing or ambiguous."""
-    if arm.key["kind"] == TRAIN or not arm.used:
+    if arm.key[_WORK] == TRAIN or not arm.used:
         return None
     training = _training_of(arm, arms)
-    return _rate(arm) / _rate(training) if training is not None and training.key["unit"] == arm.key["unit"] else None
+    return _rate(arm) / _rate(training) if training is not None and training.key[_UNIT] == arm.key[_UNIT] else None
 
 
 def _training_of(arm: Arm, arms: Sequence[Arm]) -> Arm | None:
@@ -208,7 +207,7 @@ def _training_of(arm: Arm, arms: Sequence[Arm]) -> Arm | None:
     fit = [
         other
         for other in arms
-        if other.key["kind"] == TRAIN and other.used and _place(other) == _place(arm)
+        if other.key[_WORK] == TRAIN and other.used and _place(other) == _place(arm)
         if all(other.key[name] == arm.key[name] for name in _DEVICE)
     ]
     return fit[0] if len(fit) == 1 else None
@@ -216,8 +215,8 @@ def _training_of(arm: Arm, arms: Sequence[Arm]) -> Arm | None:
 
 def _title(arms: Sequence[Arm]) -> str:
     """Return what all arms have in common."""
-    key, where = arms[0].key, arms[0].shown[0]["where"]
-    size = f"{units.short_count(key['n_params'])} parameters" if key["n_params"] else ""
+    key, where = arms[0].key, arms[0].shown[0].where
+    size = f"{units.short_count(key['params'])} parameters" if key["params"] else ""
     model = " ".join(filter(None, [key["subject"], key["config"]]))
     versions = {(arm.key["framework"], arm.key["framework_version"]) for arm in arms}
     framework = key["framework"] if len({name for name, _ in versions}) == 1 else ""
@@ -227,8 +226,8 @@ def _title(arms: Sequence[Arm]) -> str:
 
 
 def _sections(arms: Sequence[Arm], rows: Sequence[Row], marks: footnotes.CaveatMarks) -> Iterable[Section]:
-    shown = [{**row, "label": arm.label, "work": arm.key["unit"]} for arm, row in zip(arms, rows, strict=True)]
-    work_units = {arm.key["unit"] for arm in arms}
+    shown = [{**row, "label": arm.label, "work": arm.key[_UNIT]} for arm, row in zip(arms, rows, strict=True)]
+    work_units = {arm.key[_UNIT] for arm in arms}
     kind = Column("kind", "")
     n_runs = {row["n_runs"] for row in shown}
     each = f", {units.counted(n_runs.pop(), 'run')} each" if len(n_runs) == 1 and len(shown) > 1 else ""
@@ -236,7 +235,7 @@ def _sections(arms: Sequence[Arm], rows: Sequence[Row], marks: footnotes.CaveatM
     table = columns(
         arm_tables.LABEL,
         kind,
-        _BATCH,
+        _BATCH_SIZE,
         *([] if each else [Column("n_runs", "runs", units.count, True)]),
         RowColumn("rate", rate_title, lambda row: units.plus_minus(row["rate"], row["spread"]), True),
         *marks.columns(shown),
@@ -246,7 +245,7 @@ def _sections(arms: Sequence[Arm], rows: Sequence[Row], marks: footnotes.CaveatM
         *((arm_tables.WITHIN, arm_tables.VERDICT) if any(row["judged"] for row in shown) else ()),
     )
     whole = arm_tables.without_empty(Section(f"{_title(arms)}{each}", table, shown))
-    answer, hidden = arm_tables.fitted(whole, (_BATCH.key, _TIMES_TRAINING.key))
+    answer, hidden = arm_tables.fitted(whole, (_BATCH_SIZE.key, _TIMES_TRAINING.key))
     yield answer
     yield from arm_tables.beside(hidden, shown, arm_tables.LABEL, kind)
     if tested := [row for row in shown if row["speedup_low"] is not None]:
@@ -255,12 +254,12 @@ def _sections(arms: Sequence[Arm], rows: Sequence[Row], marks: footnotes.CaveatM
 
 def _findings(arms: Sequence[Arm], verdicts: Verdicts) -> Iterable[str]:
     """Report by device whether training or inference has the greater speedup."""
-    for training in (arm for arm in arms if arm.key["kind"] == TRAIN and arm in verdicts):
-        others = [a for a in verdicts if a.key["kind"] != TRAIN and _training_of(a, arms) is training]
+    for training in (arm for arm in arms if arm.key[_WORK] == TRAIN and arm in verdicts):
+        others = [a for a in verdicts if a.key[_WORK] != TRAIN and _training_of(a, arms) is training]
         if others:
             yield f"{training.label}: speedup over the CPU: training {_speedup(verdicts[training])}"
         for arm in others:
-            yield f"  {arm.key['kind']} {_speedup(verdicts[arm])}: {_relation(verdicts[arm], verdicts[training])}"
+            yield f"  {arm.key[_WORK]} {_speedup(verdicts[arm])}: {_relation(verdicts[arm], verdicts[training])}"
     if not verdicts:
         yield "no speedup over the CPU: it needs runs on the CPU and on another device with the same settings"
 
@@ -283,7 +282,9 @@ def _relation(inference: Verdict, training: Verdict) -> str:
     return "no difference from training shown: the CIs overlap"
 
 
-def _notes(arms: Sequence[Arm], rows: Sequence[Row], marks: footnotes.CaveatMarks, context: Context) -> Iterable[str]:
+def _notes(
+    arms: Sequence[Arm], rows: Sequence[ReportedRun], marks: footnotes.CaveatMarks, context: Context
+) -> Iterable[str]:
     yield (
         f"throughput: at the geometric mean of the run medians, {units.PLUS_MINUS} MAD; prefill and decode are the two"
         " parts of one iteration"
@@ -291,15 +292,15 @@ def _notes(arms: Sequence[Arm], rows: Sequence[Row], marks: footnotes.CaveatMark
     if any(_times_training(arm, arms) for arm in arms):
         yield "vs train: relative to training on the same device, whose batch size and settings may differ"
     yield from marks.notes()
-    used = {row["run_id"]: row for arm in arms for row in arm.shown}
-    yield from footnotes.few_iterations((row["run"], row) for row in used.values())
+    used = {row.run_id: row for arm in arms for row in arm.shown}
+    yield from footnotes.few_iterations((row.run, row.n_measure) for row in used.values())
     models = {f"{arm.key['subject']}{suffix}" for arm in arms for suffix in ("", "-sample", "-eval")}
     invalid = (
         row
         for row in rows
-        if row["subject"] in models
-        and (row["run_id"] in used or not row["is_probe"])
-        and row["outcome"] is not None
-        and not (row["valid"] and row["outcome"] == "SUCCEEDED")
+        if row.subject in models
+        and (row.run_id in used or not row.is_probe)
+        and row.outcome is not None
+        and not (row.valid and row.outcome == "SUCCEEDED")
     )
     yield from marks.excluded(invalid, context.options.include_invalid)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis import comparison, gpu_use, stats
 from queue_runner.analysis.energy import joules_per_iteration
 from queue_runner.analysis.gpu_use import PhaseUse
 from queue_runner.analysis.grouping import Arm
+from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.reports._common import arm_tables, prepare, select_runs
 from queue_runner.reports._common.columns import RowColumn, columns
 from queue_runner.reports._common.document import Context, Result, Row, Section
@@ -19,7 +19,7 @@ from queue_runner.tables import Column
 NAME = "utilization"
 HELP = "use of the GPU by phase, its dips, clock, heat and power; joules of an iteration and of a token"
 SQL = (
-    f"SELECT {prepare.RUN}, started_at FROM v_run WHERE {{chosen}} AND state = 'DONE'"
+    f"SELECT {prepare.RUN} FROM v_run WHERE {{chosen}} AND state = 'DONE'"
     " AND run_id IN (SELECT run_id FROM conditions) ORDER BY job_id, number"
 )
 _DEVICES = {"gpu": "gpu", "package": "cpu", "cpu": "cpu", "ane": "ane"}
@@ -49,12 +49,12 @@ _ROUGH = 0.1
 """Error of an energy, as a share of it, from which on it is not to be believed."""
 
 
-def finish(rows: list[Row], context: Context) -> Result:
+def finish(stored: list[ReportedRun], context: Context) -> Result:
     """Build a table of the measured phase for each family; csv and json have all phases."""
-    started = {row["run_id"]: row.pop("started_at") for row in rows}
-    families = comparison.families(prepare.prepare(rows, context), prepare.question(rows, context)) if rows else []
-    uses = _uses(rows, started, context)
-    lengths = _lengths(rows, context)
+    runs = prepare.prepare(stored, context)
+    families = comparison.families(runs, prepare.question(runs, context)) if runs else []
+    uses = _uses(runs, context)
+    lengths = _lengths(runs, context)
     raw: list[Row] = []
     sections: list[Section] = []
     lines: list[str] = []
@@ -70,19 +70,18 @@ def finish(rows: list[Row], context: Context) -> Result:
     return Result(COLUMNS, raw, sections, lines, [*_notes(raw)])
 
 
-def _uses(rows: Iterable[Row], started: Mapping[int, float | None], context: Context) -> dict[int, list[PhaseUse]]:
+def _uses(rows: Sequence[ReportedRun], context: Context) -> dict[int, list[PhaseUse]]:
     if not rows:
         return {}
     samples = context.by_run("SELECT run_id, at, data_json FROM conditions WHERE run_id IN ({runs})", rows)
     marks = context.by_run("SELECT run_id, t_s, name, edge FROM phases WHERE run_id IN ({runs}) ORDER BY offset", rows)
     return {
-        run_id: gpu_use.by_phase(samples.get(run_id, []), marks.get(run_id, []), started[run_id], row["real_s"])
+        row.run_id: gpu_use.by_phase(samples.get(row.run_id, []), marks.get(row.run_id, []), row.started_at, row.real_s)
         for row in rows
-        if (run_id := row["run_id"]) is not None
     }
 
 
-def _lengths(rows: Sequence[Row], context: Context) -> dict[int, int]:
+def _lengths(rows: Sequence[ReportedRun], context: Context) -> dict[int, int]:
     """Return how many iterations each run measured: those that a log leaves out, too."""
     sql = (
         "SELECT run_id, MAX(i) - MIN(i) + 1 AS n FROM v_iteration WHERE phase = 'measure' AND run_id IN ({runs})"
@@ -93,12 +92,12 @@ def _lengths(rows: Sequence[Row], context: Context) -> dict[int, int]:
 
 def _rows(arm: Arm, uses: Mapping[int, list[PhaseUse]], lengths: Mapping[int, int]) -> Iterator[Row]:
     """Yield a row for each phase: medians over the runs of the arm that know it."""
-    by_phase: dict[str, list[tuple[Mapping[str, Any], PhaseUse]]] = {}
+    by_phase: dict[str, list[tuple[ReportedRun, PhaseUse]]] = {}
     for run in arm.shown:
-        for use in uses.get(run["run_id"], []):
+        for use in uses.get(run.run_id, []):
             by_phase.setdefault(use.phase, []).append((run, use))
     for phase, found in by_phase.items():
-        row: Row = {"label": arm.label, "runs": [run["run"] for run, _ in found], "phase": phase}
+        row: Row = {"label": arm.label, "runs": [run.run for run, _ in found], "phase": phase}
         row["n_samples"] = sum(use.n_samples for _, use in found)
         for name in ("busy_share", "dips_share", "clock_share", "clock_hz", "capped_share"):
             row[name] = _middle(getattr(use, name) for _, use in found)
@@ -118,20 +117,20 @@ _KEYS = {what: (f"{what}_j", f"{what}_j_error", f"{what}_j_mad", f"{what}_j_per_
 
 
 def _energy(
-    what: str, found: Iterable[tuple[Mapping[str, Any], PhaseUse]], lengths: Mapping[int, int]
+    what: str, found: Iterable[tuple[ReportedRun, PhaseUse]], lengths: Mapping[int, int]
 ) -> dict[str, float | None]:
     """Return joules of an iteration: the median over runs, their MAD, the largest error at the borders of the phase."""
     joules, errors, per_token = [], [], []
     for run, use in found:
         parts = [energy for meter, energy in use.energy.items() if _what(meter) == what]
-        n = lengths.get(run["run_id"])
+        n = lengths.get(run.run_id)
         if not parts or not n:
             continue
         joules_each, error_j = joules_per_iteration(parts, n)
         joules.append(joules_each)
         errors += [error_j] if error_j is not None else []
-        if run["tokens_per_iter"]:
-            per_token.append(joules[-1] / run["tokens_per_iter"])
+        if run.tokens_per_iter:
+            per_token.append(joules[-1] / run.tokens_per_iter)
     middle = _middle(joules)
     mad = stats.mad(joules, middle) if middle is not None and len(joules) > 1 else None
     return dict(zip(_KEYS[what], (middle, max(errors, default=None), mad, _middle(per_token)), strict=True))

@@ -10,7 +10,9 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from queue_runner.model import Outcome, Row, State
+from queue_runner.analysis.grouping import by_key
+from queue_runner.analysis.reported_run import ReportedRun
+from queue_runner.model import Outcome, State
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import read
 from queue_runner.submit import run_order
@@ -23,12 +25,12 @@ class Gap:
     result began from a checkpoint. `last` is the newest attempt without a valid result, None if none has ended."""
 
     jobs: tuple[int, ...]
-    first: Row
+    first: ReportedRun
     wanted: int
     valid: int
     coming: int
     resumed: int
-    last: Row | None
+    last: ReportedRun | None
 
     @property
     def missing(self) -> int:
@@ -46,21 +48,17 @@ class MissingRuns:
     resumed: int
 
 
-def look(connection: sqlite3.Connection, chosen: Sequence[Row]) -> MissingRuns:
-    """Return what is missing in the cells of these rows of v_run."""
-    cells: dict[str, list[Row]] = {}
-    for row in chosen:
-        cells.setdefault(row["spec_hash"], []).append(row)
-    since = min((row["job_id"] for row in chosen), default=0)
+def look(connection: sqlite3.Connection, chosen: Sequence[ReportedRun]) -> MissingRuns:
+    """Return what is missing in the cells of these runs."""
+    cells = by_key(chosen, lambda run: run.spec_hash)
+    since = min((run.job_id for run in chosen), default=0)
     columns = (
         "spec_hash, job_id, repeat, attempt, run_id, run, state, outcome, exit_code, signal, reason, valid, taints,"
         " resumed_from"
     )
-    later: dict[str, list[Row]] = {}
-    for row in read.runs_of(connection, columns, "job_id >= ? AND kind <> 'import'", [since]):
-        if row["spec_hash"] in cells:
-            later.setdefault(row["spec_hash"], []).append(row)
-    found = [_gap(rows, later[digest]) for digest, rows in cells.items()]
+    rows = read.runs_of(connection, columns, "job_id >= ? AND kind <> 'import'", [since])
+    later = by_key((ReportedRun(**row) for row in rows if row["spec_hash"] in cells), lambda run: run.spec_hash)
+    found = [_gap(runs, later[digest]) for digest, runs in cells.items()]
     return MissingRuns(
         gaps=[gap for gap in found if gap.valid < gap.wanted],
         cells=len(found),
@@ -69,29 +67,29 @@ def look(connection: sqlite3.Connection, chosen: Sequence[Row]) -> MissingRuns:
     )
 
 
-def _gap(rows: Sequence[Row], known: Sequence[Row]) -> Gap:
-    first = min(row["job_id"] for row in rows)
-    repeats: dict[tuple[int, int], list[Row]] = {}
+def _gap(runs: Sequence[ReportedRun], known: Sequence[ReportedRun]) -> Gap:
+    first = min(run.job_id for run in runs)
+    repeats: dict[tuple[int, int | None], list[ReportedRun]] = {}
     for row in known:
-        if row["job_id"] >= first:
-            repeats.setdefault((row["job_id"], row["repeat"]), []).append(row)
+        if row.job_id >= first:
+            repeats.setdefault((row.job_id, row.repeat), []).append(row)
     good = {key for key, runs in repeats.items() if any(_is_valid(row) for row in runs)}
-    whole = {key for key, runs in repeats.items() if any(_is_valid(row) and not row["resumed_from"] for row in runs)}
-    open_ = {key for key, runs in repeats.items() if any(row["state"] != State.DONE for row in runs)}
-    bad = [row for runs in repeats.values() for row in runs if row["state"] == State.DONE and not _is_valid(row)]
+    whole = {key for key, runs in repeats.items() if any(_is_valid(row) and not row.resumed_from for row in runs)}
+    open_ = {key for key, runs in repeats.items() if any(row.state != State.DONE for row in runs)}
+    bad = [row for runs in repeats.values() for row in runs if row.state == State.DONE and not _is_valid(row)]
     return Gap(
-        jobs=tuple(sorted({row["job_id"] for row in rows})),
-        first=rows[0],
-        wanted=len({(row["job_id"], row["repeat"]) for row in rows}),
+        jobs=tuple(sorted({run.job_id for run in runs})),
+        first=runs[0],
+        wanted=len({(run.job_id, run.repeat) for run in runs}),
         valid=len(good),
         coming=len(open_ - good),
         resumed=len(good - whole),
-        last=max(bad, key=lambda row: row["run_id"], default=None),
+        last=max(bad, key=lambda row: row.run_id, default=None),
     )
 
 
-def _is_valid(row: Row) -> bool:
-    return row["outcome"] == Outcome.SUCCEEDED and bool(row["valid"])
+def _is_valid(row: ReportedRun) -> bool:
+    return row.outcome == Outcome.SUCCEEDED and bool(row.valid)
 
 
 def plan(connection: sqlite3.Connection, wanted: Sequence[tuple[int, int]], title: str) -> Plan:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.compile_payoff import break_even_iters, compile_cost_s, main_cache
 from queue_runner.analysis.grouping import Arm, group
+from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.significance import Word
 from queue_runner.errors import UsageError
 from tests.compare_support import NAMES, ask, row
@@ -82,7 +81,7 @@ def test_settings_stay_within_a_family_unless_the_baseline_names_them() -> None:
         ([row("cpu", 0, 0.1, dtype="bf16"), row("cpu", 0, 0.05)], "cpu eager fp32", "eager on the cpu"),
     ],
 )
-def test_the_default_baseline(rows: list[dict[str, Any]], baseline: str, why: str) -> None:
+def test_the_default_baseline(rows: list[ReportedRun], baseline: str, why: str) -> None:
     (family,) = ask(rows)
     assert family.baseline is not None and family.baseline.label == baseline
     assert family.why.startswith(why)
@@ -105,21 +104,21 @@ def test_one_run_each_gives_the_plain_ratio_and_no_verdict() -> None:
     assert pair.verdict.word is Word.TOO_FEW and pair.verdict.low is None and pair.verdict.p_corrected is None
 
 
-def grid(n_runs: int) -> list[dict[str, Any]]:
+def grid(n_runs: int) -> list[ReportedRun]:
     """2 x 2 cells of which compiled is 1.3 times slower and mps 10 times faster."""
     cells = [(d, c, t * (1.3 if c else 1)) for d, t in (("cpu", 2.0), ("mps", 0.2)) for c in (0, 1)]
     return [row(d, c, t * (1 + k / 1000)) for d, c, t in cells for k in range(n_runs)]
 
 
 def test_four_runs_each_give_a_verdict_on_the_one_pair() -> None:
-    (family,) = ask([row for row in grid(4) if row["device"] == "cpu"])
+    (family,) = ask([row for row in grid(4) if row.device == "cpu"])
     (pair,) = family.pairs
     assert pair.verdict.word is Word.SLOWER and pair.verdict.p_corrected == pytest.approx(2 / 70)
     assert family.twins[0].verdict == pair.verdict
 
 
 def test_a_pair_asked_both_ways_round_is_one() -> None:
-    (family,) = ask([row for row in grid(4) if row["device"] == "cpu"], vs={"compile": 1})
+    (family,) = ask([row for row in grid(4) if row.device == "cpu"], vs={"compile": 1})
     (pair,), (twin,) = family.pairs, family.twins
     assert (pair.verdict.word, twin.verdict.word) == (Word.FASTER, Word.SLOWER)
     assert pair.verdict.low is not None and pair.verdict.low <= pair.ratio == pytest.approx(1 / twin.ratio)

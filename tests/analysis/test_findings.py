@@ -11,15 +11,16 @@ import pytest
 from queue_runner.analysis.comparison import Question, compare
 from queue_runner.analysis.findings import RunDetails, describe, tenths
 from queue_runner.analysis.grouping import MAIN
+from queue_runner.analysis.reported_run import ReportedRun
 from tests.analysis.test_comparison import row
 
 
-def said(rows: list[dict[str, Any]], seen: RunDetails | None = None, **more: Any) -> str:
+def said(rows: list[ReportedRun], seen: RunDetails | None = None, **more: Any) -> str:
     (family,) = compare(rows, Question((*MAIN, "optimizer", "version"), **more))
     return "\n".join(describe(family, seen or RunDetails()))
 
 
-def run(device: str | None, compile: int, median_s: float, **more: Any) -> dict[str, Any]:
+def run(device: str | None, compile: int, median_s: float, **more: Any) -> ReportedRun:
     quiet = {
         "real_s": 10.0,
         "n_iters": 50,
@@ -86,7 +87,7 @@ def test_no_difference_and_practically_the_same_are_said_as_such() -> None:
 
 
 def test_compilation_pays_or_never_does_where_a_difference_is_shown() -> None:
-    def cells(compiled_s: float, n_runs: int) -> list[dict[str, Any]]:
+    def cells(compiled_s: float, n_runs: int) -> list[ReportedRun]:
         eager = [run("cpu", 0, 0.2 + k / 1e4, first_iter_excess_s=1.0) for k in range(n_runs)]
         more = {"first_iter_excess_s": 21.0, "compile_cache": "cold"}
         return eager + [run("cpu", 1, compiled_s + k / 1e4, **more) for k in range(n_runs)]
@@ -110,7 +111,7 @@ def test_a_cold_cache_on_mps_is_not_metals() -> None:
 
 def test_evaluations_and_real_time_that_grew_beyond_the_iterations() -> None:
     eager, compiled = run("mps", 0, 0.221, real_s=3588.66), run("mps", 1, 0.3057, real_s=39039.74)
-    seen = RunDetails(last_eval={eager["run_id"]: (5000, 33.01034), compiled["run_id"]: (5000, 1255.91573)})
+    seen = RunDetails(last_eval={eager.run_id: (5000, 33.01034), compiled.run_id: (5000, 1255.91573)})
     text = said([eager, compiled], seen)
     assert "the last iteration with an evaluation (5,000) took 1,255.9 s in mps compiled, 33.0 s in mps eager" in text
     assert "real time of mps compiled is 10.9 times longer" in text
@@ -125,7 +126,7 @@ def test_drift_is_told_with_its_detail() -> None:
     detail = "from iteration 30 on an iteration took 25 % longer, 276.2 vs 220.7 ms"
     drifted = run("mps", 0, 0.22, drift=detail)
     text = said([run("mps", 0, 0.22), drifted])
-    assert f"mps eager drifted (1 of 2 runs; {drifted['run']}): {detail}" in text
+    assert f"mps eager drifted (1 of 2 runs; {drifted.run}): {detail}" in text
 
 
 @pytest.mark.parametrize(
@@ -138,16 +139,14 @@ def test_drift_is_told_with_its_detail() -> None:
 )
 def test_step_0_losses(losses: tuple[float, float], dtype: str, sentence: str) -> None:
     rows = [run("cpu", 0, 0.2, dtype=dtype), run("mps", 0, 0.1, dtype=dtype)]
-    seen = RunDetails(step0={r["run_id"]: {"val": loss} for r, loss in zip(rows, losses, strict=True)})
+    seen = RunDetails(step0={r.run_id: {"val": loss} for r, loss in zip(rows, losses, strict=True)})
     assert sentence in said(rows, seen)
 
 
 def test_another_batch_size_begins_with_other_data() -> None:
     """A sweep of batch_size was told that its rows may not compute the same."""
     rows = [run("cpu", 0, 0.2, tokens_per_iter=n) for n in (512.0, 1024.0)]
-    seen = RunDetails(
-        step0={r["run_id"]: {"on the device": loss} for r, loss in zip(rows, (4.539, 4.5535), strict=True)}
-    )
+    seen = RunDetails(step0={r.run_id: {"on the device": loss} for r, loss in zip(rows, (4.539, 4.5535), strict=True)})
     assert "step-0" not in said(rows, seen)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from queue_runner.analysis.grouping import BESIDE, group, labelled
 from queue_runner.analysis.neighbour_share import Neighbour, beside
+from queue_runner.analysis.reported_run import ReportedRun
 
 MARKS = [
     {"t_s": t_s, "name": name, "edge": edge}
@@ -60,17 +60,17 @@ def test_neighbours_are_named_up_to_a_number() -> None:
     )
 
 
-def run(run_id: int, neighbours: bool, **changes: Any) -> Mapping[str, Any]:
+def run(run_id: int, neighbours: bool, **changes: Any) -> ReportedRun:
     factors = {BESIDE: True} if neighbours else {}
-    values = {"machine": "m", "subject": "nanogpt", "config": "tiny", "device": "cpu", "compile": False}
-    ends = {"state": "DONE", "outcome": "SUCCEEDED", "valid": 1, "median_s": 0.1, "spec_hash": "s", "taints": ""}
-    return {"run_id": run_id, "factors": factors, **values, **ends, **changes}
+    values: dict[str, Any] = {"machine": "m", "subject": "nanogpt", "config": "tiny", "device": "cpu", "compile": False}
+    ends: dict[str, Any] = {"outcome": "SUCCEEDED", "median_s": 0.1, "spec_hash": "s"}
+    return ReportedRun(run_id=run_id, run=f"{run_id}.1", factors=factors, **{**values, **ends, **changes})
 
 
 def test_runs_beside_another_are_never_pooled_with_runs_alone() -> None:
     """Whatever the rows are grouped by."""
     arms = group([run(1, False), run(2, True), run(3, False), run(4, True)], ["device"])
-    assert [[row["run_id"] for row in arm.runs] for arm in arms] == [[1, 3], [2, 4]]
+    assert [[row.run_id for row in arm.runs] for arm in arms] == [[1, 3], [2, 4]]
     assert [arm.label for arm in labelled(arms, {})] == ["cpu", "cpu beside another lane"]
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import count, product
-from typing import Any
 
 import pytest
 
@@ -16,6 +16,7 @@ from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.confidence_interval import by_rounds, unpaired
 from queue_runner.analysis.findings import RunDetails, describe
 from queue_runner.analysis.pairing import Order, Runs, needed_repeats, weigh
+from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.significance import Verdict, Word, compare_all
 from queue_runner.errors import UsageError
 from queue_runner.reports._common.arm_tables import powers
@@ -25,7 +26,7 @@ from tests.simulate import verdicts as sim
 
 pytestmark = pytest.mark.fast
 DIFFERENT = (Word.FASTER, Word.SLOWER)
-NUMBERS = {"real_s": 10.0, "n_iters": 50, "drift_ratio": 1.0, "loss_first": 4.2, "loss_last": 2.0}
+NUMBERS = {"real_s": 10.0, "n_iters": 50, "loss_first": 4.2, "loss_last": 2.0}
 _ids = count(1)
 
 
@@ -39,7 +40,7 @@ def rate(found: Sequence[bool]) -> float:
 
 def planned(
     device: str, times: Sequence[float | None], group: int = 1, at: float = 0.0, created: float = 0.0
-) -> list[dict[str, Any]]:
+) -> list[ReportedRun]:
     """Rows of a job's repeats that start every 2 hours from `at` on; None: the run failed."""
     return [
         row(
@@ -212,7 +213,7 @@ def test_the_test_is_chosen_by_what_was_planned_and_incomplete_rounds_are_droppe
     runs = Runs([1.0] * 6, sorted(rounds), [None] * 6, rounds)
     assert weigh(runs, runs, 1).order is Order.ROUNDS and weigh(runs, runs, 2).order is Order.UNPAIRED
     assert [2**r * 0.05 / m >= 2 for r, m in ((6, 1), (8, 4), (9, 12), (10, 16))] == [True] * 4
-    many = [{**row, "planned_cells": 9} for row in (*planned("cpu", base), *planned("mps", [0.1] * 6, at=1))]
+    many = [replace(run, planned_cells=9) for run in (*planned("cpu", base), *planned("mps", [0.1] * 6, at=1))]
     assert only(ask(many)[0]).n_rounds == 0  # what --where leaves out was planned all the same
 
 
@@ -297,7 +298,7 @@ def test_the_least_runs_are_still_those_of_disjoint_arms() -> None:
 def test_rows_submitted_together_that_lost_runs_are_told_how_many_more_and_not_to_submit_them_together() -> None:
     rows = planned("cpu", [0.2, 0.2001, 0.2002, 0.2003])
     for lost in (0, 2):  # the first two rounds or the last two are left of one row: it "ran first" or "last"
-        kept = [one for one in planned("mps", [0.1, 0.1001, 0.1002, 0.1003], at=1) if one["repeat"] - lost in (1, 2)]
+        kept = [one for one in planned("mps", [0.1, 0.1001, 0.1002, 0.1003], at=1) if one.repeat - lost in (1, 2)]
         (family,) = ask([*rows, *kept])
         assert (only(family).word, only(family).brief) == (Word.TOO_FEW, "need 4 each")
         assert "use --repeats 4" in said(family) and "not interleaved" not in said(family)

@@ -11,11 +11,12 @@ import json
 import shlex
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
 from queue_runner import redact
+from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
 from queue_runner.reports._common import select_runs
@@ -153,7 +154,9 @@ def select(connection: sqlite3.Connection, options: Options) -> Selected:
     runs = [_typed(row, RUNS.fields) for row in rows]
     if not runs:
         raise UsageError("no run matches: nothing was exported", "mpsq list --all shows every job")
-    return Selected(connection, runs, {row["run_id"]: select_runs.label(row) for row in rows})
+    names = [field.name for field in fields(ReportedRun) if field.name in rows[0]]
+    reported = [ReportedRun(**{name: row[name] for name in names}) for row in rows]
+    return Selected(connection, runs, {run.run_id: select_runs.label(run) for run in reported})
 
 
 def _of_spec(text: str) -> Row:

@@ -131,14 +131,14 @@ def _comparison(family: Family, context: Context) -> Comparison:
 
 
 def _row(family: Family, arm: Arm, points: Mapping[int, list[Any]], losses: Mapping[int, list[Any]]) -> PlotRow:
-    used = {row["run_id"] for row in arm.used}
+    used = {row.run_id for row in arm.used}
     runs = [
         PlotRun(
-            row["run"],
-            row["run_id"] in used,
-            row["median_s"],
-            [PlotPoint(p["i"], p["dur_s"], p["loss"], p["phase"] == "measure") for p in points.get(row["run_id"], [])],
-            [(one["i"], one["value"]) for one in losses.get(row["run_id"], [])],
+            row.run,
+            row.run_id in used,
+            row.median_s,
+            [PlotPoint(p["i"], p["dur_s"], p["loss"], p["phase"] == "measure") for p in points.get(row.run_id, [])],
+            [(one["i"], one["value"]) for one in losses.get(row.run_id, [])],
         )
         for row in arm.ended
     ]

@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from queue_runner import redact
 from queue_runner.analysis.grouping import by_key
+from queue_runner.analysis.reported_run import ReportedRun
 
 _KNOWN = re.compile(r"--?(device|compile|dtype|seed)(=.*)?")
 """Arguments that reports distinguish, or pool, by columns of their own."""
 _COLUMNS = ("device", "dtype", "config")
 
 
-def arguments_by_run(rows: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
+def arguments_by_run(rows: Iterable[ReportedRun]) -> dict[int, dict[str, Any]]:
     """Return by run the factor `arguments`: the arguments in which commands of the same subject differ."""
-    commands = (row for row in rows if row["kind"] == "command")
-    subjects = by_key(commands, lambda row: row["name"])
+    commands = (row for row in rows if row.kind == "command")
+    subjects = by_key(commands, lambda row: row.name)
     found: dict[int, dict[str, Any]] = {}
     secrets: dict[str, int] = {}
     for runs in subjects.values():
-        argvs = {text: _hidden(json.loads(text), secrets) for text in sorted({row["argv_json"] for row in runs})}
+        argvs = {text: _hidden(json.loads(text), secrets) for text in sorted({row.argv_json for row in runs})}
         if len(argvs) > 1:
             common = set.intersection(*map(set, argvs.values()))
-            own = {row["run_id"]: _own(argvs[row["argv_json"]], common, row) for row in runs}
+            own = {row.run_id: _own(argvs[row.argv_json], common, row) for row in runs}
             if len(set(own.values())) > 1:
                 found |= {run_id: {"arguments": text} for run_id, text in own.items()}
     return found
@@ -36,10 +37,10 @@ def _hidden(argv: Iterable[str], secrets: dict[str, int]) -> list[str]:
     return redact.replaced(argv, lambda word: f"[hidden {secrets.setdefault(word, len(secrets) + 1)}]")
 
 
-def _own(argv: Iterable[str], common: set[str], row: Mapping[str, Any]) -> str | None:
+def _own(argv: Iterable[str], common: set[str], row: ReportedRun) -> str | None:
     """Return the arguments that are neither in every command nor given by a column or setting of the run."""
-    values = {str(value) for value in json.loads(row["params_json"]).values()}
-    known = common | values | {str(row[name]) for name in _COLUMNS}
+    values = {str(value) for value in json.loads(row.params_json).values()}
+    known = common | values | {str(getattr(row, name)) for name in _COLUMNS}
     own = [
         argument
         for argument in argv

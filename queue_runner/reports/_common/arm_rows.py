@@ -39,7 +39,7 @@ def row_of(family: Family, arm: Arm, peaks: Peaks) -> dict[str, Any]:
         "label": arm.label,
         **{name: _shared(arm, name) for name in _COPIED},
         "factors": _factors(key),
-        "runs": [row["run"] for row in arm.runs],
+        "runs": [row.run for row in arm.runs],
         "n_runs": len(arm.ended),
         "n_valid": len(arm.used),
         "compared": bool(arm.times),
@@ -53,7 +53,7 @@ def row_of(family: Family, arm: Arm, peaks: Peaks) -> dict[str, Any]:
         "samples_per_s": _rate(arm.median("samples_per_iter"), median_s),
         "flops_per_s": _rate(flops, median_s),
         "mfu": mfu(flops, median_s, peak),
-        "mfu_printed": arm.median("mfu_printed") if arm.shown and "mfu_printed" in arm.shown[0] else None,
+        "mfu_printed": arm.median("mfu_printed"),
         "peak_flops": peak.flops if peak else None,
         "peak_source": peak.source if peak else None,
         "first_iter_s": first_iter_s(arm, cache),
@@ -92,7 +92,7 @@ def _factors(key: Mapping[str, Any]) -> dict[str, Any]:
 
 def _shared(arm: Arm, name: str) -> Any:
     """Return the value common to the arm's runs; None where --group-by pools different ones."""
-    values = {row[name] for row in arm.shown or arm.runs[:1]}
+    values = {getattr(row, name) for row in arm.shown or arm.runs[:1]}
     return values.pop() if len(values) == 1 else None
 
 

@@ -82,17 +82,19 @@ def without_empty(section: Section) -> Section:
 
 def caption(family: Family, rows: Sequence[Raw] = ()) -> str:
     """Return what all shown runs of the family, and `rows`, have in common."""
-    shown = [*rows, *family.shown]  # --group-by may pool several frameworks
+
+    def values_of(name: str) -> set[Any]:  # --group-by may pool several frameworks
+        return {row[name] for row in rows} | {getattr(run, name) for run in family.shown}
 
     def only(name: str) -> str | None:
-        values = {row[name] for row in shown} - {None}
+        values = values_of(name) - {None}
         return str(values.pop()) if len(values) == 1 else None
 
     subjects = {str(arm.key["subject"]) for arm in family.arms}
     if len(subjects) > 1:  # the rows name them, and only what all have is in common
-        values = [{row[name] for row in shown} for name in ("framework", "dtype", "config", "device")]
+        values = [values_of(name) for name in ("framework", "dtype", "config", "device")]
         common = [str(value) for of in values if len(of) == 1 for value in of if value is not None]
-        return ", ".join(filter(None, [*common, family.arms[0].runs[0]["where"]])) or ", ".join(sorted(subjects))
+        return ", ".join(filter(None, [*common, family.arms[0].runs[0].where])) or ", ".join(sorted(subjects))
     (subject,) = subjects
     framework, version, device = only("framework"), only("framework_version"), only("device_name")
     named = elide(subject, MOST_NAME)
@@ -105,7 +107,7 @@ def caption(family: Family, rows: Sequence[Raw] = ()) -> str:
         told = {arm.key[name] for arm in family.arms}
         if len(told) == 1 and told != {None}:
             words.append(word(name, *told))
-    return ", ".join(filter(None, [*words, device and f"on {device}", family.arms[0].runs[0]["where"]]))
+    return ", ".join(filter(None, [*words, device and f"on {device}", family.arms[0].runs[0].where]))
 
 
 def _joined(*words: object) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from queue_runner import units
 from queue_runner.analysis.grouping import Arm
 from queue_runner.analysis.phases import RUN_PHASES, phase_seconds
-from queue_runner.reports._common.document import Context, Section
+from queue_runner.reports._common.document import Context, OfRun, Section
 from queue_runner.tables import Column
 
 _BORDERS = """
@@ -37,7 +37,7 @@ class Used:
         return ", ".join(f"{name} {units.seconds(cpu_s)}" for name, cpu_s in named if cpu_s >= 0.005)
 
 
-def read(rows: Iterable[Mapping[str, Any]], context: Context) -> dict[int, Used]:
+def read(rows: Iterable[OfRun], context: Context) -> dict[int, Used]:
     """Return what is known of the runs in `rows`, by run_id."""
     rows = list(rows)
     borders = context.by_run(_BORDERS, rows)
@@ -70,7 +70,7 @@ def section(arms: Iterable[Arm], context: Context) -> list[Section]:
     known = read([row for arm in arms for row in arm.shown], context)
     rows: list[dict[str, Any]] = []
     for arm in arms:
-        used = [one.seconds for row in arm.shown if (one := known.get(row["run_id"])) is not None and one.seconds]
+        used = [one.seconds for row in arm.shown if (one := known.get(row.run_id)) is not None and one.seconds]
         if used:
             means = {part: math.fsum(each.get(part, 0.0) for each in used) / len(used) for part in (*PARTS, "real")}
             rows.append({"label": arm.label, **means})

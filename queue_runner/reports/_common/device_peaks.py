@@ -32,7 +32,7 @@ class Peaks:
 
     def of(self, arm: Arm) -> Peak | None:
         """Return the peak for an arm's runs: of several GPUs their sum."""
-        name = next((row["device_name"] for row in arm.shown if row["device_name"]), None)
+        name = next((row.device_name for row in arm.shown if row.device_name), None)
         peak = self.find(arm.key.get("machine"), arm.key.get("device"), name, arm.key.get("dtype"))
         return of_gpus(peak, arm.key.get("gpus") or 1)
 

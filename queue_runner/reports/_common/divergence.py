@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.grouping import Arm
+from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.reports._common.document import Context
 
 LEVELS = (1e-3, 1e-2)
@@ -24,8 +24,8 @@ class Divergence:
     """
 
     arm: Arm
-    run: Mapping[str, Any]
-    baseline: Mapping[str, Any]
+    run: ReportedRun
+    baseline: ReportedRun
     points: Sequence[tuple[int, float, float, float | None]]
 
     def first(self, level: float) -> int | None:

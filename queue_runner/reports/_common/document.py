@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.grouping import by_key
+from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.model import Selector
 from queue_runner.tables import Column
 
@@ -74,6 +75,13 @@ class Result:
     newest_runs: Sequence[int] = ()
 
 
+class OfRun(Protocol):
+    """What belongs to a run."""
+
+    @property
+    def run_id(self) -> int: ...
+
+
 @dataclass(frozen=True)
 class Context:
     """Arguments of `finish` besides the rows: the options, and access to more data of the same runs."""
@@ -93,14 +101,18 @@ class Context:
         values = [*self.values, *more] if "{chosen}" in sql else list(more)
         return list(self.connection.execute(sql.replace("{chosen}", self.chosen), values))
 
-    def by_run(self, sql: str, rows: Iterable[Mapping[str, Any]], more: Sequence[Any] = ()) -> dict[int, list[Row]]:
-        """Return the rows of a SELECT by their run_id; `{runs}` stands for the IDs of the runs in `rows`."""
-        ids = ", ".join(str(int(row["run_id"])) for row in rows)
+    def runs(self, sql: str) -> list[ReportedRun]:
+        """Return the runs that a SELECT over v_run finds."""
+        return [ReportedRun(**row) for row in self.read(sql)]
+
+    def by_run(self, sql: str, runs: Iterable[OfRun], more: Sequence[Any] = ()) -> dict[int, list[Row]]:
+        """Return the rows of a SELECT by their run_id; `{runs}` stands for the IDs of the `runs`."""
+        ids = ", ".join(str(run.run_id) for run in runs)
         return by_key(self.read(sql.replace("{runs}", ids), more), lambda row: row["run_id"])
 
-    def by_groups(self, sql: str, rows: Iterable[Mapping[str, Any]]) -> list[Row]:
-        """Return the rows of a SELECT; `{groups}` stands for the IDs of the submissions of the runs in `rows`."""
-        return self.read(sql.replace("{groups}", ", ".join({str(int(row["group_id"])) for row in rows})))
+    def by_groups(self, sql: str, runs: Iterable[ReportedRun]) -> list[Row]:
+        """Return the rows of a SELECT; `{groups}` stands for the IDs of the submissions of the `runs`."""
+        return self.read(sql.replace("{groups}", ", ".join({str(run.group_id) for run in runs})))
 
 
 class Report(Protocol):
@@ -108,3 +120,5 @@ class Report(Protocol):
     HELP: str
     SQL: str
     COLUMNS: Sequence[Column]
+
+    def finish(self, runs: list[ReportedRun], context: Context, /) -> Result: ...

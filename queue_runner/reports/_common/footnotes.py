@@ -11,11 +11,12 @@ from queue_runner import units
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.finding import Finding
 from queue_runner.analysis.grouping import LOG, MAIN, Arm, by_key, taints, value_of
+from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.validity import disturbance
 from queue_runner.model import Outcome, State
 from queue_runner.reports._common import select_runs
 from queue_runner.reports._common.columns import RowColumn
-from queue_runner.reports._common.document import Context, Row
+from queue_runner.reports._common.document import Context
 from queue_runner.reports._common.settings import FEW_ITERS
 from queue_runner.tables import Column
 
@@ -30,10 +31,10 @@ class CaveatMarks:
     """The taints of a report's `rows`, read once and only if there are any. Each kind of caveat of the runs `shown` has
     a letter, which marks the rows of a table."""
 
-    def __init__(self, rows: Sequence[Row], shown: Iterable[Mapping[str, Any]], context: Context) -> None:
+    def __init__(self, rows: Sequence[ReportedRun], shown: Iterable[ReportedRun], context: Context) -> None:
         sql = "SELECT run_id, kind, severity, detail FROM taints WHERE run_id IN ({runs})"
-        self._by_run = context.by_run(sql, [row for row in rows if row["taints"]])
-        runs = {row["run_id"]: row["run"] for row in shown}  # a run may be shown twice
+        self._by_run = context.by_run(sql, [row for row in rows if row.taints])
+        runs = {row.run_id: row.run for row in shown}  # a run may be shown twice
         found = [{**taint, "run": run} for run_id, run in runs.items() for taint in self._by_run.get(run_id, [])]
         caveats = [taint for taint in found if taint["severity"] == "caveat"]
         self._caveats = by_key(caveats, lambda taint: taint["kind"])
@@ -59,41 +60,41 @@ class CaveatMarks:
             more = f"; {len(details) - MOST_DETAILS} more" if len(details) > MOST_DETAILS else ""
             yield Finding(f"{letter} {kind}: {'; '.join(each[:MOST_DETAILS])}{more}", brief)
 
-    def excluded(self, rows: Iterable[Mapping[str, Any]], include_invalid: bool) -> Iterable[str]:
+    def excluded(self, rows: Iterable[ReportedRun], include_invalid: bool) -> Iterable[str]:
         """Name runs that are excluded, or included by --all although invalid, each reason once after its runs."""
         rows = list(rows)
         reasons = by_key(rows, self._why)
         if reasons:
-            each = [f"{named([row['run'] for row in of])} {reason}" for reason, of in reasons.items()]
+            each = [f"{named([row.run for row in of])} {reason}" for reason, of in reasons.items()]
             if (more := len(each) - MOST_NAMED) > 0:
                 each[MOST_NAMED:] = [f"{more} more reason{'s' * (more > 1)}"]
             text = f"{'included by --all' if include_invalid else f'{EXCLUDED} excluded'}: {'; '.join(each)}"
             yield Finding(text, self._in_brief(rows, include_invalid))
 
-    def _in_brief(self, rows: Sequence[Mapping[str, Any]], include_invalid: bool) -> str:
+    def _in_brief(self, rows: Sequence[ReportedRun], include_invalid: bool) -> str:
         """Count the runs, and say for what kinds of reason, and how to run them again."""
         kinds = ", ".join(dict.fromkeys(kind for row in rows for kind in self._kinds(row)))
-        runs = units.counted(len({row["run_id"] for row in rows}), "run")
+        runs = units.counted(len({row.run_id for row in rows}), "run")
         if include_invalid:
             return f"{runs} included although invalid (--all): {kinds}"
-        again = sorted({row["group_id"] for row in rows if row["kind"] != "import" and not row["merged"]})
+        again = sorted({row.group_id or 0 for row in rows if row.kind != "import" and not row.merged})
         which = "".join(f" g{group}" for group in again[:MOST_NAMED])
         remedy = f" -> mpsq report missing{which} --submit" if again else ""
         return f"{EXCLUDED} {runs} left out: {kinds}{remedy}"
 
-    def _kinds(self, row: Mapping[str, Any]) -> list[str]:
-        if row["outcome"] != Outcome.SUCCEEDED:
-            return [select_runs.ending(row)]
-        invalid = [taint["kind"] for taint in self._by_run.get(row["run_id"], []) if taint["severity"] == "invalid"]
+    def _kinds(self, row: ReportedRun) -> list[str]:
+        if row.outcome != Outcome.SUCCEEDED:
+            return [row.ending]
+        invalid = [taint["kind"] for taint in self._by_run.get(row.run_id, []) if taint["severity"] == "invalid"]
         return invalid or ["no results"]
 
-    def _why(self, row: Mapping[str, Any]) -> str:
+    def _why(self, row: ReportedRun) -> str:
         """Return why a run is excluded: its outcome, or the taints that make it invalid."""
-        if row["outcome"] != Outcome.SUCCEEDED:
-            return f"{select_runs.ending(row)}{': ' + row['reason'] if row['reason'] else ''}"
-        invalid = [taint for taint in self._by_run.get(row["run_id"], []) if taint["severity"] == "invalid"]
+        if row.outcome != Outcome.SUCCEEDED:
+            return f"{row.ending}{': ' + row.reason if row.reason else ''}"
+        invalid = [taint for taint in self._by_run.get(row.run_id, []) if taint["severity"] == "invalid"]
         kinds = ", ".join(f"{taint['kind']} ({taint['detail']})" for taint in invalid)
-        return kinds or ("reported no results" if row["valid"] else "no reason stored")
+        return kinds or ("reported no results" if row.valid else "no reason stored")
 
 
 def notes(
@@ -139,15 +140,18 @@ def few(raw: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     several = len({(row["workload"], row["config"]) for row in raw}) > 1
     several = several and not any(str(row["workload"]) in row["label"] for row in raw)  # which says it then
     yield from few_iterations(
-        (" ".join(filter(None, [*([row["workload"], row["config"]] if several else []), row["label"]])), row)
+        (
+            " ".join(filter(None, [*([row["workload"], row["config"]] if several else []), row["label"]])),
+            row["n_measure"],
+        )
         for row in raw
         if row["n_iters"] and row["n_valid"]
     )
 
 
-def few_iterations(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterable[str]:
-    """Name those of the (name, row) pairs with fewer than FEW_ITERS measured iterations."""
-    short = [f"{name} ({row['n_measure'] or 0})" for name, row in rows if (row["n_measure"] or 0) < FEW_ITERS]
+def few_iterations(rows: Iterable[tuple[str, int | None]]) -> Iterable[str]:
+    """Name those of the (name, number of measured iterations) pairs with fewer than FEW_ITERS."""
+    short = [f"{name} ({n or 0})" for name, n in rows if (n or 0) < FEW_ITERS]
     if short:
         yield f"fewer than {FEW_ITERS} measured iterations per run: {named(short)}; --set max_iters=N sets the number"
 
@@ -181,21 +185,21 @@ def _excluded(arms: Sequence[Arm], found: CaveatMarks, context: Context) -> Iter
         brief = "a row without valid runs shows its invalid ones and is not compared"
         yield Finding(f"{brief} (--all includes them)", brief)
     if context.options.include_invalid:
-        yield from found.excluded((row for arm in arms for row in arm.used if not row["valid"]), True)
+        yield from found.excluded((row for arm in arms for row in arm.used if not row.valid), True)
 
 
 def _replaced(arms: Sequence[Arm], context: Context) -> Iterable[str]:
     """Count the runs that new rounds have replaced (--until-valid), by arm. They are not among the rows."""
-    new = [row for arm in arms for row in arm.runs if row.get("replaces") is not None and not row["replaced"]]
+    new = [row for arm in arms for row in arm.runs if row.replaces is not None and not row.replaced]
     if not new or context.options.include_invalid:
         return
-    jobs = ", ".join(str(job) for job in sorted({row["job_id"] for row in new}))
+    jobs = ", ".join(str(job) for job in sorted({row.job_id for row in new}))
     columns = "run, job_id, outcome, reason, taints, replaces"
     sql = f"SELECT {columns} FROM v_run WHERE replaced AND job_id IN ({jobs}) ORDER BY job_id, number"
     old = by_key(((row, why) for row in context.read(sql) if (why := disturbance(row))), lambda pair: pair[0]["job_id"])
     each, replaced, n_old, n_again = list[str](), list[Arm](), 0, 0
     for arm in arms:
-        found = [pair for job in dict.fromkeys(row["job_id"] for row in arm.runs) for pair in old.get(job, [])]
+        found = [pair for job in dict.fromkeys(row.job_id for row in arm.runs) for pair in old.get(job, [])]
         if found:
             runs = ", ".join(f"{row['run']} ({', '.join(why)})" for row, why in found[:MOST_NAMED])
             more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
@@ -204,7 +208,7 @@ def _replaced(arms: Sequence[Arm], context: Context) -> Iterable[str]:
             n_old += sum(row["replaces"] is None for row, _ in found)
             n_again += sum(row["replaces"] is not None for row, _ in found)
     if each:
-        submitted = n_old + sum(row["replaces"] is None and not row["replaced"] for arm in arms for row in arm.runs)
+        submitted = n_old + sum(row.replaces is None and not row.replaced for arm in arms for row in arm.runs)
         again = f", and {n_again} of the repetitions" if n_again else ""
         text = f"{n_old} of {submitted} runs repeated{again}, because the machine disturbed them"
         yield Finding(f"{text}: {'; '.join(each)}", text)
@@ -216,13 +220,13 @@ def _replaced(arms: Sequence[Arm], context: Context) -> Iterable[str]:
 
 
 def _pending(arms: Sequence[Arm]) -> Iterable[str]:
-    n = sum(row["state"] != State.DONE for arm in arms for row in arm.runs)
+    n = sum(row.state != State.DONE for arm in arms for row in arm.runs)
     if n:
         yield f"{n} run{'s have' if n > 1 else ' has'} not ended yet"
 
 
 def _mixed_first_iteration(arms: Sequence[Arm]) -> Iterable[str]:
-    if any("unsynced" in taints(row) and row["first_iter_s"] is not None for arm in arms for row in arm.shown):
+    if any("unsynced" in taints(row) and row.first_iter_s is not None for arm in arms for row in arm.shown):
         yield Finding("1st iter and compile include the first evaluation in logs not written by mpsq")
 
 
@@ -234,7 +238,7 @@ def peaks(raw: Sequence[Mapping[str, Any]], subject: str) -> Iterable[str]:
 
 
 def _machines(families: Sequence[Family], context: Context) -> Iterable[str]:
-    machines = {family.common["machine"]: family.arms[0].runs[0]["where"] for family in families}
+    machines = {family.common["machine"]: family.arms[0].runs[0].where for family in families}
     if len(machines) > 1:
         separate = f"runs of {len(machines)} machines: in separate tables, "
         yield Finding(separate + NEVER_COMPARED, separate + "never compared")
@@ -257,8 +261,8 @@ def _baselines_elsewhere(families: Sequence[Family]) -> Iterable[str]:
             there = others[0]
             label = there.baseline.label if there.baseline else ""
             yield (
-                f"{family.arms[0].runs[0]['where']} has no row {label} of its own: that of "
-                f"{there.arms[0].runs[0]['where']} is no baseline for it"
+                f"{family.arms[0].runs[0].where} has no row {label} of its own: that of "
+                f"{there.arms[0].runs[0].where} is no baseline for it"
             )
 
 
@@ -277,7 +281,7 @@ def _pooled(arms: Sequence[Arm], context: Context) -> Iterable[str]:
     """Warn of rows that pool runs with different factors, which --group-by allows."""
     if not context.options.group_by:
         return
-    names = [*MAIN, *sorted({name for arm in arms for row in arm.used for name in row["factors"]})]
+    names = [*MAIN, *sorted({name for arm in arms for row in arm.used for name in row.factors})]
     mixed = [n for n in names if any(len({value_of(row, n) for row in arm.used}) > 1 for arm in arms)]
     if mixed:
         yield f"rows pool runs that differ in {', '.join(mixed)}: the median mixes them (--group-by)"

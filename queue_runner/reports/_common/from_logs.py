@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.grouping import Arm
+from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.reports._common.document import Context, Row
 
 FIRST, WITH_EVAL, OTHERS, REST = "1st iter", "with eval", "other iters", "not in log"
@@ -34,9 +34,9 @@ class Told:
     notes: Sequence[str]
 
 
-def read(rows: Sequence[Mapping[str, Any]], context: Context) -> Logs:
+def read(rows: Sequence[ReportedRun], context: Context) -> Logs:
     """Return by run the iterations that its log shows, counted and summed by phase; of runs without phases only."""
-    without = [row for row in rows if row["other_s"] is None and row["n_iters"]]
+    without = [row for row in rows if row.other_s is None and row.n_iters]
     return context.by_run(_SQL, without) if without else {}
 
 
@@ -45,19 +45,19 @@ def of(arm: Arm, logs: Logs) -> Told | None:
 
     Runs whose real time is known come first: of the others the rest is unknown.
     """
-    if any(row["other_s"] is not None for row in arm.shown):
+    if any(row.other_s is not None for row in arm.shown):
         return None
-    runs = [row for row in arm.shown if row["run_id"] in logs]
-    runs = [row for row in runs if row["real_s"] is not None] or runs
+    runs = [row for row in arm.shown if row.run_id in logs]
+    runs = [row for row in runs if row.real_s is not None] or runs
     if not runs:
         return None
-    sums = [_sums(logs[row["run_id"]]) for row in runs]
+    sums = [_sums(logs[row.run_id]) for row in runs]
     parts: dict[str, float | None] = {part: _mean([one[part] for one in sums]) for part in (FIRST, WITH_EVAL, OTHERS)}
-    known = all(row["real_s"] is not None for row in runs)
-    real_s = _mean([row["real_s"] for row in runs]) if known else None
+    times = [row.real_s for row in runs if row.real_s is not None]
+    real_s = _mean(times) if len(times) == len(runs) else None
     parts[REST] = None if real_s is None else real_s - sum(x for x in parts.values() if x is not None)
-    notes = [note for row in runs[:5] for note in _notes(row, logs[row["run_id"]])]
-    return Told([row["run"] for row in runs], {**parts, "real": real_s}, notes)
+    notes = [note for row in runs[:5] for note in _notes(row, logs[row.run_id])]
+    return Told([row.run for row in runs], {**parts, "real": real_s}, notes)
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -71,15 +71,15 @@ def _sums(phases: Sequence[Row]) -> dict[str, float]:
     return found
 
 
-def _notes(row: Mapping[str, Any], phases: Sequence[Row]) -> list[str]:
+def _notes(row: ReportedRun, phases: Sequence[Row]) -> list[str]:
     """Say how many iterations the log does not show, and what they would take at the median of those that it does."""
     shown = sum(one["n"] for one in phases)
     passed = max(one["last_i"] for one in phases) - min(one["first_i"] for one in phases) + 1
-    said = [f"{row['run']}: real time unknown"] if row["real_s"] is None else []
+    said = [f"{row.run}: real time unknown"] if row.real_s is None else []
     if passed <= shown:
         return said
-    text = f"{row['run']}: its log shows {units.count(shown)} of {units.count(passed)} iterations"
-    if row["median_s"] is not None:
-        rest = units.number((passed - shown) * row["median_s"])
-        text += f"; at its median of {units.ms(row['median_s'])} ms the others would take {rest} s"
+    text = f"{row.run}: its log shows {units.count(shown)} of {units.count(passed)} iterations"
+    if row.median_s is not None:
+        rest = units.number((passed - shown) * row.median_s)
+        text += f"; at its median of {units.ms(row.median_s)} ms the others would take {rest} s"
     return [*said, text]

@@ -8,12 +8,14 @@ steps are no comparison.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.finding import Finding
 from queue_runner.analysis.grouping import Arm
+from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.reports._common.document import Context, Row
 
 KEYS = ("eval_step_first", "eval_step_last", "eval_train_loss", "eval_val_loss")
@@ -31,11 +33,11 @@ _LAST = (
 )
 
 
-def add(rows: Iterable[Row], context: Context) -> list[Row]:
+def add(rows: Iterable[ReportedRun], context: Context) -> list[ReportedRun]:
     """Return the rows with KEYS. A split that was not evaluated at the step of the last evaluation has None."""
     rows = list(rows)
     evaluations = context.by_run(_EVALUATIONS, rows)
-    return [{**row, **_of(evaluations.get(row["run_id"], ()))} for row in rows]
+    return [replace(row, **_of(evaluations.get(row.run_id, ()))) for row in rows]
 
 
 def _of(evaluations: Sequence[Row]) -> dict[str, Any]:
@@ -46,7 +48,7 @@ def _of(evaluations: Sequence[Row]) -> dict[str, Any]:
 
 def of_arm(arm: Arm) -> dict[str, Any]:
     """Return KEYS of an arm: medians over its runs, and no loss where the runs were evaluated at different steps."""
-    steps = [row["eval_step_last"] for row in arm.shown if row.get("eval_step_last") is not None]
+    steps = [row.eval_step_last for row in arm.shown if row.eval_step_last is not None]
     if not steps:
         return dict.fromkeys(KEYS)
     first, last = min(steps), max(steps)

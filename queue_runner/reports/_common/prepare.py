@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
 from queue_runner.analysis.comparison import Question
 from queue_runner.analysis.grouping import BESIDE, LOG, MAIN, SUBJECT, by_key, taints
 from queue_runner.analysis.neighbour_share import KIND
+from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
 from queue_runner.reports._common import select_runs
 from queue_runner.reports._common.arguments import arguments_by_run
-from queue_runner.reports._common.document import Context, Row
+from queue_runner.reports._common.document import Context
 from queue_runner.workloads import mps_switches
 
 RUN = (
@@ -43,84 +45,89 @@ DETAILS = ("data_name", "device_name", "optimizer")
 """Factors that rarely differ for the same device, dtype and settings."""
 
 
-def prepare(rows: Iterable[Row], context: Context) -> list[Row]:
-    """Add machine, where (the machine as text, if there are several), subject, settings and factors to the rows, and in
-    `compile` the mode of torch.compile by name, where it is not the default. `gpus` of a run on the CPU are the factor
-    `processes`. Runs on a lane have its processors as the factor `cores`, and `threads` where these are others.
+def prepare(stored: Iterable[ReportedRun], context: Context) -> list[ReportedRun]:
+    """Return the runs with machine, where (the machine as text, if there are several), subject, settings and factors,
+    and in `compile` the mode of torch.compile by name, where it is not the default. `gpus` of a run on the CPU are the
+    factor `processes`. Runs on a lane have its processors as the factor `cores`, and `threads` where these are others.
 
     A run that ended before it reported its machine gets that of the newest run that did. Imported logs have the machine
     None and count as runs of one machine. Merged runs have a machine of their own even where their bundle names this
     one: nobody has checked who wrote it.
     """
-    rows = list(rows)
-    parsed: dict[str | None, dict[str, Any]] = {None: {}}
-    versions = _software(rows, context)
-    arguments = arguments_by_run(rows)
-    own = (row["machine_hash"] for row in reversed(rows) if row["machine_hash"] and not row["merged"])
-    newest = next(own, None)
-    machines = [_machine(row) or (None if row["kind"] == "import" else newest) for row in rows]
-    environments = any(row["env_name"] for row in rows)
+    runs = list(stored)
+    parsed: dict[str, dict[str, Any]] = {}
+    versions = _software(runs, context)
+    arguments = arguments_by_run(runs)
+    newest = next((run.machine_hash for run in reversed(runs) if run.machine_hash and not run.merged), None)
+    machines = [_machine(run) or (None if run.kind == "import" else newest) for run in runs]
+    environments = any(run.env_name for run in runs)
     several = len({*machines}) > 1
-    bound = [(row.pop("cores") or 0, row.pop("threads") or 0) for row in rows]
-    on_cores, with_threads = any(n for n, _ in bound), any(n != m for n, m in bound)
-    cells = _planned_cells(rows, context)
-    logs = _unknown_logs(rows)
-    for row, machine, (cores, threads) in zip(rows, machines, bound, strict=True):
-        text, environment = row.pop("params_json"), row.pop("env_name") or None
-        said: dict[str, str] = json.loads(row.pop("variables_json") or "{}")
+    on_cores = any(run.cores for run in runs)
+    with_threads = any((run.cores or 0) != (run.threads or 0) for run in runs)
+    cells = _planned_cells(runs, context)
+    logs = _unknown_logs(runs)
+    prepared = []
+    for run, machine in zip(runs, machines, strict=True):
+        text = run.params_json
         if text not in parsed:
             parsed[text] = {name: _plain(value) for name, value in json.loads(text).items()}
-        row["subject"] = select_runs.subject(row)
-        if row["loss_last"] is None and "diverged" in taints(row):
-            row["loss_last"] = math.nan  # SQLite has no NaN, so the summary omits it
-        row["machine"] = machine
-        row["compile"] = row.pop("compile_mode") or (None if row["compile"] is None else bool(row["compile"]))
-        row["planned_cells"] = cells.get(row["job_id"])
-        row["where"] = where(machine) if several or row["merged"] else ""
-        row["settings"] = parsed[text]
-        variables = dict(mps_switches.factor(*pair) for pair in said.items())
-        found = versions.get(row["run_id"], {}), variables, arguments.get(row["run_id"], {}), parsed[text]
-        row["factors"] = {name: value for factors in found for name, value in factors.items()}
-        if row["gpus"] > 1 and row["device"] == "cpu":
-            row["factors"]["processes"], row["gpus"] = row["gpus"], 1
+        variables = dict(mps_switches.factor(*pair) for pair in json.loads(run.variables_json or "{}").items())
+        factors = {**versions.get(run.run_id, {}), **variables, **arguments.get(run.run_id, {}), **parsed[text]}
+        gpus = run.gpus
+        if gpus > 1 and run.device == "cpu":
+            factors["processes"], gpus = gpus, 1
         if on_cores:
-            row["factors"]["cores"] = cores or "all"
+            factors["cores"] = run.cores or "all"
         if with_threads:
-            row["factors"]["threads"] = threads or None
+            factors["threads"] = run.threads or None
         if environments:
-            row["factors"]["env"] = environment
-        if row["resumed_from"]:
-            row["factors"]["resumed"] = True
-        if KIND in taints(row):
-            row["factors"][BESIDE] = True
-        if row["run_id"] in logs:
-            row["factors"][LOG] = logs[row["run_id"]]
-    return rows
+            factors["env"] = run.env_name or None
+        if run.resumed_from:
+            factors["resumed"] = True
+        if KIND in taints(run):
+            factors[BESIDE] = True
+        if run.run_id in logs:
+            factors[LOG] = logs[run.run_id]
+        diverged = run.loss_last is None and "diverged" in taints(run)
+        prepared.append(
+            replace(
+                run,
+                gpus=gpus,
+                subject=select_runs.subject(run),
+                loss_last=math.nan if diverged else run.loss_last,  # SQLite has no NaN, so the summary omits it
+                machine=machine,
+                compile=run.compile_mode or (None if run.compile is None else bool(run.compile)),
+                planned_cells=cells.get(run.job_id),
+                where=where(machine) if several or run.merged else "",
+                settings=parsed[text],
+                factors=factors,
+            )
+        )
+    return prepared
 
 
-def _unknown_logs(rows: Sequence[Row]) -> dict[int, str]:
+def _unknown_logs(runs: Sequence[ReportedRun]) -> dict[int, str]:
     """Return, by run, the names of the imported logs of which neither the log nor the user said the device and the
     mode: without the suffix, and with the run where two have one name."""
-    unknown = [row for row in rows if row["log_name"] and (row["device"] is None or row["compile"] is None)]
-    stems = by_key(unknown, lambda row: PurePath(row["log_name"]).stem)
+    unknown = [run for run in runs if run.log_name and (run.device is None or run.compile is None)]
+    stems = by_key(unknown, lambda run: PurePath(run.log_name or "").stem)
     return {
-        row["run_id"]: stem if len(of) == 1 else f"{stem} ({row['run']})" for stem, of in stems.items() for row in of
+        run.run_id: stem if len(same) == 1 else f"{stem} ({run.run})" for stem, same in stems.items() for run in same
     }
 
 
-def _machine(row: Row) -> str | None:
-    machine: str | None = row["machine_hash"]
-    return select_runs.MERGED + machine if machine and row["merged"] else machine
+def _machine(run: ReportedRun) -> str | None:
+    return select_runs.MERGED + run.machine_hash if run.machine_hash and run.merged else run.machine_hash
 
 
-def _planned_cells(rows: Sequence[Row], context: Context) -> dict[int, int]:
+def _planned_cells(rows: Sequence[ReportedRun], context: Context) -> dict[int, int]:
     """Return, by job, how many jobs of the same workload its submission planned, chosen now or not: how many
     pairs are compared decides the test, which must not depend on what is looked at."""
     sql = "SELECT id, count(*) OVER (PARTITION BY group_id, workload) AS n FROM jobs WHERE group_id IN ({groups})"
     return {row["id"]: row["n"] for row in context.by_groups(sql, rows)}
 
 
-def uncompared(rows: Iterable[Row], context: Context, who: str) -> list[Row]:
+def uncompared(rows: Iterable[ReportedRun], context: Context, who: str) -> list[ReportedRun]:
     """Prepare the rows. Raises: UsageError when --vs, --group-by or --iters is given: they have no meaning to `who`."""
     if context.options.vs or context.options.group_by or context.options.iters:
         raise UsageError(f"{who} no --vs, --group-by or --iters", "select runs with --where framework=torch,dtype=fp32")
@@ -139,14 +146,14 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | bool) else json.dumps(value)
 
 
-def question(rows: Sequence[Row], context: Context) -> Question:
+def question(rows: Sequence[ReportedRun], context: Context) -> Question:
     """Return how to group and compare the rows, by default or by --group-by and --vs.
 
     Raises: UsageError when no run has a name in --group-by or --vs, or a name in --vs does not distinguish rows.
     """
     options = context.options
-    settings = sorted({name for row in rows for name in row["settings"]})
-    named = {name for row in rows for name in row["factors"]} - set(settings)
+    settings = sorted({name for row in rows for name in row.settings})
+    named = {name for row in rows for name in row.factors} - set(settings)
     others = sorted(named, key=_rank)
     names: Sequence[str] = [*MAIN, *settings, *others, *DETAILS]
     if options.group_by:
@@ -192,11 +199,11 @@ def _name(context: Context, name: str, option: str, factors: Sequence[str]) -> s
     return select_runs.resolve(context.connection, name, option) or name
 
 
-def _software(rows: Sequence[Row], context: Context) -> dict[int, dict[str, Any]]:
+def _software(rows: Sequence[ReportedRun], context: Context) -> dict[int, dict[str, Any]]:
     """Return by run the versions and variables in which runs of the same framework differ; empty if none do."""
-    commands = [row for row in rows if row["kind"] == "command" and row["outcome"] == Outcome.SUCCEEDED]
-    timed = [*(row for row in rows if row["median_s"]), *commands]
-    seen = {(row["framework"], row["framework_version"], row["software_hash"]) for row in timed}
+    commands = [row for row in rows if row.kind == "command" and row.outcome == Outcome.SUCCEEDED]
+    timed = [*(row for row in rows if row.median_s), *commands]
+    seen = {(row.framework, row.framework_version, row.software_hash) for row in timed}
     if len(seen) == len({framework for framework, *_ in seen}):
         return {}
     texts = context.read("SELECT hash, data_json FROM fingerprints WHERE kind = 'software'")
@@ -212,12 +219,12 @@ def _software(rows: Sequence[Row], context: Context) -> dict[int, dict[str, Any]
     versions = [(name, version) for one in packages.values() for name, version in one.items()]
     uneven = {name for name, _ in versions if len({one.get(name) for one in packages.values()}) > 1} - differ
     return {
-        row["run_id"]: {
+        row.run_id: {
             **{name: packages[key].get(name) for name in (uneven if key in packages else ())},
             **{name: data.get(name) for name in differ},
         }
         for row in rows
-        if (data := flat.get(key := (row["framework"], row["framework_version"], row["software_hash"]))) is not None
+        if (data := flat.get(key := (row.framework, row.framework_version, row.software_hash))) is not None
     }
 
 
@@ -236,7 +243,7 @@ def flatten(data: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def windowed(rows: Iterable[Row], context: Context) -> list[Row]:
+def windowed(rows: Iterable[ReportedRun], context: Context) -> list[ReportedRun]:
     """Prepare the rows, with iteration times recomputed over --iters, from `measure` iterations only.
 
     The centre is the median: over iterations 10 to 50 of the three logs in docs/recipes/metal-post.md it reproduces the
@@ -252,5 +259,6 @@ def windowed(rows: Iterable[Row], context: Context) -> list[Row]:
         " AND run_id IN ({runs}) ORDER BY run_id"
     )
     found = context.by_run(sql, prepared, context.options.iters)
-    times = [[one["dur_s"] for one in found.get(row["run_id"], [])] for row in prepared]
-    return [{**row, "n_measure": len(xs), **describe(xs)} for row, xs in zip(prepared, times, strict=True)]
+    times = [[one["dur_s"] for one in found.get(row.run_id, [])] for row in prepared]
+    spreads: list[dict[str, Any]] = [{"n_measure": len(xs), **describe(xs)} for xs in times]
+    return [replace(row, **spread) for row, spread in zip(prepared, spreads, strict=True)]

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis import stats
+from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.monitor.run_mfu import A100_BF16_FLOPS
-from queue_runner.reports._common.document import Context, Row
+from queue_runner.reports._common.document import Context
 
 _SQL = "SELECT run_id, value FROM v_metric WHERE name = 'mfu_printed' AND value IS NOT NULL AND run_id IN ({runs})"
 
 
-def add(rows: Iterable[Row], context: Context) -> list[Row]:
+def add(rows: Iterable[ReportedRun], context: Context) -> list[ReportedRun]:
     """Return the rows with `mfu_printed`, the median of what a run printed as a share of 1; None if it printed none."""
     rows = list(rows)
     found = context.by_run(_SQL, rows) if rows else {}
     shares = {run_id: stats.median([one["value"] / 100 for one in printed]) for run_id, printed in found.items()}
-    return [{**row, "mfu_printed": shares.get(row["run_id"])} for row in rows]
+    return [replace(row, mfu_printed=shares.get(row.run_id)) for row in rows]
 
 
 def note(rows: Iterable[Mapping[str, Any]]) -> str:

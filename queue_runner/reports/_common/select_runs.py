@@ -6,12 +6,13 @@ Names come from a list or are settings of stored runs; values are always paramet
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.grouping import word
+from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.errors import UsageError, did_you_mean
 from queue_runner.model import PREFLIGHT, Ending, Outcome, State
 from queue_runner.monitor.run_view import MARK as INVALID_MARK
@@ -146,25 +147,25 @@ MARK = Column("mark", "", style=lambda _row: "doubt")
 """The column of run_view.MARK beside the numbers of runs that are not valid."""
 
 
-def subject(row: Mapping[str, Any]) -> str:
+def subject(run: ReportedRun) -> str:
     """Return what a run is called: the name that the user gave, else the workload that ran; of a command its script.
 
     A workload in another mode than training says in its hello that it is another one, "nanogpt-eval"; so does a named
     one, "mine-eval". An imported log is called as the log says, unless the user named it.
     """
-    name, ran = str(row["name"]), row["workload"]
-    asked = PurePath(row["log_name"] or "").stem if row["kind"] == "import" else row["asked_workload"]
-    if row["kind"] == "command" or not ran:
+    name, ran = run.name, run.workload
+    asked = PurePath(run.log_name or "").stem if run.kind == "import" else run.asked_workload
+    if run.kind == "command" or not ran:
         return name
     if name == asked:
         return str(ran)
     return name + (str(ran).removeprefix(asked) if asked and str(ran).startswith(f"{asked}-") else "")
 
 
-def label(row: Mapping[str, Any]) -> str:
+def label(row: ReportedRun) -> str:
     """Return a short description of a run: "nanogpt tiny cpu eager fp32"."""
-    mode = word("compile", row.get("compile_mode") or row["compile"])
-    words = [subject(row), row["config"], row["device"], mode, row["dtype"]]
+    mode = word("compile", row.compile_mode or row.compile)
+    words = [subject(row), row.config, row.device, mode, row.dtype]
     return " ".join(str(part) for part in words if part)
 
 
@@ -172,16 +173,9 @@ MOST_LISTED = 8
 """Maximum number of runs of which a report says something each."""
 
 
-def ending(row: Mapping[str, Any]) -> str:
-    """Return a run's state or, once it is DONE, how it ended: FAILED(1), KILLED(9), SUCCEEDED."""
-    if row["outcome"] is None:
-        return str(row["state"])
-    return str(Ending(Outcome(row["outcome"]), row["exit_code"], row["signal"], row["reason"] or ""))
-
-
-def not_valid(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def not_valid(rows: Sequence[ReportedRun]) -> list[str]:
     """Return why each of these runs is not valid, from INVALID."""
-    return listed([f"{INVALID_MARK} {row['run']} is invalid: {row['invalid']}" for row in rows if row["invalid"]])
+    return listed([f"{INVALID_MARK} {row.run} is invalid: {row.invalid}" for row in rows if row.invalid])
 
 
 def listed(lines: Sequence[str]) -> list[str]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from queue_runner.reports._common.document import Context, Row
+from queue_runner.analysis.reported_run import ReportedRun
+from queue_runner.reports._common.document import Context
 
 LENGTH_SETTINGS = frozenset(
     {"mode", "max_iters", "warmup_iters", "eval_interval", "eval_iters", "log_interval", "checkpoint_interval"}
@@ -17,21 +19,22 @@ FEW_ITERS = 10
 """Minimum number of measured iterations for a reliable median of a run."""
 
 
-def ignore_length(rows: Iterable[Row], context: Context) -> list[Row]:
-    """Return prepared rows without LENGTH_SETTINGS, so that runs of different length are pooled; settings named by
+def ignore_length(runs: Iterable[ReportedRun], context: Context) -> list[ReportedRun]:
+    """Return prepared runs without LENGTH_SETTINGS, so that runs of different length are pooled; settings named by
     --group-by or --vs are kept."""
     dropped = LENGTH_SETTINGS - {*context.options.group_by, *context.options.vs}
-    return [
-        {**row, **{part: {k: v for k, v in row[part].items() if k not in dropped} for part in ("settings", "factors")}}
-        for row in rows
-    ]
+
+    def rest(values: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in values.items() if name not in dropped}
+
+    return [replace(run, settings=rest(run.settings), factors=rest(run.factors)) for run in runs]
 
 
-def effective(rows: Sequence[Mapping[str, Any]], context: Context) -> dict[int, dict[str, Any]]:
+def effective(rows: Sequence[ReportedRun], context: Context) -> dict[int, dict[str, Any]]:
     """Return by run the settings its job reported, overridden by the requested ones, from prepared rows."""
     sql = (
         "SELECT run_id, json_extract(hello_json, '$.settings') AS settings FROM hellos"
         " WHERE run_id IN ({runs}) AND json_type(hello_json, '$.settings') = 'object'"
     )
     reported = {run_id: json.loads(found[0]["settings"]) for run_id, found in context.by_run(sql, rows).items()}
-    return {row["run_id"]: {**reported.get(row["run_id"], {}), **row["settings"]} for row in rows}
+    return {row.run_id: {**reported.get(row.run_id, {}), **row.settings} for row in rows}

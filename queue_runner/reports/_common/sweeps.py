@@ -4,43 +4,47 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from queue_runner.analysis.comparison import WALL
+from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.model import Outcome
 from queue_runner.reports._common import select_runs
-from queue_runner.reports._common.document import Context, Row
+from queue_runner.reports._common.document import Context
 
-_OF_ITERATIONS = (
-    *("mad_s", "q1_s", "q3_s", "mean_s", "n_measure", "tokens_per_iter", "samples_per_iter", "flops_per_iter"),
-    *("first_iter_s", "first_iter_excess_s", "first_third_median_s", "last_third_median_s", "drift_ratio"),
+_OF_ITERATIONS: Mapping[str, Any] = dict.fromkeys(
+    (
+        *("mad_s", "q1_s", "q3_s", "mean_s", "n_measure", "tokens_per_iter", "samples_per_iter", "flops_per_iter"),
+        *("first_iter_s", "first_iter_excess_s"),
+    )
 )
 """Values of a row that say nothing of a whole run."""
 
 
-def add(rows: Iterable[Row], context: Context, declared: bool) -> list[Row]:
+def add(rows: Iterable[ReportedRun], context: Context, declared: bool) -> list[ReportedRun]:
     """Return prepared rows with `swept`, the keys that their submission swept, and with wall times where no iterations
     were reported. `declared`: all names are compared, as --vs name=NAME says."""
     rows = list(rows)
     swept = _swept(rows, context)
-    for row in rows:
-        row["swept"] = swept.get((row["group_id"], _what(row)), frozenset())
+    keys = [(row.group_id, _workload(row.kind, row.asked_workload)) for row in rows]
+    rows = [replace(row, swept=swept.get(key, frozenset())) for row, key in zip(rows, keys, strict=True)]
     return _with_wall_times(rows, declared)
 
 
-def _what(row: Mapping[str, Any]) -> str | None:
-    return row["asked_workload"] if row["kind"] == "workload" else None
+def _workload(kind: str, workload: str | None) -> str | None:
+    return workload if kind == "workload" else None
 
 
-def _swept(rows: Iterable[Row], context: Context) -> dict[tuple[int, str | None], frozenset[str]]:
+def _swept(rows: Iterable[ReportedRun], context: Context) -> dict[tuple[int | None, str | None], frozenset[str]]:
     """Return what each submission swept, by submission and workload: of all its jobs, chosen now or not.
 
     Names are swept where a submission has several for one workload, or a command beside what else it has: commands do
     not say what they compute, and whoever submits them together compares them.
     """
-    found: dict[tuple[int, str | None], dict[str, set[str]]] = {}
-    several: dict[int, set[str]] = {}
-    mixed: set[int] = set()
+    found: dict[tuple[int | None, str | None], dict[str, set[str]]] = {}
+    several: dict[int | None, set[str]] = {}
+    mixed: set[int | None] = set()
     for job in context.by_groups(
         f"SELECT group_id, name, {select_runs.KIND}, config, json_extract(spec_json, '$.workload') AS asked_workload,"
         " json_extract(spec_json, '$.params') AS params FROM jobs"
@@ -48,7 +52,7 @@ def _swept(rows: Iterable[Row], context: Context) -> dict[tuple[int, str | None]
         " AND group_id IN ({groups})",
         rows,
     ):
-        values = found.setdefault((job["group_id"], _what(job)), {})
+        values = found.setdefault((job["group_id"], _workload(job["kind"], job["asked_workload"])), {})
         settings: dict[str, Any] = json.loads(job["params"])
         values.setdefault("", set()).update(settings)
         for name, value in {"subject": job["name"], "config": job["config"], **settings}.items():
@@ -56,7 +60,7 @@ def _swept(rows: Iterable[Row], context: Context) -> dict[tuple[int, str | None]
         several.setdefault(job["group_id"], set()).add(str(job["name"]))
         if job["kind"] == "command":
             mixed.add(job["group_id"])
-    together: dict[int, set[str]] = {}
+    together: dict[int | None, set[str]] = {}
     for (group, _), values in found.items():
         if group in mixed and len(several[group]) > 1:
             together.setdefault(group, {"subject", "config"}).update(values[""])
@@ -67,7 +71,7 @@ def _swept(rows: Iterable[Row], context: Context) -> dict[tuple[int, str | None]
     }
 
 
-def _with_wall_times(rows: list[Row], declared: bool) -> list[Row]:
+def _with_wall_times(rows: list[ReportedRun], declared: bool) -> list[ReportedRun]:
     """Return rows with the real time as `median_s` where some run that they are compared with reports no iterations."""
     together: dict[Any, Any] = {}
 
@@ -78,19 +82,19 @@ def _with_wall_times(rows: list[Row], declared: bool) -> list[Row]:
 
     for row in rows:
         subject = _subject(row)
-        together[root(subject)] = root(("all", row["machine"]) if declared else subject)
-        if "subject" in row["swept"] and row["kind"] != "import":
-            together[root(subject)] = root(("group", row["machine"], row["group_id"]))
-    ended = [row for row in rows if row["outcome"] == Outcome.SUCCEEDED]
-    iterate = {_subject(row) for row in ended if row["median_s"] is not None}
-    wall = {root(_subject(row)) for row in ended if row["real_s"] is not None and _subject(row) not in iterate}
+        together[root(subject)] = root(("all", row.machine) if declared else subject)
+        if "subject" in row.swept and row.kind != "import":
+            together[root(subject)] = root(("group", row.machine, row.group_id))
+    ended = [row for row in rows if row.outcome == Outcome.SUCCEEDED]
+    iterate = {_subject(row) for row in ended if row.median_s is not None}
+    wall = {root(_subject(row)) for row in ended if row.real_s is not None and _subject(row) not in iterate}
     return [
-        {**row, **dict.fromkeys(_OF_ITERATIONS), "median_s": row["real_s"], "time_of": WALL}
-        if row["outcome"] == Outcome.SUCCEEDED and row["real_s"] is not None and root(_subject(row)) in wall
+        replace(row, **_OF_ITERATIONS, median_s=row.real_s, time_of=WALL)
+        if row.outcome == Outcome.SUCCEEDED and row.real_s is not None and root(_subject(row)) in wall
         else row
         for row in rows
     ]
 
 
-def _subject(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return "name", row["machine"], row["subject"]
+def _subject(row: ReportedRun) -> tuple[Any, ...]:
+    return "name", row.machine, row.subject

@@ -8,6 +8,7 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.grouping import taints
+from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.errors import UsageError
 from queue_runner.reports._common import prepare, select_runs
 from queue_runner.reports._common.columns import RowColumn, columns, short
@@ -55,7 +56,7 @@ _CHANGES = columns(
 )
 
 
-def finish(rows: list[Row], context: Context) -> Result:
+def finish(rows: list[ReportedRun], context: Context) -> Result:
     """Build tables for each device and version: operators not native, slowest fallbacks, changes.
 
     Raises: UsageError when --vs or --group-by is invalid or --iters is given.
@@ -65,11 +66,8 @@ def finish(rows: list[Row], context: Context) -> Result:
             f"{NAME} takes no --iters: operators have no iterations", "select runs with --where device=mps"
         )
     found = prepare.prepare(rows, context)
-    for row in found:
-        row["factors"].setdefault("samples", None)
-        row["factors"].setdefault("env", None)
     tables = coverage.gather(found, context)
-    excluded = [r["run"] for r in found if r["outcome"] not in (None, "SUCCEEDED") or "log_rewritten" in taints(r)]
+    excluded = [r.run for r in found if r.outcome not in (None, "SUCCEEDED") or "log_rewritten" in taints(r)]
     notes = [f"excluded (did not succeed, or log rewritten): {', '.join(excluded)}"] if excluded else []
     if not tables:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, "of opcheck with results")], notes=notes)
@@ -91,8 +89,8 @@ def _rows(table: Coverage, before: Coverage | None) -> list[dict[str, Any]]:
         now, was = table.cells.get(cell), before.cells.get(cell) if before else None
         rows.append(
             {
-                **{name: run[name] for name in ("device", "device_name", "framework_version", "config")},
-                "env": run["factors"]["env"],
+                **{name: getattr(run, name) for name in ("device", "device_name", "framework_version", "config")},
+                "env": run.factors.get("env"),
                 **dict(zip(("op", "dtype", "direction"), cell, strict=True)),
                 **{name: getattr(now, name, None) for name in ("run", "verdict", "median_s", "detail")},
                 "detail_before": was.detail if was else None,
@@ -135,7 +133,7 @@ def _coverage(table: Coverage) -> Section:
     ]  # fmt: skip
     name = table.key.get("device_name")
     config = f" {table.key['config']}" if table.key.get("config") else ""
-    runs = " ".join(row["run"] for row in table.runs)
+    runs = " ".join(row.run for row in table.runs)
     title = f"opcheck{config}, {table.label()}{f', on {name}' if name else ''} (run {runs})"
     n, native = len(table.cells), sum(one.verdict == "native" for one in table.cells.values())
     share = f"native: {units.percent(native / n)} of {units.count(n)}"

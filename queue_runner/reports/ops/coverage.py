@@ -14,10 +14,11 @@ from itertools import pairwise
 from typing import Any
 
 from queue_runner.analysis.grouping import by_key, taints, value_of
+from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
 from queue_runner.reports._common import select_runs
-from queue_runner.reports._common.document import Context, Row
+from queue_runner.reports._common.document import Context
 
 VERDICTS = ("native", "fallback", "missing", "wrong", "error", "unchecked")
 WORST_FIRST = ("wrong", "error", "missing", "fallback", "unchecked")
@@ -58,7 +59,7 @@ class Coverage:
     """One table: the newest verdict on each cell, over all runs with the same settings."""
 
     key: Mapping[str, Any]
-    runs: list[Row] = field(default_factory=list)
+    runs: list[ReportedRun] = field(default_factory=list)
     cells: dict[Cell, OpVerdict] = field(default_factory=dict)
     inventory: dict[str, float] = field(default_factory=dict)
 
@@ -90,11 +91,11 @@ class Coverage:
 _SAID = frozenset({"machine", "device", "device_name", "framework_version", "config"})
 
 
-def gather(rows: Sequence[Row], context: Context) -> list[Coverage]:
+def gather(rows: Sequence[ReportedRun], context: Context) -> list[Coverage]:
     """Return tables of the successful prepared rows. Raises: UsageError when no run has a name in --group-by."""
     names = [_named(context, name, "--group-by") for name in context.options.group_by] or list(_KEY)
-    able = [r for r in rows if r["outcome"] == Outcome.SUCCEEDED and "log_rewritten" not in taints(r)]
-    able.sort(key=lambda r: (r["job_id"], r["number"]))
+    able = [r for r in rows if r.outcome == Outcome.SUCCEEDED and "log_rewritten" not in taints(r)]
+    able.sort(key=lambda r: (r.job_id, r.number))
     metrics = context.by_run(  # in reported order, since a later one corrects an earlier one
         "SELECT run_id, name, value FROM v_metric WHERE run_id IN ({runs})"
         " AND (name LIKE 'op/%' OR name LIKE 'inventory.%') ORDER BY run_id, offset",
@@ -106,10 +107,10 @@ def gather(rows: Sequence[Row], context: Context) -> list[Coverage]:
         key = {name: value_of(row, name) for name in ["machine", *names]}
         table = found.setdefault(tuple(key.values()), Coverage(key))
         table.runs.append(row)
-        texts = [_NOTE.fullmatch(note["text"]) for note in notes.get(row["run_id"], [])]
+        texts = [_NOTE.fullmatch(note["text"]) for note in notes.get(row.run_id, [])]
         details = {match.groups()[:4]: match[5] or "" for match in texts if match}
-        for metric in metrics.get(row["run_id"], []):
-            table.put(row["run"], metric["name"], metric["value"], details)
+        for metric in metrics.get(row.run_id, []):
+            table.put(row.run, metric["name"], metric["value"], details)
     return [table for table in found.values() if table.cells]
 
 

@@ -1,0 +1,134 @@
+"""A run as reports, plots and pages read it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from queue_runner.model import Ending, Outcome, State
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportedRun:
+    """Columns of v_run, and what reports add to them. None: not reported, or not known."""
+
+    run_id: int
+    run: str
+    job_id: int = 0
+    number: int = 1
+    group_id: int | None = None
+    kind: str = "workload"
+    merged: int = 0
+    asked_workload: str | None = None
+    log_name: str | None = None
+    name: str = ""
+    workload: str | None = None
+    framework: str | None = None
+    framework_version: str | None = None
+    device: str | None = None
+    device_name: str | None = None
+    compile: bool | str | None = None
+    """a text is a mode of torch.compile"""
+    compile_mode: str | None = None
+    dtype: str | None = None
+    config: str | None = None
+    seed: int | None = None
+    repeat: int | None = None
+    spec_hash: str = ""
+    params_json: str = "{}"
+    variables_json: str | None = None
+    argv_json: str = "[]"
+    env_name: str | None = None
+    gpus: int = 1
+    cores: int | None = None
+    threads: int | None = None
+    state: str = State.DONE
+    outcome: str | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    reason: str | None = None
+    attempt: int = 1
+    created_at: float | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    machine_hash: str | None = None
+    software_hash: str | None = None
+    optimizer: str | None = None
+    data_name: str | None = None
+    data_sha256: str | None = None
+    compile_cache: str | None = None
+    taints: str | None = None
+    """kinds, separated by commas"""
+    valid: int | bool = True
+    invalid: str | None = None
+    """why its numbers are not valid"""
+    drift: str | None = None
+    """the detail of that caveat"""
+    flops_per_iter: float | None = None
+    tokens_per_iter: float | None = None
+    samples_per_iter: float | None = None
+    real_s: float | None = None
+    slept_s: float | None = None
+    user_s: float | None = None
+    sys_s: float | None = None
+    max_rss_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    peak_allocated_bytes: int | None = None
+    n_iters: int | None = None
+    n_measure: int | None = None
+    median_s: float | None = None
+    mad_s: float | None = None
+    q1_s: float | None = None
+    q3_s: float | None = None
+    mean_s: float | None = None
+    first_iter_s: float | None = None
+    first_iter_excess_s: float | None = None
+    loss_first: float | None = None
+    loss_last: float | None = None
+    val_loss_last: float | None = None
+    setup_s: float | None = None
+    compile_s: float | None = None
+    warmup_s: float | None = None
+    measure_s: float | None = None
+    eval_s: float | None = None
+    checkpoint_s: float | None = None
+    other_s: float | None = None
+    projected_real_s: float | None = None
+    resumed_from: str | int | None = None
+    replaces: int | None = None
+    replaced: int | bool = False
+    params: int | None = None
+    spec_json: str = ""
+    find_max: str | None = None
+    is_probe: int | bool = False
+
+    subject: str = ""
+    """what the run is called"""
+    machine: str | None = None
+    where: str = ""
+    """the machine in words, where there are several"""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """requested with --set"""
+    factors: Mapping[str, Any] = field(default_factory=dict)
+    """the settings, versions and variables that distinguish runs"""
+    planned_cells: int | None = None
+    swept: frozenset[str] = frozenset()
+    """names that the submission swept"""
+    time_of: str | None = None
+    eval_step_first: int | None = None
+    eval_step_last: int | None = None
+    eval_train_loss: float | None = None
+    eval_val_loss: float | None = None
+    mfu_printed: float | None = None
+
+    @property
+    def ending(self) -> str:
+        """The state or, once it is DONE, how the run ended: FAILED(1), KILLED(9), SUCCEEDED."""
+        if self.outcome is None:
+            return self.state
+        return str(Ending(Outcome(self.outcome), self.exit_code, self.signal, self.reason or ""))
+
+    def work(self, unit: str) -> float | None:
+        """Return the tokens or samples per iteration."""
+        return self.tokens_per_iter if unit == "token" else self.samples_per_iter
