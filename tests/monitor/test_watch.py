@@ -76,7 +76,7 @@ disk     runs 5.00 GiB, snapshots 3.00 MiB, cache 0 B; 7.00 GiB free
 1  5.1  waits1  mps, compiled, tiny, lr=0.1  its turn, after 4.1
 2  6.1  waits2  mps, compiled, tiny, lr=0.1  22:30
 
-run  name    settings                  outcome      took
+run  name    settings                  outcome    took
 ---  ------  ------------------------  ---------  ------
 3.1  killed  cpu, eager, tiny, lr=0.1  KILLED(9)  1.50 s
 2.1  failed  cpu, eager, tiny, lr=0.1  FAILED(3)  1.50 s
