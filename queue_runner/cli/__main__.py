@@ -1,4 +1,4 @@
-"""Entry point of `mpsq`. Completion must not wait for typer: it is answered before the commands are imported."""
+"""Entry point of `mpsq`. Completion is answered apart: it prints for the shell, and never an error."""
 
 from __future__ import annotations
 

@@ -33,7 +33,10 @@ def _refuse_lost(layout: Layout) -> Layout:
 
 @app.command("install")
 def install() -> None:
-    """Install and start the service; also after an upgrade."""
+    """Install and start the service.
+
+    Install it again after an upgrade of mpsq.
+    """
     from queue_runner.host.home import ensure_home
 
     layout = _refuse_lost(ensure_home())
@@ -46,7 +49,10 @@ def install() -> None:
 
 @app.command("uninstall")
 def uninstall() -> None:
-    """Stop and remove the service. The queue stays, and an active run continues."""
+    """Stop and remove the service.
+
+    The queue stays, and an active run continues.
+    """
     print(_service(home()).uninstall())
 
 
@@ -58,13 +64,19 @@ def start() -> None:
 
 @app.command("stop")
 def stop() -> None:
-    """Stop the worker until mpsq service start or the next login. An active run continues."""
+    """Stop the worker.
+
+    mpsq service start starts it again, and so does the next login. An active run continues.
+    """
     print(_service(home()).stop())
 
 
 @app.command("restart")
 def restart() -> None:
-    """Restart the worker. An active run continues."""
+    """Restart the worker.
+
+    An active run continues.
+    """
     print(_service(_refuse_lost(home())).restart())
 
 

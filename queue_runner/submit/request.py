@@ -191,7 +191,7 @@ OPTIONS: dict[str, Option] = {
 GROUPS = {
     "Common": "device compile config dtype set repeats name tag priority after timeout dry_run",
     "What it runs": "framework gpus seed env secret env_name python cwd mps parser find_max snapshot allow_changed"
-    " allow_daemons note",
+    " allow_daemons allow_plain note",
     "When it runs": "at deadline hold retries retry_on backoff resume stall",
     "On another machine": "on partition time sbatch",
 }
