@@ -83,13 +83,18 @@ def replaced(argv: Iterable[str], stand_in: Callable[[str], str]) -> list[str]:
 
 def without_env_values(words: Iterable[str]) -> list[str]:
     """Return a command line of mpsq for display: tokens are hidden, and values of --env that are not public."""
+    return replace_env_values(redact(words), f"={HIDDEN}")
+
+
+def replace_env_values(words: Iterable[str], stand_in: str) -> list[str]:
+    """Return a command line of mpsq with `stand_in` for `=VALUE` in each --env whose value is not public."""
     shown: list[str] = []
     options = True
-    for word in redact(words):
+    for word in words:
         prefix = "--env=" if word.startswith("--env=") else ""
         name, equals, value = word.removeprefix(prefix).partition("=")
         if options and equals and (prefix or shown[-1:] == ["--env"]) and not is_public(name, value):
-            word = f"{prefix}{name}={HIDDEN}"
+            word = f"{prefix}{name}{stand_in}"
         options = options and word != "--"
         shown.append(word)
     return shown

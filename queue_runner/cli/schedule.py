@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 import textwrap
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +20,7 @@ from queue_runner.times import clock, zone
 from queue_runner.units import counted
 
 if TYPE_CHECKING:
+    from queue_runner.store.read import ScheduleRow
     from queue_runner.submit.request import Request
 
 app = new_app("Submit on a schedule: every night, every Monday.")
@@ -52,10 +53,9 @@ def add(
     json: Json = False,
 ) -> None:
     """Submit a command line at the given times."""
-    from queue_runner import redact
     from queue_runner.host.home import ensure_home
     from queue_runner.monitor import queue_state
-    from queue_runner.submit import schedules
+    from queue_runner.submit import timetable
 
     words = ctx.meta.get("command", ())
     if not words:
@@ -64,9 +64,7 @@ def add(
     request = _request(words)
     layout = ensure_home()
     queue_state.worker(layout)  # report unusable locks before anything is stored
-    added = schedules.add(
-        layout, " ".join(cron), request, shlex.join(redact.without_env_values(words)), name=name, timezone=timezone
-    )
+    added = timetable.add(layout, " ".join(cron), words, request, name=name, timezone=timezone)
     if json:
         print_json(
             "mpsq.schedule.add/1", id=added.id, name=added.name, next_at=added.next_at[0], runs_each_time=added.runs
@@ -112,7 +110,7 @@ def list_(json: Json = False) -> None:
     with read.reading(home().db) as connection:
         rows = read.schedules(connection)
     if json:
-        print_json("mpsq.schedules/1", schedules=rows)
+        print_json("mpsq.schedules/1", schedules=[asdict(row) for row in rows])
         return
     if not rows:
         say('there are no schedules yet: mpsq schedule add "0 2 * * *" -- nanogpt')
@@ -120,7 +118,7 @@ def list_(json: Json = False) -> None:
     _print(rows)
 
 
-def _print(rows: Sequence[Mapping[str, Any]]) -> None:
+def _print(rows: Sequence[ScheduleRow]) -> None:
     columns = [
         tables.Column("id", "id", right=True),
         tables.Column("name", "name", words=lambda name: tables.elide(name, 16)),
@@ -129,14 +127,14 @@ def _print(rows: Sequence[Mapping[str, Any]]) -> None:
         tables.Column("last", "last"),
         tables.Column("title", "submits", flexible=True),
     ]
-    table = [{**row, "next": _next(row), "last": _last(row)} for row in rows]
+    table = [{**asdict(row), "next": _next(row), "last": _last(row)} for row in rows]
     print(tables.table(table, columns))
-    if elsewhere := [f"{row['name']} in {row['timezone']}" for row in rows if _is_elsewhere(row)]:
+    if elsewhere := [f"{row.name} in {row.timezone}" for row in rows if _is_elsewhere(row)]:
         print("\n" + textwrap.fill(f"next and last are in local time; {', '.join(elsewhere)}", 78))
     for row in rows:
-        if row["last_error"]:
-            said = plain(f"{row['name']} submitted nothing at {row['last_error']}")
-            print("\n" + textwrap.fill(said, 78, subsequent_indent="    "))
+        if row.last_error:
+            sentence = plain(f"{row.name} submitted nothing at {row.last_error}")
+            print("\n" + textwrap.fill(sentence, 78, subsequent_indent="    "))
 
 
 @app.command("next")
@@ -146,61 +144,59 @@ def next_(
     json: Json = False,
 ) -> None:
     """Print the next times of a schedule."""
-    from queue_runner.store import read
-    from queue_runner.submit import schedules
+    from queue_runner.submit import timetable
 
-    with read.reading(home().db) as connection:
-        row, times = schedules.coming(read.schedules(connection), which, n, time.time())
+    row, times = timetable.coming(home(), which, n, time.time())
     if json:
-        print_json("mpsq.schedule.next/1", name=row["name"], timezone=row["timezone"], times=times)
+        print_json("mpsq.schedule.next/1", name=row.name, timezone=row.timezone, times=times)
         return
     for at in times:
         print(f"{datetime.fromtimestamp(at):%a %Y-%m-%d %H:%M}")
     if _is_elsewhere(row):
-        say(f"these are local times; the schedule is in {row['timezone']}")
-    if row["next_at"] is None:
-        say(f"{row['name']} is paused: mpsq schedule resume {row['name']}")
+        say(f"these are local times; the schedule is in {row.timezone}")
+    if row.next_at is None:
+        say(f"{row.name} is paused: mpsq schedule resume {row.name}")
 
 
 @app.command("remove")
 def remove(which: Which) -> None:
     """Remove a schedule; the jobs that it has submitted stay."""
-    from queue_runner.submit import schedules
+    from queue_runner.submit import timetable
 
-    print(f"{schedules.remove(home(), which)}: removed")
+    print(f"{timetable.remove(home(), which)}: removed")
 
 
 @app.command("pause")
 def pause(which: Which) -> None:
     """Pause a schedule; missed times are not made up for."""
-    from queue_runner.submit import schedules
+    from queue_runner.submit import timetable
 
-    print(f"{schedules.pause(home(), which)}: paused")
+    print(f"{timetable.pause(home(), which)}: paused")
 
 
 @app.command("resume")
 def resume(which: Which) -> None:
     """Resume a paused schedule at its next time."""
-    from queue_runner.submit import schedules
+    from queue_runner.submit import timetable
 
-    name, at = schedules.resume(home(), which)
+    name, at = timetable.resume(home(), which)
     print(f"{name}: next {clock(at)}" if at is not None else f"{name}: it has no next time")
 
 
-def _is_elsewhere(row: Mapping[str, Any]) -> bool:
+def _is_elsewhere(row: ScheduleRow) -> bool:
     """Return whether the schedule's time zone now shows another time than this machine's."""
     now = datetime.now().astimezone()
     try:
-        return now.astimezone(zone(row["timezone"])).utcoffset() != now.utcoffset()
+        return now.astimezone(zone(row.timezone)).utcoffset() != now.utcoffset()
     except UsageError:
         return True
 
 
-def _next(row: Mapping[str, Any]) -> str:
-    if row["next_at"] is None:
+def _next(row: ScheduleRow) -> str:
+    if row.next_at is None:
         return "paused"
-    return "due" if row["next_at"] <= time.time() else clock(row["next_at"])
+    return "due" if row.next_at <= time.time() else clock(row.next_at)
 
 
-def _last(row: Mapping[str, Any]) -> str | None:
-    return f"g{row['last_group_id']} {clock(row['last_at'])}" if row["last_group_id"] else None
+def _last(row: ScheduleRow) -> str | None:
+    return f"g{row.last_group_id} {clock(row.last_at)}" if row.last_group_id and row.last_at else None

@@ -44,6 +44,7 @@ def submit(
         bool, typer.Option("--dry-run", help="Print the jobs and the order of their runs; store nothing.")
     ] = False,
     json: Json = False,
+    schedule: Annotated[int | None, typer.Option(hidden=True, help="The schedule whose command line this is.")] = None,
 ) -> None:
     """Queue a workload or a command, over a grid of settings."""
     planned = _plan(said, title(ctx), from_)
@@ -55,7 +56,7 @@ def submit(
 
         layout = ensure_home()
         remind(planned.warnings, json, layout)
-        print_stored(planned, store(planned, json, layout), json, layout)
+        print_stored(planned, store(planned, json, layout, schedule), json, layout)
 
 
 def _plan(said: dict[str, Any], words: str, path: str | None) -> Plan:
@@ -72,15 +73,20 @@ def _plan(said: dict[str, Any], words: str, path: str | None) -> Plan:
     return from_file.plan(path, said, words)
 
 
-def store(planned: Plan, json: bool = False, layout: Layout | None = None) -> Submitted:
-    """Store a plan in the queue of this machine."""
+def store(planned: Plan, json: bool = False, layout: Layout | None = None, schedule: int | None = None) -> Submitted:
+    """Store a plan in the queue of this machine; `schedule` is the id of the schedule that is due."""
     from queue_runner.host.home import ensure_home
     from queue_runner.monitor import queue_state
     from queue_runner.submit import plan as use_case
 
     layout = layout or ensure_home()
     queue_state.worker(layout)  # locks that cannot be used: said before anything is stored
-    stored = use_case.store(layout, planned)
+    turn = None
+    if schedule is not None:
+        from queue_runner.submit import timetable
+
+        turn = timetable.turn(layout, schedule)
+    stored = use_case.store(layout, planned, turn)
     remind(stored.notes, json, layout)
     return stored
 

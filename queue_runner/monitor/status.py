@@ -67,22 +67,6 @@ class Hooks:
 
 
 @dataclass(frozen=True)
-class ScheduleView:
-    """A schedule, without the request that it submits."""
-
-    id: int
-    created_at: float
-    name: str
-    cron: str
-    timezone: str
-    title: str
-    next_at: float | None
-    last_at: float | None
-    last_group_id: int | None
-    last_error: str | None
-
-
-@dataclass(frozen=True)
 class Status:
     """Status of the queue. `waiting` is in queue order; where a run of this machine and one of another run, the first
     is `running`. `reasons` holds by run id why each waits. `waiting_count` also counts runs that were not read; `eta`
@@ -98,7 +82,7 @@ class Status:
     waiting_count: int
     reasons: Mapping[int, Reason]
     ended: Sequence[RunView]
-    schedules: Sequence[ScheduleView]
+    schedules: Sequence[read.ScheduleRow]
     hooks: Hooks
     blocks: Sequence[Block]
     disk: DiskUse
@@ -149,7 +133,7 @@ def look(
         waiting_count=read.count_waiting(connection),
         reasons=reasons(connection, queue, runs, now),
         ended=run_view.last_ended(connection, ENDED),
-        schedules=[ScheduleView(**row) for row in read.schedules(connection)],
+        schedules=read.schedules(connection),
         hooks=_hooks(connection, now),
         blocks=blocks.look(connection),
         disk=disk_use or disk_usage.look(layout),

@@ -169,7 +169,7 @@ def _unneeded_files(connection: Connection, layout: Layout) -> list[Path]:
 
 _HOLDERS = """
 SELECT spec_json AS text FROM jobs WHERE deleted_at IS NULL AND instr(spec_json, '[mpsq-secret-')
-UNION ALL SELECT request_json FROM schedules WHERE instr(request_json, '[mpsq-secret-')
+UNION ALL SELECT command_json FROM schedules WHERE instr(command_json, '[mpsq-secret-')
 """
 """Texts that contain placeholders of secret words."""
 _NEEDED_ENVIRONMENTS = """

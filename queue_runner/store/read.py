@@ -32,7 +32,7 @@ _FULL_BELOW_BYTES = 1 << 20
 _RUN = re.compile(r"\d+\.\d+(-\d+)?")
 _BACKUP = re.compile(r"(mpsq|replaced)-.*\.db")
 
-HEAD = "0011"
+HEAD = "0012"
 """The schema revision that this code reads and writes: the newest migration. Here so that readers start fast."""
 
 
@@ -258,10 +258,27 @@ def events(connection: sqlite3.Connection, job_id: int) -> list[Row]:
     return list(connection.execute("SELECT * FROM v_event WHERE job_id = ? ORDER BY id", [job_id]))
 
 
-def schedules(connection: sqlite3.Connection) -> list[Row]:
-    """Return every schedule, without the request that it submits; the next to submit first, paused ones last."""
-    columns = "id, created_at, name, cron, timezone, title, next_at, last_at, last_group_id, last_error"
-    return list(connection.execute(f"SELECT {columns} FROM schedules ORDER BY next_at IS NULL, next_at, id"))
+@dataclass(frozen=True)
+class ScheduleRow:
+    """A schedule. `title` is its command line. Times are in Unix seconds; `next_at` is None while it is paused."""
+
+    id: int
+    created_at: float
+    name: str
+    cron: str
+    timezone: str
+    title: str
+    next_at: float | None
+    last_at: float | None
+    last_group_id: int | None
+    last_error: str | None
+
+
+def schedules(connection: sqlite3.Connection) -> list[ScheduleRow]:
+    """Return every schedule; the next to submit first, paused ones last."""
+    columns = ", ".join(ScheduleRow.__dataclass_fields__)
+    rows = connection.execute(f"SELECT {columns} FROM schedules ORDER BY next_at IS NULL, next_at, id")
+    return [ScheduleRow(**row) for row in rows]
 
 
 def schedule_name(connection: sqlite3.Connection, id: int | None) -> str | None:

@@ -6,8 +6,7 @@ Every function takes an open transaction: the update of a schedule and the jobs 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import asdict, dataclass, fields
 
 from sqlalchemy import delete, func, insert, select, update
 
@@ -15,9 +14,29 @@ from queue_runner.store.engine import Connection
 from queue_runner.store.schema import schedules
 
 
-def add(connection: Connection, **columns: Any) -> int:
-    """Create a schedule; return its id. The caller has checked that the name is free."""
-    statement = insert(schedules).values(created_at=time.time(), **columns)
+@dataclass(frozen=True)
+class StoredCommand:
+    """A schedule, and the command line of `mpsq submit` that it runs: its words as JSON, its folder, its interpreter
+    (None for that of the worker) and the file with its environment."""
+
+    id: int | None
+    name: str
+    cron: str
+    timezone: str
+    title: str
+    next_at: float | None
+    command_json: str
+    cwd: str
+    python: str | None
+    env_file: str
+
+
+_COLUMNS = [schedules.c[field.name] for field in fields(StoredCommand)]
+
+
+def add(connection: Connection, new: StoredCommand) -> int:
+    """Create a schedule, whose name is free; return its id."""
+    statement = insert(schedules).values(created_at=time.time(), **asdict(new))
     return int(connection.execute(statement.returning(schedules.c.id)).scalar_one())
 
 
@@ -31,37 +50,29 @@ def set_next(connection: Connection, id: int, next_at: float | None) -> None:
     connection.execute(update(schedules).where(schedules.c.id == id).values(next_at=next_at))
 
 
-def every(connection: Connection) -> list[dict[str, Any]]:
-    """Return all rows, by id."""
-    return [dict(row) for row in connection.execute(select(schedules).order_by(schedules.c.id)).mappings()]
-
-
-def due(connection: Connection, now: float) -> list[dict[str, Any]]:
-    """Return the rows that are due, the longest overdue first."""
-    statement = select(schedules).where(schedules.c.next_at <= now).order_by(schedules.c.next_at, schedules.c.id)
-    return [dict(row) for row in connection.execute(statement).mappings()]
+def commands(connection: Connection, due_at: float | None = None) -> list[StoredCommand]:
+    """Return all schedules by id; those due at `due_at` (Unix seconds), if given, the longest overdue first."""
+    statement = select(*_COLUMNS).order_by(schedules.c.id)
+    if due_at is not None:
+        statement = select(*_COLUMNS).where(schedules.c.next_at <= due_at).order_by(schedules.c.next_at, schedules.c.id)
+    return [StoredCommand(**row._mapping) for row in connection.execute(statement)]
 
 
 def next_at(connection: Connection, now: float) -> float | None:
     """Return the first time after `now` (Unix seconds) at which a schedule is due."""
-    soonest = select(func.min(schedules.c.next_at)).where(schedules.c.next_at > now)
-    found: float | None = connection.execute(soonest).scalar_one()
-    return found
+    soonest: float | None = connection.execute(
+        select(func.min(schedules.c.next_at)).where(schedules.c.next_at > now)
+    ).scalar_one()
+    return soonest
 
 
-def answer(connection: Connection, row: Mapping[str, Any], next_at: float | None, **columns: Any) -> bool:
-    """Advance a schedule from the time at which `row` is due. False: it was handled, changed or removed meanwhile.
-
-    `columns` are last_at and last_error.
-    """
-    changed = connection.execute(
-        update(schedules)
-        .where(schedules.c.id == row["id"], schedules.c.next_at == row["next_at"])
-        .values(next_at=next_at, **columns)
-    )
-    return changed.rowcount == 1
-
-
-def note_group(connection: Connection, id: int, group_id: int) -> None:
-    """Record the group that it submitted last."""
-    connection.execute(update(schedules).where(schedules.c.id == id).values(last_group_id=group_id))
+def advance(
+    connection: Connection, id: int, due_at: float | None, next_at: float | None, group: int | None, error: str | None
+) -> bool:
+    """Advance a schedule that is due at `due_at`, with the group that it submitted or the error that prevented it.
+    Return False if it was handled, changed or removed meanwhile."""
+    values: dict[str, object] = {"next_at": next_at, "last_error": error}
+    if group is not None:
+        values |= {"last_at": time.time(), "last_group_id": group}
+    due = schedules.c.id == id, schedules.c.next_at == due_at
+    return connection.execute(update(schedules).where(*due).values(values)).rowcount == 1

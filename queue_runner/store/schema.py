@@ -213,12 +213,14 @@ schedules = Table(
     Column("cron", Text, nullable=False),  # five fields, as crontab(5) reads them
     Column("timezone", Text, nullable=False),  # IANA name
     Column("title", Text, nullable=False),  # the command line that it submits
-    Column("request_json", Text, nullable=False),  # queue_runner.submit.request.Request
     Column("next_at", Float),  # the earliest time not yet handled; None: never again
     Column("last_at", Float),  # when it last submitted
     Column("last_group_id", Integer),
     Column("last_error", Text),
     Column("env_file", Text),  # the file with the environment in which it submits
+    Column("command_json", Text),  # the words after `mpsq submit`
+    Column("cwd", Text),
+    Column("python", Text),  # the interpreter of mpsq; None: that of the worker
     sqlite_autoincrement=True,
 )
 

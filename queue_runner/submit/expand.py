@@ -55,8 +55,6 @@ class Shared:
 
     def common(self, request: Request) -> JobSpec:
         """Return what all cells of the request share: place, environment and limits. Raises: UsageError."""
-        if request.environment is not None:
-            return _common(request)
         key = (request.workload is None, *_OF_ALL_CELLS(request))
         if key not in self._common:
             self._common[key] = _common(request)
@@ -292,9 +290,8 @@ def _common(request: Request) -> JobSpec:
     cwd = folder(request)
     if not cwd.is_dir():
         raise UsageError(f"there is no folder {cwd}", "--cwd takes the folder in which the job runs")
-    environment = redact.inherited(os.environ) if request.environment is None else request.environment
     variables = redact.assignments(request.env, "--env")
-    env = {**environment, **variables}
+    env = redact.inherited(os.environ) | variables
     return JobSpec(
         kind="command" if request.workload is None else "workload",
         name="",

@@ -217,32 +217,44 @@ def _names_its_folder(request: Request) -> str | None:
     return folder if any(named) else None
 
 
-def store(layout: Layout, planned: Plan) -> Submitted:
-    """Snapshot the code, store all jobs of the plan or none, and wake the worker.
+@dataclass(frozen=True)
+class Turn:
+    """A time at which a schedule is due (Unix seconds), the title of its submission, and its next time."""
 
-    Raises: MpsqError (disk, permissions), SchemaError (another mpsq's database).
+    id: int
+    title: str
+    due_at: float
+    next_at: float | None
+
+
+def store(layout: Layout, planned: Plan, turn: Turn | None = None) -> Submitted:
+    """Snapshot the code, store all jobs of the plan or none, and wake the worker. `turn` is that of the schedule whose
+    jobs they are.
+
+    Raises: MpsqError (disk, permissions), SchemaError (another mpsq's database), UsageError (see _insert).
     """
     from queue_runner.store import migrate
     from queue_runner.store.engine import open_engine, writing
 
     migrate.ensure(layout)
     with locks.share(layout.snapshots_lock):  # an existing snapshot must not be removed before it is referenced
-        taken = take_snapshots(layout, planned)
+        taken = _take_snapshots(layout, planned)
+        failpoints.reach("submit.planned")
         with writing(open_engine(layout.db, check=False)) as connection:
-            stored = insert(layout, connection, planned, taken)
+            stored = _insert(layout, connection, planned, taken, turn)
             failpoints.reach("submit.before_commit")
     failpoints.reach("submit.committed")
     wakeup.ring(layout.fifo)
     return stored
 
 
-def insert(
-    layout: Layout, connection: Connection, planned: Plan, taken: Sequence[snapshot.Taken], *, actor: str = "user"
+def _insert(
+    layout: Layout, connection: Connection, planned: Plan, taken: Sequence[snapshot.Taken], turn: Turn | None
 ) -> Submitted:
-    """Store every job of the plan in an open transaction, and its environments apart from it. `taken` is the result of
-    take_snapshots for it.
+    """Store every job of the plan in an open transaction, and its environments apart from it. Advance the schedule.
 
-    Raises: UsageError when a dependency does not exist; OSError when an environment cannot be written.
+    Raises: UsageError when a dependency does not exist, or the schedule is no longer due; OSError when an environment
+    cannot be written.
     """
     from queue_runner.store import jobs, ready, resolve
 
@@ -257,7 +269,7 @@ def insert(
         NewJob(
             environments.stored(code.applied_to(job.spec)),
             job.repeats,
-            replace(job.terms, after=ids) if ids else job.terms,
+            replace(job.terms, after=ids, schedule_id=turn.id if turn else job.terms.schedule_id),
         )
         for job, code, ids in zip(planned.jobs, taken, after, strict=True)
     ]
@@ -266,7 +278,8 @@ def insert(
     tried: Sequence[int] = ()
     if any(job.spec.preflight for job in new):
         tried = preflight.chosen(layout, connection, new)
-    group, ids = jobs.submit(connection, planned.title, planned.seed, new, planned.order, actor, tried)
+    title, actor = (turn.title, "schedule") if turn else (planned.title, "user")
+    group, ids = jobs.submit(connection, title, planned.seed, new, planned.order, actor, tried)
     between = (
         (id, ids[one.job], one.condition)
         for id, of_job in zip(ids, own, strict=True)
@@ -277,6 +290,11 @@ def insert(
     late = dict(ready.unsatisfiable(connection, time.time(), ids))
     why = {_in_vain(ending.reason) for ending in late.values()}
     notes = dict.fromkeys(note for code in taken for note in code.notes)
+    if turn is not None:
+        from queue_runner.store import schedules
+
+        if not schedules.advance(connection, turn.id, turn.due_at, turn.next_at, group, None):
+            raise UsageError(f"schedule {turn.id} is no longer due", "mpsq schedule list shows when each is")
     return Submitted(group, tuple(ids), (*notes, *sorted(why), *preflight.note(tried, planned.jobs)))
 
 
@@ -287,7 +305,7 @@ def _in_vain(reason: str) -> str:
     return f"{text}: jobs that depend on it will be skipped"
 
 
-def take_snapshots(layout: Layout, planned: Plan) -> list[snapshot.Taken]:
+def _take_snapshots(layout: Layout, planned: Plan) -> list[snapshot.Taken]:
     """Snapshot the current code of each job of a plan, once for all jobs that run from the same place.
 
     Raises: MpsqError when it cannot be stored.

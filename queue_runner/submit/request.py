@@ -6,7 +6,8 @@ derive from the declarations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any
@@ -87,11 +88,20 @@ def _copies(snapshot: str | bool) -> bool:
     return snapshot == "copy"
 
 
+def _with_values(pairs: Sequence[str]) -> tuple[str, ...]:
+    """Return the variables of --env with their values. Raises: UsageError for a name that has none here."""
+    if missing := [name for name in pairs if "=" not in name and name not in os.environ]:
+        raise UsageError(
+            f"--env {missing[0]}: there is no such variable here", f"give it a value: --env {missing[0]}=VALUE"
+        )
+    return tuple(pair if "=" in pair else f"{pair}={os.environ[pair]}" for pair in pairs)
+
+
 @dataclass(frozen=True)
 class Request:
     """A request for either a workload or a command (argv), never both. Texts of LIST options are comma-separated.
 
-    A field's order is that of `mpsq submit --help`. The fields are stored with a schedule: a new one needs a default.
+    A field's order is that of `mpsq submit --help`.
     """
 
     workload: str | None = _option(Kind.TEXT, "A name of mpsq workloads, or a command after --.", "[WORKLOAD]")
@@ -111,7 +121,12 @@ class Request:
     priority: int = _option(Kind.NUMBER, "Higher runs first, then older; 0 by default.", "N", default=0)
     name: str | None = _option(Kind.TEXT, "Its name in lists and reports.", "NAME")
     tags: tuple[str, ...] = _option(Kind.WORDS, "A tag to select it by. Repeatable.", "WORD", name="tag")
-    env: tuple[str, ...] = _option(Kind.PAIRS, "An environment variable of the job. Repeatable.", "NAME=VALUE")
+    env: tuple[str, ...] = _option(
+        Kind.PAIRS,
+        "A variable of the job; NAME alone has its value here. Repeatable.",
+        "NAME[=VALUE]",
+        convert=_with_values,
+    )
     secrets: tuple[str, ...] = _option(
         Kind.WORDS, "A variable whose value is in MPSQ_HOME/secrets/NAME. Repeatable.", "NAME", name="secret"
     )
@@ -177,7 +192,6 @@ class Request:
 
     title: str = "mpsq submit"
     home: str | None = None  # queue of its environments and workloads; MPSQ_HOME or the default if None
-    environment: Mapping[str, str] | None = None  # the job's environment; that of this process if None
     measures: bool = False  # mpsq bench and mpsq run: a measurement even if it is a single cell
 
 

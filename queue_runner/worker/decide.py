@@ -118,7 +118,7 @@ def _for_run(run: ActiveRun) -> Action | None:
 
 def _for_schedules(now: Now, busy: Collection[str]) -> Iterator[Action]:
     """A schedule is submitted while no run is measured, or while one lane rests."""
-    if now.reads_schedule or (now.schedule_is_due and (not busy or _is_one_free(now, busy))):
+    if now.submits_schedule or (now.schedule_is_due and (not busy or _is_one_free(now, busy))):
         yield SubmitSchedules()
 
 

@@ -120,7 +120,7 @@ class Now:
     disk: Path | None = None
     free_bytes: int | None = None
     schedule_is_due: bool = False
-    reads_schedule: bool = False
+    submits_schedule: bool = False
     backup_overdue_s: float | None = None
     next_change_at: float | None = None
     something_waits: bool = False

@@ -52,7 +52,7 @@ class NowReader:
         self._blocked: tuple[object, float, tuple[Candidate, ...]] | None = None  # nothing could start, and until when
 
     def read(
-        self, done: frozenset[object] = frozenset(), *, reads_schedule: bool = False
+        self, done: frozenset[object] = frozenset(), *, submits_schedule: bool = False
     ) -> tuple[Now, dict[int, Following], Exception | None]:
         """Return the current state, the runs that may be started as they will run, and an error that concerns one lane.
 
@@ -70,8 +70,8 @@ class NowReader:
                 lanes=tuple(self._lanes.values()),
                 states={name: supervisor.state() for name, supervisor in self._supervisors.items()},
                 paused=frozenset(lane_claims.paused(connection)) & self._lanes.keys(),
-                schedule_is_due=bool(schedules.due(connection, at)),
-                reads_schedule=reads_schedule,
+                schedule_is_due=bool(schedules.commands(connection, due_at=at)),
+                submits_schedule=submits_schedule,
                 backup_overdue_s=self._backups.overdue_s(),
                 next_change_at=min((change for change in changes if change is not None), default=None),
                 last_event=jobs.last_event(connection),

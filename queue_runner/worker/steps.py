@@ -18,7 +18,7 @@ from queue_runner.paths import Layout
 from queue_runner.store import hook_calls, jobs, lane_claims, ready, replacements
 from queue_runner.store.engine import Engine, writing
 from queue_runner.store.jobs import Following
-from queue_runner.submit import run_order, schedules
+from queue_runner.submit import run_order
 from queue_runner.worker import decide, hooks
 from queue_runner.worker.backups import Backups
 from queue_runner.worker.decide import (
@@ -34,6 +34,7 @@ from queue_runner.worker.decide import (
     Sweep,
     Watch,
 )
+from queue_runner.worker.due import DueSchedules
 from queue_runner.worker.now import Clocks, Now
 from queue_runner.worker.read_now import NowReader
 from queue_runner.worker.supervisor import Supervisor
@@ -53,7 +54,7 @@ class Steps:
         self._engine = engine
         self._clocks = clocks or Clocks()
         self._orders = hooks.orders(config)
-        self._due = schedules.Due(layout, engine, log)
+        self._due = DueSchedules(layout, engine, log)
         self._backups = Backups(layout, config, log, self._clocks)
         self._wardens: dict[str, int] = {}
         self._new_supervisor = partial(Supervisor, layout, config, engine, log, self._wardens, clocks=self._clocks)
@@ -93,7 +94,7 @@ class Steps:
         started = again = True
         sampled, error = False, None
         while again:
-            self._now, following, problem = self._reader.read(frozenset(done), reads_schedule=self._due.is_reading)
+            self._now, following, problem = self._reader.read(frozenset(done), submits_schedule=self._due.is_submitting)
             error = problem or error
             if not sampled:
                 self._sample_load()
@@ -112,7 +113,7 @@ class Steps:
         self._forget({action.lane for action in done if isinstance(action, Start | Reserve)})
         if error is not None:
             raise error
-        return bool(self._now.running) or started or self._due.is_reading
+        return bool(self._now.running) or started or self._due.is_submitting
 
     def stop(self) -> None:
         """Release the lanes that this worker holds, and end the tools; runs continue under their wardens."""

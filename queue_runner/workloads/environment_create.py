@@ -7,6 +7,7 @@ of a killed one are removed by the next. An environment that a job still needs c
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import signal
 import sys
@@ -106,7 +107,7 @@ def _needed_by(layout: Layout, name: str, folder: Path) -> tuple[list[str], list
     """Return the schedules that name it, and the unfinished jobs that use it, by its name or its interpreter's path."""
     if not read.is_there(layout.db):
         return [], []
-    of_schedules = "SELECT name, json_extract(request_json, '$.env_name') AS environments FROM schedules ORDER BY id"
+    of_schedules = "SELECT name, command_json FROM schedules ORDER BY id"
     of_jobs = (
         "SELECT DISTINCT job_id FROM v_run WHERE state <> 'DONE' AND (json_extract(spec_json, '$.env_name') = ?"
         " OR substr(json_extract(spec_json, '$.python'), 1, ?) = ?) ORDER BY job_id"
@@ -115,8 +116,16 @@ def _needed_by(layout: Layout, name: str, folder: Path) -> tuple[list[str], list
     with read.reading(layout.db) as connection:
         rows = list(connection.execute(of_schedules))
         users = [int(row["job_id"]) for row in connection.execute(of_jobs, [name, len(inside), inside])]
-    named = {str(row["name"]): (row["environments"] or "").split(",") for row in rows}
-    return [schedule for schedule, names in named.items() if name in map(str.strip, names)], users
+    named = [str(row["name"]) for row in rows if name in _environments_of(json.loads(row["command_json"]))]
+    return named, users
+
+
+def _environments_of(words: Sequence[str]) -> set[str]:
+    """Return the environments that a command line of mpsq submit names with --env-name."""
+    options = words[: words.index("--")] if "--" in words else words
+    texts = [word for before, word in zip(["", *options], options, strict=False) if before == "--env-name"]
+    texts += [word.removeprefix("--env-name=") for word in options if word.startswith("--env-name=")]
+    return {name.strip() for text in texts for name in text.split(",")}
 
 
 @contextlib.contextmanager

@@ -18,8 +18,9 @@ from pathlib import Path
 import pytest
 
 from queue_runner.cli.complete import shells
+from queue_runner.cli.main import main
 from queue_runner.paths import Layout
-from queue_runner.submit import plan, schedules
+from queue_runner.submit import plan
 from queue_runner.submit.request import Request
 from tests.patience import patience
 from tests.system_packages import require
@@ -87,7 +88,8 @@ def environment(layout: Layout, tmp_path: Path) -> dict[str, str]:
     """A queue with a schedule and jobs in it, and `mpsq` on the PATH."""
     request = Request(argv=("/usr/bin/true",), cwd=str(tmp_path), tags=("night", "a$(touch${IFS}pwned)"))
     plan.store(layout, plan.plan(request))
-    schedules.add(layout, "0 2 * * *", Request(argv=("/usr/bin/true",)), "-- true", name="nightly", timezone="UTC")
+    added = ["schedule", "add", "0 2 * * *", "--name", "nightly", "--timezone", "UTC", "--", "--", "/usr/bin/true"]
+    assert main(added) == 0
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin" / "mpsq"
     program.write_text(f"#!/bin/sh\nPYTHONPATH='{ROOT}' exec '{sys.executable}' -m queue_runner.cli.__main__ \"$@\"\n")

@@ -223,6 +223,45 @@ def test_runs_keep_what_they_had_when_their_table_is_made_anew(layout: Layout) -
     assert backup.problems(layout.db) == []
 
 
+def without_commands(connection: sqlite3.Connection) -> None:
+    """Undo what 0012 does to the table of schedules."""
+    for column in ("command_json", "cwd", "python"):
+        connection.execute(f"ALTER TABLE schedules DROP COLUMN {column}")
+    connection.execute("ALTER TABLE schedules ADD COLUMN request_json TEXT")
+
+
+def test_schedules_become_command_lines(layout: Layout) -> None:
+    """0012 writes the words that each stored request was read from."""
+    migrate.ensure(layout)
+    request = {
+        **{"workload": "nanogpt", "argv": [], "device": "cpu,mps", "sets": ["lr=0.1,0.2"], "repeats": 4, "hold": True},
+        **{"env": ["MINE=#0123456789abcdef"], "timeout_s": 90.0, "preflight": False, "copy": False, "cwd": "/srv/x"},
+        **{"seed": 1337, "after": ["1"], "title": "mpsq schedule n", "home": None, "environment": None},
+    }
+    command = {"workload": None, "argv": ["sh", "-c", "exit 0"], "copy": True, "python": "/opt/bin/python"}
+    with sqlite3.connect(layout.db) as old:
+        without_commands(old)
+        for id, stored in enumerate((request, command), start=1):
+            columns = "id, created_at, name, cron, timezone, title, request_json, env_file, next_at"
+            old.execute(
+                f"INSERT INTO schedules ({columns}) VALUES (?, 0, 'n' || ?, '0 2 * * *', 'UTC', 't', ?, 'f', 7.0)",
+                [id, id, json.dumps(stored)],
+            )
+        old.execute("UPDATE alembic_version SET version_num = '0011'")
+    old.close()
+    migrate.ensure(layout)
+    with sqlite3.connect(layout.db) as new:
+        rows = new.execute("SELECT command_json, cwd, next_at FROM schedules ORDER BY id").fetchall()
+    new.close()
+    words = [json.loads(text) for text, _, _ in rows]
+    assert words[0][0] == "nanogpt" and {*words[0][1:]} == {
+        *("--device=cpu,mps", "--repeats=4", "--seed=1337", "--timeout=90.0", "--set=lr=0.1,0.2", "--after=1"),
+        *("--hold", "--no-preflight", "--env=MINE"),
+    }
+    assert words[1] == ["--python=/opt/bin/python", "--snapshot=copy", "--", "sh", "-c", "exit 0"]
+    assert [(cwd, at) for _, cwd, at in rows] == [("/srv/x", 7.0), ("/", 7.0)]
+
+
 def test_environments_leave_the_database(layout: Layout, caplog: pytest.LogCaptureFixture) -> None:
     """0011 moves those that a run may still need into files, and keeps content hashes."""
     migrate.ensure(layout)
@@ -235,6 +274,7 @@ def test_environments_leave_the_database(layout: Layout, caplog: pytest.LogCaptu
     request = {"workload": None, "argv": ["true"], "env": ["MINE=word-2"], "environment": {"SHELLS": "word-1"}}
     with sqlite3.connect(layout.db) as old:
         old.execute("UPDATE runs SET state = 'DONE', outcome = 'SUCCEEDED', ended_at = 1 WHERE job_id = 3")
+        without_commands(old)
         old.execute("ALTER TABLE schedules DROP COLUMN env_file")
         columns = "id, created_at, name, cron, timezone, title, request_json"
         old.execute(

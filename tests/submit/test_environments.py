@@ -6,24 +6,22 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from queue_runner.client import Client
 from queue_runner.errors import MpsqError, UsageError
-from queue_runner.host import child
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec
 from queue_runner.store.engine import open_engine
-from queue_runner.submit import expand, options, schedules
+from queue_runner.submit import expand, options
 from queue_runner.submit.options import request
 from queue_runner.submit.request import Request
 from queue_runner.worker import fingerprint
+from queue_runner.worker.due import DueSchedules
 from queue_runner.workloads import environment_create, environments, mps_switches, pip_install
-from tests.cli_support import Cli, empty_queue, stand_in_venv, use_toy_workloads
+from tests.cli_support import TOY, Cli, empty_queue, stand_in_venv, use_toy_workloads
 from tests.reports.report_fixture import Store, words
 
 pytestmark = pytest.mark.process
@@ -204,34 +202,20 @@ def test_an_environment_that_a_job_needs_stays(home: Path, capsys: pytest.Captur
     assert mpsq("env", "remove", "old").code == 2
 
 
-class AtOnce:
-    """child.ChildCall in this process, where the toy workloads are."""
-
-    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
-        self._answer = function(*arguments)
-
-    def wait(self, _: float) -> bool:
-        return True
-
-    def answer(self) -> Any:
-        return self._answer
-
-    def close(self) -> None: ...
-
-
 def test_an_environment_that_a_schedule_submits_to(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(child, "ChildCall", AtOnce)
     mpsq, layout = Cli(capsys), empty_queue(home)
     asked = ["--env-name", "old,new", "--device", "mps", "--mps", "fallback=on"]
-    mpsq.ok("schedule", "add", "0 2 * * *", "--name", "nightly", "--", "toy", *asked)
+    layout.workloads.mkdir()
+    (layout.workloads / "mine_torch.py").write_text(TOY.replace('"toy"', '"mine"'))
+    mpsq.ok("schedule", "add", "0 2 * * *", "--name", "nightly", "--", "mine", *asked)
     refused = mpsq("env", "remove", "new")
     assert refused.code == 1 and "mpsq schedule remove nightly" in refused.err
     with sqlite3.connect(layout.db) as connection:
         connection.execute("UPDATE schedules SET next_at = 1")
     engine = open_engine(layout.db, check=False)
-    schedules.Due(layout, engine, lambda _: None).submit(patience_s=60)
+    DueSchedules(layout, engine, lambda _: None).submit(patience_s=60)
     engine.dispose()
     jobs = mpsq.ok("list", "--json").json()["jobs"]
     assert [(job["env_name"], job["mps"]) for job in jobs] == [(name, {"fallback": "on"}) for name in ("old", "new")]

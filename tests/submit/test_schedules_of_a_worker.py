@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import sqlite3
 import time
 
 import pytest
 
+from queue_runner.cli.main import main
 from queue_runner.store import read
-from queue_runner.submit import schedules
-from queue_runner.submit.request import Request
+from queue_runner.submit import timetable
+from tests.process_support import is_there
 from tests.queue_support import Queue, until
 
 pytestmark = pytest.mark.process
@@ -17,9 +21,9 @@ pytestmark = pytest.mark.process
 
 def schedule(queue: Queue, script: str, *, line: str = "0 2 * * *", overdue_s: float | None = 2 * 86_400.0) -> None:
     """A schedule called nightly; with `overdue_s`, its time passed so long ago."""
-    argv = ("/bin/sh", "-c", script.replace("$J", str(queue.journal)))
-    request = Request(argv=argv, cwd=str(queue.folder))
-    schedules.add(queue.layout, line, request, "-- sh", name="nightly", timezone="UTC")
+    words = ["--", "--", "/bin/sh", "-c", script.replace("$J", str(queue.journal))]
+    with contextlib.chdir(queue.folder):
+        assert main(["schedule", "add", line, "--name", "nightly", "--timezone", "UTC", *words]) == 0
     if overdue_s is not None:
         due(queue, time.time() - overdue_s)
 
@@ -29,7 +33,7 @@ def due(queue: Queue, at: float) -> None:
         connection.execute("UPDATE schedules SET next_at = ?", [at])
 
 
-def stored(queue: Queue) -> read.Row:
+def stored(queue: Queue) -> read.ScheduleRow:
     with read.reading(queue.layout.db) as connection:
         return read.schedules(connection)[0]
 
@@ -40,18 +44,31 @@ def test_what_was_missed_is_made_up_for_once(queue: Queue) -> None:
     assert queue.worker("", "--until-idle").wait() == 0
     assert queue.written() == ["ran"]
     assert [(row["outcome"], row["schedule_id"]) for row in queue.rows()] == [("SUCCEEDED", 1)]
-    assert stored(queue)["next_at"] > time.time()
+    assert (stored(queue).next_at or 0) > time.time()
 
 
-@pytest.mark.parametrize("point", ["schedule.planned", "schedule.before_commit", "schedule.committed"])
-def test_the_worker_dies_while_it_submits(queue: Queue, point: str) -> None:
+@pytest.mark.parametrize("point", ["submit.planned", "submit.before_commit", "submit.committed"])
+def test_the_worker_and_its_submission_die(queue: Queue, point: str) -> None:
     schedule(queue, "echo ran >> $J")
     worker = queue.worker(point)
-    assert queue.stopped(point) == worker.pid
+    submission = queue.stopped(point)
     worker.kill()
     worker.wait()
-    assert len(queue.rows()) == (point == "schedule.committed")
+    os.kill(submission, signal.SIGKILL)
+    assert len(queue.rows()) == (point == "submit.committed")
     assert queue.worker("", "--until-idle").wait() == 0
+    assert queue.written() == ["ran"] and len(queue.rows()) == 1
+
+
+def test_a_submission_outlives_the_worker_that_started_it(queue: Queue) -> None:
+    schedule(queue, "echo ran >> $J")
+    worker = queue.worker("submit.planned")
+    submission = queue.stopped("submit.planned")
+    worker.kill()
+    worker.wait()
+    assert queue.worker("", "--until-idle").wait() == 0
+    os.kill(submission, signal.SIGCONT)
+    until(lambda: not is_there(submission), "the end of the first submission")
     assert queue.written() == ["ran"] and len(queue.rows()) == 1
 
 
@@ -61,7 +78,7 @@ def test_it_comes_when_its_time_has_come_and_not_at_the_next_poll(queue: Queue) 
     until(queue.layout.fifo.exists, "the worker")
     schedule(queue, "echo ran >> $J", overdue_s=None)  # rings: the worker reckons with it from now on
     due(queue, time.time() + 1.5)
-    schedules.resume(queue.layout, "nightly")
+    timetable.resume(queue.layout, "nightly")
     queue.done()
     assert queue.written() == ["ran"] and worker.poll() is None
 
@@ -91,10 +108,10 @@ def _samples(queue: Queue) -> int:
 def test_one_that_cannot_be_submitted_does_not_stop_the_worker(queue: Queue) -> None:
     schedule(queue, "echo ran >> $J")
     with sqlite3.connect(queue.layout.db) as connection:
-        connection.execute("UPDATE schedules SET request_json = replace(request_json, '/bin/sh', '/bin/no-such-shell')")
+        connection.execute("UPDATE schedules SET command_json = replace(command_json, '/bin/sh', '/bin/no-such-shell')")
     worker = queue.worker()
-    until(lambda: stored(queue)["last_error"], "the error")
-    assert "/bin/no-such-shell" in stored(queue)["last_error"] and stored(queue)["next_at"] > time.time()
+    until(lambda: stored(queue).last_error, "the error")
+    assert "/bin/no-such-shell" in str(stored(queue).last_error) and (stored(queue).next_at or 0) > time.time()
     queue.submit("echo other >> $J")
     queue.done()
     assert queue.written() == ["other"] and worker.poll() is None

@@ -98,7 +98,7 @@ def now(*running: ActiveRun, **facts: Any) -> Now:
         (now(impossible=(7,), candidates=(alone(1),), done=frozenset({Skip((7,))})), [Start(DEFAULT_LANE, 1)]),
         (now(candidates=(alone(1),), schedule_is_due=True), [SubmitSchedules()]),
         (now(active(), schedule_is_due=True), [Watch(DEFAULT_LANE)]),
-        (now(active(), reads_schedule=True), [Watch(DEFAULT_LANE), SubmitSchedules()]),
+        (now(active(), submits_schedule=True), [Watch(DEFAULT_LANE), SubmitSchedules()]),
         (now(active("cpu:0"), lanes=CPUS, schedule_is_due=True), [Watch("cpu:0"), SubmitSchedules()]),
         (
             now(active("cpu:0", Warden.GONE), lanes=CPUS, candidates=(candidate(2, "cpu"),)),

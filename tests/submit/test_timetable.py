@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from queue_runner.errors import MpsqError, UsageError
+from queue_runner.cli.main import main
+from queue_runner.errors import UsageError
 from queue_runner.host import job_environments
 from queue_runner.monitor import status
 from queue_runner.paths import Layout
 from queue_runner.source import verify
-from queue_runner.store import jobs, read
+from queue_runner.store import read
 from queue_runner.store.engine import open_engine
-from queue_runner.submit import plan, schedules
-from queue_runner.submit.cron import Cron
+from queue_runner.submit import plan, timetable
 from queue_runner.submit.request import Request
+from queue_runner.worker.due import DueSchedules
 from tests.cli_support import Cli, empty_queue
 from tests.process_support import is_there, until
 
@@ -42,9 +43,9 @@ def mpsq(capsys: pytest.CaptureFixture[str], layout: Layout) -> Cli:
     return Cli(capsys)
 
 
-def add(layout: Layout, name: str = "nightly", line: str = "0 2 * * *", **options: Any) -> schedules.Added:
-    request = Request(argv=("/bin/sh", "-c", "exit 0"), **options)
-    return schedules.add(layout, line, request, "-- sh -c 'exit 0'", name=name, timezone="UTC")
+def add(name: str = "nightly", *options: str, line: str = "0 2 * * *") -> None:
+    words = [*options, "--", "/bin/sh", "-c", "exit 0"]
+    assert main(["schedule", "add", line, "--name", name, "--timezone", "UTC", "--", *words]) == 0
 
 
 def make_due(layout: Layout, late_s: float = 3 * DAY_S, name: str = "nightly") -> None:
@@ -54,13 +55,13 @@ def make_due(layout: Layout, late_s: float = 3 * DAY_S, name: str = "nightly") -
 
 def work(layout: Layout, log: Callable[[str], None] = lambda _: None) -> None:
     engine = open_engine(layout.db, check=False)
-    schedules.Due(layout, engine, log).submit(patience_s=60)
+    DueSchedules(layout, engine, log).submit(patience_s=60)
     engine.dispose()
 
 
-def row(layout: Layout, name: str = "nightly") -> read.Row:
+def row(layout: Layout, name: str = "nightly") -> read.ScheduleRow:
     with read.reading(layout.db) as connection:
-        return next(r for r in read.schedules(connection) if r["name"] == name)
+        return next(row for row in read.schedules(connection) if row.name == name)
 
 
 def submitted(layout: Layout) -> list[read.Row]:
@@ -69,26 +70,26 @@ def submitted(layout: Layout) -> list[read.Row]:
 
 
 def test_what_is_not_due_waits(layout: Layout) -> None:
-    added = add(layout)
+    add()
     work(layout)
     assert submitted(layout) == []
-    assert row(layout)["next_at"] == added.next_at[0]
-    assert 0 < added.next_at[0] - time.time() <= DAY_S and added.next_at[1] - added.next_at[0] == DAY_S
+    next_at = row(layout).next_at
+    assert next_at is not None and 0 < next_at - time.time() <= DAY_S
 
 
 def test_many_missed_times_are_made_up_for_once(layout: Layout) -> None:
-    add(layout, repeats=2)
+    add("nightly", "--repeats", "2")
     make_due(layout)
     for _ in range(3):
         work(layout)
     runs, now = submitted(layout), row(layout)
     assert [(run["run"], run["schedule_id"]) for run in runs] == [("1.1", 1), ("1.2", 1)]
-    assert now["next_at"] > time.time() >= now["last_at"] and now["last_group_id"] == 1
+    assert now.next_at and now.last_at and now.next_at > time.time() >= now.last_at and now.last_group_id == 1
     with read.reading(layout.db) as connection:
         (event,) = read.events(connection, 1)
         (group,) = connection.execute("SELECT title FROM groups")
     assert (event["actor"], event["verb"]) == ("schedule", "submit")
-    assert group["title"] == "mpsq schedule nightly: -- sh -c 'exit 0'"
+    assert group["title"] == "mpsq schedule nightly: --repeats 2 -- /bin/sh -c 'exit 0'"
 
 
 def test_it_submits_with_what_was_there_when_it_was_added(
@@ -96,7 +97,7 @@ def test_it_submits_with_what_was_there_when_it_was_added(
 ) -> None:
     monkeypatch.setenv("FLAVOUR", "of then")
     monkeypatch.setenv("HF_TOKEN", "hunter2")
-    add(layout)
+    add()
     monkeypatch.setenv("FLAVOUR", "of the worker")
     monkeypatch.chdir(tmp_path)
     make_due(layout)
@@ -112,143 +113,144 @@ def test_it_submits_with_what_was_there_when_it_was_added(
 def test_what_cannot_be_submitted_any_more_is_said_and_the_next_time_comes(
     layout: Layout, tmp_path: Path, mpsq: Cli
 ) -> None:
-    add(layout)
-    add(layout, "other", cwd=str(tmp_path))
+    add()
+    with contextlib.chdir(tmp_path):
+        add("other")
     (tmp_path / "work").rmdir()
     make_due(layout)
     make_due(layout, name="other")
     said: list[str] = []
     work(layout, said.append)
-    assert "there is no folder" in row(layout)["last_error"] and row(layout)["next_at"] > time.time()
+    assert "/work: No such file" in str(row(layout).last_error) and (row(layout).next_at or 0) > time.time()
     assert [run["schedule_id"] for run in submitted(layout)] == [2]
-    assert any("nothing was submitted: there is no folder" in line for line in said)
+    assert any("/work: No such file" in line for line in said)
     for command in (["schedule", "list"], ["status"]):
         assert "nightly submitted nothing at" in " ".join(mpsq.ok(*command).out.split())
     (tmp_path / "work").mkdir()
     make_due(layout)
     work(layout)
-    assert row(layout)["last_error"] is None
+    assert row(layout).last_error is None
 
 
-def test_whatever_goes_wrong_the_worker_goes_on(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    add(layout)
+def test_a_broken_schedule_does_not_stop_the_worker(layout: Layout) -> None:
+    add()
     make_due(layout)
     with sqlite3.connect(layout.db) as connection:
-        connection.execute("UPDATE schedules SET request_json = '{\"from_the_future\": 1}'")
+        connection.execute("UPDATE schedules SET command_json = '[\"--from-the-future\"]'")
     work(layout)
-    assert "created by a newer mpsq" in row(layout)["last_error"]
+    assert "from-the-future" in str(row(layout).last_error)
     with sqlite3.connect(layout.db) as connection:
-        connection.execute("UPDATE schedules SET request_json = 'no JSON', timezone = 'Mars/Phobos', next_at = 1")
+        connection.execute("UPDATE schedules SET timezone = 'Mars/Phobos', next_at = 1")
     work(layout)
-    assert "Mars/Phobos" in row(layout)["last_error"] and row(layout)["next_at"] is None
+    assert "Mars/Phobos" in str(row(layout).last_error) and row(layout).next_at is None
     assert submitted(layout) == []
 
 
-def test_when_the_store_refuses_nothing_has_changed(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    add(layout)
+def test_a_submission_that_the_store_refuses_is_tried_again(layout: Layout) -> None:
+    add()
     make_due(layout)
-    before = row(layout)
-
-    def refuse(*_: Any) -> None:
-        raise MpsqError("the disk is full", "free some space")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(jobs, "submit", refuse)
-        with pytest.raises(MpsqError):
-            work(layout)
-    assert row(layout) == before and submitted(layout) == []
+    before = row(layout).next_at
+    with sqlite3.connect(layout.db) as connection:
+        connection.execute("CREATE TRIGGER full BEFORE INSERT ON jobs BEGIN SELECT RAISE(ABORT, 'disk is full'); END")
     work(layout)
+    assert submitted(layout) == [] and row(layout).next_at == before and "disk is full" in str(row(layout).last_error)
+    with sqlite3.connect(layout.db) as connection:
+        connection.execute("DROP TRIGGER full")
+    work(layout)
+    assert len(submitted(layout)) == 1 and row(layout).last_error is None
+
+
+def test_a_schedule_that_is_removed_in_the_middle_submits_nothing(layout: Layout) -> None:
+    add()
+    make_due(layout)
+    planned, turn = plan.plan(Request(argv=("/usr/bin/true",))), timetable.turn(layout, 1)
+    timetable.remove(layout, "nightly")
+    with pytest.raises(UsageError, match="no longer due"):
+        plan.store(layout, planned, turn)
+    assert submitted(layout) == []
+
+
+def test_one_time_is_answered_once(layout: Layout) -> None:
+    add()
+    make_due(layout)
+    planned, turn = plan.plan(Request(argv=("/usr/bin/true",))), timetable.turn(layout, 1)
+    plan.store(layout, planned, turn)
+    with pytest.raises(UsageError, match="no longer due"):
+        plan.store(layout, planned, turn)
+    with pytest.raises(UsageError, match="not due"):
+        timetable.turn(layout, 1)
     assert len(submitted(layout)) == 1
-
-
-def test_a_schedule_that_is_removed_in_the_middle_submits_nothing(
-    layout: Layout, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    add(layout)
-    make_due(layout)
-    following = Cron.next_after
-
-    def remove_first(cron: Cron, now: float) -> float:
-        schedules.remove(layout, "nightly")
-        return following(cron, now)
-
-    monkeypatch.setattr(Cron, "next_after", remove_first)
-    work(layout)
-    assert submitted(layout) == []
 
 
 def test_a_folder_that_does_not_answer_keeps_nobody(
     layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker goes on meanwhile: what is read is in a child, and is given up in the end."""
-    add(layout)
-    make_due(layout)
     (tmp_path / "work" / ".git").mkdir()
     git = tmp_path / "bin" / "git"  # the stand-in waits for the answer to a privacy prompt
     git.parent.mkdir()
     git.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 60\n")
     git.chmod(0o755)
     monkeypatch.setenv("PATH", str(git.parent), prepend=os.pathsep)
+    add()
+    make_due(layout)
     engine = open_engine(layout.db, check=False)
-    due = schedules.Due(layout, engine, lambda _: None)
+    due = DueSchedules(layout, engine, lambda _: None)
     due.submit(patience_s=0)
     pid = int(until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "git"))
     due.submit()
-    assert due.is_reading and row(layout)["last_error"] is None
+    assert due.is_submitting and row(layout).last_error is None
     due.close()  # the end of the worker
     until(lambda: not is_there(pid), "the end of git")
     monkeypatch.setattr(verify, "READ_S", 1.0)
-    until(lambda: due.submit() or not due.is_reading, "the end")
+    until(lambda: due.submit() or not due.is_submitting, "the end")
     assert submitted(layout) == []
-    assert "its code could not be read within 1 s" in row(layout)["last_error"]
+    assert "not submitted within 1 s" in str(row(layout).last_error)
     engine.dispose()
 
 
 def test_a_job_that_it_waits_for_and_that_is_gone(layout: Layout) -> None:
     plan.store(layout, plan.plan(Request(argv=("/usr/bin/true",))))
-    add(layout, after=("1",))
+    add("nightly", "--after=1")
     make_due(layout)
     with sqlite3.connect(layout.db) as connection:
-        connection.execute("UPDATE schedules SET request_json = replace(request_json, '[\"1\"]', '[\"77\"]')")
+        connection.execute("UPDATE schedules SET command_json = replace(command_json, '--after=1', '--after=77')")
     work(layout)
-    assert "77" in row(layout)["last_error"] and len(submitted(layout)) == 1
+    assert "77" in str(row(layout).last_error) and len(submitted(layout)) == 1
 
 
 def test_paused_and_resumed(layout: Layout) -> None:
-    add(layout)
+    add()
     make_due(layout)
-    assert schedules.pause(layout, "1") == "nightly"
+    assert timetable.pause(layout, "1") == "nightly"
     work(layout)
     assert submitted(layout) == []
-    name, at = schedules.resume(layout, "nightly")
+    name, at = timetable.resume(layout, "nightly")
     assert name == "nightly" and at is not None and at > time.time()
-    assert schedules.resume(layout, "nightly") == (name, at)
+    assert timetable.resume(layout, "nightly") == (name, at)
     work(layout)
     assert submitted(layout) == []
 
 
-def test_times_of_day_mean_something_each_time(layout: Layout) -> None:
-    add(layout, at="+2h", deadline="+9h")
-    add(layout, "evening", at="23:00")
-    with pytest.raises(UsageError, match="a schedule repeats"):
-        add(layout, "christmas", at="2030-12-24 18:00")
+def test_times_of_day_mean_something_each_time(layout: Layout, capsys: pytest.CaptureFixture[str]) -> None:
+    add("nightly", "--at", "+2h", "--deadline", "+9h")
+    add("evening", "--at", "23:00")
+    with pytest.raises(AssertionError):
+        add("christmas", "--at", "2030-12-24 18:00")
+    assert "a schedule repeats" in capsys.readouterr().err
     make_due(layout)
     work(layout)
     assert 7100 < submitted(layout)[0]["not_before_at"] - time.time() <= 7200
 
 
-def test_names(layout: Layout) -> None:
+def test_names(layout: Layout, mpsq: Cli) -> None:
     for name in ("12", "", "a b", "-x", "a\n", "x" * 61):
-        with pytest.raises(UsageError):
-            add(layout, name)
-    assert [schedules.add(layout, "@daily", Request(argv=("/bin/sh",)), "-- sh").name for _ in range(2)] == [
-        "sh",
-        "sh-2",
-    ]
-    with pytest.raises(UsageError, match="already exists"):
-        add(layout, "sh")
+        assert mpsq("schedule", "add", "@daily", f"--name={name}", "--", "--", "/bin/sh").code == 2
+    names = [mpsq.ok("schedule", "add", "@daily", "--", "--", "/bin/sh").out.partition(":")[0] for _ in range(2)]
+    assert names == ["sh", "sh-2"]
+    assert "already exists" in mpsq("schedule", "add", "@daily", "--name", "sh", "--", "--", "/bin/sh").err
     with pytest.raises(UsageError, match=r'no schedule "shh"') as caught:
-        schedules.remove(layout, "shh")
+        timetable.remove(layout, "shh")
     assert '"sh"' in caught.value.hint
 
 
@@ -307,7 +309,7 @@ def test_everything_is_checked_when_it_is_added(line: list[str], said: str, mpsq
 
 
 def test_status_tells_the_next_one(layout: Layout, mpsq: Cli) -> None:
-    add(layout)
+    add()
     assert status.read_status(layout).schedules[0].name == "nightly"
     assert "nightly submits next, " in mpsq.ok("status").out
     make_due(layout)
@@ -316,10 +318,10 @@ def test_status_tells_the_next_one(layout: Layout, mpsq: Cli) -> None:
 
 
 def test_the_next_times(layout: Layout, mpsq: Cli) -> None:
-    add(layout)
+    add()
     told = mpsq.ok("schedule", "next", "1", "-n", "3")
     assert len(told.out.splitlines()) == 3 and told.err == ""
-    schedules.pause(layout, "nightly")
+    timetable.pause(layout, "nightly")
     assert "paused" in mpsq.ok("schedule", "next", "nightly").err
     assert "paused" in mpsq.ok("schedule", "list").out
 
