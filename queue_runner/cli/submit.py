@@ -81,12 +81,12 @@ def store(planned: Plan, json: bool = False, layout: Layout | None = None, sched
 
     layout = layout or ensure_home()
     queue_state.worker(layout)  # locks that cannot be used: said before anything is stored
-    turn = None
+    due = None
     if schedule is not None:
         from queue_runner.submit import timetable
 
-        turn = timetable.turn(layout, schedule)
-    stored = use_case.store(layout, planned, turn)
+        due = timetable.due_time(layout, schedule)
+    stored = use_case.store(layout, planned, due)
     remind(stored.notes, json, layout)
     return stored
 

@@ -218,7 +218,7 @@ def _names_its_folder(request: Request) -> str | None:
 
 
 @dataclass(frozen=True)
-class Turn:
+class DueTime:
     """A time at which a schedule is due (Unix seconds), the title of its submission, and its next time."""
 
     id: int
@@ -227,8 +227,8 @@ class Turn:
     next_at: float | None
 
 
-def store(layout: Layout, planned: Plan, turn: Turn | None = None) -> Submitted:
-    """Snapshot the code, store all jobs of the plan or none, and wake the worker. `turn` is that of the schedule whose
+def store(layout: Layout, planned: Plan, due: DueTime | None = None) -> Submitted:
+    """Snapshot the code, store all jobs of the plan or none, and wake the worker. `due` is that of the schedule whose
     jobs they are.
 
     Raises: MpsqError (disk, permissions), SchemaError (another mpsq's database), UsageError (see _insert).
@@ -241,7 +241,7 @@ def store(layout: Layout, planned: Plan, turn: Turn | None = None) -> Submitted:
         taken = _take_snapshots(layout, planned)
         failpoints.reach("submit.planned")
         with writing(open_engine(layout.db, check=False)) as connection:
-            stored = _insert(layout, connection, planned, taken, turn)
+            stored = _insert(layout, connection, planned, taken, due)
             failpoints.reach("submit.before_commit")
     failpoints.reach("submit.committed")
     wakeup.ring(layout.fifo)
@@ -249,7 +249,7 @@ def store(layout: Layout, planned: Plan, turn: Turn | None = None) -> Submitted:
 
 
 def _insert(
-    layout: Layout, connection: Connection, planned: Plan, taken: Sequence[snapshot.Taken], turn: Turn | None
+    layout: Layout, connection: Connection, planned: Plan, taken: Sequence[snapshot.Taken], due: DueTime | None
 ) -> Submitted:
     """Store every job of the plan in an open transaction, and its environments apart from it. Advance the schedule.
 
@@ -269,7 +269,7 @@ def _insert(
         NewJob(
             environments.stored(code.applied_to(job.spec)),
             job.repeats,
-            replace(job.terms, after=ids, schedule_id=turn.id if turn else job.terms.schedule_id),
+            replace(job.terms, after=ids, schedule_id=due.id if due else job.terms.schedule_id),
         )
         for job, code, ids in zip(planned.jobs, taken, after, strict=True)
     ]
@@ -278,7 +278,7 @@ def _insert(
     tried: Sequence[int] = ()
     if any(job.spec.preflight for job in new):
         tried = preflight.chosen(layout, connection, new)
-    title, actor = (turn.title, "schedule") if turn else (planned.title, "user")
+    title, actor = (due.title, "schedule") if due else (planned.title, "user")
     group, ids = jobs.submit(connection, title, planned.seed, new, planned.order, actor, tried)
     between = (
         (id, ids[one.job], one.condition)
@@ -290,11 +290,11 @@ def _insert(
     late = dict(ready.unsatisfiable(connection, time.time(), ids))
     why = {_in_vain(ending.reason) for ending in late.values()}
     notes = dict.fromkeys(note for code in taken for note in code.notes)
-    if turn is not None:
+    if due is not None:
         from queue_runner.store import schedules
 
-        if not schedules.advance(connection, turn.id, turn.due_at, turn.next_at, group, None):
-            raise UsageError(f"schedule {turn.id} is no longer due", "mpsq schedule list shows when each is")
+        if not schedules.advance(connection, due.id, due.due_at, due.next_at, group, None):
+            raise UsageError(f"schedule {due.id} is no longer due", "mpsq schedule list shows when each is")
     return Submitted(group, tuple(ids), (*notes, *sorted(why), *preflight.note(tried, planned.jobs)))
 
 

@@ -89,14 +89,14 @@ def add(
     return Added(id, new.name, zone, times, len(planned.order))
 
 
-def turn(layout: Layout, id: int) -> plan.Turn:
-    """Return the turn of a schedule that is due. Raises: UsageError for one that is not due."""
+def due_time(layout: Layout, id: int) -> plan.DueTime:
+    """Return the time at which a schedule is due now. Raises: UsageError for one that is not due."""
     with read.reading(layout.db) as connection:
         row = next((row for row in read.schedules(connection) if row.id == id), None)
     if row is None or row.next_at is None or row.next_at > time.time():
         raise UsageError(f"schedule {id} is not due", "mpsq schedule list shows when each is")
     following = Cron(row.cron, row.timezone).next_after(time.time())
-    return plan.Turn(id, f"mpsq schedule {row.name}: {row.title}", row.next_at, following)
+    return plan.DueTime(id, f"mpsq schedule {row.name}: {row.title}", row.next_at, following)
 
 
 def remove(layout: Layout, which: str) -> str:

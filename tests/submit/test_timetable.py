@@ -163,22 +163,22 @@ def test_a_submission_that_the_store_refuses_is_tried_again(layout: Layout) -> N
 def test_a_schedule_that_is_removed_in_the_middle_submits_nothing(layout: Layout) -> None:
     add()
     make_due(layout)
-    planned, turn = plan.plan(Request(argv=("/usr/bin/true",))), timetable.turn(layout, 1)
+    planned, due = plan.plan(Request(argv=("/usr/bin/true",))), timetable.due_time(layout, 1)
     timetable.remove(layout, "nightly")
     with pytest.raises(UsageError, match="no longer due"):
-        plan.store(layout, planned, turn)
+        plan.store(layout, planned, due)
     assert submitted(layout) == []
 
 
 def test_one_time_is_answered_once(layout: Layout) -> None:
     add()
     make_due(layout)
-    planned, turn = plan.plan(Request(argv=("/usr/bin/true",))), timetable.turn(layout, 1)
-    plan.store(layout, planned, turn)
+    planned, due = plan.plan(Request(argv=("/usr/bin/true",))), timetable.due_time(layout, 1)
+    plan.store(layout, planned, due)
     with pytest.raises(UsageError, match="no longer due"):
-        plan.store(layout, planned, turn)
+        plan.store(layout, planned, due)
     with pytest.raises(UsageError, match="not due"):
-        timetable.turn(layout, 1)
+        timetable.due_time(layout, 1)
     assert len(submitted(layout)) == 1
 
 
