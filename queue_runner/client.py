@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from queue_runner import paths, reports
-from queue_runner.control import cancel as cancelling
+from queue_runner.control import cancellation as cancelling
 from queue_runner.control import changes, pausing
-from queue_runner.control import delete as removing
-from queue_runner.control import rerun as again
-from queue_runner.control import retry as retrying
+from queue_runner.control import deletion as removing
+from queue_runner.control import new_attempts as retrying
+from queue_runner.control import resubmission as again
 from queue_runner.errors import UsageError
 from queue_runner.host import ownership
 from queue_runner.host.home import ensure_home
@@ -163,7 +163,7 @@ class Client:
         return retrying.retry(self._layout, _selectors(ids), succeeded_too=succeeded_too, resumed=resumed)
 
     def rerun(self, *ids: Id, **wanted: Any) -> Group:
-        """Queue jobs again with the code that they ran; `wanted` are fields of control.rerun.Wanted."""
+        """Queue jobs again with the code that they ran; `wanted` are fields of control.resubmission.RerunOptions."""
         done = again.rerun(self._layout, _selectors(ids), again.RerunOptions(**wanted), "Client.rerun")
         return Group(done.group, done.jobs)
 

@@ -13,7 +13,7 @@ from queue_runner.errors import UsageError
 from queue_runner.text import plain
 
 if TYPE_CHECKING:
-    from queue_runner.control.cancel import Cancelled
+    from queue_runner.control.cancellation import Cancelled
 
 app = new_app()
 
@@ -39,7 +39,7 @@ def cancel(
     Waiting jobs are cancelled at once. A running job gets SIGINT, then SIGTERM, then SIGKILL. No worker is needed.
     """
     from queue_runner import config
-    from queue_runner.control import cancel as use_case
+    from queue_runner.control import cancellation as use_case
     from queue_runner.control import pausing
     from queue_runner.monitor import queue_state
 
@@ -61,7 +61,7 @@ def cancel(
     else:
         for line in _lines(results):
             print(line)
-    if any(run.result in (use_case.Result.UNRECORDED, use_case.Result.UNWATCHED) for run in results):
+    if any(run.result in (use_case.CancelResult.UNRECORDED, use_case.CancelResult.UNWATCHED) for run in results):
         say(f"no worker runs this queue. {queue_state.START_A_WORKER}")
 
 

@@ -28,7 +28,7 @@ def delete(
     Logs, events, checkpoints and working copies are removed. Results stay in reports unless --results is given; mpsq
     list --deleted shows the hidden jobs. A job that waits or runs must be cancelled first.
     """
-    from queue_runner.control import delete as use_case
+    from queue_runner.control import deletion as use_case
 
     if results and not confirmed(f"delete the results of {' '.join(ids)} for good?", yes):
         say("nothing was deleted")

@@ -32,7 +32,7 @@ def rerun(
     Settings, variables, interpreter and seed are those of the old job. If the code has changed since, it is rebuilt
     from the commit and the stored changes, and the new job runs in a copy of it.
     """
-    from queue_runner.control import rerun as use_case
+    from queue_runner.control import resubmission as use_case
 
     layout = home()
     options = use_case.RerunOptions(repeats, priority, tuple(tag or ()), note, hold, allow_changed)

@@ -28,7 +28,7 @@ def retry(
     json: Json = False,
 ) -> None:
     """Retry runs that did not succeed, as new runs of the same jobs; the old runs are kept."""
-    from queue_runner.control import retry as use_case
+    from queue_runner.control import new_attempts as use_case
 
     if failed and all:
         raise UsageError("--failed and --all exclude each other", "use one of them")

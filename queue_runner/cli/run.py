@@ -115,10 +115,10 @@ def _undisturbed() -> Iterator[None]:
 
 def _cancel(layout: Layout, group: int, out: Outputs, follower: Follower) -> Awaited:
     """Cancel the group and wait for its end. A second Ctrl-C leaves; the cancellation continues."""
-    from queue_runner.control import cancel
+    from queue_runner.control import cancellation
 
     with _undisturbed():
-        cancel.cancel(layout, [Selector(f"g{group}", group=group)], grace_s=None, within_s=0.0)
+        cancellation.cancel(layout, [Selector(f"g{group}", group=group)], grace_s=None, within_s=0.0)
         out.say(f"\ncancelling g{group}: press Ctrl-C again to leave at once; the cancellation continues")
     return follower.follow()
 

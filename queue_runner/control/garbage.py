@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from queue_runner import failpoints, units
-from queue_runner.control.retention import Ended, Keep
+from queue_runner.control.retention import JobFiles, Keep
 from queue_runner.errors import MpsqError
 from queue_runner.host import locks, trash
 from queue_runner.model import PREFLIGHT
@@ -154,7 +154,7 @@ def _runs(layout: Layout, connection: sqlite3.Connection, keep: Keep, now: float
                 item = Item("run", folder.name, "", trash.used_bytes(*paths), int(run_id), paths, job.job_id)
                 by_job.setdefault(job.job_id, []).append(item)
         if job.job_id in by_job:
-            ended.append(Ended(job.job_id, job.ended_at or 0.0, sum(item.size_bytes for item in by_job[job.job_id])))
+            ended.append(JobFiles(job.job_id, job.ended_at or 0.0, sum(item.size_bytes for item in by_job[job.job_id])))
     for job_id, reason in sorted(keep.dropped(ended, now).items()):
         yield from (replace(item, reason=reason) for item in by_job[job_id])
 

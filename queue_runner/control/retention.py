@@ -12,7 +12,7 @@ from queue_runner.units import duration, parse_duration, parse_size, size
 
 
 @dataclass(frozen=True)
-class Ended:
+class JobFiles:
     """A job that has ended: when, and the size of its files. `ended_at` is 0 if it was never recorded."""
 
     job: int
@@ -33,7 +33,7 @@ class Keep:
         """Whether there is no rule: the files of every job are kept."""
         return self == Keep()
 
-    def dropped(self, jobs: Sequence[Ended], now: float) -> dict[int, str]:
+    def dropped(self, jobs: Sequence[JobFiles], now: float) -> dict[int, str]:
         """Return the ids of the jobs whose files no rule keeps, and why."""
         if self.keeps_all:
             return {}
@@ -48,7 +48,7 @@ class Keep:
                 reasons[job.job] = self._reason(job, now)
         return reasons
 
-    def _reason(self, job: Ended, now: float) -> str:
+    def _reason(self, job: JobFiles, now: float) -> str:
         reasons = []
         if self.age_s is not None:
             reasons.append(f"ended {duration(now - job.ended_at)} ago")

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs
 
-from queue_runner.control import cancel as cancelling
+from queue_runner.control import cancellation as cancelling
 from queue_runner.control import changes, pausing
-from queue_runner.control import retry as retrying
+from queue_runner.control import new_attempts as retrying
 from queue_runner.errors import UsageError
 from queue_runner.host import ownership
 from queue_runner.model import Selector, parse_selector

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from queue_runner.control import cancel
+from queue_runner.control import cancellation
 from queue_runner.model import Condition, Ending, Outcome, Verb, parse_selector
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms
@@ -66,7 +66,7 @@ def test_a_cancel_takes_the_retry_that_is_stored_meanwhile(
         return whole(engine)
 
     monkeypatch.setattr("queue_runner.store.engine.writing", fails_just_before)
-    found = cancel.cancel(layout, [parse_selector("1")], grace_s=None, within_s=0)
+    found = cancellation.cancel(layout, [parse_selector("1")], grace_s=None, within_s=0)
     assert [(one.run, one.result.value) for one in found] == [("1.1", "had already ended"), ("1.2", "cancelled")]
     assert states(layout) == {"1.1": "FAILED", "1.2": "CANCELLED"}
 

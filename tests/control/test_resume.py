@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from queue_runner.analysis.validity import MACHINE
-from queue_runner.control import retry
+from queue_runner.control import new_attempts
 from queue_runner.errors import UsageError
 from queue_runner.model import parse_selector
 from tests.queue_support import Queue, until, warden_pid
@@ -71,7 +71,7 @@ def test_by_hand(queue: Queue) -> None:
     queue.worker()
     queue.done(2)
     with pytest.raises(UsageError, match=r"run 2\.1 left no checkpoint"):
-        retry.retry(queue.layout, [parse_selector("2")], resumed=True)
+        new_attempts.retry(queue.layout, [parse_selector("2")], resumed=True)
     command = [sys.executable, "-m", "queue_runner.cli.main", "retry", "1", "--resume"]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert told == "run 1.2 queued, for run 1.1\n"
@@ -84,7 +84,7 @@ def test_a_checkpoint_that_is_gone_ends_the_run_and_holds_nobody(queue: Queue) -
     queue.submit(COUNT.replace("END", "exit 1"))
     queue.submit("echo next >> $J")
     queue.worker("", "--until-idle").wait()
-    retry.retry(queue.layout, [parse_selector("1")], resumed=True)
+    new_attempts.retry(queue.layout, [parse_selector("1")], resumed=True)
     queue.submit("echo last >> $J")
     Path(queue.layout.run_dir("1.1") / "out" / "checkpoint").unlink()
     queue.worker()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from queue_runner.control.retention import Ended, Keep, parse
+from queue_runner.control.retention import JobFiles, Keep, parse
 from queue_runner.errors import UsageError
 
 NOW = 1_000_000.0
-JOBS = [Ended(1, NOW - 500, 10), Ended(2, NOW - 400, 20), Ended(3, NOW - 10, 30), Ended(4, NOW - 10, 5)]
+JOBS = [JobFiles(1, NOW - 500, 10), JobFiles(2, NOW - 400, 20), JobFiles(3, NOW - 10, 30), JobFiles(4, NOW - 10, 5)]
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_what_is_dropped(texts: list[str], dropped: set[int]) -> None:
 
 
 def test_the_reason_names_every_rule() -> None:
-    why = Keep(age_s=86400.0, last=3, size_bytes=1 << 30).dropped([Ended(n, 0.0, 1 << 30) for n in range(4)], 9e5)
+    why = Keep(age_s=86400.0, last=3, size_bytes=1 << 30).dropped([JobFiles(n, 0.0, 1 << 30) for n in range(4)], 9e5)
     assert why == {0: "ended 10 d 10 h ago, not among the last 3, beyond 1.00 GiB"}
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner.control import cancel, pausing
+from queue_runner.control import cancellation, pausing
 from queue_runner.host import processes
 from queue_runner.host.processes import Process
 from queue_runner.model import Selector, parse_selector
@@ -256,7 +256,7 @@ def test_pause_stops_no_process_unless_now_is_given(queue: Queue) -> None:
     resumed = mpsq("resume")
     assert "the queue is resumed" in resumed and "run 1.1 continues" in resumed
     assert not stands_still(queue)
-    cancel.cancel(queue.layout, named("1"), grace_s=0.0, within_s=20)
+    cancellation.cancel(queue.layout, named("1"), grace_s=0.0, within_s=20)
 
 
 def test_it_works_without_a_worker_and_the_next_one_finds_it_suspended(queue: Queue) -> None:
@@ -270,7 +270,7 @@ def test_it_works_without_a_worker_and_the_next_one_finds_it_suspended(queue: Qu
     queue.worker()
     assert stands_still(queue)
     assert queue.rows()[0]["paused_at"] is not None and "suspended" in mpsq("status")
-    cancel.cancel(queue.layout, named("1"), grace_s=None, within_s=0)
+    cancellation.cancel(queue.layout, named("1"), grace_s=None, within_s=0)
     (row,) = queue.done()
     assert row["outcome"] == "CANCELLED" and row["paused_at"] is None
 
@@ -289,7 +289,7 @@ def test_a_request_that_was_stored_and_not_filed_is_filed_by_the_worker(queue: Q
     died.wait()
     told = queue.layout.run_dir("1.1") / "warden" / "suspended"
     until(lambda: told.exists() == (verb == "pause"), "the worker to file it")
-    cancel.cancel(queue.layout, named("1"), grace_s=0.0, within_s=20)
+    cancellation.cancel(queue.layout, named("1"), grace_s=0.0, within_s=20)
 
 
 def test_a_warden_that_dies_leaves_no_sleeping_tree(queue: Queue) -> None:
@@ -318,7 +318,7 @@ def test_a_wish_before_the_start_is_kept_through_it(queue: Queue) -> None:
     told = queue.layout.run_dir("1.1") / "warden" / "suspended"
     until(told.exists, "the pause")
     assert stands_still(queue)
-    cancel.cancel(queue.layout, named("1"), grace_s=0.0, within_s=20)
+    cancellation.cancel(queue.layout, named("1"), grace_s=0.0, within_s=20)
 
 
 @pytest.mark.parametrize("what", ["file", "folder"])

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from queue_runner.control import pausing, retry
+from queue_runner.control import new_attempts, pausing
 from queue_runner.model import Selector, parse_selector
 from tests.process_support import NOW
 from tests.queue_support import Queue, until
@@ -112,7 +112,7 @@ def test_retry_runs_what_failed_and_what_was_skipped_for_it(queue: Queue) -> Non
     queue.worker()
     queue.done(2)
     (queue.folder / "mended").touch()
-    found = retry.retry(queue.layout, [*named("1"), *named("2")])
+    found = new_attempts.retry(queue.layout, [*named("1"), *named("2")])
     assert [one.new for one in found] == ["1.2", "2.2"]
     queue.done(4)
     assert queue.written() == ["ok", "then"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from queue_runner.control import cancel
+from queue_runner.control import cancellation
 from queue_runner.host import job_environments
 from queue_runner.model import parse_selector
 from queue_runner.monitor import blocks as monitor_blocks
@@ -111,7 +111,7 @@ def test_a_bad_record_is_lost_after_the_end_and_a_cancel_is_passed_on(front: Fro
     front.blocks.step()
     run = front.begin(at="x", started=1e300)
     (run / "record.json").write_text(json.dumps({**RECORD, "reason": ["a"]}))
-    cancel.cancel(front.layout, [parse_selector("1.1")], grace_s=None, within_s=0.0)
+    cancellation.cancel(front.layout, [parse_selector("1.1")], grace_s=None, within_s=0.0)
     front.target.seen = Seen("running", "running")
     for _ in range(2):
         front.blocks.step()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner.control import cancel
+from queue_runner.control import cancellation
 from queue_runner.model import parse_selector
 from tests.cli_support import Cli
 from tests.queue_support import Queue, until
@@ -81,8 +81,8 @@ def test_cancel_ends_a_run_on_its_node_and_why_says_where_it_is(front: Queue, cl
     until(lambda: log.exists() and log.read_text() == "started\n", "the log")
     assert "slurm job" in explain(front, f"{job}.1")
     assert "slurm job" in explain(front, f"{job}.2")
-    found = cancel.cancel(front.layout, [parse_selector(str(job))], grace_s=None, within_s=30.0)
-    assert [one.result for one in found] == [cancel.Result.CANCELLED] * 2
+    found = cancellation.cancel(front.layout, [parse_selector(str(job))], grace_s=None, within_s=30.0)
+    assert [one.result for one in found] == [cancellation.CancelResult.CANCELLED] * 2
     assert [row["outcome"] for row in front.rows()] == ["CANCELLED", "CANCELLED"]
 
 

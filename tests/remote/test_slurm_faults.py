@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from queue_runner.control import cancel, retry
+from queue_runner.control import cancellation, new_attempts
 from queue_runner.model import parse_selector
 from tests.cli_support import Cli
 from tests.process_support import needs_linux
@@ -245,8 +245,8 @@ def test_a_block_that_waits_is_cancelled_and_never_starts(front: Queue, cluster:
     job = front.submit(GATED, 2, on="slurm")
     front.worker()
     until(lambda: "PENDING" in explain(front, f"{job}.1"), "a block that waits", LIMIT_S)
-    found = cancel.cancel(front.layout, [parse_selector(str(job))], grace_s=None, within_s=60.0)
-    assert [one.result for one in found] == [cancel.Result.CANCELLED] * 2
+    found = cancellation.cancel(front.layout, [parse_selector(str(job))], grace_s=None, within_s=60.0)
+    assert [one.result for one in found] == [cancellation.CancelResult.CANCELLED] * 2
     until(lambda: "mpsq" not in cluster.ask("squeue", "-h", "-o", "%k"), "an empty cluster")
     cluster.ask("scancel", "--full", "--user", str(os.getuid())) if os.getuid() else cluster.ask("scancel", "1", "2")
     until(lambda: not cluster.ask("squeue", "-h", "-t", "PD,R,CG"), "an empty cluster")
@@ -265,7 +265,7 @@ def test_a_preempted_block_ends_cleanly_and_retry_sends_the_rest(front: Queue, c
     assert [row["outcome"] for row in rows] == ["CANCELLED", "SKIPPED"]
     assert all("walltime" in row["reason"] for row in rows)
     go(front)
-    retry.retry(front.layout, [parse_selector(str(job))])
+    new_attempts.retry(front.layout, [parse_selector(str(job))])
     rows = front.done(4, LIMIT_S)
     assert [row["outcome"] for row in rows if row["number"] > 2] == ["SUCCEEDED"] * 2
     assert sorted(line for line in front.written() if line != "began") == [f"{job}.3", f"{job}.4"]

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from queue_runner.control import cancel
+from queue_runner.control import cancellation
 from queue_runner.model import parse_selector
 from queue_runner.monitor import status, why
 from queue_runner.paths import Layout
@@ -131,8 +131,8 @@ def test_the_link_is_cut_in_mid_run_and_a_cancel_meanwhile_is_passed_on(front: Q
     until(lambda: log.exists() and log.read_text() == "first\n", "the log of a run that runs")
     box.cut()
     until(lambda: "does not answer since" in explain(front, f"{job}.1"), "why", LIMIT_S)
-    found = cancel.cancel(front.layout, [parse_selector(f"{job}.3")], grace_s=None, within_s=0.0)
-    assert [one.result for one in found] == [cancel.Result.ENDING]
+    found = cancellation.cancel(front.layout, [parse_selector(f"{job}.3")], grace_s=None, within_s=0.0)
+    assert [one.result for one in found] == [cancellation.CancelResult.ENDING]
     until(lambda: "as soon as it answers" in explain(front, f"{job}.3"), "why", LIMIT_S)
     assert all(row["state"] != "DONE" for row in front.rows())
     box.start()
@@ -227,7 +227,7 @@ def test_a_start_that_is_refused_leaves_nothing_on_the_box(front: Queue, box: Bo
         job = submit(front, "echo ran >> $J")
         front.worker()
         until(lambda: said in front.log(), "the refusal", LIMIT_S)
-        cancel.cancel(front.layout, [parse_selector(str(job))], grace_s=None, within_s=LIMIT_S)
+        cancellation.cancel(front.layout, [parse_selector(str(job))], grace_s=None, within_s=LIMIT_S)
         until(lambda: not box.base.exists(), f"an empty disk: {[*box.folder.glob('far/*')]}", LIMIT_S)
         assert front.done(1, LIMIT_S)[0]["outcome"] == "CANCELLED" and front.written() == []
     finally:
@@ -259,8 +259,8 @@ def test_a_cancelled_block_leaves_nothing_alive(front: Queue, box: Box) -> None:
     front.worker()
     began(front)
     until(lambda: "box job" in explain(front, f"{job}.1"), "why", LIMIT_S)
-    found = cancel.cancel(front.layout, [parse_selector(str(job))], grace_s=None, within_s=LIMIT_S)
-    assert [one.result for one in found] == [cancel.Result.CANCELLED] * 2
+    found = cancellation.cancel(front.layout, [parse_selector(str(job))], grace_s=None, within_s=LIMIT_S)
+    assert [one.result for one in found] == [cancellation.CancelResult.CANCELLED] * 2
     assert [row["outcome"] for row in front.rows()] == ["CANCELLED"] * 2
     until(lambda: not (box.base / front.token()).exists(), "an empty disk", LIMIT_S)
 

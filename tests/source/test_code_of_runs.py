@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from queue_runner.control import rerun, retry
+from queue_runner.control import new_attempts, resubmission
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.model import Selector, parse_selector
 from queue_runner.submit import plan
@@ -65,9 +65,9 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def again(queue: Queue, job: int, **wanted: Any) -> rerun.Rerun:
+def again(queue: Queue, job: int, **wanted: Any) -> resubmission.Rerun:
     selector: Selector = parse_selector(str(job))
-    return rerun.rerun(queue.layout, [selector], rerun.RerunOptions(**wanted), "mpsq rerun")
+    return resubmission.rerun(queue.layout, [selector], resubmission.RerunOptions(**wanted), "mpsq rerun")
 
 
 def test_each_job_runs_the_code_that_it_was_queued_with(queue: Queue, code: Repository) -> None:
@@ -123,13 +123,13 @@ def test_a_retry_whose_code_changed_is_refused_at_once_and_names_rerun(queue: Qu
     queue.worker("", "--until-idle").wait()
     code.version("v2")
     with pytest.raises(UsageError, match=r"job 1 would not run: say\.sh changed") as error:
-        retry.retry(queue.layout, [parse_selector("1")])
+        new_attempts.retry(queue.layout, [parse_selector("1")])
     assert "mpsq rerun 1" in str(error.value.hint)
     assert len(queue.rows()) == 2
     queue.submit("exit 4")
     queue.worker("", "--until-idle").wait()
     notes: list[str] = []
-    done = retry.retry(queue.layout, [parse_selector("1"), parse_selector("2")], note=notes.append)
+    done = new_attempts.retry(queue.layout, [parse_selector("1"), parse_selector("2")], note=notes.append)
     assert [one.new for one in done] == ["1.3", "1.4", "2.2"]
     (note,) = notes
     assert note == "job 1 will not run unless its code is restored: say.sh changed; mpsq rerun 1 runs it as it was"

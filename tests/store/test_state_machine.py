@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule
 
-from queue_runner.control import changes, pausing, retry
+from queue_runner.control import changes, new_attempts, pausing
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.model import Condition, Ending, Outcome, Selector, State, Verb
 from queue_runner.monitor import run_view
@@ -210,9 +210,9 @@ class Queue(RuleBasedStateMachine):
         ]
         if not again or self.met(job) is None:  # nothing to try, or only to be skipped at once
             with pytest.raises(MpsqError):
-                retry.retry(self.layout, [Selector(str(job), job=job)])
+                new_attempts.retry(self.layout, [Selector(str(job), job=job)])
             return
-        found = retry.retry(self.layout, [Selector(str(job), job=job)])
+        found = new_attempts.retry(self.layout, [Selector(str(job), job=job)])
         assert {one.old: one.new for one in found} == {
             name: self.again(name, first=False) for name in sorted(again, key=list(self.runs).index)
         }

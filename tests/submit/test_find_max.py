@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queue_runner.control import cancel, retry
+from queue_runner.control import cancellation, new_attempts
 from queue_runner.errors import UsageError
 from queue_runner.model import parse_selector
 from queue_runner.monitor import wait
@@ -37,8 +37,8 @@ def test_a_search_of_a_plain_program_ends_with_its_answer(queue: Queue) -> None:
     assert outcomes == ["SUCCEEDED", "SUCCEEDED", "OUT_OF_MEMORY", "OUT_OF_MEMORY", "SUCCEEDED", "SUCCEEDED"]
     before = sentence(queue)
     with pytest.raises(UsageError, match="nothing failed"):
-        retry.retry(queue.layout, [parse_selector("g1")])
-    assert [one.old for one in retry.retry(queue.layout, [parse_selector("3")])] == ["3.1"]
+        new_attempts.retry(queue.layout, [parse_selector("g1")])
+    assert [one.old for one in new_attempts.retry(queue.layout, [parse_selector("3")])] == ["3.1"]
     with read.reading(queue.layout.db) as connection:
         assert not wait.look(connection, [parse_selector("g1")]).failed
     assert "n 11 is the largest that works; 12 does not" in before
@@ -49,7 +49,7 @@ def test_another_failure_stops_it_and_a_retry_lets_it_go_on(queue: Queue) -> Non
     queue.worker("", "--until-idle").wait()
     assert queue.written() == ["4", "8"] and "the search stopped at 8: FAILED(3): boom" in sentence(queue)
     (queue.folder / "mended").touch()
-    retry.retry(queue.layout, [parse_selector("g1")])
+    new_attempts.retry(queue.layout, [parse_selector("g1")])
     queue.worker("", "--until-idle").wait()
     assert queue.written()[2:] == ["8", "16", "12", "10", "11"] and "n 11 is the largest" in sentence(queue)
 
@@ -58,7 +58,7 @@ def test_a_cancelled_probe_ends_it(queue: Queue) -> None:
     queue.submit("echo {n} >> $J; if [ {n} = 8 ]; then sleep 100; fi", find_max="n=4")
     worker = queue.worker("", "--until-idle")
     until(lambda: queue.written() == ["4", "8"], "the second probe")
-    cancel.cancel(queue.layout, [parse_selector("g1")], grace_s=0.1, within_s=20.0)
+    cancellation.cancel(queue.layout, [parse_selector("g1")], grace_s=0.1, within_s=20.0)
     worker.wait()
     assert queue.written() == ["4", "8"] and "the search stopped at 8: CANCELLED" in sentence(queue)
 

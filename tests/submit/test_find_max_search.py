@@ -395,13 +395,13 @@ def test_a_retry_lets_a_stopped_search_go_on(layout: Layout) -> None:
 
 
 def test_reruns_and_what_is_missing_are_no_searches(layout: Layout) -> None:
-    from queue_runner.control import rerun
+    from queue_runner.control import resubmission
     from queue_runner.model import parse_selector
 
     submit.store(layout, plan(find_max="batch_size=4"))
     while end(layout, 4) is not None:
         pass
-    rerun.rerun(layout, [parse_selector("1")], rerun.RerunOptions(), "test")
+    resubmission.rerun(layout, [parse_selector("1")], resubmission.RerunOptions(), "test")
     with open_engine(layout.db).connect() as connection:
         spec = connection.execute(text("SELECT spec_json FROM jobs ORDER BY id DESC")).scalars().first()
     assert json.loads(str(spec))["find_max"] == "" and json.loads(str(spec))["params"]["batch_size"] == 4

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from queue_runner.control import cancel
+from queue_runner.control import cancellation
 from queue_runner.host import locks
 from queue_runner.model import DEFAULT_LANE, parse_selector
 from queue_runner.monitor import run_view, show
@@ -169,7 +169,7 @@ def test_a_cancelled_run_ends_its_canary(queue: Queue, device: Device) -> None:
     job = device.submit()
     queue.worker(module=STAND_IN)
     ((pid, *_),) = until(device.asked, "the canary")
-    cancel.cancel(queue.layout, [parse_selector(str(job))], grace_s=None, within_s=5.0)
+    cancellation.cancel(queue.layout, [parse_selector(str(job))], grace_s=None, within_s=5.0)
     until(lambda: state_of(int(pid)) in ("gone", "Z"), "its end")
     until(lambda: not locks.is_held(locks.lane_lock_path(DEFAULT_LANE)), "the lane")
 

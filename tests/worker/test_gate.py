@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from queue_runner import times
-from queue_runner.control import cancel
+from queue_runner.control import cancellation
 from queue_runner.model import DEFAULT_LANE, parse_selector
 from queue_runner.monitor import run_view, show, why
 from queue_runner.store import read
@@ -178,7 +178,7 @@ def test_a_look_at_the_gpu_holds_nobody(queue: Queue, machine: Path) -> None:
     queue.worker(module=STAND_IN)
     until(machine.with_suffix(".looked").exists, "the look")
     before = time.monotonic()
-    cancel.cancel(queue.layout, [parse_selector(str(hurried))], grace_s=None, within_s=5.0)
+    cancellation.cancel(queue.layout, [parse_selector(str(hurried))], grace_s=None, within_s=5.0)
     queue.submit("echo other >> $J", device="cpu")
     queue.done(2)
     assert time.monotonic() - before < 10 and queue.written() == ["other"]
@@ -201,7 +201,7 @@ def test_what_is_cancelled_or_held_leaves_the_gate(queue: Queue, machine: Path, 
     other = queue.submit("echo other >> $J", no_gate=True)
     queue.worker(module=STAND_IN)
     until(lambda: "run 1.1 waits" in blocked(queue), "the first")
-    cancel.cancel(queue.layout, [parse_selector(str(first))], grace_s=None, within_s=5.0)
+    cancellation.cancel(queue.layout, [parse_selector(str(first))], grace_s=None, within_s=5.0)
     until(lambda: "run 2.1 waits" in blocked(queue), "the second")
     mpsq.ok("pause", held)
     until(lambda: queue.written() == ["other"], "what is behind them")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from queue_runner.control import rerun
+from queue_runner.control import resubmission
 from queue_runner.model import RunId, parse_selector
 from queue_runner.monitor import run_view, show
 from queue_runner.spec import JobSpec
@@ -70,7 +70,7 @@ def test_runs_have_it_and_show_it(queue: Queue, mpsq: Cli) -> None:
 def test_a_rerun_draws_anew_and_is_the_same_question(queue: Queue) -> None:
     queue.submit("true", repeats=2, allow_changed=True)
     queue.worker("", "--until-idle").wait()
-    rerun.rerun(queue.layout, [parse_selector("1")], rerun.RerunOptions(allow_changed=True), "again")
+    resubmission.rerun(queue.layout, [parse_selector("1")], resubmission.RerunOptions(allow_changed=True), "again")
     queue.worker("", "--until-idle").wait()
     assert start(queue, "2.1") != start(queue, "1.1")
     assert len({row["spec_hash"] for row in queue.rows()}) == 1

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from queue_runner.cli.main import main
-from queue_runner.control import delete, rerun, retry
+from queue_runner.control import deletion, new_attempts, resubmission
 from queue_runner.errors import MpsqError
 from queue_runner.host import job_environments, job_secrets
 from queue_runner.model import parse_selector
@@ -61,7 +61,7 @@ def test_an_environment_goes_with_the_last_run_that_may_need_it(queue: Queue, mp
     until(lambda: [row["state"] for row in queue.rows()] == ["DONE", "DONE", "HELD"], "two ends")
     mpsq.ok("gc")
     assert len(job_environments.files(layout)) == 2  # the failed job may be retried, the held one may start
-    delete.delete(layout, [parse_selector("1")], results=False)
+    deletion.delete(layout, [parse_selector("1")], results=False)
     main(["cancel", "3"])
     mpsq.ok("delete", "3")
     assert not job_environments.files(layout)
@@ -69,13 +69,13 @@ def test_an_environment_goes_with_the_last_run_that_may_need_it(queue: Queue, mp
 
 def test_a_rerun_takes_todays_environment(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     layout, first = queue.layout, [parse_selector("1")]
-    options = rerun.RerunOptions(allow_changed=True)
+    options = resubmission.RerunOptions(allow_changed=True)
     monkeypatch.setenv("SHELLS", "then")
     queue.submit('echo "$MINE $SHELLS" >> "$MPSQ_CWD/got"', env=("MINE=word-0",))
     queue.worker()
     queue.done()
     monkeypatch.setenv("SHELLS", "today")
-    rerun.rerun(layout, first, options, "again")
+    resubmission.rerun(layout, first, options, "again")
     queue.done(2)
     assert queue.folder.joinpath("got").read_text() == "word-0 then\nword-0 today\n"
     with sqlite3.connect(layout.db) as connection:
@@ -84,9 +84,9 @@ def test_a_rerun_takes_todays_environment(queue: Queue, monkeypatch: pytest.Monk
     for path in job_environments.files(layout):
         path.unlink()
     with pytest.raises(MpsqError, match="the value of --env MINE is no longer stored"):
-        rerun.rerun(layout, first, options, "again")
+        resubmission.rerun(layout, first, options, "again")
     monkeypatch.setenv("MINE", "word-0")
-    rerun.rerun(layout, first, options, "again")
+    resubmission.rerun(layout, first, options, "again")
     queue.done(3)
 
 
@@ -98,11 +98,11 @@ def test_a_missing_environment_has_a_remedy_before_and_at_the_start(queue: Queue
     (file,) = job_environments.files(layout)
     file.rename(layout.home / "aside")
     with pytest.raises(MpsqError, match="job 1 cannot be retried") as caught:
-        retry.retry(layout, first)
+        new_attempts.retry(layout, first)
     assert "mpsq rerun" in caught.value.hint
     (layout.home / "aside").rename(file)
     main(["pause"])
-    retry.retry(layout, first)
+    new_attempts.retry(layout, first)
     file.unlink()
     main(["resume"])
     row = queue.done(2)[-1]

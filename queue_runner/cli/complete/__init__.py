@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from queue_runner.cli.complete.values import Answer, Line, is_safe, kind_of, values
+from queue_runner.cli.complete.values import Completion, TypedLine, is_safe, kind_of, values
 
 if TYPE_CHECKING:
     from typer.core import TyperCommand
@@ -75,13 +75,13 @@ def _formatted(shell: str, value: str, about: str) -> str:
     return f"{value}\t{about}" if shell == "fish" else value.replace(":", "\\:") + f":{about}"
 
 
-def answer(words: Sequence[str], current: str) -> Answer:
+def answer(words: Sequence[str], current: str) -> Completion:
     """Return what can complete `current`, given the words before it (without `mpsq` itself)."""
     how, candidates = _answer(list(words), current)
-    return Answer(how, [candidate for candidate in candidates if candidate[0].startswith(current)])
+    return Completion(how, [candidate for candidate in candidates if candidate[0].startswith(current)])
 
 
-def _answer(words: list[str], current: str) -> Answer:
+def _answer(words: list[str], current: str) -> Completion:
     from typer.main import get_command
 
     from queue_runner.cli.main import ALIASES, app, commands
@@ -91,25 +91,25 @@ def _answer(words: list[str], current: str) -> Answer:
         del words[0]
     if not words:
         options = [(word, option.help or "") for option in root.params for word in option.opts]
-        return Answer("words", [*options, _HELP] if current.startswith("-") else list(commands().items()))
+        return Completion("words", [*options, _HELP] if current.startswith("-") else list(commands().items()))
     words[0] = ALIASES.get(words[0], words[0])
     if words[0] not in commands():
-        return Answer("words", [])
+        return Completion("words", [])
     command, at = root.get_command(None, words[0]), 1
     if below := getattr(command, "commands", None):
         if len(words) == 1:
-            return Answer("words", [(name, _first_sentence(subcommand.help)) for name, subcommand in below.items()])
+            return Completion("words", [(name, _first_sentence(subcommand.help)) for name, subcommand in below.items()])
         if words[1] not in below:
-            return Answer("words", [])
+            return Completion("words", [])
         command, at = below[words[1]], 2
     behind = getattr(command, "behind", "")
     if "--" in words[at:] and behind:
         rest = words[words.index("--", at) + 1 :]
-        return Answer(f"command {len(rest) + 1}", []) if behind == "command" else _answer([behind, *rest], current)
-    return _of_command(command, Line(" ".join(words[:at]), [], {}), words[at:], current)
+        return Completion(f"command {len(rest) + 1}", []) if behind == "command" else _answer([behind, *rest], current)
+    return _of_command(command, TypedLine(" ".join(words[:at]), [], {}), words[at:], current)
 
 
-def _of_command(command: TyperCommand, line: Line, words: Sequence[str], current: str) -> Answer:
+def _of_command(command: TyperCommand, line: TypedLine, words: Sequence[str], current: str) -> Completion:
     params: list[Any] = command.params
     options = {word: option for option in params if option.param_type_name == "option" for word in option.opts}
     wanting = _read(options, words, line)
@@ -118,21 +118,21 @@ def _of_command(command: TyperCommand, line: Line, words: Sequence[str], current
     name, equals, value = current.partition("=")
     if equals and name in options and _takes_value(options[name]):
         how, candidates = values(kind_of(line.command, options[name]), value, line)
-        return Answer(how, [(f"{name}={word}", about) for word, about in candidates])
+        return Completion(how, [(f"{name}={word}", about) for word, about in candidates])
     if not current.startswith("-"):
         arguments = [option for option in params if option.param_type_name == "argument"]
         next_ = [option for n, option in enumerate(arguments) if n == len(line.arguments) or option.nargs == -1]
-        offered = values(kind_of(line.command, next_[0]), current, line) if next_ else Answer("words", [])
+        offered = values(kind_of(line.command, next_[0]), current, line) if next_ else Completion("words", [])
         if current or offered.how != "words" or offered.candidates:
             return offered
     left = [
         (w, _first_sentence(option.help)) for w, option in options.items() if w not in line.options or option.multiple
     ]
     more = [("--", "a command line follows")] if getattr(command, "behind", "") else []
-    return Answer("words", [*left, _HELP, *more])
+    return Completion("words", [*left, _HELP, *more])
 
 
-def _read(options: dict[str, Any], words: Sequence[str], line: Line) -> str | None:
+def _read(options: dict[str, Any], words: Sequence[str], line: TypedLine) -> str | None:
     """Sort the words of a command into `line`; return the option whose value comes next, if one does."""
     waiting = None
     for word in words:

@@ -66,14 +66,14 @@ _RUN_STATES = {
 """Which runs a command is for; others are for all."""
 
 
-class Answer(NamedTuple):
+class Completion(NamedTuple):
     """How the shell is to go on (complete.main), and (word, what it means), the likeliest first."""
 
     how: str
     candidates: list[Candidate]
 
 
-class Line(NamedTuple):
+class TypedLine(NamedTuple):
     """The words before the cursor: the command, its arguments, the values of its options."""
 
     command: str
@@ -97,20 +97,20 @@ def is_safe(word: str) -> bool:
     return _PLAIN.fullmatch(word) is not None
 
 
-def values(kind: str, current: str, line: Line) -> Answer:
+def values(kind: str, current: str, line: TypedLine) -> Completion:
     """Return the candidates for a value of that kind that begins with `current`."""
     if kind in ("file", "folder"):
-        return Answer(kind, [])
+        return Completion(kind, [])
     if kind in _LISTS:
         before = current[: current.rfind(",") + 1]
         given = before.split(",")
-        return Answer("words", [(before + w, about) for w, about in _of(kind, current, line) if w not in given])
+        return Completion("words", [(before + w, about) for w, about in _of(kind, current, line) if w not in given])
     candidates = list(_of(kind, current, line))
     goes_on = kind in ("phase", "mps") or (kind == "set" and "=" not in current)
-    return Answer("nospace" if goes_on else "words", candidates)
+    return Completion("nospace" if goes_on else "words", candidates)
 
 
-def _of(kind: str, current: str, line: Line) -> Iterable[Candidate]:
+def _of(kind: str, current: str, line: TypedLine) -> Iterable[Candidate]:
     if kind in _FIXED:
         return [(word, "") for word in _FIXED[kind]]
     finder = _FINDERS.get(kind)
@@ -130,21 +130,21 @@ def _stored(what: str, *arguments: Any) -> list[Candidate]:
         return names
 
 
-def _ids(current: str, line: Line) -> list[Candidate]:
+def _ids(current: str, line: TypedLine) -> list[Candidate]:
     states = _RUN_STATES.get(line.command)
     if "." in current:
         return _stored("runs", current.partition(".")[0], states)
     return [*_stored("jobs", current, states), *_stored("groups", current)]
 
 
-def _after(current: str, line: Line) -> list[Candidate]:
+def _after(current: str, line: TypedLine) -> list[Candidate]:
     id, colon, _ = current.partition(":")
     if colon:
         return [(f"{id}:{word}", about) for word, about in (("ok", ""), ("any", "whatever its end"), ("fail", ""))]
     return _ids(current, line)
 
 
-def _states(_current: str, _line: Line) -> list[Candidate]:
+def _states(_current: str, _line: TypedLine) -> list[Candidate]:
     from queue_runner.model import Outcome, State
 
     return [(word.value.lower(), "") for word in (*State, *Outcome) if word is not State.DONE]
@@ -153,28 +153,28 @@ def _states(_current: str, _line: Line) -> list[Candidate]:
 # -- what mpsq came with ------------------------------------------------------------------------------------------
 
 
-def _workloads(_current: str, line: Line) -> list[Candidate]:
+def _workloads(_current: str, line: TypedLine) -> list[Candidate]:
     if line.arguments:
         return []
     return list({w["name"]: str(w.get("about", "")) for w in _literals()}.items())
 
 
-def _of_workload(line: Line) -> list[dict[str, Any]]:
+def _of_workload(line: TypedLine) -> list[dict[str, Any]]:
     framework = line.last("--framework")
     named = [w for w in _literals() if w["name"] in line.arguments]
     return [w for w in named if framework in (None, w["framework"])]
 
 
-def _configs(_current: str, line: Line) -> list[Candidate]:
+def _configs(_current: str, line: TypedLine) -> list[Candidate]:
     return list(dict.fromkeys((name, "") for w in _of_workload(line) for name in w.get("configs", {})))
 
 
-def _frameworks(_current: str, line: Line) -> list[Candidate]:
+def _frameworks(_current: str, line: TypedLine) -> list[Candidate]:
     chosen = [w for w in _literals() if not line.arguments or w["name"] in line.arguments]
     return list(dict.fromkeys((w["framework"], "") for w in chosen))
 
 
-def _sets(current: str, line: Line) -> list[Candidate]:
+def _sets(current: str, line: TypedLine) -> list[Candidate]:
     params = {name: p for w in _of_workload(line) for name, p in w.get("params", {}).items()}
     key, equals, value = current.partition("=")
     if equals:
@@ -207,14 +207,14 @@ def _literals() -> list[dict[str, Any]]:
     return [resolve(w, literals.get(w.get("like", ""), {})) for w in literals.values()]
 
 
-def _environments(_current: str, _line: Line) -> list[Candidate]:
+def _environments(_current: str, _line: TypedLine) -> list[Candidate]:
     from queue_runner.paths import layout
     from queue_runner.workloads.environments import every
 
     return [(venv.name, f"Python {venv.python_version}") for venv in every(layout())]
 
 
-def _mps(current: str, _line: Line) -> list[Candidate]:
+def _mps(current: str, _line: TypedLine) -> list[Candidate]:
     from queue_runner.workloads.mps_switches import NONE, SWITCHES
 
     before = current[: current.rfind(",") + 1]
@@ -223,7 +223,7 @@ def _mps(current: str, _line: Line) -> list[Candidate]:
     return named if before else [*named, (NONE, "no settings, to be compared with others")]
 
 
-def _keys(_current: str, line: Line) -> list[Candidate]:
+def _keys(_current: str, line: TypedLine) -> list[Candidate]:
     if line.arguments:
         return []
     from queue_runner.config import KEYS
@@ -231,7 +231,7 @@ def _keys(_current: str, line: Line) -> list[Candidate]:
     return [(key.name, key.help) for key in KEYS.values()]
 
 
-def _reports(current: str, line: Line) -> list[Candidate]:
+def _reports(current: str, line: TypedLine) -> list[Candidate]:
     first = [] if line.arguments else _named("reports")
     try:
         return [*first, *_ids(current, line)]
@@ -249,13 +249,13 @@ def _named(folder: str) -> list[Candidate]:
     return names
 
 
-def _zones(_current: str, _line: Line) -> list[Candidate]:
+def _zones(_current: str, _line: TypedLine) -> list[Candidate]:
     from zoneinfo import available_timezones
 
     return [(name, "") for name in sorted(available_timezones())]
 
 
-_FINDERS: dict[str, Callable[[str, Line], list[Candidate]]] = {
+_FINDERS: dict[str, Callable[[str, TypedLine], list[Candidate]]] = {
     "id": _ids,
     "after": _after,
     "group": lambda current, _line: _stored("groups", current),

@@ -28,7 +28,7 @@ _BATCH = 10_000  # SQLite takes 32,766 values in one statement
 _STATES = "SELECT id, state, outcome, lane FROM runs WHERE id BETWEEN ? AND ?"
 
 
-class Result(StrEnum):
+class CancelResult(StrEnum):
     """The result for one run that was to be cancelled."""
 
     CANCELLED = "cancelled"
@@ -45,7 +45,7 @@ class Cancelled:
     block of a run that was sent to another machine and has not ended."""
 
     run: str
-    result: Result
+    result: CancelResult
     outcome: str | None
     said: str = ""
 
@@ -107,8 +107,8 @@ def _watch(layout: Layout, rows: Sequence[NamedRun], requested: set[int], deadli
             now = {state.id: state for state in states}
             blocks_by_lane = {lane: blocks.status_of(connection, lane) for lane in {state.lane for state in states}}
         results = [_judge(layout, row.run, now[row.id], row.id in requested, alive) for row in rows]
-        if all(c.result is not Result.ENDING for c in results) or time.monotonic() >= deadline:
-            ending = (Result.ENDING, Result.UNWATCHED)
+        if all(c.result is not CancelResult.ENDING for c in results) or time.monotonic() >= deadline:
+            ending = (CancelResult.ENDING, CancelResult.UNWATCHED)
             return [
                 replace(c, said=blocks_by_lane[now[row.id].lane]) if c.result in ending else c
                 for c, row in zip(results, rows, strict=True)
@@ -119,12 +119,12 @@ def _watch(layout: Layout, rows: Sequence[NamedRun], requested: set[int], deadli
 def _judge(layout: Layout, run: str, row: _RunState, requested: bool, worker: bool) -> Cancelled:
     if row.state == State.DONE:
         if not requested:
-            return Cancelled(run, Result.ENDED_BEFORE, row.outcome)
-        done = Result.CANCELLED if row.outcome == Outcome.CANCELLED else Result.FINISHED_FIRST
+            return Cancelled(run, CancelResult.ENDED_BEFORE, row.outcome)
+        done = CancelResult.CANCELLED if row.outcome == Outcome.CANCELLED else CancelResult.FINISHED_FIRST
         return Cancelled(run, done, row.outcome)
     if worker:
-        return Cancelled(run, Result.ENDING, None)
+        return Cancelled(run, CancelResult.ENDING, None)
     folder = RunDir(layout.runs / run)
     if folder.exit() is not None:
-        return Cancelled(run, Result.UNRECORDED, None)
-    return Cancelled(run, Result.ENDING if queue_state.is_supervised(folder) else Result.UNWATCHED, None)
+        return Cancelled(run, CancelResult.UNRECORDED, None)
+    return Cancelled(run, CancelResult.ENDING if queue_state.is_supervised(folder) else CancelResult.UNWATCHED, None)
