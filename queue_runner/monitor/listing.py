@@ -172,7 +172,7 @@ def _lines(jobs: Iterable[JobView[R]], by_run: bool) -> Iterator[_Line]:
                     yield _Line(run.run, group, what, "", run.ending, run.style, age, took_s, run.median_s, run.mark)
                 continue
             mark = MARK if any(run.mark for run in run_view.last_attempts(job.runs)) else ""
-            n_ok, took_s = f"{job.succeeded}/{job.repeats}", run_view.took_s(job.runs)
+            n_ok, took_s = f"{job.succeeded}/{job.repeats}", job.took_s
             id = job.first.job_id
             yield _Line(id, group, what, n_ok, job.ending, job.style, age, took_s, job.median_s, mark)
 

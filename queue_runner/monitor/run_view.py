@@ -433,6 +433,11 @@ class JobView(Generic[R]):
         return sum(run.succeeded for run in last_attempts(self.runs))
 
     @property
+    def took_s(self) -> float | None:
+        """The real time of its last run that ended; of one that runs now, the time since its start."""
+        return took_s(self.runs)
+
+    @property
     def repeats(self) -> int:
         """Number of repeats."""
         return len(last_attempts(self.runs))

@@ -14,7 +14,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from queue_runner import __version__, units
+from queue_runner import __version__, times, units
 from queue_runner.tables import finite
 from queue_runner.text import plain
 
@@ -117,6 +117,8 @@ def _environment() -> Environment:
         "count": units.count,
         "counted": units.counted,
         "percent": units.percent,
+        "ms_plus_minus": units.ms_plus_minus,
+        "clock": times.clock,
     }
     made.filters.update(formats, json=as_json, sentence=sentence)
     made.globals.update(policy=policy, asset=lambda name: Markup(asset(name)))

@@ -70,7 +70,6 @@ class Pages:
         return self._page(
             "log",
             request,
-            at=views.RunCells.of(log.run),
             stream=stream,
             more=min(lines * 10, logs.LINES_MOST),
             follow=follow if log.run.state == State.RUNNING and not log.trouble else None,

@@ -7,12 +7,13 @@ import sqlite3
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from queue_runner import tables, units
 from queue_runner.errors import UsageError
-from queue_runner.model import Outcome, Selector, State, parse_selector
+from queue_runner.model import Outcome, Selector, parse_selector
 from queue_runner.monitor import eta, listing, logs, run_view, show, show_text, status_text, watch, why
+from queue_runner.monitor.progress import RunProgress
 from queue_runner.monitor.run_view import JobView, RunLine, RunView
 from queue_runner.monitor.status import Observation, Status
 from queue_runner.paths import Layout
@@ -49,40 +50,19 @@ def queue_parts(observation: Observation) -> Values:
     return {
         "facts": _facts(status),
         "running": _running(status, observation.newest_s),
-        "waiting": [_waiting(run, place, status, now) for place, run in enumerate(status.waiting, start=1)],
+        "waiting": [
+            (run, status.reasons[run.run_id], eta.clock(status.eta.turns.get(run.run) if status.goes_on else None, now))
+            for run in status.waiting
+        ],
         "waiting_count": status.waiting_count,
-        "ended": [_ended(run, now) for run in status.ended],
+        "ended": status.ended,
+        "now": now,
     }
 
 
 def _facts(status: Status) -> list[tuple[str, str]]:
     facts = [*status_text.lane(status), ("waiting", status_text.waiting_count(status)), *status_text.plan(status)]
     return [*facts, *status_text.hooks(status), ("disk", status_text.disk(status.disk))]
-
-
-@dataclass(frozen=True)
-class RunCells:
-    """The cells of a run that all pages have. `kind` is the class of its state for a colour; the word is always
-    there too."""
-
-    run: str
-    job: int
-    group: int
-    name: str
-    asks: str
-    ending: str
-    kind: str
-    invalid: bool
-    held: bool
-
-    @classmethod
-    def of(cls, run: RunView, **cells: Any) -> Self:
-        kind = run.style if run.outcome else _STATE_KINDS.get(run.state, "")
-        names = (run.run, run.job_id, run.group_id, run.name, str(run.question))
-        return cls(*names, run.ending, kind, bool(run.mark), run.state == State.HELD, **cells)
-
-
-_STATE_KINDS = {"RUNNING": "running", "HELD": "held"}
 
 
 @dataclass(frozen=True)
@@ -96,69 +76,30 @@ class IterationLine:
 
 
 @dataclass(frozen=True)
-class RunningCells(RunCells):
-    """The running run, and its progress."""
+class RunningView:
+    """The running run and its progress."""
 
+    run: RunView
+    progress: RunProgress
     trouble: Sequence[str]
-    suspended: bool
+    facts: Sequence[tuple[str, str | None]]
     spark: IterationLine | None
-    done: int = 0
-    planned: int | None = None
-    facts: Sequence[tuple[str, str | None]] = ()
 
 
-@dataclass(frozen=True)
-class WaitingCells(RunCells):
-    """A waiting run, and its reason."""
-
-    place: int
-    waits: str
-    why: str
-    starts: str
-
-
-@dataclass(frozen=True)
-class EndedCells(RunCells):
-    """A run that ended lately."""
-
-    took: str
-    ago: str
-
-
-@dataclass(frozen=True)
-class AttemptCells(RunCells):
-    """A run of the job of the page."""
-
-    chosen: bool
-    repeat: int
-    attempt: int
-    took: str
-    per_iteration: str
-    taints: str
-    started: str
-
-
-def _running(status: Status, newest_s: Sequence[float]) -> RunningCells | None:
+def _running(status: Status, newest_s: Sequence[float]) -> RunningView | None:
     run, progress = status.running, status.progress
     if run is None or progress is None:
         return None
     of_planned = f" of {units.count(progress.planned_iters)}" if progress.planned_iters else ""
-    return RunningCells.of(
-        run,
-        trouble=status_text.trouble(status),
-        suspended=run.paused_at is not None,
-        spark=spark(newest_s),
-        done=progress.iters,
-        planned=progress.planned_iters,
-        facts=[
-            ("phase", progress.phase),
-            ("iteration", f"{units.count(progress.iters)}{of_planned}"),
-            ("per iteration", f"{units.ms(progress.median_s)} ms" if progress.median_s is not None else None),
-            ("loss", units.loss(progress.loss) if progress.loss is not None else None),
-            ("so far", units.duration(progress.elapsed_s)),
-            ("remaining", f"about {units.duration(progress.left_s)} of training" if progress.left_s else None),
-        ],
-    )
+    facts = [
+        ("phase", progress.phase),
+        ("iteration", f"{units.count(progress.iters)}{of_planned}"),
+        ("per iteration", f"{units.ms(progress.median_s)} ms" if progress.median_s is not None else None),
+        ("loss", units.loss(progress.loss) if progress.loss is not None else None),
+        ("so far", units.duration(progress.elapsed_s)),
+        ("remaining", f"about {units.duration(progress.left_s)} of training" if progress.left_s else None),
+    ]
+    return RunningView(run, progress, status_text.trouble(status), facts, spark(newest_s))
 
 
 def spark(times_s: Sequence[float]) -> IterationLine | None:
@@ -170,17 +111,6 @@ def spark(times_s: Sequence[float]) -> IterationLine | None:
     step, top = 100 / (len(times_s) - 1), (low + high + span) / 2
     points = " ".join(f"{n * step:.2f},{(top - t) / span * 100:.2f}" for n, t in enumerate(times_s))
     return IterationLine(points, len(times_s), units.short_duration(low), units.short_duration(high))
-
-
-def _waiting(run: RunView, place: int, status: Status, now: float) -> WaitingCells:
-    reason = status.reasons[run.run_id]
-    starts = eta.clock(status.eta.turns.get(run.run), now) if status.goes_on else units.MISSING
-    return WaitingCells.of(run, place=place, waits=reason.short, why=reason.sentence, starts=starts)
-
-
-def _ended(run: RunView, now: float) -> EndedCells:
-    ago = f"{units.duration(now - run.ended_at)} ago" if run.ended_at else units.MISSING
-    return EndedCells.of(run, took=units.duration(run.real_s), ago=ago)
 
 
 @dataclass(frozen=True)
@@ -229,12 +159,21 @@ def history(layout: Layout, search: Search) -> Values:
     jobs = jobs[more:]
     now = time.time()
     return {
-        "jobs": [_job(job, now) for job in reversed(jobs)],
+        "jobs": jobs[::-1],
+        "asks": _asks,
+        "per_iteration": lambda job: f"{units.ms(job.median_s)} ms" if job.median_s is not None else units.MISSING,
+        "when": lambda job: clock(max(run.ended_at or 0.0 for run in job.runs) or job.first.created_at, now),
         "older": jobs[0].first.job_id if more else None,
         "search": search,
         "states": STATES,
         "filtered": bool(search.text or search.state or search.tag),
     }
+
+
+def _asks(job: JobView[RunLine]) -> str:
+    """Return the question of a job, or the command line of one without settings."""
+    first = job.first
+    return str(first.question) or tables.elide(shlex.join(first.command), listing.MOST_COMMAND)
 
 
 def _selectors(text: str) -> tuple[tuple[Selector, ...], str | None]:
@@ -243,42 +182,6 @@ def _selectors(text: str) -> tuple[tuple[Selector, ...], str | None]:
         return (parse_selector(text),), None
     except UsageError:
         return (), text or None
-
-
-@dataclass(frozen=True)
-class JobCells:
-    """A job of the history."""
-
-    job: int
-    group: int
-    name: str
-    asks: str
-    took: str
-    ending: str
-    kind: str
-    ok: str
-    per_iteration: str
-    invalid: bool
-    when: str
-
-
-def _job(job: JobView[RunLine], now: float) -> JobCells:
-    first, runs = job.first, job.runs
-    ended = [run.ended_at for run in runs if run.ended_at is not None]
-    command = tables.elide(shlex.join(first.command), listing.MOST_COMMAND) if first.command else ""
-    return JobCells(
-        job=first.job_id,
-        group=first.group_id,
-        name=first.name,
-        asks=str(first.question) or command,
-        took=units.duration(run_view.took_s(runs)),
-        ending=job.ending,
-        kind=job.style or _STATE_KINDS.get(job.state, ""),
-        ok=f"{job.succeeded}/{job.repeats}",
-        per_iteration=f"{units.ms(job.median_s)} ms" if job.median_s is not None else units.MISSING,
-        invalid=any(run.taints and not run.valid for run in runs),
-        when=clock(max(ended, default=first.created_at), now),
-    )
 
 
 def job(layout: Layout, text: str) -> Values:
@@ -297,10 +200,10 @@ def job(layout: Layout, text: str) -> Values:
     return {
         "details": details,
         "facts_": show_text.facts(details),
-        "at": RunCells.of(run),
+        "at": run,
         "why": explanation,
         **charts,
-        "runs": [_attempt(other, run) for other in runs if other.job_id == run.job_id],
+        "runs": [other for other in runs if other.job_id == run.job_id],
     }
 
 
@@ -314,16 +217,3 @@ def _charts(connection: sqlite3.Connection, run: RunView) -> Values:
     bars, bar_ticks = timeline.bars(gathered)
     courses, _ = timeline.courses(gathered)
     return {"bars": bars, "bar_ticks": bar_ticks, "courses": courses}
-
-
-def _attempt(run: RunView, chosen: RunView) -> AttemptCells:
-    return AttemptCells.of(
-        run,
-        chosen=run.run == chosen.run,
-        repeat=run.repeat,
-        attempt=run.attempt,
-        took=units.duration(run.real_s),
-        per_iteration=units.ms_plus_minus(run.median_s, run.mad_s),
-        taints=", ".join(run.taints),
-        started=clock(run.started_at) if run.started_at else units.MISSING,
-    )
