@@ -57,9 +57,9 @@ def test_runs_are_chosen_as_on_the_command_line(queue: Client) -> None:
 
 def test_order_and_second_tries(queue: Client) -> None:
     queue.move(6, where=Where.TOP)
-    assert [row["run"] for row in queue.status().waiting] == ["6.1", "5.1"]
+    assert [run.run for run in queue.status().waiting] == ["6.1", "5.1"]
     assert queue.edit(6, note="why", priority=-1) == [6]
-    assert [row["run"] for row in queue.status().waiting] == ["5.1", "6.1"]
+    assert [run.run for run in queue.status().waiting] == ["5.1", "6.1"]
     assert [one.new for one in queue.retry(2)] == ["2.2"]
     queue.pause()
     assert queue.status().queue.paused_at is not None
