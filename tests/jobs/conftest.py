@@ -73,18 +73,18 @@ def quick_mlx() -> Iterator[None]:
     """
     import mlx.core as mx
 
-    kept = Path(tempfile.gettempdir(), "mlx", mx.__version__, "cpu")
+    cache_dir = Path(tempfile.gettempdir(), "mlx", mx.__version__, "cpu")
     header = Path("mlx", "backend", "cpu", "compiled_preamble.h")
     include = Path(mx.__file__).parent / "include"
-    made = kept / header.with_suffix(".h.gch")
-    if sys.platform != "linux" or not shutil.which("g++") or any(kept.glob("*.so")):
+    made = cache_dir / header.with_suffix(".h.gch")
+    if sys.platform != "linux" or not shutil.which("g++") or any(cache_dir.glob("*.so")):
         yield
         return
     made.parent.mkdir(parents=True, exist_ok=True)
     flags = ["-std=c++17", "-O3", "-Wall", "-fPIC", "-I", str(include), "-x", "c++-header"]
     subprocess.run(["g++", *flags, str(include / header), "-o", str(made)], check=False, capture_output=True)
     yield
-    shutil.rmtree(kept / "mlx", ignore_errors=True)  # 50 MB; another worker may have removed it
+    shutil.rmtree(cache_dir / "mlx", ignore_errors=True)  # 50 MB; another worker may have removed it
 
 
 @pytest.fixture
@@ -161,8 +161,8 @@ class Run:
         self._monkeypatch.setenv("MPSQ_EVENTS", str(path))
         argv = arguments(words, settings)
         code = main(job.WORKLOAD, build or job.build, job.step, job.evaluate, argv, sample or job.sample)
-        said = self._capsys.readouterr()
-        return Ran(code, read(path), said.out, said.err)
+        captured = self._capsys.readouterr()
+        return Ran(code, read(path), captured.out, captured.err)
 
 
 @pytest.fixture

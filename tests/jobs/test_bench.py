@@ -45,8 +45,8 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
             sets += ["--set", "threads=1"]
         code = main(job.WORKLOAD, job.FRAMEWORK, job.build, ["--device", "cpu", *words, *sets])
         torch.set_num_threads(threads)
-        said = capsys.readouterr()
-        return Ran(code, read(path), said.out, said.err)
+        captured = capsys.readouterr()
+        return Ran(code, read(path), captured.out, captured.err)
 
     return run
 
@@ -62,7 +62,7 @@ class Lazy:
     def __init__(self) -> None:
         self.now_s, self.queued_s, self.calls = 0.0, 0.0, 0
 
-    def open_device(self, asked: str) -> Any:
+    def open_device(self, label: str) -> Any:
         return SimpleNamespace(name="none")
 
     def set_up(self, options: Any, device: Any, report: Any) -> None:
@@ -119,7 +119,7 @@ def run_cells(
 
     def build(options: Any, device: Any, report: Any) -> Bench:
         cells = [
-            Cell(f"c{k}", lazy.call, lambda found: left.pop(0) if left else RIGHT, flops=k, bytes=1.0, calls=calls)
+            Cell(f"c{k}", lazy.call, lambda result: left.pop(0) if left else RIGHT, flops=k, bytes=1.0, calls=calls)
             for k in (1, 2)
         ]
         made.append(Bench(cells, "two cells", lambda done: None, timing=timing, ended=lambda done: ended.append(done)))
@@ -145,8 +145,8 @@ def test_the_time_of_a_cell_is_that_of_one_call_waited_for(tmp_path: Path, monke
     times = [e for e in events if e["type"] == "metric" and e["name"] == "c1.time"]
     assert [e["i"] for e in times] == [3, 4, 5] and {e["unit"] for e in times} == {"s"}
     assert all(e["value"] == pytest.approx(0.01, abs=1e-5) for e in times)
-    (said,) = [e["flops_per_iter"] for e in events if "flops_per_iter" in e]
-    assert said == 3
+    (flops,) = [e["flops_per_iter"] for e in events if "flops_per_iter" in e]
+    assert flops == 3
 
 
 def test_a_clock_that_does_not_wait_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,9 +206,9 @@ def test_a_product_in_fp32_is_told_from_one_in_tf32_and_from_one_in_bf16() -> No
 def test_one_wrong_number_among_many_is_found() -> None:
     a, b, exact, magnitude = factors()
     for wrong in (0.1, 0.5, 1.0, 10.0, np.nan, np.inf):
-        found = (a @ b).astype(np.float64)
-        found[17, 400] += wrong
-        assert not rounding.judge_product(found, exact, magnitude, 512, "fp32").ok, wrong
+        result = (a @ b).astype(np.float64)
+        result[17, 400] += wrong
+        assert not rounding.judge_product(result, exact, magnitude, 512, "fp32").ok, wrong
         assert not rounding.judge_norm(np.array([wrong]), np.array([2.0]), 1, 1, "fp32").ok
 
 
@@ -221,9 +221,9 @@ def test_sums_in_half_precision_are_told_apart() -> None:
     total = np.zeros((256, 256), np.float16)
     for k in range(256):
         total += np.outer(a[:, k], b[k]).astype(np.float16)
-    one = exact.astype(np.float16).astype(np.float64)
-    one[3, 3] += 4
-    assert not rounding.judge_product(one, exact, magnitude, 256, "fp16").ok
+    exact_fp16 = exact.astype(np.float16).astype(np.float64)
+    exact_fp16[3, 3] += 4
+    assert not rounding.judge_product(exact_fp16, exact, magnitude, 256, "fp16").ok
     poor = rounding.judge_product(total.astype(np.float64), exact, magnitude, 256, "fp16")
     assert poor.arithmetic == "fp16, sums in fp16"
 
@@ -237,66 +237,66 @@ def test_matmul(ran: Callable[..., Ran], framework: str, dtype: str, mode: str) 
     if framework == "jax" and dtype == "fp64":
         jax = importlib.import_module("jax")
         before = jax.config.jax_enable_x64
-    found = ran(f"matmul_{framework}", "--dtype", dtype, "--compile", mode, n=24, timing="both", **QUICK)
+    result = ran(f"matmul_{framework}", "--dtype", dtype, "--compile", mode, n=24, timing="both", **QUICK)
     if framework == "jax" and dtype == "fp64":
         jax.config.update("jax_enable_x64", before)
-    assert found.code == 0, found.err
-    hello = found.hello()
+    assert result.code == 0, result.err
+    hello = result.hello()
     assert (hello["workload"], hello["framework"], hello["dtype"], hello["n"]) == ("matmul", framework, dtype, 24)
-    assert hello["flops_per_iter"] == 2 * 24**3 and found.metrics()["n24.flop"] == 2 * 24**3
-    assert found.metrics()["n24.error"] <= 1 and "wrong_result" not in found.notes()
-    assert found.metrics()["n24.time_unsynced"] > 0 and "2 n^3" in found.out and "naive" in found.out
-    assert found.of("iter")[0]["phase"] == ("compile" if mode == "on" else "warmup")
-    assert found.events[-1] == {**found.events[-1], "type": "bye", "ok": True}
+    assert hello["flops_per_iter"] == 2 * 24**3 and result.metrics()["n24.flop"] == 2 * 24**3
+    assert result.metrics()["n24.error"] <= 1 and "wrong_result" not in result.notes()
+    assert result.metrics()["n24.time_unsynced"] > 0 and "2 n^3" in result.out and "naive" in result.out
+    assert result.of("iter")[0]["phase"] == ("compile" if mode == "on" else "warmup")
+    assert result.events[-1] == {**result.events[-1], "type": "bye", "ok": True}
 
 
 def test_the_guides_config_is_its_loop_beside_the_truth(ran: Callable[..., Ran]) -> None:
     workload = importlib.import_module("matmul_torch").WORKLOAD
     its = command_line.parse(workload, ["--config", "guide"]).settings
     assert (its.n, its.calls, its.timing) == (1000, 100, "guide")
-    found = ran("matmul_torch", "--config", "guide", n=100, max_iters=4, warmup_iters=1)
-    metrics = found.metrics()
+    result = ran("matmul_torch", "--config", "guide", n=100, max_iters=4, warmup_iters=1)
+    metrics = result.metrics()
     assert 0 < metrics["n100.block_unsynced"] <= metrics["n100.block"] and metrics["n100.calls"] == 100
-    said = f"100 products in {metrics['n100.block_unsynced']:.6f} s by time.time()"
-    assert said in found.out and "naive" in found.out and "synced" in found.out
+    sentence = f"100 products in {metrics['n100.block_unsynced']:.6f} s by time.time()"
+    assert sentence in result.out and "naive" in result.out and "synced" in result.out
 
 
 def test_a_lazy_framework_whose_result_nobody_asks_for_computes_nothing(ran: Callable[..., Ran]) -> None:
-    found = ran("matmul_mlx", n=400, timing="naive", **QUICK)
-    assert found.metrics()["n400.time_unsynced"] < found.metrics()["n400.time"] / 5
-    assert "nothing was computed" in found.out
-    assert not any(e["synced"] for e in found.of("iter") if e["phase"] == "measure")
+    result = ran("matmul_mlx", n=400, timing="naive", **QUICK)
+    assert result.metrics()["n400.time_unsynced"] < result.metrics()["n400.time"] / 5
+    assert "nothing was computed" in result.out
+    assert not any(e["synced"] for e in result.of("iter") if e["phase"] == "measure")
 
 
 def test_a_peak_is_that_of_the_fastest_size(ran: Callable[..., Ran]) -> None:
-    found = ran("matmul_torch", "--config", "peak", largest=1024, max_iters=4, warmup_iters=1)
-    metrics = found.metrics()
+    result = ran("matmul_torch", "--config", "peak", largest=1024, max_iters=4, warmup_iters=1)
+    metrics = result.metrics()
     best = max((512, 1024), key=lambda n: metrics[f"n{n}.rate"])
-    assert found.hello()["n"] == best and metrics["peak"] > 0
-    times = sorted(e["value"] for e in found.of("metric") if e["name"] == f"n{best}.time")
+    assert result.hello()["n"] == best and metrics["peak"] > 0
+    times = sorted(e["value"] for e in result.of("metric") if e["name"] == f"n{best}.time")
     assert metrics["peak"] == pytest.approx(2 * best**3 / ((times[0] + times[-1]) / 2), rel=1e-6)
 
 
 def test_a_peak_of_wrong_results_is_none(ran: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = Check(False, "", 9.0, 0.5, "wrong")
     monkeypatch.setattr(matmul, "judge_product", lambda *_: wrong)
-    found = ran("matmul_torch", "--config", "peak", largest=512, max_iters=4, warmup_iters=1)
-    assert "peak" not in found.metrics() and "wrong_result" in found.notes() and "wrong" in found.err
+    result = ran("matmul_torch", "--config", "peak", largest=512, max_iters=4, warmup_iters=1)
+    assert "peak" not in result.metrics() and "wrong_result" in result.notes() and "wrong" in result.err
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16", "fp64"])
 def test_kernels(ran: Callable[..., Ran], dtype: str) -> None:
-    found = ran("kernels_torch", "--config", "tiny", "--dtype", dtype, **QUICK)
-    assert found.code == 0 and not found.notes(), found.err
-    names = {e["name"] for e in found.of("metric")}
+    result = ran("kernels_torch", "--config", "tiny", "--dtype", dtype, **QUICK)
+    assert result.code == 0 and not result.notes(), result.err
+    names = {e["name"] for e in result.of("metric")}
     for op in ("conv2d", "linear", "softmax", "reduction", "elementwise", "attention"):
         for direction in ("forward", "backward"):
             assert {f"{op}.{direction}.{what}" for what in ("time", "flop", "bytes", "error")} <= names
-    assert "memory-bound" in found.out and found.metrics()["roof.bytes"] > 0
+    assert "memory-bound" in result.out and result.metrics()["roof.bytes"] > 0
     rows, width, item = 32, 32, {"fp64": 8, "fp32": 4}.get(dtype, 2)
-    assert found.metrics()["linear.forward.flop"] == 2 * rows * width * width
-    assert found.metrics()["linear.forward.bytes"] == (2 * rows * width + width * width) * item
-    assert found.metrics()["softmax.backward.bytes"] == 3 * rows * width * item
+    assert result.metrics()["linear.forward.flop"] == 2 * rows * width * width
+    assert result.metrics()["linear.forward.bytes"] == (2 * rows * width + width * width) * item
+    assert result.metrics()["softmax.backward.bytes"] == 3 * rows * width * item
 
 
 @pytest.mark.parametrize("op", ["linear", "attention"])
@@ -322,17 +322,17 @@ def test_a_kernel_that_is_wrong_in_one_direction_is_found(
         return {**known, op: kernels_torch.replace(known[op], function=lambda *x: Off.apply(right(*x)))}
 
     monkeypatch.setattr(kernels_torch, "ops", bent)
-    found = ran("kernels_torch", "--config", "tiny", op=op, **QUICK)
-    assert f"{op}.backward" in found.notes()["wrong_result"]["text"]
+    result = ran("kernels_torch", "--config", "tiny", op=op, **QUICK)
+    assert f"{op}.backward" in result.notes()["wrong_result"]["text"]
 
 
 def test_transfer(ran: Callable[..., Ran]) -> None:
-    found = ran("transfer_torch", smallest=4, largest=1000, max_iters=5, warmup_iters=1)
-    assert found.code == 0 and "memcpy" in found.notes() and "memcpy" in found.out
+    result = ran("transfer_torch", smallest=4, largest=1000, max_iters=5, warmup_iters=1)
+    assert result.code == 0 and "memcpy" in result.notes() and "memcpy" in result.out
     for direction in ("to_device", "to_host"):
         for size in (4, 64, 1000):
-            assert found.metrics()[f"{direction}.pageable.{size}.bytes"] == size
-            assert found.metrics()[f"{direction}.pageable.{size}.error"] == 0
+            assert result.metrics()[f"{direction}.pageable.{size}.bytes"] == size
+            assert result.metrics()[f"{direction}.pageable.{size}.error"] == 0
 
 
 def test_transfer_to_mps_is_from_pageable_memory_alone() -> None:
@@ -356,7 +356,7 @@ def test_a_byte_that_differs_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words", "said"),
+    ("name", "words", "message"),
     [
         ("matmul_torch", ["n=0"], "cannot be less than 1"),
         ("matmul_torch", ["n=65537"], "cannot be more than 65536"),
@@ -378,9 +378,9 @@ def test_a_byte_that_differs_is_found() -> None:
         ("transfer_torch", ["smallest=8", "largest=4"], "the smallest comes first"),
     ],
 )
-def test_what_makes_no_sense_is_refused(ran: Callable[..., Ran], name: str, words: list[str], said: str) -> None:
-    found = ran(name, **dict(word.split("=") for word in words))
-    assert found.code == 2 and said in found.err and found.err.startswith("error: "), found.err
+def test_what_makes_no_sense_is_refused(ran: Callable[..., Ran], name: str, words: list[str], message: str) -> None:
+    result = ran(name, **dict(word.split("=") for word in words))
+    assert result.code == 2 and message in result.err and result.err.startswith("error: "), result.err
 
 
 @pytest.mark.parametrize("words", [["--resume", "x"], ["--out", "x"]])
@@ -394,8 +394,8 @@ def test_there_is_nothing_to_resume(ran: Callable[..., Ran], words: list[str]) -
 def test_a_device_that_is_not_there(ran: Callable[..., Ran], name: str, device: str) -> None:
     if sys.platform == "darwin":
         pytest.skip("mps may be there")
-    found = ran(name, "--device", device)
-    assert found.code == 69 and "device_unavailable" in found.notes()
+    result = ran(name, "--device", device)
+    assert result.code == 69 and "device_unavailable" in result.notes()
 
 
 def test_by_hand_as_a_process(tmp_path: Path) -> None:

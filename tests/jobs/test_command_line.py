@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--set", "max_iter=3"], 'did you mean "max_iters"?'),
         (["--set", "wings=2"], 'no key "wings"'),
@@ -52,14 +52,14 @@ pytestmark = pytest.mark.slow
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_cannot_be_is_refused_in_a_sentence(run: Run, words: list[str], said: str) -> None:
+def test_what_cannot_be_is_refused_in_a_sentence(run: Run, words: list[str], message: str) -> None:
     if words[0] == "--set" and "=" in words[1]:
         key, _, value = words[1].partition("=")
         ran = run(**{key: value})
     else:
         ran = run(*words)
     assert ran.code == 2
-    assert ran.err.startswith("error: ") and said in ran.err and "Traceback" not in ran.err
+    assert ran.err.startswith("error: ") and message in ran.err and "Traceback" not in ran.err
     assert not ran.losses() and ran.events[-1]["type"] == "bye"
 
 
@@ -101,13 +101,13 @@ def test_the_literals_name_what_there_is() -> None:
     from harness.opcheck import samples
     from harness.torch_backend.training import FLAGS
 
-    asked = {workload.name: workload.params for workload in catalog.workloads(paths.jobs_dir())}
+    requested = {workload.name: workload.params for workload in catalog.workloads(paths.jobs_dir())}
     tiny = SimpleNamespace(batch=1, length=1, width=1, heads=1, channels=1, image=1)
-    assert asked["kernels"]["op"].choices == ("all", *kernels_torch.ops(tiny))
-    assert asked["opcheck"]["types"].each_of == tuple(samples.TYPES)
-    assert asked["matmul"]["largest"].limits["least"] == matmul.PEAK_SIZES[0]
+    assert requested["kernels"]["op"].choices == ("all", *kernels_torch.ops(tiny))
+    assert requested["opcheck"]["types"].each_of == tuple(samples.TYPES)
+    assert requested["matmul"]["largest"].limits["least"] == matmul.PEAK_SIZES[0]
     for name, key in (("nanogpt", "adamw"), ("bert", "adamw"), ("resnet50", "sgd"), ("vgg16", "sgd")):
-        assert asked[name][key].choices == ("auto", *FLAGS)
+        assert requested[name][key].choices == ("auto", *FLAGS)
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "mps", "cuda"])
@@ -163,8 +163,8 @@ def test_a_signal_ends_it_at_once_and_without_a_traceback(tmp_path: Path, number
         if line.startswith("iter"):
             break
     process.send_signal(number)
-    _, said = process.communicate()
-    assert process.returncode == -number and said == ""
+    _, err = process.communicate()
+    assert process.returncode == -number and err == ""
     assert read(tmp_path / "events.jsonl")[0]["type"] == "phase"
 
 

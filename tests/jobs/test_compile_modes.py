@@ -21,16 +21,16 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    found: list[Any] = []
+def requested(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    result: list[Any] = []
 
     def stand_in(function: Callable[..., Any], mode: str | None = None, **more: Any) -> Callable[..., Any]:
-        found.append(mode)
+        result.append(mode)
         return function
 
     monkeypatch.setattr(torch, "compile", stand_in)
     monkeypatch.setattr(compiling, "_compiled_in", set())
-    return found
+    return result
 
 
 def test_queue_and_workloads_know_the_same_modes() -> None:
@@ -46,17 +46,17 @@ def test_queue_and_workloads_know_the_same_modes() -> None:
         ("no-cudagraphs", "max-autotune-no-cudagraphs"),
     ],
 )
-def test_the_mode_reaches_torch_and_hello(run: Run, asked: list[Any], word: str, mode: str | None) -> None:
+def test_the_mode_reaches_torch_and_hello(run: Run, requested: list[Any], word: str, mode: str | None) -> None:
     ran = run("--compile", word)
-    assert ran.code == 0 and asked == [mode]
+    assert ran.code == 0 and requested == [mode]
     assert ran.hello()["compile"] is True
     assert ran.hello().get("compile_mode") == (None if word == "on" else word)
     assert ran.of("iter")[0]["phase"] == "compile"
 
 
-def test_a_sample_is_compiled_in_the_mode_too(run: Run, asked: list[Any]) -> None:
+def test_a_sample_is_compiled_in_the_mode_too(run: Run, requested: list[Any]) -> None:
     ran = run("--compile", "max-autotune", mode="sample", new_tokens=2)
-    assert ran.code == 0 and asked == ["max-autotune"] * 2
+    assert ran.code == 0 and requested == ["max-autotune"] * 2
 
 
 def test_a_framework_without_modes_refuses(run: Run) -> None:
@@ -65,7 +65,7 @@ def test_a_framework_without_modes_refuses(run: Run) -> None:
     assert "max-autotune is a mode of torch.compile, and jax.jit has no modes" in ran.err
 
 
-def test_a_workload_that_ignores_the_mode_is_stopped_before_it_measures(run: Run, asked: list[Any]) -> None:
+def test_a_workload_that_ignores_the_mode_is_stopped_before_it_measures(run: Run, requested: list[Any]) -> None:
     """Of version 0.1: it would measure the default under the name of another mode."""
 
     def build(options: Any, device: Any) -> Any:

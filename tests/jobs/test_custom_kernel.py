@@ -75,7 +75,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
     require("g++")  # the stand-in for Metal's compiler
     one = StandIn(tmp_path)
     monkeypatch.setattr(torch.mps, "compile_shader", one.compile_shader)
-    monkeypatch.setattr(job.BenchTorch, "open_device", lambda self, asked: open_device("cpu"))
+    monkeypatch.setattr(job.BenchTorch, "open_device", lambda self, label: open_device("cpu"))
     monkeypatch.setenv("MPSQ_EVENTS", str(tmp_path / "events.jsonl"))
     return one
 

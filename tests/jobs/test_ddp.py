@@ -71,7 +71,7 @@ def test_the_rank_that_failed_first_says_how_the_run_ended(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("codes", "told", "rank"),
+    ("codes", "rank_reports", "rank"),
     [
         ({0: 1, 1: 71}, {0: (2.0, True), 1: (1.0, False)}, 1),
         ({0: 1, 1: -9}, {0: (2.0, True)}, 1),  # killed: it could not write
@@ -81,10 +81,12 @@ def test_the_rank_that_failed_first_says_how_the_run_ended(tmp_path: Path) -> No
         ({0: 1, 1: 1}, {0: (2.0, True), 1: (1.0, True)}, 1),
     ],
 )
-def test_what_ended_a_launch(codes: dict[int, int], told: dict[int, tuple[float, bool]], rank: int) -> None:
+def test_what_ended_a_launch(codes: dict[int, int], rank_reports: dict[int, tuple[float, bool]], rank: int) -> None:
     from harness.torch_backend import launch
 
-    assert launch.first_failed(codes, {n: {"at": at, "lost_peer": lost} for n, (at, lost) in told.items()}) == rank
+    assert (
+        launch.first_failed(codes, {n: {"at": at, "lost_peer": lost} for n, (at, lost) in rank_reports.items()}) == rank
+    )
 
 
 def test_a_killed_rank_ends_the_run_and_a_cancelled_run_leaves_no_process(queue: Queue, mpsq: Cli) -> None:

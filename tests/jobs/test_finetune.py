@@ -49,7 +49,7 @@ def as_gpt2(weights: Weights, prefix: str = "transformer.", columns: bool = Fals
     names = {"tokens": "wte", "positions": "wpe", "norm": "ln_f"}
     inner = {"norm1": "ln_1", "norm2": "ln_2", "attention.qkv": "attn.c_attn", "attention.out": "attn.c_proj",
              "feed_forward.widen": "mlp.c_fc", "feed_forward.out": "mlp.c_proj"}  # fmt: skip
-    found = {}
+    result = {}
     for name, value in weights.items():
         module, kind = name.rsplit(".", 1)
         if module.startswith("blocks."):
@@ -57,8 +57,8 @@ def as_gpt2(weights: Weights, prefix: str = "transformer.", columns: bool = Fals
             theirs, turned = f"h.{number}.{inner[part]}", columns and value.ndim == 2
         else:
             theirs, turned = names[module], False
-        found[f"{prefix}{theirs}.{kind}"] = torch.from_numpy(np.ascontiguousarray(value.T if turned else value))
-    return found
+        result[f"{prefix}{theirs}.{kind}"] = torch.from_numpy(np.ascontiguousarray(value.T if turned else value))
+    return result
 
 
 def save_ckpt(path: Path, weights: Weights, **arguments: Any) -> Path:
@@ -94,8 +94,8 @@ def save_safetensors(path: Path, tensors: dict[str, np.ndarray], kinds: dict[Any
     return path
 
 
-def same(found: Weights, expected: Weights) -> bool:
-    return found.keys() == expected.keys() and all(np.array_equal(found[name], expected[name]) for name in expected)
+def same(result: Weights, expected: Weights) -> bool:
+    return result.keys() == expected.keys() and all(np.array_equal(result[name], expected[name]) for name in expected)
 
 
 def read(path: Path, shape: Shape = SHAPE) -> Weights:
@@ -156,15 +156,15 @@ def test_rows_of_no_token_and_positions_behind_block_size_are_left_out(
     monkeypatch.setattr("harness.checkpoints.gpt2.GPT2_PADDED", 11)
     monkeypatch.setattr("harness.checkpoints.gpt2.GPT2_VOCAB", 10)
     weights = drawn()
-    found = read(save_ckpt(tmp_path / "ckpt.pt", weights), Shape(10, 4, 2, 2, 8, bias=True))
-    assert np.array_equal(found["tokens.weight"], weights["tokens.weight"][:10])
-    assert np.array_equal(found["positions.weight"], weights["positions.weight"][:4])
+    result = read(save_ckpt(tmp_path / "ckpt.pt", weights), Shape(10, 4, 2, 2, 8, bias=True))
+    assert np.array_equal(result["tokens.weight"], weights["tokens.weight"][:10])
+    assert np.array_equal(result["positions.weight"], weights["positions.weight"][:4])
     out = capsys.readouterr().out
     assert "the first 10 of 11 rows of the vocabulary" in out and "the first 4 of 6 positions" in out
 
 
 @pytest.mark.parametrize(
-    ("shape", "said", "hint"),
+    ("shape", "message", "hint"),
     [
         ({"layers": 3}, "a model of another shape", "--set n_layer=2 --set n_embd=8 --set n_head=2 --set bias=true"),
         ({"heads": 4}, "a model of another shape", "n_head=2"),
@@ -175,9 +175,9 @@ def test_rows_of_no_token_and_positions_behind_block_size_are_left_out(
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
-def test_another_shape_is_refused(tmp_path: Path, shape: dict[str, Any], said: str, hint: str) -> None:
+def test_another_shape_is_refused(tmp_path: Path, shape: dict[str, Any], message: str, hint: str) -> None:
     path = save_ckpt(tmp_path / "ckpt.pt", drawn())
-    with pytest.raises(UsageError, match=said) as caught:
+    with pytest.raises(UsageError, match=message) as caught:
         read(path, Shape(**{**vars(SHAPE), **shape}))
     assert hint in caught.value.hint
 
@@ -197,7 +197,7 @@ def test_what_is_no_gpt2_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFix
     torch.save([1, 2], tmp_path / "list.pt")
     untied = as_gpt2(drawn()) | {"lm_head.weight": torch.ones(11, 8)}
     torch.save(untied, tmp_path / "untied.pt")
-    for name, said in (
+    for name, message in (
         ("none.pt", "cannot be read"),
         ("none.safetensors", "cannot be read"),
         ("garbage.pt", "not a complete file of torch.save|holds more than tensors"),
@@ -209,7 +209,7 @@ def test_what_is_no_gpt2_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFix
         ("list.pt", "does not hold a model"),
         ("untied.pt", "is not a GPT-2"),
     ):
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, match=message):
             read(tmp_path / name)
     assert "this ran" not in capsys.readouterr().out
 
@@ -217,5 +217,7 @@ def test_what_is_no_gpt2_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFix
 def test_safetensors_in_half_precision(tmp_path: Path) -> None:
     values = np.array([[1.5, -2.0], [0.0, 3.0]], np.float32)
     halves = {"a": values.astype(np.float16), "b": (values.view(np.uint32) >> 16).astype(np.uint16)}
-    found = safetensors_file.read(save_safetensors(tmp_path / "x.safetensors", halves))
-    assert np.array_equal(found["a"], values) and np.array_equal(found["b"], values) and found["b"].dtype == np.float32
+    result = safetensors_file.read(save_safetensors(tmp_path / "x.safetensors", halves))
+    assert (
+        np.array_equal(result["a"], values) and np.array_equal(result["b"], values) and result["b"].dtype == np.float32
+    )

@@ -133,7 +133,7 @@ def test_resume_equals_no_interruption(
 def test_a_checkpoint_or_weights_that_do_not_fit_are_a_sentence(run: Run, tmp_path: Path, weights: Path) -> None:
     (tmp_path / "garbage.npz").write_bytes(b"not a checkpoint")
     run("--out", str(tmp_path), framework="mlx", max_iters=1)
-    for words, settings, said in (
+    for words, settings, message in (
         (["--resume", str(tmp_path / "none.npz")], {}, "cannot be read"),
         (["--resume", str(tmp_path / "garbage.npz")], {}, "is not a checkpoint"),
         (["--resume", str(weights)], {}, "init_from=PATH"),
@@ -143,7 +143,7 @@ def test_a_checkpoint_or_weights_that_do_not_fit_are_a_sentence(run: Run, tmp_pa
         ([], {"init_from": weights}, "holds the weights of another model"),
     ):
         ran = run(*words, framework="mlx", **settings)
-        assert ran.code == 2 and said in ran.err and "Traceback" not in ran.err, ran.err
+        assert ran.code == 2 and message in ran.err and "Traceback" not in ran.err, ran.err
 
 
 @pytest.mark.parametrize("framework", OTHERS)
@@ -194,17 +194,17 @@ def test_nothing_of_an_iteration_is_left_to_the_next(run: Run, monkeypatch: pyte
 
     from harness.mlx_backend.main import Mlx
 
-    seen: list[bool] = []
+    observed: list[bool] = []
     whole = Mlx.wait
 
     def wait(self: Any, training: Any, loss: Any) -> None:
         whole(self, training, loss)
         before = mx.get_active_memory()
         mx.eval(training.model.parameters(), training.optimizer.state, loss)
-        seen.append(mx.get_active_memory() == before)
+        observed.append(mx.get_active_memory() == before)
 
     monkeypatch.setattr(Mlx, "wait", wait)
-    assert run(framework="mlx").code == 0 and seen and all(seen)
+    assert run(framework="mlx").code == 0 and observed and all(observed)
 
 
 def script(framework: str) -> str:

@@ -43,8 +43,8 @@ def glue(
         argv = ["--device", "cpu", "--set", "threads=1", *words]  # two threads of tiny work wait for each other
         code = external_trainer.main(job.WORKLOAD, job.Glue(), job.build, job.train, argv)
         torch.set_num_threads(threads)
-    said = capsys.readouterr() if capsys else SimpleNamespace(out="", err="")
-    return Ran(code, read(events), said.out, said.err)
+    captured = capsys.readouterr() if capsys else SimpleNamespace(out="", err="")
+    return Ran(code, read(events), captured.out, captured.err)
 
 
 @pytest.fixture(scope="module")
@@ -109,9 +109,9 @@ def test_measures_are_those_of_the_definitions() -> None:
     measures = glue.measures(glue.TASKS["mrpc"])
     logits = np.array([[0.0, 1.0], [0.0, 1.0], [1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     labels = np.array([1, 0, 1, 0, 1])  # 2 true positives, 1 false positive, 1 false negative
-    found = measures(SimpleNamespace(predictions=logits, label_ids=labels))
+    result = measures(SimpleNamespace(predictions=logits, label_ids=labels))
     expected = {"accuracy": 3 / 5, "f1": 4 / 6, "combined_score": 19 / 30}
-    assert found == pytest.approx(expected)
+    assert result == pytest.approx(expected)
     nothing = measures(SimpleNamespace(predictions=-logits[:1], label_ids=np.array([0])))
     assert nothing == {"accuracy": 1.0, "f1": 0.0, "combined_score": 0.5}
 
@@ -123,9 +123,9 @@ def test_correlations_are_those_of_scipy() -> None:
     glue: Any = importlib.import_module("harness.data.glue")
     drawn = np.random.default_rng(1)
     scores = drawn.integers(0, 11, 60) / 2  # with ties, as people's scores have
-    found = (scores + drawn.standard_normal(60)).astype(np.float32)
-    said = glue.measures(glue.TASKS["stsb"])(SimpleNamespace(predictions=found[:, None], label_ids=scores))
-    pearson, spearman = stats.pearsonr(found, scores)[0], stats.spearmanr(found, scores)[0]
+    result = (scores + drawn.standard_normal(60)).astype(np.float32)
+    said = glue.measures(glue.TASKS["stsb"])(SimpleNamespace(predictions=result[:, None], label_ids=scores))
+    pearson, spearman = stats.pearsonr(result, scores)[0], stats.spearmanr(result, scores)[0]
     assert said == pytest.approx(
         {"pearson": pearson, "spearmanr": spearman, "combined_score": (pearson + spearman) / 2}
     )
@@ -189,12 +189,12 @@ def test_all_nine_tasks_have_their_columns_and_labels(hub: Any) -> None:
     job: Any = importlib.import_module("glue_torch")
     assert set(job.WORKLOAD["params"]["data"]["path_or"]) == {*hub.TASKS, "paraphrases"} and len(hub.TASKS) == 9
     for name, task in hub.TASKS.items():
-        found = pairs.load(name, 0, 0, 1)
-        assert (found.name, len(found.train), len(found.val)) == (name, 24, 24)
-        assert (found.train[0].second is None) == (len(task.columns) == 1)
-        kinds = {type(pair.label) for pair in found.train}
+        result = pairs.load(name, 0, 0, 1)
+        assert (result.name, len(result.train), len(result.val)) == (name, 24, 24)
+        assert (result.train[0].second is None) == (len(task.columns) == 1)
+        kinds = {type(pair.label) for pair in result.train}
         assert kinds == ({float} if name == "stsb" else {int})
-        assert found.train[1].label == (0.5 if name == "stsb" else 1)
+        assert result.train[1].label == (0.5 if name == "stsb" else 1)
 
 
 def test_data_that_are_not_here_have_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -216,7 +216,7 @@ def test_the_installed_transformers_needs_no_use_mps_device() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said", "hint"),
+    ("words", "message", "hint"),
     [
         (("--set", "use_mps_device=true"), 'no key "use_mps_device"', "write --device mps"),
         (("--set", "no_cuda=true"), 'no key "no_cuda"', "write --device cpu"),
@@ -244,18 +244,20 @@ def test_the_installed_transformers_needs_no_use_mps_device() -> None:
     ],
 )
 def test_what_is_refused(
-    words: tuple[str, ...], said: str, hint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...], message: str, hint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ran = glue(tmp_path, capsys, "--config", "toy", *words)
-    assert ran.code in (1, 2) and said in ran.err and hint in ran.err and "Traceback" not in ran.err
+    assert ran.code in (1, 2) and message in ran.err and hint in ran.err and "Traceback" not in ran.err
 
 
 @pytest.mark.parametrize(
-    ("device", "said"), [("mps", "cannot train on mps together"), ("cpu", "only --gpus starts several processes")]
+    ("device", "message"), [("mps", "cannot train on mps together"), ("cpu", "only --gpus starts several processes")]
 )
-def test_it_trains_in_one_process(device: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_trains_in_one_process(
+    device: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     ran = glue(tmp_path, capsys, "--device", device, "--config", "toy", env={"WORLD_SIZE": "2"})
-    assert ran.code == 2 and "WORLD_SIZE=2" in ran.err and said in ran.err
+    assert ran.code == 2 and "WORLD_SIZE=2" in ran.err and message in ran.err
     assert glue(tmp_path, capsys, "--config", "toy", "--set", "max_iters=1", env={"WORLD_SIZE": "1"}).code == 0
 
 
@@ -279,30 +281,30 @@ def test_pairs_of_a_file_and_a_saved_model(tmp_path: Path, capsys: pytest.Captur
     assert bare.code == 1 and "has no tokenizer" in bare.err
 
 
-@pytest.mark.parametrize(("train_pairs", "grad_accum", "told"), [(72, 1, [0, 1, 2, 3, 5, 6]), (80, 2, [0, 1, 3, 4])])
+@pytest.mark.parametrize(("train_pairs", "grad_accum", "numbers"), [(72, 1, [0, 1, 2, 3, 5, 6]), (80, 2, [0, 1, 3, 4])])
 def test_the_short_iteration_at_the_end_of_an_epoch_is_left_out(
-    train_pairs: int, grad_accum: int, told: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    train_pairs: int, grad_accum: int, numbers: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    few = {"train_pairs": train_pairs, "grad_accum": grad_accum, "max_iters": told[-1] + 1, "eval_pairs": 8}
+    few = {"train_pairs": train_pairs, "grad_accum": grad_accum, "max_iters": numbers[-1] + 1, "eval_pairs": 8}
     ran = glue(tmp_path, capsys, "--config", "toy", *(w for k, v in few.items() for w in ("--set", f"{k}={v}")))
-    assert ran.code == 0 and [one["i"] for one in ran.of("iter")] == told
+    assert ran.code == 0 and [one["i"] for one in ran.of("iter")] == numbers
     assert all(0.3 < one["loss"] < 1.2 for one in ran.of("iter"))  # none has the short one's added to it
 
 
 def test_the_end_is_evaluated_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Whether the Trainer itself does so, as newer ones do where an interval is set, or not."""
     few = {"train_pairs": 80, "eval_pairs": 8, "max_iters": 4}
-    for interval, told in ((3, [3, 4]), (2, [2, 4]), (0, [4])):
+    for interval, steps in ((3, [3, 4]), (2, [2, 4]), (0, [4])):
         words = {**few, "eval_interval": interval}.items()
         (tmp_path / "events.jsonl").unlink(missing_ok=True)
         ran = glue(tmp_path, capsys, "--config", "toy", *(w for k, v in words for w in ("--set", f"{k}={v}")))
-        assert ran.code == 0 and [one["i"] for one in ran.of("eval")] == told
+        assert ran.code == 0 and [one["i"] for one in ran.of("eval")] == steps
 
 
 def test_files_that_are_no_pairs_are_named(tmp_path: Path) -> None:
     errors: Any = importlib.import_module("harness.errors")
     pairs: Any = importlib.import_module("harness.data.pairs")
-    for name, text, said in (
+    for name, text, message in (
         ("a.csv", "sentence1,label\nx,1\n", "record 1: it lacks sentence2, it has sentence1, label"),
         ("b.csv", "sentence1,sentence2,label\nx,y,2\n", 'label "2" is not 0 or 1'),
         ("c.jsonl", "{\n", "not one JSON object a line"),
@@ -314,7 +316,7 @@ def test_files_that_are_no_pairs_are_named(tmp_path: Path) -> None:
         ("f.csv", 'sentence1,sentence2,label\nx,"y,1\n' + "z,z,0\n" * 30_000, "is not a csv file"),
     ):
         (tmp_path / name).write_text(text)
-        with pytest.raises(errors.UsageError, match=said.replace("(", r"\(")):
+        with pytest.raises(errors.UsageError, match=message.replace("(", r"\(")):
             pairs.of_file(str(tmp_path / name), 1)
     (tmp_path / "j.csv").write_bytes("sentence1,sentence2,label\n".encode("utf-16"))
     with pytest.raises(errors.UsageError, match="is not UTF-8"):
@@ -325,8 +327,8 @@ def test_a_spreadsheet_leaves_a_mark_and_empty_lines(tmp_path: Path) -> None:
     pairs: Any = importlib.import_module("harness.data.pairs")
     lines = "".join(f'"one, {n}",two,{n % 2}\r\n' for n in range(20))
     (tmp_path / "a.csv").write_text(f"\ufeffsentence1,sentence2,label\r\n{lines},,\r\n\r\n", encoding="utf-8")
-    found = pairs.of_file(str(tmp_path / "a.csv"), 1)
-    assert len(found.train) == 18 and len(found.val) == 2 and found.train[0].first.startswith("one, ")
+    result = pairs.of_file(str(tmp_path / "a.csv"), 1)
+    assert len(result.train) == 18 and len(result.val) == 2 and result.train[0].first.startswith("one, ")
 
 
 def test_a_text_of_a_json_line_may_hold_any_character(tmp_path: Path) -> None:
@@ -334,8 +336,8 @@ def test_a_text_of_a_json_line_may_hold_any_character(tmp_path: Path) -> None:
     row = {"sentence1": "one\u2028two\x85", "sentence2": "y"}
     lines = (json.dumps({**row, "label": n % 2}, ensure_ascii=False) + "\n" for n in range(20))
     (tmp_path / "a.jsonl").write_text("".join(lines), encoding="utf-8")
-    found = pairs.of_file(str(tmp_path / "a.jsonl"), 1)
-    assert len(found.train) == 18 and found.train[0].first == row["sentence1"]
+    result = pairs.of_file(str(tmp_path / "a.jsonl"), 1)
+    assert len(result.train) == 18 and result.train[0].first == row["sentence1"]
 
 
 def test_generated_pairs_are_the_same_for_a_seed_and_held_out_facts_are_new() -> None:
@@ -384,7 +386,7 @@ print("silent", silent.watch)
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+def own_trainer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     """A program with Trainers of its own: one that logs each step, one whose callback fails, one without a listener."""
     folder = tmp_path_factory.mktemp("own")
     program = folder / "train.py"
@@ -394,29 +396,29 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.Comp
     return folder, subprocess.run(command, env=env, capture_output=True, text=True, check=False, cwd=folder)
 
 
-def test_the_callback_tells_a_trainer_of_ones_own(own: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
-    folder, done = own
+def test_the_callback_tells_a_trainer_of_ones_own(own_trainer: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    folder, done = own_trainer
     assert done.returncode == 0, done.stderr
     ran = Ran(0, read(folder / "every.jsonl"), "", "")
     logged = next(json.loads(line[6:]) for line in done.stdout.splitlines() if line.startswith("every "))
     assert ran.losses() == pytest.approx(logged) and len(logged) == 24
-    assert [one["phase"] for one in ran.of("iter")] == ["warmup"] * 3 + ["measure"] * 21
-    assert all(one["synced"] for one in ran.of("iter"))
-    assert [(one["i"], one["split"]) for one in ran.of("eval")] == [(12, "val"), (24, "val"), (24, "val")]
+    assert [event["phase"] for event in ran.of("iter")] == ["warmup"] * 3 + ["measure"] * 21
+    assert all(event["synced"] for event in ran.of("iter"))
+    assert [(event["i"], event["split"]) for event in ran.of("eval")] == [(12, "val"), (24, "val"), (24, "val")]
     hello = ran.hello()
     assert (hello["workload"], hello["device"], hello["dtype"]) == ("BertForSequenceClassification", "cpu", "fp32")
     assert (hello["planned_iters"], hello["samples_per_iter"], hello["compile"]) == (24, 8, False)
     phases = [(e["name"], e["edge"]) for e in ran.of("phase")]
     assert phases[0] == ("setup", "begin") and phases.count(("eval", "begin")) == 3
     assert phases.count(("checkpoint", "begin")) == phases.count(("checkpoint", "end")) == 3
-    for one in ran.of("eval"):
-        assert one["metrics"].keys() == {"loss"} and one["dur_s"] > 0
+    for event in ran.of("eval"):
+        assert event["metrics"].keys() == {"loss"} and event["dur_s"] > 0
 
 
 def test_it_never_raises_into_the_training_and_is_silent_without_a_listener(
-    own: tuple[Path, subprocess.CompletedProcess[str]],
+    own_trainer: tuple[Path, subprocess.CompletedProcess[str]],
 ) -> None:
-    folder, done = own
+    folder, done = own_trainer
     broken = Ran(0, read(folder / "broken.jsonl"), "", "")
     assert done.stderr.count("mpsq_report: Broken.on_evaluate: RuntimeError('no such luck')") == 1
     assert len(broken.of("iter")) == 12 and all("loss" not in one for one in broken.of("iter"))

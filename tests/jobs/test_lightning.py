@@ -58,8 +58,8 @@ def trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         path = tmp_path / f"lightning-{next(count)}.jsonl"
         monkeypatch.setenv("MPSQ_EVENTS", str(path))
         code = job.main(arguments(words, settings))
-        said = capsys.readouterr()
-        return Ran(code, read(path), said.out, said.err)
+        captured = capsys.readouterr()
+        return Ran(code, read(path), captured.out, captured.err)
 
     return run
 
@@ -120,7 +120,7 @@ def test_under_rosetta_mps_is_refused_with_the_reason(trains: Any, monkeypatch: 
     """torch computes on MPS there, says the stand-in; Lightning goes by the processor's name."""
     device = job.Torch().open_device("cpu")
     there = type("Mps", (), {"kind": "mps"})()
-    monkeypatch.setattr(job.Torch, "open_device", lambda self, asked: there if asked == "mps" else device)
+    monkeypatch.setattr(job.Torch, "open_device", lambda self, label: there if label == "mps" else device)
     monkeypatch.setattr(MPSAccelerator, "is_available", staticmethod(lambda: False))
     monkeypatch.setattr(platform, "processor", lambda: "i386")
     ran = trains("--device", "mps")
@@ -201,8 +201,8 @@ def test_a_script_of_ones_own(tmp_path: Path) -> None:
     assert (hello["workload"], hello["seed"], hello["params"], hello["dtype"]) == ("mine", 7, 2, "fp32")
     assert (hello["planned_iters"], hello["samples_per_iter"], hello["optimizer"]) == (8, 2, "SGD")
     assert hello["versions"]["lightning"] == pl.__version__
-    found = [(event["i"], event["split"], event["metrics"]) for event in ran.of("eval")]
-    assert found == [
+    result = [(event["i"], event["split"], event["metrics"]) for event in ran.of("eval")]
+    assert result == [
         (4, "val", {"loss": 3.5, "accuracy": 0.5}),
         (8, "val", {"loss": 3.5, "accuracy": 0.5}),
         (8, "test", {"loss": 3.5}),
@@ -241,7 +241,7 @@ def test_one_that_a_validation_cuts_in_two_is_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "asked", "samples", "loss"),
+    ("rows", "requested", "samples", "loss"),
     [
         (2, {"accumulate_grad_batches": 9}, 8, 3.5),
         (3, {"accumulate_grad_batches": 3}, 8, 3.833333),  # the mean of the three batches' means
@@ -250,10 +250,10 @@ def test_one_that_a_validation_cuts_in_two_is_left_out(tmp_path: Path) -> None:
     ],
 )
 def test_an_iteration_is_at_most_an_epoch(
-    rows: int, asked: dict[str, Any], samples: int, loss: float, tmp_path: Path
+    rows: int, requested: dict[str, Any], samples: int, loss: float, tmp_path: Path
 ) -> None:
     path = tmp_path / "events.jsonl"
-    fit(mpsq_report.LightningCallback(Reporter(path)), tmp_path, rows=rows, **asked)
+    fit(mpsq_report.LightningCallback(Reporter(path)), tmp_path, rows=rows, **requested)
     ran = reported(path)
     assert [event["i"] for event in ran.of("iter")] == [0, 1] and ran.hello()["samples_per_iter"] == samples
     assert ran.losses() == pytest.approx([loss] * 2)
@@ -349,15 +349,15 @@ def test_without_a_listener_it_is_silent_and_an_error_in_training_is_reported(
 
 
 def test_a_mac_whose_gpu_is_not_used_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    cpu, found = torch.device("cpu"), mpsq_report_lightning.mps_unused
-    assert found(cpu) is None
+    cpu, result = torch.device("cpu"), mpsq_report_lightning.mps_unused
+    assert result(cpu) is None
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
     monkeypatch.setattr(platform, "processor", lambda: "i386")
-    assert "Rosetta" in str(found(cpu)) and found(torch.device("mps")) is None
+    assert "Rosetta" in str(result(cpu)) and result(torch.device("mps")) is None
     monkeypatch.setattr(platform, "processor", lambda: "arm")
-    assert found(cpu) is None
+    assert result(cpu) is None
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    assert "MPS is there" in str(found(cpu))
+    assert "MPS is there" in str(result(cpu))
 
 
 def test_mpsq_report_imports_neither_torch_nor_lightning() -> None:

@@ -77,18 +77,18 @@ def test_hello_tells_what_metal_recommends(monkeypatch: pytest.MonkeyPatch) -> N
     from mpsq_report_watch import facts_of_torch
 
     monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 11 * MIB)
-    for kind, told in (("mps", 11 * MIB), ("cpu", None)):
+    for kind, peak in (("mps", 11 * MIB), ("cpu", None)):
         metal: Any = SimpleNamespace(kind=kind, type=kind, group=ALONE)
-        assert Torch().facts(metal).get("recommended_memory_bytes") == told
-        assert facts_of_torch(metal, ()).get("recommended_memory_bytes") == told
+        assert Torch().facts(metal).get("recommended_memory_bytes") == peak
+        assert facts_of_torch(metal, ()).get("recommended_memory_bytes") == peak
 
 
 @pytest.mark.parametrize(
-    ("kind", "version", "found"),
+    ("kind", "version", "result"),
     [("mps", "2.13.0", (5, 7)), ("mps", "2.12.1", (None, None)), ("cpu", "2.13.0", (None, None))],
 )
 def test_torch_counts_its_peaks_on_mps(
-    monkeypatch: pytest.MonkeyPatch, kind: str, version: str, found: tuple[int | None, int | None]
+    monkeypatch: pytest.MonkeyPatch, kind: str, version: str, result: tuple[int | None, int | None]
 ) -> None:
     """Within iterations too, from torch 2.13 on. By a stand-in for its allocator."""
     import torch
@@ -101,7 +101,7 @@ def test_torch_counts_its_peaks_on_mps(
     monkeypatch.setattr(torch.accelerator, "max_memory_allocated", lambda: 5)
     monkeypatch.setattr(torch.accelerator, "max_memory_reserved", lambda: 7)
     metal = Device(torch.device(kind), "", lambda: None)
-    assert Torch().peak_memory(metal) == found
+    assert Torch().peak_memory(metal) == result
 
     def refuse() -> int:
         raise RuntimeError("Cannot access accelerator device when none is available.")
@@ -112,14 +112,14 @@ def test_torch_counts_its_peaks_on_mps(
 
 def test_the_version_of_macos_is_the_true_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """platform.mac_ver() is 16.0 on macOS 26 in a Python that was built for an older system."""
-    asked: list[tuple[object, str]] = []
+    requested: list[tuple[object, str]] = []
 
     def run(command: object, env: Mapping[str, str], **_: object) -> SimpleNamespace:
-        asked.append((command, env["SYSTEM_VERSION_COMPAT"]))
+        requested.append((command, env["SYSTEM_VERSION_COMPAT"]))
         return SimpleNamespace(stdout="26.1\n")
 
     monkeypatch.setattr(apple.subprocess, "run", run)
-    assert apple.macos_version() == "26.1" and asked == [(("/usr/bin/sw_vers", "-productVersion"), "0")]
+    assert apple.macos_version() == "26.1" and requested == [(("/usr/bin/sw_vers", "-productVersion"), "0")]
     monkeypatch.setattr(apple.subprocess, "run", raise_not_found)
     assert apple.macos_version() == apple.platform.mac_ver()[0]
 

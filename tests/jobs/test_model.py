@@ -39,8 +39,8 @@ def shape(config: str, vocab: int) -> Shape:
 
 
 def test_shakespeare_char_has_the_published_number_of_parameters() -> None:
-    found = shape("shakespeare_char", 65)
-    assert (found.n_params(positions=False), found.n_params()) == (10_646_784, 10_745_088)
+    result = shape("shakespeare_char", 65)
+    assert (result.n_params(positions=False), result.n_params()) == (10_646_784, 10_745_088)
 
 
 def test_gpt2_has_the_published_number_of_parameters() -> None:
@@ -49,9 +49,9 @@ def test_gpt2_has_the_published_number_of_parameters() -> None:
 
 def test_the_preset_gpt2_is_nanogpts() -> None:
     """No biases and 50,304 tokens: train.py says "number of parameters: 123.59M", which leaves out the positions."""
-    found = shape("gpt2", 50_257)
-    assert (found.vocab, found.bias) == (50_304, False)
-    assert (found.n_params(positions=False), found.n_params()) == (123_587_328, 124_373_760)
+    result = shape("gpt2", 50_257)
+    assert (result.vocab, result.bias) == (50_304, False)
+    assert (result.n_params(positions=False), result.n_params()) == (123_587_328, 124_373_760)
     assert shape("shakespeare_char", 65).vocab == 65
 
 
@@ -116,9 +116,9 @@ def test_a_weight_follows_from_the_seed_and_its_name() -> None:
 
 def test_the_tensors_that_are_listed_are_the_models() -> None:
     for bias in (False, True):
-        found = Shape(65, 64, 2, 4, 128, bias=bias)
-        parameters = {name: tuple(p.shape) for name, p in on_meta(found).named_parameters()}
-        assert parameters == found.tensors() and list(parameters) == list(found.tensors())
+        result = Shape(65, 64, 2, 4, 128, bias=bias)
+        parameters = {name: tuple(p.shape) for name, p in on_meta(result).named_parameters()}
+        assert parameters == result.tensors() and list(parameters) == list(result.tensors())
 
 
 def test_a_position_does_not_see_what_comes_after_it() -> None:
@@ -149,9 +149,11 @@ def test_targets_are_the_next_tokens_and_batches_follow_the_seed() -> None:
 
 def test_a_batch_is_known_by_its_number() -> None:
     """In order, out of order, and after a resume."""
-    order, one = batches(1), batches(1)
+    order, same_seed = batches(1), batches(1)
     drawn = [order.of_iteration(i)[0] for i in range(4)]
-    assert np.array_equal(one.of_iteration(3)[0], drawn[3]) and np.array_equal(one.of_iteration(1)[0], drawn[1])
+    assert np.array_equal(same_seed.of_iteration(3)[0], drawn[3]) and np.array_equal(
+        same_seed.of_iteration(1)[0], drawn[1]
+    )
     assert not np.array_equal(drawn[0], drawn[1])
     halves = batches(1, rows=3).of_iteration(1, parts=2)[0]
     assert np.array_equal(halves.reshape(1, 6, 9), drawn[1])
@@ -175,8 +177,8 @@ def test_evaluations_repeat_their_batches_and_are_not_those_of_training() -> Non
 def test_every_adamw_is_the_same_optimizer(name: str) -> None:
     def train(implementation: str) -> torch.Tensor:
         weight = torch.nn.Parameter(torch.linspace(-1, 1, 12))
-        optimizer, said = adamw([{"params": [weight]}], implementation, open_device("cpu"), "fp32", lr=0.1)
-        assert said == f"AdamW({'fused' if implementation == 'auto' else implementation})"
+        optimizer, optimizer_name = adamw([{"params": [weight]}], implementation, open_device("cpu"), "fp32", lr=0.1)
+        assert optimizer_name == f"AdamW({'fused' if implementation == 'auto' else implementation})"
         for _ in range(5):
             weight.grad = weight.detach() ** 2
             optimizer.step()
@@ -186,7 +188,7 @@ def test_every_adamw_is_the_same_optimizer(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "kind", "dtype", "found"),
+    ("version", "kind", "dtype", "result"),
     [
         ("2.12.1", "mps", "fp16", "loop"),
         ("2.12.1", "mps", "fp32", "fused"),
@@ -196,17 +198,22 @@ def test_every_adamw_is_the_same_optimizer(name: str) -> None:
     ],
 )
 def test_a_fused_optimizer_that_ignores_the_scaler_is_not_used(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], version: str, kind: str, dtype: str, found: str
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    version: str,
+    kind: str,
+    dtype: str,
+    result: str,
 ) -> None:
     """pytorch issue 186360, by a stand-in for the device: steps 65,536 times too far, and infinite ones not skipped."""
     monkeypatch.setattr(torch, "__version__", TorchVersion(version))
     device: Any = SimpleNamespace(kind=kind)
     for make, name in ((adamw, "AdamW"), (sgd, "SGD")):
         weight = torch.nn.Parameter(torch.ones(2))
-        assert make([{"params": [weight]}], "auto", device, dtype, lr=0.1)[1] == f"{name}({found})"
-        assert ("186360" in capsys.readouterr().out) == (found == "loop")
+        assert make([{"params": [weight]}], "auto", device, dtype, lr=0.1)[1] == f"{name}({result})"
+        assert ("186360" in capsys.readouterr().out) == (result == "loop")
         assert make([{"params": [weight]}], "loop", device, dtype, lr=0.1)[1] == f"{name}(loop)"
-        if found == "fused":
+        if result == "fused":
             assert make([{"params": [weight]}], "fused", device, dtype, lr=0.1)[1] == f"{name}(fused)"
             continue
         with pytest.raises(UsageError, match="ignores the loss scaling of fp16"):

@@ -76,8 +76,8 @@ class Run:
         self._monkeypatch.setenv("MPSQ_EVENTS", str(path))
         argv = words_of(*words, **ALL[name] | settings)
         code = main(job(name).WORKLOAD, build or job(name).build, argv=argv, **classifying.PARTS)
-        said = self._capsys.readouterr()
-        return Ran(code, read(path), said.out, said.err)
+        captured = self._capsys.readouterr()
+        return Ran(code, read(path), captured.out, captured.err)
 
 
 @pytest.fixture
@@ -181,16 +181,16 @@ def test_hello_counts_samples(run: Run, name: str) -> None:
 def test_layout_and_place_of_the_images_change_nothing(run: Run, name: str) -> None:
     plain = run(name).losses()
     assert run(name, pool="host").losses() == plain
-    seen: set[bool] = set()
+    observed: set[bool] = set()
 
     def build(options: Any, device: Any) -> Any:
         training = job(name).build(options, device)
         first = next(part for part in training.model.modules() if isinstance(part, nn.Conv2d))
-        first.register_forward_hook(lambda m, x, y: seen.add(y.is_contiguous(memory_format=torch.channels_last)))
+        first.register_forward_hook(lambda m, x, y: observed.add(y.is_contiguous(memory_format=torch.channels_last)))
         return training
 
     ran = run(name, build=build, channels_last="true", side=64)
-    assert seen == {True} and "wrong_loss" not in ran.notes()
+    assert observed == {True} and "wrong_loss" not in ran.notes()
     assert ran.losses() == pytest.approx(run(name, side=64).losses(), abs=2e-3)
 
 
@@ -198,9 +198,9 @@ def test_layout_and_place_of_the_images_change_nothing(run: Run, name: str) -> N
 @pytest.mark.parametrize("mode", ["train", "eval"])
 def test_bf16_is_close(run: Run, name: str, mode: str) -> None:
     ran = run(name, "--dtype", "bf16", mode=mode, max_iters=1, **({} if name == "bert" else {"side": 64}))
-    found = ran.metrics()
+    result = ran.metrics()
     assert ran.code == 0 and "wrong_loss" not in ran.notes(), ran.err
-    assert found["reference_loss_device"] != found["reference_loss_cpu"], "it is not fp32"
+    assert result["reference_loss_device"] != result["reference_loss_cpu"], "it is not fp32"
 
 
 def test_a_checkpoint_is_gone_on_from(run: Run, tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_untrained_statistics_do_not_blow_up_the_evaluation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "settings", "said"),
+    ("words", "settings", "message"),
     [
         ([], {"mode": "evaluate"}, 'did you mean "eval"?'),
         ([], {"mode": "sample"}, "mode is train or eval"),
@@ -316,9 +316,11 @@ def test_untrained_statistics_do_not_blow_up_the_evaluation() -> None:
         ([], {"data": "no/such/folder"}, "cannot be read: No such file"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_asked_is_a_sentence(run: Run, words: list[str], settings: dict[str, object], said: str) -> None:
+def test_what_cannot_be_asked_is_a_sentence(
+    run: Run, words: list[str], settings: dict[str, object], message: str
+) -> None:
     ran = run("vgg16", *words, **settings)
-    assert ran.code == 2 and said in ran.err and "Traceback" not in ran.err
+    assert ran.code == 2 and message in ran.err and "Traceback" not in ran.err
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
@@ -328,7 +330,7 @@ def test_one_number_a_channel_cannot_be_normalised(run: Run, mode: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"block_size": 513}, "cannot be more than 512"), ({"vocab": 100}, "it must be more than 135"),
         ({"n_head": 3}, "not divisible"),
@@ -336,9 +338,9 @@ def test_one_number_a_channel_cannot_be_normalised(run: Run, mode: str) -> None:
         ({"sequences": 1}, "less than 2"),
     ],
 )  # fmt: skip
-def test_what_bert_cannot_be_is_a_sentence(run: Run, settings: dict[str, object], said: str) -> None:
+def test_what_bert_cannot_be_is_a_sentence(run: Run, settings: dict[str, object], message: str) -> None:
     ran = run("bert", **settings)
-    assert ran.code == 2 and said in ran.err and "Traceback" not in ran.err
+    assert ran.code == 2 and message in ran.err and "Traceback" not in ran.err
 
 
 def test_without_transformers_bert_says_what_to_install() -> None:
@@ -379,15 +381,15 @@ def test_an_image_is_its_middle_square(tmp_path: Path) -> None:
     image[:, 2:6] = 200  # the middle square
     image[0, 2] = 7
     np.save(tmp_path / "one.npy", image)
-    found = read_image(tmp_path / "one.npy", 4)
-    assert found.shape == (3, 4, 4) and (found[:, 0, 0] == 7).all() and found[:, 1:].min() == 200
+    result = read_image(tmp_path / "one.npy", 4)
+    assert result.shape == (3, 4, 4) and (result[:, 0, 0] == 7).all() and result[:, 1:].min() == 200
     assert (read_image(tmp_path / "one.npy", 2) == 200).all()
     np.save(tmp_path / "two.npy", image.transpose(2, 0, 1))
-    assert np.array_equal(read_image(tmp_path / "two.npy", 4), found)
+    assert np.array_equal(read_image(tmp_path / "two.npy", 4), result)
 
 
 @pytest.mark.parametrize(
-    ("break_", "said"),
+    ("break_", "message"),
     [
         (lambda p: (p / "dark" / "0.npy").write_bytes(b"nonsense"), "cannot be read"),
         (lambda p: (p / "dark" / "0.npy").write_bytes(b""), "cannot be read"),
@@ -399,12 +401,12 @@ def test_an_image_is_its_middle_square(tmp_path: Path) -> None:
     ],
 )
 def test_a_folder_that_is_no_good_is_a_sentence(
-    run: Run, tmp_path: Path, break_: Callable[[Path], object], said: str
+    run: Run, tmp_path: Path, break_: Callable[[Path], object], message: str
 ) -> None:
     data = folder_of_arrays(tmp_path / "photos", 2)
     break_(data)
     ran = run("vgg16", data=data, classes=2)
-    assert ran.code in (1, 2) and said in ran.err and "Traceback" not in ran.err
+    assert ran.code in (1, 2) and message in ran.err and "Traceback" not in ran.err
 
 
 def test_a_picture_needs_pillow_and_says_so(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -498,8 +500,10 @@ def test_compiled_convolutions_on_mps_come_with_a_hint() -> None:
 def test_every_sgd_is_the_same_optimizer(name: str) -> None:
     def train(implementation: str) -> torch.Tensor:
         weight = nn.Parameter(torch.linspace(-1, 1, 12))
-        optimizer, said = sgd([{"params": [weight]}], implementation, open_device("cpu"), "fp32", lr=0.1, momentum=0.9)
-        assert said == f"SGD({'fused' if implementation == 'auto' else implementation})"
+        optimizer, optimizer_name = sgd(
+            [{"params": [weight]}], implementation, open_device("cpu"), "fp32", lr=0.1, momentum=0.9
+        )
+        assert optimizer_name == f"SGD({'fused' if implementation == 'auto' else implementation})"
         for _ in range(5):
             weight.grad = weight.detach() ** 2
             optimizer.step()
@@ -527,14 +531,14 @@ def test_training_and_evaluation_through_the_queue(layout: Layout) -> None:
         *brief,
     )
     mpsq("worker", "--until-idle")
-    found = rows(layout)
-    assert [row["outcome"] for row in found] == ["SUCCEEDED"] * 2
-    by_name = {row["workload"]: row for row in found}
+    stored = rows(layout)
+    assert [row["outcome"] for row in stored] == ["SUCCEEDED"] * 2
+    by_name = {row["workload"]: row for row in stored}
     assert set(by_name) == {"resnet50", "resnet50-eval"}
-    for row in found:
+    for row in stored:
         assert (row["n_iters"], row["n_measure"], row["samples_per_iter"]) == (14, 11, 8)
         assert not {"wrong_loss", "diverged"} & set((row["taints"] or "").split(","))
     assert by_name["resnet50"]["flops_per_iter"] == 3 * by_name["resnet50-eval"]["flops_per_iter"]
-    told = json.loads(mpsq("report", "throughput", "--all", "--json"))["rows"]
-    assert [(row["model"], row["mode"]) for row in told] == [("resnet50", "training"), ("resnet50", "evaluation")]
-    assert all(row["samples_per_s"] > 0 for row in told)
+    shown_rows = json.loads(mpsq("report", "throughput", "--all", "--json"))["rows"]
+    assert [(row["model"], row["mode"]) for row in shown_rows] == [("resnet50", "training"), ("resnet50", "evaluation")]
+    assert all(row["samples_per_s"] > 0 for row in shown_rows)

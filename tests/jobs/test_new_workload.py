@@ -23,9 +23,9 @@ def test_it_runs_through_the_queue_and_learns(layout: Layout) -> None:
     mpsq("submit", "--no-gate", "--no-preflight", "mine", "--device", "cpu", "--dtype", "fp32,bf16", *SMALL)
     file.write_text("raise SystemExit('changed after the submit')")
     mpsq("worker", "--until-idle")
-    found = rows(layout)
-    assert [row["outcome"] for row in found] == ["SUCCEEDED"] * 2
-    for row in found:
+    stored = rows(layout)
+    assert [row["outcome"] for row in stored] == ["SUCCEEDED"] * 2
+    for row in stored:
         assert (row["workload"], row["framework"], row["n_iters"], row["n_measure"]) == ("mine", "torch", 16, 13)
         assert row["loss_last"] < row["loss_first"] and row["val_loss_last"] > 0
         vocab = (row["params"] - (256 * 128 + 128)) // (32 + 128 + 1)  # this Python's help texts decide it

@@ -38,17 +38,17 @@ def table() -> TABLE:
 
 def check(table: TABLE, name: str, dtype: str = "fp32", direction: str = "forward", **kernels: Any) -> Verdict:
     checker = Checker(CPU, most=4, calls=2, on_device=Planted(**kernels))
-    found = checker.check(table[name], samples.TYPES[dtype], direction)
-    assert found is not None
-    return found
+    result = checker.check(table[name], samples.TYPES[dtype], direction)
+    assert result is not None
+    return result
 
 
 # -- verdicts: what is planted is called what it is -----------------------------------------------------------------
 
 
 def test_a_wrong_operator_is_called_wrong(table: TABLE) -> None:
-    found = check(table, "sin", sin=torch.cos)
-    assert (found.verdict, found.times_s) == ("wrong", []) and "elements differ" in found.detail
+    result = check(table, "sin", sin=torch.cos)
+    assert (result.verdict, result.times_s) == ("wrong", []) and "elements differ" in result.detail
     assert check(table, "sin").verdict == "native"
 
 
@@ -89,9 +89,9 @@ def test_a_device_may_draw_other_random_numbers(
             yield
 
     op = next(one for key, one in table.items() if name in (key, one.name))
-    found = Checker(CPU, most=4, calls=2, on_device=another_generator).check(op, torch.float32, direction)
-    assert found is None or (found.verdict, found.random) == ("native", True)
-    assert found is not None or direction == "backward"
+    result = Checker(CPU, most=4, calls=2, on_device=another_generator).check(op, torch.float32, direction)
+    assert result is None or (result.verdict, result.random) == ("native", True)
+    assert result is not None or direction == "backward"
 
 
 def test_what_an_operator_saves_for_itself_is_not_compared(table: TABLE) -> None:
@@ -106,13 +106,13 @@ def test_what_an_operator_saves_for_itself_is_not_compared(table: TABLE) -> None
 
 
 def test_nan_where_the_cpu_has_a_number_is_wrong(table: TABLE) -> None:
-    found = check(table, "cos", cos=lambda x: torch.sin(x) * math.nan)
-    assert found.verdict == "wrong" and "nan" in found.detail
+    result = check(table, "cos", cos=lambda x: torch.sin(x) * math.nan)
+    assert result.verdict == "wrong" and "nan" in result.detail
 
 
 def test_an_operator_without_a_kernel_is_missing(table: TABLE) -> None:
-    found = check(table, "cos", cos=raises(NotImplementedError, NO_KERNEL.format("aten::cos.out")))
-    assert (found.verdict, found.detail, found.n_bad) == ("missing", "no kernel for aten::cos.out", found.n)
+    result = check(table, "cos", cos=raises(NotImplementedError, NO_KERNEL.format("aten::cos.out")))
+    assert (result.verdict, result.detail, result.n_bad) == ("missing", "no kernel for aten::cos.out", result.n)
 
 
 def test_every_fallback_is_found_though_torch_warns_of_the_first_alone(table: TABLE) -> None:
@@ -122,19 +122,19 @@ def test_every_fallback_is_found_though_torch_warns_of_the_first_alone(table: TA
     }
     assert check(table, "cos", **{"cos": planted["cos"]}).detail == "aten::cos.out"
     for _ in range(2):  # the second time the process has warned already
-        found = check(table, "cos", cos=planted["cos"])
-        assert (found.verdict, found.detail, len(found.times_s)) == ("fallback", "aten::cos.out", 2)
+        result = check(table, "cos", cos=planted["cos"])
+        assert (result.verdict, result.detail, len(result.times_s)) == ("fallback", "aten::cos.out", 2)
     assert not torch.is_warn_always_enabled()
 
 
 def test_what_the_device_has_no_memory_for_is_an_error(table: TABLE) -> None:
-    found = check(table, "cos", cos=raises(RuntimeError, NO_MEMORY))
-    assert found.verdict == "error" and found.detail.startswith("out of memory: MPS backend out of memory")
+    result = check(table, "cos", cos=raises(RuntimeError, NO_MEMORY))
+    assert result.verdict == "error" and result.detail.startswith("out of memory: MPS backend out of memory")
 
 
 def test_a_lost_device_is_told_at_once(table: TABLE) -> None:
-    found = check(table, "cos", cos=raises(RuntimeError, "CUDA error: device-side assert triggered"))
-    assert (found.verdict, found.lost, found.n) == ("error", True, 1)
+    result = check(table, "cos", cos=raises(RuntimeError, "CUDA error: device-side assert triggered"))
+    assert (result.verdict, result.lost, result.n) == ("error", True, 1)
 
 
 @pytest.mark.parametrize(
@@ -157,8 +157,8 @@ def test_random_and_uninitialised_results_are_not_called_wrong(table: TABLE, nam
         return seed(op, sample, direction, side)
 
     checker.result = other  # type: ignore[method-assign]
-    found = checker.check(table[name], torch.float32, "forward")
-    assert found is not None and found.verdict == "native"
+    actual = checker.check(table[name], torch.float32, "forward")
+    assert actual is not None and actual.verdict == "native"
 
 
 @pytest.mark.parametrize(("factor", "verdict"), [(1.0, "native"), (1.1, "unchecked")])
@@ -177,9 +177,9 @@ def test_where_the_cpu_has_no_kernel_for_a_dtype_float64_is_the_witness(factor: 
             raise NotImplementedError("\"own_cpu\" not implemented for 'Float'")
         return x.exp() * (factor if device else 1.0)
 
-    found = Checker(CPU, calls=1, on_device=on_device).check(Op("own", function), torch.float32, "forward")
-    assert found is not None and found.verdict == verdict
-    assert ("the CPU has none" in found.detail) == (verdict == "unchecked")
+    result = Checker(CPU, calls=1, on_device=on_device).check(Op("own", function), torch.float32, "forward")
+    assert result is not None and result.verdict == verdict
+    assert ("the CPU has none" in result.detail) == (verdict == "unchecked")
 
 
 def test_strides_travel_with_a_tensor() -> None:
@@ -208,14 +208,14 @@ def test_a_result_that_cannot_be_read_is_the_devices_error(table: TABLE, monkeyp
         raise RuntimeError("MPS backend out of memory (MPS allocated: 9 GB)")
 
     monkeypatch.setattr(compare, "on_cpu", fails)
-    found = check(table, "sin")
-    assert found.verdict == "error" and "out of memory" in found.detail
+    actual = check(table, "sin")
+    assert actual.verdict == "error" and "out of memory" in actual.detail
 
 
 def test_sparse_results_are_compared_on_the_cpu() -> None:
     sparse = torch.eye(3).to_sparse()
-    (found,) = compare.on_cpu((sparse,))
-    assert found.layout == torch.sparse_coo and compare.differs([found], [sparse], None) is None
+    (result,) = compare.on_cpu((sparse,))
+    assert result.layout == torch.sparse_coo and compare.differs([result], [sparse], None) is None
 
 
 def test_positions_of_equal_values_are_as_good() -> None:
@@ -241,8 +241,8 @@ def test_a_cpu_that_happens_to_be_exact_is_no_yardstick_of_rounding() -> None:
     exact = torch.tensor([1.5, 0.25], dtype=torch.float64)
     cpu, unit = exact.half(), 2.0**-11
     for units, said in ((4, False), (7, False), (40, True)):
-        found = torch.tensor([1.5 * (1 + units * unit), 0.25]).half()
-        assert (compare.differs(found, cpu, lambda: exact) is not None) is said, units
+        result = torch.tensor([1.5 * (1 + units * unit), 0.25]).half()
+        assert (compare.differs(result, cpu, lambda: exact) is not None) is said, units
 
 
 def test_of_equally_frequent_values_any_is_a_mode() -> None:
@@ -256,8 +256,8 @@ def test_of_equally_frequent_values_any_is_a_mode() -> None:
             ([2, 3], [3, 0], False),  # less frequent
             ([2, 4], [4, 1], False),  # out of bounds
         ):
-            found = tuple(torch.tensor(each).unsqueeze(1) if keep else torch.tensor(each) for each in (values, where))
-            assert compare.are_modes(x, found, here) is right, (values, where)
+            result = tuple(torch.tensor(each).unsqueeze(1) if keep else torch.tensor(each) for each in (values, where))
+            assert compare.are_modes(x, result, here) is right, (values, where)
     assert compare.are_modes(torch.tensor(7), (torch.tensor(7), torch.tensor(0)), (torch.tensor(7), None))
 
 
@@ -266,11 +266,11 @@ def test_a_device_may_choose_the_other_of_two_modes(table: TABLE) -> None:
         y = torch.atleast_1d(x).movedim(dim, -1)
         counts = (y.unsqueeze(-1) == y.unsqueeze(-2)).sum(-1)
         modes = torch.where(counts == counts.amax(-1, True), y, -(2**62)).amax(-1, True)
-        found = (each.movedim(-1, dim) for each in (modes, (y == modes).long().argmax(-1, True) + off))
-        return tuple(each.reshape(x.shape) if not x.ndim else each if keepdim else each.squeeze(dim) for each in found)
+        result = (each.movedim(-1, dim) for each in (modes, (y == modes).long().argmax(-1, True) + off))
+        return tuple(each.reshape(x.shape) if not x.ndim else each if keepdim else each.squeeze(dim) for each in result)
 
-    found = check(table, "mode", "int64", mode=largest)
-    assert found.verdict == "native", found.detail
+    result = check(table, "mode", "int64", mode=largest)
+    assert result.verdict == "native", result.detail
     assert check(table, "mode", "int64", mode=partial(largest, off=1)).verdict == "wrong"
 
 
@@ -283,8 +283,8 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
         path = tmp_path / "events.jsonl"
         monkeypatch.setenv("MPSQ_EVENTS", str(path))
         code = main(opcheck_torch.WORKLOAD, ["--device", "cpu", *words], child)
-        said = capfd.readouterr()
-        return Ran(code, read(path), said.out, said.err)
+        captured = capfd.readouterr()
+        return Ran(code, read(path), captured.out, captured.err)
 
     return run
 
@@ -322,15 +322,15 @@ def test_with_fallbacks_on_what_was_missing_is_run_again_and_named(ran: Any) -> 
     verdicts = {name.rsplit("/", 1)[0]: name.rsplit("/", 1)[1] for name in done.metrics() if name.startswith("op/")}
     assert verdicts["op/cos/fp32/forward"] == "fallback" and verdicts["op/tan/fp32/forward"] == "wrong"
     assert verdicts["op/exp/fp32/forward"] == "error"
-    said = [event["text"] for event in done.of("note") if event["kind"] == "opcheck"]
-    assert any(text.startswith("exp fp32 forward error: crash: SIGSEGV") for text in said)
-    assert any(text.endswith("fallback (2 of 2 samples): aten::cos.out, aten::cos.profiled") for text in said)
-    assert json.dumps(said).count("cos fp32 forward missing") == 1, "the first pass said so, before it was run again"
+    message = [event["text"] for event in done.of("note") if event["kind"] == "opcheck"]
+    assert any(text.startswith("exp fp32 forward error: crash: SIGSEGV") for text in message)
+    assert any(text.endswith("fallback (2 of 2 samples): aten::cos.out, aten::cos.profiled") for text in message)
+    assert json.dumps(message).count("cos fp32 forward missing") == 1, "the first pass said so, before it was run again"
     assert "replaced" in done.out and FALLS_BACK.format("aten::cos.out") not in done.err
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["types=fp32+int65"], 'did you mean "int64"?'),
         (["types="], 'it cannot hold ""'),
@@ -346,9 +346,9 @@ def test_with_fallbacks_on_what_was_missing_is_run_again_and_named(ran: Any) -> 
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_cannot_be_is_refused_in_a_sentence(ran: Any, words: list[str], said: str) -> None:
+def test_what_cannot_be_is_refused_in_a_sentence(ran: Any, words: list[str], message: str) -> None:
     done = ran(*(words if words[0].startswith("--") else ["--set", *words]))
-    assert done.code == 2 and done.err.startswith("error: ") and said in done.err
+    assert done.code == 2 and done.err.startswith("error: ") and message in done.err
     assert done.events[-1]["type"] == "bye"
 
 

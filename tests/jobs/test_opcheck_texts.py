@@ -59,8 +59,8 @@ NOT_IMPLEMENTED = "NotImplementedError RuntimeError Exception"
     ],
 )  # fmt: skip
 def test_errors_in_the_words_of_torch(kinds: str, text: str, verdict: str, detail: str) -> None:
-    found = messages.read_error(kinds, text)
-    assert found[0] == verdict and found[1].startswith(detail) and "\n" not in found[1]
+    result = messages.read_error(kinds, text)
+    assert result[0] == verdict and result[1].startswith(detail) and "\n" not in result[1]
 
 
 def test_an_error_may_leave_the_device_lost() -> None:
@@ -118,33 +118,33 @@ def sweep(tmp_path: Path) -> Iterator[Callable[..., Sweep]]:
         return made[-1]
 
     yield start
-    for one in made:
-        one.__exit__()
+    for made_sweep in made:
+        made_sweep.__exit__()
 
 
 def run(sweep: Sweep, *names: str) -> dict[tuple[str, str], Finding]:
-    found: dict[tuple[str, str], Finding] = {}
+    result: dict[tuple[str, str], Finding] = {}
     sweep.run(
         [Unit(name, "fp32") for name in names],
-        lambda unit, dur_s, said: found.update({(one.unit.op, one.direction): one for one in said}),
+        lambda unit, dur_s, findings: result.update({(one.unit.op, one.direction): one for one in findings}),
     )
-    return found
+    return result
 
 
 def test_neither_a_crash_nor_a_lost_device_ends_the_sweep(sweep: Callable[..., Sweep], tmp_path: Path) -> None:
-    one = sweep()
-    assert one.ops() == {"add": ["fp32"]}
-    found = run(one, "crash", "add", "crash_late", "lose", "mul")
-    told = {key: (value.verdict, value.detail) for key, value in found.items()}
-    assert told["crash", "forward"] == ("error", "crash: SIGSEGV: Fatal Python error: of its own making")
-    assert told["crash", "backward"] == ("native", ""), "the backward is checked in a new process"
-    assert told["crash_late", "forward"] == ("native", "")
-    assert told["crash_late", "backward"] == ("error", "its process ended with 7")
-    assert told["lose", "forward"][0] == told["lose", "backward"][0] == "error"
-    assert told["add", "backward"] == told["mul", "backward"] == ("native", "")
+    sweeper = sweep()
+    assert sweeper.ops() == {"add": ["fp32"]}
+    result = run(sweeper, "crash", "add", "crash_late", "lose", "mul")
+    reported = {key: (value.verdict, value.detail) for key, value in result.items()}
+    assert reported["crash", "forward"] == ("error", "crash: SIGSEGV: Fatal Python error: of its own making")
+    assert reported["crash", "backward"] == ("native", ""), "the backward is checked in a new process"
+    assert reported["crash_late", "forward"] == ("native", "")
+    assert reported["crash_late", "backward"] == ("error", "its process ended with 7")
+    assert reported["lose", "forward"][0] == reported["lose", "backward"][0] == "error"
+    assert reported["add", "backward"] == reported["mul", "backward"] == ("native", "")
     starts = (tmp_path / "starts").read_text().split()
-    assert one.restarts == 4 and len(starts) == 5
-    one.__exit__()
+    assert sweeper.restarts == 4 and len(starts) == 5
+    sweeper.__exit__()
     for pid in map(int, starts):
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
@@ -152,17 +152,19 @@ def test_neither_a_crash_nor_a_lost_device_ends_the_sweep(sweep: Callable[..., S
 
 def test_what_metal_says_on_stderr_alone_is_an_error(sweep: Callable[..., Sweep]) -> None:
     """torch raises nothing, and the result is whatever was in memory: neither native nor wrong."""
-    found = run(sweep(), "give_up", "assert", "add")
-    told = {key: (value.verdict, value.detail) for key, value in found.items()}
+    result = run(sweep(), "give_up", "assert", "add")
+    reported = {key: (value.verdict, value.detail) for key, value in result.items()}
     why = "command buffer exited with error status: Internal Error (0000000e:Internal)"
-    assert told["give_up", "forward"] == ("error", why) and told["give_up", "backward"] == ("native", "")
-    assert told["assert", "forward"][1].startswith("crash: SIGABRT: (mpsFileLoc): /AppleInternal/x.mm:12: failed asse")
-    assert told["add", "forward"] == ("native", "")
+    assert reported["give_up", "forward"] == ("error", why) and reported["give_up", "backward"] == ("native", "")
+    assert reported["assert", "forward"][1].startswith(
+        "crash: SIGABRT: (mpsFileLoc): /AppleInternal/x.mm:12: failed asse"
+    )
+    assert reported["add", "forward"] == ("native", "")
 
 
 def test_an_operator_that_hangs_is_ended_and_recorded(sweep: Callable[..., Sweep]) -> None:
-    found = run(sweep(limit_s=0.15), "hang")
-    assert found["hang", "forward"].detail == "no end within 0.15 s"
+    result = run(sweep(limit_s=0.15), "hang")
+    assert result["hang", "forward"].detail == "no end within 0.15 s"
 
 
 def test_a_device_that_is_gone_for_good_ends_the_sweep(
@@ -178,8 +180,8 @@ def test_neighbours_that_all_crash_on_a_device_that_is_well_do_not_end_the_sweep
     sweep: Callable[..., Sweep], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("harness.opcheck.sweep.MOST_LOST_IN_A_ROW", 2)
-    found = run(sweep(), "add", "lose", "lose", "lose", "lose", "mul")
-    assert found["mul", "forward"].verdict == "native" and found["lose", "forward"].verdict == "error"
+    result = run(sweep(), "add", "lose", "lose", "lose", "lose", "mul")
+    assert result["mul", "forward"].verdict == "native" and result["lose", "forward"].verdict == "error"
 
 
 def test_a_child_that_never_gets_ready_is_given_up(sweep: Callable[..., Sweep], tmp_path: Path) -> None:

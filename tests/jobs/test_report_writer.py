@@ -128,8 +128,8 @@ def test_what_is_written_is_the_golden_file_byte_for_byte(name: str, report: Any
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_the_reader_takes_every_line(name: str, report: Any, path: Path) -> None:
     SCRIPTS[name](report)
-    found, consumed, counts = wire.read_chunk(path.read_bytes())
-    assert len(found) == len(events(path)) and consumed == path.stat().st_size
+    result, consumed, counts = wire.read_chunk(path.read_bytes())
+    assert len(result) == len(events(path)) and consumed == path.stat().st_size
     assert (counts.bad, counts.forged, counts.unknown) == (0, 0, 0)
 
 
@@ -190,8 +190,8 @@ def test_a_write_that_fails_ends_reporting_with_one_sentence(
     report.note("late")
     assert not report.active
     assert len(events(path)) == 1
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and said.startswith("mpsq_report: ") and "no longer reported" in said
+    captured = capsys.readouterr().err
+    assert captured.count("\n") == 1 and captured.startswith("mpsq_report: ") and "no longer reported" in captured
 
 
 def test_a_path_that_cannot_be_opened_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -358,5 +358,5 @@ def test_what_torch_compiles_in_a_measured_iteration_is_reported(
     report.iter(4, 0.1)
     dynamo.counters["frames"] = None  # of another version of torch
     report.iter(5, 0.1)
-    found = [(e["name"], e["value"], e["i"]) for e in events(path) if e["type"] == "metric"]
-    assert found == [("recompilations", 2, 2), ("graph_breaks", 1, 2)]
+    result = [(e["name"], e["value"], e["i"]) for e in events(path) if e["type"] == "metric"]
+    assert result == [("recompilations", 2, 2), ("graph_breaks", 1, 2)]

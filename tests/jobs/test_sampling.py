@@ -54,9 +54,9 @@ def test_the_four_write_the_text_that_the_trained_model_would(
 
     tokens, n_prompt = writer.reference.tokens, 8 - new_tokens
     expected = np.concatenate([whole(tokens[:1]), whole(tokens[1:])])
-    kept = [writer.numpy(writer.prefill(tokens[:, :n_prompt]))]
-    kept += [writer.numpy(writer.step(tokens[:, at])) for at in range(n_prompt, 8)]
-    assert np.stack(kept, axis=1) == pytest.approx(expected[:, n_prompt - 1 :], abs=2e-5)
+    logits_of_steps = [writer.numpy(writer.prefill(tokens[:, :n_prompt]))]
+    logits_of_steps += [writer.numpy(writer.step(tokens[:, at])) for at in range(n_prompt, 8)]
+    assert np.stack(logits_of_steps, axis=1) == pytest.approx(expected[:, n_prompt - 1 :], abs=2e-5)
 
     read = list(writer.prompt(2)[0])
     while len(read) < 8:  # the training's model, over the whole text for each token
@@ -102,8 +102,8 @@ def test_a_mode_has_its_own_defaults_and_what_is_set_wins() -> None:
 
     def settings(*sets: str) -> tuple[int, int, int]:
         words = [word for text in ("mode=sample", *sets) for word in ("--set", text)]
-        found = command_line.parse(nanogpt_torch.WORKLOAD, ["--config", "shakespeare_char", *words])
-        return found.settings.batch_size, found.settings.max_iters, found.full_iters
+        result = command_line.parse(nanogpt_torch.WORKLOAD, ["--config", "shakespeare_char", *words])
+        return result.settings.batch_size, result.settings.max_iters, result.full_iters
 
     assert settings() == (1, 24, 24)
     assert settings("batch_size=64", "max_iters=5") == (64, 5, 24)
@@ -124,12 +124,12 @@ def test_bf16_is_close(run: Run, weights: Path) -> None:
     for framework in ("torch", "mlx"):
         ran = written(run, framework, weights, "--dtype", "bf16", new_tokens=3)
         assert ran.code == 0 and "wrong_loss" not in ran.notes(), ran.err
-        found = ran.metrics()
-        assert found["reference_loss_device"] != found["reference_loss_cpu"], "it is not fp32"
+        result = ran.metrics()
+        assert result["reference_loss_device"] != result["reference_loss_cpu"], "it is not fp32"
 
 
 @pytest.mark.parametrize(
-    ("words", "settings", "said"),
+    ("words", "settings", "message"),
     [
         ([], {"mode": "banana"}, 'mode cannot be "banana"'),
         ([], {"mode": "smaple"}, 'did you mean "sample"?'),
@@ -139,9 +139,11 @@ def test_bf16_is_close(run: Run, weights: Path) -> None:
         ([], {"new_tokens": 3, "checkpoint_interval": 5}, "set checkpoint_interval=0"),
     ],
 )
-def test_what_cannot_be_asked_is_a_sentence(run: Run, words: list[str], settings: dict[str, object], said: str) -> None:
+def test_what_cannot_be_asked_is_a_sentence(
+    run: Run, words: list[str], settings: dict[str, object], message: str
+) -> None:
     ran = run(*words, **WRITES | settings)
-    assert ran.code == 2 and said in ran.err and "Traceback" not in ran.err
+    assert ran.code == 2 and message in ran.err and "Traceback" not in ran.err
 
 
 def test_the_text_is_kept_where_out_says(run: Run, weights: Path, tmp_path: Path) -> None:
@@ -187,7 +189,7 @@ def drawn(framework: str, logits: Any, u: Any, temperature: float, top_k: int) -
     from types import SimpleNamespace
 
     module = importlib.import_module(f"harness.{framework}_backend.sampling")
-    asked = SimpleNamespace(options=SimpleNamespace(settings=SimpleNamespace(temperature=temperature, top_k=top_k)))
+    requested = SimpleNamespace(options=SimpleNamespace(settings=SimpleNamespace(temperature=temperature, top_k=top_k)))
     if framework == "torch":
         import torch
 
@@ -198,15 +200,15 @@ def drawn(framework: str, logits: Any, u: Any, temperature: float, top_k: int) -
     if framework == "mlx":
         import mlx.core as mx
 
-        return np.array(module.Sampling._chosen(asked, mx.array(logits), mx.array(u)))
+        return np.array(module.Sampling._chosen(requested, mx.array(logits), mx.array(u)))
     from tinygrad import Tensor
 
     from harness.tinygrad_backend.device import open_device
 
     open_device("cpu")  # finds the compiler
-    asked._numbers = Tensor(np.stack([u * 0 + 0.5, u], axis=1), device="CPU")
+    requested._numbers = Tensor(np.stack([u * 0 + 0.5, u], axis=1), device="CPU")
     here = Tensor(np.array([[False, True]]), device="CPU")
-    return module.Sampling._chosen(asked, Tensor(logits, device="CPU"), here).numpy()[:, 0]
+    return module.Sampling._chosen(requested, Tensor(logits, device="CPU"), here).numpy()[:, 0]
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -265,7 +267,7 @@ def test_a_start_is_the_prompt_of_every_text(run: Run, weights: Path, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"num_samples": 7}, "num_samples=7: 3 iterations of batch_size=2 write fewer --set max_iters=4"),
         ({"top_k": 5}, "top_k has no effect without a temperature"),
@@ -274,6 +276,6 @@ def test_a_start_is_the_prompt_of_every_text(run: Run, weights: Path, tmp_path: 
         ({"start": "snow \u2603"}, "start has characters that pydoc does not have: '\u2603'"),
     ],
 )
-def test_a_draw_that_cannot_be_made_is_a_sentence(run: Run, settings: dict[str, object], said: str) -> None:
+def test_a_draw_that_cannot_be_made_is_a_sentence(run: Run, settings: dict[str, object], message: str) -> None:
     ran = run(**WRITES | {"new_tokens": 3} | settings)
-    assert ran.code == 2 and said in " ".join(ran.err.split()).replace("hint: ", ""), ran.err
+    assert ran.code == 2 and message in " ".join(ran.err.split()).replace("hint: ", ""), ran.err

@@ -36,16 +36,16 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def answers(monkeypatch: pytest.MonkeyPatch, answer: bytes | Exception) -> list[str]:
-    asked: list[str] = []
+    requested: list[str] = []
 
     def urlopen(url: str, timeout: float) -> Any:
-        asked.append(url)
+        requested.append(url)
         if isinstance(answer, Exception):
             raise answer
         return io.BytesIO(answer)
 
     monkeypatch.setattr(urllib.request, "urlopen", urlopen)
-    return asked
+    return requested
 
 
 def test_pydoc_is_the_help_of_this_python() -> None:
@@ -71,13 +71,13 @@ def test_shakespeare_by_path_is_known_by_its_checksum() -> None:
 
 
 def test_shakespeare_is_downloaded_once(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    asked = answers(monkeypatch, shared("tinyshakespeare.txt").read_bytes())
+    requested = answers(monkeypatch, shared("tinyshakespeare.txt").read_bytes())
     first, again = (load_text("shakespeare", "char", 256) for _ in range(2))
-    assert first == again and first.vocab_size == 65 and asked == [SHAKESPEARE_URL]
-    kept = cache / "data" / "tinyshakespeare.txt"
-    kept.write_bytes(b"To be, or")  # a copy that was damaged is fetched again
-    assert load_text("shakespeare", "char", 256) == first and len(asked) == 2
-    assert [path.name for path in kept.parent.iterdir()] == ["tinyshakespeare.txt"]
+    assert first == again and first.vocab_size == 65 and requested == [SHAKESPEARE_URL]
+    cached = cache / "data" / "tinyshakespeare.txt"
+    cached.write_bytes(b"To be, or")  # a copy that was damaged is fetched again
+    assert load_text("shakespeare", "char", 256) == first and len(requested) == 2
+    assert [path.name for path in cached.parent.iterdir()] == ["tinyshakespeare.txt"]
 
 
 def test_offline_the_remedy_is_said(run: Run, cache: Path) -> None:
@@ -116,10 +116,10 @@ def short(path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"), [(folder, "cannot be read"), (binary, "not a text in UTF-8"), (short, "too short")]
+    ("make", "message"), [(folder, "cannot be read"), (binary, "not a text in UTF-8"), (short, "too short")]
 )
-def test_what_is_no_text_is_refused(tmp_path: Path, make: Callable[[Path], Path], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_what_is_no_text_is_refused(tmp_path: Path, make: Callable[[Path], Path], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         load_text(str(make(tmp_path)), "char", 8)
 
 
@@ -156,6 +156,6 @@ def test_tokens_are_kept_for_the_next_run(
     with monkeypatch.context() as later:
         later.setattr(text_cache, "tokenize", None)
         assert load_text(str(path), tokenizer, 4) == first
-    (kept,) = (cache / "tokens").iterdir()
-    kept.write_bytes(kept.read_bytes()[:-1])
+    (cached,) = (cache / "tokens").iterdir()
+    cached.write_bytes(cached.read_bytes()[:-1])
     assert load_text(str(path), tokenizer, 4) == first

@@ -36,9 +36,9 @@ def test_nanogpt_is_queued_trained_and_reported(layout: Layout, tmp_path: Path) 
     grid = ["--dtype", "fp32,bf16", "--repeats", "2", "--no-gate"]
     mpsq("submit", "--no-preflight", "nanogpt", "--config", "tiny", "--device", "cpu", *grid, *small)
     mpsq("worker", "--until-idle")
-    found = rows(layout)
-    assert [row["outcome"] for row in found] == ["SUCCEEDED"] * 4
-    for row in found:
+    stored = rows(layout)
+    assert [row["outcome"] for row in stored] == ["SUCCEEDED"] * 4
+    for row in stored:
         assert (row["n_iters"], row["n_measure"], row["device"], row["workload"]) == (12, 9, "cpu", "nanogpt")
         assert row["flops_per_iter"] > 0 and row["tokens_per_iter"] > 0 and row["params"] > 0
         assert row["median_s"] > 0 and row["loss_last"] < row["loss_first"]
@@ -47,22 +47,22 @@ def test_nanogpt_is_queued_trained_and_reported(layout: Layout, tmp_path: Path) 
         assert sum(row[part] for part in parts) == pytest.approx(row["real_s"], abs=1e-6)
         assert all(row[part] > -0.05 for part in parts)
     took = []
-    for row in found:
+    for row in stored:
         with read.reading(layout.db) as connection:
             notes = read.detail(connection, "notes", row["run_id"])
             (found_exit,) = connection.execute("SELECT exit_json FROM exits WHERE run_id = ?", [row["run_id"]])
         assert "reference_in_run" not in {note["kind"] for note in notes}
         took.append(json.loads(found_exit["exit_json"])["prepared"])
     assert {one["exit_code"] for one in took} == {0}
-    by_cell = sorted((row["job_id"], row["number"], one["user_s"]) for row, one in zip(found, took, strict=True))
+    by_cell = sorted((row["job_id"], row["number"], one["user_s"]) for row, one in zip(stored, took, strict=True))
     assert by_cell[1][2] < by_cell[0][2] / 2 and by_cell[3][2] < by_cell[2][2] / 2, "repeats find what is prepared"
-    assert found[0]["loss_last"] == found[1]["loss_last"]  # one seed, one machine: repeats repeat
+    assert stored[0]["loss_last"] == stored[1]["loss_last"]  # one seed, one machine: repeats repeat
     shown = mpsq("report")
     assert "bf16" in shown and "fp32" in shown
     breakdown = json.loads(mpsq("report", "breakdown", "--json"))
     assert breakdown["rows"]
-    told = mpsq("report", "time")
-    assert told.count("user + sys by phase: setup ") == 4 and "prepared: seconds before the run" in told
+    report = mpsq("report", "time")
+    assert report.count("user + sys by phase: setup ") == 4 and "prepared: seconds before the run" in report
 
 
 def test_the_code_that_was_submitted_is_the_code_that_runs(layout: Layout) -> None:

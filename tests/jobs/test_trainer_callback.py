@@ -81,12 +81,12 @@ def trainer(
     net: Net | None = None,
     callback: Any = None,
     before: Any = (),
-    **asked: Any,
+    **arguments: Any,
 ) -> Any:
     """A Trainer that reports into folder/events.jsonl: two examples a batch, one epoch."""
     settings = {"per_device_train_batch_size": 2, "num_train_epochs": 1, "logging_steps": 1, "save_strategy": "no"}
     args = transformers.TrainingArguments(
-        output_dir=str(folder), use_cpu=True, disable_tqdm=True, report_to="none", **(settings | asked)
+        output_dir=str(folder), use_cpu=True, disable_tqdm=True, report_to="none", **(settings | arguments)
     )
     callback = callback or TrainerCallback(Reporter(folder / "events.jsonl"), warmup_iters=1)
     data = Rows(rows) if isinstance(rows, int) else rows
@@ -124,8 +124,8 @@ def test_a_log_in_the_middle_of_a_step_cuts_no_iteration_and_is_not_its_loss(tmp
     ran = told(tmp_path)
     assert numbers(ran) == [0, 1, 2, 3]
     assert all(one["dur_s"] > 2 * FORWARD_S and "loss" not in one for one in ran.of("iter"))
-    said = [(one["step"] - 1, one["loss"]) for one in made.state.log_history if one.get("loss", 99.0) != 99.0]
-    assert [(one["i"], one["value"]) for one in ran.of("metric")] == said and len(said) == 2
+    logged = [(one["step"] - 1, one["loss"]) for one in made.state.log_history if one.get("loss", 99.0) != 99.0]
+    assert [(one["i"], one["value"]) for one in ran.of("metric")] == logged and len(logged) == 2
 
 
 class Evaluates(transformers.TrainerCallback):
@@ -233,8 +233,8 @@ def test_a_fused_optimizer_that_ignores_the_scaler_is_noted(tmp_path: Path, monk
     """By a stand-in for torch before 2.13 on mps: the Trainer's own default there is fused."""
     monkeypatch.setattr(mpsq_report_transformers, "fused_trouble", lambda kind, dtype: f"wrong on {kind} in {dtype}")
     for optim, fp16 in (("adamw_torch", True), ("adamw_torch_fused", False), ("adamw_torch_fused", True)):
-        asked = trainer(tmp_path, 2, optim=optim)
-        asked.args.fp16 = fp16
-        asked.train()
+        requested = trainer(tmp_path, 2, optim=optim)
+        requested.args.fp16 = fp16
+        requested.train()
     notes = [one for one in told(tmp_path).of("note") if one["kind"] == "wrong_loss"]
     assert [one["text"] for one in notes] == ["wrong on cpu in fp16: --optim adamw_torch, or --bf16"]

@@ -81,16 +81,16 @@ def test_clipping_limits_the_gradient(run: Run) -> None:
 
 @pytest.mark.parametrize(("dtype", "torch_dtype"), [("bf16", torch.bfloat16), ("fp16", torch.float16)])
 def test_half_precision_is_used_and_is_close(run: Run, dtype: str, torch_dtype: torch.dtype) -> None:
-    seen: set[torch.dtype] = set()
+    dtypes: set[torch.dtype] = set()
 
     def build(options: Any, device: Any) -> Any:
         training = job.build(options, device)
-        training.model.blocks[0].attention.qkv.register_forward_hook(lambda module, args, out: seen.add(out.dtype))
+        training.model.blocks[0].attention.qkv.register_forward_hook(lambda module, args, out: dtypes.add(out.dtype))
         assert training.scaler.is_enabled() == (dtype == "fp16")
         return training
 
     half = run("--dtype", dtype, build=build)
-    assert seen == {torch_dtype} and half.hello()["dtype"] == dtype
+    assert dtypes == {torch_dtype} and half.hello()["dtype"] == dtype
     assert half.losses() == pytest.approx(run().losses(), abs=0.05)
     metrics = half.metrics()
     assert metrics["reference_loss_device"] == pytest.approx(metrics["reference_loss_cpu"], abs=0.05)
