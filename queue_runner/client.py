@@ -134,9 +134,9 @@ class Client:
     def iterations(self, *ids: Id) -> Rows:
         """Return all iterations of the named: run, i, dur_s, loss, phase, synced, allocated_bytes, reserved_bytes."""
         with read.reading(self._layout.db) as connection:
-            found = [row["run_id"] for row in read.select(connection, _selectors(ids))]
+            run_ids = [row["run_id"] for row in read.select(connection, _selectors(ids))]
             sql = "SELECT * FROM v_iteration WHERE run_id = ? ORDER BY offset"
-            return Rows(row for run_id in found for row in connection.execute(sql, [run_id]))
+            return Rows(row for run_id in run_ids for row in connection.execute(sql, [run_id]))
 
     def report(self, name: str = reports.DEFAULT, *ids: Id, **options: Any) -> Rows:
         """Return the rows of a report, raw and in SI units; `options` as on the command line: vs, where, ...; with

@@ -246,9 +246,9 @@ def parse(text: str, path: Path) -> dict[str, Any]:
         number = int(match[1]) if match else len(lines)
         shown = lines[number - 1].strip()[:80] if 0 < number <= len(lines) else ""
         what = re.sub(r"\s*\(at .*\)$", "", str(error))
-        said = f": {shown}" if shown else ""
+        content = f": {shown}" if shown else ""
         hint = 'write each line as key = value, with strings in "quotes"'
-        raise ConfigError(f"{path}, line {number}: {what}{said}", hint) from error
+        raise ConfigError(f"{path}, line {number}: {what}{content}", hint) from error
 
 
 def to_config(data: Mapping[str, Any], path: Path) -> Config:
@@ -332,8 +332,8 @@ def _check(key: Key, name: str, value: Any) -> Value:
         return int(_bounded(key, name, value))
     if key.kind in ("duration", "number", "numbers") and isinstance(value, int | float) and not isinstance(value, bool):
         return float(_bounded(key, name, value))
-    wanted = _WORDS["number" if key.kind == "numbers" else key.kind]
-    raise UsageError(f"{name} takes {wanted}, not {_shown(value)}", key.help)
+    expected = _WORDS["number" if key.kind == "numbers" else key.kind]
+    raise UsageError(f"{name} takes {expected}, not {_shown(value)}", key.help)
 
 
 def _bounded(key: Key, name: str, value: int | float) -> int | float:

@@ -166,11 +166,11 @@ class JobSpec:
 
     def content_hash(self) -> str:
         """Return the sha256 (hex) of the job without where it runs: equal jobs have equal hashes."""
-        asked = dict(zip(_ASKED, _answers(self), strict=True))
+        answers = dict(zip(_ASKED, _answers(self), strict=True))
         if (later := _later(self)) != _USUAL:
-            asked |= {name: value for name, value in zip(_LATER, later, strict=True) if value != _LATER[name]}
-        asked["resume"] = False  # does not matter here; a constant keeps stored hashes valid
-        return hashlib.sha256(_HASHED.encode(asked).encode()).hexdigest()
+            answers |= {name: value for name, value in zip(_LATER, later, strict=True) if value != _LATER[name]}
+        answers["resume"] = False  # does not matter here; a constant keeps stored hashes valid
+        return hashlib.sha256(_HASHED.encode(answers).encode()).hexdigest()
 
 
 _FIELDS = JobSpec.__slots__

@@ -50,8 +50,8 @@ class Ingest:
     def __init__(self, engine: Engine, run: Claimed, folder: RunDir) -> None:
         self._engine = engine
         self._run_id = run.run_id
-        told = {k: v for k, v in (("compile", run.spec.compile), ("device", run.spec.device)) if v is not None}
-        self._parser = parsers.load(run.spec.parser, told) if run.spec.parser else None
+        known = {k: v for k, v in (("compile", run.spec.compile), ("device", run.spec.device)) if v is not None}
+        self._parser = parsers.load(run.spec.parser, known) if run.spec.parser else None
         self._source = "stdout" if self._parser else "events"
         self._path: Path = folder.stdout if self._parser else folder.events
         with looking(engine) as connection:
@@ -148,9 +148,9 @@ class Ingest:
 
     def _understand(self, data: bytes, offset: int, *, final: bool) -> _Found:
         if self._parser is None:
-            found = wire.read_chunk(data, offset)
-            self._clock.see(found[0])
-            return found
+            chunk = wire.read_chunk(data, offset)
+            self._clock.see(chunk[0])
+            return chunk
         return self._parser.read_chunk(data, offset, final=final)
 
     def _give_up(self, why: str) -> Chunk:

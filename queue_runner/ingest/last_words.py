@@ -52,11 +52,11 @@ def ending(data: bytes, events: Sequence[LogEvent]) -> Ending | None:
         return Ending(Outcome.OUT_OF_MEMORY, reason=memory[:MAX_REASON_CHARS])
     words = _last_words(lines)
     for pattern, outcome in ((_STATUS, Outcome.FAILED), (_SIGNAL, Outcome.KILLED)):
-        if found := next(filter(None, map(pattern.search, lines)), None):
-            number = int(found[1])
+        if match := next(filter(None, map(pattern.search, lines)), None):
+            number = int(match[1])
             code, signal = (number, None) if outcome is Outcome.FAILED else (None, number)
             if number:
-                return Ending(outcome, code, signal, words or found[0])
+                return Ending(outcome, code, signal, words or match[0])
     if words:
         return Ending(Outcome.LOST, reason=f"the log ends in a traceback: {words}")
     if crash := next((line.strip() for line in lines if _CRASH.fullmatch(line.strip())), None):

@@ -111,13 +111,13 @@ def _lines(connection: Connection, run_id: int) -> dict[str, Any]:
 
 def _recompiled(connection: Connection, run_id: int) -> dict[int, tuple[int, int]]:
     """Return the graphs and the graph breaks of each measured iteration that compiled."""
-    found: dict[int, tuple[int, int]] = {}
+    by_iteration: dict[int, tuple[int, int]] = {}
     for name, place in (("recompilations", 0), ("graph_breaks", 1)):
         for i, value in results.metric_values(connection, run_id, name):
-            counts = list(found.get(i, (0, 0)))
+            counts = list(by_iteration.get(i, (0, 0)))
             counts[place] += int(value)
-            found[i] = (counts[0], counts[1])
-    return found
+            by_iteration[i] = (counts[0], counts[1])
+    return by_iteration
 
 
 def _count(hello: Mapping[str, Any], key: str) -> int | None:
@@ -129,5 +129,5 @@ def _count(hello: Mapping[str, Any], key: str) -> int | None:
 def hello_of(connection: Connection, run_id: int) -> dict[str, Any]:
     """Return all that the trainer reported about itself; empty if nothing."""
     rows = results.rows_of(connection, "hellos", run_id)
-    said: dict[str, Any] = json.loads(rows[0]["hello_json"]) if rows else {}
-    return said
+    hello: dict[str, Any] = json.loads(rows[0]["hello_json"]) if rows else {}
+    return hello

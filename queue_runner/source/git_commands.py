@@ -79,8 +79,8 @@ def diff(root: Path, commit: str, leave_out: Sequence[str] = ()) -> str | None:
     it is too large. Bytes that are not UTF-8 are replaced: it is for reading. Raises: GitFailed."""
     specs = [*secret_pathspecs(), *(f":(exclude,literal,top){path}" for path in leave_out)]
     options = ("--binary", "--no-ext-diff", "--no-textconv", "--no-renames", "--no-color", "--ignore-submodules=all")
-    said = git(root, "diff", *options, commit, "--", ":/", *specs, limit=MAX_DIFF_BYTES)
-    return None if len(said) > MAX_DIFF_BYTES else said.decode("utf-8", "replace")
+    patch = git(root, "diff", *options, commit, "--", ":/", *specs, limit=MAX_DIFF_BYTES)
+    return None if len(patch) > MAX_DIFF_BYTES else patch.decode("utf-8", "replace")
 
 
 def check_out(root: Path, files: Mapping[str, tuple[str, str]], target: Path) -> None:
@@ -142,5 +142,10 @@ def git(
 
 
 def _environment(source: Mapping[str, str]) -> dict[str, str]:
-    kept = {k: v for k, v in source.items() if not (k.startswith("GIT_") and k[4:] in _LEADS_ELSEWHERE)}
-    return kept | {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1", "LC_ALL": "C"}
+    environment = {k: v for k, v in source.items() if not (k.startswith("GIT_") and k[4:] in _LEADS_ELSEWHERE)}
+    return environment | {
+        "GIT_OPTIONAL_LOCKS": "0",
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_NO_LAZY_FETCH": "1",
+        "LC_ALL": "C",
+    }

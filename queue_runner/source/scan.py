@@ -96,9 +96,9 @@ def of_repository(folder: Path, home: Path | None = None) -> SourceTree:
         scan.add_index(index.result())
         scan.add_differences(differences.result())
         untracked = others.result()
-    own = _below(home, root)
+    below_root = _below(home, root)
     names = [os.fsdecode(name) for name in untracked.split(b"\0") if name]
-    scan.add_untracked(name for name in names if own is None or not name.startswith(own))
+    scan.add_untracked(name for name in names if below_root is None or not name.startswith(below_root))
     scan.read_files()
     return SourceTree(root, scan.entries, scan.left_out(), commit, branch, scan.changed(), scan.is_dirty())
 
@@ -125,28 +125,28 @@ def _below(home: Path | None, root: Path) -> str | None:
     return None if inside == ".." or inside.startswith("../") else f"{inside}/"
 
 
-def _walk(folder: Path, own: str | None = None) -> list[str]:
+def _walk(folder: Path, home: str | None = None) -> list[str]:
     """Return every file below `folder`; a nested repository or environment is one name that ends with a slash."""
-    found: list[str] = []
+    names: list[str] = []
     for place, folders, files in os.walk(folder):
         here = os.path.relpath(place, folder)
         prefix = "" if here == "." else here + "/"
-        if prefix == own:
+        if prefix == home:
             folders.clear()
             continue
         if prefix and (".git" in folders or ".git" in files):
             folders.clear()
-            found.append(prefix)
+            names.append(prefix)
             continue
         links = [name for name in folders if (Path(place) / name).is_symlink()]
         folders[:] = [name for name in folders if name != "__pycache__" and name not in links]
-        found += [prefix + name for name in (*files, *links)]
-        if len(found) > rules.MAX_FILES:
+        names += [prefix + name for name in (*files, *links)]
+        if len(names) > rules.MAX_FILES:
             raise MpsqError(
                 f"{folder} contains more than {rules.MAX_FILES:,} files, which is more than source code",
                 _OWN_FOLDER,
             )
-    return found
+    return names
 
 
 class _Scan:
@@ -224,10 +224,10 @@ class _Scan:
 
     def read_files(self) -> None:
         """Read the files that git has no hash of. One that was removed meanwhile is not in the tree."""
-        found = git_hash.read(self._root, self._to_read, self._oid_length)
+        hashes = git_hash.read(self._root, self._to_read, self._oid_length)
         for path, tracked in self._to_read.items():
-            if path in found:
-                self.entries[path] = Entry(found[path], tracked)
+            if path in hashes:
+                self.entries[path] = Entry(hashes[path], tracked)
             elif (status := self._status(path)) is not None and not stat.S_ISDIR(status.st_mode):
                 self._left_out[path] = "cannot be read" if stat.S_ISREG(status.st_mode) else "no regular file"
 

@@ -171,11 +171,11 @@ def _revision(tree: SourceTree) -> Revision:
 
 
 def _taken(tree: SourceTree, cwd: Path, revision: Revision | None, *, copied: bool) -> Taken:
-    seen = (tree.hash, tree.commit, tree.branch or "", "" if revision is None else revision.diff or "", str(copied))
-    digest = hashlib.sha256("\0".join([*seen, *tree.left_out]).encode("utf-8", "surrogateescape")).hexdigest()
+    identity = (tree.hash, tree.commit, tree.branch or "", "" if revision is None else revision.diff or "", str(copied))
+    digest = hashlib.sha256("\0".join([*identity, *tree.left_out]).encode("utf-8", "surrogateescape")).hexdigest()
     inside = os.path.relpath(os.path.realpath(cwd), os.path.realpath(tree.root))
-    kept = Snapshot(digest, "tree", revision, tree.hash, copied, tree.left_out)
-    return Taken(kept, str(tree.root), inside, tree.code, notes=tuple(_notes(tree, copied)))
+    snapshot = Snapshot(digest, "tree", revision, tree.hash, copied, tree.left_out)
+    return Taken(snapshot, str(tree.root), inside, tree.code, notes=tuple(_notes(tree, copied)))
 
 
 def _notes(tree: SourceTree, copied: bool) -> Iterator[str]:

@@ -89,11 +89,11 @@ def _refusal(snapshots: Path, spec: JobSpec) -> Ending | None:
         return None if stored.is_file() else lost(Damaged(f"{stored} was deleted"))
     if spec.allow_changed:
         return None
-    found = differences(snapshots, spec)
-    if not found:
+    changes = differences(snapshots, spec)
+    if not changes:
         return None
-    named = ", ".join(plain(text) for text in found[:_NAMED])
-    more = f" and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
+    named = ", ".join(plain(text) for text in changes[:_NAMED])
+    more = f" and {len(changes) - _NAMED:,} more" if len(changes) > _NAMED else ""
     return Ending(Outcome.CODE_CHANGED, reason=f"{named}{more}")
 
 
@@ -126,12 +126,12 @@ def differences(snapshots: Path, spec: JobSpec) -> list[str]:
     oid_length = next((len(oid) for _, oid in (entry.content for entry in before.values())), 40)
     for path, content in git_hash.read(root, before.keys() - now.keys(), oid_length).items():
         now[path] = Entry(content, before[path].tracked)
-    found: list[tuple[bool, str, str]] = []
+    changes: list[tuple[bool, str, str]] = []
     for path in before.keys() | now.keys():
         old, new = before.get(path), now.get(path)
         if old and new and old.content == new.content:
             continue
         tracked = any(entry.tracked for entry in (old, new) if entry)
         if rules.matters(path, tracked=tracked, is_new=old is None):
-            found.append((not tracked, path, "was added" if not old else "changed" if new else "was removed"))
-    return [f"{path} {what}" for _, path, what in sorted(found)]
+            changes.append((not tracked, path, "was added" if not old else "changed" if new else "was removed"))
+    return [f"{path} {what}" for _, path, what in sorted(changes)]

@@ -20,37 +20,38 @@ def workloads(folder: Path, own: Path | None = None) -> list[Workload]:
 
     Raises: MpsqError like read, and for a user's workload that has the name of one of ours.
     """
-    found = [w for file in sorted(folder.glob("*.py")) if (w := read(file)) is not None]
+    known = [w for file in sorted(folder.glob("*.py")) if (w := read(file)) is not None]
     if own is not None:
-        ours, files = {w.name for w in found}, {path.name for path in folder.iterdir()}
+        ours, files = {w.name for w in known}, {path.name for path in folder.iterdir()}
         for file in _scripts(own):
             if (w := read(file)) is not None:
-                _refuse_clash(w, ours, files, found)
-                found.append(w)
-    return sorted(found, key=lambda w: (w.name, w.framework))
+                _refuse_clash(w, ours, files, known)
+                known.append(w)
+    return sorted(known, key=lambda w: (w.name, w.framework))
 
 
 def readable(own: Path) -> list[Workload]:
     """Return the readable workloads among the user's files; a broken one raises only when it is requested."""
-    found = []
+    known = []
     for file in _scripts(own):
         with contextlib.suppress(MpsqError):
-            found += [w] if (w := read(file)) is not None else []
-    return found
+            known += [w] if (w := read(file)) is not None else []
+    return known
 
 
 def _scripts(own: Path) -> list[Path]:
     return sorted(path for path in own.glob("*.py") if path.is_file() and not path.name.startswith("."))
 
 
-def _refuse_clash(one: Workload, ours: set[str], files: set[str], before: Sequence[Workload]) -> None:
-    if one.name in ours or one.file.name in files:
-        taken = f'the workload "{one.name}"' if one.name in ours else f"the file {one.file.name}"
-        raise MpsqError(f"{one.file} would hide {taken} of mpsq", "give it another name")
+def _refuse_clash(workload: Workload, ours: set[str], files: set[str], before: Sequence[Workload]) -> None:
+    if workload.name in ours or workload.file.name in files:
+        taken = f'the workload "{workload.name}"' if workload.name in ours else f"the file {workload.file.name}"
+        raise MpsqError(f"{workload.file} would hide {taken} of mpsq", "give it another name")
     for other in before:
-        if (other.name, other.framework) == (one.name, one.framework):
+        if (other.name, other.framework) == (workload.name, workload.framework):
+            both = f"{other.file.name} and {workload.file.name} in {workload.file.parent}"
             raise MpsqError(
-                f'{other.file.name} and {one.file.name} in {one.file.parent} are both "{one.name}" in {one.framework}',
+                f'{both} are both "{workload.name}" in {workload.framework}',
                 "give one of them another name",
             )
 
@@ -117,13 +118,13 @@ def value(workload: Workload, key: str, text: str) -> Value:
     param = named(workload, key)
     kind = type(param.default) if param.default is not None else str
     try:
-        found = BOOLEANS[text.lower()] if kind is bool else kind(text)
-        if isinstance(found, float) and not math.isfinite(found):
+        converted = BOOLEANS[text.lower()] if kind is bool else kind(text)
+        if isinstance(converted, float) and not math.isfinite(converted):
             raise ValueError(text)
     except (ValueError, KeyError) as error:
         raise UsageError(f'{key}={text}: "{text}" is not {_A[kind]}', _meaning(param)) from error
-    refuse(param, found)
-    return found
+    refuse(param, converted)
+    return converted
 
 
 def by_own_names(workload: Workload, settings: Mapping[str, str]) -> dict[str, str]:
@@ -131,14 +132,14 @@ def by_own_names(workload: Workload, settings: Mapping[str, str]) -> dict[str, s
 
     Raises: UsageError where two names of one key are given.
     """
-    found: dict[str, str] = {}
+    by_key: dict[str, str] = {}
     for name, text in settings.items():
         key = workload.aliases.get(name, name)
-        if key in found:
+        if key in by_key:
             twice = next(other for other in settings if other != name and workload.aliases.get(other, other) == key)
             raise UsageError(f"{twice} and {name} are the same setting", f"give {key} alone")
-        found[key] = text
-    return found
+        by_key[key] = text
+    return by_key
 
 
 def named(workload: Workload, key: str) -> Param:
@@ -150,33 +151,33 @@ def named(workload: Workload, key: str) -> Param:
     return workload.params[key]
 
 
-def refuse(param: Param, found: Value) -> None:
+def refuse(param: Param, value: Value) -> None:
     """Raise UsageError for a value that the parameter does not accept."""
-    said = param.wrong(found)
-    if not said:
+    message = param.wrong(value)
+    if not message:
         return
     if param.choices:
         words = [str(word) for word in param.choices]
-        raise UsageError(said, did_you_mean(str(found), words, f"{param.name} is {either(words)}"))
+        raise UsageError(message, did_you_mean(str(value), words, f"{param.name} is {either(words)}"))
     if param.each_of:
-        word = next(word for word in str(found).split("+") if word not in param.each_of)
+        word = next(word for word in str(value).split("+") if word not in param.each_of)
         takes = f"{param.name} takes these, {param.takes()}"
-        raise UsageError(said, did_you_mean(word, param.each_of, takes))
-    raise UsageError(said, _meaning(param))
+        raise UsageError(message, did_you_mean(word, param.each_of, takes))
+    raise UsageError(message, _meaning(param))
 
 
-def absent(param: Param, found: Value, folder: str) -> str:
+def absent(param: Param, value: Value, folder: str) -> str:
     """Return a sentence if a path does not exist yet; empty if it does, or if it is not a path. Relative paths
     start at `folder`, in which the job runs. Another job may create the path by then."""
-    if param.path_or is None or found in param.path_or:
+    if param.path_or is None or value in param.path_or:
         return ""
-    path = Path(folder, str(found))
+    path = Path(folder, str(value))
     with contextlib.suppress(OSError, ValueError, RuntimeError):  # too long, a NUL, the home of an unknown user
-        path = Path(folder, Path(str(found)).expanduser())
+        path = Path(folder, Path(str(value)).expanduser())
         if path.exists():
             return ""
-    near = did_you_mean(str(found), param.path_or, "")
-    return f"{param.name}={found}: {path} does not exist yet, and the run needs it" + (
+    near = did_you_mean(str(value), param.path_or, "")
+    return f"{param.name}={value}: {path} does not exist yet, and the run needs it" + (
         f"; {near.strip()}" if near else ""
     )
 

@@ -30,10 +30,10 @@ def prepares(spec: JobSpec, snapshots: Path) -> bool:
     """Return whether the snapshotted workload is to be started once before its run, to prepare it: whether its own
     literal says so, since a snapshot of an older version would train."""
     try:
-        found = manifest.read(snapshots / (spec.snapshot or "") / str(spec.script))
+        workload = manifest.read(snapshots / (spec.snapshot or "") / str(spec.script))
     except MpsqError:
         return False
-    return found is not None and found.prepares
+    return workload is not None and workload.prepares
 
 
 def as_text(value: Value) -> str:

@@ -160,10 +160,10 @@ def _alone(layout: Layout) -> Iterator[None]:
 
 
 def _base(python: str | None) -> str:
-    found = shutil.which(str(Path(python).expanduser()) if python else sys.executable)
-    if found is None:
+    executable = shutil.which(str(Path(python).expanduser()) if python else sys.executable)
+    if executable is None:
         raise UsageError(f'there is no interpreter "{python}"', "--python takes the path of a Python interpreter")
-    return str(Path(found).absolute())
+    return str(Path(executable).absolute())
 
 
 def _make(venv: Venv, base: str, words: Sequence[str], lock: locks.Lock) -> Venv:

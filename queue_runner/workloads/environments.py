@@ -42,9 +42,9 @@ class Venv:
 
     def activated(self, variables: Mapping[str, str]) -> dict[str, str]:
         """Return variables with its programs first in PATH, as its `activate` script sets them."""
-        kept = {name: value for name, value in variables.items() if name != "PYTHONHOME"}
-        path = ":".join(filter(None, (str(self.folder / "bin"), kept.get("PATH"))))
-        return {**kept, "PATH": path, "VIRTUAL_ENV": str(self.folder)}
+        inherited = {name: value for name, value in variables.items() if name != "PYTHONHOME"}
+        path = ":".join(filter(None, (str(self.folder / "bin"), inherited.get("PATH"))))
+        return {**inherited, "PATH": path, "VIRTUAL_ENV": str(self.folder)}
 
 
 def every(layout: Layout) -> list[Venv]:

@@ -158,12 +158,12 @@ def resolve(ours: Mapping[str, Any], theirs: Mapping[str, Any] = MappingProxyTyp
     jobs/harness/command_line.py does the same for a running workload.
     """
     out, params, loop_keys = ours.get("without", ()), dict[str, Any](), _loop_keys()
-    for key, said in (*theirs.get("params", {}).items(), *ours.get("params", {}).items()):
-        if not isinstance(said, Mapping):
-            said = {**loop_keys.get(key, {}), **params.get(key, {}), "default": said}
-        params[key] = {**params.get(key, {}), **said}
+    for key, entry in (*theirs.get("params", {}).items(), *ours.get("params", {}).items()):
+        if not isinstance(entry, Mapping):
+            entry = {**loop_keys.get(key, {}), **params.get(key, {}), "default": entry}
+        params[key] = {**params.get(key, {}), **entry}
     both = {**{key: value for key, value in theirs.items() if key != "gpus_divide"}, **ours}
-    both["params"] = {key: said for key, said in params.items() if key not in out}
+    both["params"] = {key: entry for key, entry in params.items() if key not in out}
     both["configs"] = {
         name: {key: value for key, value in config.items() if key not in out}
         for name, config in {**theirs.get("configs", {}), **ours.get("configs", {})}.items()
@@ -242,11 +242,11 @@ def _divided(literal: Mapping[str, Any], params: Mapping[str, Param]) -> str | N
     return key
 
 
-def _aliases(said: Mapping[str, str], params: Mapping[str, Param]) -> Mapping[str, str]:
-    for alias, key in said.items():
+def _aliases(aliases: Mapping[str, str], params: Mapping[str, Param]) -> Mapping[str, str]:
+    for alias, key in aliases.items():
         if alias in params or key not in params:
             raise _Wrong(f"alias {alias} of {key}: an alias is a new name for a key of params")
-    return said
+    return aliases
 
 
 _LISTS = ("choices", "each_of", "path_or")
@@ -262,17 +262,17 @@ def _param(name: str, entry: Mapping[str, Any]) -> Param:
     default = entry["default"]
     if not (default is None or isinstance(default, bool | int | float | str)):
         raise _Wrong(f"{name}: its default is not a string, a number, true or false")
-    for said in ("each_of", "path_or"):
-        if entry.get(said) is not None and not isinstance(default, str):
-            raise _Wrong(f"{name}: {said} is for strings, and its default {default!r} is not one")
-    choices, each_of, words = (_several(name, said, entry.get(said), default) for said in _LISTS)
-    limits = {said: entry[said] for said in LIMITS if entry.get(said) is not None}
+    for word in ("each_of", "path_or"):
+        if entry.get(word) is not None and not isinstance(default, str):
+            raise _Wrong(f"{name}: {word} is for strings, and its default {default!r} is not one")
+    choices, each_of, words = (_several(name, word, entry.get(word), default) for word in _LISTS)
+    limits = {word: entry[word] for word in LIMITS if entry.get(word) is not None}
     if limits and (isinstance(default, bool) or not isinstance(default, int | float)):
         raise _Wrong(f"{name}: {next(iter(limits))} is for numbers, and its default {default!r} is not one")
-    for said, limit in limits.items():
+    for word, limit in limits.items():
         if isinstance(limit, bool) or not isinstance(limit, int | float):
-            raise _Wrong(f"{name}: {said} {limit!r} is not a number")
-    found = Param(
+            raise _Wrong(f"{name}: {word} {limit!r} is not a number")
+    param = Param(
         name,
         default,
         entry.get("unit", ""),
@@ -283,24 +283,24 @@ def _param(name: str, entry: Mapping[str, Any]) -> Param:
         words if "path_or" in entry else None,
         entry.get("multiple_of"),
     )
-    _refuse_wrong({name: found}, {name: default}, "its default")
-    return found
+    _refuse_wrong({name: param}, {name: default}, "its default")
+    return param
 
 
-def _several(name: str, said: str, values: Any, default: Value | None) -> tuple[Any, ...]:
+def _several(name: str, word: str, values: Any, default: Value | None) -> tuple[Any, ...]:
     """Return a list of values of the default's type. A text is rejected: it would be read as a list of letters."""
     if values is None:
         return ()
     kind = type(default) if default is not None else str
-    if not isinstance(values, list | tuple) or not (values or said == "path_or"):
-        raise _Wrong(f"{name}: {said} is not a list of values")
+    if not isinstance(values, list | tuple) or not (values or word == "path_or"):
+        raise _Wrong(f"{name}: {word} is not a list of values")
     for value in values:
         if type(value) is not kind and not (kind is float and type(value) is int):
-            raise _Wrong(f"{name}: {said} has {value!r}, which is not of the type of its default {default!r}")
+            raise _Wrong(f"{name}: {word} has {value!r}, which is not of the type of its default {default!r}")
     return tuple(kind(value) for value in values)
 
 
 def _refuse_wrong(params: Mapping[str, Param], values: Mapping[str, Value | None], where: str) -> None:
     for key, value in values.items():
-        if value is not None and key in params and (said := params[key].wrong(value)):
-            raise _Wrong(f"{where}: {said}")
+        if value is not None and key in params and (error := params[key].wrong(value)):
+            raise _Wrong(f"{where}: {error}")

@@ -65,15 +65,15 @@ def parse(text: str) -> dict[str, str]:
     """
     if text.strip() == NONE:
         return {}
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for part in text.split(","):
         name, equals, value = (word.strip() for word in part.partition("="))
         if not equals or name not in SWITCHES:
             raise UsageError(f'--mps cannot be "{part.strip()}"', f"it takes NAME=VALUE with {', '.join(SWITCHES)}")
-        if name in found:
+        if name in values:
             raise UsageError(f"--mps sets {name} twice", "give each name once; several --mps options are swept")
-        found[name] = _ratio(name, value) if SWITCHES[name].is_ratio else _switch(name, value)
-    return dict(sorted(_with_pair(found).items()))
+        values[name] = _ratio(name, value) if SWITCHES[name].is_ratio else _switch(name, value)
+    return dict(sorted(_with_pair(values).items()))
 
 
 def _switch(name: str, value: str) -> str:
@@ -90,15 +90,15 @@ def _ratio(name: str, value: str) -> str:
     return str(number)
 
 
-def _with_pair(found: Mapping[str, str]) -> dict[str, str]:
-    if not {"high_watermark", "low_watermark"} & set(found):
-        return dict(found)
-    high = float(found.get("high_watermark", DEFAULT_HIGH))
-    low = float(found.get("low_watermark", min(DEFAULT_LOW, high or HIGHEST_RATIO)))
+def _with_pair(ratios: Mapping[str, str]) -> dict[str, str]:
+    if not {"high_watermark", "low_watermark"} & set(ratios):
+        return dict(ratios)
+    high = float(ratios.get("high_watermark", DEFAULT_HIGH))
+    low = float(ratios.get("low_watermark", min(DEFAULT_LOW, high or HIGHEST_RATIO)))
     if refused := _refused(high, low):
         hint = "lower low_watermark or raise high_watermark; high_watermark=0 is no limit"
         raise UsageError(f"--mps: {refused}", hint)
-    return {**found, "high_watermark": str(high), "low_watermark": str(low)}
+    return {**ratios, "high_watermark": str(high), "low_watermark": str(low)}
 
 
 def _refused(high: float, low: float) -> str | None:
@@ -114,11 +114,11 @@ def environment(settings: Mapping[str, str], inherited: Mapping[str, str]) -> di
     changed = dict(inherited)
     for name, value in settings.items():
         switch = SWITCHES[name]
-        wanted = value if switch.is_ratio else switch.on if value == "on" else switch.off
-        if wanted is None:
+        setting = value if switch.is_ratio else switch.on if value == "on" else switch.off
+        if setting is None:
             changed.pop(switch.variable, None)
         else:
-            changed[switch.variable] = wanted
+            changed[switch.variable] = setting
     return changed
 
 

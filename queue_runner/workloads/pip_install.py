@@ -94,9 +94,9 @@ def run(argv: Sequence[str], log: IO[bytes], lock: locks.Lock, failed: str) -> N
     if code:
         log.seek(0)
         lines = [line for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]
-        told = _PASSWORD.sub("", "\n".join(f"  {line}" for line in lines[-_SHOWN_LINES:]))
+        output = _PASSWORD.sub("", "\n".join(f"  {line}" for line in lines[-_SHOWN_LINES:]))
         remedy = next((fix for sign, fix in _REMEDIES if re.search(sign, "\n".join(lines))), "fix what pip reports")
-        raise MpsqError(f"{failed}:\n{told}", f"{remedy}; the incomplete environment was removed")
+        raise MpsqError(f"{failed}:\n{output}", f"{remedy}; the incomplete environment was removed")
 
 
 def packages(python: Path) -> tuple[str, dict[str, str]]:
@@ -105,7 +105,7 @@ def packages(python: Path) -> tuple[str, dict[str, str]]:
         [str(python), "-I", "-c", _PACKAGES], stdin=subprocess.DEVNULL, capture_output=True, check=False
     )
     try:
-        version, found = json.loads(done.stdout)
+        version, versions = json.loads(done.stdout)
     except ValueError as error:
         raise MpsqError(f"{python} does not list the installed packages", "try another Python: --python") from error
-    return str(version), found
+    return str(version), versions

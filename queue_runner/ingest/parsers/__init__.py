@@ -42,27 +42,27 @@ def iterates(name: str) -> bool:
     return bool(getattr(_module(name), "ITERATES", True))
 
 
-def load(name: str, told: Mapping[str, object] | None = None) -> LogReader:
-    """Return a reader for a new log. `told` holds what else is known about the run (compile, device).
+def load(name: str, known: Mapping[str, object] | None = None) -> LogReader:
+    """Return a reader for a new log. `known` holds what else is known about the run (compile, device).
 
     Raises: UsageError when there is no such parser.
     """
-    return LogReader(find(name), told)
+    return LogReader(find(name), known)
 
 
-def read_log(name: str, data: bytes, told: Mapping[str, object] | None = None) -> list[LogEvent]:
+def read_log(name: str, data: bytes, known: Mapping[str, object] | None = None) -> list[LogEvent]:
     """Return the events of an entire log; its last line counts as complete.
 
     Raises: UsageError when there is no such parser.
     """
-    return load(name, told).read_chunk(data + b"\n", 0)[0]
+    return load(name, known).read_chunk(data + b"\n", 0)[0]
 
 
 def sniff(text: str) -> str:
     """Return the name of the parser whose SIGN matches the start of a log most often; DEFAULT when none matches."""
-    found = {name: len(_module(name).SIGN.findall(text[:200_000])) for name in names() if name != DEFAULT}
-    best = max(found, key=lambda name: found[name], default=DEFAULT)
-    return best if found.get(best) else DEFAULT
+    counts = {name: len(_module(name).SIGN.findall(text[:200_000])) for name in names() if name != DEFAULT}
+    best = max(counts, key=lambda name: counts[name], default=DEFAULT)
+    return best if counts.get(best) else DEFAULT
 
 
 def _module(name: str) -> Any:
@@ -74,9 +74,9 @@ def _module(name: str) -> Any:
 class LogReader:
     """A reader of a growing log in chunks; its state is text, stored together with the events."""
 
-    def __init__(self, parser: type[LogParser], told: Mapping[str, object] | None = None) -> None:
+    def __init__(self, parser: type[LogParser], known: Mapping[str, object] | None = None) -> None:
         self._class = parser
-        self._parser = parser(told)
+        self._parser = parser(known)
 
     def state(self) -> str:
         """Return everything the next chunk depends on, as JSON."""

@@ -23,9 +23,9 @@ def clean(line: str) -> str:
     return plain(line)
 
 
-def compile_and_device(told: Mapping[str, object] | None) -> dict[str, Any]:
+def compile_and_device(known: Mapping[str, object] | None) -> dict[str, Any]:
     """Return what a log's header holds at first: what is known of the run without it, `compile` as a boolean."""
-    header: dict[str, Any] = {k: v for k, v in (told or {}).items() if k in ("compile", "device")}
+    header: dict[str, Any] = {k: v for k, v in (known or {}).items() if k in ("compile", "device")}
     if "compile" in header:
         header["compile"] = BOOLEANS.get(str(header["compile"]).lower(), False)
     return header
@@ -40,7 +40,7 @@ class LogParser:
     KEPT: ClassVar[tuple[str, ...]] = ()
     """Names of the attributes, all JSON values, that the next line depends on."""
 
-    def __init__(self, told: Mapping[str, object] | None = None) -> None:
+    def __init__(self, known: Mapping[str, object] | None = None) -> None:
         self._time = TimeOutput()
 
     def feed(self, line: str, offset: int = 0) -> list[LogEvent]:

@@ -55,9 +55,9 @@ class Parser(LogParser):
         *("mean", "torn", "validated", "rich"),
     )
 
-    def __init__(self, told: Mapping[str, object] | None = None) -> None:
-        super().__init__(told)
-        self.header = compile_and_device(told)
+    def __init__(self, known: Mapping[str, object] | None = None) -> None:
+        super().__init__(known)
+        self.header = compile_and_device(known)
         self.started = False
         self.begins: int | None = None
         """the number of the epoch's first batch; None before the first epoch"""

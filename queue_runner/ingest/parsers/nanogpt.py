@@ -52,9 +52,9 @@ class Parser(LogParser):
 
     KEPT = ("header", "started", "iterated", "eval_at")
 
-    def __init__(self, told: Mapping[str, object] | None = None) -> None:
-        super().__init__(told)
-        self.header = compile_and_device(told)
+    def __init__(self, known: Mapping[str, object] | None = None) -> None:
+        super().__init__(known)
+        self.header = compile_and_device(known)
         self.started = False
         self.iterated = False
         self.eval_at: int | None = None

@@ -67,10 +67,10 @@ class Parser(LogParser):
         *("before", "reached", "epoch", "bars"),
     )
 
-    def __init__(self, told: Mapping[str, object] | None = None) -> None:
-        super().__init__(told)
+    def __init__(self, known: Mapping[str, object] | None = None) -> None:
+        super().__init__(known)
         self.header: dict[str, Any] = (
-            {"device": device} if isinstance(device := (told or {}).get("device"), str) else {}
+            {"device": device} if isinstance(device := (known or {}).get("device"), str) else {}
         )
         self.started = False
         self.ended = False
@@ -100,9 +100,9 @@ class Parser(LogParser):
             self._read_bars(text)
         events: list[LogEvent] = []
         for match in _DICT.finditer(text) if "{'" in text else ():
-            said = {name: float(value) for name, value in _ITEM.findall(match[0])}
-            if _sane(said):
-                events += self._dict(said, offset + match.start())
+            fields = {name: float(value) for name, value in _ITEM.findall(match[0])}
+            if _sane(fields):
+                events += self._dict(fields, offset + match.start())
         if match := _BLOCK.search(text):
             self.block, self.rows, self.block_at = match[1], {}, offset + match.start()
         elif not self.started:
@@ -129,54 +129,56 @@ class Parser(LogParser):
             if match := pattern.search(text):
                 self.header[key] = int(match[1].replace(",", "") or 0)
 
-    def _dict(self, said: Mapping[str, float], at: int) -> list[LogEvent]:
+    def _dict(self, fields: Mapping[str, float], at: int) -> list[LogEvent]:
         events: list[LogEvent] = []
-        if self.ended and said["epoch"] < self.epoch:
+        if self.ended and fields["epoch"] < self.epoch:
             self._begin()
-        self.epoch = said["epoch"]
+        self.epoch = fields["epoch"]
         if not self.started:
             self.started = True
             events.append(self._hello(at))
-        if "loss" in said and not self.diverged and not math.isfinite(said["loss"] + said.get("grad_norm", 0.0)):
+        if "loss" in fields and not self.diverged and not math.isfinite(fields["loss"] + fields.get("grad_norm", 0.0)):
             self.diverged = True
-            events.append(Note(at, None, "nan_loss", f"loss {said['loss']}, gradient's norm {said.get('grad_norm')}"))
-        if "train_runtime" in said:
-            return events + self._end(said, at)
+            events.append(
+                Note(at, None, "nan_loss", f"loss {fields['loss']}, gradient's norm {fields.get('grad_norm')}")
+            )
+        if "train_runtime" in fields:
+            return events + self._end(fields, at)
         if self._steps_of_epoch() is not None:
-            return events + self._told(said, at)
+            return events + self._report(fields, at)
         if len(self.held) < MAX_HELD:
-            self.held.append([at, dict(said)])
+            self.held.append([at, dict(fields)])
         return events
 
-    def _told(self, said: Mapping[str, float], at: int) -> list[LogEvent]:
+    def _report(self, fields: Mapping[str, float], at: int) -> list[LogEvent]:
         """Return the events of a dict whose step is known."""
-        done = self.reached = self.before + max(0, round(said["epoch"] * (self._steps_of_epoch() or 0)))
-        if "loss" in said:
-            return [Metric(at, None, "loss_mean", said["loss"], "nats", max(0, done - 1))]
-        return _evaluation(said, at, done)
+        done = self.reached = self.before + max(0, round(fields["epoch"] * (self._steps_of_epoch() or 0)))
+        if "loss" in fields:
+            return [Metric(at, None, "loss_mean", fields["loss"], "nats", max(0, done - 1))]
+        return _evaluation(fields, at, done)
 
-    def _end(self, said: Mapping[str, float], at: int) -> list[LogEvent]:
+    def _end(self, fields: Mapping[str, float], at: int) -> list[LogEvent]:
         self.ended = True
-        rate, dur_s = said.get("train_steps_per_second", 0.0), said["train_runtime"]
-        if "steps" not in self.header and rate * dur_s >= 0.5 and said["epoch"] > 0:
+        rate, dur_s = fields.get("train_steps_per_second", 0.0), fields["train_runtime"]
+        if "steps" not in self.header and rate * dur_s >= 0.5 and fields["epoch"] > 0:
             counted = round(rate * dur_s)
             made = self.bars.get(str(counted)) or counted
-            self.header |= {"steps": made, "epochs": said["epoch"], "is_read": False}
+            self.header |= {"steps": made, "epochs": fields["epoch"], "is_read": False}
             rate *= made / counted
         elif (of_epoch := self._steps_of_epoch()) and dur_s > 0 and rate > 0 and self.header.get("is_read", True):
-            rate = (round(said["epoch"] * of_epoch) - self.header.get("resumed", 0)) / dur_s
+            rate = (round(fields["epoch"] * of_epoch) - self.header.get("resumed", 0)) / dur_s
         events: list[LogEvent] = []
         if self._steps_of_epoch() is not None:
             for then, words in self.held:
-                events += self._told(words, then)
+                events += self._report(words, then)
         self.held = []
         if (of_epoch := self._steps_of_epoch()) is not None:
-            self.reached = self.before + round(said["epoch"] * of_epoch)
+            self.reached = self.before + round(fields["epoch"] * of_epoch)
         events.append(Metric(at, None, "train_runtime", dur_s, "s"))
         if rate > 0:
             events.append(Metric(at + 1, None, "mean_step", 1 / rate, "s"))
-        if "train_loss" in said:
-            events.append(Metric(at + 2, None, "train_loss", said["train_loss"], "nats"))
+        if "train_loss" in fields:
+            events.append(Metric(at + 2, None, "train_loss", fields["train_loss"], "nats"))
         mean = f", {1e3 / rate:.4g} ms a step" if rate > 0 else ""
         return [*events, Note(at + 3, None, "no_iteration_times", _NO_TIMES.format(dur_s, mean))]
 
@@ -204,19 +206,21 @@ class Parser(LogParser):
         )
 
 
-def _evaluation(said: Mapping[str, float], at: int, done: int) -> list[LogEvent]:
+def _evaluation(fields: Mapping[str, float], at: int, done: int) -> list[LogEvent]:
     """Return {"eval_loss": 0.6, "eval_runtime": 1.0, ...} as an event; the Trainer's "eval" is renamed val."""
-    prefix = next((name.removesuffix("_runtime") for name in said if name.endswith("_runtime")), None)
+    prefix = next((name.removesuffix("_runtime") for name in fields if name.endswith("_runtime")), None)
     if prefix is None:
         return []
-    found = {name.removeprefix(f"{prefix}_"): value for name, value in said.items() if name.startswith(f"{prefix}_")}
-    measured = {name: value for name, value in found.items() if name not in _SPEEDS}
+    measures = {
+        name.removeprefix(f"{prefix}_"): value for name, value in fields.items() if name.startswith(f"{prefix}_")
+    }
+    measured = {name: value for name, value in measures.items() if name not in _SPEEDS}
     split = "val" if prefix == "eval" else prefix.removeprefix("eval_")
-    dur_s = found["runtime"]
+    dur_s = measures["runtime"]
     return [Eval(at, None, done, split, measured, dur_s if 0 <= dur_s < 1e9 else None)] if measured else []
 
 
-def _sane(said: Mapping[str, float]) -> bool:
+def _sane(fields: Mapping[str, float]) -> bool:
     """Return whether it is a dict of the Trainer, with plausible numbers."""
     counts = ("epoch", "train_runtime", "train_steps_per_second")
-    return "epoch" in said and all(0 <= said[name] < _MOST for name in counts if name in said)
+    return "epoch" in fields and all(0 <= fields[name] < _MOST for name in counts if name in fields)
