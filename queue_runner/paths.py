@@ -35,8 +35,6 @@ class Layout:
     db = Below("home", "mpsq.db")
     config = Below("home", "config.toml")
     fifo = Below("home", "worker.fifo")
-    hook = Below("home", "hook.json")
-    """Path of the record of the hook call that runs, and its process."""
     snapshots_lock = Below("home", "snapshots.lock")
     runs = Below("home", "runs")
     set_aside = Below("runs", "set-aside")

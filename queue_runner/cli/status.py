@@ -68,7 +68,6 @@ def _print_json(view: Status) -> None:
             **{key: getattr(view.eta, key) for key in ("finish_at", "left_s", "unknown")},
             "turns": [_turn(turn) for turn in view.eta.turns.values()],
         },
-        "hooks": view.hooks,
         "blocks": view.blocks,
         "disk": view.disk,
     }

@@ -242,7 +242,7 @@ def hooks(layout: Layout) -> Iterator[Check]:
         yield Check("hooks", "warn", f"no such program: {', '.join(missing)}", "correct the setting: mpsq config set")
     else:
         configured = ", ".join(name for name, line in lines.items() if line) or "none"
-        yield Check("hooks", "ok", configured + ("; mpsq status shows those that fail" if configured != "none" else ""))
+        yield Check("hooks", "ok", configured + ("; the worker's log has their output" if configured != "none" else ""))
     if settings.notify != "off":
         program = shutil.which(notify.program())
         finding = f"{settings.notify}, by {program or notify.program()}"

@@ -148,7 +148,7 @@ def _facts(status: Status, newest_s: Sequence[float], width: int, ascii: bool) -
             lines += _progress(status.progress, newest_s, columns, ascii)
         lines += [line for sentence in status_text.trouble(status) for line in _fact("", sentence, "yellow")]
     lines += _fact("waiting", status_text.waiting_count(status))
-    for name, value in (*status_text.plan(status, columns), *status_text.hooks(status)):
+    for name, value in status_text.plan(status, columns):
         lines += _fact(name, value)
     return [*lines, *_fact("disk", status_text.disk(status.disk))]
 

@@ -16,7 +16,6 @@ from queue_runner.host.load import START_KEYS
 from queue_runner.monitor import run_mfu
 from queue_runner.monitor.run_mfu import Mfu
 from queue_runner.monitor.run_view import RunView, flag
-from queue_runner.monitor.status import HookCall
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec
@@ -147,7 +146,6 @@ class Details:
     copy: bool
     allow_changed: bool
     rerun_of: int | None
-    hooks: Sequence[HookCall]
     deleted_at: float | None
     after: Sequence[AwaitedJob]
     backoff_s: float
@@ -194,7 +192,6 @@ def details(layout: Layout, connection: sqlite3.Connection, run: RunView) -> Det
         copy=spec.copy,
         allow_changed=spec.allow_changed,
         rerun_of=run.rerun_of,
-        hooks=[HookCall(**row) for row in read.hook_calls(connection, "run_id = ?", [run_id])],
         deleted_at=run.deleted_at,
         after=[AwaitedJob(**row) for row in connection.execute(_AFTER, [run.job_id])],
         backoff_s=run.backoff_s,

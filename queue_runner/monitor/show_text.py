@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from queue_runner import tables, units
+from queue_runner import units
 from queue_runner.model import DEFAULT_LANE
 from queue_runner.monitor.run_mfu import Mfu
 from queue_runner.monitor.run_view import RunView
 from queue_runner.monitor.show import ChainLink, Details, Evaluation, HistoryEvent
-from queue_runner.monitor.status import HookCall
 
 OF_JOB = (
     *("settings", "search", "command", "folder", "python", "environment", "code", "runs in", "rerun of"),
@@ -40,7 +39,7 @@ PROSE = (
         "note",
         "lines",
     ),
-    *("evaluation", "MFU", "hook", "history", "segments", "tags"),
+    *("evaluation", "MFU", "history", "segments", "tags"),
 )
 """Facts wrapped to the width of the terminal: they are read, not copied."""
 
@@ -89,7 +88,6 @@ def facts(details: Details) -> list[tuple[str, str]]:
         *(("note", f"{note.kind}: {note.text}") for note in details.notes),
         ("lines", ", ".join(f"{count} {key}" for key, count in asdict(details.lines).items() if count)),
         ("deleted", _known(details.deleted_at, lambda at: f"{_when(at)}: its files are gone")),
-        ("hook", "\n".join(map(_hook, details.hooks))),
         ("history", "\n".join(map(_event, details.history))),
         *(("files" if not n else "", path) for n, path in enumerate(details.files.values())),
     ]
@@ -235,16 +233,6 @@ def _place(details: Details) -> str:
 def _segment(part: ChainLink) -> str:
     span = "no iteration" if part.first_i is None else f"iterations {part.first_i} to {part.last_i}"
     return f"{part.run}: {span}" + (f", from a checkpoint of {part.resumed_from}" if part.resumed_from else "")
-
-
-def _hook(call: HookCall) -> str:
-    output = (call.output or "").splitlines()
-    lines = [call.ending, *(output[-_HOOK_LINES:] if call.state != "ok" else [])]
-    return "\n  ".join(tables.shorten(line, 64) for line in lines)
-
-
-_HOOK_LINES = 3
-"""Lines shown of the output of a failed hook; --json has all that is kept."""
 
 
 def _event(event: HistoryEvent) -> str:

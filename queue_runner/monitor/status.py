@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from queue_runner import config, units
+from queue_runner import config
 from queue_runner.lanes import is_remote
 from queue_runner.model import State
 from queue_runner.monitor import blocks, disk_usage, eta, queue_state, run_view
@@ -24,46 +24,6 @@ from queue_runner.store import read
 
 ENDED = 5
 """Number of ended runs shown, the latest."""
-
-_HOOK_NEWS_S = 86400.0
-_HOOK_NEWS = 3
-
-
-@dataclass(frozen=True)
-class HookCall:
-    """One call of a hook or a notification."""
-
-    kind: str
-    event: str
-    run: str | None
-    command: str
-    state: str
-    at: float
-    exit_code: int | None
-    dur_s: float | None
-    output: str | None
-
-    @property
-    def ending(self) -> str:
-        """Which hook was called and how that ended: "hook_done: its command failed with exit code 3 after 0.2 s:
-        notify.sh". It must not read like a run that failed."""
-        notifies = self.kind == "notify"
-        called = f"notification of {self.event}" if notifies else f"hook_{self.event}"
-        code = f" with exit code {self.exit_code}" if self.exit_code else ""
-        after = f" after {units.duration(self.dur_s)}" if self.dur_s is not None else ""
-        state = self.state.replace("_", " ")
-        if state in ("failed", "timed out"):
-            state = f"its command {state}"
-        return f"{called}: {state}{code}{after}" + ("" if notifies else f": {self.command}")
-
-
-@dataclass(frozen=True)
-class Hooks:
-    """Number of pending hook calls, and the latest calls of the past day that did not end well."""
-
-    pending: int
-    running: int
-    troubled: Sequence[HookCall]
 
 
 @dataclass(frozen=True)
@@ -83,7 +43,6 @@ class Status:
     reasons: Mapping[int, Reason]
     ended: Sequence[RunView]
     schedules: Sequence[read.ScheduleRow]
-    hooks: Hooks
     blocks: Sequence[Block]
     disk: DiskUse
     eta: Eta
@@ -134,20 +93,11 @@ def look(
         reasons=reasons(connection, queue, runs, now),
         ended=run_view.last_ended(connection, ENDED),
         schedules=read.schedules(connection),
-        hooks=_hooks(connection, now),
         blocks=blocks.look(connection),
         disk=disk_use or disk_usage.look(layout),
         eta=eta.estimate(connection, runs, now, left_s=progress.left_s if progress else None, gap_s=gap_s),
         expected=len(waits),
     )
-
-
-def _hooks(connection: sqlite3.Connection, now: float) -> Hooks:
-    rows = read.hook_calls(connection, "h.at > ? OR h.state IN ('pending', 'running')", [now - _HOOK_NEWS_S])
-    calls = [HookCall(**row) for row in rows]
-    states = [call.state for call in calls]
-    troubled = [call for call in calls if call.state in ("failed", "timed_out", "lost")]
-    return Hooks(states.count("pending"), states.count("running"), troubled[-_HOOK_NEWS:])
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ _WRAP, _LEAST = 70, 20
 def text(status: Status, *, colour: bool = False) -> str:
     """Return the whole status, at least 80 columns wide; with `colour` outcomes and what needs attention are
     coloured."""
-    facts = [*lane(status), *_running(status), ("waiting", waiting_count(status)), *plan(status), *hooks(status)]
+    facts = [*lane(status), *_running(status), ("waiting", waiting_count(status)), *plan(status)]
     warnings = attention(status) if colour else set()
     facts.append(("disk", disk(status.disk)))
     parts = [tables.facts(facts, style=lambda _name, value: "doubt" if value in warnings else "")]
@@ -95,10 +95,10 @@ def _block(block: Block, worker: bool) -> str:
 
 def attention(status: Status) -> set[str]:
     """Return the values among the facts that call for the user: a lane that starts nothing, trouble of the running run,
-    and schedules and hooks that failed."""
+    and schedules that failed."""
     lines = [value for name, value in lane(status) if name != "worker" or not status.queue.worker]
     lines += trouble(status) if status.running is not None else []
-    return {*lines, *_failed_schedules(status), *_troubled_hooks(status)}
+    return {*lines, *_failed_schedules(status)}
 
 
 def _worker(status: Status) -> str:
@@ -179,22 +179,6 @@ def _failed_schedules(status: Status, columns: int = _WRAP) -> list[str]:
     failed = (schedule for schedule in status.schedules if schedule.last_error)
     lines = (one_line(f"{schedule.name} submitted nothing at {schedule.last_error}") for schedule in failed)
     return [textwrap.fill(line, columns) for line in lines]
-
-
-def hooks(status: Status) -> list[tuple[str, str]]:
-    """Return the number of pending hook calls and those that need attention; nothing if there are none."""
-    to_do = status.hooks.pending + status.hooks.running
-    lines = [*([f"{to_do} pending"] if to_do else []), *_troubled_hooks(status)]
-    return [("hooks" if not n else "", line) for n, line in enumerate(lines)]
-
-
-def _troubled_hooks(status: Status) -> list[str]:
-    """Return a line on each hook call that did not end well."""
-    lines = []
-    for call in status.hooks.troubled:
-        origin = f"after run {call.run}, " if call.run else ""
-        lines.append(tables.shorten(one_line(f"{origin}{call.ending}"), 68))
-    return lines
 
 
 def waiting_count(status: Status) -> str:

@@ -22,7 +22,6 @@ from queue_runner.run_dir import RunDir
 from queue_runner.store import blocks, jobs, results
 from queue_runner.store.engine import Connection, Engine, looking, writing
 from queue_runner.store.jobs import Claimed
-from queue_runner.worker import hooks
 from queue_runner.worker.finish import compact_logs, finish
 
 Row = Mapping[str, Any]
@@ -36,7 +35,6 @@ class BlockRuns:
         self._config = config
         self._engine = engine
         self._log = log
-        self._orders = hooks.orders(config)
         self._readers: dict[int, Ingest] = {}
 
     def take_in(self, folder: Folder, rows: Sequence[Row]) -> bool:
@@ -123,7 +121,6 @@ class BlockRuns:
             local,
             ending,
             None if record is None else record.exit,
-            self._orders,
             self._config.hold_after_failures,
             node=({}, {}) if record is None else (record.machine, record.system),
         )

@@ -6,8 +6,6 @@ dependencies = """
 """
 groups = """
 """
-hook_runs = """
-"""
 job_events = """
 """
 jobs = """
@@ -432,26 +430,8 @@ SELECT DISTINCT runs.job_id
 FROM runs
 WHERE runs.state = 'QUEUED'
 """
-ADD_CALL = """
-INSERT INTO hook_runs (at, kind, run_id, command, state) VALUES (:at, :kind, :run_id, :command, 'pending')
-"""
-FIRST_PENDING_CALL = """
-SELECT min(hook_runs.id) AS min_1
-FROM hook_runs
-WHERE hook_runs.id > :after AND hook_runs.state = 'pending'
-"""
-NEWEST_CALL = """
-SELECT max(hook_runs.id) AS max_1
-FROM hook_runs
-"""
-TAKE_CALL = """
-UPDATE hook_runs SET state='running' WHERE hook_runs.id = :call_id AND hook_runs.state = 'pending' RETURNING id, kind, run_id, command
-"""
-END_CALL = """
-UPDATE hook_runs SET state=:state, exit_code=:exit_code, dur_s=:dur_s, output=:output WHERE hook_runs.id = :call_id AND hook_runs.state = 'running'
-"""
-RUNNING_CALLS = """
-SELECT hook_runs.id
-FROM hook_runs
-WHERE hook_runs.state = 'running'
+RUN_ENDS = """
+SELECT job_events.id, job_events.verb, job_events.run_id, runs.outcome, runs.number
+FROM job_events JOIN runs ON runs.id = job_events.run_id
+WHERE job_events.id > :after AND job_events.verb IN ('finish', 'skip') ORDER BY job_events.id
 """

@@ -32,7 +32,7 @@ _FULL_BELOW_BYTES = 1 << 20
 _RUN = re.compile(r"\d+\.\d+(-\d+)?")
 _BACKUP = re.compile(r"(mpsq|replaced)-.*\.db")
 
-HEAD = "0012"
+HEAD = "0013"
 """The schema revision that this code reads and writes: the newest migration. Here so that readers start fast."""
 
 
@@ -293,19 +293,6 @@ def detail(connection: sqlite3.Connection, table: str, run_id: int) -> list[Row]
     """Return all rows of one run in one of the result tables, in the order of its file."""
     order = {"taints": "severity DESC, kind", "conditions": "at", "ingests": "source"}.get(table, "offset")
     return list(connection.execute(f"SELECT * FROM {table} WHERE run_id = ? ORDER BY {order}", [run_id]))
-
-
-def hook_calls(connection: sqlite3.Connection, condition: str = "1", values: Sequence[Any] = ()) -> list[Row]:
-    """Return calls of hooks, oldest first. `condition` is trusted SQL, `values` come from the user."""
-    return list(
-        connection.execute(
-            f"""SELECT h.kind, CASE h.kind WHEN 'notify' THEN h.command ELSE h.kind END AS event,
-                j.id || '.' || r.number AS run, h.command, h.state, h.at, h.exit_code, h.dur_s, h.output
-            FROM hook_runs h LEFT JOIN runs r ON r.id = h.run_id LEFT JOIN jobs j ON j.id = r.job_id
-            WHERE {condition} ORDER BY h.id""",
-            values,
-        )
-    )
 
 
 @dataclass(frozen=True)

@@ -224,24 +224,6 @@ schedules = Table(
     sqlite_autoincrement=True,
 )
 
-hook_runs = Table(
-    "hook_runs",
-    metadata,
-    Column("id", Integer, primary_key=True),
-    Column("at", Float, nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("run_id", Integer, ForeignKey("runs.id")),  # None for idle
-    Column("command", Text, nullable=False),
-    Column("state", Text, nullable=False),
-    Column("exit_code", Integer),
-    Column("dur_s", Float),
-    Column("output", Text),  # the end of its output
-    CheckConstraint("kind IN ('done', 'failed', 'idle', 'notify')", name="kind"),
-    CheckConstraint("state IN ('pending', 'running', 'ok', 'failed', 'timed_out', 'lost')", name="state"),
-    Index("hook_runs_run", "run_id"),
-    sqlite_autoincrement=True,
-)
-
 fingerprints = Table(
     "fingerprints",
     metadata,

@@ -32,9 +32,9 @@ from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.dialects.sqlite.base import SQLiteCompiler, SQLiteDialect
 
 from queue_runner.lanes import REMOTE_GLOB
-from queue_runner.model import DEFAULT_LANE, State
+from queue_runner.model import DEFAULT_LANE, State, Verb
 from queue_runner.store import schema
-from queue_runner.store.schema import dependencies, groups, hook_runs, job_events, jobs, lanes, notes, runs
+from queue_runner.store.schema import dependencies, groups, job_events, jobs, lanes, notes, runs
 
 
 def _bound(columns: Any) -> dict[str, ColumnElement[Any]]:
@@ -300,24 +300,12 @@ TAGS_OF_JOB = select(schema.job_tags.c.tag).where(schema.job_tags.c.job_id == _J
 LANE_OF_JOB = select(runs.c.lane).where(runs.c.job_id == _JOB_ID).limit(1)
 ANY_RUNNING = select(runs.c.id).where(runs.c.state == State.RUNNING).limit(1)
 ALL_QUEUED_JOBS = select(runs.c.job_id).where(runs.c.state == State.QUEUED).distinct()
-ADD_CALL = insert(hook_runs).values(_bound(["at", "kind", "run_id", "command"]) | {"state": "pending"})
-_THE_CALL = hook_runs.c.id == bindparam("call_id")
-FIRST_PENDING_CALL = select(func.min(hook_runs.c.id)).where(
-    hook_runs.c.id > bindparam("after"), hook_runs.c.state == "pending"
+RUN_ENDS = (
+    select(job_events.c.id, job_events.c.verb, job_events.c.run_id, runs.c.outcome, runs.c.number)
+    .join(runs, runs.c.id == job_events.c.run_id)
+    .where(job_events.c.id > bindparam("after"), job_events.c.verb.in_((Verb.FINISH, Verb.SKIP)))
+    .order_by(job_events.c.id)
 )
-NEWEST_CALL = select(func.max(hook_runs.c.id))
-TAKE_CALL = (
-    update(hook_runs)
-    .where(_THE_CALL, hook_runs.c.state == "pending")
-    .values(state="running")
-    .returning(hook_runs.c.id, hook_runs.c.kind, hook_runs.c.run_id, hook_runs.c.command)
-)
-END_CALL = (
-    update(hook_runs)
-    .where(_THE_CALL, hook_runs.c.state == "running")
-    .values(_bound(["state", "exit_code", "dur_s", "output"]))
-)
-RUNNING_CALLS = select(hook_runs.c.id).where(hook_runs.c.state == "running")
 
 
 # -- their texts -------------------------------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ def queue_parts(observation: Observation) -> Values:
 
 def _facts(status: Status) -> list[tuple[str, str]]:
     facts = [*status_text.lane(status), ("waiting", status_text.waiting_count(status)), *status_text.plan(status)]
-    return [*facts, *status_text.hooks(status), ("disk", status_text.disk(status.disk))]
+    return [*facts, ("disk", status_text.disk(status.disk))]
 
 
 @dataclass(frozen=True)

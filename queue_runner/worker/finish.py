@@ -19,9 +19,8 @@ from queue_runner.ingest import summarize_run
 from queue_runner.ingest.summarize_run import hello_of
 from queue_runner.model import Ending, RunId, State, Verb
 from queue_runner.run_dir import RunDir, read_end
-from queue_runner.store import hook_calls, jobs, lane_claims, replacements, results, retries
+from queue_runner.store import jobs, lane_claims, replacements, results, retries
 from queue_runner.store.engine import Connection, Engine, looking, writing
-from queue_runner.store.hook_calls import Orders
 from queue_runner.store.jobs import Claimed
 from queue_runner.submit import run_order
 from queue_runner.submit.find_max import next_probe
@@ -45,12 +44,11 @@ def finish(
     folder: RunDir,
     ending: Ending,
     exit_: RunEnd | None,
-    orders: Orders,
     hold_after: int = 0,
     node: tuple[Mapping[str, Any], Mapping[str, Any]] | None = None,
 ) -> Ending:
-    """Store how the run ended and which hooks to call, all or nothing. Return the ending with its reason. `hold_after`
-    is the limit of group_guard. `node` is the machine, and the versions of its system, where that was not this one.
+    """Store how the run ended, all or nothing. Return the ending with its reason. `hold_after` is the limit of
+    group_guard. `node` is the machine, and the versions of its system, where that was not this one.
 
     Everything is computed before the write lock is taken. Nothing that it depends on changes in between: the events of
     a run, its conditions and its notes are written only by the holder of worker.lock, which is the caller; earlier
@@ -106,7 +104,6 @@ def finish(
             group_guard.guard(connection, run, ending, hold_after, time.time())
         if retry is None and run.spec.until_valid:
             replacements.after(connection, run.id.job, run_order.round_order, time.time())
-        hook_calls.note_end(connection, run.run_id, ending.outcome, orders, if_failed_only=is_preflight)
         failpoints.reach("finish.before_commit")
     return ending
 

@@ -1,166 +1,145 @@
 """Hooks: user commands that are called when a run is done or has failed, or when the queue is idle.
 
-The calls are made one after the other beside the queue, at the lowest priority, each in a session of its own with a
-time limit at which its whole process tree is ended. They delay no run; their load on the machine counts as others'
-load.
+They are called one after the other beside the queue, at the lowest priority, each in a session of its own with a time
+limit at which its whole process tree is ended. They delay no run; their load on the machine counts as others' load.
+The history names the runs that have ended since the worker started. A call is made at most once: a worker that dies
+or is stopped loses the calls that it has not made.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
+import select
+import shutil
+import subprocess
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any
+import time
+from collections.abc import Callable, Mapping, Sequence
 
 from queue_runner import redact
 from queue_runner.config import Config
 from queue_runner.host import notify, processes
+from queue_runner.model import Row
 from queue_runner.paths import Layout
-from queue_runner.store import hook_calls, read
-from queue_runner.store.engine import Engine, looking, writing
-from queue_runner.store.hook_calls import Call, Orders
+from queue_runner.store import jobs, read, run_ends
+from queue_runner.store.engine import Engine, looking
 from queue_runner.text import plain
-from queue_runner.worker import hook_process
 
 NICE = ("nice", "-n", "19")
 """The lowest priority of nice(1): a hook must not take processors from a measured run."""
-_LOST_GRACE_S = 1.0
+STOP_GRACE_S = 2.0
+"""How long a hook may continue after the worker is asked to stop."""
+TAIL_BYTES = 8192
+"""How much of the end of its output goes into the worker's log."""
+_TERM_S = 2.0
+_LOOK_S = 0.25
+_PIECE_BYTES = 1 << 16
+_FREE_BYTES = 1 << 20
+_SLOW_S = 0.05
+"""Pause between reads after the first MiB of a hook's output, which limits them to 1.3 MB/s: reading takes time from
+the measured run."""
 _VALUE_CHARACTERS = 4096
 
 
-def orders(config: Config) -> Orders:
-    """Return the hook calls that the settings request."""
-    told = frozenset() if config.notify == "off" else frozenset(config.notify.replace(",", " ").split())
-    return Orders(config.hook_done, config.hook_failed, config.hook_idle, told)
-
-
 class Hooks:
-    """A maker of pending calls. Only the holder of worker.lock may have one; one thread calls `step`."""
+    """A caller of hooks. Only the holder of worker.lock may have one; one thread calls `step`.
+
+    `last_event` is the entry of the history up to which the ends of runs are known.
+    """
 
     def __init__(self, layout: Layout, config: Config, engine: Engine, log: Callable[[str], None]) -> None:
         self._layout = layout
         self._timeout_s = config.hook_timeout_s
-        self._orders = orders(config)
+        self._commands = {"done": config.hook_done, "failed": config.hook_failed, "idle": config.hook_idle}
+        self._notify = config.notify.replace(",", " ").split()
         self._engine = engine
         self._log = log
-        self._done_with = 0
         self._calling = False
         self._stop = threading.Event()
-        self._buried = False
-
-    def wanted(self) -> bool:
-        """Return whether a call is pending. Cheap enough for every step of the worker."""
-        return self._first_pending() is not None
+        self._predecessor_is_gone = False
+        self.last_event = self._newest_event()
 
     def busy(self) -> bool:
-        """Return whether a call is being made, or pending."""
-        return self._calling or self.wanted()
+        """Return whether a hook is being called, or a run may have ended that calls one."""
+        return self._newest_event() > self.last_event or self._calling  # in this order: `step` sets these the other way
 
     def stop(self) -> None:
-        """End the current call soon, and make no other: the next worker makes them."""
+        """End the current call soon, and make no other."""
         self._stop.set()
 
     def step(self) -> None:
-        """Make every pending call. Raises: MpsqError when the store refuses."""
+        """Call the hooks for every run that has ended since the last step. Raises: MpsqError when the store refuses."""
         self._calling = True
         try:
-            if not self._buried:
-                self._reap()
-                self._buried = True
-            while not self._stop.is_set() and self._next():
-                pass
+            if not self._predecessor_is_gone:  # a worker that was killed may have left one
+                processes.end_all(processes.Traces(tag_of(self._layout)), 0.0, _TERM_S)
+                self._predecessor_is_gone = True
+            self._call_all()
         finally:
             self._calling = False
 
-    def _next(self) -> bool:
-        pending = self._first_pending()
-        if pending is None:
-            return False
-        with writing(self._engine) as connection:
-            call = hook_calls.take(connection, pending)
-        self._done_with = pending
-        if call is not None:
-            self._make(call)
-        return True
+    def _call_all(self) -> None:
+        has_ended = False
+        while True:
+            with looking(self._engine) as connection:
+                newest = jobs.last_event(connection)
+                ends = run_ends.since(connection, self.last_event)
+                is_idle = has_ended and not ends and run_ends.is_idle(connection)
+            if not ends:
+                break
+            has_ended = True
+            for end in ends:
+                self.last_event = end.event_id
+                if end.event is not None:
+                    self._call(end.event, end.run_id)
+        self.last_event = newest
+        if is_idle:
+            self._call("idle", None)
 
-    def _first_pending(self) -> int | None:
+    def _newest_event(self) -> int:
         with looking(self._engine) as connection:
-            pending = hook_calls.first_pending(connection, self._done_with)
-            if pending is None:  # calls never become pending again: no need to look at existing ones
-                self._done_with = hook_calls.newest(connection)
-        return pending
+            return jobs.last_event(connection)
 
-    def _make(self, call: Call) -> None:
-        row = self._row(call)
-        title, body = notify.words(call.command, row) if call.kind == hook_calls.NOTIFY else ("", "")
-        command = notify.argv(title, body) if title else ["/bin/sh", "-c", self._command(call)]
-        ended = hook_process.run(
-            [*NICE, *command] if hook_process.is_there(command[0]) else command,
-            environment(self._layout, call, row, tag_of(self._layout, call.id)),
-            cwd=str(self._layout.home),
-            timeout_s=self._timeout_s,
-            stop=self._stop,
-            started=lambda pid: self._note(call.id, pid),
-        )
-        output = ended.output
-        if ended.missing and title:
-            output = f"{command[0]} was not found: {notify.remedy()}"
-        with writing(self._engine) as connection:
-            hook_calls.end(
-                connection, call.id, ended.state, exit_code=ended.exit_code, dur_s=ended.dur_s, output=plain(output)
-            )
-        self._layout.hook.unlink(missing_ok=True)
-        if ended.state != "ok":
-            of = f" after run {row['run']}" if row else ""
-            code = f" with exit code {ended.exit_code}" if ended.exit_code is not None else ""
-            self._log(f"hook_{call.kind}{of}: its command {ended.state.replace('_', ' ')}{code}")
+    def _call(self, event: str, run_id: int | None) -> None:
+        """Run the command and show the notification that the settings request for an event."""
+        command, notifies = self._commands[event], event in self._notify
+        if not command and not notifies:
+            return
+        row = None
+        if run_id is not None:
+            with read.reading(self._layout.db) as connection:
+                row = next(iter(read.runs(connection, "run_id = ?", [run_id])), None)
+        if command:
+            self._run(event, ["/bin/sh", "-c", command], row)
+        if notifies:
+            argv = notify.argv(*notify.words(event, row))
+            if shutil.which(argv[0]) is None:
+                self._log(f"the notification cannot be shown: {argv[0]} was not found: {notify.remedy()}")
+            else:
+                self._run(event, argv, row)
 
-    def _command(self, call: Call) -> str:
-        """Return what to run: a command line with secrets is complete in the settings alone."""
-        now = getattr(self._orders, call.kind, "")
-        if redact.HIDDEN not in call.command or redact.redact([str(now)])[0] == call.command:
-            return str(now) if redact.HIDDEN in call.command else call.command
-        return "echo 'the settings have another command by now, and its secret with it' >&2; exit 1"
-
-    def _row(self, call: Call) -> Mapping[str, Any] | None:
-        if call.run_id is None:
-            return None
-        with read.reading(self._layout.db) as connection:
-            return next(iter(read.runs(connection, "run_id = ?", [call.run_id])), None)
-
-    def _note(self, call_id: int, pid: int) -> None:
-        """Record the pid for the next worker, should this one die: macOS shows no tag of its own programs."""
-        note = {"id": call_id, "pid": pid, "start": processes.start_time(pid)}
-        try:
-            self._layout.hook.write_text(json.dumps(note), encoding="utf-8")
-        except OSError:
-            pass  # the tag remains
-
-    def _reap(self) -> None:
-        """End what a dead worker left running and record it as lost: its result is unknown."""
-        with looking(self._engine) as connection:
-            left = hook_calls.running(connection)
-        for call_id in left:
-            processes.end_all(_traces(self._layout, call_id), 0.0, _LOST_GRACE_S)
-            with writing(self._engine) as connection:
-                said = "the worker died while it ran"
-                hook_calls.end(connection, call_id, "lost", exit_code=None, dur_s=None, output=said)
-            self._log(f"hook call {call_id}: lost: {said}")
+    def _run(self, event: str, argv: Sequence[str], row: Row | None) -> None:
+        if self._stop.is_set():
+            return
+        argv = [*NICE, *argv] if shutil.which(NICE[0]) else argv
+        problem, output = run(argv, environment(self._layout, event, row), self._timeout_s, self._stop)
+        name = f"hook_{event}" + (f" after run {row['run']}" if row else "")
+        for line in redact.redact(filter(None, [*plain(output).splitlines(), problem])):
+            self._log(f"{name}: {line}")
 
 
-def environment(layout: Layout, call: Call, row: Mapping[str, Any] | None, tag: str) -> dict[str, str]:
+def environment(layout: Layout, event: str, row: Row | None) -> dict[str, str]:
     """Return the worker's environment with the variables of a hook (docs/hooks.md). Texts are sanitized and on one
     line."""
-    told: dict[str, object] = {
+    values: dict[str, object] = {
         "HOME": str(layout.home),
         "LOCKS": os.environ.get("MPSQ_LOCKS"),
-        "TAG": tag,
-        "HOOK": call.command if call.kind == hook_calls.NOTIFY else call.kind,
+        "TAG": tag_of(layout),
+        "HOOK": event,
     }
     if row is not None:
-        told |= {
+        values |= {
             "RUN": row["run"],
             "JOB": row["job_id"],
             "GROUP": f"g{row['group_id']}",
@@ -177,26 +156,99 @@ def environment(layout: Layout, call: Call, row: Mapping[str, Any] | None, tag: 
             "TAINTS": row["taints"] or "",
             "FOLDER": layout.run_dir(row["run"]),
         }
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("MPSQ_")}
-    return kept | {f"MPSQ_{name}": _word(value) for name, value in told.items() if value is not None}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("MPSQ_")}
+    return inherited | {
+        f"MPSQ_{name}": " ".join(plain(str(value)).split())[:_VALUE_CHARACTERS]
+        for name, value in values.items()
+        if value is not None
+    }
 
 
-def _word(value: object) -> str:
-    return " ".join(plain(str(value)).split())[:_VALUE_CHARACTERS]
+def tag_of(layout: Layout) -> str:
+    """Return the MPSQ_TAG of every process of a queue's hooks, by which they are found."""
+    return hashlib.sha256(f"{layout.home}\0hook".encode()).hexdigest()[:32]
 
 
-def tag_of(layout: Layout, call_id: int) -> str:
-    """Return the MPSQ_TAG in the environment of every process of a call: computable without having been stored."""
-    return hashlib.sha256(f"{layout.home}\0hook\0{call_id}".encode()).hexdigest()[:32]
-
-
-def _traces(layout: Layout, call_id: int) -> processes.Traces:
+def run(argv: Sequence[str], env: Mapping[str, str], timeout_s: float, stop: threading.Event) -> tuple[str, str]:
+    """Run a program in $MPSQ_HOME to its end, or to its time limit, and end the descendants that remain, which have its
+    MPSQ_TAG. Return the problem, "" if there is none, and the end of its output."""
+    deadline = time.monotonic() + timeout_s
     try:
-        note = json.loads(layout.hook.read_bytes())
-        pid, start = int(note["pid"]), float(note["start"])
-        known = note["id"] == call_id and processes.same_process(pid, start)
-    except (OSError, ValueError, KeyError, TypeError):
-        known = False
-    if not known:
-        return processes.Traces(tag=tag_of(layout, call_id))
-    return processes.Traces(tag_of(layout, call_id), frozenset({pid}), frozenset({(pid, start)}))
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=dict(env),
+            cwd=env["MPSQ_HOME"],
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        return f"it could not be started: {getattr(error, 'strerror', None) or error}", ""
+    assert process.stdout is not None
+    start = processes.start_time(process.pid)
+    identity = frozenset({(process.pid, start)} if start is not None else ())
+    traces = processes.Traces(env["MPSQ_TAG"], frozenset({process.pid}), identity)
+    with process.stdout:
+        tail = _Tail(process.stdout.fileno())
+        cut = _follow(process, tail, deadline, stop)
+        remaining = processes.find_orphans(traces)
+        survivors = processes.end_all(traces, 0.0, _TERM_S) if remaining else []
+        tail.drain()
+    if survivors:
+        return f"process {', '.join(str(process.pid) for process in survivors)} survived SIGKILL", tail.text()
+    code = process.wait()
+    problem = cut or (f"its command failed with exit code {code}" if code else "")
+    if remaining and not cut:
+        count = f"{len(remaining)} process{'es' * (len(remaining) != 1)}"
+        problem = f"{problem}; " * bool(problem) + f"it left {count} behind, which were terminated"
+    return problem, tail.text()
+
+
+def _follow(process: subprocess.Popen[bytes], tail: _Tail, deadline: float, stop: threading.Event) -> str:
+    """Read until the process ends. Return why it has to be ended, "" when it has ended."""
+    is_open, reason = True, "it was terminated at its time limit (hook_timeout_s)"
+    while process.poll() is None:
+        if stop.is_set() and time.monotonic() + STOP_GRACE_S < deadline:
+            deadline, reason = time.monotonic() + STOP_GRACE_S, "it was terminated because the worker was stopped"
+        remaining_s = deadline - time.monotonic()
+        if remaining_s <= 0:
+            return reason
+        if is_open:
+            is_open = tail.read(min(remaining_s, _LOOK_S)) is not False
+        else:
+            time.sleep(min(remaining_s, _LOOK_S))
+    return ""
+
+
+class _Tail:
+    """The last bytes read from a pipe."""
+
+    def __init__(self, pipe: int) -> None:
+        self._pipe = pipe
+        self._last = b""
+        self._count = 0
+
+    def read(self, wait_s: float) -> bool | None:
+        """Read a piece. Return whether there may be more; None if nothing came within `wait_s`."""
+        if not select.select([self._pipe], [], [], wait_s)[0]:
+            return None
+        data = os.read(self._pipe, _PIECE_BYTES)
+        self._last = (self._last + data)[-TAIL_BYTES:]
+        self._count += len(data)
+        if self._count > _FREE_BYTES:
+            time.sleep(_SLOW_S)
+        return bool(data)
+
+    def drain(self) -> None:
+        """Read the rest of the output of a process that has ended: at most the capacity of a pipe."""
+        for _ in range(1 + _FREE_BYTES // _PIECE_BYTES):
+            if not self.read(0.0):
+                return
+
+    def text(self) -> str:
+        """Return the last bytes as text, from the first whole line on if the beginning is missing."""
+        last = self._last
+        if self._count > len(last):
+            last = b"[...]\n" + last.partition(b"\n")[2]
+        return last.decode("utf-8", "replace").rstrip()

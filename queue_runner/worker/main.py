@@ -68,7 +68,6 @@ class Worker:
         self._db_file = _file_id(layout.db)
         self._engine = open_engine(layout.db, keep_open=True)
         self._steps = Steps(layout, settings, self._engine, log.info)
-        self._last_event = 0  # of those that the hooks know
         self._hooks = Hooks(layout, settings, self._engine, log.info)
         self._parts = extensions.worker_parts(layout, settings, self._engine, log.info)
         self._complain = ThrottledLog(log.error)
@@ -222,9 +221,8 @@ class Worker:
             return
         try:
             active = self._steps.step()
-            if self._steps.last_event != self._last_event and self._hooks.wanted():
+            if self._steps.last_event > self._hooks.last_event:
                 self._step_now("hooks")
-            self._last_event = self._steps.last_event
             ended = self._until_idle and not active and not self._has_work()
         except MpsqError as error:
             self._complain(f"{error.message} ({error.hint})")

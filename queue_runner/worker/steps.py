@@ -15,11 +15,11 @@ from queue_runner.host import lane_list
 from queue_runner.lanes import Lane
 from queue_runner.model import DEFAULT_LANE, Verb
 from queue_runner.paths import Layout
-from queue_runner.store import hook_calls, jobs, lane_claims, ready, replacements
+from queue_runner.store import jobs, lane_claims, ready, replacements
 from queue_runner.store.engine import Engine, writing
 from queue_runner.store.jobs import Following
 from queue_runner.submit import run_order
-from queue_runner.worker import decide, hooks
+from queue_runner.worker import decide
 from queue_runner.worker.backups import Backups
 from queue_runner.worker.decide import (
     Action,
@@ -53,7 +53,6 @@ class Steps:
     ) -> None:
         self._engine = engine
         self._clocks = clocks or Clocks()
-        self._orders = hooks.orders(config)
         self._due = DueSchedules(layout, engine, log)
         self._backups = Backups(layout, config, log, self._clocks)
         self._wardens: dict[str, int] = {}
@@ -160,7 +159,6 @@ class Steps:
                 jobs.move(connection, run_id, Verb.SKIP, actor="worker", ending=ending, ended_at=now)
             if skipped:
                 replacements.after_skips(connection, [run_id for run_id, _ in skipped], run_order.round_order, now)
-                hook_calls.note_idle(connection, self._orders)
 
     def _back_up(self, beside_runs: bool) -> None:
         if not beside_runs:

@@ -33,7 +33,7 @@ from queue_runner.store.jobs import Claimed, Following
 from queue_runner.store.lane_claims import Blocked
 from queue_runner.text import last_line, plain
 from queue_runner.warden_records import RunEnd
-from queue_runner.worker import hooks, launch, preflight
+from queue_runner.worker import launch, preflight
 from queue_runner.worker.canary import Canary
 from queue_runner.worker.finish import compact_logs, finish
 from queue_runner.worker.gate import Gate
@@ -81,7 +81,6 @@ class Supervisor:
         self._engine = engine
         self._log = log
         self._clocks = clocks or Clocks()
-        self._orders = hooks.orders(config)
         uuids = lanes.parts(self.lane.name) if self.lane.kind == "cuda" else ()
         self._gate = Gate(engine, config, Load(gpu=gpu_tool(uuids=uuids)), Canary(layout, config, log))
         self._locks = LaneLocks(self.lane.name, self.lane.cores)
@@ -238,7 +237,7 @@ class Supervisor:
         return self._observer
 
     def _finish(self, run: Claimed, folder: RunDir, ending: Ending, exit_: RunEnd | None = None) -> Ending:
-        return finish(self._engine, run, folder, ending, exit_, self._orders, self._config.hold_after_failures)
+        return finish(self._engine, run, folder, ending, exit_, self._config.hold_after_failures)
 
     def _requeue(self, run: ActiveRun) -> bool:
         """Requeue a run without a fence, unless its wardens keep dying before that."""

@@ -12,7 +12,6 @@ from queue_runner.cli import common
 from queue_runner.client import Client, Group
 from queue_runner.control.pausing import Changed
 from queue_runner.errors import UsageError, WaitTimeout
-from queue_runner.monitor.status import HookCall
 from queue_runner.store import read
 from queue_runner.submit.python_words import in_python
 from tests.cli_support import Cli, full_queue, use_toy_workloads
@@ -51,13 +50,6 @@ def test_runs_of_several_jobs_do_not_read_as_one_job() -> None:
 def test_several_runs_are_spoken_of_in_the_plural(fate: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     common.tell("mpsq.pause/1", [Changed("1.1", True, fate), Changed("1.2", True, fate)], json=False)
     assert capsys.readouterr().out == f"{said}\n"
-
-
-def test_a_hook_that_failed_does_not_read_as_a_run_that_did() -> None:
-    call = HookCall("hook", "done", "1.1", "tell.sh", "failed", 0.0, 3, 0.2, None)
-    assert call.ending == "hook_done: its command failed with exit code 3 after 200 ms: tell.sh"
-    notified = HookCall("notify", "failed", "1.1", "tell.sh", "ok", 0.0, 0, 0.2, None)
-    assert notified.ending == "notification of failed: ok after 200 ms"
 
 
 def test_a_command_with_its_own_options_is_told_where_it_goes(mpsq: Cli) -> None:

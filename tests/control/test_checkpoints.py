@@ -21,7 +21,6 @@ from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import jobs, read, retries
 from queue_runner.store.engine import Engine, looking, open_engine, writing
-from queue_runner.store.hook_calls import Orders
 from queue_runner.submit import plan
 from queue_runner.submit.request import Request
 from queue_runner.worker import finish
@@ -94,7 +93,7 @@ def fail_once(engine: Engine, layout: Layout) -> None:
     with writing(engine) as connection:
         run = claim_next(connection)
     assert run is not None
-    finish.finish(engine, run, RunDir(layout.run_dir(run.id)), Ending(Outcome.FAILED, 1), None, Orders())
+    finish.finish(engine, run, RunDir(layout.run_dir(run.id)), Ending(Outcome.FAILED, 1), None)
 
 
 def test_an_agreed_retry_goes_on_from_the_newest_checkpoint_of_all_before(engine: Engine, layout: Layout) -> None:

@@ -25,7 +25,6 @@ from queue_runner.source import git_commands
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import jobs, read
 from queue_runner.store.engine import open_engine, writing
-from queue_runner.store.hook_calls import Orders
 from queue_runner.text import last_line
 from queue_runner.warden import processes
 from queue_runner.worker import finish, launch
@@ -302,7 +301,7 @@ def test_a_command_buffer_that_metal_gave_up_makes_the_run_invalid(layout: Layou
     folder = RunDir(layout.run_dir(run.id))
     folder.path.mkdir(parents=True)
     folder.stderr.write_bytes(b"x\n" + GIVEN_UP + b"step 7\n" * 2000)
-    finish.finish(engine, run, folder, Ending(Outcome.SUCCEEDED, 0), None, Orders())
+    finish.finish(engine, run, folder, Ending(Outcome.SUCCEEDED, 0), None)
     engine.dispose()
     with read.reading(layout.db) as connection:
         (row,) = read.runs(connection)

@@ -131,6 +131,7 @@ def test_what_blocked_a_lane_before_its_kind_was_stored_is_kept(layout: Layout) 
             old.execute(f"ALTER TABLE lanes DROP COLUMN {column}")
         old.execute("DROP INDEX jobs_question")  # 0010
         old.execute("ALTER TABLE schedules DROP COLUMN env_file")  # 0011
+        without_commands(old)
         old.execute("INSERT INTO lanes (name, blocked_reason, blocked_at) VALUES ('box-g1-abcdef', 'silent', 5.0)")
         old.execute("UPDATE alembic_version SET version_num = '0007'")
     old.close()
@@ -157,6 +158,7 @@ def test_an_open_bench_of_neighbours_keeps_its_order_and_its_neighbours_are_held
         jobs.submit(connection, "test", 0, [NewJob(spec), NewJob(spec), NewJob(spec)], [(0, 1), (1, 1), (2, 1)])
         jobs.add_dependencies(connection, [(2, 1, Condition.OK)])
     with sqlite3.connect(layout.db) as old:
+        without_commands(old)
         before = old.execute("SELECT spec_json FROM jobs").fetchall()
         for job, pairing in ((1, "alone"), (2, ""), (3, "neighbour")):
             old.execute("UPDATE jobs SET spec_json = json_set(spec_json, '$.pairing', ?) WHERE id = ?", (pairing, job))
@@ -209,6 +211,7 @@ def test_runs_keep_what_they_had_when_their_table_is_made_anew(layout: Layout) -
             old.execute(f"ALTER TABLE lanes DROP COLUMN {column}")
         old.execute("DROP INDEX jobs_question")  # 0010
         old.execute("ALTER TABLE schedules DROP COLUMN env_file")  # 0011
+        without_commands(old)
         old.execute("UPDATE alembic_version SET version_num = '0002'")
         before = old.execute(both := "SELECT * FROM runs r LEFT JOIN exits e ON e.run_id = r.id ORDER BY id").fetchall()
         columns = [name for _, name, *_ in old.execute("PRAGMA table_info(runs)")]

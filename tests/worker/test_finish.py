@@ -22,7 +22,6 @@ from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import jobs, lane_claims, read, results
 from queue_runner.store.engine import Engine, open_engine, writing
-from queue_runner.store.hook_calls import Orders
 from queue_runner.worker import finish
 from queue_runner.worker.canary import Canary
 from queue_runner.worker.gate import Gate
@@ -46,7 +45,7 @@ def test_a_run_that_ended_as_nan_is_stored_without_a_last_loss(engine: Engine, l
         results.save_events(
             connection, run.run_id, [Iter(offset=i, t=0.0, i=i, dur_s=0.1, loss=x) for i, x in enumerate(losses)]
         )
-    finish.finish(engine, run, RunDir(layout.run_dir(run.id)), Ending(Outcome.SUCCEEDED, 0), None, Orders())
+    finish.finish(engine, run, RunDir(layout.run_dir(run.id)), Ending(Outcome.SUCCEEDED, 0), None)
     with read.reading(layout.db) as connection:
         (row,) = read.runs(connection)
     assert (row["loss_first"], row["loss_last"], row["valid"]) == (4.0, None, 0) and "diverged" in row["taints"]
@@ -67,7 +66,7 @@ def test_a_gpu_that_was_busy_before_the_start_is_a_taint(
         run = claim_next(connection)
     assert run is not None
     gate.note(run)
-    finish.finish(engine, run, RunDir(layout.run_dir(run.id)), Ending(Outcome.SUCCEEDED, 0), None, Orders())
+    finish.finish(engine, run, RunDir(layout.run_dir(run.id)), Ending(Outcome.SUCCEEDED, 0), None)
     with read.reading(layout.db) as connection:
         found = [taint["detail"] for taint in read.detail(connection, "taints", run.run_id)]
     assert found == (["other programs kept the GPU 43 % busy before the run started"] if tainted else [])
@@ -103,7 +102,7 @@ def test_the_write_lock_is_free_while_the_summary_is_computed(
     ):
         target = f"queue_runner.{module}.{name}"
         monkeypatch.setattr(target, write_elsewhere(pkgutil.resolve_name(target)))
-    finish.finish(engine, run, RunDir(layout.run_dir(run.id)), Ending(Outcome.SUCCEEDED, 0), None, Orders())
+    finish.finish(engine, run, RunDir(layout.run_dir(run.id)), Ending(Outcome.SUCCEEDED, 0), None)
     assert sorted(computing) == ["find_neighbours", "find_taints", "of_software", "summarize"]
     with read.reading(layout.db) as connection:
         row = read.runs(connection)[0]
@@ -123,7 +122,7 @@ def test_a_fault_of_ours_invalidates_the_numbers_and_holds_nobody(
         run = claim_next(connection)
     assert run is not None
     folder = RunDir(layout.run_dir(run.id))
-    finish.finish(engine, run, folder, Ending(Outcome.FAILED, 1, reason="so it said"), None, Orders())
+    finish.finish(engine, run, folder, Ending(Outcome.FAILED, 1, reason="so it said"), None)
     with read.reading(layout.db) as connection:
         first, second = read.runs(connection)
         (taint,) = read.detail(connection, "taints", run.run_id)

@@ -1,4 +1,4 @@
-"""Calls of hooks in the store, what a hook is told, and one process: its limit, its output, what it leaves."""
+"""When hooks are called, their variables, and one call: its limit, its output, the processes that it leaves."""
 
 from __future__ import annotations
 
@@ -7,26 +7,21 @@ import threading
 import time
 import uuid
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from queue_runner import redact
 from queue_runner.config import Config
 from queue_runner.doctor import queue_checks
 from queue_runner.host import processes
 from queue_runner.model import DEFAULT_LANE, Condition, Ending, Outcome, State, Verb
 from queue_runner.paths import Layout
 from queue_runner.spec import NewJob, Terms
-from queue_runner.store import hook_calls, jobs, read
-from queue_runner.store.engine import Engine, open_engine, writing
-from queue_runner.store.hook_calls import Call, Orders
-from queue_runner.worker import hook_process, hooks
+from queue_runner.store import jobs, read, run_ends
+from queue_runner.store.engine import open_engine, writing
+from queue_runner.worker import hooks
 from tests.cli_support import SPEC, Cli, empty_queue, full_queue
 
 pytestmark = pytest.mark.process
-
-ALL = Orders("d", "f", "i", frozenset({"done", "idle"}))
 
 
 @pytest.fixture
@@ -34,61 +29,30 @@ def queue(home: Path) -> Layout:
     return full_queue(home)
 
 
-def calls(layout: Layout) -> list[tuple[str, str | None, str, str]]:
-    with read.reading(layout.db) as connection:
-        return [(r["kind"], r["run"], r["command"], r["state"]) for r in read.hook_calls(connection)]
+class Caller:
+    """Hooks that write each call into a file, and their log."""
 
+    def __init__(self, layout: Layout, **settings: str) -> None:
+        self.engine = open_engine(layout.db)
+        self.log: list[str] = []
+        self._calls = layout.home / "calls"
+        write = f"echo $MPSQ_HOOK $MPSQ_RUN >> {self._calls}"
+        commands = {"hook_done": write, "hook_failed": write, "hook_idle": write}
+        self.hooks = hooks.Hooks(layout, Config(**{**commands, **settings}), self.engine, self.log.append)  # type: ignore[arg-type]
 
-def run_id(connection: Any) -> int:
-    found = jobs.running(connection, DEFAULT_LANE)
-    assert found is not None
-    return found.run_id
+    def end_run(self, outcome: Outcome) -> None:
+        """End the run that is RUNNING."""
+        with writing(self.engine) as connection:
+            run = jobs.running(connection, DEFAULT_LANE)
+            assert run is not None
+            ending = Ending(outcome, 1 if outcome is Outcome.FAILED else None)
+            jobs.move(connection, run.run_id, Verb.FINISH, actor="worker", ending=ending, ended_at=1.0)
 
-
-# -- the store ------------------------------------------------------------------------------------------------------
-
-
-def test_what_each_ending_orders(queue: Layout) -> None:
-    engine = open_engine(queue.db)
-    with writing(engine) as connection:
-        hook_calls.note_end(connection, run_id(connection), Outcome.SUCCEEDED, ALL)
-        hook_calls.note_end(connection, run_id(connection), Outcome.LOST, ALL)
-        hook_calls.note_end(connection, run_id(connection), Outcome.CANCELLED, ALL)
-        hook_calls.note_end(connection, run_id(connection), Outcome.FAILED, Orders())
-    engine.dispose()
-    assert calls(queue) == [
-        ("done", "4.1", "d", "pending"),
-        ("notify", "4.1", "done", "pending"),
-        ("failed", "4.1", "f", "pending"),
-    ]
-
-
-def test_idle_is_when_nothing_is_left(queue: Layout) -> None:
-    engine = open_engine(queue.db)
-    with writing(engine) as connection:
-        run = run_id(connection)
-        jobs.move(connection, run, Verb.FINISH, actor="worker", ending=Ending(Outcome.CANCELLED), ended_at=1.0)
-        hook_calls.note_end(connection, run, Outcome.CANCELLED, ALL)
-        waiting = [row["run_id"] for row in _rows(queue) if row["state"] == State.QUEUED]
-        jobs.request_cancel(connection, waiting[:1], "user")
-        hook_calls.note_idle(connection, ALL)
-    assert calls(queue) == []
-    with writing(engine) as connection:
-        jobs.move(connection, waiting[1], Verb.HOLD, actor="user")
-        hook_calls.note_idle(connection, ALL)
-    engine.dispose()
-    assert calls(queue) == [("idle", None, "i", "pending"), ("notify", None, "idle", "pending")]
-
-
-def test_idle_is_when_all_that_is_left_waits_for_a_held_run(home: Path) -> None:
-    layout = empty_queue(home)
-    engine = open_engine(layout.db)
-    with writing(engine) as connection:
-        jobs.submit(connection, "t", 0, [NewJob(SPEC, terms=Terms(hold=True))], [(0, 1)])
-        jobs.submit(connection, "t", 0, [NewJob(SPEC, terms=Terms(after=((1, Condition.ANY),)))], [(0, 1)])
-        hook_calls.note_idle(connection, ALL)
-    engine.dispose()
-    assert calls(layout)[:1] == [("idle", None, "i", "pending")]
+    def calls(self) -> list[str]:
+        """Return the calls of one step."""
+        self._calls.unlink(missing_ok=True)
+        self.hooks.step()
+        return self._calls.read_text().splitlines() if self._calls.exists() else []
 
 
 def _rows(layout: Layout) -> list[read.Row]:
@@ -96,143 +60,136 @@ def _rows(layout: Layout) -> list[read.Row]:
         return read.runs(connection)
 
 
-def test_a_call_is_taken_once(queue: Layout) -> None:
-    engine = open_engine(queue.db)
+# -- when they are called ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("outcome", "calls"),
+    [(Outcome.SUCCEEDED, ["done 4.1"]), (Outcome.LOST, ["failed 4.1"]), (Outcome.CANCELLED, [])],
+)
+def test_each_ending_is_called_once(queue: Layout, outcome: Outcome, calls: list[str]) -> None:
+    caller = Caller(queue)
+    assert not caller.hooks.busy()
+    caller.end_run(outcome)
+    assert caller.hooks.busy()
+    assert caller.calls() == calls and not caller.hooks.busy()
+    assert caller.calls() == []
+    assert Caller(queue).calls() == [], "the next worker calls nothing that ended before it started"
+
+
+def test_no_command_means_no_call(queue: Layout) -> None:
+    caller = Caller(queue, hook_failed="")
+    caller.end_run(Outcome.FAILED)
+    assert caller.calls() == [] and caller.log == []
+
+
+def test_idle_when_nothing_remains(queue: Layout) -> None:
+    caller = Caller(queue)
+    waiting = [row["run_id"] for row in _rows(queue) if row["state"] == State.QUEUED]
+    with writing(caller.engine) as connection:
+        jobs.request_cancel(connection, waiting[:1], "user")
+        jobs.move(connection, waiting[1], Verb.HOLD, actor="user")
+    assert caller.calls() == [], "a run is active"
+    caller.end_run(Outcome.CANCELLED)
+    assert caller.calls() == ["idle"]
+    assert caller.calls() == []
+
+
+def test_not_idle_while_a_run_waits(queue: Layout) -> None:
+    caller = Caller(queue)
+    caller.end_run(Outcome.SUCCEEDED)
+    assert caller.calls() == ["done 4.1"]
+
+
+def test_idle_when_all_remaining_runs_wait_for_a_held_run(home: Path) -> None:
+    engine = open_engine(empty_queue(home).db)
     with writing(engine) as connection:
-        hook_calls.note_end(connection, run_id(connection), Outcome.FAILED, ALL)
-        first = hook_calls.first_pending(connection, 0)
-        assert first is not None
-        assert hook_calls.take(connection, first) == Call(first, "failed", run_id(connection), "f")
-        assert hook_calls.take(connection, first) is None and hook_calls.running(connection) == [first]
-        hook_calls.end(connection, first, "ok", exit_code=0, dur_s=0.5, output="")
-        hook_calls.end(connection, first, "lost", exit_code=None, dur_s=None, output="")  # too late
-        assert hook_calls.first_pending(connection, 0) is None
-    engine.dispose()
-    assert calls(queue) == [("failed", "4.1", "f", "ok")]
+        jobs.submit(connection, "t", 0, [NewJob(SPEC, terms=Terms(hold=True))], [(0, 1)])
+        jobs.submit(connection, "t", 0, [NewJob(SPEC, terms=Terms(after=((1, Condition.ANY),)))], [(0, 1)])
+        assert run_ends.is_idle(connection)
 
 
-def test_a_secret_of_a_hook_is_in_the_settings_alone(queue: Layout, tmp_path: Path) -> None:
-    """It was in the database and its backups, and in what mpsq show prints."""
-    line = f"echo ghp_0123456789abcdefgh >> {tmp_path}/called"
-    engine = open_engine(queue.db)
-    for said, output in ((line, ""), (line.replace("abcdef", "ijklmn"), ""), ("true", "another command")):
-        with writing(engine) as connection:
-            hook_calls.note_end(connection, run_id(connection), Outcome.SUCCEEDED, Orders(done=line))
-        hooks.Hooks(queue, Config(hook_done=said), engine, lambda _: None).step()
-        with read.reading(queue.db) as connection:
-            call = read.hook_calls(connection)[-1]
-        assert call["command"] == line.replace("ghp_0123456789abcdefgh", redact.HIDDEN) and output in (
-            call["output"] or ""
-        )
-        assert call["state"] == ("failed" if output else "ok")
-    assert (tmp_path / "called").read_text() == "ghp_0123456789abcdefgh\nghp_0123456789ijklmngh\n"
+def test_output_and_failure_are_logged_without_tokens(queue: Layout) -> None:
+    caller = Caller(queue, hook_failed="echo one; printf '\\033[31mghp_0123456789abcdefgh\\n'; exit 7")
+    caller.end_run(Outcome.FAILED)
+    caller.hooks.step()
+    name = "hook_failed after run 4.1"
+    assert caller.log == [f"{name}: one", f"{name}: [hidden]", f"{name}: its command failed with exit code 7"]
 
 
-def test_orders_of_the_settings() -> None:
-    assert hooks.orders(Config()) == Orders()
-    assert hooks.orders(Config(notify="done, failed idle")).notify == {"done", "failed", "idle"}
-
-
-# -- what it is told ------------------------------------------------------------------------------------------------
+# -- variables --------------------------------------------------------------------------------------------------------
 
 
 def test_texts_of_a_job_are_one_harmless_line(queue: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPSQ_TAG", "of somebody else")
     monkeypatch.setenv("MPSQ_STOP_AT", "nowhere")
     row = {row["run"]: row for row in _rows(queue)}["2.1"] | {"reason": "a\x1b[31m\nb\x00c" + "x" * 9999, "tags": None}
-    told = hooks.environment(queue, Call(1, "failed", 3, "f"), row, "tag")
-    assert told["MPSQ_REASON"].startswith("a bcx") and len(told["MPSQ_REASON"]) == 4096
-    assert (told["MPSQ_RUN"], told["MPSQ_JOB"], told["MPSQ_GROUP"]) == ("2.1", "2", "g1")
-    assert (told["MPSQ_OUTCOME"], told["MPSQ_EXIT_CODE"], told["MPSQ_HOOK"]) == ("FAILED", "3", "failed")
-    assert told["MPSQ_TAG"] == "tag" and "MPSQ_STOP_AT" not in told and "MPSQ_SIGNAL" not in told
-    assert told["PATH"] == os.environ["PATH"] and told["MPSQ_TAINTS"] == "contended" and told["MPSQ_TAGS"] == ""
-    idle = hooks.environment(queue, Call(1, "notify", None, "idle"), None, "tag")
+    variables = hooks.environment(queue, "failed", row)
+    assert variables["MPSQ_REASON"].startswith("a bcx") and len(variables["MPSQ_REASON"]) == 4096
+    assert (variables["MPSQ_RUN"], variables["MPSQ_JOB"], variables["MPSQ_GROUP"]) == ("2.1", "2", "g1")
+    assert (variables["MPSQ_OUTCOME"], variables["MPSQ_EXIT_CODE"], variables["MPSQ_HOOK"]) == ("FAILED", "3", "failed")
+    assert variables["MPSQ_TAG"] == hooks.tag_of(queue)
+    assert "MPSQ_STOP_AT" not in variables and "MPSQ_SIGNAL" not in variables
+    assert variables["PATH"] == os.environ["PATH"]
+    assert variables["MPSQ_TAINTS"] == "contended" and variables["MPSQ_TAGS"] == ""
+    idle = hooks.environment(queue, "idle", None)
     assert idle["MPSQ_HOOK"] == "idle" and "MPSQ_RUN" not in idle
 
 
 def test_every_variable_is_documented(queue: Layout) -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "hooks.md").read_text()
-    row = {name: "x" for name in _rows(queue)[0]}
-    told = hooks.environment(queue, Call(1, "failed", 3, "f"), row, "tag")
-    assert all(name in page for name in told if name.startswith("MPSQ_") and name not in ("MPSQ_TAG", "MPSQ_LOCKS"))
+    variables = hooks.environment(queue, "failed", {name: "x" for name in _rows(queue)[0]})
+    names = [name for name in variables if name.startswith("MPSQ_") and name not in ("MPSQ_TAG", "MPSQ_LOCKS")]
+    assert names and all(name in page for name in names)
 
 
-# -- one process ----------------------------------------------------------------------------------------------------
+# -- one process ------------------------------------------------------------------------------------------------------
 
 
 TAG = uuid.uuid4().hex
-"""Of this test process: another one that runs these tests beside it must not end what this one has started."""
+"""The tag of this test process: another one that runs these tests must not end what this one has started."""
 
 
-def run(script: str, timeout_s: float = 10.0, stop: threading.Event | None = None, **env: str) -> hook_process.Ended:
-    return hook_process.run(
-        ["/bin/sh", "-c", script],
-        {"PATH": os.environ["PATH"], "MPSQ_TAG": TAG, **env},
-        cwd="/",
-        timeout_s=timeout_s,
-        stop=stop or threading.Event(),
-        started=lambda pid: None,
-    )
+def run(script: str, timeout_s: float = 10.0, stop: threading.Event | None = None) -> tuple[str, str]:
+    env = {"PATH": os.environ["PATH"], "MPSQ_TAG": TAG, "MPSQ_HOME": "/"}
+    return hooks.run(["/bin/sh", "-c", script], env, timeout_s, stop or threading.Event())
 
 
 def test_its_end_and_its_output() -> None:
-    ended = run("echo out; echo err >&2; exit 3")
-    assert (ended.state, ended.exit_code, ended.output) == ("failed", 3, "out\nerr")
-    assert run("cat; pwd").output == "/" and run("true").state == "ok"
-    assert run("kill -9 $$").exit_code == -9
+    assert run("echo out; echo err >&2; exit 3") == ("its command failed with exit code 3", "out\nerr")
+    assert run("cat; pwd") == ("", "/") and run("true") == ("", "")
+    assert run("kill -9 $$")[0].endswith(" -9")
 
 
 def test_output_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hook_process, "_SLOW_S", 0.0)
-    ended = run("yes 123456789 | head -c 3000000; echo end")
-    assert ended.state == "ok" and len(ended.output) <= 8200
-    assert ended.output.startswith("[...]\n123456789\n") and ended.output.endswith("end")
+    monkeypatch.setattr(hooks, "_SLOW_S", 0.0)
+    problem, output = run("yes 123456789 | head -c 3000000; echo end")
+    assert not problem and len(output) <= 8200
+    assert output.startswith("[...]\n123456789\n") and output.endswith("end")
 
 
-def test_what_it_leaves_in_the_background_is_ended(tmp_path: Path) -> None:
-    ended = run(f"(sleep 60 & echo $! > {tmp_path}/pid) ; exit 0")
-    assert ended.state == "ok" and "1 process behind" in ended.output
+def test_its_background_processes_are_ended(tmp_path: Path) -> None:
+    problem, _ = run(f"(sleep 60 & echo $! > {tmp_path}/pid) ; exit 0")
+    assert "1 process behind" in problem
     assert not processes.find_orphans(processes.Traces(tag=TAG))
 
 
 def test_a_worker_that_stops_ends_it_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hook_process, "STOP_GRACE_S", 0.1)
+    monkeypatch.setattr(hooks, "STOP_GRACE_S", 0.1)
     stop = threading.Event()
     threading.Timer(0.1, stop.set).start()
     began = time.monotonic()
-    ended = run("sleep 60", stop=stop)
-    assert ended.state == "lost" and "the worker was stopped" in ended.output and time.monotonic() - began < 5.0
+    problem, _ = run("sleep 60", stop=stop)
+    assert "worker was stopped" in problem and time.monotonic() - began < 30.0
 
 
-def test_what_cannot_be_started() -> None:
-    ended = hook_process.run(
-        ["/no/such/program"], {"MPSQ_TAG": "f"}, cwd="/", timeout_s=1.0, stop=threading.Event(), started=lambda _: None
-    )
-    assert (ended.state, ended.exit_code, ended.missing) == ("failed", None, True)
+def test_a_program_that_cannot_be_started() -> None:
+    env = {"MPSQ_TAG": "f", "MPSQ_HOME": "/"}
+    problem, output = hooks.run(["/no/such/program"], env, 1.0, threading.Event())
+    assert "could not be started" in problem and output == ""
 
 
-# -- where they are seen --------------------------------------------------------------------------------------------
-
-
-def test_show_and_status(queue: Layout, capsys: pytest.CaptureFixture[str]) -> None:
-    engine: Engine = open_engine(queue.db)
-    with writing(engine) as connection:
-        for _ in range(2):
-            hook_calls.note_end(connection, run_id(connection), Outcome.FAILED, ALL)
-        first = hook_calls.first_pending(connection, 0)
-        assert first is not None
-        hook_calls.take(connection, first)
-        hook_calls.end(
-            connection, first, "failed", exit_code=7, dur_s=0.5, output="one\ntwo \x1b[31mred\nthree\nfour " * 3
-        )
-    engine.dispose()
-    mpsq = Cli(capsys)
-    status = mpsq.ok("status").out
-    assert "1 pending" in status and "after run 4.1, hook_failed: its command failed with exit code 7" in status
-    shown = mpsq.ok("show", "4.1").out
-    assert "hook_failed: its command failed with exit code 7 after 500 ms" in shown
-    assert "hook_failed: pending: f" in shown and "\x1b" not in shown
-    assert mpsq.ok("show", "4.1", "--json").json()["runs"][0]["hooks"][0]["exit_code"] == 7
+# -- settings ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

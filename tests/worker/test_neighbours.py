@@ -17,7 +17,6 @@ from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec, NewJob
 from queue_runner.store import jobs, read
 from queue_runner.store.engine import Engine, open_engine, writing
-from queue_runner.store.hook_calls import Orders
 from queue_runner.store.jobs import Claimed
 from queue_runner.warden_records import RunEnd
 from queue_runner.worker import finish
@@ -64,7 +63,7 @@ class Box:
 
     def end(self, run: Claimed, folder: RunDir, began: float, ended: float) -> None:
         ending = Ending(Outcome.SUCCEEDED, 0)
-        finish.finish(self.engine, run, folder, ending, convert(exit_of(began, ended), RunEnd), Orders())
+        finish.finish(self.engine, run, folder, ending, convert(exit_of(began, ended), RunEnd))
 
     def said(self, run: Claimed) -> list[str]:
         with read.reading(self.layout.db) as connection:

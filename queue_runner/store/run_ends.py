@@ -1,0 +1,38 @@
+"""The ends of runs since an entry of the history, and whether the queue is idle: what hooks are called for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from queue_runner.model import PREFLIGHT, Outcome, Verb
+from queue_runner.store import hot_sql, ready
+from queue_runner.store.engine import Connection
+
+
+@dataclass(frozen=True)
+class EndedRun:
+    """The end of a run. `event` is the hook that it calls, done or failed; None for neither."""
+
+    event_id: int
+    run_id: int
+    event: str | None
+
+
+def since(connection: Connection, event_id: int) -> list[EndedRun]:
+    """Return the runs that a worker has ended or skipped since an entry of the history. A cancelled run calls no hook:
+    the user who cancelled it knows. Nor does a skipped run, or a preflight that succeeded."""
+    ends = []
+    for id, verb, run_id, outcome, number in connection.rows(hot_sql.RUN_ENDS, {"after": event_id}):
+        event: str | None = "done" if outcome == Outcome.SUCCEEDED else "failed"
+        if verb == Verb.SKIP or outcome == Outcome.CANCELLED or (event == "done" and number == PREFLIGHT):
+            event = None
+        ends.append(EndedRun(id, run_id, event))
+    return ends
+
+
+def is_idle(connection: Connection) -> bool:
+    """Return whether no run is active, and no waiting run starts without user action."""
+    if connection.row(hot_sql.ANY_RUNNING) is not None:
+        return False
+    behind = ready.behind_held(connection)
+    return behind.keys() >= set(connection.column(hot_sql.ALL_QUEUED_JOBS))
