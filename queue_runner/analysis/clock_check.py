@@ -46,9 +46,9 @@ def contradiction(
         )
     n, n_short = lines.get("n", 0), lines.get("n_short", 0)
     if dur_is != "mean" and n >= FEWEST and n_short > n / 2:
-        told, passed = lines["short_told_s"] / n_short, lines["short_passed_s"] / n_short
+        reported_s, passed = lines["short_told_s"] / n_short, lines["short_passed_s"] / n_short
         return (
-            f"{units.count(n_short)} of {units.count(n)} measured iterations were told as {units.ms(told)} ms on"
+            f"{units.count(n_short)} of {units.count(n)} measured iterations were told as {units.ms(reported_s)} ms on"
             f" average, but {units.ms(passed)} ms passed between their lines"
         )
     return None

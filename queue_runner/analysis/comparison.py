@@ -126,8 +126,8 @@ def compare(rows: Iterable[ReportedRun], question: Question) -> list[Family]:
 
     Raises: UsageError when the requested baseline matches no arm, or several of a family.
     """
-    found = _with_baselines(families(rows, question), question.vs)
-    return [_judged(family, question.same_within) for family in found]
+    chosen = _with_baselines(families(rows, question), question.vs)
+    return [_judged(family, question.same_within) for family in chosen]
 
 
 def families(rows: Iterable[ReportedRun], question: Question) -> list[Family]:
@@ -141,16 +141,16 @@ def families(rows: Iterable[ReportedRun], question: Question) -> list[Family]:
     free = {*question.vs, *(SUBJECT[1:] if declared else ())}
     fixed = [name for name in (*SUBJECT, *TIME) if not (name in free and name in NAMES)]
     fixed += [name for name in question.settings if name not in free and not declared]
-    found: dict[tuple[Any, ...], list[Arm]] = {}
+    members: dict[tuple[Any, ...], list[Arm]] = {}
     for arm in group(rows, [*question.names, *TIME], question.include_invalid):
         work = (arm.median("flops_per_iter"), *map(arm.work, WORK)) if across else ()
         swept = {name for row in arm.runs for name in row.swept} if question.sweeps else set()
         shared = (SWEPT if name in swept else arm.key.get(name) for name in fixed)
-        found.setdefault((*shared, *work), []).append(arm)
+        members.setdefault((*shared, *work), []).append(arm)
     made = []
-    for key in sorted(found, key=lambda key: [(value is not None, str(value)) for value in key]):
+    for key in sorted(members, key=lambda key: [(value is not None, str(value)) for value in key]):
         common = {name: value for name, value in zip(fixed, key, strict=False) if value is not SWEPT}
-        arms = labelled(sorted(found[key], key=order), common, short=question.sweeps)
+        arms = labelled(sorted(members[key], key=order), common, short=question.sweeps)
         made.append(Family(common, arms))
     return made
 
@@ -158,7 +158,7 @@ def families(rows: Iterable[ReportedRun], question: Question) -> list[Family]:
 def _with_baselines(families: Sequence[Family], vs: Mapping[str, Any]) -> list[Family]:
     if not vs:
         return [_default_baseline(family) for family in families]
-    said = ",".join(_asked(name, value) for name, value in vs.items())
+    requested = ",".join(_asked(name, value) for name, value in vs.items())
     chosen = []
     named = {arm.key["subject"] for family in families for arm in family.arms}
     for family in families:
@@ -168,26 +168,26 @@ def _with_baselines(families: Sequence[Family], vs: Mapping[str, Any]) -> list[F
         if len(match) > 1:
             apart = [name for name in match[0].key if len({arm.key[name] for arm in match}) > 1]
             raise UsageError(
-                f"--vs {said} matches {len(match)} rows: {', '.join(arm.label for arm in match[:6])}",
+                f"--vs {requested} matches {len(match)} rows: {', '.join(arm.label for arm in match[:6])}",
                 "add what distinguishes them, as in --vs "
-                + ",".join([said, *(_asked(name, match[0].key[name]) for name in apart)]),
+                + ",".join([requested, *(_asked(name, match[0].key[name]) for name in apart)]),
             )
         chosen.append(replace(family, baseline=match[0] if match else None, why="chosen by --vs"))
     if families and not any(family.baseline for family in chosen):
         rows = list(dict.fromkeys(arm.label for family in families for arm in family.arms))
-        raise UsageError(f"--vs {said} matches none of the rows", f"the rows: {', '.join(rows[:8])}")
+        raise UsageError(f"--vs {requested} matches none of the rows", f"the rows: {', '.join(rows[:8])}")
     return chosen
 
 
-def _is(arm: Arm, name: str, wanted: Any, named: Collection[Any]) -> bool:
+def _is(arm: Arm, name: str, value: Any, named: Collection[Any]) -> bool:
     """Return whether the arm has the value; a workload may be asked for whose runs were given names of their own."""
-    if name == "subject" and wanted not in named:
-        return any(row.workload == wanted for row in arm.runs)
-    return _same(arm.key.get(name), wanted)
+    if name == "subject" and value not in named:
+        return any(row.workload == value for row in arm.runs)
+    return _same(arm.key.get(name), value)
 
 
-def _same(value: Any, wanted: Any) -> bool:
-    return wanted == UNSET if value is None else value == wanted or str(value) == str(wanted)
+def _same(value: Any, requested: Any) -> bool:
+    return requested == UNSET if value is None else value == requested or str(value) == str(requested)
 
 
 def _asked(name: str, value: Any) -> str:
@@ -241,11 +241,11 @@ def _judged(family: Family, same_within: float | None) -> Family:
 
 
 def judge(
-    asked: Iterable[tuple[Arm, Arm]], per_work: str = "", same_within: float | None = None, n_planned: int = 0
+    requested: Iterable[tuple[Arm, Arm]], per_work: str = "", same_within: float | None = None, n_planned: int = 0
 ) -> dict[tuple[Arm, Arm], Verdict]:
     """Judge all pairs with a common correction, those with the baseline and those with eager twins. A pair requested in
     both directions counts once (docs/decisions/verdicts.md)."""
-    pairs = [*{frozenset(pair): pair for pair in asked}.values()]
+    pairs = [*{frozenset(pair): pair for pair in requested}.values()]
     if not pairs:
         return {}
     from queue_runner.analysis import significance

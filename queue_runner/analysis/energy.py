@@ -68,19 +68,19 @@ def joules_per_iteration(parts: Sequence[Energy], n: int) -> tuple[float, float 
 
 def _counter_at(points: Points, t_s: float) -> tuple[float, float] | None:
     """Return the interpolated joules and their largest error; None outside of the readings."""
-    found = _around(points, t_s)
+    around = _around(points, t_s)
     value = _linear(points, t_s)
-    if found is None or value is None:
+    if around is None or value is None:
         return None
-    (_, low), (_, high) = found
+    (_, low), (_, high) = around
     return value, max(high - value, value - low)
 
 
 def _linear(points: Points, t_s: float) -> float | None:
-    found = _around(points, t_s)
-    if found is None:
+    around = _around(points, t_s)
+    if around is None:
         return None
-    (t_a, a), (t_b, b) = found
+    (t_a, a), (t_b, b) = around
     return a if t_b == t_a else a + (b - a) * (t_s - t_a) / (t_b - t_a)
 
 

@@ -72,8 +72,8 @@ def _ratios(family: Family) -> list[str]:
     lines = [ratio(pair, family.unit) for pair in pairs[:MOST_PAIRS]]
     lines += [ratio(pair, family.unit, compiling=True) for pair in family.twins[:MOST_PAIRS]]
     every = [*pairs, *family.twins]
-    told = answer(family)
-    lines = [*filter(None, [told]), *(Finding(line) for line in lines if line != told)]
+    first = answer(family)
+    lines = [*filter(None, [first]), *(Finding(line) for line in lines if line != first)]
     need = max((p.verdict.need or 0 for p in every if p.verdict.word is Word.TOO_FEW), default=0)
     if need:
         lines.append(f"a verdict needs {need} runs of each row: use --repeats {need}")
@@ -120,8 +120,8 @@ def _by_rounds(pairs: Iterable[Pair]) -> Iterable[str]:
 
 def _added(family: Family) -> Iterable[str]:
     """Report repeats that were submitted after others had ended: whoever adds runs until a verdict comes gets one."""
-    asked = {arm for pair in [*family.pairs, *family.twins] for arm in (pair.arm, pair.baseline)}
-    found = {arm: added_later(arm) for arm in family.arms if arm in asked}
+    compared = {arm for pair in [*family.pairs, *family.twins] for arm in (pair.arm, pair.baseline)}
+    found = {arm: added_later(arm) for arm in family.arms if arm in compared}
     late = {arm: added for arm, added in found.items() if added[0]}
     if late:
         each = ", ".join(f"{n} of {len(arm.timed)} of {arm.label}" for arm, (n, _) in [*late.items()][:MOST_FACTORS])
@@ -227,8 +227,8 @@ def _twin_costs(pair: Pair, details: RunDetails) -> Iterable[str]:
         )
 
 
-def _first(rows: Sequence[ReportedRun], found: Mapping[int, T]) -> T | None:
-    return next((found[row.run_id] for row in rows if row.run_id in found), None)
+def _first(rows: Sequence[ReportedRun], values: Mapping[int, T]) -> T | None:
+    return next((values[row.run_id] for row in rows if row.run_id in values), None)
 
 
 def _far(a: float, b: float, factor: float) -> bool:

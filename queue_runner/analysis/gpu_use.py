@@ -69,12 +69,12 @@ def by_phase(
         if "energy_at" in data:
             data["counted_s"] = data["energy_at"] - zero
         timed.append((row["at"] - zero, data))
-    seen = [sample for sample in timed if "source" in sample[1]] or timed
-    found = spans(marks, real_s) if started_at is not None else []
-    if timed and not found:
-        found = [Span(WHOLE, timed[0][0], timed[-1][0])]
-    names = [name for name in (*RUN_PHASES, WHOLE) if any(span.name == name for span in found)]
-    uses = [_use(name, [span for span in found if span.name == name], seen, timed) for name in names]
+    sampled = [sample for sample in timed if "source" in sample[1]] or timed
+    phases = spans(marks, real_s) if started_at is not None else []
+    if timed and not phases:
+        phases = [Span(WHOLE, timed[0][0], timed[-1][0])]
+    names = [name for name in (*RUN_PHASES, WHOLE) if any(span.name == name for span in phases)]
+    uses = [_use(name, [span for span in phases if span.name == name], sampled, timed) for name in names]
     return [use for use in uses if use.n_samples or use.power_w or use.energy]
 
 
@@ -91,7 +91,7 @@ def _use(name: str, parts: Sequence[Span], samples: Sequence[_Timed], all_: Sequ
     busy = _known(inside, "gpu_busy_share")
     middle = stats.median(busy) if busy else None
     slowed = [data["gpu_slowed_by"] for data in inside if "gpu_slowed_by" in data]
-    told = [data for data in inside if "gpu_clock_share" in data]
+    clocked = [data for data in inside if "gpu_clock_share" in data]
     return PhaseUse(
         phase=name,
         n_samples=len(busy),
@@ -100,7 +100,7 @@ def _use(name: str, parts: Sequence[Span], samples: Sequence[_Timed], all_: Sequ
         clock_share=_median(inside, "gpu_clock_share"),
         clock_hz=_median(inside, "gpu_clock_hz"),
         temperature_c=max(_known(inside, "gpu_temperature_c"), default=None),
-        capped_share=sum("power cap" in reasons for reasons in slowed) / len(told) if told else None,
+        capped_share=sum("power cap" in reasons for reasons in slowed) / len(clocked) if clocked else None,
         power_w={meter: sum(watts) / len(watts) for meter, watts in _by_meter(inside, "power_w", of_others)},
         energy=_energy(parts, all_, of_others),
         source=next((data["source"] for data in inside if "source" in data), None),
@@ -116,12 +116,12 @@ def _of_others(samples: Sequence[_Timed]) -> set[str]:
 
 def _energy(parts: Sequence[Span], samples: Sequence[_Timed], of_others: set[str]) -> Mapping[str, energy.Energy]:
     """Return the energy by meter, of the counter where there is one, else of the power."""
-    found: dict[str, energy.Energy] = {}
+    energies: dict[str, energy.Energy] = {}
     for name, method in (("power_w", energy.integrated), ("energy_j", energy.counted)):
         for meter, points in _courses(samples, name).items():
-            if meter not in of_others and (told := method(points, parts)) is not None:
-                found[meter] = told
-    return found
+            if meter not in of_others and (energy_j := method(points, parts)) is not None:
+                energies[meter] = energy_j
+    return energies
 
 
 def _courses(samples: Sequence[_Timed], name: str) -> dict[str, list[tuple[float, float]]]:
@@ -136,12 +136,12 @@ def _courses(samples: Sequence[_Timed], name: str) -> dict[str, list[tuple[float
 def _by_meter(
     samples: Iterable[Mapping[str, Any]], name: str, of_others: set[str]
 ) -> Iterable[tuple[str, list[float]]]:
-    found: dict[str, list[float]] = {}
+    powers: dict[str, list[float]] = {}
     for data in samples:
         for meter, value in (data.get(name) or {}).items():
             if meter not in of_others:
-                found.setdefault(meter, []).append(float(value))
-    return found.items()
+                powers.setdefault(meter, []).append(float(value))
+    return powers.items()
 
 
 def _known(samples: Iterable[Mapping[str, Any]], name: str) -> list[float]:

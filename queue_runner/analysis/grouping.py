@@ -41,10 +41,10 @@ _SAID = {"resumed": ("", "resumed"), BESIDE: ("alone", "beside another lane")}
 
 def by_key(items: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
     """Return the items by their key, both in order of first appearance."""
-    found: dict[Any, list[T]] = {}
+    by_value: dict[Any, list[T]] = {}
     for item in items:
-        found.setdefault(key(item), []).append(item)
-    return found
+        by_value.setdefault(key(item), []).append(item)
+    return by_value
 
 
 def value_of(row: ReportedRun, name: str) -> Any:
@@ -167,8 +167,8 @@ def group(rows: Iterable[ReportedRun], names: Sequence[str], include_invalid: bo
         place.setdefault(row.spec_hash, key)
         members.setdefault(key, []).append(row)
     arms = []
-    for key, found in members.items():
-        runs = sorted(found, key=lambda row: row.run_id)
+    for key, rows_of_arm in members.items():
+        runs = sorted(rows_of_arm, key=lambda row: row.run_id)
         used = [row for row in runs if _is_used(row, include_invalid)]
         arms.append(Arm(dict(zip(names, key, strict=True)), runs, used))
     return arms
@@ -229,6 +229,6 @@ def _label(arm: Arm, names: Sequence[str], unset: bool) -> str:
 
 def _splits(arms: Sequence[Arm], shown: Sequence[str], name: str) -> bool:
     """Return whether arms with the same `shown` factors differ in `name`."""
-    seen: dict[tuple[Any, ...], Any] = {}
+    values: dict[tuple[Any, ...], Any] = {}
     alike = [(tuple(arm.key[other] for other in shown), arm.key[name]) for arm in arms]
-    return any(seen.setdefault(key, value) != value for key, value in alike)
+    return any(values.setdefault(key, value) != value for key, value in alike)

@@ -57,11 +57,11 @@ def beside(
     measured = [(span.from_s, span.to_s) for span in spans(marks, awake_s) if span.name == "measure"]
     measured = measured or [(0.0, whole_s)]
     total_s = sum(to_s - from_s for from_s, to_s in measured)
-    found = [one for one in neighbours if any(_overlap(part, (one.from_s, one.to_s)) for part in measured)]
-    if not found or total_s <= 0:
+    overlapping = [one for one in neighbours if any(_overlap(part, (one.from_s, one.to_s)) for part in measured)]
+    if not overlapping or total_s <= 0:
         return None
-    busy_s = sum(_overlap(part, active) for part in measured for active in _joined(found))
-    return Beside(min(1.0, busy_s / total_s), sorted(found, key=lambda one: one.from_s))
+    busy_s = sum(_overlap(part, active) for part in measured for active in _joined(overlapping))
+    return Beside(min(1.0, busy_s / total_s), sorted(overlapping, key=lambda one: one.from_s))
 
 
 def _overlap(one: tuple[float, float], other: tuple[float, float]) -> float:
@@ -70,10 +70,10 @@ def _overlap(one: tuple[float, float], other: tuple[float, float]) -> float:
 
 def _joined(neighbours: Iterable[Neighbour]) -> list[tuple[float, float]]:
     """Return the times during which any of them was active, without overlaps: two at once are one busy time."""
-    found: list[tuple[float, float]] = []
+    merged: list[tuple[float, float]] = []
     for from_s, to_s in sorted((one.from_s, one.to_s) for one in neighbours):
-        if found and from_s <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], to_s))
+        if merged and from_s <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], to_s))
         else:
-            found.append((from_s, to_s))
-    return found
+            merged.append((from_s, to_s))
+    return merged

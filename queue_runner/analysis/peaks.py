@@ -154,9 +154,9 @@ def of_gpus(peak: Peak | None, n: int) -> Peak | None:
     return peak if peak is None or n == 1 else Peak(n * peak.flops, f"{n} GPUs, each: {peak.source}")
 
 
-def mfu(flops_per_iter: float | None, dur_s: float | None, of: Peak | None) -> float | None:
+def mfu(flops_per_iter: float | None, dur_s: float | None, peak: Peak | None) -> float | None:
     """Return the model FLOP utilization (Chowdhery et al. 2022, PaLM, appendix B): the model's FLOP per second as a
     share of the peak, not capped at 1; None if a value is unknown or the time is not positive."""
-    if flops_per_iter is None or dur_s is None or of is None or dur_s <= 0 or of.flops <= 0:
+    if flops_per_iter is None or dur_s is None or peak is None or dur_s <= 0 or peak.flops <= 0:
         return None
-    return flops_per_iter / dur_s / of.flops
+    return flops_per_iter / dur_s / peak.flops

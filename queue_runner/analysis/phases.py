@@ -33,21 +33,21 @@ def spans(marks: Iterable[Mapping[str, Any]], last_t_s: float | None = None) -> 
     An end without a begin is ignored, an end closes the phases left open inside its own, and phases still open end at
     `last_t_s` or at the last mark, whichever is later. A mark earlier than the one before counts as simultaneous.
     """
-    found: list[Span] = []
+    ended: list[Span] = []
     nested: list[str] = []
     at_s = 0.0
     end = [] if last_t_s is None else [{"t_s": last_t_s, "name": None, "edge": "end"}]
     for mark in (*(mark for mark in marks if mark["name"] in RUN_PHASES), *end):
         name, t_s = mark["name"], mark["t_s"]
         if nested and t_s > at_s:
-            found.append(Span(nested[-1], at_s, t_s))
+            ended.append(Span(nested[-1], at_s, t_s))
         at_s = max(at_s, t_s)
         if mark["edge"] == "begin":
             nested.append(name)
         elif name in nested:
             while nested.pop() != name:
                 pass
-    return found
+    return ended
 
 
 def phase_seconds(marks: Iterable[Mapping[str, Any]], last_t_s: float | None = None) -> dict[str, float]:

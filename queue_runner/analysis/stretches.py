@@ -23,8 +23,8 @@ class Stretch:
 
 def whole(conditions: Sequence[Mapping[str, Any]], name: str) -> float | None:
     """Return the mean of `name` over the run, each sample weighted by the time since the one before."""
-    found = [(dur_s, sample) for dur_s, sample in _timed(conditions, name)]
-    return _mean(found, name)
+    samples = [(dur_s, sample) for dur_s, sample in _timed(conditions, name)]
+    return _mean(samples, name)
 
 
 def parts(conditions: Sequence[Mapping[str, Any]], name: str, *others: str) -> Iterator[Stretch]:

@@ -178,8 +178,8 @@ def _contended(conditions: Sequence[Mapping[str, Any]]) -> str | None:
         share, waited = part.means["others_cpu_share"], part.means.get("cpu_pressure_share", 0.0)
         if share > (CONTENDED_CPU_SHARE if waited > WAITED_SHARE else CONTENDED_PART_SHARE):
             waits = f", and tasks waited for a processor {waited:.0%} of that time" if waited > WAITED_SHARE else ""
-            found = f"other programs used {share:.0%} of the machine's cores for {units.duration(part.dur_s)}{waits}"
-            too_much.append((share, found))
+            detail = f"other programs used {share:.0%} of the machine's cores for {units.duration(part.dur_s)}{waits}"
+            too_much.append((share, detail))
     return max(too_much, default=(0.0, None))[1]
 
 

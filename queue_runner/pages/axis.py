@@ -55,10 +55,10 @@ def place(value: float, low: float, high: float, log: bool = False, edge: float 
 
 def axis(values: Iterable[float], show: Callable[[float], str]) -> Axis | None:
     """Return the axis of finite values; None without any. It is logarithmic where they are positive and far apart."""
-    found = [value for value in values if math.isfinite(value)]
-    if not found:
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
         return None
-    low, high = min(found), max(found)
+    low, high = min(finite), max(finite)
     log = low > 0 and high / low >= LOG_FROM
     if low == high:
         low, high = (low - abs(low) * 0.05, high + abs(high) * 0.05) if low else (0.0, 1.0)

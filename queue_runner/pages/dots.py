@@ -85,11 +85,11 @@ def charts(family: Family, details: Mapping[int, Sequence[str]]) -> list[Chart]:
     first = _chart(family, shown, intervals, details, None)
     if first is None:
         return []
-    found = [replace(first, notes=[*_notes(family, shown, intervals)])]
+    drawn = [replace(first, notes=[*_notes(family, shown, intervals)])]
     if first.axis.log and any(len(arm.times) > 1 for arm in family.arms):
         centres = [arm.median_s if arm.times else None for arm in family.arms]
-        found += filter(None, [_chart(family, shown, intervals, details, centres)])
-    return found
+        drawn += filter(None, [_chart(family, shown, intervals, details, centres)])
+    return drawn
 
 
 def _chart(
@@ -103,15 +103,15 @@ def _chart(
     scales = [1.0] * len(shown) if centres is None else centres
     values = [(row.median_s or 0.0) / scale for rows, scale in zip(shown, scales, strict=True) if scale for row in rows]
     ends = [end / scale for one, scale in zip(intervals, scales, strict=True) if one and scale for end in one]
-    found = axis([*values, *ends], ticked if centres is None else percent_off)
-    if found is None:
+    x_axis = axis([*values, *ends], ticked if centres is None else percent_off)
+    if x_axis is None:
         return None
     strips = [
-        _strip(arm, rows, ends, place, found, details, scale)
+        _strip(arm, rows, ends, place, x_axis, details, scale)
         for place, (arm, rows, ends, scale) in enumerate(zip(family.arms, shown, intervals, scales, strict=True))
         if scale
     ]
-    return Chart(found, strips, [], relative=centres is not None, wall=family.wall)
+    return Chart(x_axis, strips, [], relative=centres is not None, wall=family.wall)
 
 
 def percent_off(ratio: float) -> str:

@@ -80,8 +80,8 @@ def _read(evidence: RunRecords, run_id: int) -> IterationPlot:
     sql = "SELECT i, dur_s, loss, phase FROM iterations WHERE run_id = ? AND i BETWEEN ? AND ? ORDER BY offset"
     cursor = evidence.context.connection.cursor()
     cursor.row_factory = None  # tuples: there may be millions
-    found = {row[0]: row for row in cursor.execute(sql, [run_id, first, last])}
-    return IterationPlot(*zip(*(found[i] for i in sorted(found)), strict=True)) if found else IterationPlot()
+    points = {row[0]: row for row in cursor.execute(sql, [run_id, first, last])}
+    return IterationPlot(*zip(*(points[i] for i in sorted(points)), strict=True)) if points else IterationPlot()
 
 
 def _rounded(value: float | None) -> float | None:
@@ -93,12 +93,12 @@ def _plot(family: Family, courses: Mapping[int, IterationPlot], stretch: int) ->
     shown = [(at, arm, row) for at, arm in enumerate(family.arms) for row in arm.runs if row.run_id in courses]
     if not shown:
         return None
-    own = [courses[row.run_id] for _, _, row in shown]
-    xs = _xs(own, stretch)
+    profiles = [courses[row.run_id] for _, _, row in shown]
+    xs = _xs(profiles, stretch)
     at_x = {x: k for k, x in enumerate(xs)}
     used = {row.run_id for arm in family.arms for row in arm.used}
-    measured = [d for course in own for d, p in zip(course.dur_s, course.phase, strict=True) if p == MEASURE and d]
-    every = [d for course in own for d in course.dur_s if d is not None]
+    measured = [d for course in profiles for d, p in zip(course.dur_s, course.phase, strict=True) if p == MEASURE and d]
+    every = [d for course in profiles for d in course.dur_s if d is not None]
     inside = (min(measured), max(measured)) if measured else (min(every, default=0.0), max(every, default=1.0))
     return {
         "caption": arm_tables.caption(family),
@@ -112,7 +112,7 @@ def _plot(family: Family, courses: Mapping[int, IterationPlot], stretch: int) ->
                 "dur": _laid_out(course.i, course.dur_s, at_x, stretch),
                 "loss": _laid_out(course.i, course.loss, at_x, stretch),
             }
-            for (at, _, row), course in zip(shown, own, strict=True)
+            for (at, _, row), course in zip(shown, profiles, strict=True)
         ],
         "measured": inside,
         "outside": sum(not inside[0] <= d <= inside[1] for d in every),

@@ -62,14 +62,14 @@ def fingerprints(evidence: RunRecords, kind: str) -> list[Fingerprint]:
         for row in evidence.context.read("SELECT hash, data_json FROM fingerprints WHERE kind = ?", [kind])
         if row["hash"] in by_hash
     }
-    found = []
+    prints = []
     for digest, rows in by_hash.items():
         if digest in known:
             data = dict(known[digest])
             packages = data.pop("packages", None) or {}
             facts = [pair for name, value in data.items() for pair in _flat(_words(str(name)), value)]
-            found.append(Fingerprint(digest[:7], units.counted(len(rows), "run"), facts, [*_pairs(packages)]))
-    return found
+            prints.append(Fingerprint(digest[:7], units.counted(len(rows), "run"), facts, [*_pairs(packages)]))
+    return prints
 
 
 def _words(name: str) -> str:

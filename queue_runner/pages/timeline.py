@@ -179,8 +179,8 @@ def _round(t_s: int) -> str:
 
 
 def _of(sensor: Sensor, samples: Iterable[tuple[float, Mapping[str, Any]]]) -> list[tuple[float, float]]:
-    found = ((at, data.get(sensor.key)) for at, data in samples)
-    return [(at, float(value)) for at, value in found if isinstance(value, int | float)]
+    values = ((at, data.get(sensor.key)) for at, data in samples)
+    return [(at, float(value)) for at, value in values if isinstance(value, int | float)]
 
 
 def _line(
@@ -221,8 +221,8 @@ def _thinned(points: Sequence[tuple[float, float]], begin: float, end: float) ->
     if len(points) <= MOST_POINTS:
         return list(points)
     columns = MOST_POINTS // 2
-    found = by_key(points, lambda point: int((point[0] - begin) / (end - begin) * columns))
-    ends = [(min(of, key=lambda point: point[1]), max(of, key=lambda point: point[1])) for of in found.values()]
+    by_column = by_key(points, lambda point: int((point[0] - begin) / (end - begin) * columns))
+    ends = [(min(of, key=lambda point: point[1]), max(of, key=lambda point: point[1])) for of in by_column.values()]
     return [point for pair in ends for point in sorted({*pair})]
 
 
@@ -231,13 +231,13 @@ def bars(evidence: RunRecords) -> tuple[list[Bar], list[Tick]]:
     longest = max((row.real_s or 0.0 for row in evidence.runs), default=0.0)
     if not longest:
         return [], []
-    found: dict[int, Bar] = {}
+    by_run: dict[int, Bar] = {}
     for family in evidence.families:
         for at, arm in enumerate(family.arms):
             for row in arm.runs:
-                if row.real_s and row.run_id not in found:
-                    found[row.run_id] = _bar(row, arm.label, colour(at), longest, evidence)
-    return [*found.values()], time_ticks(longest)
+                if row.real_s and row.run_id not in by_run:
+                    by_run[row.run_id] = _bar(row, arm.label, colour(at), longest, evidence)
+    return [*by_run.values()], time_ticks(longest)
 
 
 def _bar(row: ReportedRun, label: str, colour: str, longest: float, evidence: RunRecords) -> Bar:
@@ -250,10 +250,12 @@ def _bar(row: ReportedRun, label: str, colour: str, longest: float, evidence: Ru
             blocks.append(
                 PhaseBlock(x, width, span.name, f"{span.name}: {units.short_duration(span.to_s - span.from_s, 3)}")
             )
-    found = evidence.taints.get(row.run_id, ())
-    named = {kind: [f"{one['kind']}: {one['detail']}" for one in found if one["severity"] == kind] for kind in _KINDS}
+    run_taints = evidence.taints.get(row.run_id, ())
+    named = {
+        kind: [f"{one['kind']}: {one['detail']}" for one in run_taints if one["severity"] == kind] for kind in _KINDS
+    }
     outcome = "" if row.outcome == Outcome.SUCCEEDED else str(row.outcome or row.state)
-    if not found and taints(row):
+    if not run_taints and taints(row):
         named["caveat"] = taints(row)
     return Bar(row.run, label, colour, blocks, units.duration(real_s), named["invalid"], named["caveat"], outcome)
 

@@ -77,9 +77,9 @@ def _left_out(evidence: RunRecords) -> Iterable[TrustReason]:
     ended = [row for row in evidence.runs if row.state == State.DONE]
     used = {row.run_id for family in evidence.families for arm in family.arms for row in arm.used}
     out = [row for row in ended if row.run_id not in used]
-    kept = [row for row in ended if row.run_id in used and not row.valid]
+    included = [row for row in ended if row.run_id in used and not row.valid]
     if not out:
-        if ended and not kept:
+        if ended and not included:
             yield TrustReason("good", f"all {units.counted(len(ended), 'run')} that ended are valid")
     else:
         invalid = Counter(
@@ -91,8 +91,8 @@ def _left_out(evidence: RunRecords) -> Iterable[TrustReason]:
         why = ", ".join(f"{kind} ({n})" for kind, n in invalid.most_common())
         kind = "bad" if not used else "warn"
         yield TrustReason(kind, f"{len(out)} of {units.counted(len(ended), 'run')} are left out: {why}")
-    if kept:
-        yield TrustReason("bad", f"{units.counted(len(kept), 'invalid run')} included on request (--all)")
+    if included:
+        yield TrustReason("bad", f"{units.counted(len(included), 'invalid run')} included on request (--all)")
     if waiting := len(evidence.runs) - len(ended):
         yield TrustReason("warn", f"{units.counted(waiting, 'run')} not ended yet")
 
@@ -102,9 +102,9 @@ def _caveats(evidence: RunRecords) -> Iterable[TrustReason]:
     invalid = {
         (run_id, one["kind"]) for run_id, of in evidence.taints.items() for one in of if one["severity"] == "invalid"
     }
-    found = Counter(kind for row in shown for kind in taints(row) if (row.run_id, kind) not in invalid)
-    if found:
-        each = ", ".join(f"{kind} ({units.counted(n, 'run')})" for kind, n in found.most_common())
+    counts = Counter(kind for row in shown for kind in taints(row) if (row.run_id, kind) not in invalid)
+    if counts:
+        each = ", ".join(f"{kind} ({units.counted(n, 'run')})" for kind, n in counts.most_common())
         yield TrustReason("warn", f"caveats of runs that count: {each}")
 
 

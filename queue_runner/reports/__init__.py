@@ -49,9 +49,9 @@ def load(name: str) -> Report:
 
 def suited(workloads: Iterable[str | None], otherwise: str) -> str:
     """Return the report whose `FOR` is the one workload of the runs, else `otherwise`."""
-    own = {getattr(load(name), "FOR", ""): name for name in names()}
-    found = {own.get(workload or "command", otherwise) for workload in workloads}
-    return found.pop() if len(found) == 1 else otherwise
+    suited_to = {getattr(load(name), "FOR", ""): name for name in names()}
+    matching = {suited_to.get(workload or "command", otherwise) for workload in workloads}
+    return matching.pop() if len(matching) == 1 else otherwise
 
 
 def run(name: str, connection: sqlite3.Connection, options: Options | None = None) -> Result:

@@ -45,16 +45,16 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     notes: list[str] = []
     logs = from_logs.read([row for family in families for arm in family.arms for row in arm.shown], context)
     for family in families:
-        told = {arm.label: from_logs.of(arm, logs) for arm in family.arms}
-        timed = [_rows(arm) for arm in family.arms if _timed(arm) and not told[arm.label]]
-        logged = [_parts(log.seconds, arm, log.runs) for arm in family.arms if (log := told[arm.label])]
+        from_log = {arm.label: from_logs.of(arm, logs) for arm in family.arms}
+        timed = [_rows(arm) for arm in family.arms if _timed(arm) and not from_log[arm.label]]
+        logged = [_parts(log.seconds, arm, log.runs) for arm in family.arms if (log := from_log[arm.label])]
         raw += [row for table in (*timed, *logged) for row in table]
         title = f"{arm_tables.caption(family)}: seconds and % of real"
         for tables, what in ((timed, title), (logged, f"{title}, as far as the logs tell")):
             sections += [_section("" if k else what, group) for k, group in enumerate(_side_by_side(tables))]
         sections += cpu_phases.section(family.arms, context)
         for arm in family.arms:
-            notes += log.notes if (log := told[arm.label]) else _notes(arm)
+            notes += log.notes if (log := from_log[arm.label]) else _notes(arm)
     if any(row["part"] == from_logs.FIRST for row in raw):
         notes.append(from_logs.EXPLAINED)
     if any(len(_timed(arm)) > 1 for family in families for arm in family.arms):

@@ -61,12 +61,12 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
         rows = printed_mfu.add(rows, context)
     families = newest_first(compare(rows, replace(prepare.question(rows, context), sweeps=True)))
     shown = families if context.options.chosen else families[:NEWEST]
-    found = footnotes.CaveatMarks(rows, (row for family in shown for row in family.shown), context)
+    marks = footnotes.CaveatMarks(rows, (row for family in shown for row in family.shown), context)
     peaks, details = Peaks(context), _details(families, context)
     tables = [[row_of(family, arm, peaks) for arm in family.arms] for family in families]
     sections, lines = panels.together(
         [
-            (arm_tables.sections(family, table, found), [*describe(family, details), *losses.findings(family, context)])
+            (arm_tables.sections(family, table, marks), [*describe(family, details), *losses.findings(family, context)])
             for family, table in zip(shown, tables, strict=False)
         ]
     )
@@ -78,7 +78,7 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     elif not sections:
         lines = ["no run has ended yet: see mpsq status"]
     shown_rows = [row for table in tables[: len(shown)] for row in table]
-    notes = [*footnotes.few(shown_rows), *footnotes.notes(shown, shown_rows, found, context)]
+    notes = [*footnotes.few(shown_rows), *footnotes.notes(shown, shown_rows, marks, context)]
     if n_left := len(families) - len(shown) + context.n_older:
         older = f"{n_left} older comparison{'s' * (n_left > 1)} not shown"
         text = f"{older}: select with mpsq report g4, --since 2d or --where config=NAME; csv and json have all"

@@ -86,19 +86,19 @@ def _families(rows: Sequence[ReportedRun], context: Context) -> list[Family]:
         return []
     question = prepare.question(rows, context)
     places = by_key(rows, lambda row: (str(row.device), str(row.dtype)))
-    found: list[Family] = []
+    families: list[Family] = []
     refused: UsageError | None = None
     for place in sorted(places):
         try:
-            found += compare(places[place], question)
+            families += compare(places[place], question)
         except UsageError as error:  # --vs may name another device
             if " none of the rows" not in error.message:
                 raise
             refused = error
-            found += compare(places[place], replace(question, vs={}))
-    if refused is not None and not any(family.why == "chosen by --vs" for family in found):
+            families += compare(places[place], replace(question, vs={}))
+    if refused is not None and not any(family.why == "chosen by --vs" for family in families):
         raise refused
-    return found
+    return families
 
 
 def _frameworks(family: Family) -> set[str]:
@@ -123,21 +123,21 @@ def _loss(arm: Arm, base: Arm | None, losses: Callable[[int], Mapping[int, float
     """Compare the mean losses of the last iterations that a run of the arm and one of the baseline, of the same seed
     and data, have in common; empty if there are none."""
     other = base.shown[0] if base is not None and base.shown else None
-    one = next((row for row in arm.shown if other is not None and _data(row) == _data(other)), None)
-    if one is None or other is None:
+    ours = next((row for row in arm.shown if other is not None and _data(row) == _data(other)), None)
+    if ours is None or other is None:
         return {}
-    a, b = losses(one.run_id), losses(other.run_id)
+    a, b = losses(ours.run_id), losses(other.run_id)
     common = sorted(a.keys() & b.keys())
     last = common[-max(LAST_AT_LEAST, math.ceil(len(common) * LAST_SHARE)) :]
     if not last:
         return {}
     mine, theirs = (math.fsum(of[i] for i in last) / len(last) for of in (a, b))
-    found = {"loss_mean": mine, "loss_iterations": len(last)}
+    losses_row = {"loss_mean": mine, "loss_iterations": len(last)}
     if arm is base:
-        return found
+        return losses_row
     off = divergence.relative(mine, theirs)
     apart = math.inf if off is None else off
-    return {**found, "loss_apart": apart, "trains_alike": apart <= ALIKE}
+    return {**losses_row, "loss_apart": apart, "trains_alike": apart <= ALIKE}
 
 
 def _data(row: ReportedRun) -> tuple[Any, ...]:
@@ -214,7 +214,7 @@ def _findings(family: Family, found: Sequence[Mapping[str, Any]], context: Conte
     yield from _differing_defaults(family, context)
 
 
-def _fastest(family: Family, found: Sequence[Mapping[str, Any]], context: Context) -> Iterable[str]:
+def _fastest(family: Family, rows: Sequence[Mapping[str, Any]], context: Context) -> Iterable[str]:
     """Compare the two fastest, judged together with all other pairs because they were selected from the data."""
     able = sorted((arm for arm in family.arms if arm.times), key=lambda arm: _cost(family, arm))
     if family.per_work:
@@ -223,7 +223,7 @@ def _fastest(family: Family, found: Sequence[Mapping[str, Any]], context: Contex
         return
     first, second = able[:2]
     verdict = judge(combinations(able, 2), family.per_work, context.options.same_within)[first, second]
-    version = {row["label"]: row["framework_version"] for row in found}
+    version = {row["label"]: row["framework_version"] for row in rows}
     words = str(verdict) if verdict.decided else f"no verdict, {verdict}"
     fastest = "fastest" if verdict.word == Word.FASTER else "fastest as measured"
     yield (

@@ -53,12 +53,12 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     marks = footnotes.CaveatMarks(rows, (row for arm in arms for row in arm.shown), context)
     sections, raw = [], []
     for key, alike in by_key(arms, lambda arm: _key(arm, fixed)).items():
-        found = [
+        table = [
             row for of in by_key(alike, lambda arm: arm.key["machine"]).values() for row in _rows(of, fixed, known)
         ]
-        found.sort(key=lambda row: (row["merged"], row["where"], row["label"]))
-        raw += found
-        sections.append(Section(_title(key, fixed), _shown(found, marks), found))
+        table.sort(key=lambda row: (row["merged"], row["where"], row["label"]))
+        raw += table
+        sections.append(Section(_title(key, fixed), _shown(table, marks), table))
     if not sections:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context)])
     notes = [SENTENCE]

@@ -41,7 +41,7 @@ def finish(rows: list[ReportedRun], context: Context) -> Result:
         if context.read(f"SELECT 1 FROM v_run WHERE {{chosen}} AND n_iters > 0 AND {others} LIMIT 1"):
             lines.append(f"newest run only, {newest}: select others by ID (12, 12.3, g4)")
     first, last = options.iters or (0, 2**62)
-    found: list[Row] = []
+    shown_rows: list[Row] = []
     chosen = {row.run_id for row in rows}
     for row in rows:
         iterations = context.read(
@@ -58,17 +58,17 @@ def finish(rows: list[ReportedRun], context: Context) -> Result:
             iteration["valid"] = row.invalid is None
             iteration["mark"] = "" if iteration["valid"] else MARK
             iteration["redone_by"] = next((s.run for s in again if _has(s, iteration["i"])), None)
-        found += iterations
-    if not found:
+        shown_rows += iterations
+    if not shown_rows:
         window = f" {units.count(first)} to {units.count(last)} (--iters)" if options.iters else " stored"
         lines.append(f"no iterations{window} in {rows[0].run if len(rows) == 1 else f'{len(rows)} runs'}")
         return Result(COLUMNS, [], lines=lines, text="")
     lines += select_runs.not_valid(rows)
-    columns = (*COLUMNS, REDONE) if any(iteration["redone_by"] for iteration in found) else COLUMNS
-    marked = any(iteration["mark"] for iteration in found)
+    columns = (*COLUMNS, REDONE) if any(iteration["redone_by"] for iteration in shown_rows) else COLUMNS
+    marked = any(iteration["mark"] for iteration in shown_rows)
     shown = [select_runs.MARK if column.key == "valid" else column for column in columns]
     shown = [column for column in shown if marked or column is not select_runs.MARK]
-    return Result(columns, found, [Section("", shown, found)], lines)
+    return Result(columns, shown_rows, [Section("", shown, shown_rows)], lines)
 
 
 def _has(segment: retries.Segment, i: int) -> bool:

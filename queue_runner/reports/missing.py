@@ -60,21 +60,27 @@ def finish(rows: list[ReportedRun], context: Context) -> Result:
             lines.append(f"newest group only, g{newest}: select others by ID (g4 g5)")
     if not rows:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, "of a grid")])
-    found = look(context.connection, rows)
-    raw = [_row(gap) for gap in found.gaps]
-    lacks = sum(gap.wanted - gap.valid for gap in found.gaps)
-    if not found.gaps:
-        runs = "the requested run has" if found.repeats == 1 else f"{units.count(found.repeats)} requested runs have"
-        lines.append(f"nothing is missing: {'all ' * (found.repeats > 1)}{runs} a valid result")
+    incomplete = look(context.connection, rows)
+    raw = [_row(gap) for gap in incomplete.gaps]
+    lacks = sum(gap.wanted - gap.valid for gap in incomplete.gaps)
+    if not incomplete.gaps:
+        runs = (
+            "the requested run has"
+            if incomplete.repeats == 1
+            else f"{units.count(incomplete.repeats)} requested runs have"
+        )
+        lines.append(f"nothing is missing: {'all ' * (incomplete.repeats > 1)}{runs} a valid result")
     else:
-        cells = f"{units.count(len(found.gaps))} of {units.count(found.cells)} cell{'s' * (found.cells > 1)}"
-        lines.append(f"{units.count(lacks)} of {units.count(found.repeats)} runs lack a valid result, in {cells}")
+        cells = (
+            f"{units.count(len(incomplete.gaps))} of {units.count(incomplete.cells)} cell{'s' * (incomplete.cells > 1)}"
+        )
+        lines.append(f"{units.count(lacks)} of {units.count(incomplete.repeats)} runs lack a valid result, in {cells}")
         if any(row["missing"] for row in raw):
             ids = " ".join(["missing", *(selector.text for selector in context.options.selectors)])
             lines.append(f"mpsq report {ids} --submit queues the missing runs")
-    if found.resumed:
-        of = "valid result is of a resumed run" if found.resumed == 1 else "valid results are of resumed runs"
-        lines.append(f"{units.count(found.resumed)} {of}, which reports do not pool with complete runs")
+    if incomplete.resumed:
+        which = "valid result is of a resumed run" if incomplete.resumed == 1 else "valid results are of resumed runs"
+        lines.append(f"{units.count(incomplete.resumed)} {which}, which reports do not pool with complete runs")
     sections = [Section("", SHOWN, raw, _reasons(raw))] if raw else []
     return Result(COLUMNS, raw, sections, lines)
 
@@ -100,12 +106,12 @@ def _row(gap: Gap) -> Row:
 
 def _reasons(raw: Sequence[Row]) -> list[str]:
     """Return the outcomes of the last attempts, one line each."""
-    found = [
+    outcomes = [
         f"{row['run']} {row['ending']}" + (f": {row['reason']}" if row["reason"] else "") for row in raw if row["run"]
     ]
-    if (n_more := len(found) - MOST_REASONS) > 0:
-        found[MOST_REASONS:] = [f"... and {units.count(n_more)} more (--json lists all)"]
-    return found
+    if (n_more := len(outcomes) - MOST_REASONS) > 0:
+        outcomes[MOST_REASONS:] = [f"... and {units.count(n_more)} more (--json lists all)"]
+    return outcomes
 
 
 def _reason(last: ReportedRun) -> str | None:

@@ -75,13 +75,13 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
             n_left += len(family.arms) > 1
             continue
         base = _baseline(family)
-        found = _divergences(family, base, context) if base is not None else []
-        if base is None or not found:
+        divergences = _divergences(family, base, context) if base is not None else []
+        if base is None or not divergences:
             continue
-        raw += [row for divergence in found for row in _rows(divergence)]
-        shown += found
+        raw += [row for divergence in divergences for row in _rows(divergence)]
+        shown += divergences
         newest_runs.append(family.newest_run)
-        blocks.append(([_section(family, base, found, reference)], [*_findings(base, found)]))
+        blocks.append(([_section(family, base, divergences, reference)], [*_findings(base, divergences)]))
     sections, lines = panels.together(blocks)
     if not raw:
         which = "with comparable losses (two rows of the same settings, seed and data)"
@@ -103,7 +103,7 @@ def _divergences(family: Family, base: Arm, context: Context) -> list[Divergence
     for row in base.used:
         known.setdefault((row.seed, row.data_sha256), row)
     read = cache(lambda run_id: losses(run_id, context))
-    found = []
+    divergences = []
     for arm in [base, *(arm for arm in family.arms if arm is not base)]:
         for row in arm.used:
             against = known.get((row.seed, row.data_sha256))
@@ -112,8 +112,8 @@ def _divergences(family: Family, base: Arm, context: Context) -> list[Divergence
             a, b = read(row.run_id), read(against.run_id)
             points = [(i, a[i], b[i], relative(a[i], b[i])) for i in sorted(a.keys() & b.keys())]
             if points:
-                found.append(Divergence(arm, row, against, points))
-    return found
+                divergences.append(Divergence(arm, row, against, points))
+    return divergences
 
 
 def _reference(rows: Sequence[ReportedRun], context: Context) -> dict[int, dict[str, float]]:
@@ -122,9 +122,9 @@ def _reference(rows: Sequence[ReportedRun], context: Context) -> dict[int, dict[
         "SELECT run_id, name, value FROM metrics WHERE run_id IN ({runs}) AND value IS NOT NULL"
         " AND name IN ('reference_loss_cpu', 'reference_loss_device')"
     )
-    found = context.by_run(sql, rows)
+    stored = context.by_run(sql, rows)
     return {
-        run_id: {one["name"].rpartition("_")[2]: one["value"] for one in losses} for run_id, losses in found.items()
+        run_id: {one["name"].rpartition("_")[2]: one["value"] for one in losses} for run_id, losses in stored.items()
     }
 
 
@@ -142,12 +142,12 @@ def _rows(divergence: Divergence) -> Iterable[dict[str, Any]]:
 
 
 def _section(
-    family: Family, base: Arm, found: Sequence[Divergence], reference: Mapping[int, Mapping[str, float]]
+    family: Family, base: Arm, divergences: Sequence[Divergence], reference: Mapping[int, Mapping[str, float]]
 ) -> Section:
     """Build a row for each arm, from its run with the largest difference, with the number of runs."""
     shown = []
-    for arm in dict.fromkeys(divergence.arm for divergence in found):
-        group = [divergence for divergence in found if divergence.arm is arm]
+    for arm in dict.fromkeys(divergence.arm for divergence in divergences):
+        group = [divergence for divergence in divergences if divergence.arm is arm]
         worst = _worst(group)
         shown.append(
             {
@@ -174,14 +174,14 @@ def _first(divergence: Divergence, level: float) -> str:
     return "never" if first is None else units.count(first)
 
 
-def _findings(base: Arm, found: Sequence[Divergence]) -> Iterable[str]:
-    floor = [divergence for divergence in found if divergence.arm is base]
+def _findings(base: Arm, divergences: Sequence[Divergence]) -> Iterable[str]:
+    floor = [divergence for divergence in divergences if divergence.arm is base]
     if floor:
         most = _worst(floor).greatest[1] or 0.0
         same = "is bitwise reproducible" if most == 0 else f"differs from itself by up to {format_difference(most)}"
         yield f"{base.label} {same} ({len(floor) + 1} runs)"
-    for arm in dict.fromkeys(divergence.arm for divergence in found if divergence.arm is not base):
-        worst = _worst([divergence for divergence in found if divergence.arm is arm])
+    for arm in dict.fromkeys(divergence.arm for divergence in divergences if divergence.arm is not base):
+        worst = _worst([divergence for divergence in divergences if divergence.arm is arm])
         yield f"{arm.label} {_finding(worst)}"
 
 
@@ -208,17 +208,17 @@ def _finding(worst: Divergence) -> str:
     return f"diverges from the baseline by more than {', '.join(levels)}; {highest}, {last}"
 
 
-def _notes(found: Sequence[Divergence], outcomes: Mapping[int, str | None]) -> Iterable[str]:
+def _notes(divergences: Sequence[Divergence], outcomes: Mapping[int, str | None]) -> Iterable[str]:
     levels = " and ".join(f"> {units.percent(level, 1)}" for level in LEVELS)
     yield f"{levels}: first iteration with a larger difference"
     yield "step 0: loss of the first batch before training, on the device and on the CPU"
     yield "difference: |loss - baseline's| / |baseline's|, same iteration, seed and data; of several runs the worst"
-    if any(divergence.run.dtype != divergence.baseline.dtype for divergence in found):
+    if any(divergence.run.dtype != divergence.baseline.dtype for divergence in divergences):
         yield "reduced precision diverges by rounding alone: eps is 0.78 % in bf16, 0.098 % in fp16"
-    frameworks = {row.framework for divergence in found for row in (divergence.run, divergence.baseline)}
+    frameworks = {row.framework for divergence in divergences for row in (divergence.run, divergence.baseline)}
     if len(frameworks) > 1:
         yield "dropout masks differ between frameworks: compare the arithmetic alone with --set dropout=0"
-    rows = {row.run: row for divergence in found for row in (divergence.run, divergence.baseline)}
+    rows = {row.run: row for divergence in divergences for row in (divergence.run, divergence.baseline)}
     failed = [
         f"{name} {outcome}" for name, row in rows.items() if (outcome := outcomes[row.run_id]) != Outcome.SUCCEEDED
     ]

@@ -249,13 +249,13 @@ def _notes(curves: Sequence[Curve], marks: footnotes.CaveatMarks, context: Conte
 
 def _searches(curve: Curve, context: Context) -> Iterable[str]:
     """Report the state of each --find-max of a curve."""
-    seen: set[tuple[Any, ...]] = set()
+    named: set[tuple[Any, ...]] = set()
     for row in (row for point in curve.points for row in point.runs if row.find_max):
         request = search.parse(row.find_max or "")
         spec = search.without(JobSpec.from_json(row.spec_json), request.key)
         key = row.group_id, row.find_max, spec
-        if key not in seen:
-            seen.add(key)
+        if key not in named:
+            named.add(key)
             state = state_of_job(context.connection, row.job_id)
             if state is not None:
                 yield f"--find-max {request} of g{row.group_id}: {state.sentence(request.key)}"

@@ -93,15 +93,15 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
 
 def _of_models(rows: Sequence[ReportedRun]) -> list[ReportedRun]:
     """Return the runs of workloads that count samples or can evaluate."""
-    found = []
+    prepared = []
     for row in rows:
         name = str(row.subject)
         evaluates = name.endswith(_SUFFIX) or row.settings.get("mode") == "eval"
         base = name.removesuffix(_SUFFIX)
-        found.append(replace(row, subject=base + (_SUFFIX if evaluates else "")))
-    able = [row for row in found if row.samples_per_iter or row.subject.endswith(_SUFFIX)]
+        prepared.append(replace(row, subject=base + (_SUFFIX if evaluates else "")))
+    able = [row for row in prepared if row.samples_per_iter or row.subject.endswith(_SUFFIX)]
     models = {row.subject.removesuffix(_SUFFIX) for row in able}
-    return [row for row in found if row.subject.removesuffix(_SUFFIX) in models]
+    return [row for row in prepared if row.subject.removesuffix(_SUFFIX) in models]
 
 
 def _cpu_baseline_only(family: Family) -> Family:
@@ -174,10 +174,12 @@ def _sections(table: ModelTable, taints: footnotes.CaveatMarks) -> list[Section]
 
 def _relative(table: ModelTable) -> list[str]:
     """Say what the speedups are relative to, once if that is the same for training and evaluation."""
-    said = {mode: arm_tables.relative(one, table.of(mode), one.why) for mode, one in table.families.items()}
-    lines = {line: [mode for mode, told in said.items() if line in told] for told in said.values() for line in told}
-    of = {line: "" if len(lines) == 1 else f"{' and '.join(modes)}: " for line, modes in lines.items()}
-    return [Finding(f"{of[line]}{line}", f"{of[line]}{line.brief}" if line.brief else "") for line in lines]
+    sentences = {mode: arm_tables.relative(one, table.of(mode), one.why) for mode, one in table.families.items()}
+    lines = {
+        line: [mode for mode, told in sentences.items() if line in told] for told in sentences.values() for line in told
+    }
+    prefixes = {line: "" if len(lines) == 1 else f"{' and '.join(modes)}: " for line, modes in lines.items()}
+    return [Finding(f"{prefixes[line]}{line}", f"{prefixes[line]}{line.brief}" if line.brief else "") for line in lines]
 
 
 def _rate(row: Mapping[str, Any]) -> str:

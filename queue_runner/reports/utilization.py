@@ -59,9 +59,9 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     sections: list[Section] = []
     lines: list[str] = []
     for family in families:
-        found = [(arm, row) for arm in family.arms for row in _rows(arm, uses, lengths)]
-        raw += [row for _, row in found]
-        shown = {id(arm): row for arm, row in found if row["phase"] in ("measure", gpu_use.WHOLE)}
+        phase_rows = [(arm, row) for arm in family.arms for row in _rows(arm, uses, lengths)]
+        raw += [row for _, row in phase_rows]
+        shown = {id(arm): row for arm, row in phase_rows if row["phase"] in ("measure", gpu_use.WHOLE)}
         if shown:
             sections += _sections(arm_tables.caption(family), [*shown.values()])
         lines += [*_twins(family, shown)]
@@ -96,19 +96,19 @@ def _rows(arm: Arm, uses: Mapping[int, list[PhaseUse]], lengths: Mapping[int, in
     for run in arm.shown:
         for use in uses.get(run.run_id, []):
             by_phase.setdefault(use.phase, []).append((run, use))
-    for phase, found in by_phase.items():
-        row: Row = {"label": arm.label, "runs": [run.run for run, _ in found], "phase": phase}
-        row["n_samples"] = sum(use.n_samples for _, use in found)
+    for phase, phase_uses in by_phase.items():
+        row: Row = {"label": arm.label, "runs": [run.run for run, _ in phase_uses], "phase": phase}
+        row["n_samples"] = sum(use.n_samples for _, use in phase_uses)
         for name in ("busy_share", "dips_share", "clock_share", "clock_hz", "capped_share"):
-            row[name] = _middle(getattr(use, name) for _, use in found)
+            row[name] = _middle(getattr(use, name) for _, use in phase_uses)
         row["temperature_c"] = max(
-            (use.temperature_c for _, use in found if use.temperature_c is not None), default=None
+            (use.temperature_c for _, use in phase_uses if use.temperature_c is not None), default=None
         )
         for what in ("gpu", "cpu", "ane"):
-            row[f"{what}_w"] = _middle(_sum(use.power_w, what) for _, use in found)
+            row[f"{what}_w"] = _middle(_sum(use.power_w, what) for _, use in phase_uses)
         for what in ("gpu", "cpu"):
-            row |= _energy(what, found, lengths) if phase == "measure" else dict.fromkeys(_KEYS[what])
-        methods = {(_what(meter), told.method) for _, use in found for meter, told in use.energy.items()}
+            row |= _energy(what, phase_uses, lengths) if phase == "measure" else dict.fromkeys(_KEYS[what])
+        methods = {(_what(meter), told.method) for _, use in phase_uses for meter, told in use.energy.items()}
         row["method"] = ", ".join(f"{what} {method}" for what, method in sorted(methods) if what in ("gpu", "cpu"))
         yield row
 
@@ -117,11 +117,11 @@ _KEYS = {what: (f"{what}_j", f"{what}_j_error", f"{what}_j_mad", f"{what}_j_per_
 
 
 def _energy(
-    what: str, found: Iterable[tuple[ReportedRun, PhaseUse]], lengths: Mapping[int, int]
+    what: str, uses: Iterable[tuple[ReportedRun, PhaseUse]], lengths: Mapping[int, int]
 ) -> dict[str, float | None]:
     """Return joules of an iteration: the median over runs, their MAD, the largest error at the borders of the phase."""
     joules, errors, per_token = [], [], []
-    for run, use in found:
+    for run, use in uses:
         parts = [energy for meter, energy in use.energy.items() if _what(meter) == what]
         n = lengths.get(run.run_id)
         if not parts or not n:
@@ -141,8 +141,8 @@ def _what(meter: str) -> str | None:
 
 
 def _sum(watts: Mapping[str, float], what: str) -> float | None:
-    found = [value for meter, value in watts.items() if _what(meter) == what]
-    return sum(found) if found else None
+    powers = [value for meter, value in watts.items() if _what(meter) == what]
+    return sum(powers) if powers else None
 
 
 def _middle(values: Iterable[float | None]) -> float | None:

@@ -39,37 +39,37 @@ class Names:
         return self._given[name]
 
 
-def of_run(found: Selected, run: Row) -> Iterator[Scalar]:
+def of_run(selected: Selected, run: Row) -> Iterator[Scalar]:
     """Yield the times and losses of a run's iterations, its evaluations and other metrics, with the unit in the name.
 
     The step is the iteration; of a metric without one, how many of that name came before.
     """
     names = Names()
-    for row in found.of_run(ITERATIONS, run["run_id"]):
+    for row in selected.of_run(ITERATIONS, run["run_id"]):
         for key in ("dur_s", "loss", "allocated_bytes", "reserved_bytes"):
             if row[key] is not None:
                 yield Scalar(f"iteration/{key}", row["i"], row[key])
-    for row in found.of_run(EVALS, run["run_id"]):
+    for row in selected.of_run(EVALS, run["run_id"]):
         if row["value"] is not None:
             yield Scalar(names.of(f"eval/{row['split']}/{row['metric']}"), row["i"], row["value"])
         if row["dur_s"] is not None:
             yield Scalar(names.of(f"eval/{row['split']}/{row['metric']}/dur_s"), row["i"], row["dur_s"])
-    seen: Counter[str] = Counter()
-    for row in found.of_run(METRICS, run["run_id"]):
+    counts: Counter[str] = Counter()
+    for row in selected.of_run(METRICS, run["run_id"]):
         name = _with_unit(row["name"], row["unit"])
         if row["value"] is not None:
-            step = row["i"] if row["i"] is not None else seen[name]
+            step = row["i"] if row["i"] is not None else counts[name]
             yield Scalar(names.of(f"metric/{name}"), step, row["value"])
-        seen[name] += 1
+        counts[name] += 1
 
 
 def _with_unit(name: str, unit: str | None) -> str:
-    said = (unit or "").replace("/", "_per_")
-    return name if not said or name.endswith(f"_{said}") else f"{name}_{said}"
+    suffix = (unit or "").replace("/", "_per_")
+    return name if not suffix or name.endswith(f"_{suffix}") else f"{name}_{suffix}"
 
 
 def of_summary(run: Row) -> dict[str, float]:
     """Return the numbers that describe the whole run: its median time, real, user and system time, memory and so on."""
-    kept = [f.name for f in RUNS.fields if f.name.endswith(("_s", "_bytes")) or f.name in ("n_iters", "n_measure")]
-    kept = [*kept, "loss_first", "loss_last", "loss_min", "val_loss_last"]
-    return {f"run/{name}": run[name] for name in kept if run[name] is not None and name != "backoff_s"}
+    names = [f.name for f in RUNS.fields if f.name.endswith(("_s", "_bytes")) or f.name in ("n_iters", "n_measure")]
+    names = [*names, "loss_first", "loss_last", "loss_min", "val_loss_last"]
+    return {f"run/{name}": run[name] for name in names if run[name] is not None and name != "backoff_s"}

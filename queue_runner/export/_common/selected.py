@@ -122,11 +122,13 @@ class Selected:
 
     @cached_property
     def _counts(self) -> dict[str, int]:
-        found = {RUNS.name: len(self.runs)}
+        counts = {RUNS.name: len(self.runs)}
         for table in TABLES[1:]:
             sql = f"SELECT count(*) AS n FROM {table.name} WHERE run_id = ?"
-            found[table.name] = sum(self._connection.execute(sql, [run["run_id"]]).fetchone()["n"] for run in self.runs)
-        return found
+            counts[table.name] = sum(
+                self._connection.execute(sql, [run["run_id"]]).fetchone()["n"] for run in self.runs
+            )
+        return counts
 
     @property
     def n_not_valid(self) -> int:

@@ -57,42 +57,45 @@ def write(plot: Plot, path: Path) -> None:
     matplotlib = need("matplotlib", "plot")
     figures = need("matplotlib.figure", "plot")
     with matplotlib.rc_context(_SETTINGS):
-        heights = [_height_in(one) for one in plot.comparisons]
+        heights = [_height_in(comparison) for comparison in plot.comparisons]
         figure = figures.Figure(figsize=(_WIDTH_IN, sum(heights)), layout="constrained")
         parts = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)
-        for part, one in zip(parts[:, 0], plot.comparisons, strict=True):
-            _draw(part, one)
+        for part, comparison in zip(parts[:, 0], plot.comparisons, strict=True):
+            _draw(part, comparison)
         with atomic_file.replacing(path, durable=False, mode=0o644) as new:
             kind = path.suffix.lower()[1:]
             figure.savefig(new, format=kind, dpi=120, metadata={"Date": None} if kind == "svg" else {})
 
 
-def _height_in(one: Comparison) -> float:
-    lines = any(one.points)
-    legend = 0.25 * (len(one.rows) / 3 + 2)
-    return 1.5 + 0.42 * len(one.rows) + (3.4 + legend if lines else 0.3)
+def _height_in(comparison: Comparison) -> float:
+    lines = any(comparison.points)
+    legend = 0.25 * (len(comparison.rows) / 3 + 2)
+    return 1.5 + 0.42 * len(comparison.rows) + (3.4 + legend if lines else 0.3)
 
 
-def _draw(part: Any, one: Comparison) -> None:
-    part.suptitle(elide(one_line(one.title), 120), fontweight="bold", fontsize=12)
-    compared = any(row.verdict is not None for row in one.rows)
-    times, losses = any(one.points), any(p.loss is not None for p in one.points) or any(run.evals for run in one.runs)
+def _draw(part: Any, comparison: Comparison) -> None:
+    part.suptitle(elide(one_line(comparison.title), 120), fontweight="bold", fontsize=12)
+    compared = any(row.verdict is not None for row in comparison.rows)
+    times, losses = (
+        any(comparison.points),
+        any(p.loss is not None for p in comparison.points) or any(run.evals for run in comparison.runs),
+    )
     top = ["runs", "speedup" if compared else "runs"]
     bottom = ["time" if times else "loss", "loss" if losses else "time"]
     mosaic = [top, bottom] if times or losses else [top]
-    rows_in = 1.0 + 0.42 * len(one.rows)
+    rows_in = 1.0 + 0.42 * len(comparison.rows)
     axes = part.subplot_mosaic(mosaic, height_ratios=[rows_in, 3.4][: len(mosaic)])
-    _runs(axes["runs"], one)
+    _runs(axes["runs"], comparison)
     if "speedup" in axes:
-        _speedups(axes["speedup"], one, axes["runs"])
+        _speedups(axes["speedup"], comparison, axes["runs"])
     if "time" in axes:
-        _lines(axes["time"], one, lambda run: [(p.i, p.dur_s) for p in run.points])
-        _name_times(axes["time"], one)
+        _lines(axes["time"], comparison, lambda run: [(p.i, p.dur_s) for p in run.points])
+        _name_times(axes["time"], comparison)
     if "loss" in axes:
-        _lines(axes["loss"], one, lambda run: [(p.i, p.loss) for p in run.points if p.loss is not None])
-        _evaluations(axes["loss"], one)
+        _lines(axes["loss"], comparison, lambda run: [(p.i, p.loss) for p in run.points if p.loss is not None])
+        _evaluations(axes["loss"], comparison)
     if len(mosaic) > 1:
-        handles, names = _legend(axes["runs"], one, {"time", "loss"} & {*axes})
+        handles, names = _legend(axes["runs"], comparison, {"time", "loss"} & {*axes})
         part.legend(handles, names, loc="outside lower center", ncols=3, fontsize=9)
 
 
@@ -114,10 +117,10 @@ def _label(row: PlotRow) -> str:
     return f"{elide(one_line(row.label), _MOST_LETTERS)}  {counted}"
 
 
-def _runs(axes: Any, one: Comparison) -> None:
+def _runs(axes: Any, comparison: Comparison) -> None:
     """Draw a dot for each run, a bar at the geometric mean of the row, a cross for a run that does not count."""
-    factor, unit = _scale(run.value_s for run in one.runs if run.value_s is not None)
-    for n, row in enumerate(one.rows):
+    factor, unit = _scale(run.value_s for run in comparison.runs if run.value_s is not None)
+    for n, row in enumerate(comparison.rows):
         style = _style(n)
         drawn = [run for run in row.runs if run.value_s is not None]
         for k, run in enumerate(drawn):
@@ -126,20 +129,22 @@ def _runs(axes: Any, one: Comparison) -> None:
             axes.plot((run.value_s or 0.0) * factor, y, color=style["color"], markersize=6, alpha=0.8, **shape)
         if row.mean_s is not None:
             axes.plot([row.mean_s * factor] * 2, [n - 0.36, n + 0.36], color=style["color"], linewidth=2)
-    axes.set_yticks(range(len(one.rows)), [_label(row) for row in one.rows])
-    axes.set_ylim(len(one.rows) - 0.4, -0.6)
+    axes.set_yticks(range(len(comparison.rows)), [_label(row) for row in comparison.rows])
+    axes.set_ylim(len(comparison.rows) - 0.4, -0.6)
     axes.grid(axis="y", visible=False)
     axes.margins(x=0.06)
-    what = "median time per iteration" if one.per_iteration else "real time of the run"
+    what = "median time per iteration" if comparison.per_iteration else "real time of the run"
     axes.set_xlabel(f"{what} ({unit})")
-    axes.set_title("a dot for each run, bar: their geometric mean" if one.per_iteration else "a dot for each run")
+    axes.set_title(
+        "a dot for each run, bar: their geometric mean" if comparison.per_iteration else "a dot for each run"
+    )
 
 
-def _speedups(axes: Any, one: Comparison, beside: Any) -> None:
+def _speedups(axes: Any, comparison: Comparison, beside: Any) -> None:
     """Draw the ratio of each row to the baseline with the interval that the report has, and its verdict in words."""
     axes.axvline(1, color="#555555", linewidth=1)
     axes.set_xscale("log")
-    for n, row in enumerate(one.rows):
+    for n, row in enumerate(comparison.rows):
         style, verdict = _style(n), row.verdict
         if row.is_baseline:
             axes.plot(1, n, color=style["color"], marker=style["marker"], markersize=7)
@@ -156,9 +161,9 @@ def _speedups(axes: Any, one: Comparison, beside: Any) -> None:
     axes.set_yticks([])
     axes.margins(x=0.1)
     _plain_ticks(axes.xaxis)
-    per = f" per {one.per_work}" if one.per_work else ""
-    axes.set_xlabel(f"times as fast{per} as {elide(one_line(one.baseline), _MOST_LETTERS)}")
-    intervals = any(row.verdict is not None and row.verdict.low is not None for row in one.rows)
+    per = f" per {comparison.per_work}" if comparison.per_work else ""
+    axes.set_xlabel(f"times as fast{per} as {elide(one_line(comparison.baseline), _MOST_LETTERS)}")
+    intervals = any(row.verdict is not None and row.verdict.low is not None for row in comparison.rows)
     axes.set_title("speedup with its 95 % interval" if intervals else "speedup as measured: no interval")
 
 
@@ -181,9 +186,9 @@ def _plain_ticks(axis: Any) -> None:
     axis.set_major_formatter(ticker.FuncFormatter(lambda x, _: f"{x:g}"))
 
 
-def _lines(axes: Any, one: Comparison, values: Callable[[PlotRun], Sequence[tuple[int, float]]]) -> None:
+def _lines(axes: Any, comparison: Comparison, values: Callable[[PlotRun], Sequence[tuple[int, float]]]) -> None:
     """Draw a line for each run through all its values; one that does not count is faint, with crosses."""
-    for n, row in enumerate(one.rows):
+    for n, row in enumerate(comparison.rows):
         style = _style(n)
         for run in row.runs:
             drawn = values(run)
@@ -203,13 +208,13 @@ def _lines(axes: Any, one: Comparison, values: Callable[[PlotRun], Sequence[tupl
     axes.set_xlabel("iteration")
 
 
-def _name_times(axes: Any, one: Comparison) -> None:
+def _name_times(axes: Any, comparison: Comparison) -> None:
     """Label the axis of times, logarithmic where they differ much, and circle the iterations that were not measured."""
-    times = [point.dur_s for point in one.points]
+    times = [point.dur_s for point in comparison.points]
     factor, unit = _scale(sorted(times)[: max(1, len(times) * 9 // 10)])
     for line in axes.lines:
         line.set_ydata([value * factor for value in line.get_ydata()])
-    for n, row in enumerate(one.rows):
+    for n, row in enumerate(comparison.rows):
         others = [point for run in row.runs for point in run.points if not point.measured]
         axes.plot(
             [point.i for point in others],
@@ -235,8 +240,8 @@ def _name_times(axes: Any, one: Comparison) -> None:
     axes.set_title("time of each iteration")
 
 
-def _evaluations(axes: Any, one: Comparison) -> None:
-    for n, row in enumerate(one.rows):
+def _evaluations(axes: Any, comparison: Comparison) -> None:
+    for n, row in enumerate(comparison.rows):
         for run in row.runs:
             axes.plot(
                 [i for i, _ in run.evals],
@@ -251,18 +256,18 @@ def _evaluations(axes: Any, one: Comparison) -> None:
     axes.set_title("loss of each iteration's batch")
 
 
-def _legend(axes: Any, one: Comparison, panels: set[str]) -> tuple[list[Any], list[str]]:
+def _legend(axes: Any, comparison: Comparison, panels: set[str]) -> tuple[list[Any], list[str]]:
     lines = need("matplotlib.lines", "plot")
-    handles = [lines.Line2D([], [], markersize=5, **_style(n)) for n in range(len(one.rows))]
-    names = [elide(one_line(row.label), _MOST_LETTERS) for row in one.rows]
+    handles = [lines.Line2D([], [], markersize=5, **_style(n)) for n in range(len(comparison.rows))]
+    names = [elide(one_line(row.label), _MOST_LETTERS) for row in comparison.rows]
     grey = {"color": "#555555", "linestyle": ""}
-    if any(not run.used for run in one.runs):
+    if any(not run.used for run in comparison.runs):
         handles.append(lines.Line2D([], [], color="#555555", linestyle=(0, (1, 2)), marker="x", markersize=5))
         names.append("not valid: in no number of the report")
-    if "time" in panels and any(not point.measured for point in one.points):
+    if "time" in panels and any(not point.measured for point in comparison.points):
         handles.append(lines.Line2D([], [], marker="o", markerfacecolor="none", **grey))
         names.append("not measured: first, warm-up, with evaluation")
-    if "loss" in panels and any(run.evals for run in one.runs):
+    if "loss" in panels and any(run.evals for run in comparison.runs):
         handles.append(lines.Line2D([], [], marker="D", markerfacecolor="none", **grey))
         names.append("validation loss")
     return handles, names

@@ -159,10 +159,10 @@ def summary(plot: Plot) -> dict[str, Any]:
     return {"comparisons": [_summary(one) for one in plot.comparisons]}
 
 
-def _summary(one: Comparison) -> dict[str, Any]:
+def _summary(comparison: Comparison) -> dict[str, Any]:
     return {
-        "title": one.title,
-        "per_iteration": one.per_iteration,
+        "title": comparison.title,
+        "per_iteration": comparison.per_iteration,
         "rows": [
             {
                 "label": row.label,
@@ -176,6 +176,6 @@ def _summary(one: Comparison) -> dict[str, Any]:
                     for run in row.runs
                 ],
             }
-            for row in one.rows
+            for row in comparison.rows
         ],
     }

@@ -22,31 +22,33 @@ def draw(plot: Plot, columns: int, *, colour: bool) -> str:
     """Return the plot as lines of at most `columns` characters. Raises: UsageError without plotext."""
     plotext = need("plotext", "plot")
     parts: list[str] = []
-    for one in plot.comparisons:
-        parts += [one_line(one.title), _key(one)]
-        runs = [(n, run) for n, row in enumerate(one.rows) for run in row.runs]
-        what = "ms, median of each run" if one.per_iteration else "s, real time of each run"
-        factor = 1e3 if one.per_iteration else 1.0
+    for comparison in plot.comparisons:
+        parts += [one_line(comparison.title), _key(comparison)]
+        runs = [(n, run) for n, row in enumerate(comparison.rows) for run in row.runs]
+        what = "ms, median of each run" if comparison.per_iteration else "s, real time of each run"
+        factor = 1e3 if comparison.per_iteration else 1.0
         dots = [(n, run, [run.value_s * factor], [-n]) for n, run in runs if run.value_s is not None]
-        labels = [one_line(row.label) for row in one.rows]
+        labels = [one_line(row.label) for row in comparison.rows]
         parts.append(_panel(plotext, dots, what, columns, colour, labels=labels))
         times = [(n, run, [p.i for p in run.points], [p.dur_s * 1e3 for p in run.points]) for n, run in runs]
-        values = [point.dur_s for point in one.points if point.dur_s > 0]
-        spread = bool(values) and max(values) > LOG_FROM * min(values) and len(values) == sum(1 for _ in one.points)
+        values = [point.dur_s for point in comparison.points if point.dur_s > 0]
+        spread = (
+            bool(values) and max(values) > LOG_FROM * min(values) and len(values) == sum(1 for _ in comparison.points)
+        )
         what = f"time (ms{', logarithmic' if spread else ''}) over iterations"
         parts.append(_panel(plotext, times, what, columns, colour, logarithmic=spread))
-        kept = [(n, run, [p for p in run.points if p.loss is not None]) for n, run in runs]
-        losses = [(n, run, [p.i for p in some], [p.loss or 0.0 for p in some]) for n, run, some in kept]
+        with_loss = [(n, run, [p for p in run.points if p.loss is not None]) for n, run in runs]
+        losses = [(n, run, [p.i for p in some], [p.loss or 0.0 for p in some]) for n, run, some in with_loss]
         parts.append(_panel(plotext, losses, "loss (nats) over iterations", columns, colour))
-    n_points = sum(1 for one in plot.comparisons for _ in one.points)
+    n_points = sum(1 for comparison in plot.comparisons for _ in comparison.points)
     if n_points > columns:
         parts.append(f"{units.count(n_points)} iterations in {columns} columns: --plot FILE.png draws each of them")
     return "\n".join(part for part in parts if part)
 
 
-def _key(one: Comparison) -> str:
-    rows = [f"{_MARKS[n % len(_MARKS)]} {one_line(row.label)}" for n, row in enumerate(one.rows)]
-    invalid = [f"{_INVALID} not valid"] if any(not run.used for run in one.runs) else []
+def _key(comparison: Comparison) -> str:
+    rows = [f"{_MARKS[n % len(_MARKS)]} {one_line(row.label)}" for n, row in enumerate(comparison.rows)]
+    invalid = [f"{_INVALID} not valid"] if any(not run.used for run in comparison.runs) else []
     return "   ".join([*rows, *invalid])
 
 

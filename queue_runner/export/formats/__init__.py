@@ -25,7 +25,7 @@ class ExportTarget(Protocol):
     NAME: str
     HELP: str
 
-    def write(self, found: Selected, folder: Path) -> None:
+    def write(self, selected: Selected, folder: Path) -> None:
         """Write into the empty `folder`. Raises: UsageError where the target's library is not installed; OSError."""
 
 
@@ -67,16 +67,16 @@ def write(name: str, connection: sqlite3.Connection, options: Options, out: Path
     Raises: UsageError for an unknown target, selection or missing library, and where `out` exists; OSError.
     """
     target = load(name)
-    found = select(connection, options)
+    selected = select(connection, options)
     with place.new_folder(out, force=force) as folder:
-        target.write(found, folder)
-        (folder / place.MANIFEST).write_text(_manifest(name, found), encoding="utf-8")
-    return Exported(name, out, found.counts(), found.n_not_valid)
+        target.write(selected, folder)
+        (folder / place.MANIFEST).write_text(_manifest(name, selected), encoding="utf-8")
+    return Exported(name, out, selected.counts(), selected.n_not_valid)
 
 
-def _manifest(name: str, found: Selected) -> str:
+def _manifest(name: str, selected: Selected) -> str:
     """Describe the files: what wrote them, the tables, their numbers of rows and their units."""
-    counts = found.counts()
+    counts = selected.counts()
     tables = {
         table.name: {
             "rows": counts[table.name],
@@ -84,5 +84,5 @@ def _manifest(name: str, found: Selected) -> str:
         }
         for table in TABLES
     }
-    said = {"schema": "mpsq.export/1", "target": name, "mpsq": __version__, "tables": tables}
-    return json.dumps(said, indent=2) + "\n"
+    manifest = {"schema": "mpsq.export/1", "target": name, "mpsq": __version__, "tables": tables}
+    return json.dumps(manifest, indent=2) + "\n"

@@ -12,9 +12,9 @@ NAME = "jsonl"
 HELP = "a folder of files with a JSON object on each line: runs, iterations, evals, metrics"
 
 
-def write(found: Selected, folder: Path) -> None:
+def write(selected: Selected, folder: Path) -> None:
     """Write the four files; numbers that JSON has no word for are texts, "nan", "inf" or "-inf", as in docs/json.md."""
     for table in TABLES:
         with (folder / f"{table.name}.jsonl").open("w", encoding="utf-8") as file:
-            for row in found.rows(table):
+            for row in selected.rows(table):
                 file.write(json.dumps(finite(row), ensure_ascii=False, allow_nan=False) + "\n")

@@ -39,7 +39,7 @@ _MOST_LETTERS = 5000
 _STATUS = {Outcome.SUCCEEDED: "FINISHED", Outcome.CANCELLED: "KILLED", Outcome.KILLED: "KILLED"}
 
 
-def write(found: Selected, folder: Path) -> None:
+def write(selected: Selected, folder: Path) -> None:
     """Write an experiment for each workload or command, a run for each run. The time of every value is the run's start.
 
     Raises: UsageError without mlflow.
@@ -50,18 +50,18 @@ def write(found: Selected, folder: Path) -> None:
     logging.getLogger("mlflow").setLevel(logging.WARNING)
     client = tracking.MlflowClient(tracking_uri=f"sqlite:///{(folder / FILE).absolute()}")
     experiments: dict[str, str] = {}
-    for run in found.runs:
+    for run in selected.runs:
         subject = run["workload"] or run["name"]
         if subject not in experiments:
             experiments[subject] = client.create_experiment(subject, artifact_location="./artifacts")
-        _write_run(client, entities, experiments[subject], found, run)
+        _write_run(client, entities, experiments[subject], selected, run)
 
 
-def _write_run(client: Any, entities: Any, experiment: str, found: Selected, run: Row) -> None:
+def _write_run(client: Any, entities: Any, experiment: str, selected: Selected, run: Row) -> None:
     at_ms = round((run["started_at"] or run["ended_at"] or run["created_at"]) * 1000)
     tags = {f"mpsq.{key}": str(run[key])[:_MOST_LETTERS] for key in _TAGS if run[key] is not None}
     tags |= {"mpsq.valid": str(is_valid(run)).lower(), "mlflow.user": "mpsq", "mlflow.source.name": "mpsq export"}
-    made = client.create_run(experiment, start_time=at_ms, tags=tags, run_name=found.title(run))
+    made = client.create_run(experiment, start_time=at_ms, tags=tags, run_name=selected.title(run))
     params = {key: run[key] for key in _PARAMS if run[key] is not None}
     settings = {f"set.{key}": value for key, value in _settings(run).items()}
     names = scalars.Names()
@@ -69,7 +69,7 @@ def _write_run(client: Any, entities: Any, experiment: str, found: Selected, run
     for some in _batches(written, 100):
         client.log_batch(made.info.run_id, params=some)
     summary = [scalars.Scalar(key, 0, value) for key, value in scalars.of_summary(run).items()]
-    for values in (summary, scalars.of_run(found, run)):
+    for values in (summary, scalars.of_run(selected, run)):
         metrics = (entities.Metric(one.name, one.value, at_ms, one.step) for one in values)
         for some in _batches(metrics, _AT_ONCE):
             client.log_batch(made.info.run_id, metrics=some)
@@ -81,8 +81,8 @@ def _write_run(client: Any, entities: Any, experiment: str, found: Selected, run
 
 
 def _settings(run: Row) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(run["params_json"])
-    return found
+    settings: dict[str, Any] = json.loads(run["params_json"])
+    return settings
 
 
 def _batches(values: Iterable[Any], n: int) -> Iterator[list[Any]]:

@@ -14,7 +14,7 @@ ROWS_AT_ONCE = 65_536
 """Rows of a row group: what is in memory at once."""
 
 
-def write(found: Selected, folder: Path) -> None:
+def write(selected: Selected, folder: Path) -> None:
     """Write the four files. Raises: UsageError without pyarrow."""
     pa = need("pyarrow", "parquet")
     parquet = need("pyarrow.parquet", "parquet")
@@ -22,7 +22,7 @@ def write(found: Selected, folder: Path) -> None:
     for table in TABLES:
         fields = [pa.field(f.name, types[f.kind], metadata={"unit": f.unit} if f.unit else None) for f in table.fields]
         schema = pa.schema(fields)
-        rows = found.rows(table)
+        rows = selected.rows(table)
         with parquet.ParquetWriter(folder / f"{table.name}.parquet", schema, compression="zstd") as writer:
             while some := list(islice(rows, ROWS_AT_ONCE)):
                 writer.write_batch(pa.RecordBatch.from_pylist(some, schema=schema))

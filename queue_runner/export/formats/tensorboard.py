@@ -13,23 +13,23 @@ NAME = "tensorboard"
 HELP = "a log directory of TensorBoard, a folder for each run (tensorboardX)"
 
 
-def write(found: Selected, folder: Path) -> None:
+def write(selected: Selected, folder: Path) -> None:
     """Write a folder for each run, whose name says when the run is not valid.
 
     The wall time of every value is that of the run's start: iterations have durations, not times of day. Values are
     float32, as in every such file. Raises: UsageError without tensorboardX.
     """
     tensorboard_x = need("tensorboardX", "tensorboard")
-    for run in found.runs:
-        place = folder / _folder(found.title(run))
+    for run in selected.runs:
+        place = folder / _folder(selected.title(run))
         at = run["started_at"] or run["ended_at"] or run["created_at"]
         writer = tensorboard_x.SummaryWriter(logdir=str(place), max_queue=1000, flush_secs=3600)
         try:
             writer.add_text("run", _facts(run), 0, at)
             for name, value in scalars.of_summary(run).items():
                 writer.add_scalar(name, value, 0, at)
-            for one in scalars.of_run(found, run):
-                writer.add_scalar(one.name, one.value, one.step, at)
+            for scalar in scalars.of_run(selected, run):
+                writer.add_scalar(scalar.name, scalar.value, scalar.step, at)
         finally:
             writer.close()
         for path in place.glob("events.out.tfevents.*"):  # named by the library after this machine
@@ -43,5 +43,7 @@ def _folder(title: str) -> str:
 
 def _facts(run: Row) -> str:
     """Return what is known of a run as a Markdown table."""
-    said = {name: str(value).replace("|", "\\|").replace("\n", " ") for name, value in run.items() if value is not None}
-    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in said.items())])
+    texts = {
+        name: str(value).replace("|", "\\|").replace("\n", " ") for name, value in run.items() if value is not None
+    }
+    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in texts.items())])

@@ -20,16 +20,16 @@ def arguments_by_run(rows: Iterable[ReportedRun]) -> dict[int, dict[str, Any]]:
     """Return by run the factor `arguments`: the arguments in which commands of the same subject differ."""
     commands = (row for row in rows if row.kind == "command")
     subjects = by_key(commands, lambda row: row.name)
-    found: dict[int, dict[str, Any]] = {}
+    factors: dict[int, dict[str, Any]] = {}
     secrets: dict[str, int] = {}
     for runs in subjects.values():
         argvs = {text: _hidden(json.loads(text), secrets) for text in sorted({row.argv_json for row in runs})}
         if len(argvs) > 1:
             common = set.intersection(*map(set, argvs.values()))
-            own = {row.run_id: _own(argvs[row.argv_json], common, row) for row in runs}
-            if len(set(own.values())) > 1:
-                found |= {run_id: {"arguments": text} for run_id, text in own.items()}
-    return found
+            distinct = {row.run_id: _own(argvs[row.argv_json], common, row) for row in runs}
+            if len(set(distinct.values())) > 1:
+                factors |= {run_id: {"arguments": text} for run_id, text in distinct.items()}
+    return factors
 
 
 def _hidden(argv: Iterable[str], secrets: dict[str, int]) -> list[str]:
@@ -41,9 +41,9 @@ def _own(argv: Iterable[str], common: set[str], row: ReportedRun) -> str | None:
     """Return the arguments that are neither in every command nor given by a column or setting of the run."""
     values = {str(value) for value in json.loads(row.params_json).values()}
     known = common | values | {str(getattr(row, name)) for name in _COLUMNS}
-    own = [
+    distinct = [
         argument
         for argument in argv
         if argument not in known and not _KNOWN.fullmatch(argument) and argument.partition("=")[2] not in values
     ]
-    return " ".join(own) or None
+    return " ".join(distinct) or None

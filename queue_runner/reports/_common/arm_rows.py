@@ -86,8 +86,8 @@ def values_of(verdict: Verdict | None) -> dict[str, Any]:
 
 def _factors(key: Mapping[str, Any]) -> dict[str, Any]:
     named = ("machine", "subject", "config", "device", "compile", "dtype", "framework", "device_name", "time_of")
-    found = {name: value for name, value in key.items() if name not in named and value is not None}
-    return {name: value for name, value in found.items() if (name, value) != ("gpus", 1)}
+    factors = {name: value for name, value in key.items() if name not in named and value is not None}
+    return {name: value for name, value in factors.items() if (name, value) != ("gpus", 1)}
 
 
 def _shared(arm: Arm, name: str) -> Any:

@@ -71,13 +71,13 @@ def sections(family: Family, rows: Sequence[Raw], taints: CaveatMarks) -> list[S
 
 def without_empty(section: Section) -> Section:
     """Return the section without columns that are empty in all rows, but keep the number of runs and their time."""
-    kept = [
+    filled = [
         column
         for column in section.columns
         if column.key in ("label", "runs", "ms", "rate")
         or any(column.show(row) != units.MISSING for row in section.rows)
     ]
-    return replace(section, columns=kept)
+    return replace(section, columns=filled)
 
 
 def caption(family: Family, rows: Sequence[Raw] = ()) -> str:
@@ -99,9 +99,9 @@ def caption(family: Family, rows: Sequence[Raw] = ()) -> str:
     framework, version, device = only("framework"), only("framework_version"), only("device_name")
     named = elide(subject, MOST_NAME)
     words = [_joined(named, only("config")), _joined(framework, framework and version), only("dtype")]
-    said = {part for arm in family.arms for part in arm.label.split(" ")}
+    in_labels = {part for arm in family.arms for part in arm.label.split(" ")}
     shared = [{word(name, arm.key.get(name)) for arm in family.arms if name in arm.key} for name in PLACE]
-    words.append(_joined(*(value for of in shared if len(of) == 1 for value in of if value not in said)))
+    words.append(_joined(*(value for of in shared if len(of) == 1 for value in of if value not in in_labels)))
     words += [word(n, value) for n, value in family.common.items() if n not in (*SUBJECT, *TIME) and value is not None]
     for name in sorted(set(family.arms[0].key) - set(family.common) - {*MAIN, *DETAILS, *SUBJECT}):
         told = {arm.key[name] for arm in family.arms}
@@ -122,19 +122,19 @@ def speed(family: Family, rows: Sequence[Raw], taints: CaveatMarks) -> list[Sect
     each, runs = counts(rows)
     times = columns(WALL_S, "user_s sys_s", RSS) if family.wall else columns(MS, rate, "mfu mfu_printed")
     shown = columns(LABEL, *runs, times[0], *taints.columns(rows), *times[1:], *judged(rows))
-    told = without_empty(Section(caption(family, rows) + each, shown, rows, relative(family, rows, family.why)))
-    answer, _ = fitted(told, ("mfu_printed", "mfu", rate))  # which a table of --explain has in any case
-    used = [column for column in columns("user_s sys_s", RSS) if column in told.columns]
+    whole = without_empty(Section(caption(family, rows) + each, shown, rows, relative(family, rows, family.why)))
+    answer, _ = fitted(whole, ("mfu_printed", "mfu", rate))  # which a table of --explain has in any case
+    used = [column for column in columns("user_s sys_s", RSS) if column in whole.columns]
     if not used or table_width(rows, answer.columns) <= room():
         return [answer]
-    kept = [column for column in answer.columns if column not in used]
-    return [replace(answer, columns=kept), Section("", (LABEL, *used), rows)]
+    times_only = [column for column in answer.columns if column not in used]
+    return [replace(answer, columns=times_only), Section("", (LABEL, *used), rows)]
 
 
 def counts(rows: Sequence[Raw]) -> tuple[str, tuple[Column, ...]]:
     """Return the end of a title that says how many runs each row has; a column for it where some differ."""
-    found = {(row["n_valid"], row["n_runs"]) for row in rows}
-    alike = len(rows) > 1 and len(found) == 1 and all(n == of for n, of in found)
+    run_counts = {(row["n_valid"], row["n_runs"]) for row in rows}
+    alike = len(rows) > 1 and len(run_counts) == 1 and all(n == of for n, of in run_counts)
     return (f", {units.counted(rows[0]['n_valid'], 'run')} each", ()) if alike else ("", (RUNS,))
 
 
@@ -149,19 +149,19 @@ def relative(family: Family, rows: Sequence[Raw], why: str) -> list[Finding]:
         return []
     per = f" in time per {family.per_work}, because iterations differ in size" if family.per_work else ""
     tested = any(row["speedup_low"] is not None for row in rows)
-    of = "; ratio of the geometric means of the run medians" if tested else ""
-    text = f"speedup: relative to {family.baseline.label} ({why}){per}{of}"
+    meaning = "; ratio of the geometric means of the run medians" if tested else ""
+    text = f"speedup: relative to {family.baseline.label} ({why}){per}{meaning}"
     return [Finding(text, f"speedup: in time per {family.per_work}" if family.per_work else "")]
 
 
 def fitted(section: Section, spare: Sequence[str]) -> tuple[Section, list[Column]]:
     """Return the table without as many columns of `spare` (keys) as have no room, and those; the first of `spare` goes
     first."""
-    kept = list(section.columns)
+    fitting = list(section.columns)
     for key in spare:
-        if table_width(section.rows, kept) > room():
-            kept = [column for column in kept if column.key != key]
-    return replace(section, columns=kept), [column for column in section.columns if column not in kept]
+        if table_width(section.rows, fitting) > room():
+            fitting = [column for column in fitting if column.key != key]
+    return replace(section, columns=fitting), [column for column in section.columns if column not in fitting]
 
 
 def beside(left: Sequence[Column], rows: Sequence[Raw], *keys: Column) -> list[Section]:
@@ -199,10 +199,10 @@ def powers(rows: Sequence[Raw]) -> Iterable[str]:
     """Say which difference the runs of these rows could show: without it, "no difference shown" says nothing."""
     able = [row["judged"] for row in rows if row["judged"] and row["judged"].seen]
     enough = [verdict for verdict in able if verdict.word is not Word.TOO_FEW]
-    for of in (enough, [] if enough else able):
-        if of:
-            low, high = (units.percent(pick(verdict.seen for verdict in of), 2) for pick in (min, max))
-            runs = {n for v in of for n in ((v.n, v.n_baseline) if enough else (v.need,))}
+    for judged_rows in (enough, [] if enough else able):
+        if judged_rows:
+            low, high = (units.percent(pick(verdict.seen for verdict in judged_rows), 2) for pick in (min, max))
+            runs = {n for v in judged_rows for n in ((v.n, v.n_baseline) if enough else (v.need,))}
             each = f"{'these ' if enough else ''}{runs.pop()} runs each" if len(runs) == 1 else "these runs"
             difference = f"a difference of {low}" if low == high else f"differences of {low} to {high}, by row,"
             spread = "this spread" if low == high else "their spread"

@@ -106,7 +106,7 @@ def columns(*parts: str | Column) -> tuple[Column, ...]:
 
     Raises: KeyError for a key that is not shared.
     """
-    found: list[Column] = []
+    chosen: list[Column] = []
     for part in parts:
-        found += [_BY_KEY[key] for key in part.split()] if isinstance(part, str) else [part]
-    return tuple(found)
+        chosen += [_BY_KEY[key] for key in part.split()] if isinstance(part, str) else [part]
+    return tuple(chosen)

@@ -57,11 +57,11 @@ def _by_part(borders: list[dict[str, Any]], user_s: float | None, sys_s: float |
 
 
 def _prepared(text: str) -> dict[str, float]:
-    said = json.loads(text).get("prepared")
-    if not isinstance(said, dict):
+    prepared = json.loads(text).get("prepared")
+    if not isinstance(prepared, dict):
         return {}
-    found = {name: said.get(name) for name in ("real_s", "user_s", "sys_s")}
-    return {name: float(value) for name, value in found.items() if isinstance(value, int | float)}
+    times = {name: prepared.get(name) for name in ("real_s", "user_s", "sys_s")}
+    return {name: float(value) for name, value in times.items() if isinstance(value, int | float)}
 
 
 def section(arms: Iterable[Arm], context: Context) -> list[Section]:
@@ -70,11 +70,11 @@ def section(arms: Iterable[Arm], context: Context) -> list[Section]:
     known = read([row for arm in arms for row in arm.shown], context)
     rows: list[dict[str, Any]] = []
     for arm in arms:
-        used = [one.seconds for row in arm.shown if (one := known.get(row.run_id)) is not None and one.seconds]
+        used = [cpu.seconds for row in arm.shown if (cpu := known.get(row.run_id)) is not None and cpu.seconds]
         if used:
             means = {part: math.fsum(each.get(part, 0.0) for each in used) / len(used) for part in (*PARTS, "real")}
             rows.append({"label": arm.label, **means})
     shown = [Column("label", ""), *(Column(part, part, units.seconds, True) for part in PARTS)]
     shown.append(Column("real", "user + sys", units.seconds, True))
-    kept = [column for column in shown if column.key == "label" or any(row[column.key] >= 0.005 for row in rows)]
-    return [Section("CPU seconds by phase", kept, rows)] if rows else []
+    filled = [column for column in shown if column.key == "label" or any(row[column.key] >= 0.005 for row in rows)]
+    return [Section("CPU seconds by phase", filled, rows)] if rows else []

@@ -69,8 +69,8 @@ class Peaks:
         if machine not in self._cores:
             from queue_runner.host.machine import gpu_cores
 
-            found = self._context.read(
+            stored = self._context.read(
                 "SELECT data_json FROM fingerprints WHERE hash = ?", [machine.removeprefix(MERGED)]
             )
-            self._cores[machine] = gpu_cores(json.loads(found[0]["data_json"])) if found else None
+            self._cores[machine] = gpu_cores(json.loads(stored[0]["data_json"])) if stored else None
         return self._cores[machine]

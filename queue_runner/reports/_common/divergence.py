@@ -63,9 +63,9 @@ def losses(run_id: int, context: Context) -> dict[int, float]:
         "SELECT i, loss, EXISTS (SELECT 1 FROM notes WHERE run_id = t.run_id AND kind = 'nan_loss') AS is_nan"
         " FROM v_iteration t WHERE run_id = ? AND i BETWEEN ? AND ? ORDER BY offset"
     )
-    found = context.read(sql, [run_id, first, last])
-    known = {one["i"]: math.nan if one["loss"] is None else float(one["loss"]) for one in found}
-    return known if any(one["is_nan"] for one in found) else {i: x for i, x in known.items() if not math.isnan(x)}
+    iterations = context.read(sql, [run_id, first, last])
+    known = {one["i"]: math.nan if one["loss"] is None else float(one["loss"]) for one in iterations}
+    return known if any(one["is_nan"] for one in iterations) else {i: x for i, x in known.items() if not math.isnan(x)}
 
 
 def format_difference(x: float | None) -> str:

@@ -100,7 +100,7 @@ class CaveatMarks:
 def notes(
     families: Sequence[Family],
     raw: Sequence[Mapping[str, Any]],
-    found: CaveatMarks,
+    marks: CaveatMarks,
     context: Context,
     times: str = "",
 ) -> list[str]:
@@ -108,14 +108,14 @@ def notes(
     arms = [arm for family in families for arm in family.arms]
     if not times:
         walls = {family.wall for family in families}
-        of = {False: "ms/iter: median, of several runs the geometric mean of their medians"}
-        of[True] = "wall s: real time of the runs, the geometric mean of several"
-        times = "; ".join(of[wall] for wall in sorted(walls))
+        meanings = {False: "ms/iter: median, of several runs the geometric mean of their medians"}
+        meanings[True] = "wall s: real time of the runs, the geometric mean of several"
+        times = "; ".join(meanings[wall] for wall in sorted(walls))
     return [
         *spreads(times, {row["spread_over"] for row in raw}),
         *_window(context),
-        *found.notes(),
-        *_excluded(arms, found, context),
+        *marks.notes(),
+        *_excluded(arms, marks, context),
         *_replaced(arms, context),
         *_pending(arms),
         *_mixed_first_iteration(arms),
@@ -179,13 +179,13 @@ def named(names: Sequence[str]) -> str:
     return ", ".join(names[:MOST_NAMED]) + more
 
 
-def _excluded(arms: Sequence[Arm], found: CaveatMarks, context: Context) -> Iterable[str]:
-    yield from found.excluded((row for arm in arms for row in arm.left_out), False)
+def _excluded(arms: Sequence[Arm], marks: CaveatMarks, context: Context) -> Iterable[str]:
+    yield from marks.excluded((row for arm in arms for row in arm.left_out), False)
     if any(not arm.used and arm.median_s is not None for arm in arms):
         brief = "a row without valid runs shows its invalid ones and is not compared"
         yield Finding(f"{brief} (--all includes them)", brief)
     if context.options.include_invalid:
-        yield from found.excluded((row for arm in arms for row in arm.used if not row.valid), True)
+        yield from marks.excluded((row for arm in arms for row in arm.used if not row.valid), True)
 
 
 def _replaced(arms: Sequence[Arm], context: Context) -> Iterable[str]:
@@ -199,14 +199,14 @@ def _replaced(arms: Sequence[Arm], context: Context) -> Iterable[str]:
     old = by_key(((row, why) for row in context.read(sql) if (why := disturbance(row))), lambda pair: pair[0]["job_id"])
     each, replaced, n_old, n_again = list[str](), list[Arm](), 0, 0
     for arm in arms:
-        found = [pair for job in dict.fromkeys(row.job_id for row in arm.runs) for pair in old.get(job, [])]
-        if found:
-            runs = ", ".join(f"{row['run']} ({', '.join(why)})" for row, why in found[:MOST_NAMED])
-            more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+        disturbed = [pair for job in dict.fromkeys(row.job_id for row in arm.runs) for pair in old.get(job, [])]
+        if disturbed:
+            runs = ", ".join(f"{row['run']} ({', '.join(why)})" for row, why in disturbed[:MOST_NAMED])
+            more = f" and {len(disturbed) - MOST_NAMED} more" if len(disturbed) > MOST_NAMED else ""
             replaced.append(arm)
             each.append(f"{arm.label or arm.key['subject']} {runs}{more}")
-            n_old += sum(row["replaces"] is None for row, _ in found)
-            n_again += sum(row["replaces"] is not None for row, _ in found)
+            n_old += sum(row["replaces"] is None for row, _ in disturbed)
+            n_again += sum(row["replaces"] is not None for row, _ in disturbed)
     if each:
         submitted = n_old + sum(row.replaces is None and not row.replaced for arm in arms for row in arm.runs)
         again = f", and {n_again} of the repetitions" if n_again else ""
@@ -269,8 +269,8 @@ def _baselines_elsewhere(families: Sequence[Family]) -> Iterable[str]:
 def _machine(machine: str, context: Context) -> str:
     """Describe a machine by its fingerprint; two different machines may have the same description."""
     hash = machine.removeprefix(select_runs.MERGED)
-    found = context.read("SELECT data_json FROM fingerprints WHERE hash = ? AND kind = 'machine'", [hash])
-    data = json.loads(found[0]["data_json"]) if found else {}
+    stored = context.read("SELECT data_json FROM fingerprints WHERE hash = ? AND kind = 'machine'", [hash])
+    data = json.loads(stored[0]["data_json"]) if stored else {}
     memory = f"{data['memory_gib']} GiB" if data.get("memory_gib") else None
     cores = f"{data['cores_logical']} cores" if data.get("cores_logical") else None
     parts = [data.get("model") or data.get("system"), data.get("cpu"), cores, memory, *(data.get("gpus") or [])]

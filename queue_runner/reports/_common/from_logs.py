@@ -65,21 +65,21 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _sums(phases: Sequence[Row]) -> dict[str, float]:
-    found = dict.fromkeys((FIRST, WITH_EVAL, OTHERS), 0.0)
-    for one in phases:
-        found[_PART.get(one["phase"], FIRST)] += one["sum_s"]
-    return found
+    sums = dict.fromkeys((FIRST, WITH_EVAL, OTHERS), 0.0)
+    for phase in phases:
+        sums[_PART.get(phase["phase"], FIRST)] += phase["sum_s"]
+    return sums
 
 
 def _notes(row: ReportedRun, phases: Sequence[Row]) -> list[str]:
     """Say how many iterations the log does not show, and what they would take at the median of those that it does."""
     shown = sum(one["n"] for one in phases)
     passed = max(one["last_i"] for one in phases) - min(one["first_i"] for one in phases) + 1
-    said = [f"{row.run}: real time unknown"] if row.real_s is None else []
+    notes = [f"{row.run}: real time unknown"] if row.real_s is None else []
     if passed <= shown:
-        return said
+        return notes
     text = f"{row.run}: its log shows {units.count(shown)} of {units.count(passed)} iterations"
     if row.median_s is not None:
         rest = units.number((passed - shown) * row.median_s)
         text += f"; at its median of {units.ms(row.median_s)} ms the others would take {rest} s"
-    return [*said, text]
+    return [*notes, text]

@@ -66,8 +66,8 @@ def steps(row: Mapping[str, Any]) -> str:
 
 def findings(family: Family, context: Context) -> Iterable[str]:
     """Say that evaluations are of different steps, such as of a run that stopped at iteration 50 and one of 5,000."""
-    found = [(arm, of_arm(arm)) for arm in family.arms if arm.shown]
-    known = [(arm, row) for arm, row in found if row["eval_step_last"] is not None]
+    losses = [(arm, of_arm(arm)) for arm in family.arms if arm.shown]
+    known = [(arm, row) for arm, row in losses if row["eval_step_last"] is not None]
     if len({(row["eval_step_first"], row["eval_step_last"]) for _, row in known}) < 2:
         return
     each = "; ".join(f"{arm.label} at step {steps(row)}{_ended(arm, row, context)}" for arm, row in known)

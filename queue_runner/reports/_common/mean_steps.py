@@ -22,7 +22,7 @@ _MEAN = Column("mean_step_s", "mean step, ms", ms, True)
 
 def sections(families: Iterable[Family], context: Context) -> list[Section]:
     """Return a table for each family with arms that have no time of an iteration and a mean of a step."""
-    found = []
+    tables = []
     for family in families:
         arms = [arm for arm in family.arms if arm.shown and not any(row.n_iters for row in arm.shown)]
         metrics = context.by_run(
@@ -37,5 +37,5 @@ def sections(families: Iterable[Family], context: Context) -> list[Section]:
                 rows.append({"label": arm.label, "n_runs": len(means), "mean_step_s": mean_step_s})
         if rows:
             shown = columns(LABEL, Column("n_runs", "runs", str, True), _MEAN)
-            found.append(Section(f"{caption(family)}: mean of the whole training", shown, rows))
-    return found
+            tables.append(Section(f"{caption(family)}: mean of the whole training", shown, rows))
+    return tables

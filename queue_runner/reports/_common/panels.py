@@ -18,11 +18,11 @@ def together(blocks: Sequence[Block]) -> tuple[list[Section], list[str]]:
     shown = [block for block in blocks if block[0]]
     letters = [_letters(n) for n in range(len(shown))] if len(shown) > 1 else [""] * len(shown)
     sections: list[Section] = []
-    lines: list[str] = [line for tables, said in blocks if not tables for line in said]
-    for letter, ((first, *others), said) in zip(letters, shown, strict=True):
+    lines: list[str] = [line for tables, sentences in blocks if not tables for line in sentences]
+    for letter, ((first, *others), sentences) in zip(letters, shown, strict=True):
         title = f"{letter}: {first.title}" if letter and first.title else first.title
         sections += [replace(first, title=title), *others]
-        lines += [_lettered(letter, line) for line in said]
+        lines += [_lettered(letter, line) for line in sentences]
     return sections, lines
 
 

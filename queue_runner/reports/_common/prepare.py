@@ -203,19 +203,21 @@ def _software(rows: Sequence[ReportedRun], context: Context) -> dict[int, dict[s
     """Return by run the versions and variables in which runs of the same framework differ; empty if none do."""
     commands = [row for row in rows if row.kind == "command" and row.outcome == Outcome.SUCCEEDED]
     timed = [*(row for row in rows if row.median_s), *commands]
-    seen = {(row.framework, row.framework_version, row.software_hash) for row in timed}
-    if len(seen) == len({framework for framework, *_ in seen}):
+    distinct = {(row.framework, row.framework_version, row.software_hash) for row in timed}
+    if len(distinct) == len({framework for framework, *_ in distinct}):
         return {}
     texts = context.read("SELECT hash, data_json FROM fingerprints WHERE kind = 'software'")
     known = {row["hash"]: json.loads(row["data_json"]) for row in texts}
-    flat = {key: {**flatten(known.get(key[2], {})), **({key[0]: key[1]} if key[0] and key[1] else {})} for key in seen}
+    flat = {
+        key: {**flatten(known.get(key[2], {})), **({key[0]: key[1]} if key[0] and key[1] else {})} for key in distinct
+    }
     differ = {
         name
-        for keys in by_key(seen, lambda key: key[0]).values()
+        for keys in by_key(distinct, lambda key: key[0]).values()
         for name in {name for key in keys for name in flat[key]}
         if len({str(flat[key].get(name)) for key in keys if flat[key]}) > 1
     }
-    packages = {key: known[key[2]]["packages"] for key in seen if "packages" in known.get(key[2], {})}
+    packages = {key: known[key[2]]["packages"] for key in distinct if "packages" in known.get(key[2], {})}
     versions = [(name, version) for one in packages.values() for name, version in one.items()]
     uneven = {name for name, _ in versions if len({one.get(name) for one in packages.values()}) > 1} - differ
     return {
@@ -258,7 +260,7 @@ def windowed(rows: Iterable[ReportedRun], context: Context) -> list[ReportedRun]
         "SELECT run_id, dur_s FROM v_iteration WHERE phase = 'measure' AND i BETWEEN ? AND ?"
         " AND run_id IN ({runs}) ORDER BY run_id"
     )
-    found = context.by_run(sql, prepared, context.options.iters)
-    times = [[one["dur_s"] for one in found.get(row.run_id, [])] for row in prepared]
+    iterations = context.by_run(sql, prepared, context.options.iters)
+    times = [[one["dur_s"] for one in iterations.get(row.run_id, [])] for row in prepared]
     spreads: list[dict[str, Any]] = [{"n_measure": len(xs), **describe(xs)} for xs in times]
     return [replace(row, **spread) for row, spread in zip(prepared, spreads, strict=True)]

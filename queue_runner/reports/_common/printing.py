@@ -66,8 +66,8 @@ _WARNINGS = ("!", "warning: ", "implausible: ", "caveat")
 def _painted(line: str, format: str, colour: bool) -> str:
     """Format a sentence as `_sentence`; a warning in a colour, if there are any."""
     shown = _sentence(line, format)
-    said = line.partition(": ")[2] if re.match(r"[A-Z]{1,2}: ", line) else line
-    if not (colour and format == "table" and said.startswith(_WARNINGS)):
+    sentence = line.partition(": ")[2] if re.match(r"[A-Z]{1,2}: ", line) else line
+    if not (colour and format == "table" and sentence.startswith(_WARNINGS)):
         return shown
     return "\n".join(tables.paint(part, "doubt") for part in shown.split("\n"))
 

@@ -38,10 +38,10 @@ def read_options(
 
     Raises: UsageError when a value cannot be parsed.
     """
-    wanted: dict[str, tuple[str, ...]] = {}
+    conditions: dict[str, tuple[str, ...]] = {}
     for text in where:
         for key, values in assignments(text, "--where").items():
-            wanted[key] = (*wanted.get(key, ()), *values)
+            conditions[key] = (*conditions.get(key, ()), *values)
     against = assignments(vs, "--vs") if vs is not None else {}
     for key, values in against.items():
         if len(values) > 1:
@@ -51,7 +51,7 @@ def read_options(
             *(parse_selector(text) for text in selectors),
             *(Selector(tag, tag=tag) for tag in tags),
         ),
-        where=wanted,
+        where=conditions,
         since=None if since is None else moment(since, time.time() if now is None else now),
         vs={key: values[0] for key, values in against.items()},
         group_by=_names(group_by) if group_by is not None else (),
@@ -87,7 +87,7 @@ def assignments(text: str, option: str) -> dict[str, tuple[str, ...]]:
 
     Raises: UsageError when malformed.
     """
-    found: dict[str, tuple[str, ...]] = {}
+    parsed: dict[str, tuple[str, ...]] = {}
     key = ""
     for part in text.split(","):
         name, equals, value = part.partition("=")
@@ -95,8 +95,8 @@ def assignments(text: str, option: str) -> dict[str, tuple[str, ...]]:
         value = value.strip() if equals else part.strip()
         if not key or not value:
             raise UsageError(f'{option}: "{text}" is not KEY=VALUE', f"for example {option} device=cpu,compile=off")
-        found[key] = (*found.get(key, ()), _mode(value, option) if key == "compile" else value)
-    return found
+        parsed[key] = (*parsed.get(key, ()), _mode(value, option) if key == "compile" else value)
+    return parsed
 
 
 def _mode(value: str, option: str) -> str:

@@ -51,47 +51,47 @@ def condition(connection: sqlite3.Connection, options: Options) -> tuple[str, li
     if options.selectors:
         parts = []
         for selector in options.selectors:
-            part, found = read.where(selector, connection)
+            part, more = read.where(selector, connection)
             parts.append(part)
-            values += found
+            values += more
         terms.append("(" + " OR ".join(f"({part})" for part in parts) + ")")
     if not options.include_invalid and all(selector.number is None for selector in options.selectors):
         terms.append("NOT replaced")
     if options.since is not None:
         terms.append("COALESCE(ended_at, created_at) >= ?")
         values.append(options.since)
-    for name, wanted in options.where.items():
-        term, found = _is_one_of(connection, name, wanted)
+    for name, texts in options.where.items():
+        term, more = _is_one_of(connection, name, texts)
         terms.append(term)
-        values += found
+        values += more
     return " AND ".join(terms), values
 
 
-def _is_one_of(connection: sqlite3.Connection, name: str, wanted: Sequence[str]) -> tuple[str, list[Any]]:
-    marks = ", ".join("?" for _ in wanted)
+def _is_one_of(connection: sqlite3.Connection, name: str, texts: Sequence[str]) -> tuple[str, list[Any]]:
+    marks = ", ".join("?" for _ in texts)
     if name == "tag":
-        tagged = " OR ".join("instr(',' || tags || ',', ',' || ? || ',')" for _ in wanted)
-        return f"({tagged})", list(wanted)
-    if name == "compile" and {*wanted} & {*COMPILE_MODES}:
+        tagged = " OR ".join("instr(',' || tags || ',', ',' || ? || ',')" for _ in texts)
+        return f"({tagged})", list(texts)
+    if name == "compile" and {*texts} & {*COMPILE_MODES}:
         return f"COALESCE(NULLIF(json_extract(spec_json, '$.compile_mode'), ''), compile) IN ({marks})", [
-            int(value) if value in "01" else value for value in wanted
+            int(value) if value in "01" else value for value in texts
         ]
     if name == "gpus":
-        return f"CAST({GPUS} AS TEXT) IN ({marks})", list(wanted)
+        return f"CAST({GPUS} AS TEXT) IN ({marks})", list(texts)
     column = resolve(connection, name, "--where")
     if column == "group_id":
-        wanted = [value.removeprefix("g") for value in wanted]
+        texts = [value.removeprefix("g") for value in texts]
     if column in ("machine_hash", "software_hash"):  # reports show their first digits
-        return f"({' OR '.join(f'substr({column}, 1, length(?)) = ?' for _ in wanted)})", [
-            v for v in wanted for _ in "12"
+        return f"({' OR '.join(f'substr({column}, 1, length(?)) = ?' for _ in texts)})", [
+            v for v in texts for _ in "12"
         ]
     if column is not None:
-        return f"CAST({column} AS TEXT) COLLATE NOCASE IN ({marks})", list(wanted)
+        return f"CAST({column} AS TEXT) COLLATE NOCASE IN ({marks})", list(texts)
     path = f'$.params."{name}"'
-    alike = [number for value in wanted if (number := _number(value)) is not None]
+    alike = [number for value in texts if (number := _number(value)) is not None]
     numbers = f" OR json_extract(spec_json, ?) IN ({', '.join('?' for _ in alike)})" if alike else ""
     text = f"(CAST(json_extract(spec_json, ?) AS TEXT) IN ({marks}){numbers})"
-    return text, [path, *wanted, *([path, *alike] if alike else [])]
+    return text, [path, *texts, *([path, *alike] if alike else [])]
 
 
 def _number(text: str) -> float | None:
@@ -154,12 +154,12 @@ def subject(run: ReportedRun) -> str:
     one, "mine-eval". An imported log is called as the log says, unless the user named it.
     """
     name, ran = run.name, run.workload
-    asked = PurePath(run.log_name or "").stem if run.kind == "import" else run.asked_workload
+    requested = PurePath(run.log_name or "").stem if run.kind == "import" else run.asked_workload
     if run.kind == "command" or not ran:
         return name
-    if name == asked:
+    if name == requested:
         return str(ran)
-    return name + (str(ran).removeprefix(asked) if asked and str(ran).startswith(f"{asked}-") else "")
+    return name + (str(ran).removeprefix(requested) if requested and str(ran).startswith(f"{requested}-") else "")
 
 
 def label(row: ReportedRun) -> str:

@@ -42,7 +42,7 @@ def _swept(rows: Iterable[ReportedRun], context: Context) -> dict[tuple[int | No
     Names are swept where a submission has several for one workload, or a command beside what else it has: commands do
     not say what they compute, and whoever submits them together compares them.
     """
-    found: dict[tuple[int | None, str | None], dict[str, set[str]]] = {}
+    by_submission: dict[tuple[int | None, str | None], dict[str, set[str]]] = {}
     several: dict[int | None, set[str]] = {}
     mixed: set[int | None] = set()
     for job in context.by_groups(
@@ -52,7 +52,7 @@ def _swept(rows: Iterable[ReportedRun], context: Context) -> dict[tuple[int | No
         " AND group_id IN ({groups})",
         rows,
     ):
-        values = found.setdefault((job["group_id"], _workload(job["kind"], job["asked_workload"])), {})
+        values = by_submission.setdefault((job["group_id"], _workload(job["kind"], job["asked_workload"])), {})
         settings: dict[str, Any] = json.loads(job["params"])
         values.setdefault("", set()).update(settings)
         for name, value in {"subject": job["name"], "config": job["config"], **settings}.items():
@@ -61,13 +61,13 @@ def _swept(rows: Iterable[ReportedRun], context: Context) -> dict[tuple[int | No
         if job["kind"] == "command":
             mixed.add(job["group_id"])
     together: dict[int | None, set[str]] = {}
-    for (group, _), values in found.items():
+    for (group, _), values in by_submission.items():
         if group in mixed and len(several[group]) > 1:
             together.setdefault(group, {"subject", "config"}).update(values[""])
     return {
         (group, what): frozenset(name for name, of in values.items() if name and len(of) > 1)
         | together.get(group, frozenset())
-        for (group, what), values in found.items()
+        for (group, what), values in by_submission.items()
     }
 
 

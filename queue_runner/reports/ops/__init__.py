@@ -65,9 +65,9 @@ def finish(rows: list[ReportedRun], context: Context) -> Result:
         raise UsageError(
             f"{NAME} takes no --iters: operators have no iterations", "select runs with --where device=mps"
         )
-    found = prepare.prepare(rows, context)
-    tables = coverage.gather(found, context)
-    excluded = [r.run for r in found if r.outcome not in (None, "SUCCEEDED") or "log_rewritten" in taints(r)]
+    runs = prepare.prepare(rows, context)
+    tables = coverage.gather(runs, context)
+    excluded = [r.run for r in runs if r.outcome not in (None, "SUCCEEDED") or "log_rewritten" in taints(r)]
     notes = [f"excluded (did not succeed, or log rewritten): {', '.join(excluded)}"] if excluded else []
     if not tables:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, "of opcheck with results")], notes=notes)
@@ -154,15 +154,15 @@ def _inventory(table: Coverage) -> list[str]:
 def _not_native(table: Coverage) -> list[dict[str, Any]]:
     """Return a row for each operator, verdict and reason, with the dtypes and directions that share it, worst first."""
     directions: dict[tuple[str, str, str, str], list[str]] = {}
-    for (op, dtype, direction), one in table.cells.items():
-        if one.verdict != "native":
-            directions.setdefault((op, one.verdict, one.detail, dtype), []).append(direction)
+    for (op, dtype, direction), result in table.cells.items():
+        if result.verdict != "native":
+            directions.setdefault((op, result.verdict, result.detail, dtype), []).append(direction)
     dtypes: dict[tuple[str, str, str, str], list[str]] = {}
-    for (op, verdict, detail, dtype), of in directions.items():
-        dtypes.setdefault((op, verdict, detail, "both" if len(of) > 1 else of[0]), []).append(dtype)
+    for (op, verdict, detail, dtype), shared_by in directions.items():
+        dtypes.setdefault((op, verdict, detail, "both" if len(shared_by) > 1 else shared_by[0]), []).append(dtype)
     rows = [
-        {"op": op, "verdict": verdict, "detail": detail, "dtypes": " ".join(names), "directions": of}
-        for (op, verdict, detail, of), names in dtypes.items()
+        {"op": op, "verdict": verdict, "detail": detail, "dtypes": " ".join(names), "directions": shared_by}
+        for (op, verdict, detail, shared_by), names in dtypes.items()
     ]
     return sorted(rows, key=lambda row: (WORST_FIRST.index(row["verdict"]), row["op"]))
 

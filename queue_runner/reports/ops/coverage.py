@@ -83,8 +83,8 @@ class Coverage:
     def counts(self) -> dict[tuple[str, str], Counter[str]]:
         """Count verdicts by dtype and direction, in the order in which they were checked."""
         found: dict[tuple[str, str], Counter[str]] = {}
-        for (_, dtype, direction), one in self.cells.items():
-            found.setdefault((dtype, direction), Counter())[one.verdict] += 1
+        for (_, dtype, direction), result in self.cells.items():
+            found.setdefault((dtype, direction), Counter())[result.verdict] += 1
         return found
 
 
@@ -102,16 +102,16 @@ def gather(rows: Sequence[ReportedRun], context: Context) -> list[Coverage]:
         able,
     )
     notes = context.by_run("SELECT run_id, text FROM notes WHERE run_id IN ({runs}) AND kind = 'opcheck'", able)
-    found: dict[tuple[Any, ...], Coverage] = {}
+    tables: dict[tuple[Any, ...], Coverage] = {}
     for row in able:
         key = {name: value_of(row, name) for name in ["machine", *names]}
-        table = found.setdefault(tuple(key.values()), Coverage(key))
+        table = tables.setdefault(tuple(key.values()), Coverage(key))
         table.runs.append(row)
         texts = [_NOTE.fullmatch(note["text"]) for note in notes.get(row.run_id, [])]
         details = {match.groups()[:4]: match[5] or "" for match in texts if match}
         for metric in metrics.get(row.run_id, []):
             table.put(row.run, metric["name"], metric["value"], details)
-    return [table for table in found.values() if table.cells]
+    return [table for table in tables.values() if table.cells]
 
 
 def _named(context: Context, name: str, option: str) -> str:
