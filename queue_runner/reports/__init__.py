@@ -1,7 +1,7 @@
 """Reports, one module or package each; this folder is their registry. They only read the store.
 
 A report has NAME, HELP, SQL (one SELECT over the views; `{chosen}` stands for the condition that selects the runs) and
-COLUMNS, and `finish(runs, context) -> Result`. `FOR` names the workload whose
+COLUMNS, and optionally `finish(runs, context) -> Result` to return more than a table. `FOR` names the workload whose
 default report it is: the one that mpsq run prints. Where no runs are selected, NEWEST is the number of comparisons that
 it shows, or ONLY is the condition on the runs that it shows, so that it reads no others.
 """
@@ -92,4 +92,11 @@ def _build(report: Report, context: Context) -> Result:
     if only and not context.options.chosen:
         only = f"{context.chosen} AND {only.replace('{chosen}', context.chosen)}"
         sql = sql.replace("{chosen}", only)
-    return report.finish(context.runs(sql), context)
+    finish = getattr(report, "finish", None)
+    if finish is not None:
+        return cast(Result, finish(context.runs(sql), context))
+    from queue_runner.reports._common import select_runs
+
+    rows = context.read(sql)
+    lines = [] if rows else [select_runs.nothing(context, f"for the report {report.NAME}")]
+    return Result(report.COLUMNS, rows, lines=lines)

@@ -120,5 +120,3 @@ class Report(Protocol):
     HELP: str
     SQL: str
     COLUMNS: Sequence[Column]
-
-    def finish(self, runs: list[ReportedRun], context: Context, /) -> Result: ...
