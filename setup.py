@@ -1,4 +1,4 @@
-"""Make README's relative links absolute in the package's metadata. Everything else is in pyproject.toml."""
+"""List the packages, and make README's relative links absolute in the metadata. The rest is in pyproject.toml."""
 
 import re
 import tomllib
@@ -8,6 +8,17 @@ from setuptools import setup
 
 ROOT = Path(__file__).parent
 SOURCE = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]["Source"]
+FOLDERS = {"queue_runner": "queue_runner", "jobs": "queue_runner._jobs", "migrations": "queue_runner._migrations"}
+"""The name of each folder in the installed package."""
+
+
+def packages() -> list[str]:
+    """Return the package name of every folder that has modules."""
+    names = set()
+    for folder, name in FOLDERS.items():
+        parents = {path.relative_to(ROOT / folder).parent for path in (ROOT / folder).rglob("*.py")}
+        names |= {".".join((name, *parent.parts)) for parent in parents}
+    return sorted(names)
 
 
 def absolute(text: str) -> str:
@@ -18,6 +29,7 @@ def absolute(text: str) -> str:
 
 
 setup(
+    packages=packages(),
     long_description=absolute((ROOT / "README.md").read_text("utf-8")),
     long_description_content_type="text/markdown",
 )
