@@ -150,7 +150,7 @@ def gpu_use() -> str:
 
 
 def gpu_clients() -> str:
-    """ioreg tells which programs use the GPU."""
+    """ioreg shows which programs use the GPU."""
     text = _asked(*apple_gpu.CLIENTS)
     found = apple_gpu.clients(text)
     assert any(client.gpu_ns > 0 for client in found.values()), f"{len(found)} clients; {text[:2000]}"
