@@ -11,7 +11,9 @@ import json
 import os
 import stat
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,24 +81,29 @@ class RunDir:
         """Return whether the trainer has waited for its exec for seconds: for its folder, or its program."""
         return self._exists("waits") and self.exit() is None
 
-    def of_trainer(self) -> list[tuple[int, float]]:
-        """Return (pid, start) of the processes seen by the warden since the trainer's start, the trainer first."""
+    def of_trainer(self) -> Iterator[tuple[int, float]]:
+        """Yield (pid, start) of the processes seen by the warden since the trainer's start, the trainer first."""
         preparation: Preparation | None = self._record("prepared")
         before = max(0, preparation.noted) if preparation is not None else 0
-        return [(process.pid, process.start) for process in self.noted()[before:]]
+        return ((process.pid, process.start) for process in islice(self._noted(), before, None))
 
     def trainer(self) -> tuple[int, float] | None:
         """Return (pid, start) of the trainer; None before the warden has seen it."""
-        return next(iter(self.of_trainer()), None)
+        return next(self.of_trainer(), None)
 
     def noted(self) -> list[NotedProcess]:
         """Return all processes that the warden has seen below the trainer, and below the preparation."""
+        return list(self._noted())
+
+    def _noted(self) -> Iterator[NotedProcess]:
+        """Yield them: a job may have started 50,000, of which most callers need the first."""
         from queue_runner import warden_records
 
         try:
-            return warden_records.decode_noted(read_regular(self.noted_pids))
+            data = read_regular(self.noted_pids)
         except OSError:
-            return []
+            return iter(())
+        return warden_records.decode_noted(data)
 
     def prepared_at(self) -> float | None:
         """Return when the preparation of the run had ended; None before that, and where there is none."""

@@ -6,6 +6,7 @@ what each record means.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -111,12 +112,11 @@ def decode(name: str, data: bytes) -> Any:
         return None
 
 
-def decode_noted(data: bytes) -> list[NotedProcess]:
-    """Return the processes in pids.jsonl. The last line may be torn, where the warden was killed."""
-    decoder, processes = msgspec.json.Decoder(NotedProcess), []
+def decode_noted(data: bytes) -> Iterator[NotedProcess]:
+    """Yield the processes in pids.jsonl. The last line may be torn, where the warden was killed."""
+    decoder = msgspec.json.Decoder(NotedProcess)
     for line in data.splitlines():
         try:
-            processes.append(decoder.decode(line))
+            yield decoder.decode(line)
         except (ValueError, RecursionError):
             continue
-    return processes

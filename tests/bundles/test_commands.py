@@ -131,6 +131,6 @@ def test_mistakes_are_sentences(monkeypatch: pytest.MonkeyPatch, capture: pytest
     assert "cannot be read" in alpha("import", "none", code=2).err
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
     assert "it is empty" in alpha("import", "-", code=1).err
-    assert "goes with no other option" in alpha("export", "out", "--bundle", "g1", code=2).err
+    assert "no other option" in alpha("export", "out", "--bundle", "g1", code=2).err
     assert 'cannot export to "bundle"' in alpha("export", "--to", "bundle", "out", code=2).err
     assert "there is no group g1" in alpha("export", "--bundle", "g1", code=2).err

@@ -12,6 +12,7 @@ from queue_runner.model import Ending, Outcome
 from queue_runner.paths import Layout
 from queue_runner.store import read
 from queue_runner.store.engine import open_engine
+from queue_runner.warden_records import RunEnd
 from queue_runner.worker import finish
 from tests.ingest.test_ingest import Case
 
@@ -47,7 +48,7 @@ def taints(case: Case, layout: Layout, lines: list[Line], real_s: float, steps: 
         with case.folder.events.open("a") as stream:
             stream.write("".join(json.dumps(line) + "\n" for line in lines[at : at + size]))
         case.ingest().step()
-    exit_ = {"exit_code": 0, "real_s": real_s}
+    exit_ = RunEnd(exit_code=0, real_s=real_s)
     finish.finish(case.engine, case.run, case.folder, Ending(Outcome.SUCCEEDED, 0), exit_)
     with read.reading(layout.db) as connection:
         found = read.detail(connection, "taints", case.run.run_id)

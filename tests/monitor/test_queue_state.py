@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import run_dir
+from queue_runner import warden_records
 from queue_runner.host import processes
 from queue_runner.monitor.queue_state import stopped_trainer
 from queue_runner.run_dir import RunDir
@@ -62,8 +62,14 @@ def test_of_thousands_of_processes_only_the_trainers_note_is_read(
 ) -> None:
     """Else a job that has started 50,000 would make each look at the queue take 150 ms."""
     note(folder, *((2**30 + n, 1.0) for n in range(1000)))
-    parsed = []
-    loads = json.loads
-    monkeypatch.setattr(run_dir.json, "loads", lambda text: parsed.append(text) or loads(text))
+    decoded = []
+    decode_noted = warden_records.decode_noted
+
+    def counting(data: bytes) -> Iterator[warden_records.NotedProcess]:
+        for process in decode_noted(data):
+            decoded.append(process)
+            yield process
+
+    monkeypatch.setattr(warden_records, "decode_noted", counting)
     assert stopped_trainer(folder) is None
-    assert len(parsed) == 1
+    assert len(decoded) == 1

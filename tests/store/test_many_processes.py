@@ -46,6 +46,7 @@ for number in range(int(sys.argv[2])):
 READER = """
 import sys
 from queue_runner.host.home import ensure_home
+from queue_runner.monitor import run_view
 from queue_runner.store import read
 while True:
     with read.reading(ensure_home().db) as connection:

@@ -170,7 +170,7 @@ def chain(*after: int) -> list[dict[str, Any]]:
         ([*chain(2, 3, 4, 5, 4)], "line 4 waits for line 5 waits for line 4"),
         ([TOY, {**TOY, "name": "train"}, {**TOY, "after": "trian"}], 'line 3: after: no line is named "trian"'),
         ([{**TOY, "name": "12"}, {**TOY, "after": "12"}], "may be a job of the queue or line 1"),
-        ([{**TOY, "name": "a"}, {**TOY, "after": ["a", "a:fail"]}], "waited for in two ways"),
+        ([{**TOY, "name": "a"}, {**TOY, "after": ["a", "a:fail"]}], "with two conditions"),
         ([{**TOY, "after": "77"}], "there is no job 77"),
     ],
 )

@@ -10,11 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec import convert
 
 from queue_runner.host import locks, processes
 from queue_runner.host.boot import boot_id
 from queue_runner.model import Outcome
 from queue_runner.run_dir import RunDir
+from queue_runner.warden_records import RunEnd
 from queue_runner.worker.outcome import of_exit
 from tests.process_support import WardenRun, a_fifo, identity, is_alive, is_there, needs_linux, python, state_of, until
 
@@ -469,13 +471,13 @@ def test_a_cancel_during_the_preparation_starts_no_trainer(warden_run: Make) -> 
     exit_ = run.wait()
     assert exit_["stop"]["cause"] == "cancel" and exit_["exit_code"] is exit_["signal"] is exit_["real_s"] is None
     assert len(list(folder.glob("ran*"))) == 1
-    assert of_exit(exit_, {}).outcome is Outcome.CANCELLED
+    assert of_exit(convert(exit_, RunEnd), {}).outcome is Outcome.CANCELLED
     assert run.lane_is_free()
 
 
 def test_a_preparation_has_the_limits_of_the_run(warden_run: Make) -> None:
     run = warden_run(FOREVER, prepare={"MPSQ_PREPARE": "1"}, timeout_s=0.5, grace_s={"int": 0.2, "term": 0.2}).start()
-    assert of_exit(run.wait(), {}).outcome is Outcome.TIMED_OUT
+    assert of_exit(convert(run.wait(), RunEnd), {}).outcome is Outcome.TIMED_OUT
 
 
 def test_what_a_preparation_leaves_is_ended_before_the_trainer(warden_run: Make) -> None:

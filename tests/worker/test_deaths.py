@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from queue_runner.host import locks
+from queue_runner.warden_records import NotedProcess
 from tests.process_support import SETSID, variables_of
 from tests.queue_support import Queue, until, warden_pid
 
@@ -184,7 +185,7 @@ def test_the_machine_reboots(queue: Queue) -> None:
     worker.kill()
     worker.wait()
     os.kill(warden, signal.SIGKILL)
-    trainers = [n["pid"] for n in noted(queue)]
+    trainers = [process.pid for process in noted(queue)]
     for pid in trainers:
         os.kill(pid, signal.SIGKILL)
     with sqlite3.connect(queue.layout.db) as connection:
@@ -194,7 +195,7 @@ def test_the_machine_reboots(queue: Queue) -> None:
     assert (first["outcome"], first["reason"].split(":")[0], second["outcome"]) == ("LOST", "reboot", "SUCCEEDED")
 
 
-def noted(queue: Queue) -> list[dict[str, int]]:
+def noted(queue: Queue) -> list[NotedProcess]:
     from queue_runner.run_dir import RunDir
 
     return until(RunDir(queue.layout.run_dir("1.1")).noted, "noted processes")
