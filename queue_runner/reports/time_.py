@@ -40,8 +40,8 @@ def finish(runs: list[ReportedRun], context: Context) -> Result:
     """Build one table of all runs: outcome, sleep and memory of the GPU only where there is any."""
     if not runs:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context)])
-    used = cpu_phases.read(runs, context)
-    rows = [_row(run, used.get(run.run_id, cpu_phases.Used({}, {}))) for run in runs]
+    used = dict.fromkeys((run.run_id for run in runs), cpu_phases.Used({}, {})) | cpu_phases.read(runs, context)
+    rows = [_row(run, used[run.run_id]) for run in runs]
 
     def filled(column: Column) -> bool:
         values = {row[column.key] for row in rows} - {None, "", "SUCCEEDED"}

@@ -190,7 +190,7 @@ def test_a_reader_that_leaves_lets_the_jobs_go_on(queue: Queue) -> None:
 def test_what_never_starts_has_an_end_and_no_beginning(queue: Queue) -> None:
     failed = queue.submit("exit 1")
     _, err = (process := run(queue, "--after", str(failed), "--", "true")).communicate()
-    assert process.returncode == 3
+    assert process.returncode == 3, err
     assert [line for line in err.splitlines() if line.startswith("--- ")] == [
         f"--- run 2.1: SKIPPED(dependency): job {failed} did not succeed"
     ]

@@ -38,9 +38,9 @@ def test_a_search_of_a_plain_program_ends_with_its_answer(queue: Queue) -> None:
     before = sentence(queue)
     with pytest.raises(UsageError, match="nothing failed"):
         new_attempts.retry(queue.layout, [parse_selector("g1")])
-    assert [one.old for one in new_attempts.retry(queue.layout, [parse_selector("3")])] == ["3.1"]
     with read.reading(queue.layout.db) as connection:
         assert not wait.look(connection, [parse_selector("g1")]).failed
+    assert [attempt.old for attempt in new_attempts.retry(queue.layout, [parse_selector("3")])] == ["3.1"]
     assert "n 11 is the largest that works; 12 does not" in before
 
 

@@ -13,6 +13,9 @@ from tests.store_support import claim_next
 
 pytestmark = pytest.mark.process
 
+QUESTION = "json_remove(spec_json, '$.snapshot', '$.env', '$.env_file')"
+"""A job without its code and its environment, which is today's when it is asked again."""
+
 
 @pytest.fixture
 def mpsq(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
@@ -88,16 +91,12 @@ def test_what_a_resumed_run_answered_counts_and_is_told(queue: Layout, mpsq: Cli
 def test_what_is_missing_is_asked_again(queue: Layout, mpsq: Cli) -> None:
     apart(queue)
     with reading(queue.db) as connection:
-        before = connection.execute(
-            "SELECT json_remove(spec_json, '$.snapshot') AS s FROM jobs WHERE id = 2"
-        ).fetchone()
+        before = connection.execute(f"SELECT {QUESTION} AS s FROM jobs WHERE id = 2").fetchone()
     ran = mpsq.ok("report", "missing", "g1", "--submit")
     assert "g3: 2 jobs, 2 runs queued" in ran.out and "no worker runs this queue" in ran.err
     with reading(queue.db) as connection:
         rows = connection.execute("SELECT rerun_of, spec_json, id FROM jobs WHERE group_id = 3 ORDER BY id").fetchall()
-        again = connection.execute(
-            "SELECT json_remove(spec_json, '$.snapshot') AS s FROM jobs WHERE rerun_of = 2"
-        ).fetchone()
+        again = connection.execute(f"SELECT {QUESTION} AS s FROM jobs WHERE rerun_of = 2").fetchone()
         tags = connection.execute("SELECT DISTINCT tags FROM v_run WHERE group_id = 3").fetchall()
     assert [row["rerun_of"] for row in rows] == [2, 3] and again == before and tags == [{"tags": "grid,night"}]
 

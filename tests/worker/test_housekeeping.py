@@ -109,9 +109,9 @@ def test_a_snapshot_that_a_submitter_counts_on_stays(queue: Queue) -> None:
     (snapshot,) = queue.layout.snapshots.iterdir()
     os.utime(snapshot, (1, 1))
     assert f"snapshot  {snapshot.name[:12]}" in mpsq("gc", "--dry-run").stdout
-    env = {**os.environ, "MPSQ_STOP_AT": "submit.before_commit", "MPSQ_STOP_DIR": str(queue.stops)}
+    env = {**os.environ, "MPSQ_STOP_AT": "submit.planned", "MPSQ_STOP_DIR": str(queue.stops)}
     submitter = subprocess.Popen([*MPSQ, *submit], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    pid = queue.stopped("submit.before_commit")
+    pid = queue.stopped("submit.planned")
     ran = mpsq("gc")
     assert ran.returncode == 1 and "mpsq submit is running" in ran.stderr
     os.kill(pid, signal.SIGCONT)
