@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import IO
 
 from queue_runner.errors import MpsqError, UsageError
-from queue_runner.host import job_environments
+from queue_runner.host import job_environments, job_secrets
 from queue_runner.paths import Layout
 from queue_runner.source import verify
 from queue_runner.store import schedules
@@ -33,6 +33,7 @@ _RETRY_S = 60.0
 """Time between two attempts at a submission that the store refused, on a full disk for example."""
 _INVALID = 2
 """The exit code of `mpsq submit` for a command line that cannot be submitted."""
+_ADD_AGAIN = "bring it back, or remove the schedule and add it again"
 
 
 class DueSchedules:
@@ -64,7 +65,7 @@ class DueSchedules:
             try:
                 self._child = self._child or _Child(self._layout, command)
             except MpsqError as error:
-                self._refuse(command, error.message, is_final=True)
+                self._refuse(command, f"{error.message} ({error.hint})", is_final=True)
                 continue
             if not self._child.wait(patience_s):
                 return
@@ -115,7 +116,10 @@ class _Child:
         self.command = command
         self._deadline = time.monotonic() + verify.READ_S
         ours = {name: value for name, value in os.environ.items() if name.startswith("MPSQ_")}
-        env = job_environments.read(layout, command.env_file) | ours | {"MPSQ_HOME": str(layout.home)}
+        try:
+            env = job_environments.read(layout, command.env_file) | ours | {"MPSQ_HOME": str(layout.home)}
+        except job_secrets.Missing as error:
+            raise MpsqError(error.message, _ADD_AGAIN) from error
         # -P: a module-like file name in the folder must not take its place
         argv = [command.python or sys.executable, "-P", "-m", "queue_runner.cli", "submit", f"--schedule={command.id}"]
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - a file, since a full pipe would block it
@@ -131,7 +135,7 @@ class _Child:
             )
         except OSError as error:
             self._output.close()
-            raise MpsqError(f"{error.filename}: {error.strerror}") from error
+            raise MpsqError(f"{error.filename}: {error.strerror}", _ADD_AGAIN) from error
 
     def wait(self, patience_s: float) -> bool:
         """Wait for its end or its deadline; return whether either has come."""

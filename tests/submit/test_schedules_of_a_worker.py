@@ -11,6 +11,7 @@ import time
 import pytest
 
 from queue_runner.cli.main import main
+from queue_runner.host import job_environments
 from queue_runner.store import read
 from queue_runner.submit import timetable
 from tests.process_support import is_there
@@ -103,6 +104,24 @@ def _samples(queue: Queue) -> int:
     """How often the worker has noted the conditions of its run."""
     with read.reading(queue.layout.db) as connection:
         return int(connection.execute("SELECT count(*) AS n FROM conditions").fetchone()["n"])
+
+
+@pytest.mark.parametrize("gone", ["folder", "environment"])
+def test_a_schedule_names_what_is_gone_and_the_remedy(queue: Queue, gone: str) -> None:
+    (folder := queue.folder / "project").mkdir()
+    schedule(queue, "echo ran >> $J")
+    if gone == "folder":
+        with sqlite3.connect(queue.layout.db) as connection:
+            connection.execute("UPDATE schedules SET cwd = ?", [str(folder)])
+        folder.rmdir()
+    else:
+        (file,) = job_environments.files(queue.layout)
+        file.unlink()
+    worker = queue.worker()
+    until(lambda: stored(queue).last_error, "the error")
+    assert gone in str(stored(queue).last_error).replace("project", "folder")
+    assert "add it again" in str(stored(queue).last_error) and (stored(queue).next_at or 0) > time.time()
+    assert worker.poll() is None
 
 
 def test_one_that_cannot_be_submitted_does_not_stop_the_worker(queue: Queue) -> None:
