@@ -107,7 +107,7 @@ def _samples(queue: Queue) -> int:
 
 
 @pytest.mark.parametrize("gone", ["folder", "environment"])
-def test_a_schedule_names_what_is_gone_and_the_remedy(queue: Queue, gone: str) -> None:
+def test_a_schedule_names_the_missing_part_and_the_remedy(queue: Queue, gone: str) -> None:
     (folder := queue.folder / "project").mkdir()
     schedule(queue, "echo ran >> $J")
     if gone == "folder":
