@@ -56,12 +56,11 @@ def save(layout: Layout, env: Mapping[str, str]) -> str:
 
 def public(layout: Layout, env: Mapping[str, str]) -> dict[str, str]:
     """Return variables as the database may have them: values that are not public as keyed hashes. Raises: OSError."""
-    return {name: value if _is_storable(name, value) else hashed(layout, value) for name, value in env.items()}
-
-
-def hashed(layout: Layout, value: str) -> str:
-    """Return the keyed hash of a value, which stands in the database. Raises: OSError."""
-    return "#" + hmac.digest(_key(layout), value.encode(errors="surrogateescape"), "sha256").hex()[:16]
+    private = {name: value for name, value in env.items() if not _is_storable(name, value)}
+    if not private:
+        return dict(env)
+    key = _key(layout)
+    return {**env, **{name: _hash(key, value) for name, value in private.items()}}
 
 
 def load(layout: Layout, spec: JobSpec) -> dict[str, str]:
@@ -93,6 +92,10 @@ def files(layout: Layout) -> list[Path]:
         return [path for path in layout.environments.iterdir() if path.name != _KEY]
     except OSError:
         return []
+
+
+def _hash(key: bytes, value: str) -> str:
+    return "#" + hmac.digest(key, value.encode(errors="surrogateescape"), "sha256").hex()[:16]
 
 
 def _is_storable(name: str, value: str) -> bool:
