@@ -121,8 +121,8 @@ def _by_rounds(pairs: Iterable[Pair]) -> Iterable[str]:
 def _added(family: Family) -> Iterable[str]:
     """Report repeats that were submitted after others had ended: whoever adds runs until a verdict comes gets one."""
     compared = {arm for pair in [*family.pairs, *family.twins] for arm in (pair.arm, pair.baseline)}
-    found = {arm: added_later(arm) for arm in family.arms if arm in compared}
-    late = {arm: added for arm, added in found.items() if added[0]}
+    additions = {arm: added_later(arm) for arm in family.arms if arm in compared}
+    late = {arm: added for arm, added in additions.items() if added[0]}
     if late:
         each = ", ".join(f"{n} of {len(arm.timed)} of {arm.label}" for arm, (n, _) in [*late.items()][:MOST_FACTORS])
         wrong = after_looks(max(n for _, n in late.values()))

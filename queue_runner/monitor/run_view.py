@@ -162,7 +162,7 @@ class RunLine(QueuedRun):
 
     @property
     def settings(self) -> Settings:
-        """What the user set for its job."""
+        """The settings that the user gave its job."""
         return stored_settings(self.spec_json)
 
     @property

@@ -56,8 +56,10 @@ def erase(connection: Connection, job_ids: Collection[int]) -> None:
                 connection.execute(delete(table).where(table.c.run_id.in_(of_jobs)))
         connection.execute(delete(jobs).where(jobs.c.id.in_(batch)))
     connection.execute(delete(groups).where(~exists().where(jobs.c.group_id == groups.c.id)))
-    told = (exists().where(column == fingerprints.c.hash) for column in (runs.c.machine_hash, runs.c.software_hash))
-    connection.execute(delete(fingerprints).where(*(~one for one in told)))
+    references = (
+        exists().where(column == fingerprints.c.hash) for column in (runs.c.machine_hash, runs.c.software_hash)
+    )
+    connection.execute(delete(fingerprints).where(*(~reference for reference in references)))
 
 
 def _refuse_unended(connection: Connection, job_ids: Sequence[int]) -> None:

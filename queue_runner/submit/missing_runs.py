@@ -58,12 +58,12 @@ def look(connection: sqlite3.Connection, chosen: Sequence[ReportedRun]) -> Missi
     )
     rows = read.runs_of(connection, columns, "job_id >= ? AND kind <> 'import'", [since])
     later = by_key((ReportedRun(**row) for row in rows if row["spec_hash"] in cells), lambda run: run.spec_hash)
-    found = [_gap(runs, later[digest]) for digest, runs in cells.items()]
+    gaps = [_gap(runs, later[digest]) for digest, runs in cells.items()]
     return MissingRuns(
-        gaps=[gap for gap in found if gap.valid < gap.wanted],
-        cells=len(found),
-        repeats=sum(gap.wanted for gap in found),
-        resumed=sum(gap.resumed for gap in found),
+        gaps=[gap for gap in gaps if gap.valid < gap.wanted],
+        cells=len(gaps),
+        repeats=sum(gap.wanted for gap in gaps),
+        resumed=sum(gap.resumed for gap in gaps),
     )
 
 

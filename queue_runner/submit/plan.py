@@ -125,10 +125,10 @@ def _warnings(request: Request, specs: Sequence[JobSpec], shared: expand.Shared)
             "--find-max tries until memory runs out: batch_size=8:512 stops it earlier, --timeout limits each try"
         )
     if request.workload is None and request.parser is None:
-        told = (
+        note = (
             "without --parser, mpsq stores only wall, user and system time, unless the program reports its iterations"
         )
-        found.append(RepeatedNote(told))
+        found.append(RepeatedNote(note))
     found += _without_graphs(specs)
     found += launchers.gone(request.argv)
     unsaid = any(spec.device is None for spec in specs)

@@ -76,7 +76,7 @@ class Result:
 
 
 class OfRun(Protocol):
-    """What belongs to a run."""
+    """A row of one run."""
 
     @property
     def run_id(self) -> int: ...
