@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType, TracebackType
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.layout import Layout
 from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
 from queue_runner import units
 from queue_runner.monitor import status_text
 from queue_runner.monitor.progress import RunProgress
 from queue_runner.monitor.status import Observation, Status
-from queue_runner.text import plain
 
 FOOTER = "Ctrl-C quits; the queue continues"
-_INDENT = 9
-"""Columns before a value: the width of the longest name and two spaces."""
 _BAR_MOST, _SPARK_MOST = 40, 60
 BARS = "▁▂▃▄▅▆▇█"
 ASCII_BARS = "_.:-=+*#"
@@ -33,9 +33,8 @@ _FEW_ENDED = 3
 _HEAD = 3
 """Lines of a table before its rows: an empty one, the titles, the rule."""
 
-Line = tuple[str, str]
-"""A line of the screen and its style."""
 Tables = tuple[list[str], list[str]]
+"""The lines of the waiting and of the ended runs."""
 
 
 class Dashboard:
@@ -43,7 +42,6 @@ class Dashboard:
 
     def __init__(self) -> None:
         self._console = Console(markup=False, emoji=False, highlight=False)
-        self._ascii = not _can_say("▁━…", self._console.encoding)
         self._observation: Observation | None = None
         self._size = self._console.size
         self._stop_wanted = False
@@ -94,21 +92,11 @@ class Dashboard:
         self._stop_wanted = False
         self._start()
 
-    def _frame(self, observation: Observation) -> Text:
-        width, height = self._size
-        if self._tables is None or self._tables[0] != (observation.turn, width):
-            self._tables = (observation.turn, width), tables(observation.status)
-        return frame(
-            observation.status, observation.newest_s, self._tables[1], width=width, height=height, ascii=self._ascii
-        )
-
-
-def _can_say(text: str, encoding: str) -> bool:
-    try:
-        text.encode(encoding)
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
+    def _frame(self, observation: Observation) -> Layout:
+        key = (observation.turn, self._size.width)
+        if self._tables is None or self._tables[0] != key:
+            self._tables = key, tables(observation.status)
+        return frame(observation.status, observation.newest_s, self._tables[1], self._console)
 
 
 def tables(status: Status) -> Tables:
@@ -117,72 +105,74 @@ def tables(status: Status) -> Tables:
     return waiting, status_text.ended_table(status, colour=True).split("\n") if status.ended else []
 
 
-def frame(status: Status, newest_s: Sequence[float], runs: Tables, *, width: int, height: int, ascii: bool) -> Text:
-    """Return the screen: at most `height` lines of at most `width` columns."""
-    top = _facts(status, newest_s, width, ascii)
-    room = height - len(top) - 2  # the last line, and an empty one before it
-    body = _body(*runs, status.waiting_count, room)
-    lines = [*top, *body][: height - 1]
-    lines += [("", "")] * (height - 1 - len(lines))
-    screen = Text(no_wrap=True, overflow="crop", end="")
-    for line, style in [*lines, (FOOTER, "dim")]:
-        text = Text.from_ansi(line, style=style)  # the colours of a table: names are without escapes in all lines
-        text.truncate(width, overflow="ellipsis")
-        if ascii:
-            text.plain = text.plain.replace("…", "~").encode("ascii", "replace").decode()
-        screen.append_text(text).append("\n")
-    screen.right_crop()
-    return screen
+def frame(status: Status, newest_s: Sequence[float], runs: Tables, console: Console) -> Layout:
+    """Return the screen: what the queue does, the waiting runs and at least a few of the ended ones, as far as they fit
+    above the footer."""
+    waiting, ended = runs
+    top = _facts(status, newest_s, console)
+    room = console.height - len(console.render_lines(top, pad=False)) - 2  # an empty line and the footer
+    few = min(len(ended), _HEAD - 1 + _FEW_ENDED) + 1 if ended else 0
+    if waiting and room - few < _HEAD + 1:
+        few = 0
+    above = _table(waiting, room - few, status.waiting_count)
+    layout = Layout()
+    body = Group(top, *above, *_table(ended, room - len(above)))
+    layout.split_column(Layout(body), Layout(Text(FOOTER, "dim"), size=1))
+    return layout
 
 
-def _facts(status: Status, newest_s: Sequence[float], width: int, ascii: bool) -> list[Line]:
-    columns = width - _INDENT
-    lines: list[Line] = []
-    for name, value in status_text.lane(status, columns):
-        lines += _fact(name, value, "" if name == "worker" and status.queue.worker else "yellow")
-    if status.running is None:
-        lines += _fact("running", "nothing")
-    else:
-        lines += _fact("running", status_text.run_and_question(status.running), "bold")
+def _facts(status: Status, newest_s: Sequence[float], console: Console) -> Table:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True)
+    for name, value in status_text.lane(status):
+        grid.add_row(name, Text(value, "" if name == "worker" and status.queue.worker else "yellow"))
+    running = "nothing" if status.running is None else status_text.run_and_question(status.running)
+    grid.add_row("running", Text(running, "" if status.running is None else "bold"))
+    if status.running is not None:
         if status.progress is not None:
-            lines += _progress(status.progress, newest_s, columns, ascii)
-        lines += [line for sentence in status_text.trouble(status) for line in _fact("", sentence, "yellow")]
-    lines += _fact("waiting", status_text.waiting_count(status))
-    for name, value in status_text.plan(status, columns):
-        lines += _fact(name, value)
-    return [*lines, *_fact("disk", status_text.disk(status.disk))]
+            for line in _progress(status.progress, newest_s, console):
+                grid.add_row("", line)
+        for sentence in status_text.trouble(status):
+            grid.add_row("", Text(sentence, "yellow"))
+    for name, value in status_text.plan(status):
+        grid.add_row(name, value)
+    return grid
 
 
-def _fact(name: str, value: str, style: str = "") -> list[Line]:
-    parts = enumerate(map(plain, value.split("\n")))
-    return [(f"{name if not n else '':<{_INDENT}}{part}", style) for n, part in parts]
-
-
-def _progress(progress: RunProgress, newest_s: Sequence[float], width: int, ascii: bool) -> list[Line]:
-    lines: list[Line] = []
+def _progress(progress: RunProgress, newest_s: Sequence[float], console: Console) -> Iterator[RenderableType]:
     if progress.planned_iters:
         share = min(progress.iters / progress.planned_iters, 1.0)
+        bar = Table.grid(padding=(0, 2, 0, 0))
         words = f"{units.count(progress.iters)} of {units.count(progress.planned_iters)}, {int(share * 100)} %"
-        lines.append((f"{bar(share, min(_BAR_MOST, width - len(words) - 2), ascii=ascii)}  {words}", "green"))
-        numbers = status_text.numbers(progress, counted=False)
-    else:
-        numbers = status_text.numbers(progress)
-    lines += [(line, "") for line in (numbers, status_text.clock(progress)) if line]
-    spark = sparkline(newest_s[-min(_SPARK_MOST, width) :], ascii=ascii)
+        width = min(_BAR_MOST, console.width - len(words) - 11)
+        bar.add_row(ProgressBar(1.0, share, width), Text(words, "green", no_wrap=True))
+        yield bar
+    yield from filter(
+        None, (status_text.numbers(progress, counted=not progress.planned_iters), status_text.clock(progress))
+    )
+    spark = sparkline(newest_s[-min(_SPARK_MOST, max(console.width - 9, 1)) :], ascii=console.options.ascii_only)
     if spark is not None and len(spark.bars) > 1:
         words = f"the last {len(spark.bars)} iterations: {units.ms(spark.low_s)} to {units.ms(spark.high_s)} ms"
         if spark.beyond:
             words += f", {spark.beyond} slower: up to {units.ms(spark.max_s)} ms"
-        lines += [(spark.bars, "cyan"), (words, "dim")]
-    return [fact for line, style in lines for fact in _fact("", line, style)]
+        yield Text(spark.bars, "cyan", no_wrap=True)
+        yield Text(words, "dim")
 
 
-def bar(share: float, columns: int, *, ascii: bool) -> str:
-    """Return a bar of `columns` columns, filled to `share` (0 to 1) and full only at 1."""
-    columns = max(columns, 1)
-    full = min(int(share * columns), columns)
-    done, left = ("#", "-") if ascii else ("━", "─")
-    return done * full + left * (columns - full)
+def _table(lines: list[str], room: int, count: int | None = None) -> list[Text]:
+    """Return a table's lines after an empty one; rows that do not fit are counted if `count`, their total, is given."""
+    if not lines or room < _HEAD + 1:
+        return []
+    rows = lines[2:]
+    fit = room - _HEAD
+    rest = []
+    if count is not None and count > min(fit, len(rows)):
+        fit = min(fit - 1, len(rows))
+        rest = [Text(f"... and {units.count(count - fit)} more", "dim")]
+    drawn = [Text.from_ansi(row, no_wrap=True, overflow="ellipsis") for row in ["", *lines[:2], *rows[:fit]]]
+    drawn[1].stylize("bold")
+    drawn[2].stylize("dim")
+    return [*drawn, *rest]
 
 
 @dataclass(frozen=True)
@@ -213,26 +203,3 @@ def sparkline(times_s: Sequence[float], *, ascii: bool = False) -> Sparkline | N
     last = len(letters) - 1
     drawn = "".join(letters[min(last, int(min((t - low) / span, 1.0) * len(letters)))] for t in times)
     return Sparkline(drawn, low, high, sum(t > high for t in times), ordered[-1])
-
-
-def _body(waiting: list[str], ended: list[str], count: int, room: int) -> list[Line]:
-    """Return both tables in `room` lines: the waiting runs first, and at least a few rows of the ended ones."""
-    few = min(len(ended), _HEAD - 1 + _FEW_ENDED) + 1 if ended else 0
-    if waiting and room - few < _HEAD + 1:
-        few = 0
-    above = _table(waiting, room - few, count)
-    below = _table(ended, room - len(above))
-    return [*above, *below]
-
-
-def _table(lines: list[str], room: int, count: int | None = None) -> list[Line]:
-    """Return a table's lines after an empty one; rows that do not fit are counted if `count`, their total, is given."""
-    if not lines or room < _HEAD + 1:
-        return []
-    rows = lines[2:]
-    fit = room - _HEAD
-    rest: list[Line] = []
-    if count is not None and count > min(fit, len(rows)):
-        fit = min(fit - 1, len(rows))
-        rest = [(f"... and {units.count(count - fit)} more", "dim")]
-    return [("", ""), (lines[0], "bold"), (lines[1], "dim"), *((row, "") for row in rows[:fit]), *rest]

@@ -172,7 +172,7 @@ class Follower:
         self._current = run
         if run.claimed_at is not None or run.state == State.RUNNING:  # not cancelled or skipped before it began
             attempt = f" (attempt {run.attempt})" if run.attempt > 1 else ""
-            self._say(f"--- run {run.run}{attempt}: {run.name}  {run.preflight_prefix}{run.question}".rstrip())
+            self._say(f"--- run {run.run}{attempt}: {run.name}  {run.settings_line}".rstrip())
             self._sources = self._open_logs(folder, self._tail)
             self._tail = None
 

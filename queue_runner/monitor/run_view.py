@@ -204,9 +204,9 @@ class RunLine(QueuedRun):
         return outcome_style(self.outcome)
 
     @property
-    def preflight_prefix(self) -> str:
-        """Text before the question of a preflight; empty for other runs."""
-        return "preflight: " if self.is_preflight else ""
+    def settings_line(self) -> str:
+        """Its question on one line, after `preflight: ` for a preflight."""
+        return f"{'preflight: ' if self.is_preflight else ''}{self.question}"
 
 
 _UNPRINTED = frozenset(

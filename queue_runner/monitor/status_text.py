@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 from queue_runner import lanes, tables, times, units
 from queue_runner.model import DEFAULT_LANE
 from queue_runner.monitor import eta
 from queue_runner.monitor.blocks import Block
-from queue_runner.monitor.disk_usage import DiskUse
 from queue_runner.monitor.progress import RunProgress
 from queue_runner.monitor.queue_state import START_A_WORKER, LaneState
 from queue_runner.monitor.run_view import RunView
@@ -25,16 +20,18 @@ _NAME = 16
 _REASON = 24
 _BLOCKS = 5
 """Number of blocks shown."""
-_WRAP, _LEAST = 70, 20
+
+Facts = list[tuple[str, str]]
+"""Names and values. A name may be empty: the value belongs to the one before."""
 
 
 def text(status: Status, *, colour: bool = False) -> str:
     """Return the whole status, at least 80 columns wide; with `colour` outcomes and what needs attention are
     coloured."""
-    facts = [*lane(status), *_running(status), ("waiting", waiting_count(status)), *plan(status)]
+    facts = [*lane(status), *_running(status), *plan(status)]
     warnings = attention(status) if colour else set()
-    facts.append(("disk", disk(status.disk)))
-    parts = [tables.facts(facts, style=lambda _name, value: "doubt" if value in warnings else "")]
+    names = {name for name, _value in facts}
+    parts = [tables.facts(facts, prose=names, style=lambda _name, value: "doubt" if value in warnings else "")]
     if status.waiting:
         parts.append(waiting_table(status))
     if (more := status.waiting_count - len(status.waiting)) > 0:
@@ -44,23 +41,22 @@ def text(status: Status, *, colour: bool = False) -> str:
     return "\n\n".join(parts)
 
 
-def lane(status: Status, columns: int = _WRAP) -> list[tuple[str, str]]:
-    """Return the worker, and what keeps the lane from starting runs, in lines of at most `columns` columns."""
-    columns = max(columns, _LEAST)
-    facts = [("worker", textwrap.fill(_worker(status), columns))]
-    if status.queue.blocked_reason:
-        facts.append(("blocked", textwrap.fill(one_line(status.queue.blocked_reason), columns)))
-    if status.queue.paused_at:
-        why = f" ({one_line(status.queue.paused_reason)})" if status.queue.paused_reason else ""
-        facts.append(("paused", textwrap.fill(f"nothing starts until mpsq resume{why}", columns)))
-    widest = max((len(lanes.short(lane.name)) for lane in status.queue.lanes), default=0)
-    lines = [
-        f"{lanes.short(lane.name):<{widest}}  {tables.shorten(_lane_state(lane), columns - widest - 2)}"
-        for lane in status.queue.lanes
-    ]
-    if lines:
-        facts.append(("lanes", "\n".join(lines)))
-    return facts + _blocks(status, columns)
+def lane(status: Status) -> Facts:
+    """Return the worker, and what keeps the lane from starting runs."""
+    queue = status.queue
+    facts = [("worker", _worker(status))]
+    if queue.blocked_reason:
+        facts.append(("blocked", one_line(queue.blocked_reason)))
+    if queue.paused_at:
+        why = f" ({one_line(queue.paused_reason)})" if queue.paused_reason else ""
+        facts.append(("paused", f"nothing starts until mpsq resume{why}"))
+    if queue.lanes:
+        facts.append(("lanes", "\n".join(f"{lanes.short(lane.name)}  {_lane_state(lane)}" for lane in queue.lanes)))
+    if status.blocks:
+        blocks = [_block(block, queue.worker) for block in status.blocks[:_BLOCKS]]
+        more = len(status.blocks) - _BLOCKS
+        facts.append(("blocks", "\n".join([*blocks, *([f"... and {units.count(more)} more"] if more > 0 else [])])))
+    return facts
 
 
 def _lane_state(lane: LaneState) -> str:
@@ -72,19 +68,11 @@ def _lane_state(lane: LaneState) -> str:
         since = lane.running.started_at or lane.running.claimed_at or time.time()
         parts.append(f"{run_and_question(lane.running)}, {units.duration(max(time.time() - since, 0.0))}")
     if lane.paused_at:
-        parts.append(
-            "paused: mpsq resume --lane" + (f" ({one_line(lane.paused_reason)})" if lane.paused_reason else "")
-        )
+        why = f" ({one_line(lane.paused_reason)})" if lane.paused_reason else ""
+        parts.append(f"paused: mpsq resume --lane{why}")
     elif lane.blocked_reason:
         parts.append(one_line(lane.blocked_reason))
     return "; ".join(parts) or "free"
-
-
-def _blocks(status: Status, columns: int) -> list[tuple[str, str]]:
-    lines = [textwrap.fill(_block(block, status.queue.worker), columns) for block in status.blocks[:_BLOCKS]]
-    if (more := len(status.blocks) - _BLOCKS) > 0:
-        lines.append(f"... and {units.count(more)} more")
-    return [("" if n else "blocks", line) for n, line in enumerate(lines)]
 
 
 def _block(block: Block, worker: bool) -> str:
@@ -109,14 +97,13 @@ def _worker(status: Status) -> str:
     return f"none. {START_A_WORKER}"
 
 
-def _running(status: Status) -> list[tuple[str, str]]:
+def _running(status: Status) -> Facts:
     if status.running is None:
         return [("running", "nothing")]
-    facts = [("running", textwrap.fill(run_and_question(status.running), _WRAP))]
+    facts = [run_and_question(status.running)]
     if status.progress is not None:
-        facts.append(("", "\n".join(filter(None, [numbers(status.progress), clock(status.progress)]))))
-    facts += [("", line) for line in trouble(status)]
-    return facts
+        facts += filter(None, [numbers(status.progress), clock(status.progress)])
+    return [("" if n else "running", fact) for n, fact in enumerate([*facts, *trouble(status)])]
 
 
 def run_and_question(run: RunView) -> str:
@@ -160,88 +147,60 @@ def trouble(status: Status) -> list[str]:
     return lines
 
 
-def plan(status: Status, columns: int = _WRAP) -> list[tuple[str, str]]:
-    """Return when the queue will be done, the schedule that submits next, and each that failed to."""
-    columns = max(columns, _LEAST)
-    now, facts = time.time(), []
+def plan(status: Status) -> Facts:
+    """Return how many runs wait, when the queue will be done, the schedule that submits next, each whose last
+    submission failed, and the disk usage."""
+    now, facts = time.time(), [("waiting", units.counted(status.waiting_count, "run"))]
     if estimate := status.eta.sentence(now, going=status.goes_on):
         part = f"the first {status.expected}: " if status.expected < status.waiting_count else ""
-        facts.append(("done in", textwrap.fill(part + estimate, columns)))
+        facts.append(("done in", part + estimate))
     if status.schedules and (at := status.schedules[0].next_at) is not None:
         missed = "when a worker runs" if not status.queue.worker else "when nothing runs" if status.running else "now"
         then = times.clock(at, now) if at > now else missed
         facts.append(("schedule", one_line(f"{status.schedules[0].name} submits next, {then}")))
-    return [*facts, *(("schedule", line) for line in _failed_schedules(status, columns))]
+    use = status.disk
+    sizes = (("runs", use.runs_bytes), ("snapshots", use.snapshots_bytes), ("cache", use.cache_bytes))
+    taken = ", ".join(f"{name} {units.size(size)}" for name, size in sizes)
+    disk = f"{'' if use.exact else 'at least '}{taken}; {units.size(use.free_bytes)} free"
+    return [*facts, *(("schedule", line) for line in _failed_schedules(status)), ("disk", disk)]
 
 
-def _failed_schedules(status: Status, columns: int = _WRAP) -> list[str]:
+def _failed_schedules(status: Status) -> list[str]:
     """Return a sentence on each schedule whose last submission failed."""
     failed = (schedule for schedule in status.schedules if schedule.last_error)
-    lines = (one_line(f"{schedule.name} submitted nothing at {schedule.last_error}") for schedule in failed)
-    return [textwrap.fill(line, columns) for line in lines]
+    return [one_line(f"{schedule.name} submitted nothing at {schedule.last_error}") for schedule in failed]
 
 
-def waiting_count(status: Status) -> str:
-    """Return how many runs wait, in words."""
-    return units.counted(status.waiting_count, "run")
-
-
-def disk(use: DiskUse) -> str:
-    """Return the disk usage of the queue and the free space."""
-    parts = (("runs", use.runs_bytes), ("snapshots", use.snapshots_bytes), ("cache", use.cache_bytes))
-    taken = ", ".join(f"{name} {units.size(size)}" for name, size in parts)
-    return f"{'' if use.exact else 'at least '}{taken}; {units.size(use.free_bytes)} free"
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A row of one of the two tables."""
-
-    run: str
-    name: str
-    asks: str
-    place: int = 0
-    waits: str = ""
-    starts: str = units.MISSING
-    ending: str = ""
-    style: str = ""
-    real_s: float | None = None
-    mark: str = ""
-
-    @classmethod
-    def of(cls, run: RunView, **cells: Any) -> _Row:
-        name = tables.elide(one_line(run.name), _NAME)
-        return cls(run.run, name, f"{run.preflight_prefix}{run.question}", **cells)
+_RUN = [
+    tables.Column("run", "run"),
+    tables.Column("name", "name", words=lambda name: tables.elide(one_line(name), _NAME)),
+    tables.Column("settings_line", "settings", flexible=True),
+]
 
 
 def waiting_table(status: Status) -> str:
     """Return the waiting runs in queue order, each with its reason."""
     now = time.time()
-    rows = [
-        _Row.of(
-            run,
-            place=place,
-            waits=tables.shorten(one_line(status.reasons[run.run_id].short), _REASON),
-            starts=eta.clock(status.eta.turns.get(run.run), now) if status.goes_on else units.MISSING,
-        )
-        for place, run in enumerate(status.waiting, start=1)
+    places = {run.run_id: str(place) for place, run in enumerate(status.waiting, start=1)}
+    turns = status.eta.turns if status.goes_on else {}
+    starts = {run.run: eta.clock(turns.get(run.run), now) for run in status.waiting}
+    columns = [
+        tables.Column("run_id", "#", words=places.__getitem__, right=True),
+        *_RUN,
+        tables.Column("run_id", "waits for", words=lambda id: tables.shorten(status.reasons[id].short, _REASON)),
     ]
-    titles = {"place": "#", "run": "run", "name": "name", "asks": "settings", "waits": "waits for"}
-    if any(row.starts != units.MISSING for row in rows):
-        titles["starts"] = "starts"
-    return tables.table(rows, [_column(key, title) for key, title in titles.items()])
+    if any(start != units.MISSING for start in starts.values()):
+        columns.append(tables.Column("run", "starts", words=starts.__getitem__))
+    return tables.table(status.waiting, columns)
 
 
 def ended_table(status: Status, *, colour: bool = False) -> str:
     """Return the latest ended runs, the newest first; the times of those that are not valid are marked."""
-    titles = {"run": "run", "name": "name", "asks": "settings", "ending": "outcome", "real_s": "took"}
-    rows = [_Row.of(run, ending=run.ending, style=run.style, real_s=run.real_s, mark=run.mark) for run in status.ended]
-    if any(row.mark for row in rows):
-        titles["mark"] = ""
-    return tables.table(rows, [_column(key, title) for key, title in titles.items()], colour=colour)
-
-
-def _column(key: str, title: str) -> tables.Column:
-    words = units.duration if key == "real_s" else None
-    style: Callable[[_Row], str] | None = {"ending": lambda row: row.style, "mark": lambda _row: "doubt"}.get(key)
-    return tables.Column(key, title, words=words, right=key == "place", flexible=key == "asks", style=style)
+    columns = [
+        *_RUN,
+        tables.Column("ending", "outcome", style=lambda run: run.style),
+        tables.Column("real_s", "took", words=units.duration),
+    ]
+    if any(run.mark for run in status.ended):
+        columns.append(tables.Column("mark", "", style=lambda _run: "doubt"))
+    return tables.table(status.ended, columns, colour=colour)

@@ -48,7 +48,7 @@ def queue_parts(observation: Observation) -> Values:
     """Return the values of the parts of the first page."""
     status, now = observation.status, time.time()
     return {
-        "facts": _facts(status),
+        "facts": [*status_text.lane(status), *status_text.plan(status)],
         "running": _running(status, observation.newest_s),
         "waiting": [
             (run, status.reasons[run.run_id], eta.clock(status.eta.turns.get(run.run) if status.goes_on else None, now))
@@ -58,11 +58,6 @@ def queue_parts(observation: Observation) -> Values:
         "ended": status.ended,
         "now": now,
     }
-
-
-def _facts(status: Status) -> list[tuple[str, str]]:
-    facts = [*status_text.lane(status), ("waiting", status_text.waiting_count(status)), *status_text.plan(status)]
-    return [*facts, ("disk", status_text.disk(status.disk))]
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from queue_runner.control import pausing
 from queue_runner.host import locks
@@ -183,7 +185,9 @@ def test_each_lane_is_shown_and_what_is_done_to_one_leaves_the_other(lanes: Queu
     until(lambda: running(lanes) == {FIRST: "1.1", SECOND: "2.1"}, "two runs at once")
     mpsq.ok("pause", "--lane", SECOND)
     found = read_status(lanes.layout)
-    watched = dashboard.frame(found, [], dashboard.tables(found), width=100, height=40, ascii=True).plain
+    console = Console(file=io.StringIO(), width=100, height=40)
+    console.print(dashboard.frame(found, [], dashboard.tables(found), console))
+    watched = console.file.getvalue()  # type: ignore[attr-defined]
     page = dict(views.queue(lanes.layout)["facts"])
     for shown in (mpsq.ok("status").out, watched, f"lanes {page['lanes']}"):
         assert re.search(r"lanes +cpu:0 +1\.1 ", shown), shown
