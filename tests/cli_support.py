@@ -96,7 +96,7 @@ def stand_in_venv(home: Path, name: str, **packages: str) -> Path:
     """An environment as `mpsq env create` leaves it, but that its python is this one and nothing is installed."""
     import sys
 
-    from queue_runner.workloads.environments import RECORD, Venv
+    from queue_runner.workloads.venvs import RECORD, Venv
 
     folder = home / "envs" / name
     (folder / "bin").mkdir(parents=True)

@@ -13,7 +13,7 @@ from queue_runner.errors import UsageError
 from queue_runner.units import counted
 
 if TYPE_CHECKING:
-    from queue_runner.workloads.environments import Venv
+    from queue_runner.workloads.venvs import Venv
 
 app = new_app("Manage named environments: other versions of torch, other frameworks.")
 
@@ -26,14 +26,14 @@ def create(
     pip: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="WORDS", help='Arguments of pip install: "torch==2.14 numpy --index-url URL". Repeatable.'
+            metavar="WORDS", help='Arguments of uv pip install: "torch==2.14 numpy --index-url URL". Repeatable.'
         ),
     ] = None,
     python: Annotated[
         str | None, typer.Option(metavar="PATH", help="The base interpreter; default: that of mpsq.")
     ] = None,
 ) -> None:
-    """Create a venv, install packages into it and record them."""
+    """Create a venv with uv, install packages into it and record them."""
     from queue_runner.host.home import ensure_home
     from queue_runner.workloads import environment_create
 
@@ -50,9 +50,9 @@ def create(
 @app.command("list")
 def list_(json: Json = False) -> None:
     """List the environments and their packages."""
-    from queue_runner.workloads import environments
+    from queue_runner.workloads import venvs
 
-    environs = environments.every(home())
+    environs = venvs.every(home())
     if json:
         print_json("mpsq.envs/1", envs=[_object(venv) for venv in environs])
         return

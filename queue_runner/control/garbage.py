@@ -21,7 +21,7 @@ from queue_runner.model import PREFLIGHT
 from queue_runner.paths import Layout, preflight_cache
 from queue_runner.store import backup, delete, read
 from queue_runner.store.engine import Connection, Engine, open_engine, writing
-from queue_runner.workloads.environments import RECORD
+from queue_runner.workloads.venvs import RECORD
 
 YOUNG_S = 3600.0
 """Minimum age of files without a row in the database: no submit takes nearly as long."""

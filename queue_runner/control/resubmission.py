@@ -19,7 +19,7 @@ from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import read
 from queue_runner.submit import policy, remote, run_order
 from queue_runner.submit.plan import drawn
-from queue_runner.workloads import environments, mps_switches
+from queue_runner.workloads import mps_switches, venvs
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def _with_todays_environment(layout: Layout, spec: JobSpec, job: int) -> JobSpec
     env = redact.inherited(os.environ) | variables
     env |= {name: value for name, value in spec.env.items() if redact.PLACEHOLDER.search(value)}  # of --env, once
     if spec.env_name:
-        env = environments.find(layout, spec.env_name).activated(env)
+        env = venvs.find(layout, spec.env_name).activated(env)
     if spec.mps:
         env = mps_switches.environment(spec.mps, env)
     if spec.on:
@@ -169,7 +169,7 @@ def _code(layout: Layout, old: _OldJob, allow_changed: bool) -> tuple[JobSpec, s
     """Return the question with its code, and a sentence if that is in another place than before."""
     spec, job = JobSpec.from_json(old.spec_json), old.job_id
     if spec.env_name:
-        spec = spec.changed(packages=environments.find(layout, spec.env_name).packages)
+        spec = spec.changed(packages=venvs.find(layout, spec.env_name).packages)
     if spec.kind == "import":
         raise UsageError(
             f"job {job} was {'merged' if spec.merged else 'imported'}: it never ran here",

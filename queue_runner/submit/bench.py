@@ -8,7 +8,7 @@ from queue_runner.errors import UsageError
 from queue_runner.host import compiler, torch_probe
 from queue_runner.paths import jobs_dir, layout
 from queue_runner.submit.options import Said
-from queue_runner.workloads import catalog, environments
+from queue_runner.workloads import catalog, venvs
 
 REPEATS = 4
 """Fewest repeats with which a comparison can reach a verdict."""
@@ -52,7 +52,7 @@ def preset(said: Said) -> tuple[dict[str, Any], list[str]]:
 def _first(names: str | None) -> str | None:
     """Return the interpreter of the first environment named, which represents all when devices are detected."""
     given = [name for name in (names or "").split(",") if name.strip()]
-    return str(environments.find(layout(), given[0].strip()).python) if given else None
+    return str(venvs.find(layout(), given[0].strip()).python) if given else None
 
 
 def _one(frameworks: str | None) -> str | None:

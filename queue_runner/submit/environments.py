@@ -12,8 +12,8 @@ from queue_runner.errors import UsageError
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec
 from queue_runner.submit import grid, launchers
-from queue_runner.workloads import environments, mps_switches
-from queue_runner.workloads.environments import Venv
+from queue_runner.workloads import mps_switches, venvs
+from queue_runner.workloads.venvs import Venv
 
 if TYPE_CHECKING:
     from queue_runner.submit.request import Request
@@ -55,7 +55,7 @@ def _environments(request: Request) -> list[Venv]:
     if request.python is not None:
         raise UsageError("--python and --env-name both name an interpreter", "give one of them")
     layout = home(request)
-    return [environments.find(layout, name) for name in grid.names(request.env_name, "--env-name")]
+    return [venvs.find(layout, name) for name in grid.names(request.env_name, "--env-name")]
 
 
 def _inside(spec: JobSpec, named: Sequence[Venv]) -> Iterator[JobSpec]:

@@ -22,7 +22,7 @@ from queue_runner.spec import JobSpec, NewJob
 from queue_runner.submit import conditions, expand, launchers, preflight, remote, run_order
 from queue_runner.submit.find_max import first_probe, search
 from queue_runner.submit.request import Request
-from queue_runner.workloads import catalog, environments
+from queue_runner.workloads import catalog, venvs
 
 if TYPE_CHECKING:
     from queue_runner.store.engine import Connection
@@ -315,9 +315,7 @@ def _take_snapshots(layout: Layout, planned: Plan) -> list[snapshot.Taken]:
     for job in planned.jobs:
         if (place := _place(job.spec)) not in taken:
             name = job.spec.env_name  # looked up again: now it cannot be removed before the job is stored
-            taken[place] = replace(
-                _take(layout, job), packages=environments.find(layout, name).packages if name else {}
-            )
+            taken[place] = replace(_take(layout, job), packages=venvs.find(layout, name).packages if name else {})
         found.append(taken[place])
     return found
 

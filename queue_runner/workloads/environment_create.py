@@ -1,66 +1,106 @@
-"""Creation and removal of the environments of `mpsq env`: a venv with the packages requested from pip, and a record.
+"""Creation and removal of the environments of `mpsq env`: uv makes a venv and installs packages; a record lists them.
 
-An environment exists when its record does, which is written last. An interrupted creation leaves nothing; the remains
-of a killed one are removed by the next. An environment that a job still needs cannot be removed.
+An environment exists when its record does, which is written last. An interrupted creation leaves nothing; the next
+creation removes the remains of a killed one. An environment that a job still needs cannot be removed.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import importlib.metadata
 import json
+import os
+import re
+import shlex
 import shutil
-import signal
+import subprocess
 import sys
-import tempfile
-import threading
+import sysconfig
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from queue_runner.atomic_file import replacing
 from queue_runner.errors import MpsqError, UsageError
-from queue_runner.host import locks, trash
+from queue_runner.host import locks, torch_probe, trash
+from queue_runner.host.command import ask
 from queue_runner.paths import Layout
 from queue_runner.store import read
-from queue_runner.workloads import environments, pip_install
-from queue_runner.workloads.environments import RECORD, Venv
+from queue_runner.workloads import venvs
+from queue_runner.workloads.venvs import RECORD, Venv
 
 _TOOLS = frozenset({"pip", "setuptools", "wheel"})
-"""Packages that come with a venv and affect no result."""
+"""Packages that affect no result."""
+_ELSEWHERE = ("-t", "--target", "--prefix", "-p", "--python", "--system", "--dry-run", "-e", "--editable")
+"""Options by which uv installs outside of the environment or not at all. Editable packages change after the record."""
+_SHOWN_LINES = 8
+"""Number of last lines shown of uv's output, which contain its error."""
+_PASSWORD = re.compile(r"(?<=://)[^/@\s]+@")
+_VARIABLES = {
+    "index-url": "UV_INDEX_URL",
+    "extra-index-url": "UV_EXTRA_INDEX_URL",
+    "find-links": "UV_FIND_LINKS",
+    "trusted-host": "UV_INSECURE_HOST",
+    "constraint": "UV_CONSTRAINT",
+    "cert": "SSL_CERT_FILE",
+}
+"""The variable of uv for each setting of pip (docs.astral.sh/uv/reference/environment)."""
 
 
 def create(
     layout: Layout,
     name: str,
-    pip: Sequence[str],
+    words: Sequence[str],
     python: str | None = None,
     on_start: Callable[[], None] = lambda: None,
 ) -> Venv:
-    """Create a venv from `python` (ours when None) and install `pip`, arguments of `pip install`. `on_start` is called
-    after all checks, before the slow part.
+    """Create a venv of `python` (ours when None) and install `words`, arguments of `uv pip install`. `on_start` is
+    called after all checks, before the slow part.
 
-    Raises: UsageError for an invalid or existing name and for options of pip that install outside the venv; MpsqError
-    with the last output lines of venv or pip, after everything has been removed.
+    Raises: UsageError for an invalid or existing name and for options that install outside the venv; MpsqError
+    without uv, or with the last lines of its output, after everything has been removed.
     """
-    if not environments.NAME.fullmatch(name):
+    if not venvs.NAME.fullmatch(name):
         raise UsageError(f'an environment cannot be named "{name}"', "use letters, digits, dots, dashes and _")
-    words = list(pip)
-    pip_install.refuse_elsewhere(words)
-    base = _base(python)
+    for word in words:
+        option = word.partition("=")[0] if word.startswith("--") else word[:2]  # -t/tmp is -t, too
+        if option in _ELSEWHERE:
+            raise UsageError(f"--pip cannot have {option}", "packages are copied into the environment")
+    base = torch_probe.find_interpreter(python)
+    uv = shutil.which("uv") or shutil.which("uv", path=sysconfig.get_path("scripts"))
+    if uv is None:
+        raise MpsqError("mpsq env create needs uv", "pip install 'mpsq[env]', or install uv and put it on PATH")
     layout.envs.mkdir(mode=0o700, exist_ok=True)
-    folder = layout.envs / name
-    with _making(layout, name) as lock, _ended_gently():
-        if (folder / RECORD).exists():
+    venv = Venv(name, layout.envs / name)
+    with _making(layout, name) as lock:
+        if (venv.folder / RECORD).exists():
             raise UsageError(f'environment "{name}" already exists', f"mpsq env remove {name}, or choose another name")
-        if folder.is_symlink() or folder.exists():
-            trash.remove(folder)  # incomplete, from a killed process
+        trash.remove(venv.folder)  # incomplete, from a killed process
         on_start()
+        pip = _pip_settings()
+        install = ["pip", "install", "--compile-bytecode", "--python", str(venv.python), *words]
+        if pip.get("no-index", "").lower() in ("1", "true", "yes", "on") and "--no-index" not in words:
+            install.append("--no-index")  # uv has no variable for it
         try:
-            return _make(Venv(name, folder), base, words, lock)
+            _run([uv, "venv", "--no-project", "--python", base, str(venv.folder)], pip, lock)
+            if words:
+                _run([uv, *install], pip, lock)
+            made = Venv(
+                name,
+                venv.folder,
+                _python_version(venv.folder),
+                tuple(_PASSWORD.sub("", word) for word in words),
+                _packages(venv.folder),
+                time.time(),
+            )
+            with replacing(venv.folder / RECORD, durable=False) as partial:
+                partial.write_text(made.record(), encoding="utf-8")
         except BaseException:
             with contextlib.suppress(OSError):
-                trash.remove(folder)
+                trash.remove(venv.folder)
             raise
+    return made
 
 
 def remove(layout: Layout, name: str) -> Path:
@@ -70,9 +110,8 @@ def remove(layout: Layout, name: str) -> Path:
     be removed.
     """
     folder = layout.envs / name
-    incomplete = environments.NAME.fullmatch(name) and folder.is_dir() and not (folder / RECORD).exists()
-    if not incomplete:
-        folder = _known(layout, name)
+    if not (venvs.NAME.fullmatch(name) and folder.is_dir()):  # one without a readable record is removed, too
+        venvs.find(layout, name)
     with _making(layout, name), _alone(layout):
         scheduled, users = _needed_by(layout, name, folder)
         if scheduled:
@@ -92,15 +131,6 @@ def remove(layout: Layout, name: str) -> Path:
     with contextlib.suppress(OSError):  # already renamed; gc finishes the removal
         trash.remove(removed)
     return folder
-
-
-def _known(layout: Layout, name: str) -> Path:
-    try:
-        return environments.find(layout, name).folder
-    except UsageError:
-        raise
-    except MpsqError:  # an unreadable record is removed like any other
-        return layout.envs / name
 
 
 def _needed_by(layout: Layout, name: str, folder: Path) -> tuple[list[str], list[int]]:
@@ -138,19 +168,6 @@ def _making(layout: Layout, name: str) -> Iterator[locks.Lock]:
 
 
 @contextlib.contextmanager
-def _ended_gently() -> Iterator[None]:
-    """Treat SIGTERM like Ctrl-C: incomplete files are removed first."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextlib.contextmanager
 def _alone(layout: Layout) -> Iterator[None]:
     """Exclude every submit, which looks up its environments under the same lock."""
     if (lock := locks.alone(layout.snapshots_lock, 30.0)) is None:
@@ -159,33 +176,60 @@ def _alone(layout: Layout) -> Iterator[None]:
         yield
 
 
-def _base(python: str | None) -> str:
-    executable = shutil.which(str(Path(python).expanduser()) if python else sys.executable)
-    if executable is None:
-        raise UsageError(f'there is no interpreter "{python}"', "--python takes the path of a Python interpreter")
-    return str(Path(executable).absolute())
+def _pip_settings() -> dict[str, str]:
+    """Return pip's settings by name. A variable wins over its files, and there [install] over [global]."""
+    settings = {}
+    for line in sorted((ask([sys.executable, "-m", "pip", "config", "list"]) or "").splitlines()):  # "" without pip
+        key, _, text = line.partition("=")
+        if key.startswith(("global.", "install.")):
+            settings[key.partition(".")[2]] = str(ast.literal_eval(text))
+    for variable, value in os.environ.items():
+        if variable.startswith("PIP_"):
+            settings[variable.removeprefix("PIP_").lower().replace("_", "-")] = value
+    return settings
 
 
-def _make(venv: Venv, base: str, words: Sequence[str], lock: locks.Lock) -> Venv:
-    with tempfile.TemporaryFile() as log:
-        pip_install.run([base, "-m", "venv", str(venv.folder)], log, lock, "the venv cannot be created")
-        if not venv.python.exists():
-            raise UsageError(
-                f"{base} did not create a venv: it is not a Python interpreter",
-                "--python takes a Python 3 that has the module venv",
-            )
-        if words:
-            install = [str(venv.python), "-m", "pip", "install", "--no-input", "--disable-pip-version-check", *words]
-            pip_install.run(install, log, lock, f"pip could not install {pip_install.redacted(words)}")
-        version, packages = pip_install.packages(venv.python)
-    made = Venv(
-        venv.name,
-        venv.folder,
-        version,
-        tuple(pip_install.without_password(word) for word in words),
-        {name: text for name, text in packages.items() if name not in _TOOLS},
-        time.time(),
-    )
-    with replacing(venv.folder / RECORD, durable=False) as partial:
-        partial.write_text(made.record(), encoding="utf-8")
-    return made
+def _run(argv: Sequence[str], pip: Mapping[str, str], lock: locks.Lock) -> None:
+    """Run uv with pip's index and certificates. It also holds the lock: if we are killed it may continue, and the
+    environment is neither created nor removed meanwhile."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    configured = {
+        variable: (",".join if variable == "UV_FIND_LINKS" else " ".join)(pip[name].split())
+        for name, variable in _VARIABLES.items()
+        if name in pip
+    }
+    try:
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_SYSTEM_CERTS": "1", **configured, **env},  # as pip does
+            pass_fds=[lock.fd],
+            check=False,
+        )
+    except OSError as error:
+        raise MpsqError(f"{argv[0]} cannot be run: {error.strerror}", "install uv again") from error
+    if done.returncode:
+        lines = [line for line in done.stdout.decode("utf-8", "replace").splitlines() if line.strip()]
+        output = "\n".join(f"  {line}" for line in lines[-_SHOWN_LINES:])
+        raise MpsqError(
+            _PASSWORD.sub("", f"{shlex.join(['uv', *argv[1:]])} failed:\n{output}"),
+            "fix what uv reports; the incomplete environment was removed",
+        )
+
+
+def _python_version(folder: Path) -> str:
+    match = re.search(r"^version_info = (\S+)", (folder / "pyvenv.cfg").read_text("utf-8"), re.MULTILINE)
+    return match[1] if match else ""
+
+
+def _packages(folder: Path) -> dict[str, str]:
+    """Return the versions of the installed packages by normalized name."""
+    places = [str(path) for path in folder.glob("lib/python*/site-packages")]
+    versions = {
+        re.sub(r"[-_.]+", "-", package.name).lower(): package.version
+        for package in importlib.metadata.distributions(path=places)
+        if package.name
+    }
+    return {name: version for name, version in sorted(versions.items()) if name not in _TOOLS}

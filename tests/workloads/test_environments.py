@@ -1,4 +1,4 @@
-"""mpsq env with real venvs and a real pip, without a network: a wheel that the test itself writes."""
+"""mpsq env with real venvs and a real uv, without a network: a wheel that the test itself writes."""
 
 from __future__ import annotations
 
@@ -74,25 +74,61 @@ def test_two_versions_are_made_compared_and_removed(layout: Layout, wheels: Path
     assert [path.name for path in layout.envs.glob("[!.]*")] == ["one"]
 
 
-def test_what_pip_refuses_is_shown_and_nothing_is_left(layout: Layout, wheels: Path) -> None:
+def test_what_uv_refuses_is_shown_and_nothing_is_left(layout: Layout, wheels: Path) -> None:
     refused = mpsq("env", "create", "bad", "--pip", f"tinywheel==9 --no-index --find-links {wheels}", code=1)
-    assert "pip could not install tinywheel==9" in refused.stderr
-    assert "No matching distribution found for tinywheel==9" in refused.stderr and "hint: check which" in refused.stderr
+    assert "uv pip install" in refused.stderr and "tinywheel==9" in refused.stderr and "hint: fix" in refused.stderr
     assert list(layout.envs.glob("[!.]*")) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_maker_that_is_ended_leaves_no_environment(layout: Layout, number: signal.Signals) -> None:
-    maker = subprocess.Popen([*MPSQ, "env", "create", "cut"], stderr=subprocess.DEVNULL, start_new_session=True)
+def test_uv_takes_the_places_that_pip_is_configured_with(
+    layout: Layout, wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    (tmp_path / "pip.conf").write_text(
+        f"[global]\nno-index = true\nfind-links = /no\n[install]\nfind-links =\n  {tmp_path}\n  {wheels}\n"
+    )
+    (tmp_path / "limits.txt").write_text("tinywheel<2\n")
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+    monkeypatch.setenv("PIP_CONSTRAINT", str(tmp_path / "limits.txt"))
+    mpsq("env", "create", "one", "--pip", "tinywheel")
+    (env,) = json.loads(mpsq("env", "list", "--json").stdout)["envs"]
+    assert env["packages"] == {"tinywheel": "1.0"} and env["pip"] == ["tinywheel"]
+
+
+def test_the_modules_of_a_new_environment_are_compiled(layout: Layout, wheels: Path) -> None:
+    """Else the first run that imports them compiles them, and takes longer than the others."""
+    mpsq("env", "create", "one", "--pip", f"tinywheel --no-index --find-links {wheels}")
+    assert list((layout.envs / "one").rglob("tinywheel.*.pyc"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_maker_that_is_ended_leaves_no_environment(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    uv = tmp_path / "bin" / "uv"
+    uv.parent.mkdir()
+    uv.write_text(
+        "#!/bin/sh\nfor folder; do :; done\n"
+        f'mkdir -p "$folder/bin"\nwhile [ ! -e {tmp_path}/go ]; do sleep 0.05; done\n'
+    )
+    uv.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{uv.parent}:{os.environ['PATH']}")
+    maker = subprocess.Popen(
+        [*MPSQ, "env", "create", "cut"],
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    remove = [*MPSQ, "env", "remove", "cut"]
     try:
-        until(lambda: (layout.envs / "cut" / "bin").is_dir(), "a venv is begun")
-    finally:
+        until(lambda: (layout.envs / "cut" / "bin").is_dir(), "uv has started")
         os.kill(maker.pid, number)
-    assert maker.wait() != 0
-    assert json.loads(mpsq("env", "list", "--json").stdout)["envs"] == []
-    if number != signal.SIGKILL:
-        assert not (layout.envs / "cut").exists()
-    else:
-        remove = [*MPSQ, "env", "remove", "cut"]  # refused while what the killed maker had started still writes
+        assert maker.wait() != 0
+        assert json.loads(mpsq("env", "list", "--json").stdout)["envs"] == []
+        if number == signal.SIGKILL:
+            assert "another mpsq" in mpsq(*remove[len(MPSQ) :], code=1).stderr, "while its uv still writes"
+    finally:
+        (tmp_path / "go").touch()
+    if number == signal.SIGKILL:
         until(lambda: subprocess.run(remove, stderr=subprocess.DEVNULL).returncode == 0, "its end", 120)
     assert not (layout.envs / "cut").exists()

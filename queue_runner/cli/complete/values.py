@@ -209,7 +209,7 @@ def _literals() -> list[dict[str, Any]]:
 
 def _environments(_current: str, _line: TypedLine) -> list[Candidate]:
     from queue_runner.paths import layout
-    from queue_runner.workloads.environments import every
+    from queue_runner.workloads.venvs import every
 
     return [(venv.name, f"Python {venv.python_version}") for venv in every(layout())]
 

@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from queue_runner.errors import MpsqError, UsageError, did_you_mean
 from queue_runner.paths import Layout
@@ -21,8 +20,8 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True)
 class Venv:
-    """An environment. `pip` holds the arguments of pip, without passwords; `packages` the versions by name at creation;
-    `created_at` is in Unix seconds."""
+    """An environment. `pip` holds the arguments of `uv pip install`, without passwords; `packages` the versions by name
+    at creation; `created_at` is in Unix seconds."""
 
     name: str
     folder: Path
@@ -64,9 +63,9 @@ def find(layout: Layout, name: str) -> Venv:
 
 def _read(folder: Path) -> Venv:
     try:
-        data: dict[str, Any] = json.loads((folder / RECORD).read_text("utf-8"))
-        known = {name: data[name] for name in ("python_version", "packages", "created_at")}
-        return Venv(folder.name, folder, pip=tuple(data["pip"]), **known)
+        data = json.loads((folder / RECORD).read_text("utf-8"))
+        fields = (data["python_version"], tuple(data["pip"]), data["packages"], data["created_at"])
+        return Venv(folder.name, folder, *fields)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise MpsqError(
             f'the record of environment "{folder.name}" cannot be read: {error}',
