@@ -1,4 +1,4 @@
-"""The optional packages, and what each adds to the core: commands, options, parts of the worker, checks of targets.
+"""The optional packages, and what each adds to the core: commands, options, parts of the worker, other machines.
 
 An optional package describes itself with one `Extension`, which pyproject.toml names as an entry point of the group
 `mpsq.extensions`. The core looks here and imports none of them; a package that is not installed adds nothing. Code is
@@ -7,13 +7,19 @@ named as "module:attribute" and imported when it is used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
+from queue_runner.errors import UsageError
+from queue_runner.lanes import is_remote
+from queue_runner.units import duration
+
 if TYPE_CHECKING:
+    import sqlite3
     from importlib.metadata import EntryPoint
 
     from queue_runner.checks import Check
@@ -47,18 +53,43 @@ class AddedOption:
 
 @dataclass(frozen=True)
 class Extension:
-    """What one optional package adds.
-
-    importer        a module with `recognizes(path)` and `import_files(paths, json)`, for `mpsq import`
-    worker_part     makes a `WorkerPart` from (layout, settings, engine, log)
-    target_checks   the checks of `mpsq doctor --on NAME`: called with (settings, layout, name, smoke)
-    """
+    """What one optional package adds."""
 
     commands: Mapping[str, AddedCommand] = field(default_factory=dict)
     options: Collection[AddedOption] = ()
     importer: str = ""
+    """A module with `recognizes(path)` and `import_files(paths, json)`, for `mpsq import`."""
     worker_part: str = ""
+    """Makes a `WorkerPart` from (layout, settings, engine, log)."""
+    placement: str = ""
+    """A module with `placed(request, specs)` and `sent_variables(env, explicit, keeps_places)`, for --on."""
+    remote_lanes: str = ""
+    """Returns the lanes of other machines by name. Called with a connection that reads."""
     target_checks: str = ""
+    """The checks of `mpsq doctor --on NAME`. Called with (settings, layout, name, smoke)."""
+
+
+@dataclass(frozen=True)
+class RemoteLane:
+    """The runs that a group sends to one target. `done` of `runs` have ended; `running` is the run that its node works
+    on, if any. `said` is its status. `silent`: its target does not answer, and is asked again at `next_try_at`
+    (Unix seconds)."""
+
+    lane: str
+    runs: int
+    done: int
+    running: str | None
+    said: str
+    silent: bool
+    next_try_at: float | None
+
+    @property
+    def status(self) -> str:
+        """Its status, with the time of the next try."""
+        if self.next_try_at is None:
+            return self.said
+        left_s = self.next_try_at - time.time()
+        return f"{self.said}; the next try is " + (f"in {duration(left_s)}" if left_s > 1 else "now")
 
 
 class WorkerPart(Protocol):
@@ -114,6 +145,21 @@ def worker_parts(layout: Layout, settings: Config, engine: object, log: Callable
     """Make the parts that are added to the worker."""
     makers = [load(extension.worker_part) for extension in installed() if extension.worker_part]
     return [make(layout, settings, engine, log) for make in makers]
+
+
+def placement() -> Any:
+    """Return the module that decides where jobs with --on run. Raises: UsageError where none is installed."""
+    for extension in installed():
+        if extension.placement:
+            return import_module(extension.placement)
+    raise UsageError("this mpsq cannot send jobs to other machines", "reinstall it with queue_runner.remote")
+
+
+def remote_lanes(connection: sqlite3.Connection, lanes: Iterable[str]) -> dict[str, RemoteLane]:
+    """Return, by name, the lanes of other machines with runs that are not DONE; {} if none of these `lanes` is one."""
+    if not any(map(is_remote, lanes)):
+        return {}
+    return next((load(extension.remote_lanes)(connection) for extension in installed() if extension.remote_lanes), {})
 
 
 def target_checks() -> Callable[..., list[Check]] | None:

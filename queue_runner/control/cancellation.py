@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from queue_runner import failpoints
+from queue_runner import extensions, failpoints
 from queue_runner.host import reserve, wakeup
 from queue_runner.model import Outcome, Selector, State
-from queue_runner.monitor import blocks, queue_state
+from queue_runner.monitor import queue_state
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.store import read
@@ -105,12 +105,14 @@ def _watch(layout: Layout, rows: Sequence[NamedRun], requested: set[int], deadli
         with read.reading(layout.db) as connection:
             states = [_RunState(**row) for row in connection.execute(_STATES, [min(ids), max(ids)])]
             now = {state.id: state for state in states}
-            blocks_by_lane = {lane: blocks.status_of(connection, lane) for lane in {state.lane for state in states}}
+            lanes = extensions.remote_lanes(connection, (state.lane for state in states))
         results = [_judge(layout, row.run, now[row.id], row.id in requested, alive) for row in rows]
         if all(c.result is not CancelResult.ENDING for c in results) or time.monotonic() >= deadline:
             ending = (CancelResult.ENDING, CancelResult.UNWATCHED)
             return [
-                replace(c, said=blocks_by_lane[now[row.id].lane]) if c.result in ending else c
+                replace(c, said=lane.status)
+                if c.result in ending and (lane := lanes.get(now[row.id].lane)) is not None
+                else c
                 for c, row in zip(results, rows, strict=True)
             ]
         time.sleep(_POLL_S)

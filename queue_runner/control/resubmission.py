@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from queue_runner import failpoints, redact
+from queue_runner import extensions, failpoints, redact
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.host import job_environments, job_secrets, locks, wakeup
 from queue_runner.model import Selector
@@ -17,7 +17,7 @@ from queue_runner.source import archive, verify
 from queue_runner.source.archive import Damaged
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import read
-from queue_runner.submit import policy, remote, run_order
+from queue_runner.submit import policy, run_order
 from queue_runner.submit.plan import drawn
 from queue_runner.workloads import mps_switches, venvs
 
@@ -161,7 +161,7 @@ def _with_todays_environment(layout: Layout, spec: JobSpec, job: int) -> JobSpec
     if spec.mps:
         env = mps_switches.environment(spec.mps, env)
     if spec.on:
-        env = remote.sent_variables(env, variables, keeps_places="kind" not in spec.on)
+        env = extensions.placement().sent_variables(env, variables, keeps_places="kind" not in spec.on)
     return spec.changed(env=env, variables=variables)
 
 

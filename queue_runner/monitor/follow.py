@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from queue_runner import units
 from queue_runner.host.low_priority import Wait, give_way
 from queue_runner.model import Selector, State, parse_selector
-from queue_runner.monitor import blocks, logs, queue_state, run_view, wait
+from queue_runner.monitor import logs, queue_state, run_view, wait
 from queue_runner.monitor.log_text import Outputs
 from queue_runner.monitor.logs import POLL_S, Open, Source
 from queue_runner.monitor.poll import Change, Poller
@@ -200,7 +200,7 @@ class Follower:
             return
         self._checked_at = now
         if run is not None:
-            silence = "".join(blocks.silences(poller.connection, [run]).values())
+            silence = "".join(wait.silences(poller.connection, [run]))
             if silence != self._silence:
                 self._say(f"--- {silence}" if silence else "--- it answers again")
             self._silence = silence

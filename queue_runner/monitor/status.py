@@ -7,11 +7,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from queue_runner import config
+from queue_runner import config, extensions
+from queue_runner.extensions import RemoteLane
 from queue_runner.lanes import is_remote
 from queue_runner.model import State
-from queue_runner.monitor import blocks, disk_usage, eta, queue_state, run_view
-from queue_runner.monitor.blocks import Block
+from queue_runner.monitor import disk_usage, eta, queue_state, run_view
 from queue_runner.monitor.disk_usage import DiskUse
 from queue_runner.monitor.eta import Eta
 from queue_runner.monitor.progress import RunProgress, Tracker
@@ -24,6 +24,7 @@ from queue_runner.store import read
 
 ENDED = 5
 """Number of ended runs shown, the latest."""
+_LANES = "SELECT DISTINCT lane FROM runs WHERE state <> 'DONE'"
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Status:
     reasons: Mapping[int, Reason]
     ended: Sequence[RunView]
     schedules: Sequence[read.ScheduleRow]
-    blocks: Sequence[Block]
+    blocks: Sequence[RemoteLane]
     disk: DiskUse
     eta: Eta
     expected: int
@@ -93,7 +94,7 @@ def look(
         reasons=reasons(connection, queue, runs, now),
         ended=run_view.last_ended(connection, ENDED),
         schedules=read.schedules(connection),
-        blocks=blocks.look(connection),
+        blocks=[*extensions.remote_lanes(connection, (lane for (lane,) in read.tuples(connection, _LANES))).values()],
         disk=disk_use or disk_usage.look(layout),
         eta=eta.estimate(connection, runs, now, left_s=progress.left_s if progress else None, gap_s=gap_s),
         expected=len(waits),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 from queue_runner import lanes, tables, times, units
+from queue_runner.extensions import RemoteLane
 from queue_runner.model import DEFAULT_LANE
 from queue_runner.monitor import eta
-from queue_runner.monitor.blocks import Block
 from queue_runner.monitor.progress import RunProgress
 from queue_runner.monitor.queue_state import START_A_WORKER, LaneState
 from queue_runner.monitor.run_view import RunView
@@ -75,9 +75,9 @@ def _lane_state(lane: LaneState) -> str:
     return "; ".join(parts) or "free"
 
 
-def _block(block: Block, worker: bool) -> str:
+def _block(block: RemoteLane, worker: bool) -> str:
     running = f", run {block.running} is running" if block.running else ""
-    state = one_line(block.words) if worker else "no worker follows it"
+    state = one_line(block.status) if worker else "no worker follows it"
     return f"{block.lane}: {units.count(block.done)} of {units.counted(block.runs, 'run')} done{running}; {state}"
 
 

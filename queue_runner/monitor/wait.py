@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from queue_runner import units
+from queue_runner import extensions, units
 from queue_runner.analysis.validity import disturbance
 from queue_runner.errors import WaitedJobFailed, WaitTimeout
 from queue_runner.model import Outcome, Selector, State
-from queue_runner.monitor import blocks, run_view, waiting
+from queue_runner.monitor import run_view, waiting
 from queue_runner.monitor.poll import Change, Poller
 from queue_runner.monitor.queue_state import idle
 from queue_runner.monitor.run_view import RunView
@@ -105,9 +105,16 @@ def look(connection: sqlite3.Connection, selectors: Sequence[Selector]) -> Await
     return Awaited(
         runs,
         waiting.stops(connection, runs),
-        list(blocks.silences(connection, runs).values()),
+        silences(connection, runs),
         _replaceable(connection, selectors, runs),
     )
+
+
+def silences(connection: sqlite3.Connection, runs: Sequence[RunView]) -> list[str]:
+    """Return since when the targets of these runs do not answer, for those that have not ended."""
+    names = {run.lane for run in runs if run.state != State.DONE}
+    lanes = extensions.remote_lanes(connection, names).values()
+    return [lane.said for lane in lanes if lane.silent and lane.lane in names]
 
 
 def until_done(

@@ -6,11 +6,11 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from queue_runner import units
+from queue_runner import extensions, units
 from queue_runner.analysis.grouping import by_key
+from queue_runner.extensions import RemoteLane
 from queue_runner.lanes import is_remote, parts, short
 from queue_runner.model import DEFAULT_LANE, Condition, Obstacle, State
-from queue_runner.monitor import blocks
 from queue_runner.monitor.queue_state import START_A_WORKER, QueueState
 from queue_runner.monitor.run_view import QueuedRun
 from queue_runner.store import read
@@ -71,10 +71,13 @@ def reasons(
     ahead = [run.run for run in runs if run.state == State.RUNNING and not is_remote(run.lane)]
     bound: dict[int, str] = dict(read.tuples(connection, _BOUND, [DEFAULT_LANE])) if queue.lanes else {}
     unmet = by_key((_Edge(*edge) for edge in read.tuples(connection, _UNMET)), lambda edge: edge.job_id)
+    elsewhere = extensions.remote_lanes(connection, (run.lane for run in runs))
     for run in runs:
         if run.state not in (State.HELD, State.QUEUED):
             continue
-        reason = _of_itself(run, unmet.get(run.job_id, ()), now) or _elsewhere(connection, run, queue)
+        reason = _of_itself(run, unmet.get(run.job_id, ()), now)
+        if reason is None and is_remote(run.lane):
+            reason = _elsewhere(run, queue, elsewhere.get(run.lane))
         reason = reason or _of_lane(run, queue, bound.get(run.job_id, ""))
         by_run[run.run_id] = reason or _of_the_queue(run, queue, ahead)
         if reason is None:
@@ -105,9 +108,8 @@ def _of_itself(run: QueuedRun, unmet: Sequence[_Edge], now: float) -> Reason | N
     return None
 
 
-def _elsewhere(connection: sqlite3.Connection, run: QueuedRun, queue: QueueState) -> Reason | None:
-    if not (status := blocks.status_of(connection, run.lane)):
-        return None
+def _elsewhere(run: QueuedRun, queue: QueueState, lane: RemoteLane | None) -> Reason:
+    status = lane.status if lane is not None else "this mpsq cannot send jobs to other machines"
     if not queue.worker:
         return Reason("worker", "a worker", "no worker runs this queue: nothing is sent", START_A_WORKER)
     if run.cancel_requested_at:

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from queue_runner import config, units
+from queue_runner import config, extensions, units
 from queue_runner.analysis.grouping import by_key
 from queue_runner.host import protected
 from queue_runner.model import DEFAULT_LANE, NOT_FAILED, PREFLIGHT, Outcome, Selector, State
-from queue_runner.monitor import blocks, eta, queue_state, run_view, waiting
+from queue_runner.monitor import eta, queue_state, run_view, waiting
 from queue_runner.monitor.progress import Tracker
 from queue_runner.monitor.queue_state import START_A_WORKER, QueueState
 from queue_runner.monitor.run_view import RunView
@@ -227,6 +227,7 @@ def explain_all(layout: Layout, connection: sqlite3.Connection, selectors: Seque
     if any(run.state in (State.QUEUED, State.HELD) for run in chosen):
         waits = waiting.reasons(connection, queue, run_view.queue_outline(connection), time.time())
     starting = _starting(layout, connection) if any(run.state == State.QUEUED for run in chosen) else {}
+    elsewhere = extensions.remote_lanes(connection, (run.lane for run in chosen))
     return [
         explain(
             run,
@@ -236,7 +237,7 @@ def explain_all(layout: Layout, connection: sqlite3.Connection, selectors: Seque
                 schedule=read.schedule_name(connection, run.schedule_id),
                 requeued=_requeued(connection, run) if run.state == State.QUEUED else None,
                 starting=starting.get(run.run, ""),
-                remote=blocks.status_of(connection, run.lane),
+                remote=elsewhere[run.lane].status if run.lane in elsewhere else "",
                 before=_before(run, runs),
                 **(_supervision(layout, run) if run.state == State.RUNNING else {}),
             ),

@@ -1,8 +1,10 @@
-"""Blocks on clusters and boxes: what is sent, how it is watched, and what comes back (docs/remote.md)."""
+"""Blocks of runs on clusters and boxes: sent, followed, and stored here as they come back (docs/remote.md)."""
 
 from queue_runner.extensions import Extension
 
 EXTENSION = Extension(
     worker_part="queue_runner.remote.dispatcher:Dispatcher",
+    placement="queue_runner.remote.placement",
+    remote_lanes="queue_runner.remote.block_store:remote_lanes",
     target_checks="queue_runner.remote.targets:checks",
 )

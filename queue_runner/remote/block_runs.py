@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
@@ -14,21 +13,20 @@ from queue_runner.config import Config
 from queue_runner.ingest.ingest import Ingest
 from queue_runner.model import Ending, Outcome, State, Verb
 from queue_runner.paths import Layout
-from queue_runner.remote import ingest, mirror, outputs
+from queue_runner.remote import block_store, ingest, mirror, outputs
 from queue_runner.remote.block import Folder
+from queue_runner.remote.block_store import SentRun
 from queue_runner.remote.ingest import Beginning
 from queue_runner.remote.records import NodeRecord
 from queue_runner.run_dir import RunDir
-from queue_runner.store import blocks, jobs, results
+from queue_runner.store import jobs, results
 from queue_runner.store.engine import Connection, Engine, looking, writing
 from queue_runner.store.jobs import Claimed
 from queue_runner.worker.finish import compact_logs, finish
 
-Row = Mapping[str, Any]
-
 
 class BlockRuns:
-    """The runs of blocks, stored. Rows are of store.blocks.sent."""
+    """The runs of blocks, as they are stored here."""
 
     def __init__(self, layout: Layout, config: Config, engine: Engine, log: Callable[[str], None]) -> None:
         self._layout = layout
@@ -37,12 +35,12 @@ class BlockRuns:
         self._log = log
         self._readers: dict[int, Ingest] = {}
 
-    def take_in(self, folder: Folder, rows: Sequence[Row]) -> bool:
+    def take_in(self, folder: Folder, rows: Sequence[SentRun]) -> bool:
         """Store what is new of these runs; return whether one of them has begun or ended. A node runs one after the
         other, so that what has begun after one without a record waits for that, which is late; what was cancelled
         before it began does not. Raises: OSError, MpsqError."""
         changed = occupied = False
-        of = {row["run"]: row for row in rows}
+        of = {row.name: row for row in rows}
         for name in ingest.began(folder, of):
             row, ended = of[name], ingest.ended(folder, name)
             if occupied and (ended is None or ended.claimed_at):
@@ -55,22 +53,22 @@ class BlockRuns:
                 changed = True
             else:
                 changed |= self._begin(row, ingest.beginning(folder, name) or Beginning())
-                self._reader(row["id"], local).step()
+                self._reader(row.run_id, local).step()
                 occupied = True
         return changed
 
-    def lost(self, row: Row, reason: str) -> None:
+    def lost(self, row: SentRun, reason: str) -> None:
         """Store that nothing will come of a run that was started. Raises: MpsqError."""
         self._end(row, Ending(Outcome.LOST, reason=reason))
 
     def refuse(self, run: Claimed, ending: Ending) -> None:
         """Store that a waiting run could not be sent, and why. Raises: MpsqError."""
-        row = {"id": run.run_id, "run": str(run.id), "state": State.QUEUED, "token": secrets.token_hex(16)}
+        row = SentRun(run.run_id, run.id.job, run.id.number, State.QUEUED, None, secrets.token_hex(16), None)
         self._end(row, ending)
 
-    def leave_undone(self, row: Row, why: str) -> None:
+    def leave_undone(self, row: SentRun, why: str) -> None:
         """Store that a run will not be started: CANCELLED where that was asked for, else SKIPPED. Raises: MpsqError."""
-        cancelled = row["cancel_requested_at"] is not None
+        cancelled = row.cancel_requested_at is not None
         ending = (
             Ending(Outcome.CANCELLED, reason="cancelled before it started")
             if cancelled
@@ -78,42 +76,42 @@ class BlockRuns:
         )
         self._never_ran(row, ending, time.time())
 
-    def _never_ran(self, row: Row, ending: Ending, ended_at: float) -> None:
+    def _never_ran(self, row: SentRun, ending: Ending, ended_at: float) -> None:
         verb = Verb.CANCEL if ending.outcome is Outcome.CANCELLED else Verb.SKIP
         with writing(self._engine) as connection:
-            jobs.move(connection, row["id"], verb, actor="worker", ending=ending, ended_at=ended_at)
+            jobs.move(connection, row.run_id, verb, actor="worker", ending=ending, ended_at=ended_at)
 
     def _reader(self, run_id: int, local: RunDir) -> Ingest:
         if run_id not in self._readers:
             with looking(self._engine) as connection:
-                run = blocks.claimed(connection, run_id)
+                run = block_store.claimed(connection, run_id)
             self._readers[run_id] = Ingest(self._engine, run, local)
         return self._readers[run_id]
 
-    def _begin(self, row: Row, beginning: Beginning) -> bool:
+    def _begin(self, row: SentRun, beginning: Beginning) -> bool:
         """Store that a run has started on its node, and when; False, and nothing is written, where that is known."""
-        if row["state"] == State.RUNNING and beginning.started in (None, row["started_at"]):
+        if row.state == State.RUNNING and beginning.started in (None, row.started_at):
             return False
         with writing(self._engine) as connection:
             _mark_begun(connection, row, beginning)
         return True
 
-    def _end(self, row: Row, ending: Ending, record: NodeRecord | None = None) -> None:
+    def _end(self, row: SentRun, ending: Ending, record: NodeRecord | None = None) -> None:
         """Store the end of a run under the fingerprint of its node."""
         if record is not None and not record.claimed_at:  # the node never started it
             self._never_ran(row, ending, record.ended_at or time.time())
             return
         beginning = Beginning() if record is None else Beginning(record.claimed_at, record.started_at, record.boot_id)
-        local = RunDir(self._layout.run_dir(row["run"]))
+        local = RunDir(self._layout.run_dir(row.name))
         with writing(self._engine) as connection:
             _mark_begun(connection, row, beginning)
             for at, data in record.conditions if record is not None else ():
-                results.save_condition(connection, row["id"], at, data)
+                results.save_condition(connection, row.run_id, at, data)
             for kind, text in record.notes if record is not None else ():
-                results.save_note(connection, row["id"], kind, text)
-            run = blocks.claimed(connection, row["id"])
-        self._reader(row["id"], local).finish()
-        del self._readers[row["id"]]
+                results.save_note(connection, row.run_id, kind, text)
+            run = block_store.claimed(connection, row.run_id)
+        self._reader(row.run_id, local).finish()
+        del self._readers[row.run_id]
         failpoints.reach("blocks.ingested")
         finish(
             self._engine,
@@ -125,17 +123,17 @@ class BlockRuns:
             node=({}, {}) if record is None else (record.machine, record.system),
         )
         compact_logs(local, self._config.keep_log_bytes)
-        self._log(f"run {row['run']}: {ending}" + (f": {ending.reason}" if ending.reason else ""))
+        self._log(f"run {row.name}: {ending}" + (f": {ending.reason}" if ending.reason else ""))
 
 
-def _mark_begun(connection: Connection, row: Row, beginning: Beginning) -> None:
+def _mark_begun(connection: Connection, row: SentRun, beginning: Beginning) -> None:
     """Move a run to RUNNING, where it is not, as of when its node claimed it and started it."""
-    state = blocks.state(connection, row["id"])
+    state = block_store.state(connection, row.run_id)
     if state == State.HELD:
-        jobs.move(connection, row["id"], Verb.RELEASE, actor="worker", reason="it has started on its node")
+        jobs.move(connection, row.run_id, Verb.RELEASE, actor="worker", reason="it has started on its node")
     if state != State.RUNNING:
         at = beginning.at or time.time()
-        values = {"claimed_at": at, "token": row["token"], "boot_id": beginning.boot_id}
-        jobs.move(connection, row["id"], Verb.CLAIM, actor="worker", **values)
+        boot = beginning.boot_id
+        jobs.move(connection, row.run_id, Verb.CLAIM, actor="worker", claimed_at=at, token=row.token, boot_id=boot)
     if beginning.started:
-        results.mark_started(connection, row["id"], beginning.started)
+        results.mark_started(connection, row.run_id, beginning.started)

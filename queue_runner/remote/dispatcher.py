@@ -12,7 +12,7 @@ import shutil
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,15 +24,16 @@ from queue_runner.host.job_secrets import Missing
 from queue_runner.lanes import target_of
 from queue_runner.model import Obstacle, State
 from queue_runner.paths import Layout
-from queue_runner.remote import block, ingest, targets
+from queue_runner.remote import block, block_store, ingest, targets
 from queue_runner.remote.answers import NotSent, Refused, Seen, Unreachable
 from queue_runner.remote.block import Folder
 from queue_runner.remote.block_runs import BlockRuns
+from queue_runner.remote.block_store import SentRun
 from queue_runner.remote.fence import take_fence
 from queue_runner.remote.read_json import read_json
 from queue_runner.remote.targets import Target
 from queue_runner.run_dir import read_end
-from queue_runner.store import blocks, lane_claims
+from queue_runner.store import lane_claims
 from queue_runner.store.engine import Engine, looking, writing
 from queue_runner.store.jobs import Claimed
 from queue_runner.store.lane_claims import Blocked
@@ -59,8 +60,6 @@ _REASONS = {
 _WHY_MOST = 500
 _BAD = "bad_record: what came as the record of its end is no record that mpsq writes"
 _REMOVED = "folder_removed: the folder of its block was removed, and with it what its node knew"
-
-Row = Mapping[str, Any]
 
 
 @dataclass
@@ -102,12 +101,12 @@ class Dispatcher:
     def busy(self) -> bool:
         """Return whether a remote run waits or is under way, or a block is being cleared away."""
         with looking(self._engine) as connection:
-            return blocks.something_waits(connection) or bool(self._closing.keys() - self._silent)
+            return block_store.something_waits(connection) or bool(self._closing.keys() - self._silent)
 
     def _left_over(self) -> dict[str, Target]:
         """Return the blocks that an earlier worker has stored and not removed."""
         with looking(self._engine) as connection:
-            open_ = blocks.open_tokens(connection)
+            open_ = block_store.open_tokens(connection)
         found = {}
         for token, name in targets.mirrored(self._layout).items():
             if token in open_:
@@ -122,7 +121,7 @@ class Dispatcher:
         """Return the blocks whose runs an earlier worker has stored, by target: a folder may be left of them."""
         found: dict[str, list[str]] = {}
         with looking(self._engine) as connection:
-            for token, lane in blocks.past_tokens(connection):
+            for token, lane in block_store.past_tokens(connection):
                 found.setdefault(target_of(lane), []).append(token)
         return found
 
@@ -130,7 +129,7 @@ class Dispatcher:
         """Do what can be done now for every target whose last step has ended. Raises: MpsqError when the store
         refuses."""
         with looking(self._engine) as connection:
-            found = blocks.open_lanes(connection)
+            found = block_store.open_lanes(connection)
         closing = list(self._closing.values())
         names = {target_of(lane) for lane in found} | set(self._past)
         names |= {name for name, target in list(self._targets.items()) if target in closing}
@@ -187,13 +186,13 @@ class Dispatcher:
 
     def _step(self, lane: str) -> None:
         with looking(self._engine) as connection:
-            rows = blocks.sent(connection, lane)
+            rows = block_store.sent(connection, lane)
         if not rows:
             self._send(lane)
             return
-        token = rows[0]["token"]
+        token = rows[0].token
         target = self._target_of(target_of(lane))
-        self._follow(lane, token, target, [row for row in rows if row["token"] == token])
+        self._follow(lane, token, target, [row for row in rows if row.token == token])
 
     def _target_of(self, name: str) -> Target:
         if name not in self._targets:
@@ -205,11 +204,11 @@ class Dispatcher:
     def _send(self, lane: str) -> None:
         now = time.time()
         with looking(self._engine) as connection:
-            ids = blocks.ready(connection, lane, now)
+            ids = block_store.ready(connection, lane, now)
         if not ids or time.monotonic() < self._not_before.get(lane, 0.0):
             return
         with looking(self._engine) as connection:
-            options = blocks.claimed(connection, ids[0]).spec.on
+            options = block_store.claimed(connection, ids[0]).spec.on
         target = self._target_of(options["to"])
         if time.monotonic() < self._not_before.get(options["to"], 0.0):
             return
@@ -220,8 +219,8 @@ class Dispatcher:
             return  # what may be there of the last try is removed first, as soon as the target answers
         token = secrets.token_hex(16)
         with looking(self._engine) as connection:
-            told = blocks.instructions(connection, ids)
-            runs = [blocks.claimed(connection, id) for id in ids]
+            told = block_store.instructions(connection, ids)
+            runs = [block_store.claimed(connection, id) for id in ids]
         if (environments := self._environments(runs)) is None:
             return
         codes = {code for run in runs for code in (run.spec.snapshot, run.spec.tree) if code}
@@ -234,7 +233,7 @@ class Dispatcher:
             self._not_before[lane] = time.monotonic() + TRY_AGAIN_S
             raise
         with writing(self._engine) as connection:
-            if blocks.mark_sent(connection, ids, token) != len(ids):
+            if block_store.mark_sent(connection, ids, token) != len(ids):
                 connection.rollback()  # a cancel, hold or edit came between
                 shutil.rmtree(folder.path, ignore_errors=True)
                 return
@@ -282,13 +281,13 @@ class Dispatcher:
         if not take_fence(target.folder(token).fence, {"void": why}):
             return False
         with writing(self._engine) as connection:
-            blocks.take_back(connection, token)
+            block_store.take_back(connection, token)
         self._not_before[lane] = time.monotonic() + TRY_AGAIN_S
         return True
 
     # -- following --------------------------------------------------------------------------------------------------
 
-    def _follow(self, lane: str, token: str, target: Target, rows: Sequence[Row]) -> None:
+    def _follow(self, lane: str, token: str, target: Target, rows: Sequence[SentRun]) -> None:
         watch = self._watches.setdefault(token, _Watch())
         folder = target.folder(token)
         target.fetch(token)
@@ -302,7 +301,7 @@ class Dispatcher:
             refused = error
         if self._records.take_in(folder, rows):
             with looking(self._engine) as connection:
-                rows = [row for row in blocks.sent(connection, lane) if row["token"] == token]
+                rows = [row for row in block_store.sent(connection, lane) if row.token == token]
         if not rows:
             self._close(lane, token, target)
             return
@@ -331,7 +330,7 @@ class Dispatcher:
             said = f"{why}: {target.kind} says {seen.said}, and its node is silent"
             self._after(lane, token, target, rows, said, clean=False)
 
-    def _ask(self, lane: str, token: str, target: Target, rows: Sequence[Row], watch: _Watch) -> Seen | None:
+    def _ask(self, lane: str, token: str, target: Target, rows: Sequence[SentRun], watch: _Watch) -> Seen | None:
         if time.monotonic() < watch.asked + target.poll_s:
             return watch.seen
         try:
@@ -339,7 +338,7 @@ class Dispatcher:
             watch.silent_since = None
         except Unreachable as error:
             watch.silent_since = watch.silent_since or time.time()
-            pending = any(row["cancel_requested_at"] is not None for row in rows)
+            pending = any(row.cancel_requested_at is not None for row in rows)
             then = "; it is asked to cancel as soon as it answers" if pending else ""
             self._say_silent(lane, target, watch.silent_since, f"{error}; the block may be running{then}")
             watch.seen, watch.over_since = None, None
@@ -353,7 +352,7 @@ class Dispatcher:
             watch.over_since, watch.beat = time.monotonic(), beat
         return time.monotonic() - watch.over_since >= target.grace_s
 
-    def _never_started(self, lane: str, token: str, target: Target, rows: Sequence[Row], seen: Seen) -> None:
+    def _never_started(self, lane: str, token: str, target: Target, rows: Sequence[SentRun], seen: Seen) -> None:
         try:
             if not target.void(token):
                 return  # it has started after all
@@ -365,48 +364,48 @@ class Dispatcher:
         self._sent[lane] = self._sent.get(lane, 0) + 1
         if forgotten and self._sent[lane] < MOST_SENT:
             with writing(self._engine) as connection:
-                blocks.take_back(connection, token)
+                block_store.take_back(connection, token)
             self._closing[token] = target
             return
         said = last_line(read_end(target.folder(token).log))
         why = f"block: {target.kind} ended it before it started ({seen.said})" + (f": {said}" if said else "")
         self._after(lane, token, target, rows, why, clean=True)
 
-    def _after(self, lane: str, token: str, target: Target, rows: Sequence[Row], why: str, *, clean: bool) -> None:
+    def _after(self, lane: str, token: str, target: Target, rows: Sequence[SentRun], why: str, *, clean: bool) -> None:
         """Store what became of the runs that have no record. `clean`: the node has ended the block itself, so that a
         run of which nothing came was not started."""
         _ask_to_stop(target, token)
         folder = target.folder(token)
         begun = ingest.began(folder)
         with writing(self._engine) as connection:
-            blocks.take_back(connection, token)
+            block_store.take_back(connection, token)
         order = {name: place for place, name in enumerate(begun, start=1)}  # one of them can be RUNNING at a time
-        for row in sorted(rows, key=lambda row: (row["state"] != State.RUNNING, order.get(row["run"], len(rows) + 1))):
-            if ingest.ended(folder, row["run"]) is not None:  # it came after one without a record
+        for row in sorted(rows, key=lambda row: (row.state != State.RUNNING, order.get(row.name, len(rows) + 1))):
+            if ingest.ended(folder, row.name) is not None:  # it came after one without a record
                 self._records.take_in(folder, [row])
                 continue
-            if clean and row["run"] not in order and row["state"] != State.RUNNING:
-                if row["state"] == State.QUEUED and (why or row["cancel_requested_at"]):
+            if clean and row.name not in order and row.state != State.RUNNING:
+                if row.state == State.QUEUED and (why or row.cancel_requested_at):
                     self._records.leave_undone(row, why)
                 continue
             reason = why if why else "forgotten: its node left no record of its end"
-            self._records.lost(row, _BAD if ingest.is_bad(folder, row["run"]) else reason)
+            self._records.lost(row, _BAD if ingest.is_bad(folder, row.name) else reason)
         self._close(lane, token, target, keep=not clean)  # a silent node may still come to read `stop`
 
-    def _pass_on_cancels(self, token: str, target: Target, rows: Sequence[Row], watch: _Watch) -> bool:
+    def _pass_on_cancels(self, token: str, target: Target, rows: Sequence[SentRun], watch: _Watch) -> bool:
         """Ask for what was cancelled; return whether the whole block was, before it started."""
-        asked = [row for row in rows if row["cancel_requested_at"] is not None]
+        asked = [row for row in rows if row.cancel_requested_at is not None]
         with contextlib.suppress(Unreachable):  # as `_ask` says
             if len(asked) == len(rows) and not target.has_started(token) and target.void(token):
                 self._drop(token, target, rows)
                 return True
         for row in asked:
-            if row["run"] not in watch.cancelled:
-                target.request(token, f"cancel/{row['run']}")
-                watch.cancelled.add(row["run"])
+            if row.name not in watch.cancelled:
+                target.request(token, f"cancel/{row.name}")
+                watch.cancelled.add(row.name)
         return False
 
-    def _drop(self, token: str, target: Target, rows: Sequence[Row]) -> None:
+    def _drop(self, token: str, target: Target, rows: Sequence[SentRun]) -> None:
         """Cancel a block that has not started and never will."""
         for row in rows:
             self._records.leave_undone(row, "")

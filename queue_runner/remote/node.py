@@ -32,12 +32,12 @@ from queue_runner.host.boot import boot_id
 from queue_runner.host.home import ensure_home
 from queue_runner.model import DEFAULT_LANE, Selector, State, parse_selector
 from queue_runner.paths import Layout
-from queue_runner.remote import block, outputs
+from queue_runner.remote import block, block_store, outputs
 from queue_runner.remote.fence import take_fence
 from queue_runner.remote.read_json import read_json
 from queue_runner.run_dir import RunDir, read_regular
 from queue_runner.spec import OF_NODE
-from queue_runner.store import blocks, jobs, lane_claims, migrate, read, resolve, results
+from queue_runner.store import jobs, lane_claims, migrate, read, resolve, results
 from queue_runner.store.engine import looking, open_engine, writing
 
 STEP_S = 0.5
@@ -83,9 +83,9 @@ class Node:
         ours = {name: value for name, value in os.environ.items() if name.startswith(OF_NODE)}
         with writing(self._engine) as connection:
             if box:
-                blocks.load(connection, layout, self._told, None, _of_a_login(), sys.executable)
+                block_store.load(connection, layout, self._told, None, _of_a_login(), sys.executable)
             else:
-                blocks.load(connection, layout, self._told, ours, {}, None)
+                block_store.load(connection, layout, self._told, ours, {}, None)
         block.write_json(loaded, {})
 
     def run(self) -> str:
@@ -225,7 +225,7 @@ class Node:
             with contextlib.suppress(FileNotFoundError):
                 flush(target.path / stream)
         with looking(self._engine) as connection:
-            told = blocks.result(connection, row["run_id"], results.OWN_NOTE)
+            told = block_store.result(connection, row["run_id"], results.OWN_NOTE)
         told["notes"] += outputs.note(left_out)
         block.write_json(target.path / "record.json", told)
         self._exported.add(name)

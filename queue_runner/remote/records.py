@@ -17,7 +17,7 @@ _DEPTH = 20
 
 
 class NodeRecord(Struct, frozen=True):
-    """A run that is DONE, as its node recorded it: store.blocks.result."""
+    """A run that is DONE, as its node recorded it: block_store.result."""
 
     state: Literal["DONE"]
     outcome: Outcome

@@ -10,10 +10,10 @@ from queue_runner.config import Config
 from queue_runner.paths import Layout
 from queue_runner.remote.answers import Down, Seen
 from queue_runner.remote.block import Folder
+from queue_runner.remote.placement import check_folder, profile_of
 from queue_runner.remote.read_json import read_json
 from queue_runner.remote.slurm import Slurm
 from queue_runner.remote.ssh import Ssh
-from queue_runner.submit.remote import check_folder, profile_of
 from queue_runner.units import parse_duration
 
 POLL_S = 10.0

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from queue_runner import failpoints, units
+from queue_runner import extensions, failpoints, units
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.host import job_environments, locks, protected, wakeup
 from queue_runner.model import Condition, Dependency
@@ -19,7 +19,7 @@ from queue_runner.once_a_day import RepeatedNote
 from queue_runner.paths import Layout, jobs_dir
 from queue_runner.source import git_commands, snapshot
 from queue_runner.spec import JobSpec, NewJob
-from queue_runner.submit import conditions, expand, launchers, preflight, remote, run_order
+from queue_runner.submit import conditions, expand, launchers, preflight, run_order
 from queue_runner.submit.find_max import first_probe, search
 from queue_runner.submit.request import Request
 from queue_runner.workloads import catalog, venvs
@@ -76,7 +76,8 @@ def plan(request: Request, shared: expand.Shared | None = None, *, alone: bool =
     count = len(specs) * request.repeats
     if count > run_order.MAX_RUNS:
         raise UsageError(f"that is {count:,} runs", f"a submission can have {run_order.MAX_RUNS:,} at most")
-    specs = remote.placed(request, specs)
+    if any(value is not None for value in (request.on, request.partition, request.time_s, request.sbatch)):
+        specs = extensions.placement().placed(request, specs)
     agreed, after = shared.agreed(request)
     return Plan(
         request.title,

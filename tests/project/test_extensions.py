@@ -71,6 +71,9 @@ def test_the_core_works_without(removed: list[str], tmp_path: Path) -> None:
     assert ("--html" in mpsq("report", "--help").stdout) == ("pages" not in removed)
     if "web" in removed:
         assert (mpsq("web").returncode, mpsq("web").stderr.split("\n")[0]) == (2, 'error: unknown command "web"')
+    if "remote" in removed:
+        answer = mpsq("submit", "--on", "box", "--", "true")
+        assert answer.returncode == 2 and "hint: " in answer.stderr, answer.stderr
     for words in (["submit", "--", "true"], ["worker", "--until-idle"], ["status"], ["report"], ["show", "1"]):
         answer = mpsq(*words)
         assert answer.returncode == 0, f"mpsq {words}: {answer.stderr}"

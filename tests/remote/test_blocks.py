@@ -13,13 +13,12 @@ import pytest
 from queue_runner.control import cancellation
 from queue_runner.host import job_environments
 from queue_runner.model import parse_selector
-from queue_runner.monitor import blocks as monitor_blocks
-from queue_runner.monitor import run_view
+from queue_runner.monitor import run_view, wait
 from queue_runner.paths import Layout
-from queue_runner.remote import block, targets
+from queue_runner.remote import block, block_store, targets
 from queue_runner.remote.answers import NotSent, Refused, Seen, Unreachable
 from queue_runner.remote.fence import take_fence
-from queue_runner.store import blocks, read
+from queue_runner.store import read
 from queue_runner.submit import plan
 from queue_runner.submit.request import Request
 from tests.queue_support import until
@@ -76,8 +75,8 @@ def test_a_target_that_does_not_answer_when_a_block_is_made_void_is_asked_again(
     assert len(front.target.sent) == 2 and front.row()["outcome"] is None
 
 
-def test_silence_is_told_from_words_that_say_it(front: Front) -> None:
-    """A target may say anything of a block, also what mpsq says of one that does not answer."""
+def test_a_silent_target_differs_from_one_that_says_so(front: Front) -> None:
+    """A target may say anything of a block, also the words of mpsq for one that does not answer."""
 
     def refused() -> str:
         raise Refused("its controller does not answer since 12:00: ask its owner")
@@ -85,26 +84,26 @@ def test_silence_is_told_from_words_that_say_it(front: Front) -> None:
     def silent() -> str:
         raise NotSent("no route")
 
-    def silences() -> dict[str, str]:
+    def silences() -> list[str]:
         with read.reading(front.layout.db) as connection:
-            return monitor_blocks.silences(connection, run_view.runs(connection))
+            return wait.silences(connection, run_view.runs(connection))
 
     front.target.answer = refused
     front.blocks.step()
-    assert "does not answer since" in front.said[-1] and silences() == {}
+    assert "does not answer since" in front.said[-1] and silences() == []
     front.target.answer = silent
     another = front.worker()
     another.step()
-    (said,) = silences().values()
-    assert said.endswith("no route")
+    (silence,) = silences()
+    assert silence.endswith("no route")
     with read.reading(front.layout.db) as connection:
-        (block,) = monitor_blocks.look(connection)
-    assert block.silent and block.words.startswith(f"{said}; the next try is in ")
+        (block,) = block_store.remote_lanes(connection).values()
+    assert block.silent and block.status.startswith(f"{silence}; the next try is in ")
     front.target.answer = lambda: "7"
     another._not_before.clear()
     for _ in range(2):
         another.step()
-    assert silences() == {}
+    assert silences() == []
 
 
 def test_a_bad_record_is_lost_after_the_end_and_a_cancel_is_passed_on(front: Front) -> None:
@@ -235,7 +234,7 @@ def test_a_block_that_cannot_be_written_leaves_no_folder(front: Front, monkeypat
 def test_a_block_whose_runs_were_changed_meanwhile_leaves_no_folder(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocks, "mark_sent", lambda *_: 0)
+    monkeypatch.setattr(block_store, "mark_sent", lambda *_: 0)
     front.blocks.step()
     assert [path for path in front.shared.iterdir() if path.is_dir()] == [] and front.target.sent == []
 

@@ -13,11 +13,11 @@ import pytest
 from queue_runner.host import job_environments
 from queue_runner.model import Ending, Outcome, Verb
 from queue_runner.paths import Layout
-from queue_runner.remote import block, ingest, outputs
+from queue_runner.remote import block, block_store, ingest, outputs
 from queue_runner.remote.node import Node
 from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec
-from queue_runner.store import blocks, jobs
+from queue_runner.store import jobs
 from queue_runner.store.engine import open_engine, writing
 from tests.cli_support import empty_queue
 from tests.process_support import needs_linux
@@ -111,7 +111,7 @@ def test_only_a_scheduler_takes_precedence_over_env(
     sent["environments"][spec["env_file"]] = {"CUDA_VISIBLE_DEVICES": "1", "A": "b"}
     home = empty_queue(tmp_path / "node")
     with writing(open_engine(home.db)) as connection:
-        blocks.load(connection, home, sent, there, {"CUDA_VISIBLE_DEVICES": "2"}, None)
+        block_store.load(connection, home, sent, there, {"CUDA_VISIBLE_DEVICES": "2"}, None)
         stored = JobSpec.from_json(connection.value("SELECT spec_json FROM jobs"))
     env = job_environments.load(home, stored)
     assert (env["CUDA_VISIBLE_DEVICES"], env["A"]) == (taken, "b")

@@ -187,7 +187,7 @@ def test_a_host_that_hangs_in_mid_run_says_when_it_is_asked_again(front: Queue, 
         until(lambda: "; the next try is " in explain(front, f"{job}.1"), "why", LIMIT_S)
         assert "does not answer since" in explain(front, f"{job}.1")
         (block,) = status.read_status(front.layout).blocks
-        assert block.silent and block.next_try_at is not None and "; the next try is " in block.words
+        assert block.silent and block.next_try_at is not None and "; the next try is " in block.status
         go(front)
         until(lambda: f"{job}.1" in front.written(), "the end there", LIMIT_S)
         assert front.rows()[0]["state"] != "DONE"  # it ran there, and nobody here knows

@@ -9,8 +9,9 @@ import pytest
 
 from queue_runner import config
 from queue_runner.errors import ConfigError, UsageError
+from queue_runner.remote import placement
 from queue_runner.spec import JobSpec
-from queue_runner.submit import plan, remote
+from queue_runner.submit import plan
 from queue_runner.submit.request import Request
 
 BOX = '[on.box]\nkind = "ssh"\n'
@@ -32,7 +33,7 @@ def test_an_option_with_an_open_quote_is_refused(home: Path, tmp_path: Path, mon
     home.mkdir()
     (home / "config.toml").write_text('[on.slurm]\nfolder = "/shared"\n')
     with pytest.raises(UsageError, match="--sbatch cannot be split into words"):
-        remote.placed(Request(argv=("true",), on="slurm", sbatch='--comment="x'), [])
+        placement.placed(Request(argv=("true",), on="slurm", sbatch='--comment="x'), [])
 
 
 def on_a_box(home: Path, monkeypatch: pytest.MonkeyPatch, **said: Any) -> JobSpec:
