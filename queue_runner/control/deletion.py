@@ -31,7 +31,7 @@ def delete(layout: Layout, selectors: Sequence[Selector], *, results: bool) -> D
     Raises: UsageError (no match, or a single run), MpsqError for a job that has not ended or that is needed.
     """
     from queue_runner.store import delete as store_delete
-    from queue_runner.store import resolve
+    from queue_runner.store import private_files, resolve
     from queue_runner.store.engine import open_engine, writing
     from queue_runner.store.read import reading
 
@@ -50,7 +50,7 @@ def delete(layout: Layout, selectors: Sequence[Selector], *, results: bool) -> D
         if results:
             store_delete.erase(connection, job_ids)
     failpoints.reach("delete.committed")
-    store_delete.forget_secrets(engine, layout)
+    private_files.forget_secrets(engine, layout)
     engine.dispose()
     freed, stuck = 0, []
     for name in names:

@@ -19,7 +19,7 @@ from queue_runner.errors import MpsqError
 from queue_runner.host import locks, trash
 from queue_runner.model import PREFLIGHT
 from queue_runner.paths import Layout, preflight_cache
-from queue_runner.store import backup, delete, read
+from queue_runner.store import backup, delete, private_files, read
 from queue_runner.store.engine import Connection, Engine, open_engine, writing
 from queue_runner.workloads.venvs import RECORD
 
@@ -196,7 +196,7 @@ def collect(layout: Layout, items: Sequence[Item], stuck: Stuck) -> list[Item]:
         for kind in ("deleted", "run", "cache"):
             removed += _remove_unneeded(layout, engine, by_kind.get(kind, []), stuck)
         removed += _remove_snapshots(layout, engine, by_kind.get("snapshot", []), stuck)
-        delete.forget_secrets(engine, layout)
+        private_files.forget_secrets(engine, layout)
     engine.dispose()
     return removed
 

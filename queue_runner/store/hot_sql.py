@@ -435,3 +435,29 @@ SELECT job_events.id, job_events.verb, job_events.run_id, runs.outcome, runs.num
 FROM job_events JOIN runs ON runs.id = job_events.run_id
 WHERE job_events.id > :after AND job_events.verb IN ('finish', 'skip') ORDER BY job_events.id
 """
+SCHEDULES = """
+SELECT schedules.id, schedules.name, schedules.cron, schedules.timezone, schedules.title, schedules.next_at, schedules.command_json, schedules.cwd, schedules.python, schedules.env_file
+FROM schedules ORDER BY schedules.id
+"""
+DUE_SCHEDULES = """
+SELECT schedules.id, schedules.name, schedules.cron, schedules.timezone, schedules.title, schedules.next_at, schedules.command_json, schedules.cwd, schedules.python, schedules.env_file
+FROM schedules
+WHERE schedules.next_at <= :due_at ORDER BY schedules.next_at, schedules.id
+"""
+NEXT_DUE_AT = """
+SELECT min(schedules.next_at) AS min_1
+FROM schedules
+WHERE schedules.next_at > :now
+"""
+ADD_SCHEDULE = """
+INSERT INTO schedules (id, created_at, name, cron, timezone, title, next_at, env_file, command_json, cwd, python) VALUES (:id, :created_at, :name, :cron, :timezone, :title, :next_at, :env_file, :command_json, :cwd, :python) RETURNING id
+"""
+REMOVE_SCHEDULE = """
+DELETE FROM schedules WHERE schedules.id = :schedule_id
+"""
+SET_NEXT = """
+UPDATE schedules SET next_at=:next_at WHERE schedules.id = :schedule_id
+"""
+ADVANCE = """
+UPDATE schedules SET next_at=:next_at, last_at=coalesce(:last_at, schedules.last_at), last_group_id=coalesce(:last_group_id, schedules.last_group_id), last_error=:last_error WHERE schedules.id = :schedule_id AND schedules.next_at IS :due_at
+"""

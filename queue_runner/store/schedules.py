@@ -6,12 +6,10 @@ Every function takes an open transaction: the update of a schedule and the jobs 
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 
-from sqlalchemy import delete, func, insert, select, update
-
+from queue_runner.store import hot_sql
 from queue_runner.store.engine import Connection
-from queue_runner.store.schema import schedules
 
 
 @dataclass(frozen=True)
@@ -31,38 +29,31 @@ class StoredCommand:
     env_file: str
 
 
-_COLUMNS = [schedules.c[field.name] for field in fields(StoredCommand)]
-
-
 def add(connection: Connection, new: StoredCommand) -> int:
     """Create a schedule, whose name is free; return its id."""
-    statement = insert(schedules).values(created_at=time.time(), **asdict(new))
-    return int(connection.execute(statement.returning(schedules.c.id)).scalar_one())
+    return int(connection.value(hot_sql.ADD_SCHEDULE, {**asdict(new), "created_at": time.time()}))
 
 
 def remove(connection: Connection, id: int) -> None:
     """Delete a schedule; the jobs that it submitted stay."""
-    connection.execute(delete(schedules).where(schedules.c.id == id))
+    connection.change(hot_sql.REMOVE_SCHEDULE, {"schedule_id": id})
 
 
 def set_next(connection: Connection, id: int, next_at: float | None) -> None:
     """Set the next submission to `next_at` (Unix seconds), or pause (None)."""
-    connection.execute(update(schedules).where(schedules.c.id == id).values(next_at=next_at))
+    connection.change(hot_sql.SET_NEXT, {"schedule_id": id, "next_at": next_at})
 
 
 def commands(connection: Connection, due_at: float | None = None) -> list[StoredCommand]:
     """Return all schedules by id; those due at `due_at` (Unix seconds), if given, the longest overdue first."""
-    statement = select(*_COLUMNS).order_by(schedules.c.id)
-    if due_at is not None:
-        statement = select(*_COLUMNS).where(schedules.c.next_at <= due_at).order_by(schedules.c.next_at, schedules.c.id)
-    return [StoredCommand(**row._mapping) for row in connection.execute(statement)]
+    if due_at is None:
+        return [StoredCommand(*row) for row in connection.rows(hot_sql.SCHEDULES)]
+    return [StoredCommand(*row) for row in connection.rows(hot_sql.DUE_SCHEDULES, {"due_at": due_at})]
 
 
 def next_at(connection: Connection, now: float) -> float | None:
     """Return the first time after `now` (Unix seconds) at which a schedule is due."""
-    soonest: float | None = connection.execute(
-        select(func.min(schedules.c.next_at)).where(schedules.c.next_at > now)
-    ).scalar_one()
+    soonest: float | None = connection.value(hot_sql.NEXT_DUE_AT, {"now": now})
     return soonest
 
 
@@ -71,8 +62,5 @@ def advance(
 ) -> bool:
     """Advance a schedule that is due at `due_at`, with the group that it submitted or the error that prevented it.
     Return False if it was handled, changed or removed meanwhile."""
-    values: dict[str, object] = {"next_at": next_at, "last_error": error}
-    if group is not None:
-        values |= {"last_at": time.time(), "last_group_id": group}
-    due = schedules.c.id == id, schedules.c.next_at == due_at
-    return connection.execute(update(schedules).where(*due).values(values)).rowcount == 1
+    handled = {"next_at": next_at, "last_error": error, "last_group_id": group, "last_at": group and time.time()}
+    return connection.change(hot_sql.ADVANCE, {"schedule_id": id, "due_at": due_at, **handled}) == 1

@@ -307,6 +307,27 @@ RUN_ENDS = (
     .order_by(job_events.c.id)
 )
 
+# -- schedules ---------------------------------------------------------------------------------------------------------
+
+_SCHEDULES = schema.schedules
+_IS_THE_SCHEDULE = _SCHEDULES.c.id == bindparam("schedule_id")
+_DUE_AT: ColumnElement[float] = bindparam("due_at")
+_SCHEDULE = ("id", "name", "cron", "timezone", "title", "next_at", "command_json", "cwd", "python", "env_file")
+_ALL_SCHEDULES = select(*(_SCHEDULES.c[name] for name in _SCHEDULE))
+SCHEDULES = _ALL_SCHEDULES.order_by(_SCHEDULES.c.id)
+DUE_SCHEDULES = _ALL_SCHEDULES.where(_SCHEDULES.c.next_at <= _DUE_AT).order_by(_SCHEDULES.c.next_at, _SCHEDULES.c.id)
+NEXT_DUE_AT = select(func.min(_SCHEDULES.c.next_at)).where(_SCHEDULES.c.next_at > _NOW)
+ADD_SCHEDULE = _add(_SCHEDULES, "created_at", *_SCHEDULE).returning(_SCHEDULES.c.id)
+REMOVE_SCHEDULE = delete(_SCHEDULES).where(_IS_THE_SCHEDULE)
+SET_NEXT = update(_SCHEDULES).where(_IS_THE_SCHEDULE).values(_bound(["next_at"]))
+ADVANCE = (
+    update(_SCHEDULES)
+    .where(_IS_THE_SCHEDULE, _SCHEDULES.c.next_at.is_not_distinct_from(_DUE_AT))
+    .values(
+        **_bound(["next_at", "last_error"]),
+        **{name: func.coalesce(bindparam(name), _SCHEDULES.c[name]) for name in ("last_at", "last_group_id")},
+    )
+)
 
 # -- their texts -------------------------------------------------------------------------------------------------------
 

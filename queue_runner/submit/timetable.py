@@ -102,7 +102,7 @@ def due_time(layout: Layout, id: int) -> plan.DueTime:
 def remove(layout: Layout, which: str) -> str:
     """Remove a schedule by name or id and return its name; its jobs stay. Raises: UsageError."""
     from queue_runner.store import schedules
-    from queue_runner.store.delete import forget_secrets
+    from queue_runner.store.private_files import forget_secrets
 
     with _changing(layout, which) as (connection, row):
         schedules.remove(connection, row.id)

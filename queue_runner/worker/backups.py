@@ -13,8 +13,8 @@ from queue_runner.config import Config
 from queue_runner.errors import MpsqError
 from queue_runner.paths import Layout
 from queue_runner.store import backup
-from queue_runner.store.delete import forget_secrets
 from queue_runner.store.engine import open_engine
+from queue_runner.store.private_files import forget_secrets
 from queue_runner.worker.now import Clocks
 from queue_runner.worker.throttled_log import ThrottledLog
 

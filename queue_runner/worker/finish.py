@@ -17,7 +17,7 @@ from queue_runner.atomic_file import replacing
 from queue_runner.control import checkpoints
 from queue_runner.ingest import summarize_run
 from queue_runner.ingest.summarize_run import hello_of
-from queue_runner.model import Ending, RunId, State, Verb
+from queue_runner.model import Ending, Outcome, RunId, State, Verb
 from queue_runner.run_dir import RunDir, read_end
 from queue_runner.store import jobs, lane_claims, replacements, results, retries
 from queue_runner.store.engine import Connection, Engine, looking, writing
@@ -26,7 +26,7 @@ from queue_runner.submit import run_order
 from queue_runner.submit.find_max import next_probe
 from queue_runner.text import last_line, plain
 from queue_runner.warden_records import RunEnd
-from queue_runner.worker import group_guard, preflight
+from queue_runner.worker import preflight
 from queue_runner.worker.fingerprint import of_machine, of_software
 from queue_runner.worker.outcome import failed_on_metal, with_last_words
 
@@ -101,7 +101,10 @@ def finish(
             preflight.judge(connection, run, ending, busy)
         else:
             retry = _queue_next(connection, run, ending, checkpoint, machine)
-            group_guard.guard(connection, run, ending, hold_after, time.time())
+            if ending.outcome is not Outcome.SUCCEEDED:
+                from queue_runner.worker import group_guard  # the only part of a run's end that imports SQLAlchemy
+
+                group_guard.guard(connection, run, ending, hold_after, time.time())
         if retry is None and run.spec.until_valid:
             replacements.after(connection, run.id.job, run_order.round_order, time.time())
         failpoints.reach("finish.before_commit")

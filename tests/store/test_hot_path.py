@@ -1,4 +1,5 @@
-"""The hot path: its SQL is that of the Core statements, and a submission imports neither SQLAlchemy nor Alembic."""
+"""The hot path: its SQL is that of the Core statements, and a submission and a worker import neither SQLAlchemy nor
+Alembic."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import pytest
 
 from queue_runner.paths import Layout
 from queue_runner.store import hot_sql, statements
+from tests.queue_support import Queue
 
 
 def test_the_texts_are_those_of_the_statements() -> None:
@@ -38,3 +40,15 @@ def test_a_submission_imports_no_sqlalchemy(layout: Layout, words: list[str]) ->
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.splitlines()[-1] == "0", done.stdout + done.stderr
+
+
+@pytest.mark.process
+def test_a_worker_whose_runs_succeed_imports_no_sqlalchemy(queue: Queue) -> None:
+    queue.submit("true")
+    code = (
+        "import sys; from queue_runner.worker.main import main;"
+        "print(main(['--until-idle']), *sorted({'sqlalchemy', 'alembic'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "0", done.stdout + done.stderr
+    assert queue.done()[0]["outcome"] == "SUCCEEDED"
