@@ -33,7 +33,7 @@ def show(
     """Show everything known about a job or a run, or the summary of a group."""
     from queue_runner.monitor import group_summary
     from queue_runner.monitor import show as use_case
-    from queue_runner.monitor.run_view import as_json, select
+    from queue_runner.monitor.run_view import select
     from queue_runner.store.read import reading
 
     layout, selectors = home(), chosen(ids, tag, "@last")
@@ -47,7 +47,7 @@ def show(
             return
         details = [use_case.details(layout, connection, run) for run in runs]
     if json:
-        print_json("mpsq.show/1", runs=as_json(details))
+        print_json("mpsq.show/1", runs=[run.as_json() for run in details])
         return
     job = None
     for n, run in enumerate(details):
@@ -87,4 +87,5 @@ def _text(details: Details, *, same_job: bool) -> str:
 
     facts = [fact for fact in show_text.facts(details) if not (same_job and fact[0] in show_text.OF_JOB)]
     styles = show_text.styles(details) if tables.in_colour() else {}
-    return tables.facts(facts, prose=show_text.PROSE, style=lambda name, _value: styles.get(name, ""))
+    prose = {name for name, _value in facts} - {*show_text.COPIED}
+    return tables.facts(facts, prose=prose, style=lambda name, _value: styles.get(name, ""))

@@ -168,8 +168,9 @@ def _lines(jobs: Iterable[JobView[R]], by_run: bool) -> Iterator[_Line]:
             age = _age(job.first.created_at)
             if by_run:
                 for run in job.runs:
-                    took_s = run_view.took_s([run])
-                    yield _Line(run.run, group, what, "", run.ending, run.style, age, took_s, run.median_s, run.mark)
+                    yield _Line(
+                        run.run, group, what, "", run.ending, run.style, age, run.took_s, run.median_s, run.mark
+                    )
                 continue
             mark = MARK if any(run.mark for run in run_view.last_attempts(job.runs)) else ""
             n_ok, took_s = f"{job.succeeded}/{job.repeats}", job.took_s
@@ -201,7 +202,7 @@ def _distinguish(firsts: Sequence[RunLine]) -> list[str]:
 def _name_and_settings(run: RunLine, varying: set[str]) -> str:
     if run.kind == "command" and (words := run.command):
         line = tables.elide(shlex.join(words), MOST_COMMAND)
-        sets = run.settings.sets.items()
+        sets = run.question.sets.items()
         settings = [f"{name}={value}" for name, value in sets if not any(str(value) in word for word in words)]
         named = any(word.rsplit("/", 1)[-1] == run.name for word in words)
         return " ".join([line if named else f"{run.name}: {line}", *settings])

@@ -47,7 +47,7 @@ def of_run(layout: Layout, connection: sqlite3.Connection, run: RunView) -> Mfu 
     ).fetchone()
     cores = gpu_cores(json.loads(machine[0]) if machine else {})
     peak = peaks.known(config.load(layout.config).peak_tflops, run.device, run.device_name, cores, run.dtype)
-    peak = peaks.of_gpus(peak, run.settings.gpus)
+    peak = peaks.of_gpus(peak, run.spec.gpus)
     return Mfu(
         flops_per_s=rate,
         share=peaks.mfu(flops, median_s, peak),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 from itertools import groupby
 from typing import Any, Generic, TypeVar
@@ -14,91 +13,65 @@ from typing import Any, Generic, TypeVar
 from queue_runner import redact
 from queue_runner.analysis import neighbour_share, stats
 from queue_runner.model import PREFLIGHT, Ending, Outcome, Selector, State
-from queue_runner.spec import JobSpec, mode_word
+from queue_runner.spec import JobSpec, Value, mode_word
 from queue_runner.store import read
 
 MARK = "!"
 """Marks the times of jobs and runs that are not valid: they are in no comparison."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The settings of a job that docs/json.md lists as its options."""
-
-    sets: Mapping[str, Any]
-    env_name: str | None
-    mps: Mapping[str, str]
-    variables: Mapping[str, str]
-    compile_mode: str | None
-    gpus: int
-    cores: int | None
-    threads: int | None
-
-
-def _settings(spec: Mapping[str, Any]) -> Settings:
-    sets = dict(spec["params"])
-    key = spec.get("find_max", "").partition("=")[0]
-    if key in sets:
-        sets[key] = sets.pop(key)  # last: lists leave out the middle
-    return Settings(
-        sets,
-        spec.get("env_name") or None,
-        spec.get("mps") or {},
-        spec.get("variables") or {},
-        spec.get("compile_mode") or None,
-        spec.get("gpus", 1),
-        spec.get("cores") or None,
-        spec.get("threads") or None,
-    )
-
-
 @lru_cache(maxsize=64)
-def _spec(spec_json: str) -> Mapping[str, Any]:
+def stored_spec(spec_json: str) -> JobSpec:
     """Return a stored specification. The runs of a job share one: it is parsed once."""
-    spec: dict[str, Any] = json.loads(spec_json)
-    return spec
-
-
-@lru_cache(maxsize=64)
-def stored_settings(spec_json: str) -> Settings:
-    """Return the settings in a stored specification."""
-    return _settings(_spec(spec_json))
+    return JobSpec.from_json(spec_json)
 
 
 @dataclass(frozen=True, slots=True)
 class JobQuestion:
-    """The question that a job asks."""
+    """The question that a job asks: what a run of it reported, else what was requested, and the settings of `spec`."""
 
     framework: str | None
     device: str | None
     compile: bool | None
     dtype: str | None
     config: str | None
-    settings: Settings
+    spec: JobSpec
 
     @classmethod
     def of_spec(cls, spec: JobSpec) -> JobQuestion:
         """Return the question of a job that is not stored yet."""
-        return cls(spec.framework, spec.device, spec.compile, spec.dtype, spec.config, _settings(spec.fields()))
+        return cls(spec.framework, spec.device, spec.compile, spec.dtype, spec.config, spec)
+
+    @property
+    def sets(self) -> dict[str, Value]:
+        """The values of --set; the one that a search varies is last, since lists leave out the middle."""
+        searched = self.spec.find_max.partition("=")[0]
+        return dict(sorted(self.spec.params.items(), key=lambda item: item[0] == searched))
 
     def words(self) -> dict[str, str]:
         """Return the words of the question by setting; defaults are left out."""
-        settings = self.settings
-        values = {
+        spec = self.spec
+        words = {
             "framework": None if self.framework == "torch" else self.framework,
             "device": self.device,
-            "compile": mode_word(settings.compile_mode or self.compile),
+            "compile": mode_word(spec.compile_mode or self.compile),
             "dtype": None if self.dtype == "fp32" else self.dtype,
             "config": self.config,
+            **{f"set {name}": f"{name}={value}" for name, value in self.sets.items()},
+            "gpus": f"gpus={spec.gpus}" if spec.gpus > 1 else "",
+            "cores": f"cores={spec.cores}" if spec.cores else "",
+            "threads": f"threads={spec.threads}" if spec.threads != spec.cores else "",
+            "env": f"env={spec.env_name}" if spec.env_name else "",
+            **{f"mps {name}": f"mps_{name}={value}" for name, value in spec.mps.items()},
+            **{f"variable {name}": f"{name}={value}" for name, value in spec.variables.items()},
         }
-        named = {f"set {name}": f"{name}={value}" for name, value in settings.sets.items()}
-        named["gpus"] = f"gpus={settings.gpus}" if settings.gpus > 1 else ""
-        named["cores"] = f"cores={settings.cores}" if settings.cores else ""
-        named["threads"] = f"threads={settings.threads}" if settings.threads != settings.cores else ""
-        named["env"] = f"env={settings.env_name}" if settings.env_name else ""
-        named |= {f"mps {name}": f"mps_{name}={value}" for name, value in settings.mps.items()}
-        named |= {f"variable {name}": f"{name}={value}" for name, value in settings.variables.items()}
-        return {name: word for name, word in {**values, **named}.items() if word}
+        return {name: word for name, word in words.items() if word}
+
+    def options(self) -> dict[str, Any]:
+        """Return the settings that docs/json.md lists as the options of a job."""
+        spec = self.spec
+        optional = {name: getattr(spec, name) or None for name in ("env_name", "compile_mode", "cores", "threads")}
+        return {"sets": self.sets, "mps": spec.mps, "variables": spec.variables, "gpus": spec.gpus, **optional}
 
     def __str__(self) -> str:
         """Return it in a few words: "cpu, compiled, tiny, max_iters=20"."""
@@ -161,29 +134,30 @@ class RunLine(QueuedRun):
         return self.outcome == Outcome.SUCCEEDED
 
     @property
-    def settings(self) -> Settings:
-        """The settings that the user gave its job."""
-        return stored_settings(self.spec_json)
+    def spec(self) -> JobSpec:
+        """The specification of its job."""
+        return stored_spec(self.spec_json)
 
     @property
     def command(self) -> list[str]:
         """The words of a command, without secrets; empty for a workload."""
-        return redact.redact(_spec(self.spec_json)["argv"])
+        return redact.redact(self.spec.argv)
 
     @property
     def is_probe(self) -> bool:
         """Whether its job is a probe of a search (--find-max)."""
-        return bool(_spec(self.spec_json).get("find_max"))
-
-    @property
-    def until_valid(self) -> bool:
-        """Whether runs that the machine disturbs are replaced (--until-valid)."""
-        return bool(_spec(self.spec_json).get("until_valid"))
+        return bool(self.spec.find_max)
 
     @property
     def question(self) -> JobQuestion:
         """The question that its job asks."""
-        return JobQuestion(self.framework, self.device, self.compile, self.dtype, self.config, self.settings)
+        return JobQuestion(self.framework, self.device, self.compile, self.dtype, self.config, self.spec)
+
+    @property
+    def took_s(self) -> float | None:
+        """Its real time; while it runs, the time since its start."""
+        running = self.state == State.RUNNING and self.started_at
+        return time.time() - running if running else self.real_s
 
     @property
     def ending(self) -> str:
@@ -434,8 +408,9 @@ class JobView(Generic[R]):
 
     @property
     def took_s(self) -> float | None:
-        """The real time of its last run that ended; of one that runs now, the time since its start."""
-        return took_s(self.runs)
+        """The time of the run that is running, else of the last one that ended."""
+        timed = [run for run in reversed(self.runs) if run.took_s is not None]
+        return max(timed, key=lambda run: run.state == State.RUNNING).took_s if timed else None
 
     @property
     def repeats(self) -> int:
@@ -457,10 +432,10 @@ def as_json(value: Any) -> Any:
     their fields."""
     if isinstance(value, RunView):
         columns = {field.name: getattr(value, field.name) for field in fields(value) if field.name not in _UNPRINTED}
-        return columns | asdict(value.settings) | {"taints": list(value.taints), "tags": list(value.tags)}
+        return columns | value.question.options() | {"taints": list(value.taints), "tags": list(value.tags)}
     if isinstance(value, JobView):
         first = as_json(value.first)
-        names = (*_OF_JOB, "compile", *(field.name for field in fields(Settings)), "tags")
+        names = (*_OF_JOB, "compile", *value.first.question.options(), "tags")
         derived = {name: getattr(value, name) for name in ("state", "ok", "succeeded", "repeats", "median_s")}
         command = {"command": value.first.command or None, "runs": as_json(value.runs)}
         return {"job": value.first.job_id} | {name: first[name] for name in names} | derived | command
@@ -469,13 +444,6 @@ def as_json(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: as_json(item) for key, item in value.items()}
     return [as_json(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def took_s(runs: Sequence[RunLine]) -> float | None:
-    """Return the real time of the last run that ended; of one that runs now, the time since its start."""
-    ended = [run.real_s for run in runs if run.real_s is not None]
-    running = [time.time() - run.started_at for run in runs if run.state == State.RUNNING and run.started_at]
-    return running[-1] if running else ended[-1] if ended else None
 
 
 def outcome_style(outcome: str | None) -> str:

@@ -15,7 +15,7 @@ from queue_runner.analysis.validity import Taint
 from queue_runner.host.load import START_KEYS
 from queue_runner.monitor import run_mfu
 from queue_runner.monitor.run_mfu import Mfu
-from queue_runner.monitor.run_view import RunView, flag
+from queue_runner.monitor.run_view import RunView, as_json, flag
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec
@@ -59,17 +59,6 @@ class TrainerNote:
     offset: int
     kind: str
     text: str
-
-
-@dataclass(frozen=True)
-class LostLines:
-    """Numbers of event lines that were not stored as the events that they claim to be."""
-
-    unknown: int = 0
-    bad: int = 0
-    forged: int = 0
-    torn: int = 0
-    rewritten: int = 0
 
 
 @dataclass(frozen=True)
@@ -117,22 +106,14 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Details:
-    """Everything known about one run, as docs/json.md describes it. `argv` is redacted, `env` holds names of variables,
-    `files` maps names to existing paths."""
+    """Everything known about one run. `argv` is redacted, `lines` counts event lines that were not stored as the events
+    that they claim to be, `files` maps names to existing paths."""
 
     run: RunView
+    spec: JobSpec
     argv: Sequence[str]
-    cwd: str
-    lane: str
-    processors: str | None
-    python: str
     torch: str | None
-    env: Sequence[str]
-    seed: int | None
-    timeout_s: float | None
-    parser: str | None
     schedule: str | None
-    spec_hash: str
     code: Code | None
     hello: Mapping[str, Any] | None
     exit: Mapping[str, Any] | None
@@ -140,16 +121,10 @@ class Details:
     segments: Sequence[ChainLink]
     taints: Sequence[Taint]
     notes: Sequence[TrainerNote]
-    lines: LostLines
+    lines: Mapping[str, int]
     history: Sequence[HistoryEvent]
     files: Mapping[str, str]
-    copy: bool
-    allow_changed: bool
-    rerun_of: int | None
-    deleted_at: float | None
     after: Sequence[AwaitedJob]
-    backoff_s: float
-    retry_on: str | None
     search: str | None
     evaluation: Evaluation | None
     mfu: Mfu | None
@@ -157,28 +132,36 @@ class Details:
     gpu_use: Sequence[GpuUse]
     start: Mapping[str, float]
 
+    @property
+    def env(self) -> list[str]:
+        """The names of the variables that it gets."""
+        return sorted({*self.spec.env, *self.spec.secrets})
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the object that docs/json.md describes."""
+        run, spec = self.run, self.spec
+        columns = {name: getattr(run, name) for name in _OF_RUN} | {name: getattr(spec, name) for name in _OF_SPEC}
+        columns |= {"processors": spec.affinity or None, "env": self.env}
+        details = {field.name: as_json(getattr(self, field.name)) for field in fields(self) if field.name != "spec"}
+        return details | columns
+
+
+_OF_RUN = ("lane", "spec_hash", "rerun_of", "deleted_at", "backoff_s", "retry_on")
+_OF_SPEC = ("cwd", "python", "seed", "timeout_s", "parser", "copy", "allow_changed")
+
 
 def details(layout: Layout, connection: sqlite3.Connection, run: RunView) -> Details:
     """Return everything about one run."""
-    spec = JobSpec.from_json(run.spec_json)
-    run_id = run.run_id
+    spec, run_id = run.spec, run.run_id
     samples, marks = (read.detail(connection, table, run_id) for table in ("conditions", "phases"))
     uses = gpu_use.by_phase(samples, marks, run.started_at, run.real_s)
     measured = gpu_use.measured(uses)
     return Details(
-        run=run,
+        run,
+        spec,
         argv=redact.redact(command_line.build_argv(spec, layout.snapshots)),
-        cwd=spec.cwd,
-        lane=run.lane,
-        processors=spec.affinity or None,
-        python=spec.python,
         torch=interpreter.torch_of(spec.python) if spec.python else None,
-        env=sorted({*spec.env, *spec.secrets}),
-        seed=spec.seed,
-        timeout_s=spec.timeout_s,
-        parser=spec.parser,
         schedule=read.schedule_name(connection, run.schedule_id),
-        spec_hash=run.spec_hash,
         code=_code(connection, run.snapshot_hash),
         hello=_json(_value(connection, "SELECT hello_json FROM hellos WHERE run_id = ?", run_id)),
         exit=_json(_value(connection, "SELECT exit_json FROM exits WHERE run_id = ?", run_id)),
@@ -189,13 +172,7 @@ def details(layout: Layout, connection: sqlite3.Connection, run: RunView) -> Det
         lines=_lost_lines(connection, run_id),
         history=[e for e in _rows(HistoryEvent, read.events(connection, run.job_id)) if e.run in (None, run.run)],
         files=_files(RunDir(layout.runs / run.run)),
-        copy=spec.copy,
-        allow_changed=spec.allow_changed,
-        rerun_of=run.rerun_of,
-        deleted_at=run.deleted_at,
-        after=[AwaitedJob(**row) for row in connection.execute(_AFTER, [run.job_id])],
-        backoff_s=run.backoff_s,
-        retry_on=run.retry_on,
+        after=[AwaitedJob(*row) for row in read.tuples(connection, _AFTER, [run.job_id])],
         search=_search(connection, run.job_id, spec),
         evaluation=_last_evaluation(connection, run_id),
         mfu=run_mfu.of_run(layout, connection, run),
@@ -209,7 +186,7 @@ def details(layout: Layout, connection: sqlite3.Connection, run: RunView) -> Det
     )
 
 
-_AFTER = "SELECT on_job_id AS job, condition, verdict FROM v_dependency WHERE job_id = ? ORDER BY on_job_id"
+_AFTER = "SELECT on_job_id, condition, verdict FROM v_dependency WHERE job_id = ? ORDER BY on_job_id"
 
 T = TypeVar("T")
 
@@ -237,10 +214,13 @@ def _start(connection: sqlite3.Connection, run_id: int) -> dict[str, float]:
     return {key: sample[key] for sample in samples for key in START_KEYS if key in sample}
 
 
-def _lost_lines(connection: sqlite3.Connection, run_id: int) -> LostLines:
-    sums = ", ".join(f"total({field.name})" for field in fields(LostLines))
+_LOST_LINES = ("unknown", "bad", "forged", "torn", "rewritten")
+
+
+def _lost_lines(connection: sqlite3.Connection, run_id: int) -> dict[str, int]:
+    sums = ", ".join(f"total({name})" for name in _LOST_LINES)
     counts = read.tuples(connection, f"SELECT {sums} FROM ingests WHERE run_id = ?", [run_id]).fetchone()
-    return LostLines(*map(int, counts))
+    return dict(zip(_LOST_LINES, map(int, counts), strict=True))
 
 
 def _last_evaluation(connection: sqlite3.Connection, run_id: int) -> Evaluation | None:

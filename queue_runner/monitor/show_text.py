@@ -7,7 +7,6 @@ import shlex
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from queue_runner import units
@@ -23,25 +22,8 @@ OF_JOB = (
 )
 """Facts that all runs of a job share: shown once."""
 
-
-PROSE = (
-    *(
-        "state",
-        "settings",
-        "remark",
-        "after",
-        "start",
-        "time",
-        "phases",
-        "reported",
-        "invalid",
-        "caveat",
-        "note",
-        "lines",
-    ),
-    *("evaluation", "MFU", "history", "segments", "tags"),
-)
-"""Facts wrapped to the width of the terminal: they are read, not copied."""
+COPIED = ("command", "folder", "python", "files", "")
+"""Facts that are copied: they stay whole, while others are wrapped to the width of the terminal."""
 
 
 def styles(details: Details) -> dict[str, str]:
@@ -64,7 +46,7 @@ def facts(details: Details) -> list[tuple[str, str]]:
         ("settings", str(run.question) or units.MISSING),
         ("search", details.search),
         ("command", shlex.join(details.argv) or units.MISSING),
-        ("folder", details.cwd or units.MISSING),
+        ("folder", details.spec.cwd or units.MISSING),
         ("python", _python(details)),
         ("environment", _names(details.env)),
         ("code", _code(details)),
@@ -72,10 +54,10 @@ def facts(details: Details) -> list[tuple[str, str]]:
         ("lane", _lane(details)),
         ("tags", ", ".join(run.tags) or units.MISSING),
         ("priority", str(run.priority)),
-        ("rerun of", _known(details.rerun_of, "job {}".format)),
+        ("rerun of", _known(run.rerun_of, "job {}".format)),
         *_terms(details),
-        ("timeout", _known(details.timeout_s, units.duration)),
-        ("parser", details.parser),
+        ("timeout", _known(details.spec.timeout_s, units.duration)),
+        ("parser", details.spec.parser),
         ("schedule", details.schedule),
         *((f"{name} at", _known(getattr(run, f"{name}_at"), _when)) for name in ("created", "started", "ended")),
         ("start", _start(details.start)),
@@ -83,15 +65,20 @@ def facts(details: Details) -> list[tuple[str, str]]:
         ("suspended", _known((details.exit or {}).get("paused_s") or None, units.duration)),
         ("segments", "\n".join(map(_segment, details.segments))),
         ("phases", ", ".join(f"{name} {units.duration(s)}" for name, s in details.phases_s.items())),
-        ("reported", "\n".join(f"{k}: {v}" for k, v in sorted((details.hello or {}).items()))),
+        ("reported", "\n".join(map(_reported, sorted((details.hello or {}).items())))),
         *((taint.severity, f"{taint.kind}: {taint.detail}") for taint in details.taints),
         *(("note", f"{note.kind}: {note.text}") for note in details.notes),
-        ("lines", ", ".join(f"{count} {key}" for key, count in asdict(details.lines).items() if count)),
-        ("deleted", _known(details.deleted_at, lambda at: f"{_when(at)}: its files are gone")),
+        ("lines", ", ".join(f"{count} {key}" for key, count in details.lines.items() if count)),
+        ("deleted", _known(run.deleted_at, lambda at: f"{_when(at)}: its files are gone")),
         ("history", "\n".join(map(_event, details.history))),
         *(("files" if not n else "", path) for n, path in enumerate(details.files.values())),
     ]
     return [(name, value) for name, value in pairs if value]
+
+
+def _reported(item: tuple[str, Any]) -> str:
+    name, value = item
+    return f"{name}: {', '.join(f'{k} {v}' for k, v in value.items()) if isinstance(value, Mapping) else value}"
 
 
 def _start(start: Mapping[str, float]) -> str | None:
@@ -124,8 +111,8 @@ def _terms(details: Details) -> Iterator[Fact]:
     yield "not before", _known(run.not_before_at, _when)
     yield "deadline", _known(run.deadline_at, lambda at: f"{_when(at)}: skipped if it has not started by then")
     if run.retries:
-        waits = f", the first after {units.duration(details.backoff_s)}" if details.backoff_s else ""
-        yield "retries", f"{run.retries} at most, of what is {details.retry_on or 'failed'}{waits}"
+        waits = f", the first after {units.duration(run.backoff_s)}" if run.backoff_s else ""
+        yield "retries", f"{run.retries} at most, of what is {run.retry_on or 'failed'}{waits}"
 
 
 def _names(env: Sequence[str]) -> str:
@@ -163,7 +150,7 @@ def _measured(details: Details) -> Iterator[Fact]:
 def _python(details: Details) -> str:
     torch = f" (torch {details.torch} is there now)" if details.torch else ""
     unknown = units.MISSING if details.run.kind == "import" else "unknown: the command does not say which"
-    return f"{details.python}{torch}" if details.python else unknown
+    return f"{details.spec.python}{torch}" if details.spec.python else unknown
 
 
 def _evaluation(evaluation: Evaluation) -> str:
@@ -215,19 +202,20 @@ def _left_out(details: Details) -> str:
 
 
 def _lane(details: Details) -> str | None:
-    if details.lane == DEFAULT_LANE and details.processors is None:
+    lane, processors = details.run.lane, details.spec.affinity
+    if lane == DEFAULT_LANE and not processors:
         return None
-    return str(details.lane) + (f", on processors {details.processors}" if details.processors else "")
+    return lane + (f", on processors {processors}" if processors else "")
 
 
 def _place(details: Details) -> str:
     if details.run.kind == "workload":
         return "its folder, from its snapshot"
-    if details.copy:
+    if details.spec.copy:
         return "a copy of the code as it was at submit"
     if details.code is None or not details.code.tree_hash:
         return "its folder; changes of the code are not detected"
-    return "its folder; " + ("its code may change" if details.allow_changed else "refused if its code has changed")
+    return "its folder; " + ("its code may change" if details.spec.allow_changed else "refused if its code has changed")
 
 
 def _segment(part: ChainLink) -> str:

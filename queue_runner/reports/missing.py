@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from queue_runner import units
 from queue_runner.analysis.reported_run import ReportedRun
-from queue_runner.monitor.run_view import JobQuestion, stored_settings
+from queue_runner.monitor.run_view import JobQuestion, stored_spec
 from queue_runner.reports._common import select_runs
 from queue_runner.reports._common.document import Context, Result, Row, Section
 from queue_runner.submit.missing_runs import Gap, look
@@ -90,7 +90,7 @@ def _row(gap: Gap) -> Row:
     first = gap.first
     compiled = None if first.compile is None else bool(first.compile)
     columns = (first.framework, first.device, compiled, first.dtype, first.config)
-    question = JobQuestion(*columns, stored_settings(first.spec_json))
+    question = JobQuestion(*columns, stored_spec(first.spec_json))
     return {
         "label": " ".join(filter(None, [select_runs.subject(first), str(question)])),
         "jobs": list(gap.jobs),

@@ -17,7 +17,7 @@ from queue_runner.monitor.run_view import RunView
 from queue_runner.monitor.waiting import Reason, _of_lane, _of_the_queue
 from queue_runner.monitor.why import RunContext, _before, _most_informative, explain, explain_all
 from queue_runner.paths import Layout
-from queue_runner.spec import NewJob
+from queue_runner.spec import JobSpec, NewJob
 from queue_runner.store import jobs
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.store.read import reading
@@ -39,7 +39,7 @@ def run(state: str, **changes: Any) -> RunView:
         "valid": True,
         "kind": "command",
     }
-    return RunView(**{**nothing, **columns, "taints": (), "replaced": False, "spec_json": "{}", **changes})
+    return RunView(**{**nothing, **columns, "taints": (), "replaced": False, "spec_json": SPEC.to_json(), **changes})
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_what_is_tried_again_is_not_answered_by_its_old_failure() -> None:
 
 
 def test_a_probe_of_a_search_is_told_what_its_end_means() -> None:
-    probe = {"spec_json": '{"find_max": "batch_size=8"}', "group_id": 4}
+    probe = {"spec_json": JobSpec("workload", "toy", find_max="batch_size=8").to_json(), "group_id": 4}
     full = explain(run("DONE", outcome="OUT_OF_MEMORY", **probe), RunContext(WORKER))
     assert "--find-max searches for that limit" in full.sentence and "report scaling g4" in full.next_step
     stopped = explain(run("DONE", outcome="FAILED", exit_code=1, **probe), RunContext(WORKER))
@@ -192,7 +192,6 @@ def test_a_list_holds_one_job_at_a_time(home: Path, monkeypatch: pytest.MonkeyPa
             return loads(text)
 
         monkeypatch.setattr(json, "loads", counting)
-        run_view._spec.cache_clear()
-        run_view.stored_settings.cache_clear()
+        run_view.stored_spec.cache_clear()
         listed_jobs = run_view.as_json(listing.jobs(connection, listing.Filter()))
         assert len(listed_jobs) == len(parsed) == total, "each specification once"
