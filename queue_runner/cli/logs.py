@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from typing import Annotated
 
 import typer
@@ -35,7 +36,6 @@ def logs(
     Of text overwritten by carriage returns only the last state is shown, and escape sequences are removed, in a pipe
     too: --raw keeps both.
     """
-    from queue_runner.host.low_priority import Wait, descriptor
     from queue_runner.monitor import logs as use_case
     from queue_runner.monitor.log_text import Outputs
     from queue_runner.monitor.run_view import select
@@ -47,9 +47,11 @@ def logs(
     out = Outputs(sys.stdout, sys.stderr, raw=raw)
     open_logs = use_case.opener(out, stdout=both or not stderr, stderr=both or stderr)
     if follow and any(run.state != "DONE" for run in runs):
-        from queue_runner.monitor.follow import follow as run_follow
+        from queue_runner.monitor.follow import Follower
 
-        run_follow(layout, selector, runs, open_logs, tail, out, Wait(descriptor(sys.stdout)))
+        past = {run.run_id for run in runs if run.state == "DONE"} - {use_case.choose(runs).run_id}
+        with closing(Follower(layout, selector, open_logs, out, tail=tail, past=past)) as follower:
+            follower.follow()
         return
     folder = use_case.folder_of(layout, use_case.choose(runs))
     sources = open_logs(folder, tail)

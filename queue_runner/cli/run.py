@@ -86,7 +86,6 @@ def run(ctx: typer.Context, said: dict[str, Any], json: Json = False) -> None:
 
 
 def _follower(layout: Layout, group: int, out: Outputs, helper: Helper, several: bool) -> Follower:
-    from queue_runner.host.low_priority import Wait, descriptor
     from queue_runner.monitor import overall
     from queue_runner.monitor.follow import Follower
     from queue_runner.monitor.logs import opener
@@ -97,7 +96,6 @@ def _follower(layout: Layout, group: int, out: Outputs, helper: Helper, several:
         named,
         opener(out),
         out,
-        Wait(descriptor(sys.stdout)),
         keep=helper.keep,
         progress=partial(overall.sentence, layout, named) if several else None,
     )

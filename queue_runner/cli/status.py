@@ -53,8 +53,8 @@ def _print_json(view: Status) -> None:
     from queue_runner.monitor.run_view import as_json
 
     running = None
-    if view.running is not None and view.progress is not None:
-        running = {"run": view.running, "supervised": view.supervised, "progress": view.progress}
+    if (at := view.running) is not None:
+        running = {"run": at.run, "supervised": at.supervision.warden, "progress": at.progress}
     fields = {
         "worker": {"alive": view.queue.worker, "pid": view.queue.worker_pid},
         "lane": {key: getattr(view.queue, key) for key in ("blocked_reason", "paused_at", "paused_reason")},

@@ -126,12 +126,12 @@ def _facts(status: Status, newest_s: Sequence[float], console: Console) -> Table
     grid.add_column(no_wrap=True)
     for name, value in status_text.lane(status):
         grid.add_row(name, Text(value, "" if name == "worker" and status.queue.worker else "yellow"))
-    running = "nothing" if status.running is None else status_text.run_and_question(status.running)
-    grid.add_row("running", Text(running, "" if status.running is None else "bold"))
-    if status.running is not None:
-        if status.progress is not None:
-            for line in _progress(status.progress, newest_s, console):
-                grid.add_row("", line)
+    if status.running is None:
+        grid.add_row("running", "nothing")
+    else:
+        grid.add_row("running", Text(status_text.run_and_question(status.running.run), "bold"))
+        for line in _progress(status.running.progress, newest_s, console):
+            grid.add_row("", line)
         for sentence in status_text.trouble(status):
             grid.add_row("", Text(sentence, "yellow"))
     for name, value in status_text.plan(status):

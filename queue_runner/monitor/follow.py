@@ -7,11 +7,12 @@ run: a group may have thousands.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 
 from queue_runner import units
-from queue_runner.host.low_priority import Wait, give_way
+from queue_runner.host.low_priority import Wait, descriptor, give_way
 from queue_runner.model import Selector, State, parse_selector
 from queue_runner.monitor import logs, queue_state, run_view, wait
 from queue_runner.monitor.log_text import Outputs
@@ -37,31 +38,10 @@ Keep = Callable[[], None]
 """Called every other second while there is no worker; ensures that there is one if it has work to do."""
 
 
-def follow(
-    layout: Layout,
-    selector: Selector,
-    runs: Sequence[RunView],
-    open_logs: Open,
-    tail: int | None,
-    out: Outputs,
-    wait: Wait,
-) -> None:
-    """Follow the runs of `selector`, which are `runs` now; of those that have ended at most the last.
-
-    Raises: MpsqError (store), BrokenPipeError when the reader has gone.
-    """
-    past = {run.run_id for run in runs if run.state == State.DONE} - {logs.choose(runs).run_id}
-    follower = Follower(layout, selector, open_logs, out, wait, tail=tail, past=past)
-    try:
-        follower.follow()
-    finally:
-        follower.close()
-
-
 class Follower:
     """A follower of the runs of a selector, without the `past` ones; of the first, the last `tail` lines (None: whole).
 
-    Without `keep` it reports that there is no worker, and leaves a finished run whose end nobody records.
+    Without `keep` it reports that there is no worker, and leaves a finished run whose end nobody records. `close` it.
     """
 
     def __init__(
@@ -70,7 +50,6 @@ class Follower:
         selector: Selector,
         open_logs: Open,
         out: Outputs,
-        wait: Wait,
         *,
         tail: int | None = None,
         past: Iterable[int] = (),
@@ -82,7 +61,7 @@ class Follower:
         self._open_logs = open_logs
         self._tail = tail
         self._say = out.say
-        self._wait = wait
+        self._wait = Wait(descriptor(sys.stdout))
         self._keep = keep
         self._progress = progress
         self._progress_at = time.monotonic()
@@ -102,6 +81,7 @@ class Follower:
         """
         give_way()
         with Poller(self._layout) as poller:
+            poller.poll()
             while (run := self._current or self._next(poller)) is not None:
                 last = self._follow_run(poller, run)
                 if last is None:

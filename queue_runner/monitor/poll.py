@@ -5,10 +5,10 @@ Between two polls no transaction is open: a checkpoint never waits for a reader.
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from contextlib import ExitStack
 from enum import Enum
-from types import TracebackType
 
 from queue_runner.monitor import queue_state
 from queue_runner.paths import Layout
@@ -30,45 +30,33 @@ class Change(Enum):
     """a job event, a lane, a worker that came or went, or another database in its place"""
 
 
-class Poller:
+class Poller(ExitStack):
     """A read-only connection to the queue, and a poll for changes. A context manager."""
+
+    connection: sqlite3.Connection
 
     def __init__(self, layout: Layout, patience_s: float = 30.0) -> None:
         """`patience_s` is how long a locked database is waited for."""
+        super().__init__()
         self._layout = layout
         self._patience_s = patience_s
-        self._stack = ExitStack()
+        self._file: object = "not opened yet"
         self._commits: object = None
         self._history: object = None
         self._changed_at = float("-inf")
 
-    def __enter__(self) -> Poller:
-        self._open()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
-
-    def _open(self) -> None:
-        self._stack.close()
-        self._file = self._identity()
-        self.connection = self._stack.enter_context(read.reading(self._layout.db, patience_s=self._patience_s))
-
-    def _identity(self) -> tuple[int, int] | None:
-        try:
-            status = self._layout.db.stat()
-        except OSError:
-            return None
-        return status.st_dev, status.st_ino
-
     def poll(self) -> Change:
         """Return what may have changed since the last call; QUEUE the first time. Raises: MpsqError (store)."""
         now = time.monotonic()
-        if self._identity() != self._file:  # a backup was restored
-            self._open()
-            self._commits = self._history = None
+        try:
+            status = self._layout.db.stat()
+            file: object = (status.st_dev, status.st_ino)
+        except OSError:
+            file = None
+        if file != self._file:  # also where a backup was restored
+            self.close()
+            self.connection = self.enter_context(read.reading(self._layout.db, patience_s=self._patience_s))
+            self._file, self._commits, self._history = file, None, None
         (version,) = read.tuples(self.connection, "PRAGMA data_version").fetchone()
         commits = (version, *queue_state.worker(self._layout))
         late = now - self._changed_at >= ANEW_S

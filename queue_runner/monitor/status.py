@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from queue_runner import config, extensions
 from queue_runner.extensions import RemoteLane
@@ -15,7 +15,7 @@ from queue_runner.monitor import disk_usage, eta, queue_state, run_view
 from queue_runner.monitor.disk_usage import DiskUse
 from queue_runner.monitor.eta import Eta
 from queue_runner.monitor.progress import RunProgress, Tracker
-from queue_runner.monitor.queue_state import QueueState
+from queue_runner.monitor.queue_state import QueueState, Supervision
 from queue_runner.monitor.run_view import RunView
 from queue_runner.monitor.waiting import Reason, reasons
 from queue_runner.paths import Layout
@@ -28,17 +28,22 @@ _LANES = "SELECT DISTINCT lane FROM runs WHERE state <> 'DONE'"
 
 
 @dataclass(frozen=True)
+class RunningRun:
+    """The running run: who looks after it, and how far it is."""
+
+    run: RunView
+    supervision: Supervision
+    progress: RunProgress
+
+
+@dataclass(frozen=True)
 class Status:
     """Status of the queue. `waiting` is in queue order; where a run of this machine and one of another run, the first
     is `running`. `reasons` holds by run id why each waits. `waiting_count` also counts runs that were not read; `eta`
     covers the running run and the first `expected` waiting ones."""
 
     queue: QueueState
-    running: RunView | None
-    supervised: bool
-    waits_for_exec: bool
-    stopped: bool
-    progress: RunProgress | None
+    running: RunningRun | None
     waiting: Sequence[RunView]
     waiting_count: int
     reasons: Mapping[int, Reason]
@@ -76,19 +81,14 @@ def look(
     queue = queue_state.look(layout, connection)
     runs = run_view.queue(connection, max(waiting, eta.EXPECTED) + 1 if waiting >= 0 else -1)
     active = [run for run in runs if run.state == State.RUNNING]
-    running = next((run for run in active if not is_remote(run.lane)), active[0] if active else None)
-    elsewhere = running is not None and is_remote(running.lane)
-    folder = RunDir(layout.run_dir(running.run)) if running is not None else None
+    first = next((run for run in active if not is_remote(run.lane)), active[0] if active else None)
+    running = look_at(layout, connection, first, tracker) if first is not None else None
     waits = [run for run in runs if run.state != State.RUNNING]
-    progress = tracker.look(connection, running) if running is not None else None
     now, gap_s = time.time(), config.load(layout.config).cooldown_s
+    left_s = running.progress.left_s if running is not None else None
     return Status(
         queue,
         running,
-        supervised=elsewhere or (folder is not None and queue_state.is_supervised(folder)),
-        waits_for_exec=folder is not None and folder.waits_for_exec(),
-        stopped=folder is not None and queue_state.stopped_trainer(folder) is not None,
-        progress=progress,
         waiting=waits[:waiting] if waiting >= 0 else waits,
         waiting_count=read.count_waiting(connection),
         reasons=reasons(connection, queue, runs, now),
@@ -96,9 +96,17 @@ def look(
         schedules=read.schedules(connection),
         blocks=[*extensions.remote_lanes(connection, (lane for (lane,) in read.tuples(connection, _LANES))).values()],
         disk=disk_use or disk_usage.look(layout),
-        eta=eta.estimate(connection, runs, now, left_s=progress.left_s if progress else None, gap_s=gap_s),
+        eta=eta.estimate(connection, runs, now, left_s=left_s, gap_s=gap_s),
         expected=len(waits),
     )
+
+
+def look_at(layout: Layout, connection: sqlite3.Connection, run: RunView, tracker: Tracker) -> RunningRun:
+    """Return a running run as it is now. Another machine looks after its own runs."""
+    supervision = queue_state.supervision(RunDir(layout.run_dir(run.run)))
+    if is_remote(run.lane):
+        supervision = replace(supervision, warden=True)
+    return RunningRun(run, supervision, tracker.look(connection, run))
 
 
 @dataclass(frozen=True)

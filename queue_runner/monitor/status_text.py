@@ -85,14 +85,13 @@ def attention(status: Status) -> set[str]:
     """Return the values among the facts that call for the user: a lane that starts nothing, trouble of the running run,
     and schedules that failed."""
     lines = [value for name, value in lane(status) if name != "worker" or not status.queue.worker]
-    lines += trouble(status) if status.running is not None else []
-    return {*lines, *_failed_schedules(status)}
+    return {*lines, *trouble(status), *_failed_schedules(status)}
 
 
 def _worker(status: Status) -> str:
     if status.queue.worker:
         return f"process {status.queue.worker_pid}" if status.queue.worker_pid else "running"
-    if status.running is not None and status.supervised:
+    if status.running is not None and status.running.supervision.warden:
         return f"none; the run continues under its warden. {START_A_WORKER}"
     return f"none. {START_A_WORKER}"
 
@@ -100,10 +99,9 @@ def _worker(status: Status) -> str:
 def _running(status: Status) -> Facts:
     if status.running is None:
         return [("running", "nothing")]
-    facts = [run_and_question(status.running)]
-    if status.progress is not None:
-        facts += filter(None, [numbers(status.progress), clock(status.progress)])
-    return [("" if n else "running", fact) for n, fact in enumerate([*facts, *trouble(status)])]
+    progress = status.running.progress
+    facts = [run_and_question(status.running.run), numbers(progress), clock(progress), *trouble(status)]
+    return [("" if n else "running", fact) for n, fact in enumerate(filter(None, facts))]
 
 
 def run_and_question(run: RunView) -> str:
@@ -132,17 +130,19 @@ def clock(at: RunProgress) -> str:
 
 def trouble(status: Status) -> list[str]:
     """Return further facts about the running run that a user should know."""
-    assert status.running is not None
+    if status.running is None:
+        return []
+    run, supervision = status.running.run, status.running.supervision
     lines = []
-    if status.running.cancel_requested_at:
+    if run.cancel_requested_at:
         lines.append("cancellation was requested")
-    if status.running.paused_at:
+    if run.paused_at:
         lines.append("suspended: mpsq resume continues it; it keeps the lane and its memory")
-    elif status.stopped and status.supervised:
+    elif supervision.stopped and supervision.warden:
         lines.append("stopped by a signal, not by mpsq pause: mpsq why says how it goes on")
-    if status.waits_for_exec and status.supervised:
+    if supervision.waits_for_exec and supervision.warden:
         lines.append("its program has not started: mpsq why says what it waits for")
-    if not status.queue.worker and not status.supervised:
+    if not status.queue.worker and not supervision.warden:
         lines.append("nothing supervises it: the next worker finds out how it ended")
     return lines
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sqlite3
 import sys
 import time
 from collections.abc import Generator, Iterator
@@ -17,14 +16,12 @@ from types import FrameType
 from typing import NoReturn
 
 from queue_runner.host.low_priority import Wait, descriptor, give_way
-from queue_runner.monitor import queue_state, run_view, status_text
+from queue_runner.monitor import run_view, status_text
 from queue_runner.monitor import status as status_view
 from queue_runner.monitor.poll import Change, Poller
 from queue_runner.monitor.progress import Tracker
-from queue_runner.monitor.run_view import RunView
 from queue_runner.monitor.status import Observation, Status
 from queue_runner.paths import Layout
-from queue_runner.run_dir import RunDir
 
 POLL_S = 0.5
 PROGRESS_S = 1.0
@@ -101,24 +98,11 @@ def observe(layout: Layout, waiting: int, patience_s: float = 30.0) -> Generator
                 disk_at = now if disk is None else disk_at
                 status = status_view.look(layout, poller.connection, waiting, tracker, disk)
             elif status is not None and status.running is not None and now - progress_at >= PROGRESS_S:
-                status = _with_progress(layout, poller.connection, tracker, status, status.running)
+                run = status.running.run
+                (run,) = run_view.runs(poller.connection, "run_id = ?", [run.run_id]) or [run]
+                status = replace(status, running=status_view.look_at(layout, poller.connection, run, tracker))
             else:
                 yield None
                 continue
             progress_at = now
             yield Observation(status, tuple(tracker.newest_s) if status.running is not None else (), turn)
-
-
-def _with_progress(
-    layout: Layout, connection: sqlite3.Connection, tracker: Tracker, status: Status, running: RunView
-) -> Status:
-    """Return the status with the running run as it is now."""
-    (run,) = run_view.runs(connection, "run_id = ?", [running.run_id]) or [running]
-    folder = RunDir(layout.run_dir(run.run))
-    return replace(
-        status,
-        running=run,
-        supervised=queue_state.is_supervised(folder),
-        stopped=queue_state.stopped_trainer(folder) is not None,
-        progress=tracker.look(connection, run),
-    )

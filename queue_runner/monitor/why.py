@@ -6,8 +6,7 @@ import re
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 from queue_runner import config, extensions, units
 from queue_runner.analysis.grouping import by_key
@@ -15,7 +14,7 @@ from queue_runner.host import protected
 from queue_runner.model import DEFAULT_LANE, NOT_FAILED, PREFLIGHT, Outcome, Selector, State
 from queue_runner.monitor import eta, queue_state, run_view, waiting
 from queue_runner.monitor.progress import Tracker
-from queue_runner.monitor.queue_state import START_A_WORKER, QueueState
+from queue_runner.monitor.queue_state import START_A_WORKER, QueueState, Supervision
 from queue_runner.monitor.run_view import RunView
 from queue_runner.monitor.waiting import Reason
 from queue_runner.paths import Layout
@@ -29,10 +28,7 @@ class RunContext:
 
     queue: QueueState
     waits: Reason | None = None
-    supervised: bool = False
-    waits_for_exec: bool = False
-    stopped: int | None = None  # pid of its trainer, where a signal stopped that and not mpsq pause
-    ended: bool = False  # its warden has written how it ended, and no worker has stored that yet
+    supervision: Supervision = field(default_factory=Supervision)
     schedule: str | None = None  # the schedule that submitted it
     requeued: str | None = None  # why it was requeued
     starting: str = ""  # when it starts: "in about 12 min, at 22:40"
@@ -87,29 +83,29 @@ def _running(run: RunView, context: RunContext) -> tuple[str, str]:
     if context.remote:
         return _running_elsewhere(run, context)
     if run.cancel_requested_at:
-        if context.queue.worker or context.supervised:
+        if context.queue.worker or context.supervision.warden:
             return "its cancellation was requested and is in progress", "mpsq wait {run}"
         return "its cancellation was requested, but no worker is running to record its end", START_A_WORKER
-    if context.ended and not context.queue.worker:
+    if context.supervision.ended and not context.queue.worker:
         return "it has finished, but no worker is running to record its result", START_A_WORKER
     on = {lane.name: lane.blocked_reason for lane in context.queue.lanes}
     blocked = on.get(run.lane, context.queue.blocked_reason)
-    if blocked and not context.supervised:
+    if blocked and not context.supervision.warden:
         return blocked, "mpsq status shows when the lane is free again; mpsq cancel {run} cancels it"
-    if run.paused_at and context.supervised:
+    if run.paused_at and context.supervision.warden:
         since = units.duration(max(time.time() - run.paused_at, 0.0))
         return f"it was suspended {since} ago and keeps the lane and its memory", "mpsq resume {run}"
-    if context.stopped and context.supervised:
+    if context.supervision.stopped and context.supervision.warden:
         return (
-            f"its process {context.stopped} was stopped by a signal, not by mpsq pause; it keeps the lane",
-            f"kill -CONT {context.stopped} continues it; mpsq cancel {{run}} cancels it",
+            f"its process {context.supervision.stopped} was stopped by a signal, not by mpsq pause; it keeps the lane",
+            f"kill -CONT {context.supervision.stopped} continues it; mpsq cancel {{run}} cancels it",
         )
-    if context.waits_for_exec and context.supervised:
+    if context.supervision.waits_for_exec and context.supervision.warden:
         sentence = f"its program has not started: its folder or program is still being read ({protected.SLOW})"
         return sentence, "mpsq cancel {run} cancels it"
     lane = f" on lane {run.lane}" if run.lane != DEFAULT_LANE else ""
     if not context.queue.worker:
-        if context.supervised:
+        if context.supervision.warden:
             return "it continues under its warden, but no worker is running to record it", START_A_WORKER
         return "neither a warden nor a worker supervises it: the next worker finds out how it ended", START_A_WORKER
     return (
@@ -239,7 +235,7 @@ def explain_all(layout: Layout, connection: sqlite3.Connection, selectors: Seque
                 starting=starting.get(run.run, ""),
                 remote=elsewhere[run.lane].status if run.lane in elsewhere else "",
                 before=_before(run, runs),
-                **(_supervision(layout, run) if run.state == State.RUNNING else {}),
+                supervision=queue_state.supervision(RunDir(layout.run_dir(run.run))),
             ),
         )
         for run in chosen
@@ -285,14 +281,3 @@ def _requeued(connection: sqlite3.Connection, run: RunView) -> str | None:
     sql = "SELECT reason FROM v_event WHERE run = ? AND verb = 'unclaim' ORDER BY id DESC LIMIT 1"
     (reason,) = read.tuples(connection, sql, [run.run]).fetchone() or (None,)
     return reason
-
-
-def _supervision(layout: Layout, run: RunView) -> dict[str, Any]:
-    """Return what the folder of a running run shows, as fields of RunContext."""
-    folder = RunDir(layout.runs / run.run)
-    return {
-        "supervised": queue_state.is_supervised(folder),
-        "waits_for_exec": folder.waits_for_exec(),
-        "stopped": queue_state.stopped_trainer(folder),
-        "ended": folder.exit() is not None,
-    }

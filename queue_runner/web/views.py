@@ -82,9 +82,9 @@ class RunningView:
 
 
 def _running(status: Status, newest_s: Sequence[float]) -> RunningView | None:
-    run, progress = status.running, status.progress
-    if run is None or progress is None:
+    if status.running is None:
         return None
+    run, progress = status.running.run, status.running.progress
     of_planned = f" of {units.count(progress.planned_iters)}" if progress.planned_iters else ""
     facts = [
         ("phase", progress.phase),

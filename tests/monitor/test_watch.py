@@ -21,7 +21,7 @@ from rich.console import Console
 
 from queue_runner.events import Iter, Phase
 from queue_runner.model import Ending, Outcome
-from queue_runner.monitor import poll, run_view, status, watch
+from queue_runner.monitor import poll, queue_state, run_view, status, watch
 from queue_runner.monitor.dashboard import ASCII_BARS, BARS, frame, sparkline, tables
 from queue_runner.monitor.disk_usage import DiskUse
 from queue_runner.monitor.eta import Eta
@@ -53,10 +53,13 @@ NEWEST_S = [0.02] * 20 + [0.021] * 20 + [0.5] + [0.0205] * 9
 
 @pytest.fixture
 def found(queue: Layout) -> Status:
+    whole = status.read_status(queue)
+    assert whole.running is not None
+    progress = RunProgress("measure", 20, 40, 0.02, 2.1, 63.0, 0.4)
     return replace(
-        status.read_status(queue),
+        whole,
+        running=replace(whole.running, progress=progress),
         queue=QueueState(True, 4711, None, None),
-        progress=RunProgress("measure", 20, 40, 0.02, 2.1, 63.0, 0.4),
         disk=DiskUse(5 << 30, 3 << 20, 0, 7 << 30, True),
         reasons={6: Reason("turn", "its turn, after 4.1", "", ""), 7: Reason("time", "22:30", "", "")},
         eta=Eta(),
@@ -133,7 +136,7 @@ def test_names_can_do_a_terminal_no_harm(found: Status) -> None:
     harmed = replace(
         found,
         queue=QueueState(True, 1, "\x1b[2Jblocked\r\nby it", None),
-        running=replace(found.running, **evil),
+        running=replace(found.running, run=replace(found.running.run, **evil)),
         waiting=[replace(run, **evil) for run in found.waiting],
         reasons={run.run_id: Reason("blocked", "\x1b[31mred\nreason", "", "") for run in found.waiting},
         ended=[replace(run, **evil) for run in found.ended],
@@ -146,10 +149,10 @@ def test_names_can_do_a_terminal_no_harm(found: Status) -> None:
 
 
 def test_a_queue_in_trouble_says_so(found: Status) -> None:
-    gone = replace(found, queue=QueueState(False, None, None, 1.0), supervised=False)
+    gone = replace(found, queue=QueueState(False, None, None, 1.0))
     shown = screen(gone)
     assert "none. start one" in shown and "nothing supervises it" in shown and "nothing starts until" in shown
-    assert "running  nothing" in screen(replace(found, running=None, progress=None))
+    assert "running  nothing" in screen(replace(found, running=None))
 
 
 @given(st.lists(st.floats(0, 1e6) | st.just(float("nan")), max_size=80))
@@ -231,9 +234,9 @@ def test_a_job_that_goes_on_is_no_longer_said_to_be_stopped(
 ) -> None:
     """A signal is no change of the queue: each look at the progress asks again."""
     pids = iter([7, None])
-    monkeypatch.setattr(watch.queue_state, "stopped_trainer", lambda _folder: next(pids))
-    seen = [observed.status.stopped for observed in (next(looks) for _ in range(3)) if observed is not None]
-    assert seen == [True, False]
+    monkeypatch.setattr(queue_state, "stopped_trainer", lambda _folder: next(pids))
+    seen = [observed.status.running for observed in (next(looks) for _ in range(3)) if observed is not None]
+    assert [running and running.supervision.stopped for running in seen] == [7, None]
 
 
 def test_another_database_in_its_place_is_read(queue: Layout, looks: Generator[Observation | None]) -> None:

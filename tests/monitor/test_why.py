@@ -12,7 +12,7 @@ import pytest
 
 from queue_runner.model import NOT_FAILED, Obstacle, Outcome, Selector, parse_selector
 from queue_runner.monitor import listing, run_view
-from queue_runner.monitor.queue_state import QueueState
+from queue_runner.monitor.queue_state import QueueState, Supervision
 from queue_runner.monitor.run_view import RunView
 from queue_runner.monitor.waiting import Reason, _of_lane, _of_the_queue
 from queue_runner.monitor.why import RunContext, _before, _most_informative, explain, explain_all
@@ -49,16 +49,16 @@ def run(state: str, **changes: Any) -> RunView:
         (run("QUEUED"), RunContext(WORKER, TURN, requeued="no fence"), "(it was requeued: no fence)", "mpsq edit"),
         (run("QUEUED"), RunContext(WORKER), "it is being started", "mpsq logs 12.3 -f"),
         (run("RUNNING"), RunContext(WORKER), "the worker started it", "mpsq cancel 12.3"),
-        (run("RUNNING"), RunContext(NOBODY, supervised=True), "it continues under its warden", "mpsq worker"),
+        (run("RUNNING"), RunContext(NOBODY, supervision=Supervision(True)), "it continues under its warden", "mpsq worker"),
         (run("RUNNING"), RunContext(NOBODY), "neither a warden nor a worker", "mpsq worker"),
-        (run("RUNNING"), RunContext(NOBODY, ended=True), "it has finished, but no worker is running to record its result", "mpsq worker"),
+        (run("RUNNING"), RunContext(NOBODY, supervision=Supervision(ended=True)), "it has finished, but no worker is running to record its result", "mpsq worker"),
         (run("RUNNING"), RunContext(QueueState(True, 1, "process 7 survived SIGKILL", None)), "process 7 survived SIGKILL", "mpsq status"),
-        (run("RUNNING", paused_at=1.0), RunContext(WORKER, supervised=True), "it was suspended", "mpsq resume 12.3"),
-        (run("RUNNING", paused_at=1.0), RunContext(NOBODY, supervised=True), "keeps the lane and its memory", "mpsq resume"),
+        (run("RUNNING", paused_at=1.0), RunContext(WORKER, supervision=Supervision(True)), "it was suspended", "mpsq resume 12.3"),
+        (run("RUNNING", paused_at=1.0), RunContext(NOBODY, supervision=Supervision(True)), "keeps the lane and its memory", "mpsq resume"),
         (run("RUNNING", paused_at=1.0), RunContext(NOBODY), "neither a warden nor a worker", "mpsq worker"),
-        (run("RUNNING"), RunContext(WORKER, supervised=True, stopped=7), "its process 7 was stopped by a signal", "kill -CONT 7 continues it; mpsq cancel 12.3"),
-        (run("RUNNING", paused_at=1.0), RunContext(WORKER, supervised=True, stopped=7), "it was suspended", "mpsq resume 12.3"),
-        (run("RUNNING"), RunContext(WORKER, supervised=True, waits_for_exec=True), "its program has not started", "mpsq cancel 12.3"),
+        (run("RUNNING"), RunContext(WORKER, supervision=Supervision(True, stopped=7)), "its process 7 was stopped by a signal", "kill -CONT 7 continues it; mpsq cancel 12.3"),
+        (run("RUNNING", paused_at=1.0), RunContext(WORKER, supervision=Supervision(True, stopped=7)), "it was suspended", "mpsq resume 12.3"),
+        (run("RUNNING"), RunContext(WORKER, supervision=Supervision(True, waits_for_exec=True)), "its program has not started", "mpsq cancel 12.3"),
         (run("RUNNING", cancel_requested_at=1.0), RunContext(WORKER), "cancellation was requested and is in progress", "mpsq wait 12.3"),
         (run("RUNNING", cancel_requested_at=1.0), RunContext(NOBODY), "no worker is running to record its end", "mpsq worker"),
         (run("DONE", outcome="SUCCEEDED", real_s=90.0), RunContext(WORKER), "it succeeded after 1 min 30 s", "mpsq report"),
