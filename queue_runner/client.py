@@ -29,10 +29,10 @@ from queue_runner.errors import UsageError
 from queue_runner.host import ownership
 from queue_runner.host.home import ensure_home
 from queue_runner.model import Selector, parse_selector
+from queue_runner.monitor import awaiting as waiting
+from queue_runner.monitor import explanation as asking
 from queue_runner.monitor import listing, run_view
-from queue_runner.monitor import status as looking
-from queue_runner.monitor import wait as waiting
-from queue_runner.monitor import why as asking
+from queue_runner.monitor import queue_status as looking
 from queue_runner.paths import Layout
 from queue_runner.reports._common.report_options import read_options
 from queue_runner.store import read

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from queue_runner import units
-from queue_runner.cli.common import Ids, Json, Tags, chosen, home, many, new_app, print_json, say
+from queue_runner.cli.common import Ids, Json, Tags, chosen, home, new_app, print_json, say, sentences
 from queue_runner.errors import UsageError
 from queue_runner.text import plain
 
@@ -59,17 +59,11 @@ def cancel(
     if json:
         print_json("mpsq.cancel/1", runs=[asdict(run) for run in results])
     else:
-        for line in _lines(results):
-            print(line)
+        print("\n".join(sentences((run.run, _fate(run)) for run in results)))
     if any(run.result in (use_case.CancelResult.UNRECORDED, use_case.CancelResult.UNWATCHED) for run in results):
         say(f"no worker runs this queue. {queue_state.START_A_WORKER}")
 
 
-def _lines(results: list[Cancelled]) -> list[str]:
-    """Return a sentence for each run; runs with the same result share one."""
-    fates: dict[str, list[str]] = {}
-    for run in results:
-        fate = f"{run.result} ({run.outcome})" if run.outcome and run.outcome != "CANCELLED" else str(run.result)
-        fate += f" ({plain(run.said)})" if run.said else ""
-        fates.setdefault(fate, []).append(run.run)
-    return [f"{many(runs)}{'' if len(runs) == 1 else ':'} {fate}" for fate, runs in fates.items()]
+def _fate(run: Cancelled) -> str:
+    outcome = f" ({run.outcome})" if run.outcome and run.outcome != "CANCELLED" else ""
+    return f"{run.result}{outcome}" + (f" ({plain(run.block)})" if run.block else "")

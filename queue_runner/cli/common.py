@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from shutil import get_terminal_size
@@ -169,6 +169,14 @@ def _plural(fate: str) -> str:
     return f"{_PLURALS.get(verb, verb)} {rest}".rstrip()
 
 
+def sentences(results: Iterable[tuple[str, str]]) -> list[str]:
+    """Return a sentence for each run and its fate ("is held"); runs with the same fate share one."""
+    fates: dict[str, list[str]] = {}
+    for run, fate in results:
+        fates.setdefault(fate, []).append(run)
+    return [f"{many(runs)} {_plural(fate) if len(runs) > 1 else fate}" for fate, runs in fates.items()]
+
+
 def tell(schema: str, changes: Sequence[Changed], json: bool, **fields: Any) -> None:
     """Print the results of runs: one line for all with the same result; with `json` an object with `fields`, too.
 
@@ -176,10 +184,7 @@ def tell(schema: str, changes: Sequence[Changed], json: bool, **fields: Any) -> 
     """
     if json:
         print_json(schema, **fields, runs=[asdict(change) for change in changes])
-    fates: dict[str, list[str]] = {}
-    for change in changes:
-        fates.setdefault(change.result, []).append(change.run)
-    lines = [f"{many(runs)} {_plural(fate) if len(runs) > 1 else fate}" for fate, runs in fates.items()]
+    lines = sentences((change.run, change.result) for change in changes)
     if not any(change.did for change in changes):
         raise MpsqError("; ".join(lines), "mpsq status shows the queue")
     if not json:

@@ -36,7 +36,7 @@ def logs(
     Of text overwritten by carriage returns only the last state is shown, and escape sequences are removed, in a pipe
     too: --raw keeps both.
     """
-    from queue_runner.monitor import logs as use_case
+    from queue_runner.monitor import log_files as use_case
     from queue_runner.monitor.log_text import Outputs
     from queue_runner.monitor.run_view import select
     from queue_runner.store.read import reading

@@ -279,18 +279,20 @@ def _misused(error: typer.TyperException) -> int:
         return 0
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "mpsq"
-    near = _nearest(getattr(error, "option_name", ""), getattr(error, "possibilities", None) or ())
+    suggestions = getattr(error, "possibilities", None) or ()  # typer's: also names that share three letters
+    near = _nearest(getattr(error, "option_name", ""), suggestions)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
-    message = error.message if near else error.format_message()
+    message = error.message if suggestions else error.format_message()
     message = message.strip().removesuffix(".")
     return _complain(message[:1].lower() + message[1:], f"{hint}see {path} --help", error.exit_code)
 
 
 def _nearest(word: str, suggestions: Sequence[str]) -> list[str]:
-    """Return those of typer's suggestions that are similar: it accepts names with three equal letters."""
+    """Return at most two suggestions that are similar to a word, or begin with it."""
     from difflib import get_close_matches
 
-    return get_close_matches(word, suggestions, n=2, cutoff=0.7) or sorted(suggestions)[:2]
+    longer = sorted(name for name in suggestions if name.startswith(word))
+    return get_close_matches(word, suggestions, n=2, cutoff=0.7) or longer[:2]
 
 
 def _refused(error: OSError) -> int:

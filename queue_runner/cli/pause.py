@@ -74,12 +74,12 @@ def pause(
 
 
 def _wait(lane: str | None, timeout_s: float | None, quiet: bool) -> None:
-    from queue_runner.monitor import wait
+    from queue_runner.monitor import awaiting
     from queue_runner.monitor.queue_state import idle
 
     if not idle(home(), lane):
         say("no new job starts; waiting for the running job to end")
-    wait.until_idle(home(), timeout_s, lane)
+    awaiting.until_idle(home(), timeout_s, lane)
     if quiet:
         return
     if lane is None:

@@ -18,9 +18,9 @@ from queue_runner.model import Selector
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from queue_runner.monitor.awaiting import Awaited
     from queue_runner.monitor.follow import Follower
     from queue_runner.monitor.log_text import Outputs
-    from queue_runner.monitor.wait import Awaited
     from queue_runner.paths import Layout
     from queue_runner.worker.spawn import Helper
 
@@ -88,7 +88,7 @@ def run(ctx: typer.Context, said: dict[str, Any], json: Json = False) -> None:
 def _follower(layout: Layout, group: int, out: Outputs, helper: Helper, several: bool) -> Follower:
     from queue_runner.monitor import overall
     from queue_runner.monitor.follow import Follower
-    from queue_runner.monitor.logs import opener
+    from queue_runner.monitor.log_files import opener
 
     named = Selector(f"g{group}", group=group)
     return Follower(

@@ -89,7 +89,7 @@ def logs(
     import sys
 
     from queue_runner.host.low_priority import Wait, descriptor, give_way
-    from queue_runner.monitor import logs as use_case
+    from queue_runner.monitor import log_files as use_case
     from queue_runner.monitor.log_text import Outputs
 
     log = _service(home()).log

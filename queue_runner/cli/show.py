@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from sqlite3 import Connection
 
     from queue_runner.model import Selector
+    from queue_runner.monitor.run_details import Details, Patch
     from queue_runner.monitor.run_view import RunView
-    from queue_runner.monitor.show import Details, Patch
 
 app = new_app()
 
@@ -32,7 +32,7 @@ def show(
 ) -> None:
     """Show everything known about a job or a run, or the summary of a group."""
     from queue_runner.monitor import group_summary
-    from queue_runner.monitor import show as use_case
+    from queue_runner.monitor import run_details as use_case
     from queue_runner.monitor.run_view import select
     from queue_runner.store.read import reading
 

@@ -12,7 +12,7 @@ from queue_runner.errors import UsageError
 
 if TYPE_CHECKING:
     from queue_runner.monitor.eta import Turn
-    from queue_runner.monitor.status import Status
+    from queue_runner.monitor.queue_status import Status
 
 app = new_app()
 
@@ -28,7 +28,7 @@ def status(
     --watch redraws the terminal twice a second and takes about 0.4 % of a core. If stdout is not a terminal, or TERM is
     dumb, it prints the status when a run starts or ends.
     """
-    from queue_runner.monitor import status as use_case
+    from queue_runner.monitor import queue_status as use_case
     from queue_runner.monitor import status_text
 
     if watch and json:

@@ -12,7 +12,7 @@ from queue_runner.errors import UsageError
 from queue_runner.text import plain
 
 if TYPE_CHECKING:
-    from queue_runner.monitor.wait import Awaited
+    from queue_runner.monitor.awaiting import Awaited
 
 app = new_app()
 
@@ -29,8 +29,8 @@ def wait(
 
     Exit codes: 0 if all succeeded, 3 if not, 124 after a timeout.
     """
+    from queue_runner.monitor import awaiting as use_case
     from queue_runner.monitor import queue_state
-    from queue_runner.monitor import wait as use_case
     from queue_runner.monitor.run_view import as_json
 
     layout = home()

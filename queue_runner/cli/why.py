@@ -17,7 +17,7 @@ def why(
     json: Json = False,
 ) -> None:
     """Explain why a job is in its state, and what to do next."""
-    from queue_runner.monitor import why as use_case
+    from queue_runner.monitor import explanation as use_case
     from queue_runner.store.read import reading
 
     layout, selectors = home(), chosen(ids, tag, "@last")

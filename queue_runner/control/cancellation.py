@@ -33,7 +33,7 @@ class CancelResult(StrEnum):
 
     CANCELLED = "cancelled"
     ENDED_BEFORE = "had already ended"
-    FINISHED_FIRST = "finished before it could be cancelled"
+    FINISHED_FIRST = "finished before its cancellation"
     ENDING = "is being cancelled"
     UNRECORDED = "has ended, but no worker is running to record it"
     UNWATCHED = "will be cancelled when a worker starts"
@@ -41,13 +41,13 @@ class CancelResult(StrEnum):
 
 @dataclass(frozen=True)
 class Cancelled:
-    """One run to be cancelled. `run` is 12.3, `outcome` the stored one if there is one. `said` is the status of the
+    """One run to be cancelled. `run` is 12.3, `outcome` the stored one if there is one. `block` is the status of the
     block of a run that was sent to another machine and has not ended."""
 
     run: str
     result: CancelResult
     outcome: str | None
-    said: str = ""
+    block: str = ""
 
 
 @dataclass(frozen=True)
@@ -103,14 +103,14 @@ def _watch(layout: Layout, rows: Sequence[NamedRun], requested: set[int], deadli
         alive, _ = queue_state.worker(layout)
         ids = [row.id for row in rows]
         with read.reading(layout.db) as connection:
-            states = [_RunState(**row) for row in connection.execute(_STATES, [min(ids), max(ids)])]
+            states = [_RunState(*row) for row in read.tuples(connection, _STATES, [min(ids), max(ids)])]
             now = {state.id: state for state in states}
             lanes = extensions.remote_lanes(connection, (state.lane for state in states))
         results = [_judge(layout, row.run, now[row.id], row.id in requested, alive) for row in rows]
         if all(c.result is not CancelResult.ENDING for c in results) or time.monotonic() >= deadline:
             ending = (CancelResult.ENDING, CancelResult.UNWATCHED)
             return [
-                replace(c, said=lane.status)
+                replace(c, block=lane.status)
                 if c.result in ending and (lane := lanes.get(now[row.id].lane)) is not None
                 else c
                 for c, row in zip(results, rows, strict=True)

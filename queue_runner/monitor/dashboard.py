@@ -18,7 +18,7 @@ from rich.text import Text
 from queue_runner import units
 from queue_runner.monitor import status_text
 from queue_runner.monitor.progress import RunProgress
-from queue_runner.monitor.status import Observation, Status
+from queue_runner.monitor.queue_status import Observation, Status
 
 FOOTER = "Ctrl-C quits; the queue continues"
 _BAR_MOST, _SPARK_MOST = 40, 60

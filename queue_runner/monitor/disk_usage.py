@@ -32,7 +32,7 @@ def look(layout: Layout, *, budget_s: float = BUDGET_S) -> DiskUse:
 
 
 def _measure(folder: Path, deadline: float) -> tuple[int, bool]:
-    """Return the size of what is in a folder, and whether all of it was measured before the deadline."""
+    """Return the size of the files in a folder, and whether all of them were measured before the deadline."""
     total = 0
     for status in trash.walk(folder):
         if time.monotonic() > deadline:

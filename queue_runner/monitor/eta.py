@@ -28,9 +28,9 @@ EXPECTED = 500
 
 @dataclass(frozen=True)
 class Turn:
-    """Start and end of one run, in Unix seconds. None: not without user action (held, or behind a held run), or never
-    as things are (waits for a failure, or past its deadline). If not sure, it may be later: this run or one before it
-    is of unknown length."""
+    """Start and end of one run, in Unix seconds. None: it needs user action first (it is held, or behind a held run),
+    or never comes as things are (it waits for a failure, or is past its deadline). If not sure, it may be later: the
+    length of this run, or of one before it, is unknown."""
 
     run: str
     expected: Expected
@@ -56,7 +56,7 @@ class Eta:
 
     @cached_property
     def unknown(self) -> int:
-        """Number of these that are of unknown length."""
+        """Number of these whose length is unknown."""
         return sum(turn.expected.real_s is None for turn in self.going)
 
     def sentence(self, now: float, *, going: bool = True) -> str:

@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable, Sequence
 from queue_runner import units
 from queue_runner.host.low_priority import Wait, descriptor, give_way
 from queue_runner.model import Selector, State, parse_selector
-from queue_runner.monitor import logs, queue_state, run_view, wait
+from queue_runner.monitor import awaiting, log_files, queue_state, run_view
+from queue_runner.monitor.awaiting import Awaited
+from queue_runner.monitor.explanation import explain_all
+from queue_runner.monitor.log_files import POLL_S, Open, Source
 from queue_runner.monitor.log_text import Outputs
-from queue_runner.monitor.logs import POLL_S, Open, Source
 from queue_runner.monitor.poll import Change, Poller
 from queue_runner.monitor.queue_state import START_A_WORKER
 from queue_runner.monitor.run_view import RunView
-from queue_runner.monitor.wait import Awaited
-from queue_runner.monitor.why import explain_all
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 
@@ -89,12 +89,12 @@ class Follower:
                 if last.state == State.DONE:  # else it was requeued
                     self._past.add(run.run_id)
                 self._current = None
-            return wait.look(poller.connection, [self._selector])
+            return awaiting.look(poller.connection, [self._selector])
 
     def close(self) -> None:
         """Finish the incomplete line on the screen and close the logs."""
         sources, self._sources = self._sources, ()
-        logs.end(sources)
+        log_files.end(sources)
 
     def _next(self, poller: Poller) -> RunView | None:
         """Wait for the next run to start, or to end without a start, and return it; None when no run is left."""
@@ -102,7 +102,7 @@ class Follower:
         change = Change.QUEUE
         while True:
             if change in (Change.QUEUE, Change.AGE):
-                awaited = wait.look(poller.connection, [self._selector])
+                awaited = awaiting.look(poller.connection, [self._selector])
                 remaining = [run for run in awaited.runs if run.run_id not in self._past]
                 started = [run for run in remaining if run.state in (State.RUNNING, State.DONE)]
                 if started:
@@ -129,7 +129,7 @@ class Follower:
                 self._current = run
             running = run.state == State.RUNNING
             finished = not running or folder.exit() is not None
-            logs.copy(self._sources, _PIECES if running else None)
+            log_files.copy(self._sources, _PIECES if running else None)
             if not running:
                 break
             for _, text in self._sources:
@@ -180,7 +180,7 @@ class Follower:
             return
         self._checked_at = now
         if run is not None:
-            silence = "".join(wait.silences(poller.connection, [run]))
+            silence = "".join(awaiting.silences(poller.connection, [run]))
             if silence != self._silence:
                 self._say(f"--- {silence}" if silence else "--- it answers again")
             self._silence = silence

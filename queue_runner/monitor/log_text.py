@@ -1,6 +1,6 @@
 """Logs as readable lines: sanitized, without escape sequences and control characters, wherever they go.
 
-A job's output is not trusted, and what is written to a pipe or a file ends on a terminal. Of text that carriage returns
+The output of a job is not trusted, and text in a pipe or a file may end on a terminal. Of text that carriage returns
 overwrite only the last is kept. On a terminal an unfinished line, such as a progress bar, is updated in place.
 """
 
@@ -41,7 +41,7 @@ class Text:
         """Handle the end of the log."""
 
 
-class _Lines(Text):
+class _LogLines(Text):
     """A destination for finished lines; of an unfinished line it keeps only what has not been overwritten yet."""
 
     _AFTER_PIECE = b""
@@ -68,9 +68,9 @@ class _Lines(Text):
             finished, newline, self.pending = data.rpartition(b"\n")
             return finished + newline
         *lines, rest = data.split(b"\n")
-        kept = rest.rstrip(b"\r")
+        visible = rest.rstrip(b"\r")
         # keep the last state of a progress bar whole, with the return before it
-        self.pending = rest[kept.rindex(b"\r") :] if b"\r" in kept else rest
+        self.pending = rest[visible.rindex(b"\r") :] if b"\r" in visible else rest
         return b"".join(_last(line) + b"\n" for line in lines)
 
     def _take(self) -> bytes:
@@ -83,7 +83,7 @@ def _last(line: bytes) -> bytes:
     return line.rstrip(b"\r").rpartition(b"\r")[2] if b"\r" in line else line
 
 
-class PipeText(_Lines):
+class PipeText(_LogLines):
     """Sanitized lines for a pipe or a file. When a log pauses, an unfinished line is passed on as far as it goes; a
     progress bar, or a line that ends within an escape sequence, is not."""
 
@@ -132,7 +132,7 @@ class Screen:
             return 80
 
 
-class ScreenText(_Lines):
+class ScreenText(_LogLines):
     """Sanitized lines for a terminal. Two logs may share one screen."""
 
     _AFTER_PIECE = b"\n"

@@ -1,4 +1,4 @@
-"""Progress of the running run, as far as its events are stored. Each further look reads only what is new."""
+"""Progress of the running run, as far as its events are stored. Each further look reads only new events."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RunProgress:
 
 
 class Tracker:
-    """A tracker of one run after another. A look costs only what is new since the last one, however long the run is."""
+    """A tracker of one run after another. A look reads only the events since the last one, however long the run is."""
 
     def __init__(self) -> None:
         self._begin(None)

@@ -28,7 +28,7 @@ def stored_spec(spec_json: str) -> JobSpec:
 
 @dataclass(frozen=True, slots=True)
 class JobQuestion:
-    """The question that a job asks: what a run of it reported, else what was requested, and the settings of `spec`."""
+    """The question that a job asks: as its run reported it, else as requested, with the settings of `spec`."""
 
     framework: str | None
     device: str | None

@@ -1,4 +1,4 @@
-"""What is known about a run, in words: the facts that `mpsq show` and the page of a job show."""
+"""The facts of a run in words, which `mpsq show` and the page of a job show."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.model import DEFAULT_LANE
+from queue_runner.monitor.run_details import ChainLink, Details, Evaluation, HistoryEvent
 from queue_runner.monitor.run_mfu import Mfu
 from queue_runner.monitor.run_view import RunView
-from queue_runner.monitor.show import ChainLink, Details, Evaluation, HistoryEvent
 
 OF_JOB = (
     *("settings", "search", "command", "folder", "python", "environment", "code", "runs in", "rerun of"),
@@ -36,8 +36,8 @@ Fact = tuple[str, str | None]
 
 
 def facts(details: Details) -> list[tuple[str, str]]:
-    """Return the names and values of what is known about a run, as `show.details` returns it, in the order in which
-    they are shown. A name may be empty: the value belongs to the one before."""
+    """Return the names and values of the facts of a run, in the order in which they are shown. A name may be empty: the
+    value belongs to the one before."""
     run = details.run
     pairs: list[Fact] = [
         ("run", f"{run.run}  {run.name}"),
@@ -112,7 +112,7 @@ def _terms(details: Details) -> Iterator[Fact]:
     yield "deadline", _known(run.deadline_at, lambda at: f"{_when(at)}: skipped if it has not started by then")
     if run.retries:
         waits = f", the first after {units.duration(run.backoff_s)}" if run.backoff_s else ""
-        yield "retries", f"{run.retries} at most, of what is {run.retry_on or 'failed'}{waits}"
+        yield "retries", f"{run.retries} at most, if {run.retry_on or 'failed'}{waits}"
 
 
 def _names(env: Sequence[str]) -> str:

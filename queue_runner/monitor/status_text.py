@@ -10,8 +10,8 @@ from queue_runner.model import DEFAULT_LANE
 from queue_runner.monitor import eta
 from queue_runner.monitor.progress import RunProgress
 from queue_runner.monitor.queue_state import START_A_WORKER, LaneState
+from queue_runner.monitor.queue_status import Status
 from queue_runner.monitor.run_view import RunView
-from queue_runner.monitor.status import Status
 from queue_runner.text import one_line
 
 SHOWN = 10

@@ -160,7 +160,7 @@ def _of_the_queue(run: QueuedRun, queue: QueueState, ahead: Sequence[str]) -> Re
     if queue.blocked_reason:
         step = "mpsq status shows when it is free again"
         if queue.blocked_kind is Obstacle.GATE:
-            step += "; what is submitted with --no-gate starts on a busy machine, too"
+            step += "; a job submitted with --no-gate starts on a busy machine, too"
         return Reason("blocked", "the lane", f"the lane is blocked: {queue.blocked_reason}", step)
     if not ahead:
         return Reason(

@@ -16,11 +16,11 @@ from types import FrameType
 from typing import NoReturn
 
 from queue_runner.host.low_priority import Wait, descriptor, give_way
+from queue_runner.monitor import queue_status as status_view
 from queue_runner.monitor import run_view, status_text
-from queue_runner.monitor import status as status_view
 from queue_runner.monitor.poll import Change, Poller
 from queue_runner.monitor.progress import Tracker
-from queue_runner.monitor.status import Observation, Status
+from queue_runner.monitor.queue_status import Observation, Status
 from queue_runner.paths import Layout
 
 POLL_S = 0.5

@@ -7,6 +7,10 @@ answers of monitor/ and reports/ into the values of a template (pages/templates/
 
 from queue_runner.extensions import AddedCommand, Extension
 
+HOST = "127.0.0.1"
+"""The only address: whoever needs it from elsewhere makes a tunnel, which asks for a key or a password."""
+CONNECTIONS = 64
+
 EXTENSION = Extension(
     commands={"web": AddedCommand("Look", "the queue in a browser", "queue_runner.web.web_command")},
 )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import parse_qs
 
 from queue_runner.control import cancellation as cancelling
@@ -42,9 +41,9 @@ def read_form(verb: str, body: bytes) -> Form:
         raise UsageError("the form cannot be read", "use the buttons of mpsq web") from error
     if any(len(values) > 1 for values in given.values()):
         raise UsageError("the form has a field twice", "use the buttons of mpsq web")
-    one = {name: values[0] for name, values in given.items()}
-    back = one.get("back", "/")
-    return Form(verb, one.get("id", ""), one.get("csrf", ""), _local(back), one.get("where", ""))
+    fields = {name: values[0] for name, values in given.items()}
+    back = _local(fields.get("back", "/"))
+    return Form(verb, fields.get("id", ""), fields.get("csrf", ""), back, fields.get("where", ""))
 
 
 def _local(back: str) -> str:
@@ -62,8 +61,8 @@ def do(layout: Layout, form: Form) -> str:
 
 
 def _cancel(layout: Layout, selectors: list[Selector], _form: Form) -> str:
-    found = cancelling.cancel(layout, selectors, grace_s=None, within_s=_WITHIN_S, actor=ACTOR)
-    return _told((one.run, str(one.result)) for one in found)
+    runs = cancelling.cancel(layout, selectors, grace_s=None, within_s=_WITHIN_S, actor=ACTOR)
+    return _sentences((run.run, run.result) for run in runs)
 
 
 def _hold(layout: Layout, selectors: list[Selector], _form: Form) -> str:
@@ -85,15 +84,15 @@ def _move(layout: Layout, selectors: list[Selector], form: Form) -> str:
 
 def _retry(layout: Layout, selectors: list[Selector], _form: Form) -> str:
     notes: list[str] = []
-    found = retrying.retry(layout, selectors, note=notes.append, actor=ACTOR)
-    return ". ".join([_told((one.old, f"is retried as run {one.new}") for one in found), *notes])
+    runs = retrying.retry(layout, selectors, note=notes.append, actor=ACTOR)
+    return ". ".join([_sentences((run.old, f"is retried as run {run.new}") for run in runs), *notes])
 
 
-def _changed(found: list[pausing.Changed]) -> str:
-    return _told((one.run, one.result) for one in found)
+def _changed(runs: list[pausing.Changed]) -> str:
+    return _sentences((run.run, run.result) for run in runs)
 
 
-def _told(results: Any) -> str:
+def _sentences(results: Iterable[tuple[str, str]]) -> str:
     return "; ".join(f"run {run} {result}" for run, result in results)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,22 +19,21 @@ from starlette.routing import Route
 
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.model import State
-from queue_runner.monitor.status import Observation
+from queue_runner.monitor.queue_status import Observation
 from queue_runner.pages import render
 from queue_runner.paths import Layout
-from queue_runner.web import live, logs, report, views
+from queue_runner.web import compare_page, live, log_page, views
 from queue_runner.web.live import Parts
-from queue_runner.web.rest import Rest
 from queue_runner.web.security import Access, Guard, refusal
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 STATIC = {
     "style.css": "text/css",
     "web.css": "text/css",
     "web.js": "text/javascript",
-    **report.STATIC,
+    **compare_page.STATIC,
 }
 """The files that are served, by name: nothing else of the folder, and nothing outside of it."""
 _MOST_RESULTS = 32
@@ -65,22 +65,22 @@ class Pages:
 
     def log(self, request: Request) -> Response:
         id, stream, lines = _log_query(request)
-        log = logs.page(self._layout, id, stream, lines)
+        log = log_page.page(self._layout, id, stream, lines)
         follow = f"/log/{quote(log.run.run)}/follow?{urlencode({'stream': stream, 'lines': lines})}"
         return self._page(
             "log",
             request,
             stream=stream,
-            more=min(lines * 10, logs.LINES_MOST),
+            more=min(lines * 10, log_page.LINES_MOST),
             follow=follow if log.run.state == State.RUNNING and not log.trouble else None,
             log=log,
         )
 
     def compare(self, request: Request) -> Response:
-        query = report.read_query(request.query_params)
+        query = compare_page.read_query(request.query_params)
         if not query.ids and not query.where:
-            return self._page("compare", request, form=report.form(query))
-        return HTMLResponse(report.page(self._layout, query, views.PATIENCE_S))
+            return self._page("compare", request, form=compare_page.form(query))
+        return HTMLResponse(compare_page.page(self._layout, query, views.PATIENCE_S))
 
     # -- what changes -------------------------------------------------------------------------------------------------
 
@@ -94,7 +94,7 @@ class Pages:
         if self.streams.full:
             return _too_many()
         run, stream, lines = _log_query(request)
-        return live.answer(logs.follow(self._layout, run, stream, lines, request, self.streams))
+        return live.answer(log_page.follow(self._layout, run, stream, lines, request, self.streams))
 
     def _live_parts(self, observation: Observation) -> Parts:
         """Return the HTML of each part that may have changed, without forms and, if anybody may write, with them."""
@@ -160,7 +160,7 @@ def _log_query(request: Request) -> tuple[str, str, int]:
     return (
         request.path_params["id"],
         given.get("stream", "stdout"),
-        views.whole(given.get("lines") or str(logs.LINES), "lines"),
+        views.whole(given.get("lines") or str(log_page.LINES), "lines"),
     )
 
 
@@ -171,7 +171,7 @@ def _too_many() -> Response:
 
 @dataclass(frozen=True)
 class Site:
-    """The application of one queue, and its streams, which are told when the server ends."""
+    """The application of one queue, and its streams, which must end before the server does."""
 
     app: ASGIApp
     streams: live.Streams
@@ -196,8 +196,35 @@ def make_site(layout: Layout, access: Access) -> Site:
     return Site(Rest(Guard(Starlette(routes=routes, exception_handlers=handlers), access)), pages.streams)
 
 
+REST_S = 1.0
+"""Time without an answer after which it is at rest: a page asks for its style and script at once."""
+
+
+class Rest:
+    """ASGI middleware around everything: returns the memory that pages needed, a moment after the last answer."""
+
+    def __init__(self, app: ASGIApp, rest_s: float = REST_S) -> None:
+        self._app = app
+        self._rest_s = rest_s
+        self._due: asyncio.TimerHandle | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            if self._due is not None:
+                self._due.cancel()
+            self._due = asyncio.get_running_loop().call_later(self._rest_s, _give_back)
+
+
+def _give_back() -> None:
+    from queue_runner.host import memory  # at the first rest: it loads ctypes
+
+    memory.give_back()
+
+
 def _trouble(request: Request, error: MpsqError) -> Response:
-    """Show an error that a user can cause: 404 for what is not there, 503 for a database that cannot be read."""
+    """Show an error that a user can cause: 404 if nothing has this name, 503 for a database that cannot be read."""
     status = 503
     if isinstance(error, UsageError):
         status = 409 if request.method == "POST" else 404

@@ -1,4 +1,4 @@
-"""Server-sent events: what changes on the first page, and logs that grow (WHATWG HTML, 9.2).
+"""Server-sent events: changes of the first page, and logs that grow (WHATWG HTML, 9.2).
 
 One thread looks at the queue for all browsers, with monitor/watch as `mpsq status --watch` does, and only while one
 listens. What a browser has not taken yet is replaced by what is newer: nothing piles up for a slow one.
@@ -17,7 +17,7 @@ from starlette.responses import StreamingResponse
 
 from queue_runner.errors import MpsqError
 from queue_runner.monitor import watch
-from queue_runner.monitor.status import Observation
+from queue_runner.monitor.queue_status import Observation
 from queue_runner.paths import Layout
 from queue_runner.web.views import PATIENCE_S, WAITING
 

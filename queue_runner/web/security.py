@@ -1,8 +1,8 @@
 """Who may ask: the checks of every request before a page sees it, and the headers of every answer (docs/security.md).
 
-A request is refused unless its `Host` is a name of this machine's loopback (a page elsewhere whose name was made to
-point here sends its own name: DNS rebinding), and unless it comes from a process of this user or of root, as far as the
-kernel tells; where it does not, reading needs the token as well. Changes need the token, a form of ours and our origin.
+`Host` must be a name of this machine's loopback: a page elsewhere whose name was made to point here sends its own name
+(DNS rebinding). The request must come from a process of this user or of root. Where the kernel does not tell, reading
+needs the token as well. Changes need the token, a form of ours and our origin.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Owner = Callable[["peer.Address", "peer.Address"], int | None]
 
 _HOST = re.compile(r"(?:localhost|127\.0\.0\.1|\[::1\])(?::[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
-"""Any port: a tunnel (`ssh -L`) may end at another one than ours, and a rebound name is no number."""
+"""Any port: a tunnel (`ssh -L`) may end at another one than ours, and a rebound name is not a number."""
 
 HEADERS = {
     "content-security-policy": render.WEB_POLICY,
@@ -104,7 +104,7 @@ class Guard:
             return refusal(400, "this server is localhost, 127.0.0.1 or [::1] alone", "open the printed address")
         user = self._user(request)
         if user is not None and user not in (os.geteuid(), 0):
-            return refusal(403, "this queue is of another user of this machine", "your own mpsq web shows yours")
+            return refusal(403, "this queue belongs to another user of this machine", "your own mpsq web shows yours")
         if request.method not in ("GET", "HEAD", "POST"):
             return refusal(405, f"{request.method} is not served", "pages are read with GET")
         if request.method == "POST":

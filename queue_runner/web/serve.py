@@ -1,4 +1,4 @@
-"""The server as a program: uvicorn on the socket that `start` made, until SIGINT or SIGTERM."""
+"""The server as a program, which `mpsq web` becomes: uvicorn on the socket that it made, until SIGINT or SIGTERM."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from anyio.to_thread import current_default_thread_limiter
 
 from queue_runner import paths
 from queue_runner.host.low_priority import give_way
+from queue_runner.web import CONNECTIONS, HOST
 from queue_runner.web.app import Site, make_site
 from queue_runner.web.security import Access
-from queue_runner.web.start import CONNECTIONS, HOST
 
 THREADS = 4
 """Pages that are made at once."""
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         address = f"http://{HOST}:{listener.getsockname()[1]}/?token={access.token}"
         print(address, flush=True)
         print("Ctrl-C ends the page, not the queue" + "; the page may change the queue" * access.write, file=sys.stderr)
-        give_way()  # to what is measured
+        give_way()  # to the measured run
         with _opened(address) if options.open else contextlib.nullcontext():
             asyncio.run(_serve(site, listener))
     return 0
@@ -97,3 +97,7 @@ def _opened(address: str) -> Iterator[None]:
         with contextlib.suppress(webbrowser.Error):
             webbrowser.open(page.as_uri())
         yield
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -12,10 +12,20 @@ from typing import Any
 from queue_runner import tables, units
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome, Selector, parse_selector
-from queue_runner.monitor import eta, listing, logs, run_view, show, show_text, status_text, watch, why
+from queue_runner.monitor import (
+    eta,
+    explanation,
+    listing,
+    log_files,
+    run_details,
+    run_view,
+    show_text,
+    status_text,
+    watch,
+)
 from queue_runner.monitor.progress import RunProgress
+from queue_runner.monitor.queue_status import Observation, Status
 from queue_runner.monitor.run_view import JobView, RunLine, RunView
-from queue_runner.monitor.status import Observation, Status
 from queue_runner.paths import Layout
 from queue_runner.store import read
 from queue_runner.times import clock
@@ -188,15 +198,15 @@ def job(layout: Layout, text: str) -> Values:
         named = [run for run in runs if selector.number in (None, run.number)]
         if not named:
             raise read.names_nothing(selector)
-        run = logs.choose(named)
-        details = show.details(layout, connection, run)
-        explanation = why.explain_all(layout, connection, [parse_selector(run.run)])[0]
+        run = log_files.choose(named)
+        details = run_details.details(layout, connection, run)
+        (reason,) = explanation.explain_all(layout, connection, [parse_selector(run.run)])
         charts = _charts(connection, run)
     return {
         "details": details,
         "facts_": show_text.facts(details),
         "at": run,
-        "why": explanation,
+        "why": reason,
         **charts,
         "runs": [other for other in runs if other.job_id == run.job_id],
     }

@@ -69,6 +69,8 @@ def fails(mpsq: Cli, code: int, *arguments: object) -> str:
         (["submit", "toy", "--repeats", "100001"], "a submission can have 100,000 at most"),
         (["submit", "toy", "--repeats", "x"], "'x' is not a valid int"),
         (["submit", "toy", "--repeat", "3"], "did you mean --repeats"),
+        (["list", "--lim", "3"], "did you mean --limit"),
+        (["list", "--bogus"], "error: no such option: --bogus\n\nhint: see mpsq list --help"),
         (["sumbit"], 'did you mean "submit"?'),
         (["wait", "x"], '"x" does not name a job'),
         (["wait", "--timeout", "-1"], '"-1" is not a duration'),

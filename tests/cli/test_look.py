@@ -238,6 +238,6 @@ def test_show_tells_when_a_job_may_run_and_how_often(queue: Layout, mpsq: Cli) -
         "job 4 has ended: undecided",
         "not before",
         "skipped if",
-        "2 at most, of what is failed",
+        "2 at most, if failed",
     ):
         assert said in out

@@ -52,6 +52,11 @@ def test_several_runs_are_spoken_of_in_the_plural(fate: str, said: str, capsys: 
     assert capsys.readouterr().out == f"{said}\n"
 
 
+def test_cancelled_runs_with_the_same_result_share_a_sentence(mpsq: Cli) -> None:
+    assert mpsq.ok("cancel", "5", "6").out == "2 runs (5.1 ... 6.1) cancelled\n"
+    assert mpsq.ok("cancel", "1").out == "2 runs (1.1 ... 1.2) had already ended (SUCCEEDED)\n"
+
+
 def test_a_command_with_its_own_options_is_told_where_it_goes(mpsq: Cli) -> None:
     refused = mpsq("submit", "ls", "-la")
     assert refused.code == 2

@@ -13,7 +13,7 @@ import pytest
 from queue_runner.host import locks
 from queue_runner.ingest import parsers
 from queue_runner.model import Ending, Outcome
-from queue_runner.monitor import logs
+from queue_runner.monitor import log_files
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.store.read import reading
@@ -209,7 +209,7 @@ def test_wait_has_three_ends(queue: Layout, mpsq: Cli) -> None:
 
 def test_wait_sees_the_end(queue: Layout, worker: None, mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     ends = threading.Timer(0, end_running_run, (queue, Ending(Outcome.SUCCEEDED, 0)))
-    monkeypatch.setattr("queue_runner.monitor.wait._POLL_S", 0.005)
+    monkeypatch.setattr("queue_runner.monitor.awaiting._POLL_S", 0.005)
     ends.start()
     assert mpsq.ok("wait", "4", "--timeout", "20s").out == "1 of 1 runs succeeded\n"
     ends.join()
@@ -231,7 +231,7 @@ def test_logs_of_a_job_are_those_of_its_newest_run(queue: Layout, mpsq: Cli) -> 
 @pytest.mark.parametrize("text", [b"", b"a", b"a\n", b"a\nb", b"\n\n\n", b"a\nbb\nccc\n" * 50_000])
 @pytest.mark.parametrize("lines", [0, 1, 2, 7])
 def test_tail_is_found_from_the_end(text: bytes, lines: int) -> None:
-    offset = logs.tail_offset(io.BytesIO(text), lines)
+    offset = log_files.tail_offset(io.BytesIO(text), lines)
     assert text[offset:] == b"".join(text.splitlines(keepends=True)[-lines or len(text) + 1 :])
 
 

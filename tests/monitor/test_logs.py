@@ -12,7 +12,7 @@ import pytest
 from queue_runner.client import Client
 from queue_runner.host.low_priority import Wait
 from queue_runner.model import Ending, Outcome
-from queue_runner.monitor import follow, logs
+from queue_runner.monitor import follow, log_files
 from queue_runner.monitor.log_text import LINE_BYTES, PipeText, Screen, ScreenText
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
@@ -119,16 +119,16 @@ def test_a_progress_bar_takes_no_memory(piped: tuple[PipeText, list[bytes]]) -> 
 
 
 def test_a_log_of_one_endless_line_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "TAIL_MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(log_files, "TAIL_MOST_BYTES", 1 << 20)
     path = tmp_path / "log"
     path.write_bytes(b"x" * (3 << 20))
     with path.open("rb") as stream:
-        assert logs.tail_offset(stream, 2) == 2 << 20
+        assert log_files.tail_offset(stream, 2) == 2 << 20
 
 
 def test_a_log_is_read_on_over_its_compaction_and_anew_where_it_was_cut(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    log = logs.LogFile(path)
+    log = log_files.LogFile(path)
     assert log.read() == b""
     path.write_bytes(b"one\ntwo\n")
     assert (log.read(), log.read()) == (b"one\ntwo\n", b"")
@@ -139,7 +139,7 @@ def test_a_log_is_read_on_over_its_compaction_and_anew_where_it_was_cut(tmp_path
     kept.close()
     assert (log.read(), log.read()) == (b"three\n", b"")
     log.close()
-    again = logs.LogFile(path, 1)
+    again = log_files.LogFile(path, 1)
     assert again.read() == b"o\n"
     path.write_bytes(b"")
     assert again.read() == b""

@@ -11,10 +11,11 @@ from types import SimpleNamespace
 import pytest
 
 from queue_runner.errors import WaitedJobFailed
+from queue_runner.host.low_priority import Wait
 from queue_runner.model import Condition, Ending, Outcome, Verb, parse_selector
 from queue_runner.monitor import run_view
+from queue_runner.monitor.awaiting import Awaited
 from queue_runner.monitor.follow import Follower
-from queue_runner.monitor.wait import Awaited
 from queue_runner.paths import Layout
 from queue_runner.spec import NewJob, Terms
 from queue_runner.store import jobs, read, replacements, results, retries
@@ -157,19 +158,22 @@ def test_what_waits_for_runs_that_a_user_holds_waits(engine: Engine, layout: Lay
     assert "3 runs in a row" not in mpsq.ok("why", "1").out, "the hold is the user's now"
 
 
-def test_a_follower_leaves_what_waits_for_runs_that_mpsq_holds(engine: Engine, layout: Layout) -> None:
+def test_a_follower_leaves_runs_that_wait_for_runs_that_mpsq_holds(
+    engine: Engine, layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queue(engine, Terms())
     queue(engine, after(1))
     hold_by_mpsq(engine, 1)
-    said: list[str] = []
+    messages: list[str] = []
 
-    def fail(seconds: float) -> None:
+    def fail(_self: Wait, seconds: float) -> None:
         raise AssertionError("it waits")
 
-    out = SimpleNamespace(say=said.append)
-    follower = Follower(layout, parse_selector("2"), lambda *_: (), out, fail)  # type: ignore[arg-type]
+    monkeypatch.setattr(Wait, "__call__", fail)
+    out = SimpleNamespace(say=messages.append)
+    follower = Follower(layout, parse_selector("2"), lambda *_: (), out)  # type: ignore[arg-type]
     assert [run.state for run in follower.follow().runs] == ["QUEUED"]
-    assert "job 1 must end first" in said[0]
+    assert "job 1 must end first" in messages[0]
 
 
 def test_runs_held_for_one_reason_are_one_line(engine: Engine, mpsq: Cli) -> None:

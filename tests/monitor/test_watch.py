@@ -21,13 +21,13 @@ from rich.console import Console
 
 from queue_runner.events import Iter, Phase
 from queue_runner.model import Ending, Outcome
-from queue_runner.monitor import poll, queue_state, run_view, status, watch
+from queue_runner.monitor import poll, queue_state, queue_status, run_view, watch
 from queue_runner.monitor.dashboard import ASCII_BARS, BARS, frame, sparkline, tables
 from queue_runner.monitor.disk_usage import DiskUse
 from queue_runner.monitor.eta import Eta
 from queue_runner.monitor.progress import NEWEST, RunProgress, Tracker
 from queue_runner.monitor.queue_state import QueueState
-from queue_runner.monitor.status import Observation, Status
+from queue_runner.monitor.queue_status import Observation, Status
 from queue_runner.monitor.waiting import Reason
 from queue_runner.paths import Layout
 from queue_runner.store import read, results
@@ -53,7 +53,7 @@ NEWEST_S = [0.02] * 20 + [0.021] * 20 + [0.5] + [0.0205] * 9
 
 @pytest.fixture
 def found(queue: Layout) -> Status:
-    whole = status.read_status(queue)
+    whole = queue_status.read_status(queue)
     assert whole.running is not None
     progress = RunProgress("measure", 20, 40, 0.02, 2.1, 63.0, 0.4)
     return replace(
@@ -217,7 +217,7 @@ def test_a_look_reads_no_more_than_what_changed(
     first = next(looks)
     assert first is not None and first.turn == 1 and len(first.newest_s) == 20
     whole = []
-    monkeypatch.setattr(watch.status_view, "look", lambda *a, look=status.look: whole.append(a) or look(*a))
+    monkeypatch.setattr(watch.status_view, "look", lambda *a, look=queue_status.look: whole.append(a) or look(*a))
     add_iterations(queue, 0, 5)
     seen = [next(looks) for _ in range(4)]
     assert [s is not None for s in seen] == [False, True, False, True] and not whole  # progress, once a second

@@ -12,10 +12,10 @@ import pytest
 
 from queue_runner.model import NOT_FAILED, Obstacle, Outcome, Selector, parse_selector
 from queue_runner.monitor import listing, run_view
+from queue_runner.monitor.explanation import RunContext, _before, _most_informative, explain, explain_all
 from queue_runner.monitor.queue_state import QueueState, Supervision
 from queue_runner.monitor.run_view import RunView
 from queue_runner.monitor.waiting import Reason, _of_lane, _of_the_queue
-from queue_runner.monitor.why import RunContext, _before, _most_informative, explain, explain_all
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob
 from queue_runner.store import jobs
@@ -73,7 +73,7 @@ def run(state: str, **changes: Any) -> RunView:
         (run("DONE", outcome="OUT_OF_MEMORY"), RunContext(WORKER), "ran out of memory", "smaller batch"),
         (run("DONE", outcome="DISK_FULL"), RunContext(WORKER), "the disk was nearly full", "mpsq gc"),
         (run("DONE", outcome="OUTPUT_LIMIT"), RunContext(WORKER), "wrote more output than allowed", "output_limit_bytes"),
-        (run("DONE", outcome="CODE_CHANGED"), RunContext(WORKER), "no longer what was submitted", "submit it again"),
+        (run("DONE", outcome="CODE_CHANGED"), RunContext(WORKER), "has changed since it was submitted", "submit it again"),
         (run("DONE", outcome="CANCELLED"), RunContext(WORKER), "it was cancelled", "mpsq retry 12.3"),
         (run("DONE", outcome="SKIPPED", reason="12.1 failed"), RunContext(WORKER), "skipped: 12.1 failed", "mpsq retry"),
         (run("DONE", outcome="SKIPPED", reason="dependency: job 7 did not succeed"), RunContext(WORKER), "job 7", "fix the job it depended on"),

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from queue_runner.model import parse_selector
-from queue_runner.monitor import why
+from queue_runner.monitor import explanation
 from queue_runner.store import read
 from tests.process_support import words_of
 from tests.queue_support import Queue, until
@@ -216,4 +216,4 @@ def front_of(queue: Queue, cluster: Slurm, monkeypatch: pytest.MonkeyPatch) -> I
 def explain(queue: Queue, run: str) -> str:
     """What `mpsq why` says of a run."""
     with read.reading(queue.layout.db) as connection:
-        return why.explain_all(queue.layout, connection, [parse_selector(run)])[0].sentence
+        return explanation.explain_all(queue.layout, connection, [parse_selector(run)])[0].sentence

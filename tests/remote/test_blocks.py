@@ -13,7 +13,7 @@ import pytest
 from queue_runner.control import cancellation
 from queue_runner.host import job_environments
 from queue_runner.model import parse_selector
-from queue_runner.monitor import run_view, wait
+from queue_runner.monitor import awaiting, run_view
 from queue_runner.paths import Layout
 from queue_runner.remote import block, block_store, targets
 from queue_runner.remote.answers import NotSent, Refused, Seen, Unreachable
@@ -86,7 +86,7 @@ def test_a_silent_target_differs_from_one_that_says_so(front: Front) -> None:
 
     def silences() -> list[str]:
         with read.reading(front.layout.db) as connection:
-            return wait.silences(connection, run_view.runs(connection))
+            return awaiting.silences(connection, run_view.runs(connection))
 
     front.target.answer = refused
     front.blocks.step()

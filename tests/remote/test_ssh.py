@@ -20,7 +20,7 @@ import pytest
 
 from queue_runner.control import cancellation
 from queue_runner.model import parse_selector
-from queue_runner.monitor import status, why
+from queue_runner.monitor import explanation, queue_status
 from queue_runner.paths import Layout
 from queue_runner.remote.answers import NotSent, Refused, Unreachable
 from queue_runner.remote.box import MOST_ENDS, MOST_STARTS
@@ -85,7 +85,7 @@ def submit(front: Queue, script: str, repeats: int = 1, on: str = "box") -> int:
 
 def explain(front: Queue, run: str) -> str:
     with read.reading(front.layout.db) as connection:
-        return why.explain_all(front.layout, connection, [parse_selector(run)])[0].sentence
+        return explanation.explain_all(front.layout, connection, [parse_selector(run)])[0].sentence
 
 
 def began(front: Queue) -> None:
@@ -186,7 +186,7 @@ def test_a_host_that_hangs_in_mid_run_says_when_it_is_asked_again(front: Queue, 
     try:
         until(lambda: "; the next try is " in explain(front, f"{job}.1"), "why", LIMIT_S)
         assert "does not answer since" in explain(front, f"{job}.1")
-        (block,) = status.read_status(front.layout).blocks
+        (block,) = queue_status.read_status(front.layout).blocks
         assert block.silent and block.next_try_at is not None and "; the next try is " in block.status
         go(front)
         until(lambda: f"{job}.1" in front.written(), "the end there", LIMIT_S)

@@ -14,7 +14,7 @@ from queue_runner.control import import_log
 from queue_runner.errors import UsageError
 from queue_runner.model import parse_selector
 from queue_runner.monitor import run_view
-from queue_runner.monitor.show import details
+from queue_runner.monitor.run_details import details
 from queue_runner.reports._common import printing
 from queue_runner.store import read
 from tests.reports.report_fixture import Store, rows, words

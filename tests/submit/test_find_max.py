@@ -7,7 +7,7 @@ import pytest
 from queue_runner.control import cancellation, new_attempts
 from queue_runner.errors import UsageError
 from queue_runner.model import parse_selector
-from queue_runner.monitor import wait
+from queue_runner.monitor import awaiting
 from queue_runner.spec import JobSpec
 from queue_runner.store import read
 from queue_runner.submit import plan
@@ -39,7 +39,7 @@ def test_a_search_of_a_plain_program_ends_with_its_answer(queue: Queue) -> None:
     with pytest.raises(UsageError, match="nothing failed"):
         new_attempts.retry(queue.layout, [parse_selector("g1")])
     with read.reading(queue.layout.db) as connection:
-        assert not wait.look(connection, [parse_selector("g1")]).failed
+        assert not awaiting.look(connection, [parse_selector("g1")]).failed
     assert [attempt.old for attempt in new_attempts.retry(queue.layout, [parse_selector("3")])] == ["3.1"]
     assert "n 11 is the largest that works; 12 does not" in before
 

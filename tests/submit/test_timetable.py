@@ -15,7 +15,7 @@ import pytest
 from queue_runner.cli.main import main
 from queue_runner.errors import UsageError
 from queue_runner.host import job_environments
-from queue_runner.monitor import status
+from queue_runner.monitor import queue_status
 from queue_runner.paths import Layout
 from queue_runner.source import verify
 from queue_runner.store import read
@@ -310,7 +310,7 @@ def test_everything_is_checked_when_it_is_added(line: list[str], said: str, mpsq
 
 def test_status_tells_the_next_one(layout: Layout, mpsq: Cli) -> None:
     add()
-    assert status.read_status(layout).schedules[0].name == "nightly"
+    assert queue_status.read_status(layout).schedules[0].name == "nightly"
     assert "nightly submits next, " in mpsq.ok("status").out
     make_due(layout)
     assert "nightly submits next, when a worker runs" in mpsq.ok("status").out

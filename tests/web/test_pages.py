@@ -19,7 +19,7 @@ from queue_runner.run_dir import RunDir
 from queue_runner.spec import NewJob, Terms
 from queue_runner.store import jobs, read
 from queue_runner.store.engine import open_engine, writing
-from queue_runner.web import live, logs
+from queue_runner.web import live, log_page
 from tests.cli_support import SPEC, Cli, end_running_run, full_queue, taint
 from tests.web.site_support import Browser
 
@@ -262,9 +262,9 @@ def test_there_are_two_logs_and_no_other_file(browser: Browser, stream: str) -> 
 
 def test_a_large_log_is_cut_and_says_so(queue: Layout, browser: Browser) -> None:
     RunDir(queue.run_dir("1.1")).stdout.write_text("x" * 200 + "\n" + ("y" * 999 + "\n") * 3000)
-    assert browser.get("/log/1.1").count("yyy\n") == logs.LINES
+    assert browser.get("/log/1.1").count("yyy\n") == log_page.LINES
     page = browser.get("/log/1.1?lines=10000")
-    assert "more than 1 MiB: this is its end" in page and len(page) < logs.CHARS_MOST + 5000
+    assert "more than 1 MiB: this is its end" in page and len(page) < log_page.CHARS_MOST + 5000
 
 
 @pytest.mark.parametrize(("run", "said"), [("5.1", "has not started"), ("1.1", "was removed")])
@@ -282,7 +282,7 @@ def test_a_store_that_cannot_be_read_is_a_sentence(
     queue: Layout, browser: Browser, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("queue_runner.web.views.PATIENCE_S", 0.01)
-    monkeypatch.setattr("queue_runner.web.logs.PATIENCE_S", 0.01)
+    monkeypatch.setattr("queue_runner.web.log_page.PATIENCE_S", 0.01)
     whole = queue.db.read_bytes()
     with sqlite3.connect(queue.db, isolation_level=None) as raw:
         raw.execute("PRAGMA journal_mode=DELETE")

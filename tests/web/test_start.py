@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from queue_runner.paths import Layout
-from queue_runner.web import start
+from queue_runner.web import web_command
 from tests.cli_support import Cli
 
 
@@ -33,7 +33,7 @@ def test_a_port_that_is_none_is_a_sentence(layout: Layout, mpsq: Cli, port: str)
 
 
 def test_nobody_elsewhere_can_reach_it() -> None:
-    with start.listen(0) as listener:
+    with web_command.listen(0) as listener:
         assert listener.getsockname()[0] == "127.0.0.1"
 
 
@@ -51,4 +51,4 @@ def test_the_command_becomes_a_program_with_the_socket_and_without_a_secret(
 
     monkeypatch.setattr("os.execve", execve)
     assert mpsq("web", "--port", "0", "--write").code == 0
-    assert became[0][1:4] == ["-P", "-m", "queue_runner.web"] and became[0][-1] == "--write"
+    assert became[0][1:4] == ["-P", "-m", "queue_runner.web.serve"] and became[0][-1] == "--write"

@@ -13,7 +13,7 @@ import pytest
 
 from queue_runner.host import locks
 from queue_runner.model import parse_selector
-from queue_runner.monitor.why import explain_all
+from queue_runner.monitor.explanation import explain_all
 from queue_runner.store import read
 from tests.process_support import is_there
 from tests.queue_support import Queue, until

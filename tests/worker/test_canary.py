@@ -18,7 +18,7 @@ import pytest
 from queue_runner.control import cancellation
 from queue_runner.host import locks
 from queue_runner.model import DEFAULT_LANE, parse_selector
-from queue_runner.monitor import run_view, show
+from queue_runner.monitor import run_details, run_view
 from queue_runner.store import read
 from queue_runner.submit import plan
 from queue_runner.submit.request import Request
@@ -74,7 +74,7 @@ class Device:
     def start(self, run: str) -> dict[str, Any]:
         with read.reading(self.queue.layout.db) as connection:
             (view,) = run_view.select(connection, [parse_selector(run)])
-            details = show.details(self.queue.layout, connection, view)
+            details = run_details.details(self.queue.layout, connection, view)
         return {**details.start, "taints": [taint.kind for taint in details.taints]}
 
 

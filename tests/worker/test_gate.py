@@ -20,7 +20,7 @@ import pytest
 from queue_runner import times
 from queue_runner.control import cancellation
 from queue_runner.model import DEFAULT_LANE, parse_selector
-from queue_runner.monitor import run_view, show, why
+from queue_runner.monitor import explanation, run_details, run_view
 from queue_runner.store import read
 from tests.cli_support import Cli
 from tests.queue_support import Queue, until
@@ -50,10 +50,10 @@ def blocked(queue: Queue) -> str:
         return read.lane(connection, DEFAULT_LANE).blocked_reason or ""
 
 
-def details(queue: Queue, run: str) -> show.Details:
+def details(queue: Queue, run: str) -> run_details.Details:
     with read.reading(queue.layout.db) as connection:
         (view,) = run_view.select(connection, [parse_selector(run)])
-        return show.details(queue.layout, connection, view)
+        return run_details.details(queue.layout, connection, view)
 
 
 def taints(queue: Queue, run: str) -> dict[str, str]:
@@ -81,7 +81,7 @@ def test_it_waits_for_a_quiet_machine(queue: Queue, machine: Path, noise: dict[s
     queue.worker(module=STAND_IN)
     until(lambda: told in blocked(queue), "the reason")
     with read.reading(queue.layout.db) as connection:
-        (one,) = why.explain_all(queue.layout, connection, [parse_selector("1")])
+        (one,) = explanation.explain_all(queue.layout, connection, [parse_selector("1")])
     assert one.kind == "blocked" and told in one.sentence and "run 1.1 waits for a quiet machine" in one.sentence
     assert "--no-gate" in one.next_step
     assert queue.written() == []

@@ -9,7 +9,7 @@ import pytest
 
 from queue_runner.control import resubmission
 from queue_runner.model import RunId, parse_selector
-from queue_runner.monitor import run_view, show
+from queue_runner.monitor import run_details, run_view
 from queue_runner.spec import JobSpec
 from queue_runner.store import read
 from queue_runner.worker import randomize_layout
@@ -49,7 +49,7 @@ def test_the_seed_of_hashing_is_drawn_only_if_asked_for_and_free() -> None:
 def start(queue: Queue, run: str) -> dict[str, Any]:
     with read.reading(queue.layout.db) as connection:
         (view,) = run_view.select(connection, [parse_selector(run)])
-        return dict(show.details(queue.layout, connection, view).start)
+        return dict(run_details.details(queue.layout, connection, view).start)
 
 
 @pytest.mark.process

@@ -52,7 +52,7 @@ def folder_of(layout: Layout, run: RunView) -> RunDir:
 def tail_offset(stream: BinaryIO, lines: int) -> int:
     """Find where the last `lines` lines of the file begin, searching from its end."""
     size = at = stream.seek(0, os.SEEK_END)
-    left = lines
+    remaining = lines
     last = True
     while at > 0 and lines > 0:
         if size - at >= TAIL_MOST_BYTES:
@@ -65,11 +65,11 @@ def tail_offset(stream: BinaryIO, lines: int) -> int:
         if last:
             last = False
             end -= block.endswith(b"\n")  # the newline that ends the last line begins no other
-        while (found := block.rfind(b"\n", 0, end)) >= 0:
-            left -= 1
-            if left == 0:
-                return at + found + 1
-            end = found
+        while (newline := block.rfind(b"\n", 0, end)) >= 0:
+            remaining -= 1
+            if remaining == 0:
+                return at + newline + 1
+            end = newline
     return 0 if lines > 0 else size
 
 
@@ -142,7 +142,7 @@ def copy(sources: Sequence[Source], pieces: int | None = None) -> bool:
 
 
 def follow(source: Source, wait: Callable[[float], None]) -> None:
-    """Copy what is added to a log, until interrupted. Raises: whatever `wait` raises."""
+    """Copy the lines that are added to a log, until interrupted. Raises: whatever `wait` raises."""
     while True:
         copy([source])
         source[1].pause()
@@ -156,7 +156,7 @@ def _copy_piece(file: LogFile, text: Text) -> bool:
 
 
 def end(sources: Sequence[Source]) -> None:
-    """Flush what was held back and close the files."""
+    """Flush unfinished lines and close the files."""
     for file, text in sources:
         text.end()
         file.close()

@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.model import State, parse_selector
-from queue_runner.monitor import logs, run_view
+from queue_runner.monitor import log_files, run_view
 from queue_runner.monitor.log_text import PipeText
 from queue_runner.monitor.run_view import RunView
 from queue_runner.paths import Layout
@@ -37,7 +37,7 @@ class Tail:
     def __init__(self, folder: RunDir, stream: str, lines: int) -> None:
         if stream not in STREAMS:
             raise UsageError(f'there is no log "{stream}"', "a run has stdout and stderr")
-        self._file = logs.LogFile(getattr(folder, stream), lines)
+        self._file = log_files.LogFile(getattr(folder, stream), lines)
         self._pieces: list[str] = []
         self._text = PipeText(lambda data: self._pieces.append(data.decode("utf-8", "replace")))
         self.cut = False
@@ -68,7 +68,7 @@ class Tail:
 def run_of(layout: Layout, text: str) -> RunView:
     """Return the run whose log is meant. Raises: UsageError (no such), MpsqError (store)."""
     with read.reading(layout.db, patience_s=PATIENCE_S) as connection:
-        return logs.choose(run_view.select(connection, [parse_selector(text)]))
+        return log_files.choose(run_view.select(connection, [parse_selector(text)]))
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def page(layout: Layout, text: str, stream: str, lines: int) -> LogPage:
     """Return the page of a log. Raises: UsageError, MpsqError (store)."""
     run = run_of(layout, text)
     try:
-        tail = Tail(logs.folder_of(layout, run), stream, min(max(lines, 1), LINES_MOST))
+        tail = Tail(log_files.folder_of(layout, run), stream, min(max(lines, 1), LINES_MOST))
     except UsageError:
         raise
     except MpsqError as error:

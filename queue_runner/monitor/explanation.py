@@ -32,7 +32,7 @@ class RunContext:
     schedule: str | None = None  # the schedule that submitted it
     requeued: str | None = None  # why it was requeued
     starting: str = ""  # when it starts: "in about 12 min, at 22:40"
-    remote: str = ""  # what is known of the block that a run of a remote lane belongs to
+    remote: str = ""  # the state of the block that a run of a remote lane belongs to
     before: str = ""  # for a further attempt that has not ended: how the previous one did
 
 
@@ -156,7 +156,7 @@ _ENDED = {
         "free some space, for example with mpsq gc --keep last:1, then run mpsq retry {run}",
     ),
     Outcome.CODE_CHANGED: (
-        "its code is no longer what was submitted{reason}",
+        "its code has changed since it was submitted{reason}",
         "submit it again; with --snapshot copy it runs the code as submitted, whatever changes later",
     ),
     Outcome.CANCELLED: ("it was cancelled{ran}{reason}", "mpsq retry {run} if it was a mistake"),
