@@ -224,7 +224,7 @@ def build(options: Options, device: Device) -> Training:
         **_loss(pairs, reference),
         optimizer_name=f"AdamW({s.optim})" if s.optim.startswith("adamw") else s.optim,
         reference=reference,
-        data=pairs.said(),
+        data=pairs.fields(),
         flops_per_iter=flops(classifier.config, pairs_per_iter, s.max_length),
         per_iter=pairs_per_iter,
     )

@@ -101,8 +101,8 @@ class Client:
         waits = [f"{one[0]}:{one[1]}" if isinstance(one, tuple) else str(one) for one in after]
         title = options.pop("title", "Client.submit")
         given = {"workload": workload, "command": command or None, "after": waits or None, **options}
-        said = {name: value for name, value in of_json(given, whole=True).items() if value is not None}
-        planned = submitting.plan(request(said, title, home=str(self._layout.home)))
+        fields = {name: value for name, value in of_json(given, whole=True).items() if value is not None}
+        planned = submitting.plan(request(fields, title, home=str(self._layout.home)))
         stored = submitting.store(ensure_home(self._layout.home), planned)
         return Group(stored.group, stored.jobs)
 
@@ -119,9 +119,9 @@ class Client:
     def runs(self, *ids: Id, tag: str | None = None, state: str | None = None) -> Rows:
         """Return runs, oldest first, as described in docs/json.md; all runs when nothing is named."""
         named = _selectors(ids) if ids else []
-        wanted = listing.Filter(tuple(named), state, (tag,) if tag else ())
+        filter = listing.Filter(tuple(named), state, (tag,) if tag else ())
         with read.reading(self._layout.db) as connection:
-            jobs = listing.jobs(connection, wanted)
+            jobs = listing.jobs(connection, filter)
         numbers = {(selector.job, selector.number) for selector in named if selector.number is not None}
         whole = {selector.job for selector in named if selector.number is None} | ({None} if not named else set())
         return Rows(
@@ -142,8 +142,8 @@ class Client:
         """Return the rows of a report, raw and in SI units; `options` as on the command line: vs, where, ...; with
         `newest` and no selection, only those of the newest comparisons, as a terminal shows them."""
         with read.reading(self._layout.db) as connection:
-            wanted = read_options(selectors=[str(one) for one in ids], **options)
-            return Rows(dict(row) for row in reports.run(name, connection, wanted).rows)
+            query = read_options(selectors=[str(one) for one in ids], **options)
+            return Rows(dict(row) for row in reports.run(name, connection, query).rows)
 
     def status(self) -> looking.Status:
         """Return what runs, what waits and why, and whether a worker is present."""
@@ -162,9 +162,9 @@ class Client:
         """Run again what did not succeed; with `resumed`, from its last checkpoint."""
         return retrying.retry(self._layout, _selectors(ids), succeeded_too=succeeded_too, resumed=resumed)
 
-    def rerun(self, *ids: Id, **wanted: Any) -> Group:
-        """Queue jobs again with the code that they ran; `wanted` are fields of control.resubmission.RerunOptions."""
-        done = again.rerun(self._layout, _selectors(ids), again.RerunOptions(**wanted), "Client.rerun")
+    def rerun(self, *ids: Id, **options: Any) -> Group:
+        """Queue jobs again with the code that they ran; `options` are fields of control.resubmission.RerunOptions."""
+        done = again.rerun(self._layout, _selectors(ids), again.RerunOptions(**options), "Client.rerun")
         return Group(done.group, done.jobs)
 
     def delete(self, *ids: Id, results: bool = False) -> None:

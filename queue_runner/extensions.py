@@ -72,24 +72,24 @@ class Extension:
 @dataclass(frozen=True)
 class RemoteLane:
     """The runs that a group sends to one target. `done` of `runs` have ended; `running` is the run that its node works
-    on, if any. `said` is its status. `silent`: its target does not answer, and is asked again at `next_try_at`
+    on, if any. `state` is its state in words. `silent`: its target does not answer, and is asked again at `next_try_at`
     (Unix seconds)."""
 
     lane: str
     runs: int
     done: int
     running: str | None
-    said: str
+    state: str
     silent: bool
     next_try_at: float | None
 
     @property
     def status(self) -> str:
-        """Its status, with the time of the next try."""
+        """Its state, with the time of the next try."""
         if self.next_try_at is None:
-            return self.said
+            return self.state
         left_s = self.next_try_at - time.time()
-        return f"{self.said}; the next try is " + (f"in {duration(left_s)}" if left_s > 1 else "now")
+        return f"{self.state}; the next try is " + (f"in {duration(left_s)}" if left_s > 1 else "now")
 
 
 class WorkerPart(Protocol):

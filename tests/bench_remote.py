@@ -113,7 +113,7 @@ def begin(folder: Path) -> None:
     """Write what a node does that has started its first run."""
     from queue_runner.remote import block
     from queue_runner.remote.fence import take_fence
-    from queue_runner.remote.read_json import read_json
+    from queue_runner.remote.json_files import read_json
 
     there = block.Folder(folder)
     assert take_fence(there.fence, {})
@@ -124,7 +124,7 @@ def begin(folder: Path) -> None:
 def end(folder: Path) -> None:
     """Write what a node does that has ended its first runs."""
     from queue_runner.remote import block
-    from queue_runner.remote.read_json import read_json
+    from queue_runner.remote.json_files import read_json
 
     there = block.Folder(folder)
     for run in (read_json(there.instructions) or {})["runs"][:ENDED_EACH]:
@@ -134,10 +134,10 @@ def end(folder: Path) -> None:
 
 
 def _write(there: Any, name: str, file: str, data: dict[str, Any]) -> None:
-    from queue_runner.remote import block
+    from queue_runner.remote.json_files import write_json
 
     (there.run(name).path / "warden").mkdir(parents=True, exist_ok=True)
-    block.write_json(there.run(name).path / file, data, durable=False)
+    write_json(there.run(name).path / file, data, durable=False)
 
 
 def _until(home: Path, sql: str, count: int) -> float:

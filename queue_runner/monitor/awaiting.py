@@ -114,7 +114,7 @@ def silences(connection: sqlite3.Connection, runs: Sequence[RunView]) -> list[st
     """Return since when the targets of these runs do not answer, for those that have not ended."""
     names = {run.lane for run in runs if run.state != State.DONE}
     lanes = extensions.remote_lanes(connection, names).values()
-    return [lane.said for lane in lanes if lane.silent and lane.lane in names]
+    return [lane.state for lane in lanes if lane.silent and lane.lane in names]
 
 
 def until_done(

@@ -1,36 +1,96 @@
 """A block: all that one allocation runs, as a folder that the front writes and a node reads (docs/remote.md).
 
-block.json     the jobs, their runs in order, settings; written whole before the block is sent
-snapshots/     the code of the jobs
-fence          created by the one start that runs the block, or by the front to keep every start out (fence.py)
-beat.json      what the node does now; its count grows while it lives
-runs/12.3/     what a run wrote: streams grow by appending, record.json (renamed into place) says that it has ended
-cancel/12.3    request of the front to cancel a run
-stop           request of the front to end the block
-ended.json     the node is done: nothing more comes
+- block.json: the jobs, their runs in order, settings. It is written whole before the block is sent.
+- snapshots/: the code of the jobs
+- fence: created by the one start that runs the block, or by the front to keep every start out (fence.py)
+- beat.json: the state of the node; its count grows while it lives
+- runs/12.3/: the files of a run. Streams grow by appending; record.json, renamed into place, says that it has ended.
+- cancel/12.3: request of the front to cancel a run
+- stop: request of the front to end the block
+- ended.json: the node is done: nothing more comes
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from msgspec import Struct
 
 from queue_runner.atomic_file import replacing
 from queue_runner.config import KEYS, Config
 from queue_runner.paths import Below
-from queue_runner.remote.read_json import read_json
-from queue_runner.run_dir import RunDir
+from queue_runner.remote import outputs
+from queue_runner.remote.json_files import write_json
+from queue_runner.run_dir import RunDir, read_regular
 
-VERSION = 1
 STREAMS = ("events.jsonl", "stdout.log", "stderr.log")
+_RUN_FILES = ("spec.json", "warden/started", "warden/prepared", "warden/stop", "warden/exit.json", "warden/warden.log")
+_TRY_AGAIN = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
+"""Errors of a shared folder that does not answer."""
 _MARK = ".mpsq-blocks"
-_OWN_KEYS = ("on", "hook_done", "hook_failed", "hook_idle", "notify", "backup_every_s", "keep_log_bytes", "poll_s")
+_FRONT_KEYS = ("on", "hook_done", "hook_failed", "hook_idle", "notify", "backup_every_s", "keep_log_bytes", "poll_s")
 """Settings of the front that a node does not take over."""
+
+
+class PlannedJob(Struct):
+    """A job as a node stores it: columns of the table jobs."""
+
+    id: int
+    group_id: int
+    created_at: float
+    name: str
+    kind: str
+    workload: str | None
+    framework: str | None
+    device: str | None
+    compile: int | None
+    dtype: str | None
+    config: str | None
+    spec_json: str
+    spec_hash: str
+    priority: int
+    deadline_at: float | None
+
+
+class PlannedRun(Struct):
+    """A run as a node stores it: columns of the table runs."""
+
+    job_id: int
+    number: int
+    repeat: int
+    attempt: int
+    position: int
+    created_at: float
+
+    @property
+    def name(self) -> str:
+        """Its name, 12.3."""
+        return f"{self.job_id}.{self.number}"
+
+
+class Instructions(Struct):
+    """The content of block.json. `settings` is the node's config.toml, `environments` are those of the jobs by the
+    names of their files. `box` and `local` are those of the target."""
+
+    group: int
+    title: str
+    seed: int
+    jobs: list[PlannedJob]
+    runs: list[PlannedRun]
+    environments: dict[str, dict[str, str]]
+    token: str
+    lane: str
+    to: str
+    settings: str
+    box: bool = False
+    local: str = ""
+    v: int = 1
 
 
 @dataclass(frozen=True)
@@ -55,12 +115,8 @@ class Folder:
         """Return the folder of a run by its name, `12.3`."""
         return RunDir(self.runs / name)
 
-    def record(self, name: str) -> dict[str, Any] | None:
-        """Return how a run ended, with what was measured around it; None before that."""
-        return read_json(self.runs / name / "record.json")
 
-
-def create(folder: Folder, instructions: Mapping[str, Any], snapshots: Path, codes: set[str], settings: Config) -> None:
+def create(folder: Folder, instructions: Instructions, snapshots: Path, codes: set[str]) -> None:
     """Write a block. A folder left by an incomplete try is completed. Raises: OSError."""
     folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
     (folder.path.parent / _MARK).touch()
@@ -69,7 +125,7 @@ def create(folder: Folder, instructions: Mapping[str, Any], snapshots: Path, cod
     for code in sorted(codes):
         if (snapshots / code).is_dir():
             shutil.copytree(snapshots / code, folder.snapshots / code, dirs_exist_ok=True)
-    write_json(folder.instructions, {"v": VERSION, **instructions, "settings": settings_of_a_node(settings)})
+    write_json(folder.instructions, instructions)
 
 
 def settings_of_a_node(settings: Config) -> str:
@@ -77,31 +133,43 @@ def settings_of_a_node(settings: Config) -> str:
     lines = ["backup_every_s = 0", "poll_s = 1.0", f"keep_log_bytes = {2**62}"]
     for name, key in KEYS.items():
         value = getattr(settings, name)
-        if name not in _OWN_KEYS and value != key.default and not isinstance(value, Mapping):
+        if name not in _FRONT_KEYS and value != key.default and not isinstance(value, Mapping):
             lines.append(f"{name} = {json.dumps(value)}")
     return "\n".join(lines) + "\n"
 
 
 def is_removed(folder: Folder) -> bool:
-    """Return whether there is no such block in the folder of all blocks, which is there itself: one that is not
-    mounted, or has not answered, has no mark either."""
+    """Return whether the block is missing from the folder of all blocks. A folder that is not mounted, or has not
+    answered, lacks its mark as well."""
     return (folder.path.parent / _MARK).exists() and not folder.path.exists()
 
 
-def write_json(path: Path, data: Any, *, durable: bool = True) -> None:
-    """Write a file at once: temporary file, fsync, rename, fsync of the folder. Raises: OSError."""
-    with replacing(path, durable=durable) as partial:
-        partial.write_text(json.dumps(data))
+def fetch(source: RunDir, target: RunDir, *, whole: bool) -> list[str]:
+    """Bring the folder of a run up to date; `whole` also with the files of its end. Return the names of files in `out`
+    that could not be copied. Raises: OSError, when `target` cannot be written."""
+    (target.path / "warden").mkdir(mode=0o700, parents=True, exist_ok=True)
+    for stream in STREAMS:
+        _append_new(source.path / stream, target.path / stream)
+    if not whole:
+        return []
+    for file in _RUN_FILES:
+        try:
+            data = read_regular(source.path / file)
+        except OSError as error:
+            if error.errno in _TRY_AGAIN:
+                raise
+            continue  # it is missing, or a job has put anything in its place
+        with replacing(target.path / file, durable=True) as partial:
+            partial.write_bytes(data)
+    return outputs.copy(source.out, target.out)
 
 
-def append_new(source: Path, target: Path) -> int:
-    """Append to `target` what `source` holds beyond its size; return the size of `target`. Raises: OSError."""
+def _append_new(source: Path, target: Path) -> None:
+    """Append to `target` the bytes of `source` beyond its size, if it can be read. Raises: OSError."""
     try:
         stream = os.fdopen(os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC), "rb")
     except OSError:
-        return target.stat().st_size if target.exists() else 0
+        return
     with stream, target.open("ab") as out:
         stream.seek(out.tell())
         shutil.copyfileobj(stream, out, 1 << 20)
-        out.flush()
-        return out.tell()

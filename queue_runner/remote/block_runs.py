@@ -1,4 +1,4 @@
-"""What comes back of a block becomes rows: its runs begin, grow and end here as they do on their node."""
+"""The runs of a block as they come back: they begin, grow and end here as they do on their node."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from queue_runner.config import Config
 from queue_runner.ingest.ingest import Ingest
 from queue_runner.model import Ending, Outcome, State, Verb
 from queue_runner.paths import Layout
-from queue_runner.remote import block_store, ingest, mirror, outputs
+from queue_runner.remote import block, block_store, mirror, outputs, records
 from queue_runner.remote.block import Folder
-from queue_runner.remote.block_store import SentRun
-from queue_runner.remote.ingest import Beginning
-from queue_runner.remote.records import NodeRecord
+from queue_runner.remote.block_store import BlockRun
+from queue_runner.remote.records import Beginning, NodeRecord
 from queue_runner.run_dir import RunDir
 from queue_runner.store import jobs, results
 from queue_runner.store.engine import Connection, Engine, looking, writing
@@ -35,48 +34,47 @@ class BlockRuns:
         self._log = log
         self._readers: dict[int, Ingest] = {}
 
-    def take_in(self, folder: Folder, rows: Sequence[SentRun]) -> bool:
-        """Store what is new of these runs; return whether one of them has begun or ended. A node runs one after the
-        other, so that what has begun after one without a record waits for that, which is late; what was cancelled
-        before it began does not. Raises: OSError, MpsqError."""
+    def take_in(self, folder: Folder, rows: Sequence[BlockRun]) -> bool:
+        """Store the news of these runs; return whether one of them has begun or ended.
+
+        A node runs jobs in order. A run that started after one whose record is missing waits until that record arrives;
+        runs cancelled before they started do not. Raises: OSError, MpsqError.
+        """
         changed = occupied = False
-        of = {row.name: row for row in rows}
-        for name in ingest.began(folder, of):
-            row, ended = of[name], ingest.ended(folder, name)
+        by_name = {row.name: row for row in rows}
+        for name in records.began(folder, by_name):
+            row, ended = by_name[name], records.ended(folder, name)
             if occupied and (ended is None or ended.claimed_at):
                 continue
             local = RunDir(self._layout.run_dir(name))
-            missed = ingest.fetch(folder.run(name), local, whole=ended is not None)
+            missed = block.fetch(folder.run(name), local, whole=ended is not None)
             if ended is not None:
                 notes = [*ended.notes, *outputs.note({*missed, *mirror.left_out(folder, name)})]
                 self._end(row, ended.ending, replace(ended, notes=notes))
                 changed = True
             else:
-                changed |= self._begin(row, ingest.beginning(folder, name) or Beginning())
+                changed |= self._begin(row, records.beginning(folder, name) or Beginning())
                 self._reader(row.run_id, local).step()
                 occupied = True
         return changed
 
-    def lost(self, row: SentRun, reason: str) -> None:
+    def lost(self, row: BlockRun, reason: str) -> None:
         """Store that nothing will come of a run that was started. Raises: MpsqError."""
         self._end(row, Ending(Outcome.LOST, reason=reason))
 
     def refuse(self, run: Claimed, ending: Ending) -> None:
         """Store that a waiting run could not be sent, and why. Raises: MpsqError."""
-        row = SentRun(run.run_id, run.id.job, run.id.number, State.QUEUED, None, secrets.token_hex(16), None)
+        row = BlockRun(run.run_id, run.id.job, run.id.number, State.QUEUED, None, None, secrets.token_hex(16), None)
         self._end(row, ending)
 
-    def leave_undone(self, row: SentRun, why: str) -> None:
+    def leave_undone(self, row: BlockRun, why: str) -> None:
         """Store that a run will not be started: CANCELLED where that was asked for, else SKIPPED. Raises: MpsqError."""
-        cancelled = row.cancel_requested_at is not None
-        ending = (
-            Ending(Outcome.CANCELLED, reason="cancelled before it started")
-            if cancelled
-            else Ending(Outcome.SKIPPED, reason=why)
-        )
+        ending = Ending(Outcome.SKIPPED, reason=why)
+        if row.cancel_requested_at is not None:
+            ending = Ending(Outcome.CANCELLED, reason="cancelled before it started")
         self._never_ran(row, ending, time.time())
 
-    def _never_ran(self, row: SentRun, ending: Ending, ended_at: float) -> None:
+    def _never_ran(self, row: BlockRun, ending: Ending, ended_at: float) -> None:
         verb = Verb.CANCEL if ending.outcome is Outcome.CANCELLED else Verb.SKIP
         with writing(self._engine) as connection:
             jobs.move(connection, row.run_id, verb, actor="worker", ending=ending, ended_at=ended_at)
@@ -88,7 +86,7 @@ class BlockRuns:
             self._readers[run_id] = Ingest(self._engine, run, local)
         return self._readers[run_id]
 
-    def _begin(self, row: SentRun, beginning: Beginning) -> bool:
+    def _begin(self, row: BlockRun, beginning: Beginning) -> bool:
         """Store that a run has started on its node, and when; False, and nothing is written, where that is known."""
         if row.state == State.RUNNING and beginning.started in (None, row.started_at):
             return False
@@ -96,7 +94,7 @@ class BlockRuns:
             _mark_begun(connection, row, beginning)
         return True
 
-    def _end(self, row: SentRun, ending: Ending, record: NodeRecord | None = None) -> None:
+    def _end(self, row: BlockRun, ending: Ending, record: NodeRecord | None = None) -> None:
         """Store the end of a run under the fingerprint of its node."""
         if record is not None and not record.claimed_at:  # the node never started it
             self._never_ran(row, ending, record.ended_at or time.time())
@@ -126,7 +124,7 @@ class BlockRuns:
         self._log(f"run {row.name}: {ending}" + (f": {ending.reason}" if ending.reason else ""))
 
 
-def _mark_begun(connection: Connection, row: SentRun, beginning: Beginning) -> None:
+def _mark_begun(connection: Connection, row: BlockRun, beginning: Beginning) -> None:
     """Move a run to RUNNING, where it is not, as of when its node claimed it and started it."""
     state = block_store.state(connection, row.run_id)
     if state == State.HELD:

@@ -11,40 +11,44 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import asdict, replace
+
 from queue_runner.extensions import RemoteLane
 from queue_runner.host import job_environments
 from queue_runner.lanes import REMOTE_GLOB
 from queue_runner.model import DEFAULT_LANE, RunId, State
 from queue_runner.paths import Layout
-from queue_runner.spec import OF_NODE
-from queue_runner.store import hot_sql
+from queue_runner.remote.block import Instructions, PlannedJob, PlannedRun
+from queue_runner.spec import OF_NODE, JobSpec
+from queue_runner.store import hot_sql, results
 from queue_runner.store.engine import Connection
 from queue_runner.store.jobs import Claimed
 
 _LANES = """
 SELECT r.lane, count(*) AS runs, sum(r.state = 'DONE') AS done,
-    coalesce(l.blocked_reason, 'to be sent as a block') AS said,
+    coalesce(l.blocked_reason, 'to be sent as a block') AS state,
     l.blocked_kind IS 'silent' AS silent, l.next_try_at,
     max(CASE WHEN r.state = 'RUNNING' THEN r.job_id || '.' || r.number END) AS running
 FROM runs r LEFT JOIN lanes l ON l.name = r.lane
 WHERE r.lane IN (SELECT DISTINCT lane FROM runs WHERE state <> 'DONE' AND lane GLOB ?)
 GROUP BY r.lane ORDER BY min(r.id)
 """
-_COPIED = "id, name, kind, workload, framework, device, compile, dtype, config, created_at, priority, deadline_at"
-_COPIED += ", group_id, spec_json, spec_hash"
-_SENT = "SELECT id, job_id, number, state, started_at, token, cancel_requested_at FROM runs"
+_RUNS = "SELECT id, job_id, number, state, claimed_at, started_at, coalesce(token, ''), cancel_requested_at FROM runs"
 _CHOSEN = "(SELECT value FROM json_each(?))"
+_NOTES = 'SELECT kind, text FROM notes WHERE run_id = ? AND "offset" = ?'
 _ENDING = "state, outcome, exit_code, signal, reason, boot_id, claimed_at, started_at, ended_at"
 
 
 @dataclass(frozen=True)
-class SentRun:
-    """A run of a block that is not DONE on the front."""
+class BlockRun:
+    """A run of a block, on the front or on its node."""
 
     run_id: int
     job_id: int
     number: int
     state: str
+    claimed_at: float | None
     started_at: float | None
     token: str
     cancel_requested_at: float | None
@@ -93,20 +97,20 @@ def ready(connection: Connection, lane: str, now: float) -> list[int]:
     return [run_id for run_id in startable if run_id in unsent]
 
 
-def instructions(connection: Connection, run_ids: Sequence[int]) -> dict[str, Any]:
-    """Return what a node needs to know of these runs: their jobs, and the runs in their order."""
+def instructions(connection: Connection, run_ids: Sequence[int], **others: Any) -> Instructions:
+    """Return the instructions for these runs: their jobs, the runs in their order, and `others`."""
     ids = [json.dumps(list(run_ids))]
     with_jobs = f"(SELECT job_id FROM runs WHERE id IN {_CHOSEN})"
-    place = "job_id, number, repeat, attempt, position, created_at"
-    (group,) = connection.records(
-        f"SELECT id AS 'group', title, seed FROM groups WHERE id = (SELECT group_id FROM jobs WHERE id IN {with_jobs})",
-        ids,
-    )
-    return {
-        **group,
-        "jobs": connection.records(f"SELECT {_COPIED} FROM jobs WHERE id IN {with_jobs} ORDER BY id", ids),
-        "runs": connection.records(f"SELECT {place} FROM runs WHERE id IN {_CHOSEN} ORDER BY position, id", ids),
-    }
+    in_order = f"FROM runs WHERE id IN {_CHOSEN} ORDER BY position, id"
+    jobs = connection.rows(f"SELECT {_names(PlannedJob)} FROM jobs WHERE id IN {with_jobs} ORDER BY id", ids)
+    runs = connection.rows(f"SELECT {_names(PlannedRun)} {in_order}", ids)
+    planned = [PlannedJob(*row) for row in jobs]
+    ((group, title, seed),) = connection.rows("SELECT id, title, seed FROM groups WHERE id = ?", [planned[0].group_id])
+    return Instructions(group, title, seed, planned, [PlannedRun(*row) for row in runs], **others)
+
+
+def _names(kind: type[Struct]) -> str:
+    return ", ".join(kind.__struct_fields__)
 
 
 def mark_sent(connection: Connection, run_ids: Sequence[int], token: str) -> int:
@@ -120,10 +124,10 @@ def take_back(connection: Connection, token: str) -> None:
     connection.change("UPDATE runs SET token = NULL WHERE token = ? AND state IN ('QUEUED', 'HELD')", [token])
 
 
-def sent(connection: Connection, lane: str) -> list[SentRun]:
+def sent(connection: Connection, lane: str) -> list[BlockRun]:
     """Return the runs of the lane's blocks that are not DONE, in their order."""
-    sql = f"{_SENT} WHERE lane = ? AND state <> 'DONE' AND token IS NOT NULL ORDER BY position, id"
-    return [SentRun(*row) for row in connection.rows(sql, [lane])]
+    sql = f"{_RUNS} WHERE lane = ? AND state <> 'DONE' AND token IS NOT NULL ORDER BY position, id"
+    return [BlockRun(*row) for row in connection.rows(sql, [lane])]
 
 
 def state(connection: Connection, run_id: int) -> State:
@@ -144,30 +148,36 @@ def claimed(connection: Connection, run_id: int) -> Claimed:
 def load(
     connection: Connection,
     layout: Layout,
-    told: Mapping[str, Any],
+    instructions: Instructions,
     env: dict[str, str] | None,
     default_env: dict[str, str],
     python: str | None,
 ) -> None:
     """Store the jobs and runs of a block under their own ids; the front alone retries and replaces.
 
-    `env` is what a scheduler has set on the node: it takes precedence in every job, and what the front had under such
-    names (OF_NODE) is dropped; None where there is no scheduler. A job's own variables take precedence over
-    `default_env`. `python` is the interpreter of the workloads, if it is another one than the front's.
+    `env` is set by a scheduler on the node: it takes precedence in every job, and the front's variables of such names
+    (OF_NODE) are dropped; None where there is no scheduler. A job's own variables take precedence over `default_env`.
+    `python` is the interpreter of the workloads, if it differs from the front's.
     """
-    _insert(connection, "groups", [{"id": told["group"], "created_at": 0.0} | {k: told[k] for k in ("title", "seed")}])
+    group = (instructions.group, 0.0, instructions.title, instructions.seed)
+    connection.change("INSERT INTO groups (id, created_at, title, seed) VALUES (?, ?, ?, ?)", group)
     rows = []
-    for job in told["jobs"]:
-        spec = json.loads(job["spec_json"])
-        sent = told["environments"].get(spec["env_file"], spec["env"])
+    for job in instructions.jobs:
+        spec = JobSpec.from_json(job.spec_json)
+        sent = instructions.environments.get(spec.env_file, spec.env)
         values = default_env | {k: v for k, v in sent.items() if env is None or not k.startswith(OF_NODE)} | (env or {})
-        spec |= {"env": job_environments.public(layout, values), "env_file": job_environments.save(layout, values)}
-        spec |= {"until_valid": False, "on": {}}
+        environment = {
+            "env": job_environments.public(layout, values),
+            "env_file": job_environments.save(layout, values),
+        }
+        spec = spec.changed(**environment, until_valid=False, on={})
         if python is not None:
-            spec["python"] = python if spec["kind"] == "workload" else ""
-        rows.append({**job, "group_id": told["group"], "spec_json": json.dumps(spec, sort_keys=True)})
-    _insert(connection, "jobs", rows)
-    _insert(connection, "runs", [{**run, "lane": DEFAULT_LANE, "state": State.QUEUED} for run in told["runs"]])
+            spec = spec.changed(python=python if spec.kind == "workload" else "")
+        rows.append(replace(job, spec_json=spec.to_json()))
+    _insert(connection, "jobs", [asdict(row) for row in rows])
+    _insert(
+        connection, "runs", [{**asdict(run), "lane": DEFAULT_LANE, "state": State.QUEUED} for run in instructions.runs]
+    )
 
 
 def _insert(connection: Connection, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -176,8 +186,13 @@ def _insert(connection: Connection, table: str, rows: Sequence[Mapping[str, Any]
     connection.change_all(f"INSERT INTO {table} ({', '.join(names)}) VALUES ({marks})", rows)
 
 
-def result(connection: Connection, run_id: int, own_note: int) -> dict[str, Any]:
-    """Return what the front needs besides the files of a run that is DONE."""
+def all_runs(connection: Connection) -> list[BlockRun]:
+    """Return the runs of a node in their order."""
+    return [BlockRun(*row) for row in connection.rows(f"{_RUNS} ORDER BY position, id")]
+
+
+def result(connection: Connection, run_id: int, notes: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """Return the record of a run that is DONE, as records.NodeRecord reads it, with further `notes`."""
     (ending,) = connection.records(f"SELECT {_ENDING} FROM runs WHERE id = ?", [run_id])
 
     def data(kind: str) -> Any:
@@ -191,5 +206,5 @@ def result(connection: Connection, run_id: int, own_note: int) -> dict[str, Any]
         "machine": data("machine"),
         "system": data("software").get("system", {}),
         "conditions": [[at, json.loads(text)] for at, text in samples],
-        "notes": connection.rows('SELECT kind, text FROM notes WHERE run_id = ? AND "offset" = ?', [run_id, own_note]),
+        "notes": [*connection.rows(_NOTES, [run_id, results.OWN_NOTE]), *notes],
     }

@@ -1,11 +1,11 @@
 """On a box, at the end of an ssh connection: `python -m queue_runner.remote.box VERB VERSION BASE TOKEN`.
 
-    receive   a tar archive of the block's folder becomes BASE/TOKEN, whole or not at all
-    start     start the block, detached from the connection; its fence decides whether it runs
-    sync      take in requests, start a supervisor again that has died, tell the state, send what is new
-    void      keep the block from ever being started
-    remove    remove the folder of the block
-    hello     tell what a block would find here
+- receive: a tar archive of the block's folder becomes BASE/TOKEN, whole or not at all
+- start: start the block, detached from the connection; its fence decides whether it runs
+- sync: take in requests, restart a supervisor that has died, report the state, send new files
+- void: keep the block from ever being started
+- remove: remove the folder of the block
+- hello: report the conditions for a block here
 
 The answer is a line MARK, since a login may print before, a line of JSON, and for sync the bytes of its `files`, one
 after the other. Each verb may be repeated: a link that is cut after the deed and before the answer changes nothing.
@@ -22,14 +22,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct, convert, to_builtins
 
 from queue_runner import __version__
 from queue_runner.host import locks
-from queue_runner.remote.fence import make_void
-from queue_runner.remote.read_json import read_json
+from queue_runner.remote.fence import FenceHolder, make_void, read_fence
+from queue_runner.remote.json_files import read_json
 
 MARK = b"mpsq-answer-1\n"
 WHOLE = ".whole"
@@ -37,10 +39,11 @@ WHOLE = ".whole"
 MOST_STARTS = 5
 """Starts of the supervisor of a block. It goes on where one has died, as by a reboot."""
 MOST_ENDS = 5
-"""Further starts, which only end what is left of the block and pass on what it has done."""
+"""Further starts, which only end the rest of the block and pass on its results."""
 START_S = 60.0
 AT_ONCE = ("began.json", "record.json")
 """Files of a run that are never sent in parts."""
+_WHILE_IT_RUNS = ("began.json", "events.jsonl", "stdout.log", "stderr.log")
 CHUNK = 1 << 20
 TOKEN = re.compile(r"[0-9a-f]{32}")
 REQUEST = re.compile(r"stop|cancel/\d+\.\d+")
@@ -50,7 +53,48 @@ _IN = ".in-"
 """How the name of an incomplete upload begins; the token follows."""
 _OLD_S = 86400.0
 """Age of an incomplete upload that is removed."""
-Answer = dict[str, Any]
+Count = Annotated[int, Meta(ge=0)]
+
+
+class SyncRequest(Struct):
+    """The input of sync: at the front are the files of `have`, with their sizes, and all files of the runs in `done`.
+    It has new `requests`, and takes `limit` bytes at once."""
+
+    have: dict[str, int]
+    done: set[str]
+    requests: list[str]
+    limit: int
+
+
+class BoxState(Struct):
+    """The answer to sync. `files` are (path, offset, count); their bytes follow. `fenced`: somebody has the fence, even
+    if it cannot be read. `left`: a worker or a warden lives without its supervisor."""
+
+    folder: bool = True
+    fence: FenceHolder | None = None
+    fenced: bool = False
+    alive: bool = False
+    starts: int = 0
+    left: bool = False
+    boot: str = ""
+    ended: dict[str, Any] | None = None
+    beat: dict[str, Any] | None = None
+    log: str | None = None
+    files: list[tuple[str, Count, Count]] = []
+    more: bool = False
+
+
+class Place(Struct):
+    """The answer to hello: the Python there and the disk of its blocks. `kind` is that of a network file system."""
+
+    python: str
+    place: str
+    free_bytes: int
+    kind: str | None
+    writable: bool
+
+
+Answer = dict[str, Any] | Struct
 
 
 def receive(folder: Path) -> Answer:
@@ -126,9 +170,9 @@ def remove(folder: Path) -> Answer:
     if not folder.is_dir() or folder.is_symlink():
         _leave(folder.parent)
         return {}
-    told = read_json(folder / "block.json")
-    if told is not None and told.get("token") != folder.name:
-        return {"error": f"{folder} is no folder of this block"}
+    instructions = read_json(folder / "block.json")
+    if instructions is not None and instructions.get("token") != folder.name:
+        return {"error": f"{folder} does not belong to this block"}
     gone = folder.with_name(f".out-{folder.name}")
     shutil.rmtree(gone, ignore_errors=True)
     folder.rename(gone)
@@ -144,56 +188,58 @@ def _leave(base: Path) -> None:
 
 
 def sync(folder: Path) -> tuple[Answer, Callable[[], Iterator[bytes]]]:
-    """Return the state of a block, and what sends the bytes of its `files`: [path, offset, count].
-
-    Standard input is JSON: `have` (sizes by path) and `done` (runs of which nothing is missing) at the front,
-    `requests` of the front, and the most bytes that it takes at once, `limit`.
-    """
-    asked = json.load(sys.stdin)
+    """Return the state of a block and an iterator over the bytes of its files. Standard input is a SyncRequest."""
+    request = convert(json.load(sys.stdin), SyncRequest)
     if not folder.is_dir():
-        return {"folder": False}, lambda: iter(())
-    for request in filter(REQUEST.fullmatch, asked["requests"]):
-        (folder / request).parent.mkdir(mode=0o700, exist_ok=True)
-        (folder / request).touch()
-    fence, starts = read_json(folder / "fence"), _size(folder / "starts")
+        return BoxState(folder=False), lambda: iter(())
+    for name in filter(REQUEST.fullmatch, request.requests):
+        (folder / name).parent.mkdir(mode=0o700, exist_ok=True)
+        (folder / name).touch()
+    fence, starts = read_fence(folder / "fence"), 0
+    with contextlib.suppress(FileNotFoundError):
+        starts = (folder / "starts").stat().st_size
     alive, ended = is_alive(folder), (folder / "ended.json").exists()
-    may_go_on = not alive and not ended and fence is not None and "void" not in fence
-    if may_go_on and starts < MOST_STARTS + MOST_ENDS:
+    may_continue = not alive and not ended and fence is not None and fence.void is None
+    if may_continue and starts < MOST_STARTS + MOST_ENDS:
         start(folder, *(["died"] if starts >= MOST_STARTS else []))
         alive, starts = is_alive(folder), starts + 1
-    state = {
-        **{
-            "folder": True,
-            "fence": fence,
-            "fenced": (folder / "fence").exists(),
-            "alive": alive,
-            "starts": starts,
-            "left": not alive and is_left(folder),
-        },
-        **{"boot": _boot(), "ended": read_json(folder / "ended.json"), "beat": read_json(folder / "beat.json")},
-    }  # before the runs: what had been written by then is complete
-    files, more = _new(folder, asked["have"], set(asked["done"]), int(asked["limit"]))
+    from queue_runner.host.boot import boot_id
+
+    state = BoxState(
+        fence=fence,
+        fenced=(folder / "fence").exists(),
+        alive=alive,
+        starts=starts,
+        left=not alive and is_left(folder),
+        boot=boot_id(),
+        ended=read_json(folder / "ended.json"),
+        beat=read_json(folder / "beat.json"),
+    )  # before the runs: they are complete by then
+    state.files, state.more = _new(folder, request)
     with contextlib.suppress(OSError), (folder / "node.log").open("rb") as log:
         log.seek(max(0, os.fstat(log.fileno()).st_size - _LOG_END))
-        state["log"] = log.read(_LOG_END).decode(errors="replace")
-    return {**state, "files": files, "more": more}, lambda: _bytes(folder, files)
+        state.log = log.read(_LOG_END).decode(errors="replace")
+    return state, lambda: _bytes(folder, state.files)
 
 
-def _new(folder: Path, have: Mapping[str, int], done: set[str], limit: int) -> tuple[list[tuple[str, int, int]], bool]:
+def _new(folder: Path, request: SyncRequest) -> tuple[list[tuple[str, int, int]], bool]:
     """Return the parts of files that the front lacks, each run's record.json after all else of it, and whether there
     is more than the limit."""
-    found: list[tuple[str, int, int]] = []
+    limit = request.limit
+    files: list[tuple[str, int, int]] = []
     for run in sorted(folder.glob("runs/*")):
-        if not RUN.fullmatch(run.name) or run.name in done or not (run / "began.json").exists():
+        if not RUN.fullmatch(run.name) or run.name in request.done or not (run / "began.json").exists():
             continue
         record = run / "record.json"
         has_ended = record.exists()
-        whole = sorted(path for path in run.rglob("*") if path != record) if has_ended else _while_it_runs(run)
-        for path in (*whole, *([record] if has_ended else [])):
+        paths = [run / name for name in _WHILE_IT_RUNS]
+        if has_ended:
+            paths = [*sorted(path for path in run.rglob("*") if path != record), record]
+        for path in paths:
             if path.is_symlink() or not path.is_file():
                 continue
             name = path.relative_to(folder).as_posix()
-            known, size = have.get(name, -1), path.stat().st_size
+            known, size = request.have.get(name, -1), path.stat().st_size
             if size <= known:
                 continue
             if path.parent == run and path.name in AT_ONCE:
@@ -201,15 +247,11 @@ def _new(folder: Path, have: Mapping[str, int], done: set[str], limit: int) -> t
             else:
                 offset = max(known, 0)
                 count = min(size - offset, max(limit, 0))
-            found.append((name, offset, count))
+            files.append((name, offset, count))
             limit -= count
             if offset + count < size:
-                return found, True
-    return found, False
-
-
-def _while_it_runs(run: Path) -> list[Path]:
-    return [run / name for name in ("began.json", "events.jsonl", "stdout.log", "stderr.log")]
+                return files, True
+    return files, False
 
 
 def _bytes(folder: Path, files: list[tuple[str, int, int]]) -> Iterator[bytes]:
@@ -225,26 +267,14 @@ def _bytes(folder: Path, files: list[tuple[str, int, int]]) -> Iterator[bytes]:
 
 
 def hello(folder: Path) -> Answer:
-    """Return what a block would find here: Python, the disk of its folder, and whether that can be written."""
+    """Return the conditions for a block here."""
     import platform
 
     from queue_runner.host.filesystem import nearest_existing, network_kind
 
     place = nearest_existing(folder.parent)
-    return {
-        **{"python": platform.python_version(), "place": str(place), "free_bytes": shutil.disk_usage(place).free},
-        **{"kind": network_kind(place), "writable": os.access(place, os.W_OK | os.X_OK)},
-    }
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
-
-
-def _boot() -> str:
-    from queue_runner.host.boot import boot_id
-
-    return boot_id()
+    writable = os.access(place, os.W_OK | os.X_OK)
+    return Place(platform.python_version(), str(place), shutil.disk_usage(place).free, network_kind(place), writable)
 
 
 _VERBS = {"receive": receive, "start": start, "void": void, "remove": remove, "hello": hello}
@@ -259,7 +289,7 @@ def main(arguments: list[str]) -> int:
     if version != __version__ and verb in ("receive", "start", "hello"):
         answer = {"error": f"it has mpsq {__version__}, this machine {version}", "version": __version__}
     elif not TOKEN.fullmatch(token) or not folder.is_absolute():
-        answer = {"error": f"{folder} is no folder of a block"}
+        answer = {"error": f"{folder} is not the folder of a block"}
     else:
         try:
             if verb == "sync":
@@ -269,7 +299,7 @@ def main(arguments: list[str]) -> int:
         except OSError as error:
             answer = {"error": f"{error.strerror or error}: {error.filename or folder}"}
     out = sys.stdout.buffer
-    out.write(b"\n" + MARK + json.dumps(answer).encode() + b"\n")
+    out.write(b"\n" + MARK + json.dumps(answer, default=to_builtins).encode() + b"\n")
     for data in send():
         out.write(data)
     out.flush()

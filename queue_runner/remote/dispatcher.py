@@ -1,7 +1,7 @@
 """The remote lanes of a queue: send what may start as a block, follow it, store what comes back (docs/remote.md).
 
-There is no record beside the database: a run that was sent has the token of its block, the scheduler knows the token as
-a comment, and the block's fence says whether it was ever started. A worker that dies anywhere leaves one of these.
+The only records are in the database: a run that was sent has the token of its block. The scheduler knows the token as a
+comment, and the block's fence says whether it was ever started. A worker that dies anywhere leaves one of these.
 """
 
 from __future__ import annotations
@@ -24,14 +24,13 @@ from queue_runner.host.job_secrets import Missing
 from queue_runner.lanes import target_of
 from queue_runner.model import Obstacle, State
 from queue_runner.paths import Layout
-from queue_runner.remote import block, block_store, ingest, targets
-from queue_runner.remote.answers import NotSent, Refused, Seen, Unreachable
+from queue_runner.remote import block, block_store, records, targets
 from queue_runner.remote.block import Folder
 from queue_runner.remote.block_runs import BlockRuns
-from queue_runner.remote.block_store import SentRun
+from queue_runner.remote.block_store import BlockRun
 from queue_runner.remote.fence import take_fence
-from queue_runner.remote.read_json import read_json
-from queue_runner.remote.targets import Target
+from queue_runner.remote.json_files import read_json
+from queue_runner.remote.target import NotSent, Refused, Seen, Target, Unreachable
 from queue_runner.run_dir import read_end
 from queue_runner.store import lane_claims
 from queue_runner.store.engine import Engine, looking, writing
@@ -45,7 +44,7 @@ MOST_SENT = 3
 """How often a block that the scheduler forgot before it started is sent again."""
 TRY_AGAIN_S = 30.0
 PATIENCE_S = 1.0
-"""How long a step waits for its targets. One that takes longer goes on beside the steps of the others."""
+"""How long a step waits for its targets. A slower one continues while the others take their next steps."""
 STOP_S = 40.0
 """How long a worker that stops waits for them: more than a command of Slurm may take; calls of ssh are ended."""
 
@@ -56,18 +55,18 @@ _REASONS = {
     "TIMEOUT": "walltime",
     "BOOT_FAIL": "node_fail",
 }
-"""What Slurm says, and the reason of LOST. A box says NODE_FAIL and REBOOT."""
+"""The words of Slurm for an end, and the reason of LOST. A box uses NODE_FAIL and REBOOT."""
 _WHY_MOST = 500
-_BAD = "bad_record: what came as the record of its end is no record that mpsq writes"
-_REMOVED = "folder_removed: the folder of its block was removed, and with it what its node knew"
+_BAD = "bad_record: its node returned an invalid record of its end"
+_REMOVED = "folder_removed: the folder of its block was removed, with the results on its node"
 
 
 @dataclass
 class _Watch:
-    """What is known of a block since this worker follows it; times are monotonic seconds, `silent_since` Unix."""
+    """Knowledge about a block since this worker follows it; times are monotonic seconds, `silent_since` Unix."""
 
-    asked: float = 0.0
-    seen: Seen | None = None
+    looked_at: float = 0.0
+    state: Seen | None = None
     silent_since: float | None = None
     over_since: float | None = None
     beat: Any = None
@@ -75,8 +74,8 @@ class _Watch:
 
 
 class Dispatcher:
-    """The remote lanes. Only the holder of worker.lock may make one. Each target has a thread of its own, which alone
-    uses what is kept of its lanes and blocks."""
+    """The remote lanes. Only the holder of worker.lock may make one. Each target has its own thread, which alone uses
+    the state of its lanes and blocks."""
 
     def __init__(self, layout: Layout, config: Config, engine: Engine, log: Callable[[str], None]) -> None:
         self._layout = layout
@@ -107,63 +106,60 @@ class Dispatcher:
         """Return the blocks that an earlier worker has stored and not removed."""
         with looking(self._engine) as connection:
             open_ = block_store.open_tokens(connection)
-        found = {}
+        remaining = {}
         for token, name in targets.mirrored(self._layout).items():
             if token in open_:
                 continue
             try:
-                found[token] = self._target_of(name)
+                remaining[token] = self._target_of(name)
             except Exception as error:  # its profile is gone or wrong, and with it the way to it; all else goes on
                 self._log(f"the block {token[:8]} on {name} cannot be removed: {one_line(str(error))}")
-        return found
+        return remaining
 
     def _ended_before(self) -> dict[str, list[str]]:
         """Return the blocks whose runs an earlier worker has stored, by target: a folder may be left of them."""
-        found: dict[str, list[str]] = {}
+        by_target: dict[str, list[str]] = {}
         with looking(self._engine) as connection:
             for token, lane in block_store.past_tokens(connection):
-                found.setdefault(target_of(lane), []).append(token)
-        return found
+                by_target.setdefault(target_of(lane), []).append(token)
+        return by_target
 
     def step(self) -> None:
         """Do what can be done now for every target whose last step has ended. Raises: MpsqError when the store
         refuses."""
         with looking(self._engine) as connection:
-            found = block_store.open_lanes(connection)
+            lanes = block_store.open_lanes(connection)
         closing = list(self._closing.values())
-        names = {target_of(lane) for lane in found} | set(self._past)
+        names = {target_of(lane) for lane in lanes} | set(self._past)
         names |= {name for name, target in list(self._targets.items()) if target in closing}
         for name in sorted(names):
-            if not self._is_busy(name):
-                lanes_ = [lane for lane in found if target_of(lane) == name]
-                thread = threading.Thread(target=self._step_of, args=[name, lanes_], daemon=True)
+            if name not in self._threads or not self._threads[name].is_alive():
+                of_target = [lane for lane in lanes if target_of(lane) == name]
+                thread = threading.Thread(target=self._step_of, args=[name, of_target], daemon=True)
                 self._threads[name] = thread
                 thread.start()
         self._wait(PATIENCE_S)
 
     def stop(self) -> None:
-        """End the steps that are under way. What they were about is found again in the database."""
+        """End the steps that are under way. The database has all that the next worker needs."""
         self._stopping = True
         for target in list(self._targets.values()):
             target.abort()
         self._wait(STOP_S)
-
-    def _is_busy(self, name: str) -> bool:
-        return name in self._threads and self._threads[name].is_alive()
 
     def _wait(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         for thread in list(self._threads.values()):
             thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _step_of(self, name: str, lanes_: Sequence[str]) -> None:
+    def _step_of(self, name: str, lanes: Sequence[str]) -> None:
         """Do what can be done now in the lanes of a target."""
         try:
             for token in self._past.pop(name, ()):
                 target = self._target_of(name)
                 if target.folder(token).path.is_dir():
                     self._closing[token] = target
-            for lane in lanes_:
+            for lane in lanes:
                 if self._stopping:
                     return
                 self._step_and_tell(lane)
@@ -216,18 +212,28 @@ class Dispatcher:
             self._say_silent(lane, target, down.since, down.why)
             return
         if self._in_doubt.get(options["to"]) in self._closing:
-            return  # what may be there of the last try is removed first, as soon as the target answers
+            return  # the rest of the last try is removed first, as soon as the target answers
         token = secrets.token_hex(16)
         with looking(self._engine) as connection:
-            told = block_store.instructions(connection, ids)
             runs = [block_store.claimed(connection, id) for id in ids]
         if (environments := self._environments(runs)) is None:
             return
         codes = {code for run in runs for code in (run.spec.snapshot, run.spec.tree) if code}
-        told |= {"environments": environments, "token": token, "lane": lane, "to": options["to"], **target.told}
+        with looking(self._engine) as connection:
+            instructions = block_store.instructions(
+                connection,
+                ids,
+                environments=environments,
+                token=token,
+                lane=lane,
+                to=options["to"],
+                settings=block.settings_of_a_node(self._config),
+                box=target.box,
+                local=target.local,
+            )
         folder = target.folder(token)
         try:
-            block.create(folder, told, self._layout.snapshots, codes, self._config)
+            block.create(folder, instructions, self._layout.snapshots, codes)
         except OSError:
             shutil.rmtree(folder.path, ignore_errors=True)
             self._not_before[lane] = time.monotonic() + TRY_AGAIN_S
@@ -287,14 +293,14 @@ class Dispatcher:
 
     # -- following --------------------------------------------------------------------------------------------------
 
-    def _follow(self, lane: str, token: str, target: Target, rows: Sequence[SentRun]) -> None:
+    def _follow(self, lane: str, token: str, target: Target, rows: Sequence[BlockRun]) -> None:
         watch = self._watches.setdefault(token, _Watch())
         folder = target.folder(token)
         target.fetch(token)
-        ended = read_json(folder.ended)  # before its runs: what was written by then is complete
+        ended = read_json(folder.ended)  # before its runs: they are complete by then
         removed = block.is_removed(folder)
         refused = None
-        try:  # first: nothing that comes back keeps a cancel from being passed on
+        try:  # first: no result that comes back may delay a cancel
             if not removed and self._pass_on_cancels(token, target, rows, watch):
                 return
         except OSError as error:
@@ -313,75 +319,74 @@ class Dispatcher:
             if self._is_over(watch, folder, target):
                 self._after(lane, token, target, rows, why, clean=True)
             return
-        seen = self._ask(lane, token, target, rows, watch)
-        if seen is None:
+        state = self._look(lane, token, target, rows, watch)
+        if state is None:
             return
-        if seen.state != "gone":
+        if state.state != "gone":
             watch.over_since = None
-            on = f" on {seen.node}" if seen.node else ""
-            self._say(lane, Blocked(f"{target.kind} job {seen.job} is {seen.said}{on}"))
+            on = f" on {state.node}" if state.node else ""
+            self._say(lane, Blocked(f"{target.kind} job {state.job} is {state.words}{on}"))
         elif removed:
             if self._is_over(watch, folder, target):
                 self._after(lane, token, target, rows, _REMOVED, clean=False)
         elif not target.has_started(token):
-            self._never_started(lane, token, target, rows, seen)
+            self._never_started(lane, token, target, rows, state.words)
         elif self._is_over(watch, folder, target):
-            why = next((word for sign, word in _REASONS.items() if seen.said.startswith(sign)), "forgotten")
-            said = f"{why}: {target.kind} says {seen.said}, and its node is silent"
-            self._after(lane, token, target, rows, said, clean=False)
+            why = next((reason for sign, reason in _REASONS.items() if state.words.startswith(sign)), "forgotten")
+            why += f": {target.kind} says {state.words}, and its node is silent"
+            self._after(lane, token, target, rows, why, clean=False)
 
-    def _ask(self, lane: str, token: str, target: Target, rows: Sequence[SentRun], watch: _Watch) -> Seen | None:
-        if time.monotonic() < watch.asked + target.poll_s:
-            return watch.seen
+    def _look(self, lane: str, token: str, target: Target, rows: Sequence[BlockRun], watch: _Watch) -> Seen | None:
+        if time.monotonic() < watch.looked_at + target.poll_s:
+            return watch.state
         try:
-            watch.seen = target.look(token)
+            watch.state = target.look(token)
             watch.silent_since = None
         except Unreachable as error:
             watch.silent_since = watch.silent_since or time.time()
             pending = any(row.cancel_requested_at is not None for row in rows)
             then = "; it is asked to cancel as soon as it answers" if pending else ""
             self._say_silent(lane, target, watch.silent_since, f"{error}; the block may be running{then}")
-            watch.seen, watch.over_since = None, None
-        watch.asked = time.monotonic()
-        return watch.seen
+            watch.state, watch.over_since = None, None
+        watch.looked_at = time.monotonic()
+        return watch.state
 
     def _is_over(self, watch: _Watch, folder: Folder, target: Target) -> bool:
         """Return whether nothing has come for the grace that a shared folder needs, since the block seemed over."""
-        beat = read_json(folder.beat), ingest.began(folder)
+        beat = read_json(folder.beat), records.began(folder)
         if watch.over_since is None or beat != watch.beat:
             watch.over_since, watch.beat = time.monotonic(), beat
         return time.monotonic() - watch.over_since >= target.grace_s
 
-    def _never_started(self, lane: str, token: str, target: Target, rows: Sequence[SentRun], seen: Seen) -> None:
+    def _never_started(self, lane: str, token: str, target: Target, rows: Sequence[BlockRun], words: str) -> None:
         try:
             if not target.void(token):
                 return  # it has started after all
         except Unreachable as error:
             self._say_silent(lane, target, time.time(), error)
             return
-        self._log(f"{lane}: its block never started: {seen.said}")
-        forgotten = seen.said == "forgotten"
+        self._log(f"{lane}: its block never started: {words}")
         self._sent[lane] = self._sent.get(lane, 0) + 1
-        if forgotten and self._sent[lane] < MOST_SENT:
+        if words == "forgotten" and self._sent[lane] < MOST_SENT:
             with writing(self._engine) as connection:
                 block_store.take_back(connection, token)
             self._closing[token] = target
             return
-        said = last_line(read_end(target.folder(token).log))
-        why = f"block: {target.kind} ended it before it started ({seen.said})" + (f": {said}" if said else "")
+        log = last_line(read_end(target.folder(token).log))
+        why = f"block: {target.kind} ended it before it started ({words})" + (f": {log}" if log else "")
         self._after(lane, token, target, rows, why, clean=True)
 
-    def _after(self, lane: str, token: str, target: Target, rows: Sequence[SentRun], why: str, *, clean: bool) -> None:
-        """Store what became of the runs that have no record. `clean`: the node has ended the block itself, so that a
-        run of which nothing came was not started."""
+    def _after(self, lane: str, token: str, target: Target, rows: Sequence[BlockRun], why: str, *, clean: bool) -> None:
+        """Store the end of the runs that have no record. `clean`: the node has ended the block itself, so that a run
+        without any file was not started."""
         _ask_to_stop(target, token)
         folder = target.folder(token)
-        begun = ingest.began(folder)
+        begun = records.began(folder)
         with writing(self._engine) as connection:
             block_store.take_back(connection, token)
         order = {name: place for place, name in enumerate(begun, start=1)}  # one of them can be RUNNING at a time
         for row in sorted(rows, key=lambda row: (row.state != State.RUNNING, order.get(row.name, len(rows) + 1))):
-            if ingest.ended(folder, row.name) is not None:  # it came after one without a record
+            if records.ended(folder, row.name) is not None:  # it came after one without a record
                 self._records.take_in(folder, [row])
                 continue
             if clean and row.name not in order and row.state != State.RUNNING:
@@ -389,23 +394,23 @@ class Dispatcher:
                     self._records.leave_undone(row, why)
                 continue
             reason = why if why else "forgotten: its node left no record of its end"
-            self._records.lost(row, _BAD if ingest.is_bad(folder, row.name) else reason)
+            self._records.lost(row, _BAD if records.is_bad(folder, row.name) else reason)
         self._close(lane, token, target, keep=not clean)  # a silent node may still come to read `stop`
 
-    def _pass_on_cancels(self, token: str, target: Target, rows: Sequence[SentRun], watch: _Watch) -> bool:
-        """Ask for what was cancelled; return whether the whole block was, before it started."""
-        asked = [row for row in rows if row.cancel_requested_at is not None]
-        with contextlib.suppress(Unreachable):  # as `_ask` says
-            if len(asked) == len(rows) and not target.has_started(token) and target.void(token):
+    def _pass_on_cancels(self, token: str, target: Target, rows: Sequence[BlockRun], watch: _Watch) -> bool:
+        """Pass on which runs were cancelled; return whether the whole block was, before it started."""
+        cancelled = [row for row in rows if row.cancel_requested_at is not None]
+        with contextlib.suppress(Unreachable):  # as `_look` says
+            if len(cancelled) == len(rows) and not target.has_started(token) and target.void(token):
                 self._drop(token, target, rows)
                 return True
-        for row in asked:
+        for row in cancelled:
             if row.name not in watch.cancelled:
                 target.request(token, f"cancel/{row.name}")
                 watch.cancelled.add(row.name)
         return False
 
-    def _drop(self, token: str, target: Target, rows: Sequence[SentRun]) -> None:
+    def _drop(self, token: str, target: Target, rows: Sequence[BlockRun]) -> None:
         """Cancel a block that has not started and never will."""
         for row in rows:
             self._records.leave_undone(row, "")
@@ -421,17 +426,17 @@ class Dispatcher:
         self._say(lane, None)
 
     def _clear_away(self, name: str) -> None:
-        """End what a target still has of finished blocks, then remove their folders."""
+        """End the finished blocks that a target still has, then remove their folders."""
         for token, target in list(self._closing.items()):
             if target is not self._targets.get(name) or self._stopping:
                 continue
             try:
-                seen = target.look(token)
+                state = target.look(token).state
                 self._silent.discard(token)
-                if seen.state == "gone":
+                if state == "gone":
                     target.remove(token)
                     del self._closing[token]
-                elif seen.state == "waiting":
+                elif state == "waiting":
                     target.end(token, hard=True)
                 elif target.folder(token).ended.exists():
                     continue  # it is completing
@@ -448,19 +453,19 @@ class Dispatcher:
         now, down = time.time(), target.down
         earliest = now + (target.poll_s if again_s is None else again_s)
         at = earliest if down is None else down.next_try_at if again_s is None else max(down.next_try_at, earliest)
-        told = f"{target.kind} does not answer since {clock(since, now)}: {why}"
-        self._say(lane, Blocked(told, Obstacle.SILENT, next_try_at=round(at)))
+        reason = f"{target.kind} does not answer since {clock(since, now)}: {why}"
+        self._say(lane, Blocked(reason, Obstacle.SILENT, next_try_at=round(at)))
 
-    def _say(self, lane: str, what: Blocked | None) -> None:
-        """Store for `why` and `status` what the lane waits for; written only when it changes."""
+    def _say(self, lane: str, blocked: Blocked | None) -> None:
+        """Store for `why` and `status` why the lane waits; written only when it changes."""
         before = self._blocked.get(lane)
-        if lane in self._blocked and before == what:
+        if lane in self._blocked and before == blocked:
             return
         with writing(self._engine) as connection:
-            lane_claims.block(connection, lane, what)
-        self._blocked[lane] = what
-        if what and (before is None or before.reason != what.reason):
-            self._log(f"{lane}: {what.reason}")
+            lane_claims.block(connection, lane, blocked)
+        self._blocked[lane] = blocked
+        if blocked and (before is None or before.reason != blocked.reason):
+            self._log(f"{lane}: {blocked.reason}")
 
 
 def _ask_to_stop(target: Target, token: str) -> None:

@@ -13,8 +13,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from queue_runner.atomic_file import flush
-from queue_runner.remote.read_json import read_json
+from queue_runner.remote.json_files import read_struct
+
+
+class FenceHolder(Struct, frozen=True):
+    """Who took a fence: the front, which made the block `void`, or the process `pid` of a node since its `boot`."""
+
+    void: str | None = None
+    host: str | None = None
+    node: str | None = None
+    job: str | None = None
+    pid: int | None = None
+    boot: str | None = None
 
 
 def take_fence(path: Path, who: Mapping[str, Any]) -> bool:
@@ -53,4 +66,10 @@ def has_started(path: Path) -> bool:
 
 def is_void(path: Path) -> bool:
     """Return whether the front has taken the fence."""
-    return "void" in (read_json(path) or {})
+    fence = read_fence(path)
+    return fence is not None and fence.void is not None
+
+
+def read_fence(path: Path) -> FenceHolder | None:
+    """Return who has taken the fence; None where nobody has, or it cannot be read."""
+    return read_struct(path, FenceHolder)

@@ -11,14 +11,14 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from queue_runner import __version__
-from queue_runner.remote.answers import Refused, Unreachable
 from queue_runner.remote.box import MARK, START_S
+from queue_runner.remote.target import Refused, Unreachable
 from queue_runner.text import one_line
 
 CALL_S = 60.0
@@ -51,14 +51,14 @@ _LOGIN = (
     ("Permission denied", "it lets nobody in without a password: run `ssh-copy-id {host}`, or start an ssh-agent"),
     ("Could not resolve hostname", "there is no host of that name: see that `ssh {host}` works"),
 )
-"""What ssh says when there is no connection, and what to do about it."""
+"""Messages of ssh when there is no connection, and their remedies."""
 
 
 class Answered:
     """The answer to a call, and the bytes that follow it."""
 
-    def __init__(self, told: dict[str, Any], stream: IO[bytes]) -> None:
-        self.told = told
+    def __init__(self, answer: dict[str, Any], stream: IO[bytes]) -> None:
+        self.answer = answer
         self._stream = stream
 
     def read(self, count: int) -> bytes:
@@ -126,20 +126,21 @@ class Link:
                         feed(process.stdin)
                 with contextlib.suppress(BrokenPipeError):
                     process.stdin.close()
-                told = _answer(process.stdout)
-                if told is None:
+                answer = _answer(process.stdout)
+                if answer is None:
                     code = process.wait()
                     if time.monotonic() - began >= limit_s:
                         self.hang_up()
                         raise Unreachable(f"no answer within {limit_s:.0f} s")
                     errors.seek(0)
                     raise self._failure(code, errors.read(_NOISE_MOST).decode(errors="replace"))
-                if "error" in told:
-                    raise Refused(self._refusal(told))
+                if "error" in answer:
+                    text = one_line(str(answer["error"]))[:300]
+                    raise Refused(f"{text}: {self._install}" if "version" in answer else text)
                 timer.cancel()
                 timer = threading.Timer(bytes_s, process.kill)
                 timer.start()
-                yield Answered(told, process.stdout)
+                yield Answered(answer, process.stdout)
             finally:
                 timer.cancel()
                 process.kill()
@@ -147,21 +148,17 @@ class Link:
                 process.wait()
                 self._running.discard(process)
 
-    def _failure(self, code: int, said: str) -> Exception:
-        lines = [shown for line in said.splitlines() if (shown := one_line(line))]
+    def _failure(self, code: int, errors: str) -> Exception:
+        lines = [text for line in errors.splitlines() if (text := one_line(line))]
         last = lines[-1][:200] if lines else f"ssh ended with exit code {code}"
         if code == 255 or code < 0:
-            meant = next((text for sign, text in _LOGIN if sign in said), "{last}")
+            meant = next((text for sign, text in _LOGIN if sign in errors), "{last}")
             return Unreachable(meant.format(host=self.host, last=last))
-        if "No module named" in said:
+        if "No module named" in errors:
             return Refused(f"{self.python} there has no mpsq {__version__}: {self._install}")
         if code in (126, 127):
             return Refused(f"there is no {self.python} there: {self._set_python}")
         return Refused(last)
-
-    def _refusal(self, told: Mapping[str, Any]) -> str:
-        text = one_line(str(told["error"]))[:300]
-        return f"{text}: {self._install}" if "version" in told else text
 
     @property
     def _install(self) -> str:
@@ -202,13 +199,13 @@ def _program(python: str) -> str:
 
 
 def _answer(stream: IO[bytes]) -> dict[str, Any] | None:
-    """Return the answer, past what a login has printed; None where there is none."""
-    left = _NOISE_MOST
-    while left > 0 and (line := stream.readline(left)):
-        left -= len(line)
+    """Return the answer, after all that a login has printed; None where there is none."""
+    remaining = _NOISE_MOST
+    while remaining > 0 and (line := stream.readline(remaining)):
+        remaining -= len(line)
         if line == MARK:
             with contextlib.suppress(ValueError, RecursionError):
-                told = json.loads(stream.readline(_ANSWER_MOST))
-                return told if isinstance(told, dict) else None
+                answer = json.loads(stream.readline(_ANSWER_MOST))
+                return answer if isinstance(answer, dict) else None
             return None
     return None

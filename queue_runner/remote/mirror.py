@@ -1,23 +1,25 @@
-"""The folder of a block as far as it has come back from a box, which shares no folder with this machine.
+"""The local copy of a block on a box, which shares no folder with this machine.
 
-What a box sends is checked: its files are files of the runs of this block, below their folders, of a limited size, and
-grow by what is appended. It cannot name another place, a link or a device.
+Everything that a box sends is checked: its files belong to runs of this block, lie below their folders, have a limited
+size, and only grow. It cannot name another place, a link or a device.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from msgspec import ValidationError, convert
+
 from queue_runner.atomic_file import replacing
-from queue_runner.remote.answers import Refused
-from queue_runner.remote.block import Folder, write_json
-from queue_runner.remote.box import AT_ONCE, CHUNK
+from queue_runner.remote.block import Folder
+from queue_runner.remote.box import AT_ONCE, CHUNK, BoxState
+from queue_runner.remote.json_files import read_json, write_json
 from queue_runner.remote.outputs import UNFIT
-from queue_runner.remote.read_json import read_json
+from queue_runner.remote.target import Refused
 
 LIMIT = 8 << 20
 """Bytes that are brought back at once."""
@@ -41,8 +43,8 @@ class Mirror:
         self._sizes = dict.fromkeys(self._runs, 0)
 
     def have(self) -> tuple[dict[str, int], list[str]]:
-        """Return the sizes of the files of runs that are not complete, by path, and the runs that are. What is left out
-        counts as longer than any file, so that no box sends it again."""
+        """Return the sizes of the files of runs that are not complete, by path, and the runs that are. A file that is
+        left out counts as longer than any file, so that no box sends it again."""
         sizes, done = {}, []
         for run in sorted(self._runs):
             place = self._folder.run(run).path
@@ -58,15 +60,19 @@ class Mirror:
             sizes |= {f"runs/{run}/out/{name}": 1 << 62 for name in left_out(self._folder, run)}
         return sizes, done
 
-    def take(self, state: dict[str, Any], read: Callable[[int], bytes]) -> None:
-        """Store what a box has sent: `read` returns so many of the bytes of its files.
+    def take(self, answer: Any, read: Callable[[int], bytes]) -> BoxState:
+        """Store the answer of a box, and return it: `read` returns so many of the bytes of its files.
 
-        A file of a run's output that cannot be here is left out (`left_out`). Raises: Refused for anything that is no
-        file of a run, and for more than was asked for; Unreachable when the link ends; OSError.
+        A file of a run's output that cannot be here is left out (`left_out`). Raises: Refused for anything else than
+        files of runs, and for more than was requested; Unreachable when the link ends; OSError.
         """
+        try:
+            state = convert(answer, BoxState)
+        except ValidationError as error:
+            raise Refused(f"the box sent an answer that mpsq does not write: {error}") from error
         limit = LIMIT
-        for entry in _list_of(state.get("files")):
-            name, offset, count, at_once = self._checked(entry)
+        for name, offset, count in state.files:
+            at_once = self._is_at_once(name, offset, count)
             limit -= 0 if at_once else count
             if limit < 0:
                 raise Refused(f"the box sent more than the {LIMIT:,} bytes that it was asked for")
@@ -83,14 +89,15 @@ class Mirror:
                     partial.write_bytes(data)
                 continue
             self._append(taken, count, read)
-        if state.get("fenced") and not self._folder.fence.exists():
-            write_json(self._folder.fence, state.get("fence"))
-        if isinstance(state.get("log"), str):
-            self._folder.log.write_text(state["log"])
-        if isinstance(state.get("beat"), dict):
-            write_json(self._folder.beat, state["beat"], durable=False)
-        if isinstance(state.get("ended"), dict) and not state.get("more"):
-            write_json(self._folder.ended, state["ended"])
+        if state.fenced and not self._folder.fence.exists():
+            write_json(self._folder.fence, state.fence)
+        if state.log is not None:
+            self._folder.log.write_text(state.log)
+        if state.beat is not None:
+            write_json(self._folder.beat, state.beat, durable=False)
+        if state.ended is not None and not state.more:
+            write_json(self._folder.ended, state.ended)
+        return state
 
     def _append(self, path: Path | None, count: int, read: Callable[[int], bytes]) -> None:
         with path.open("ab") if path is not None else open(os.devnull, "wb") as stream:
@@ -102,19 +109,16 @@ class Mirror:
             if path is not None:
                 os.fsync(stream.fileno())
 
-    def _checked(self, entry: Any) -> tuple[str, int, int, bool]:
-        """Return the path in the block, the offset, the count and whether it comes whole. Raises: Refused."""
-        if not isinstance(entry, list) or [type(one) for one in entry] != [str, int, int]:
-            raise Refused("the box sent a list of files that mpsq does not write")
-        name, offset, count = entry
+    def _is_at_once(self, name: str, offset: int, count: int) -> bool:
+        """Check the path in the block; return whether the file comes whole. Raises: Refused."""
         parts = name.split("/")
         ours = len(parts) > 2 and parts[0] == "runs" and parts[1] in self._runs
         if not ours or any(part in ("", ".", "..") or "\0" in part for part in parts):
-            raise Refused(f"the box sent a file that is of no run of the block: {name[:80]!r}")
+            raise Refused(f"the box sent a file that belongs to no run of the block: {name[:80]!r}")
         at_once = len(parts) == 3 and parts[2] in AT_ONCE and offset == 0
-        if offset < 0 or count < 0 or (at_once and count > _AT_ONCE_MOST):
+        if at_once and count > _AT_ONCE_MOST:
             raise Refused(f"the box sent {name[:80]!r} with {count:,} bytes from byte {offset:,}")
-        return name, offset, count, at_once
+        return at_once
 
     def _open(self, name: str, offset: int, count: int, at_once: bool) -> Path:
         """Return the path of a file here, whose folder exists then. Raises: Refused, or for a file of a run's output
@@ -126,11 +130,14 @@ class Mirror:
         try:
             if len(parts) <= _PARTS_MOST:
                 path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                here = _size(path)
+                try:
+                    size = path.stat().st_size
+                except FileNotFoundError:
+                    size = 0
                 if self._sizes[parts[1]] + count > MOST_BYTES:
                     why = f"{name[:80]!r} is more than the {MOST_BYTES:,} bytes of a run"
-                elif not at_once and (path.is_dir() or here != offset):
-                    why = f"{name[:80]!r} came from byte {offset:,}, here are {here:,}"
+                elif not at_once and (path.is_dir() or size != offset):
+                    why = f"{name[:80]!r} came from byte {offset:,}, here are {size:,}"
                 else:
                     return path
         except UnicodeEncodeError:
@@ -142,21 +149,10 @@ class Mirror:
 
     def _leave_out(self, name: str) -> None:
         _, run, _, below = name.split("/", 3)
-        found = left_out(self._folder, run)
-        write_json(self._folder.path / _LEFT_OUT.format(run=run), {"files": sorted({*found, below})})
+        files = sorted({*left_out(self._folder, run), below})
+        write_json(self._folder.path / _LEFT_OUT.format(run=run), {"files": files})
 
 
 def left_out(folder: Folder, run: str) -> list[str]:
     """Return the files of a run's output that were not taken, as paths below `out`."""
     return list((read_json(folder.path / _LEFT_OUT.format(run=run)) or {}).get("files", ()))
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
-
-
-def _list_of(found: Any) -> Sequence[Any]:
-    return found if isinstance(found, list) else []

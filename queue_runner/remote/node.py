@@ -2,10 +2,11 @@
 
     python -m queue_runner.remote FOLDER [ended | died]
 
-The first start takes the fence; any other, as by a scheduler that lost its memory, ends at once, but for one in the
-same allocation, or on the same box, after the first has died: it goes on in the home that is left, with the worker that
-is left. SIGTERM, which comes before the limit of the allocation (`ended`: it has come), and the file `stop` end the
-current run cleanly; runs that have not started stay undone. So does a start after too many deaths (`died`).
+The first start takes the fence. Later starts exit at once, as after a scheduler lost its memory, unless they come from
+the same allocation, or the same box, after the first one died: then they continue in its home with its worker.
+
+SIGTERM, which comes before the limit of the allocation (`ended`: it has come), and the file `stop` end the current run
+cleanly; runs that have not started stay undone. So does a start after too many deaths (`died`).
 """
 
 from __future__ import annotations
@@ -23,21 +24,24 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+
+from msgspec import convert
 
 from queue_runner import redact
-from queue_runner.atomic_file import flush, replacing
+from queue_runner.atomic_file import flush
 from queue_runner.host import locks
 from queue_runner.host.boot import boot_id
 from queue_runner.host.home import ensure_home
-from queue_runner.model import DEFAULT_LANE, Selector, State, parse_selector
+from queue_runner.model import DEFAULT_LANE, State, parse_selector
 from queue_runner.paths import Layout
 from queue_runner.remote import block, block_store, outputs
-from queue_runner.remote.fence import take_fence
-from queue_runner.remote.read_json import read_json
-from queue_runner.run_dir import RunDir, read_regular
+from queue_runner.remote.block import Instructions
+from queue_runner.remote.block_store import BlockRun
+from queue_runner.remote.fence import read_fence, take_fence
+from queue_runner.remote.json_files import write_json
+from queue_runner.run_dir import RunDir
 from queue_runner.spec import OF_NODE
-from queue_runner.store import jobs, lane_claims, migrate, read, resolve, results
+from queue_runner.store import jobs, lane_claims, migrate, resolve
 from queue_runner.store.engine import looking, open_engine, writing
 
 STEP_S = 0.5
@@ -47,15 +51,14 @@ MOST_STARTS = 5
 """Starts of the worker, which a block outlives."""
 DIED = "node_fail: the block's supervisor died too often on its box"
 TAKEN = "walltime: the allocation reached its limit or was taken"
-_RUN_FILES = ("spec.json", "warden/started", "warden/prepared", "warden/stop", "warden/exit.json", "warden/warden.log")
 
 
 class Node:
     """A block on its node, from the fence to ended.json."""
 
-    def __init__(self, folder: block.Folder, told: dict[str, Any], home: Path) -> None:
+    def __init__(self, folder: block.Folder, instructions: Instructions, home: Path) -> None:
         self._folder = folder
-        self._told = told
+        self._instructions = instructions
         self._layout = Layout(home)
         self._stop = ""
         self._stopping = threading.Event()
@@ -65,28 +68,28 @@ class Node:
         self._begun: dict[str, float | None] = {}
         self._cancelled: set[str] = set()
         self._beats = 0
-        self._said = ""
+        self._complaint = ""
 
     def load(self) -> None:
         """Create the home with the jobs of the block. Raises: MpsqError, OSError."""
-        loaded, box = self._layout.home / "loaded", self._told.get("box")
+        loaded = self._layout.home / "loaded"
         if not loaded.exists():
             shutil.rmtree(self._layout.home, ignore_errors=True)  # of a start that has died
         layout = ensure_home(self._layout.home)
         if not loaded.exists():
             shutil.copytree(self._folder.snapshots, layout.snapshots, dirs_exist_ok=True)
-            layout.config.write_text(self._told["settings"])
+            layout.config.write_text(self._instructions.settings)
             migrate.ensure(layout)
         self._engine = open_engine(layout.db)
         if loaded.exists():
             return
-        ours = {name: value for name, value in os.environ.items() if name.startswith(OF_NODE)}
+        scheduled = {name: value for name, value in os.environ.items() if name.startswith(OF_NODE)}
         with writing(self._engine) as connection:
-            if box:
-                block_store.load(connection, layout, self._told, None, _of_a_login(), sys.executable)
+            if self._instructions.box:
+                block_store.load(connection, layout, self._instructions, None, _of_a_login(), sys.executable)
             else:
-                block_store.load(connection, layout, self._told, ours, {}, None)
-        block.write_json(loaded, {})
+                block_store.load(connection, layout, self._instructions, scheduled, {}, None)
+        write_json(loaded, {})
 
     def run(self) -> str:
         """Work until every run is DONE or the block is to end; return why it ended, "" when all was done."""
@@ -97,8 +100,8 @@ class Node:
                 self.stop("stopped: the front ended the block")
             idle = self._keep_worker()
             self._pass_on_cancels()
-            left = self._export()
-            if not left or (idle and self._is_over(left)):
+            remaining = self._export()
+            if not remaining or (idle and self._is_over(remaining)):
                 return self._stop
             self._stopping.wait(STEP_S)
             self._stopping.clear()
@@ -134,12 +137,12 @@ class Node:
                 )  # fmt: skip
         return self._worker.poll() is not None
 
-    def _is_over(self, left: list[read.Row]) -> bool:
+    def _is_over(self, remaining: list[BlockRun]) -> bool:
         """Return whether an idle worker leaves these runs for good: they are held, or the block is to end. A run that
         is DONE is among them while the shared folder does not take what it wrote."""
-        if any(row["state"] == State.DONE for row in left):
+        if any(row.state == State.DONE for row in remaining):
             return False
-        if any(row["state"] == State.RUNNING for row in left):
+        if any(row.state == State.RUNNING for row in remaining):
             self._worker = None
             return self._starts >= MOST_STARTS
         return True
@@ -173,102 +176,85 @@ class Node:
             names = {path.name for path in self._folder.cancels.iterdir()} - self._cancelled
         for name in sorted(names):
             self._cancelled.add(name)
-            selector: Selector = parse_selector(name)
             with writing(self._engine) as connection:
-                ids = [run.id for run in resolve.runs_of(connection, [selector])]
-                asked = jobs.request_cancel(connection, ids, actor="user")
-            if any(run.state is State.RUNNING for run in asked):
+                ids = [run.id for run in resolve.runs_of(connection, [parse_selector(name)])]
+                requested = jobs.request_cancel(connection, ids, actor="user")
+            if any(run.state is State.RUNNING for run in requested):
                 RunDir(self._layout.runs / name).request_cancel("user")
 
-    def _export(self) -> list[read.Row]:
-        """Pass on what is new; return the runs that are not DONE. A full shared folder is tried again."""
-        with read.reading(self._layout.db) as connection:
-            rows = read.runs(connection)
+    def _export(self) -> list[BlockRun]:
+        """Pass on new results; return the runs that are not DONE. A full shared folder is tried again."""
+        with looking(self._engine) as connection:
+            rows = block_store.all_runs(connection)
         self._beats += 1
-        now = next((row["run"] for row in rows if row["state"] == State.RUNNING), None)
+        now = next((row.name for row in rows if row.state == State.RUNNING), None)
         if not self._folder.path.exists():
-            return [row for row in rows if row["state"] != State.DONE]
+            return [row for row in rows if row.state != State.DONE]
         with self._tried_again():
-            block.write_json(self._folder.beat, {"count": self._beats, "run": now}, durable=False)
+            write_json(self._folder.beat, {"count": self._beats, "run": now}, durable=False)
         for row in rows:
-            if row["run"] not in self._exported and row["state"] in (State.RUNNING, State.DONE):
+            if row.name not in self._exported and row.state in (State.RUNNING, State.DONE):
                 with self._tried_again():
                     self._pass_on(row)
-        late = [row for row in rows if row["state"] == State.DONE and row["run"] not in self._exported]
-        return [row for row in rows if row["state"] != State.DONE] + late
+        late = [row for row in rows if row.state == State.DONE and row.name not in self._exported]
+        return [row for row in rows if row.state != State.DONE] + late
 
     @contextlib.contextmanager
     def _tried_again(self) -> Iterator[None]:
-        """Say once what the shared folder does not take: the next step tries again."""
+        """Report once that the shared folder cannot be written: the next step tries again."""
         try:
             yield
         except OSError as error:
-            if str(error) != self._said:
-                self._said = str(error)
-                print(f"the shared folder takes nothing: {error}; it is tried again", file=sys.stderr, flush=True)
+            if str(error) != self._complaint:
+                self._complaint = str(error)
+                print(f"the shared folder cannot be written: {error}; mpsq tries again", file=sys.stderr, flush=True)
 
-    def _pass_on(self, row: read.Row) -> None:
-        name, source = row["run"], RunDir(self._layout.run_dir(row["run"]))
+    def _pass_on(self, row: BlockRun) -> None:
+        name, source = row.name, RunDir(self._layout.run_dir(row.name))
         target = self._folder.run(name)
-        if self._begun.get(name, 0.0) != row["started_at"]:
+        if self._begun.get(name, 0.0) != row.started_at:
             (target.path / "warden").mkdir(mode=0o700, parents=True, exist_ok=True)
-            block.write_json(target.path / "began.json", {"at": row["claimed_at"], "started": row["started_at"]})
-            self._begun[name] = row["started_at"]
-        for stream in block.STREAMS:
-            block.append_new(source.path / stream, target.path / stream)
-        if row["state"] != State.DONE:
+            write_json(target.path / "began.json", {"at": row.claimed_at, "started": row.started_at})
+            self._begun[name] = row.started_at
+        left_out = block.fetch(source, target, whole=row.state == State.DONE)
+        if row.state != State.DONE:
             return
-        for file in _RUN_FILES:
-            _copy(source.path / file, target.path / file)
-        left_out = outputs.copy(source.out, target.out)
         for stream in block.STREAMS:
             with contextlib.suppress(FileNotFoundError):
                 flush(target.path / stream)
         with looking(self._engine) as connection:
-            told = block_store.result(connection, row["run_id"], results.OWN_NOTE)
-        told["notes"] += outputs.note(left_out)
-        block.write_json(target.path / "record.json", told)
+            record = block_store.result(connection, row.run_id, outputs.note(left_out))
+        write_json(target.path / "record.json", record)
         self._exported.add(name)
-
-
-def _copy(source: Path, target: Path) -> None:
-    """Copy a file, at once, if it is there and a file: a job may have put anything in its place. Raises: OSError when
-    it cannot be written."""
-    try:
-        data = read_regular(source)
-    except OSError:
-        return
-    with replacing(target, durable=True) as partial:
-        partial.write_bytes(data)
 
 
 def about_here() -> dict[str, str | None]:
     """Return the host, and what Slurm calls it and the job."""
-    told = {"node": os.environ.get("SLURMD_NODENAME"), "job": os.environ.get("SLURM_JOB_ID")}
-    return {"host": socket.gethostname(), **told}
+    node, job = os.environ.get("SLURMD_NODENAME"), os.environ.get("SLURM_JOB_ID")
+    return {"host": socket.gethostname(), "node": node, "job": job}
 
 
 def _of_a_login() -> dict[str, str]:
     """Return the variables of this login for the jobs, with this interpreter first on the PATH."""
-    ours = {name: value for name, value in os.environ.items() if not name.startswith(("SSH_", "MPSQ_"))}
-    path = os.pathsep.join((str(Path(sys.executable).parent), ours.get("PATH", os.defpath)))
-    return redact.inherited({**ours, "PATH": path})
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("SSH_", "MPSQ_"))}
+    path = os.pathsep.join((str(Path(sys.executable).parent), env.get("PATH", os.defpath)))
+    return redact.inherited({**env, "PATH": path})
 
 
 def main(arguments: list[str]) -> int:
     """Run a block. Return 0 when it ended as it should, also where another start has run it."""
     folder = block.Folder(Path(arguments[0]))
-    told = json.loads(folder.instructions.read_text())
-    box = told.get("box")
-    temporary = Path(told.get("local") or tempfile.gettempdir())
+    instructions = convert(json.loads(folder.instructions.read_bytes()), Instructions)
+    box = instructions.box
+    temporary = Path(instructions.local or tempfile.gettempdir())
     home = folder.home if box else temporary / f"mpsq-block-{folder.path.name}"
     about = {**about_here(), "pid": os.getpid(), "at": time.time(), "boot": boot_id()}
-    goes_on = take_fence(folder.fence, about) or (_goes_on_here(folder) if box else _goes_on(folder, home))
-    lives = locks.try_lock(home.with_suffix(".lock")) if goes_on else None
-    if lives is None:
+    may_run = take_fence(folder.fence, about) or _may_continue(folder, home, box=box)
+    lock = locks.try_lock(home.with_suffix(".lock")) if may_run else None
+    if lock is None:
         print("this block was started before, or is void: nothing to do", file=sys.stderr)
         return 0
-    node = Node(folder, told, home)
+    node = Node(folder, instructions, home)
     taken = "stopped: the box ended it, as at its shutdown" if box else TAKEN
     signal.signal(signal.SIGTERM, lambda *_: node.stop(taken))
     if "ended" in arguments[1:]:
@@ -288,28 +274,27 @@ def main(arguments: list[str]) -> int:
         _say_ended(folder, ended)
         shutil.rmtree(home, ignore_errors=True)
         home.with_suffix(".lock").unlink(missing_ok=True)
-        lives.close()
+        lock.close()
     return 0
 
 
-def _goes_on(folder: block.Folder, home: Path) -> bool:
-    """Return whether this is the allocation that began the block, here, and has not ended it."""
-    fence, here = read_json(folder.fence) or {}, about_here()
-    same = here["job"] is not None and all(fence.get(name) == here[name] for name in here)
-    return same and home.is_dir() and not folder.ended.exists()
-
-
-def _goes_on_here(folder: block.Folder) -> bool:
-    """Return whether a supervisor on this box has begun the block and not ended it."""
-    fence = read_json(folder.fence)
-    return fence is not None and "void" not in fence and not folder.ended.exists()
+def _may_continue(folder: block.Folder, home: Path, *, box: bool) -> bool:
+    """Return whether the block was begun here, on this box or in this allocation, and has not ended."""
+    fence = read_fence(folder.fence)
+    if fence is None or fence.void is not None or folder.ended.exists():
+        return False
+    if box:
+        return True
+    here = about_here()
+    same = here["job"] is not None and here == {"host": fence.host, "node": fence.node, "job": fence.job}
+    return same and home.is_dir()
 
 
 def _say_ended(folder: block.Folder, why: str) -> None:
     """Write ended.json, however long the folder takes nothing: without it the front has to guess."""
     while folder.path.exists():
         try:
-            block.write_json(folder.ended, {"why": why, "at": time.time()})
+            write_json(folder.ended, {"why": why, "at": time.time()})
             return
         except OSError as error:
             print(f"ended.json cannot be written: {error}", file=sys.stderr, flush=True)

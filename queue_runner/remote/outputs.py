@@ -17,19 +17,20 @@ from queue_runner.text import cut, one_line
 NOTE = "output_left_out"
 _SHOWN = 3
 UNFIT = {getattr(errno, name) for name in ("ENAMETOOLONG", "EINVAL", "EILSEQ", "EFBIG", "ELOOP", "EISDIR", "ENOTDIR")}
-"""What a folder answers to a file that it can never take."""
+"""Errors of a folder for a file that it can never take."""
 _NO_LINKS = {errno.EPERM, errno.EACCES, errno.ENOTSUP}
 
 
 class _Unreadable(Exception):
-    """A file whose content the disk does not give."""
+    """A file that the disk cannot read."""
 
 
 def copy(source: Path, target: Path) -> list[str]:
-    """Copy `source`, if it is a folder, into `target`, over what an earlier try has copied; return what was left out.
+    """Copy `source`, if it is a folder, into `target`, over the copies of an earlier try. Return the names of the files
+    that were left out.
 
     Links are copied as links, which may lead nowhere in the copy. FIFOs, sockets and devices, which have no content,
-    and what cannot be read here or cannot exist there are left out.
+    and files that cannot be read here or cannot exist there are left out.
 
     Raises: OSError when `target` takes nothing, as on a full disk.
     """
@@ -50,7 +51,7 @@ def copy(source: Path, target: Path) -> list[str]:
             left_out.append(os.path.relpath(folder, source))
             names.clear()
             continue
-        for name in sorted((*files, *(one for one in names if Path(folder, one).is_symlink()))):
+        for name in sorted((*files, *(name for name in names if Path(folder, name).is_symlink()))):
             if not _copy_one(Path(folder, name), place / name):
                 left_out.append(os.path.relpath(Path(folder, name), source))
     return left_out
@@ -66,7 +67,7 @@ def note(left_out: Collection[str]) -> list[tuple[str, str]]:
 
 
 def _copy_one(source: Path, target: Path) -> bool:
-    """Copy a file or a link; return False for what is neither, or cannot be copied. Raises: OSError of `target`."""
+    """Copy a file or a link; return False where that is not possible. Raises: OSError of `target`."""
     try:
         mode = source.lstat().st_mode
         link = source.readlink() if stat.S_ISLNK(mode) else None

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 
 from queue_runner import config, redact, units
-from queue_runner.config import Config
 from queue_runner.errors import UsageError
+from queue_runner.remote.targets import check_folder, profile_of
 from queue_runner.spec import OF_NODE, JobSpec
 from queue_runner.submit import environments
 from queue_runner.submit.request import Request
@@ -32,7 +31,6 @@ _PLACES_FROM = (
     *OF_NODE,
 )
 """Variables, and beginnings of names of them, that say where things are on this machine: a box has its own."""
-_HOST = re.compile(r"(?!-)[A-Za-z0-9_.:@%+\[\]/-]+")
 
 
 def placed(request: Request, specs: Sequence[JobSpec]) -> list[JobSpec]:
@@ -44,8 +42,8 @@ def placed(request: Request, specs: Sequence[JobSpec]) -> list[JobSpec]:
         "time": None if request.time_s is None else f"{request.time_s:g}",
         "sbatch": request.sbatch,
     }
-    said = {name: value for name, value in given.items() if value is not None}
-    others = [name for name in said if name != "gpus"]
+    options = {name: value for name, value in given.items() if value is not None}
+    others = [name for name in options if name != "gpus"]
     if request.on is None:
         if others:
             raise UsageError(f"--{others[0]} requires --on slurm", "add --on slurm")
@@ -61,7 +59,7 @@ def placed(request: Request, specs: Sequence[JobSpec]) -> list[JobSpec]:
     else:
         _check_slurm(request, profile)
     is_box = profile["kind"] == "ssh"
-    on = {"to": request.on, "kind": "ssh"} if is_box else {"to": request.on, **said}
+    on = {"to": request.on, "kind": "ssh"} if is_box else {"to": request.on, **options}
     sent = {id(spec.env): sent_variables(spec.env, explicit, keeps_places=not is_box) for spec in specs}
     return [
         spec.changed(on=on, env=sent[id(spec.env)], copy=spec.kind == "command" if is_box else spec.copy)
@@ -93,39 +91,6 @@ def _refuse_tokens(request: Request, explicit: Mapping[str, str]) -> None:
         if any(map(redact.has_token, texts)):
             message = f"--on {request.on}: {place} contains a token, and tokens are not sent to other machines"
             raise UsageError(message, "let the job read it there, from a file that only you can read")
-
-
-def profile_of(settings: Config, name: str) -> Mapping[str, str]:
-    """Return the profile that `--on NAME` means, with its `kind`, and for a box its `host`.
-
-    Raises: UsageError for an unknown one.
-    """
-    kind, colon, host = name.partition(":")
-    stored = settings.on.get(host if colon else name, {})
-    if colon:
-        stored = stored if stored.get("kind") == "ssh" else {}
-        found = {**stored, "kind": kind, "host": stored.get("host", host)}
-    else:
-        found = {"kind": name, **({"host": name} if stored.get("kind") == "ssh" else {}), **stored}
-    if found["kind"] == "ssh" and "host" in found:
-        if not _HOST.fullmatch(found["host"]):
-            raise UsageError(
-                f'"{found["host"]}" is not a valid host', "--on ssh:HOST takes what ssh takes, such as me@box"
-            )
-        return found
-    if colon or found["kind"] != "slurm":
-        hint = "--on takes slurm, ssh:HOST, or the name of a profile of kind slurm or ssh"
-        raise UsageError(f'there is no target "{name}"', hint)
-    return found
-
-
-def check_folder(name: str, profile: Mapping[str, str]) -> None:
-    """Raise UsageError for a profile of Slurm without the folder that it needs."""
-    if not profile.get("folder", "").startswith("/"):
-        raise UsageError(
-            f"on.{name}.folder is not set to a folder that this machine and the nodes share",
-            f"mpsq config set on.{name}.folder /path/on/the/shared/disk",
-        )
 
 
 def _check_slurm(request: Request, profile: Mapping[str, str]) -> None:

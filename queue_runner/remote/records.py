@@ -1,14 +1,17 @@
-"""The record of a run that comes from another machine, checked before it is stored."""
+"""The records of runs that come back from another machine, checked before they are stored."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Container
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import replace
 
 from queue_runner.model import Ending, Outcome
+from queue_runner.remote.block import Folder
+from queue_runner.remote.json_files import read_json
 from queue_runner.text import one_line, plain
 from queue_runner.warden_records import RunEnd, Time
 
@@ -16,8 +19,16 @@ _REASON_MOST = 2000
 _DEPTH = 20
 
 
+class Beginning(Struct, frozen=True):
+    """When the node claimed a run and started it; None where that is not known."""
+
+    at: Time | None = None
+    started: Time | None = None
+    boot_id: str | None = None
+
+
 class NodeRecord(Struct, frozen=True):
-    """A run that is DONE, as its node recorded it: block_store.result."""
+    """A run that is DONE, as its node recorded it (block_store.result)."""
 
     state: Literal["DONE"]
     outcome: Outcome
@@ -39,7 +50,37 @@ class NodeRecord(Struct, frozen=True):
         return Ending(self.outcome, self.exit_code, self.signal, self.reason or "")
 
 
-def checked(record: Mapping[str, Any] | None) -> NodeRecord | None:
+def beginning(folder: Folder, name: str) -> Beginning | None:
+    """Return when the node began a run; None where nothing has come of it."""
+    data = read_json(folder.run(name).path / "began.json")
+    try:
+        return None if data is None else convert(data, Beginning)
+    except ValidationError:
+        return Beginning()
+
+
+def began(folder: Folder, among: Container[str] | None = None) -> list[str]:
+    """Return the runs of which something has come (of those in `among`, if given), in the order of their starts."""
+    begun = []
+    with contextlib.suppress(OSError):
+        for path in folder.runs.iterdir():
+            if (among is None or path.name in among) and (times := beginning(folder, path.name)) is not None:
+                begun.append((times.at or float("inf"), path.name))
+    return [name for _, name in sorted(begun)]
+
+
+def ended(folder: Folder, name: str) -> NodeRecord | None:
+    """Return the checked record of a run's end. None before that, and for an invalid record: it is waited for as if it
+    were late."""
+    return checked(read_json(folder.run(name).path / "record.json"))
+
+
+def is_bad(folder: Folder, name: str) -> bool:
+    """Return whether there is a record of a run and it is not valid."""
+    return (folder.run(name).path / "record.json").exists() and ended(folder, name) is None
+
+
+def checked(record: Any) -> NodeRecord | None:
     """Return the record of a run that is DONE, its texts without control characters; None if it is not valid."""
     try:
         node_record = convert(_cleaned(record), NodeRecord)

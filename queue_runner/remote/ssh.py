@@ -1,7 +1,7 @@
 """A box: somebody's machine that ssh reaches. The block runs there, detached from the link, under an ordinary worker.
 
-The folder of a block exists twice: on the box, where its fence and its records are made, and here, where what came back
-is read (queue_runner.remote.mirror). The link decides nothing: what it cannot tell is not known.
+The folder of a block exists twice: on the box, where its fence and its records are made, and here, where the returned
+files are read (queue_runner.remote.mirror). The link decides nothing: without an answer nothing is known.
 """
 
 from __future__ import annotations
@@ -9,24 +9,24 @@ from __future__ import annotations
 import contextlib
 import json
 import shlex
-import shutil
 import tarfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO
 
-from queue_runner import failpoints
+from msgspec import ValidationError, convert, to_builtins
+
+from queue_runner import __version__, failpoints, units
 from queue_runner.checks import Check
+from queue_runner.host.home import MIN_FREE_BYTES
 from queue_runner.paths import Layout
-from queue_runner.remote import ssh_checks
-from queue_runner.remote.answers import Down, NotSent, Refused, Seen, Unreachable
-from queue_runner.remote.block import Folder, write_json
-from queue_runner.remote.box import WHOLE
-from queue_runner.remote.fence import has_started
+from queue_runner.remote.block import Instructions
+from queue_runner.remote.box import WHOLE, BoxState, Place, SyncRequest
+from queue_runner.remote.json_files import read_struct, write_json
 from queue_runner.remote.link import ANSWER_S, MOVE_S, Answered, Link, control_path
 from queue_runner.remote.mirror import LIMIT, Mirror
-from queue_runner.remote.read_json import read_json
+from queue_runner.remote.target import Down, NotSent, Refused, Seen, Target, Unreachable
 
 BASE = "~/.mpsq/blocks"
 PYTHON = "python3"
@@ -37,30 +37,28 @@ MOST_WAIT_S = 60.0
 
 @dataclass
 class _Known:
-    """What the box has said of a block; times are monotonic seconds."""
+    """The last answer of the box about a block; times are monotonic seconds."""
 
-    state: dict[str, Any] | None = None
+    state: BoxState | None = None
     failure: str = ""
     due: float = 0.0
 
 
-class Ssh:
+class Ssh(Target):
     """A box as a target of --on."""
 
+    box = True
+
     def __init__(self, name: str, profile: Mapping[str, str], layout: Layout, poll_s: float, grace_s: float) -> None:
-        self.kind = name
-        self.poll_s = min(poll_s, SOON_S)  # `look` itself asks no more often than `poll` says
-        self.grace_s = grace_s
-        self.told: dict[str, Any] = {"box": True}
+        # `look` itself asks no more often than `poll` says
+        super().__init__(name, layout.blocks, min(poll_s, SOON_S), grace_s)
         self._every_s = poll_s
-        self._blocks = layout.blocks
         options = tuple(shlex.split(profile.get("ssh", "")))
         control = control_path(layout.cache, profile["host"], options)
         self.link = Link(
             profile["host"], profile.get("python") or PYTHON, profile.get("folder") or BASE, options, control
         )
         self._known: dict[str, _Known] = {}
-        self.down: Down | None = None
         self._failures = 0
         self._not_before = 0.0
 
@@ -68,8 +66,8 @@ class Ssh:
     def _call(
         self, verb: str, token: str, feed: Callable[[IO[bytes]], None] | None = None, *limits: float
     ) -> Iterator[Answered]:
-        """Do as Link.call; a box that has not answered is left alone for a while, which doubles, since whoever asks it
-        waits for it. Raises: Unreachable, Refused."""
+        """Do as Link.call. A box that has not answered is left alone for a pause that doubles: each call waits for it.
+        Raises: Unreachable, Refused."""
         if self.down is not None and time.monotonic() < self._not_before:
             raise Unreachable(self.down.why)
         try:
@@ -87,14 +85,10 @@ class Ssh:
         since = self.down.since if self.down is not None else time.time()
         self.down = Down(str(error), since, time.time() + pause_s)
 
-    def folder(self, token: str) -> Folder:
-        """Return what is here of the block's folder."""
-        return Folder(self._blocks / token)
-
     def send(self, token: str, options: Mapping[str, str]) -> str:
         """Copy the block to the box and start it there; return its short name. Raises: Unreachable, Refused, NotSent.
 
-        Until the whole block is there nothing can start, so that a link that fails before is no doubt.
+        Nothing can start before the whole block is there: if the link fails earlier, the block has not started.
         """
         path = self.folder(token).path
 
@@ -118,34 +112,30 @@ class Ssh:
         return token[:8]
 
     def look(self, token: str) -> Seen:
-        """Return what the box says of a block. Raises: Unreachable, also for an answer that is none."""
+        """Return the state of a block. Raises: Unreachable, also for an invalid answer."""
         known = self._sync(token)
         state = known.state
         if state is None or known.failure:
             raise Unreachable(known.failure)
-        if not state.get("folder"):
-            started = self.has_started(token)
-            return Seen("gone", "NODE_FAIL (its folder is gone)" if started else "forgotten", "", token[:8])
-        if state.get("alive"):
-            fence = state.get("fence")
-            pid = fence.get("pid") if isinstance(fence, dict) else None
-            return Seen("running", "running" + (f" as process {pid}" if isinstance(pid, int) else ""), "", token[:8])
-        if state.get("left"):
+        if not state.folder:
+            words = "NODE_FAIL (its folder is gone)" if self.has_started(token) else "forgotten"
+        elif state.alive:
+            pid = state.fence.pid if state.fence is not None else None
+            return Seen("running", "running" + (f" as process {pid}" if pid is not None else ""), "", token[:8])
+        elif state.left:
             return Seen("running", "running without a supervisor, which has died too often", "", token[:8])
-        return Seen("gone", self._end_of(state), "", token[:8])
-
-    def _end_of(self, state: Mapping[str, Any]) -> str:
-        fence = state.get("fence")
-        if not isinstance(fence, dict):
-            return "it ended before it began" if state.get("starts") else "forgotten"
-        if "void" in fence:
-            return "forgotten"
-        if fence.get("boot", state.get("boot")) != state.get("boot"):
-            return "REBOOT (it could not go on after it)"
-        return f"NODE_FAIL (its supervisor has died {state.get('starts')} times)"
+        elif state.fence is None:
+            words = "it ended before it began" if state.starts else "forgotten"
+        elif state.fence.void is not None:
+            words = "forgotten"
+        elif state.fence.boot not in (None, state.boot):
+            words = "REBOOT (it could not go on after it)"
+        else:
+            words = f"NODE_FAIL (its supervisor has died {state.starts} times)"
+        return Seen("gone", words, "", token[:8])
 
     def fetch(self, token: str) -> None:
-        """Bring back what is new, as often as `poll` says. Raises: OSError for what cannot be written here."""
+        """Bring back new files, as often as `poll` says. Raises: OSError when they cannot be written here."""
         self._sync(token)
 
     def _sync(self, token: str) -> _Known:
@@ -155,37 +145,31 @@ class Ssh:
             known.failure = known.failure or (self.down.why if self.down is not None else "")
             return known
         folder = self.folder(token)
-        told = read_json(folder.instructions) or {}
-        mirror = Mirror(folder, (f"{run['job_id']}.{run['number']}" for run in told.get("runs", ())))
+        instructions = read_struct(folder.instructions, Instructions)
+        mirror = Mirror(folder, [run.name for run in instructions.runs] if instructions is not None else [])
         have, done = mirror.have()
-        asked = {"have": have, "done": done, "requests": self._requests(folder), "limit": LIMIT}
+        names = sorted(path.name for path in folder.cancels.iterdir()) if folder.cancels.is_dir() else []
+        requests = [f"cancel/{name}" for name in names] + (["stop"] if folder.stop.exists() else [])
+        data = json.dumps(SyncRequest(have, {*done}, requests, LIMIT), default=to_builtins).encode()
         try:
-            with self._call("sync", token, lambda stream: _write(stream, asked), ANSWER_S, MOVE_S) as answered:
-                mirror.take(answered.told, answered.read)
-            known.state, known.failure = answered.told, ""
+            with self._call("sync", token, lambda stream: _write(stream, data), ANSWER_S, MOVE_S) as answered:
+                state = mirror.take(answered.answer, answered.read)
+            known.state, known.failure = state, ""
         except (Unreachable, Refused) as error:
             known.failure = str(error)
             if isinstance(error, Refused):
                 self._fails(error)
             return known
-        soon = known.state.get("ended") is not None or not known.state.get("alive")
-        pause_s = 0.0 if known.state.get("more") else min(self._every_s, SOON_S) if soon else self._every_s
+        soon = state.ended is not None or not state.alive
+        pause_s = 0.0 if state.more else min(self._every_s, SOON_S) if soon else self._every_s
         known.due = time.monotonic() + pause_s
         return known
-
-    def _requests(self, folder: Folder) -> list[str]:
-        cancels = sorted(path.name for path in folder.cancels.iterdir()) if folder.cancels.is_dir() else []
-        return [f"cancel/{name}" for name in cancels] + (["stop"] if folder.stop.exists() else [])
-
-    def has_started(self, token: str) -> bool:
-        """Return whether the block is known to have been started."""
-        return has_started(self.folder(token).fence)
 
     def void(self, token: str) -> bool:
         """Make a block void; False when it was started before. Raises: Unreachable, OSError."""
         try:
             with self._call("void", token) as answered:
-                if answered.told.get("void") is not True:
+                if answered.answer.get("void") is not True:
                     return False
         except Refused as error:
             raise Unreachable(str(error)) from error
@@ -194,9 +178,8 @@ class Ssh:
 
     def request(self, token: str, name: str) -> None:
         """Leave a request, which goes with the next answer that the box gives. Raises: OSError."""
-        path = self.folder(token).path / name
-        if not path.exists():
-            path.touch()
+        if not (self.folder(token).path / name).exists():
+            super().request(token, name)
             self._known.setdefault(token, _Known()).due = 0.0
 
     def end(self, token: str, *, hard: bool) -> None:
@@ -209,7 +192,7 @@ class Ssh:
 
     def checks(self, name: str, *, smoke: bool) -> Iterator[Check]:
         """Examine the login, mpsq and the disk there; `smoke` adds nothing."""
-        return ssh_checks.of_box(name, self.link)
+        return _checks(name.removeprefix("ssh:"), self.link)
 
     def remove(self, token: str) -> None:
         """Remove the folder of a block on the box, then here. Raises: Unreachable, OSError."""
@@ -218,17 +201,46 @@ class Ssh:
                 pass
         except Refused as error:
             raise Unreachable(str(error)) from error
-        shutil.rmtree(self.folder(token).path, ignore_errors=True)
+        super().remove(token)
         self._known.pop(token, None)
         if not self._known:
             self.link.hang_up()
 
 
-def _write(stream: IO[bytes], asked: Mapping[str, Any]) -> None:
-    stream.write(json.dumps(asked).encode())
+def _write(stream: IO[bytes], data: bytes) -> None:
+    stream.write(data)
 
 
 def _without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     return member
+
+
+def _checks(profile: str, link: Link) -> Iterator[Check]:
+    """Examine the box that a link leads to; `profile` is its name, for the remedies."""
+    begin = time.monotonic()
+    try:
+        with link.call("hello", "0" * 32) as answered:
+            place = convert(answered.answer, Place)
+    except Unreachable as error:
+        fix = f"see that `ssh -o BatchMode=yes {link.host} true` works; blocks that were sent continue meanwhile"
+        yield Check("login", "fail", f"{link.host}: {error}", fix)
+        return
+    except (Refused, ValidationError) as error:
+        yield Check("login", "ok", f"{link.host} lets you in")
+        fix = f"mpsq config set on.{profile}.kind ssh, and on.{profile}.python PATH: one that has mpsq {__version__}"
+        yield Check("mpsq", "fail", str(error), fix)
+        return
+    took = units.duration(time.monotonic() - begin)
+    yield Check("login", "ok", f"{link.host} lets you in and answered in {took}")
+    yield Check("mpsq", "ok", f"{__version__} in {link.python}, Python {place.python}")
+    fix = f"mpsq config set on.{profile}.folder PATH: a folder of yours on a local disk there"
+    if place.kind:
+        yield Check("folder", "fail", f"{place.place} is on a network file system ({place.kind})", fix)
+    elif not place.writable:
+        yield Check("folder", "fail", f"{place.place} cannot be written", fix)
+    elif place.free_bytes < MIN_FREE_BYTES:
+        yield Check("folder", "fail", f"{place.place} is full", f"free some space there, or {fix}")
+    else:
+        yield Check("folder", "ok", f"{place.place} is local, {units.size(place.free_bytes)} are free")

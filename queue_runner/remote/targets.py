@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+import re
+from collections.abc import Mapping
 
 from queue_runner.checks import Check
 from queue_runner.config import Config
+from queue_runner.errors import UsageError
 from queue_runner.paths import Layout
-from queue_runner.remote.answers import Down, Seen
 from queue_runner.remote.block import Folder
-from queue_runner.remote.placement import check_folder, profile_of
-from queue_runner.remote.read_json import read_json
-from queue_runner.remote.slurm import Slurm
+from queue_runner.remote.json_files import read_json
+from queue_runner.remote.slurm.cluster import Slurm
 from queue_runner.remote.ssh import Ssh
+from queue_runner.remote.target import Target
 from queue_runner.units import parse_duration
 
 POLL_S = 10.0
@@ -22,75 +22,63 @@ GRACE_S = 60.0
 default acdirmax of nfs(5)."""
 BOX_GRACE_S = 10.0
 """The same for a box, which is asked about its own disk."""
+_HOST = re.compile(r"(?!-)[A-Za-z0-9_.:@%+\[\]/-]+")
 
 
-class Target(Protocol):
-    """A place that runs blocks. Every method may take as long as its commands' time limit; but for `abort` one thread
-    uses a target."""
+def profile_of(settings: Config, name: str) -> Mapping[str, str]:
+    """Return the profile that `--on NAME` means, with its `kind`, and for a box its `host`.
 
-    kind: str
-    poll_s: float
-    grace_s: float
-    told: dict[str, Any]
-    """What its nodes have to know beside the block itself."""
+    Raises: UsageError for an unknown one.
+    """
+    kind, colon, host = name.partition(":")
+    stored = settings.on.get(host if colon else name, {})
+    if colon:
+        stored = stored if stored.get("kind") == "ssh" else {}
+        profile = {**stored, "kind": kind, "host": stored.get("host", host)}
+    else:
+        profile = {"kind": name, **({"host": name} if stored.get("kind") == "ssh" else {}), **stored}
+    if profile["kind"] == "ssh" and "host" in profile:
+        if not _HOST.fullmatch(profile["host"]):
+            raise UsageError(
+                f'"{profile["host"]}" is not a valid host', "--on ssh:HOST takes what ssh takes, such as me@box"
+            )
+        return profile
+    if colon or profile["kind"] != "slurm":
+        hint = "--on takes slurm, ssh:HOST, or the name of a profile of kind slurm or ssh"
+        raise UsageError(f'there is no target "{name}"', hint)
+    return profile
 
-    down: Down | None
-    """That it does not answer: until the time of the next try every call is Unreachable at once. None where it does,
-    and where nothing waits for its answers."""
 
-    def folder(self, token: str) -> Folder:
-        """Return the block's folder as the front reads and writes it."""
-
-    def send(self, token: str, options: Mapping[str, str]) -> str:
-        """Submit the block whose folder is written; return its id. Raises: Unreachable, Refused, NotSent."""
-
-    def look(self, token: str) -> Seen:
-        """Return what is known of a block. Raises: Unreachable."""
-
-    def fetch(self, token: str) -> None:
-        """Bring what came back into the folder; where the target does not answer, `look` says so. Raises: OSError."""
-
-    def has_started(self, token: str) -> bool:
-        """Return whether the block was started: its fence is there, and is not the front's. Raises: OSError."""
-
-    def void(self, token: str) -> bool:
-        """Make a block void, or find that it is; False when it was started before. Raises: OSError, Unreachable."""
-
-    def request(self, token: str, name: str) -> None:
-        """Leave a request, `stop` or `cancel/12.3`, for the node. Raises: OSError."""
-
-    def end(self, token: str, *, hard: bool) -> None:
-        """Ask for the end of a block. Raises: Unreachable."""
-
-    def remove(self, token: str) -> None:
-        """Remove the folder of a block that is over. Raises: OSError, Unreachable."""
-
-    def abort(self) -> None:
-        """End the call that another thread waits for, and any later one: it is Unreachable then."""
-
-    def checks(self, name: str, *, smoke: bool) -> Iterator[Check]:
-        """Examine what blocks need, here and as far as it can be asked there; `name` is that of the profile, for the
-        remedies. `smoke` may start something small there and remove it."""
+def check_folder(name: str, profile: Mapping[str, str]) -> None:
+    """Raise UsageError for a profile of Slurm without the folder that it needs."""
+    if not profile.get("folder", "").startswith("/"):
+        raise UsageError(
+            f"on.{name}.folder is not set to a folder that this machine and the nodes share",
+            f"mpsq config set on.{name}.folder /path/on/the/shared/disk",
+        )
 
 
 def of(config: Config, layout: Layout, name: str) -> Target:
     """Return the target that --on names. Raises: UsageError for an unknown one, or without what it needs."""
-    found = profile_of(config, name)
-    poll_s = parse_duration(found["poll"], f"on.{name}.poll") if "poll" in found else POLL_S
-    grace_s = parse_duration(found["grace"], f"on.{name}.grace") if "grace" in found else None
-    if found["kind"] == "ssh":
-        return Ssh(name, found, layout, poll_s, BOX_GRACE_S if grace_s is None else grace_s)
-    check_folder(name, found)
-    return Slurm(found, poll_s, GRACE_S if grace_s is None else grace_s)
+    profile = profile_of(config, name)
+    is_box = profile["kind"] == "ssh"
+    poll_s = parse_duration(profile["poll"], f"on.{name}.poll") if "poll" in profile else POLL_S
+    grace_s = BOX_GRACE_S if is_box else GRACE_S
+    if "grace" in profile:
+        grace_s = parse_duration(profile["grace"], f"on.{name}.grace")
+    if is_box:
+        return Ssh(name, profile, layout, poll_s, grace_s)
+    check_folder(name, profile)
+    return Slurm(profile, poll_s, grace_s)
 
 
 def mirrored(layout: Layout) -> dict[str, str]:
     """Return the blocks of boxes that have left a folder here: their tokens, and the names of their targets."""
     paths = sorted(layout.blocks.iterdir()) if layout.blocks.is_dir() else []
-    told = {path.name: read_json(Folder(path).instructions) or {} for path in paths}
-    return {token: str(about["to"]) for token, about in told.items() if "to" in about}
+    targets = {path.name: (read_json(Folder(path).instructions) or {}).get("to") for path in paths}
+    return {token: str(name) for token, name in targets.items() if name is not None}
 
 
 def checks(settings: Config, layout: Layout, name: str, *, smoke: bool) -> list[Check]:
-    """Run the checks of what --on NAME means. Raises: as `of`."""
+    """Run the checks of the target that --on names. Raises: as `of`."""
     return list(of(settings, layout, name).checks(name, smoke=smoke))

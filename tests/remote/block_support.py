@@ -13,10 +13,11 @@ from queue_runner import config
 from queue_runner.checks import Check
 from queue_runner.paths import Layout
 from queue_runner.remote import block, targets
-from queue_runner.remote.answers import Seen
 from queue_runner.remote.dispatcher import Dispatcher
 from queue_runner.remote.fence import take_fence
-from queue_runner.remote.slurm import Slurm
+from queue_runner.remote.json_files import write_json
+from queue_runner.remote.slurm.cluster import Slurm
+from queue_runner.remote.target import Seen
 from queue_runner.store import read
 from queue_runner.store.engine import open_engine
 from queue_runner.submit import plan
@@ -85,7 +86,7 @@ class Front:
         take_fence(self.folder().fence, {"pid": 1})
         path = self.folder().run(run).path
         (path / "warden").mkdir(parents=True)
-        block.write_json(path / "began.json", {"at": 10.0, "started": 11.0, **told})
+        write_json(path / "began.json", {"at": 10.0, "started": 11.0, **told})
         return path
 
     def row(self, number: int = 1) -> read.Row:

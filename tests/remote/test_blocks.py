@@ -16,8 +16,9 @@ from queue_runner.model import parse_selector
 from queue_runner.monitor import awaiting, run_view
 from queue_runner.paths import Layout
 from queue_runner.remote import block, block_store, targets
-from queue_runner.remote.answers import NotSent, Refused, Seen, Unreachable
 from queue_runner.remote.fence import take_fence
+from queue_runner.remote.json_files import write_json
+from queue_runner.remote.target import NotSent, Refused, Seen, Unreachable
 from queue_runner.store import read
 from queue_runner.submit import plan
 from queue_runner.submit.request import Request
@@ -116,7 +117,7 @@ def test_a_bad_record_is_lost_after_the_end_and_a_cancel_is_passed_on(front: Fro
         front.blocks.step()
     assert front.row()["outcome"] is None
     assert (front.folder().cancels / "1.1").exists()
-    block.write_json(front.folder().ended, {"why": "", "at": 0})
+    write_json(front.folder().ended, {"why": "", "at": 0})
     for _ in range(3):
         front.blocks.step()
     assert (front.row()["outcome"], front.row()["reason"].partition(":")[0]) == ("LOST", "bad_record")
@@ -138,7 +139,7 @@ def test_a_run_without_a_record_hides_no_later_one(
     if record is not None:
         (first / "record.json").write_text(json.dumps(record))
     front.blocks.step()
-    block.write_json(front.folder().ended, {"why": "stopped", "at": 0})
+    write_json(front.folder().ended, {"why": "stopped", "at": 0})
     for _ in range(3):
         front.blocks.step()
     ends = [front.row(n)["outcome"] for n in (1, 2, 3)]
@@ -206,7 +207,7 @@ def test_a_block_of_an_unusable_profile_keeps_no_worker_from_starting(
 ) -> None:
     left = block.Folder(front.layout.blocks / ("a" * 32))
     left.path.mkdir(parents=True)
-    block.write_json(left.instructions, {"to": "box"})
+    write_json(left.instructions, {"to": "box"})
 
     def unusable(*_: object) -> None:
         raise ValueError("No closing quotation")

@@ -13,7 +13,7 @@ import pytest
 
 from queue_runner.remote import box, fence
 from queue_runner.remote.fence import has_started, make_void, take_fence
-from queue_runner.remote.slurm import Slurm
+from queue_runner.remote.slurm.cluster import Slurm
 
 pytestmark = pytest.mark.process
 

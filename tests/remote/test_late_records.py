@@ -13,6 +13,7 @@ from queue_runner.paths import Layout
 from queue_runner.remote import block
 from queue_runner.remote.dispatcher import Dispatcher
 from queue_runner.remote.fence import take_fence
+from queue_runner.remote.json_files import write_json
 from queue_runner.store import read
 from queue_runner.store.engine import open_engine
 from queue_runner.submit import plan
@@ -53,7 +54,7 @@ def ending(layout: Layout) -> read.Row:
 def run_begins(folder: block.Folder) -> None:
     assert take_fence(folder.fence, {})
     (folder.run("1.1").path / "warden").mkdir(parents=True)
-    block.write_json(folder.run("1.1").path / "began.json", {"at": 10.0, "started": 11.0})
+    write_json(folder.run("1.1").path / "began.json", {"at": 10.0, "started": 11.0})
 
 
 @pytest.mark.parametrize("time", range(TIMES))
@@ -69,10 +70,10 @@ def test_a_record_that_is_late_by_less_than_the_grace_counts(
     for _ in range(3):
         blocks.step()
         assert ending(layout)["outcome"] is None
-    block.write_json(folder.run("1.1").path / "record.json", {"state": "DONE", "outcome": "?"})  # that is none
+    write_json(folder.run("1.1").path / "record.json", {"state": "DONE", "outcome": "?"})  # that is none
     blocks.step()
     assert ending(layout)["outcome"] is None
-    block.write_json(folder.run("1.1").path / "record.json", RECORD)
+    write_json(folder.run("1.1").path / "record.json", RECORD)
     blocks.step()
     assert ending(layout)["outcome"] == "SUCCEEDED"
 
@@ -98,7 +99,7 @@ def test_a_folder_that_is_not_mounted_is_waited_for(
 ) -> None:
     blocks, folder = front(layout, tmp_path, monkeypatch, "0s")
     run_begins(folder)
-    block.write_json(folder.run("1.1").path / "record.json", RECORD)
+    write_json(folder.run("1.1").path / "record.json", RECORD)
     away = folder.path.parent.rename(tmp_path / "away")
     folder.path.parent.mkdir()  # the mount point
     for _ in range(5):

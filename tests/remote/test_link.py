@@ -11,8 +11,8 @@ import pytest
 
 from queue_runner.paths import Layout
 from queue_runner.remote import ssh
-from queue_runner.remote.answers import Unreachable
 from queue_runner.remote.link import Link
+from queue_runner.remote.target import Unreachable
 from tests.queue_support import until
 
 pytestmark = pytest.mark.process

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from queue_runner.remote import mirror
-from queue_runner.remote.answers import Refused, Unreachable
 from queue_runner.remote.block import Folder
+from queue_runner.remote.json_files import read_json
 from queue_runner.remote.mirror import LIMIT, Mirror, left_out
+from queue_runner.remote.target import Refused, Unreachable
 
 
 def take(tmp_path: Path, entry: Any, data: bytes = b"x", **state: Any) -> Folder:
@@ -68,9 +69,9 @@ def test_streams_grow_and_a_record_comes_whole(tmp_path: Path) -> None:
     assert Mirror(folder, ["1.1"]).have() == ({"runs/1.1/stdout.log": 5}, [])
     with pytest.raises(Unreachable):
         take(tmp_path, ["runs/1.1/record.json", 0, 9], b"{}")
-    assert folder.record("1.1") is None
+    assert read_json(folder.run("1.1").path / "record.json") is None
     take(tmp_path, ["runs/1.1/record.json", 0, 2], b"{}", ended={"why": ""})
-    assert folder.record("1.1") == {} and folder.ended.exists()
+    assert read_json(folder.run("1.1").path / "record.json") == {} and folder.ended.exists()
     assert Mirror(folder, ["1.1"]).have() == ({}, ["1.1"])
 
 

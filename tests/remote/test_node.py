@@ -13,7 +13,10 @@ import pytest
 from queue_runner.host import job_environments
 from queue_runner.model import Ending, Outcome, Verb
 from queue_runner.paths import Layout
-from queue_runner.remote import block, block_store, ingest, outputs
+from queue_runner.remote import block, block_store, outputs
+from queue_runner.remote import node as node_module
+from queue_runner.remote.block import Instructions
+from queue_runner.remote.json_files import read_json, read_struct
 from queue_runner.remote.node import Node
 from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec
@@ -26,13 +29,19 @@ from tests.remote.block_support import Front
 pytestmark = pytest.mark.process
 
 
+def instructions_of(folder: block.Folder) -> Instructions:
+    instructions = read_struct(folder.instructions, Instructions)
+    assert instructions is not None
+    return instructions
+
+
 @pytest.fixture
 def node(layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Node, block.Folder, RunDir]:
     """A node whose only run has ended, the folder of its block, and the folder of the run on the node."""
     front = Front(layout, tmp_path / "shared", monkeypatch)
     front.blocks.step()
     folder, there = front.folder(), Layout(tmp_path / "there")
-    made = Node(folder, json.loads(folder.instructions.read_text()), there.home)
+    made = Node(folder, instructions_of(folder), there.home)
     made.load()
     with writing(open_engine(there.db)) as connection:
         run_id = connection.value("SELECT id FROM runs")
@@ -48,20 +57,20 @@ def test_a_result_that_the_shared_folder_does_not_take_at_once_is_tried_again(
     node: tuple[Node, block.Folder, RunDir], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, folder, _ = node
-    write = block.write_json
+    write = node_module.write_json
 
     def refuse(path: Path, data: Any, *, durable: bool = True) -> None:
         if path.name == "record.json":
             raise OSError(28, "No space left on device")
         write(path, data, durable=durable)
 
-    monkeypatch.setattr(block, "write_json", refuse)
+    monkeypatch.setattr(node_module, "write_json", refuse)
     left = made._export()
-    assert [row["run"] for row in left] == ["1.1"]
+    assert [row.name for row in left] == ["1.1"]
     assert not made._is_over(left)  # though its worker has nothing more to do
-    monkeypatch.setattr(block, "write_json", write)
+    monkeypatch.setattr(node_module, "write_json", write)
     assert made._export() == []
-    assert folder.record("1.1") is not None
+    assert read_json(folder.run("1.1").path / "record.json") is not None
 
 
 def test_what_cannot_be_copied_keeps_no_record_back(node: tuple[Node, block.Folder, RunDir], tmp_path: Path) -> None:
@@ -74,7 +83,7 @@ def test_what_cannot_be_copied_keeps_no_record_back(node: tuple[Node, block.Fold
     os.mkfifo(run.out / "fifo")
     (run.path / "spec.json").mkdir()
     assert made._export() == []
-    record = folder.record("1.1")
+    record = read_json(folder.run("1.1").path / "record.json")
     assert record is not None
     assert record["notes"] == [[outputs.NOTE, "did not come back from its node: fifo"]]
     target = folder.run("1.1")
@@ -82,7 +91,7 @@ def test_what_cannot_be_copied_keeps_no_record_back(node: tuple[Node, block.Fold
     assert (target.out / "dangling").readlink() == Path("/nowhere/at all")
     here = RunDir(tmp_path / "here")
     for _ in range(2):  # as after a crash in between
-        assert ingest.fetch(target, here, whole=True) == []
+        assert block.fetch(target, here, whole=True) == []
     assert (here.out / "a" / "up").readlink() == Path("..") and (here.out / "loop").readlink() == Path("loop")
 
 
@@ -106,9 +115,9 @@ def test_only_a_scheduler_takes_precedence_over_env(
 ) -> None:
     front = Front(layout, tmp_path / "shared", monkeypatch)
     front.blocks.step()
-    sent = json.loads(front.folder().instructions.read_text())
-    spec = json.loads(sent["jobs"][0]["spec_json"])
-    sent["environments"][spec["env_file"]] = {"CUDA_VISIBLE_DEVICES": "1", "A": "b"}
+    sent = instructions_of(front.folder())
+    spec = json.loads(sent.jobs[0].spec_json)
+    sent.environments[spec["env_file"]] = {"CUDA_VISIBLE_DEVICES": "1", "A": "b"}
     home = empty_queue(tmp_path / "node")
     with writing(open_engine(home.db)) as connection:
         block_store.load(connection, home, sent, there, {"CUDA_VISIBLE_DEVICES": "2"}, None)

@@ -22,10 +22,10 @@ from queue_runner.control import cancellation
 from queue_runner.model import parse_selector
 from queue_runner.monitor import explanation, queue_status
 from queue_runner.paths import Layout
-from queue_runner.remote.answers import NotSent, Refused, Unreachable
 from queue_runner.remote.box import MOST_ENDS, MOST_STARTS
 from queue_runner.remote.link import CONNECT_S
 from queue_runner.remote.ssh import Ssh
+from queue_runner.remote.target import NotSent, Refused, Unreachable
 from queue_runner.store import read
 from tests.process_support import words_of
 from tests.queue_support import Queue, until
@@ -172,7 +172,7 @@ def test_a_host_that_hangs_is_left_alone_for_longer_and_longer(layout: Layout, b
     finally:
         box.resume()
     made._not_before = 0.0
-    assert made.look(TOKEN).said == "forgotten" and made.down is None
+    assert made.look(TOKEN).words == "forgotten" and made.down is None
     made.link.hang_up()
 
 

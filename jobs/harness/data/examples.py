@@ -31,7 +31,7 @@ class Examples:
     parts: Mapping[str, Part]
     """by split, "train" and "val" """
 
-    def said(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
         """Return the fields of hello about the data: name, description, sha256, bytes."""
         digest = hashlib.sha256()
         for x, y in self.parts.values():

@@ -47,7 +47,7 @@ class Pairs:
     others: Mapping[str, Sequence[Pair]] = field(default_factory=dict)
     """further held-out data by split, evaluated once at the end"""
 
-    def said(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
         """Return the fields of hello about the data: name, sha256, description, number of training pairs."""
         digest = hashlib.sha256(json.dumps([self.train, self.val]).encode()).hexdigest()
         about = f"{len(self.train):,} {self.word}, {len(self.val):,} held out, {self._labels()}"

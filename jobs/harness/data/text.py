@@ -60,8 +60,8 @@ class Text:
             "val_tokens": len(self.val),
         }
 
-    said = fields
-    """the name that workloads made by `mpsq workloads new` of version 0.1 use"""
+
+Text.said = Text.fields  # the name that workloads made by `mpsq workloads new` of version 0.1 use
 
 
 def load(source: str, tokenizer: str, block_size: int) -> Text:

@@ -119,7 +119,7 @@ def build(
         optimizer_name="" if evaluates else name,
         scaler=torch.amp.GradScaler(device.kind, enabled=options.dtype == "fp16"),
         reference=reference,
-        data=examples.said(),
+        data=examples.fields(),
         flops_per_iter=s.batch_size * forward_flops * (1 if evaluates else 1 + BACKWARD_TIMES),
         per_iter=s.batch_size,
         pool=Pool(examples, device, s.pool == "device"),

@@ -12,17 +12,18 @@ import tempfile
 import time
 from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from queue_runner import __version__, units
 from queue_runner.checks import Check, warn_if
 from queue_runner.errors import UsageError
 from queue_runner.host.filesystem import network_kind
 from queue_runner.paths import checkout
-from queue_runner.remote import block, slurm_commands, slurm_script
-from queue_runner.remote.answers import Refused, Unreachable
 from queue_runner.remote.fence import take_fence
-from queue_runner.remote.read_json import read_json
+from queue_runner.remote.json_files import read_struct, write_json
+from queue_runner.remote.slurm import commands
+from queue_runner.remote.slurm.probe import ProbeAnswer
+from queue_runner.remote.target import Refused, Unreachable
 from queue_runner.run_dir import read_end
 from queue_runner.text import last_line
 
@@ -36,16 +37,31 @@ _VERSION = "import sys, queue_runner.remote.node; print(queue_runner.__version__
 Profile = Mapping[str, str]
 
 
+class Partition(NamedTuple):
+    """A line of sinfo: the nodes of a partition that are in one state."""
+
+    title: str
+    up: str
+    limit: str
+    state: str
+    nodes: str
+
+    @property
+    def name(self) -> str:
+        """Its name; the title of the default partition ends with *."""
+        return self.title.rstrip("*")
+
+
 def of_cluster(name: str, profile: Profile, *, smoke: bool) -> Iterator[Check]:
     """Run all checks of the cluster that a profile names."""
-    found = []
+    failed = False
     for check in _of_all(name, profile):
-        found.append(check)
+        failed = failed or check.verdict == "fail"
         yield check
     if not smoke:
         yield Check("node", "ok", "not tried: --smoke sends a job of a minute that examines its node")
-    elif any(check.verdict == "fail" for check in found):
-        yield Check("node", "warn", "not tried, since a check failed", "mend that, then run it again with --smoke")
+    elif failed:
+        yield Check("node", "warn", "not tried, since a check failed", "fix the failed check, then rerun with --smoke")
     else:
         yield _node(name, profile)
 
@@ -65,53 +81,50 @@ def _of_all(name: str, profile: Profile) -> Iterator[Check]:
 def _cluster(name: str, profile: Profile) -> Iterator[Check]:
     begin = time.monotonic()
     try:
-        told = slurm_commands.call(["sinfo", "--noheader", "--format=%P|%a|%l|%T|%D"])
-        ours = len(slurm_commands.blocks())
+        answer = commands.call(["sinfo", "--noheader", "--format=%P|%a|%l|%T|%D"])
+        blocks = len(commands.blocks())
     except Unreachable as error:
-        fix = "ask those who run the cluster; blocks that were sent go on, and are followed when it answers again"
+        fix = "ask those who run the cluster; blocks that were sent continue, and are followed when it answers again"
         yield Check("controller", "fail", str(error), fix)
         return
     took = units.duration(time.monotonic() - begin)
-    yield Check("controller", "ok", f"it answered twice in {took}; it knows {units.counted(ours, 'block')} of yours")
-    lines = [(line.split("|") + [""] * 5)[:5] for line in told.splitlines()]
-    limit = yield from _partition(name, profile, lines)
+    yield Check("controller", "ok", f"it answered twice in {took}; it knows {units.counted(blocks, 'block')} of yours")
+    partitions = [Partition(*(line.split("|") + [""] * 5)[:5]) for line in answer.splitlines()]
+    limit = yield from _partition(name, profile, partitions)
     yield _time(name, profile, limit)
     yield _accepted(name, profile)
 
 
-def _partition(name: str, profile: Profile, lines: list[list[str]]) -> Generator[Check, None, str]:
+def _partition(name: str, profile: Profile, partitions: list[Partition]) -> Generator[Check, None, str]:
     """Check the partition; return its time limit as sinfo writes it."""
-    wanted = profile.get("partition")
-    here = [line for line in lines if (line[0].rstrip("*") == wanted if wanted else line[0].endswith("*"))]
-    fix = f"mpsq config set on.{name}.partition NAME, with one of: {_named(lines)}"
-    if not here:
-        missing = f'there is no partition "{wanted}"' if wanted else "no partition is the default one"
+    chosen = profile.get("partition")
+    lines = [line for line in partitions if (line.name == chosen if chosen else line.title.endswith("*"))]
+    names = ", ".join(dict.fromkeys(line.name for line in partitions)) or "none"
+    fix = f"mpsq config set on.{name}.partition NAME, with one of: {names}"
+    if not lines:
+        missing = f'there is no partition "{chosen}"' if chosen else "no partition is the default one"
         yield Check("partition", "fail", missing, fix)
         return ""
-    title, up, limit = here[0][:3]
-    states = ", ".join(f"{count} {state}" for *_, state, count in here)
-    useless = up != "up" or all(re.match(r"down|drain|fail|unk|maint", state) for *_, state, _ in here)
-    finding = f"{title.rstrip('*')} is {up}, its nodes: {states}; time limit {limit}"
+    first = lines[0]
+    states = ", ".join(f"{line.nodes} {line.state}" for line in lines)
+    useless = first.up != "up" or all(re.match(r"down|drain|fail|unk|maint", line.state) for line in lines)
+    finding = f"{first.name} is {first.up}, its nodes: {states}; time limit {first.limit}"
     yield warn_if(useless, "partition", finding, f"blocks wait until it has nodes; or {fix}")
-    return limit
-
-
-def _named(lines: list[list[str]]) -> str:
-    return ", ".join(dict.fromkeys(line[0].rstrip("*") for line in lines)) or "none"
+    return first.limit
 
 
 def _time(name: str, profile: Profile, limit: str) -> Check:
     fix = f"mpsq config set on.{name}.time 2h, or --time with each submission"
     try:
-        wanted = slurm_commands.time_s(profile)
+        limit_s = commands.time_s(profile)
     except UsageError as error:
         return Check("time", "fail", f"{error.message}: {error.hint}", fix)
-    if wanted is None:
+    if limit_s is None:
         return Check("time", "ok", "blocks without --time have the partition's own limit")
     most = _seconds(limit)
-    if most is not None and wanted > most:
-        return Check("time", "fail", f"{units.duration(wanted)} is more than the partition's {limit}", fix)
-    return Check("time", "ok", f"{units.duration(wanted)} for blocks without --time")
+    if most is not None and limit_s > most:
+        return Check("time", "fail", f"{units.duration(limit_s)} is more than the partition's {limit}", fix)
+    return Check("time", "ok", f"{units.duration(limit_s)} for blocks without --time")
 
 
 def _seconds(limit: str) -> float | None:
@@ -125,8 +138,8 @@ def _seconds(limit: str) -> float | None:
 
 def _accepted(name: str, profile: Profile) -> Check:
     try:
-        words = slurm_commands.resources(profile, {})
-        slurm_commands.call(["sbatch", "--test-only", "--exclusive", "--nodes=1", *words, "--wrap=true"])
+        words = commands.resources(profile, {})
+        commands.call(["sbatch", "--test-only", "--exclusive", "--nodes=1", *words, "--wrap=true"])
     except Refused as error:
         fix = f"correct gpus, partition or sbatch of the profile: mpsq config set on.{name}.gpus 1"
         return Check("options", "fail", f"sbatch refuses a block: {error}", fix)
@@ -141,11 +154,11 @@ def _folder(name: str, profile: Profile) -> Check:
     try:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".mpsq-doctor-", dir=place) as tried:
-            folder = block.Folder(Path(tried))
-            block.write_json(folder.ended, {})
-            if not take_fence(folder.fence, {}) or take_fence(folder.fence, {}):
-                said = f"{place}: a hard link does not exclude there: a block could run twice"
-                return Check("folder", "fail", said, fix)
+            write_json(Path(tried, "ended.json"), {})
+            fence = Path(tried, "fence")
+            if not take_fence(fence, {}) or take_fence(fence, {}):
+                finding = f"{place}: a hard link does not exclude there: a block could run twice"
+                return Check("folder", "fail", finding, fix)
         free = units.size(shutil.disk_usage(place).free)
     except OSError as error:
         return Check("folder", "fail", f"{place} cannot be used: {error.strerror or error}", fix)
@@ -178,8 +191,8 @@ def _python(name: str, profile: Profile) -> Check:
     version, _, its = done.stdout.strip().partition(" ")
     if version != __version__:
         return Check("python", "fail", f"{python} has mpsq {version}, and this one is {__version__}", fix)
-    of = f"of the checkout {code}, which the nodes must see" if code else "as here"
-    return Check("python", "ok", f"{python} is Python {its} with mpsq {version}, {of}")
+    origin = f"of the checkout {code}, which the nodes must see" if code else "as here"
+    return Check("python", "ok", f"{python} is Python {its} with mpsq {version}, {origin}")
 
 
 def _node(name: str, profile: Profile) -> Check:
@@ -190,20 +203,20 @@ def _node(name: str, profile: Profile) -> Check:
         (folder / "question").write_text(question := secrets.token_hex(8))
         script, log = folder / "probe.sh", folder / "probe.log"
         script.write_text(
-            slurm_script.batch_script(profile, "queue_runner.remote.probe", str(folder), profile.get("local", ""))
+            commands.batch_script(profile, "queue_runner.remote.slurm.probe", str(folder), profile.get("local", ""))
         )
-        words = ["sbatch", "--parsable", "--nodes=1", "--no-requeue", "--job-name=mpsq-doctor", f"--output={log}"]
-        words += [f"--chdir={folder}", *slurm_commands.resources(profile, {"time": "60"}), str(script)]
-        job = slurm_commands.call(words).strip().partition(";")[0]
-        answer, said = _answer_of(folder, job)
-        if answer is not None and answer.get("question") == question:
+        options = ["--parsable", "--nodes=1", "--no-requeue", "--job-name=mpsq-doctor", f"--output={log}"]
+        options += [f"--chdir={folder}", *commands.resources(profile, {"time": "60"}), str(script)]
+        job = commands.call(["sbatch", *options]).strip().partition(";")[0]
+        answer, state = _wait_for_answer(folder, job)
+        if answer is not None and answer.question == question:
             return _judged(name, profile, answer)
         fix = f"make the folder, the interpreter and mpsq {__version__} known to the nodes: docs/remote.md"
-        if said:
-            late = f"the probe has not started within {PROBE_LIMIT_S:.0f} s and was removed: it was {said}"
+        if state:
+            late = f"the probe has not started within {PROBE_LIMIT_S:.0f} s and was removed: it was {state}"
             return Check("node", "warn", late, "try again when the cluster is less busy")
-        told = last_line(read_end(log)) or "its node wrote nothing into the folder, which it may not see"
-        return Check("node", "fail", f"the probe, job {job}, gave no answer: {told}", fix)
+        words = last_line(read_end(log)) or "its node wrote nothing into the folder, which it may not see"
+        return Check("node", "fail", f"the probe, job {job}, gave no answer: {words}", fix)
     except (Unreachable, Refused) as error:
         return Check("node", "fail", f"the probe could not be sent: {error}", "see the checks before")
     except OSError as error:
@@ -211,36 +224,36 @@ def _node(name: str, profile: Profile) -> Check:
     finally:
         if job:
             with contextlib.suppress(Unreachable):
-                slurm_commands.call(["scancel", job])
+                commands.call(["scancel", job])
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _answer_of(folder: Path, job: str) -> tuple[dict[str, Any] | None, str]:
-    """Wait for the answer; else return what the cluster says of a job that still waits, "" of one that is over."""
-    deadline, seen = time.monotonic() + PROBE_LIMIT_S, ""
+def _wait_for_answer(folder: Path, job: str) -> tuple[ProbeAnswer | None, str]:
+    """Return the answer; else None and the state of a job that still waits, or "" for one that is over."""
+    deadline, state = time.monotonic() + PROBE_LIMIT_S, ""
     while time.monotonic() < deadline:
-        if (answer := read_json(folder / "answer.json")) is not None:
+        if (answer := read_struct(folder / "answer.json", ProbeAnswer)) is not None:
             return answer, ""
         with contextlib.suppress(Unreachable):
-            seen = slurm_commands.call(["squeue", "--noheader", f"--jobs={job}", "--format=%T (%r)"]).strip()
-            if not seen.startswith(("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")):
+            state = commands.call(["squeue", "--noheader", f"--jobs={job}", "--format=%T (%r)"]).strip()
+            if not state.startswith(("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")):
                 time.sleep(_POLL_S)  # its last words may be a moment late
-                return read_json(folder / "answer.json"), ""
+                return read_struct(folder / "answer.json", ProbeAnswer), ""
         time.sleep(_POLL_S)
-    return None, seen if seen.startswith("PENDING") else ""
+    return None, state if state.startswith("PENDING") else ""
 
 
-def _judged(name: str, profile: Profile, answer: Mapping[str, Any]) -> Check:
-    node, local = answer.get("node") or answer.get("host"), answer.get("local")
-    if answer.get("version") != __version__:
+def _judged(name: str, profile: Profile, answer: ProbeAnswer) -> Check:
+    node, local = answer.node or answer.host, answer.local
+    if answer.version != __version__:
         fix = f"install mpsq {__version__} for {profile.get('python') or 'python3'} on the nodes"
-        return Check("node", "fail", f"{node} has mpsq {answer.get('version')}, and this one is {__version__}", fix)
+        return Check("node", "fail", f"{node} has mpsq {answer.version}, and this one is {__version__}", fix)
     fix = f"mpsq config set on.{name}.local PATH: a folder on the node's own disk, as SQLite needs"
-    if trouble := answer.get("trouble"):
-        return Check("node", "fail", f"{node}: {local} cannot be written: {trouble}", fix)
-    if kind := answer.get("kind"):
-        return Check("node", "fail", f"{node}: {local} is on {kind}", fix)
-    devices = f", devices {answer['devices']}" if answer.get("devices") else ""
-    free = units.size(answer.get("free_bytes"))
-    finding = f"{node} sees the folder, runs Python {answer.get('python')} with mpsq {__version__}, has {free} free in"
-    return Check("node", "ok", f"{finding} {local}{devices}")
+    if answer.trouble:
+        return Check("node", "fail", f"{node}: {local} cannot be written: {answer.trouble}", fix)
+    if answer.kind:
+        return Check("node", "fail", f"{node}: {local} is on {answer.kind}", fix)
+    devices = f", devices {answer.devices}" if answer.devices else ""
+    free = units.size(answer.free_bytes)
+    finding = f"{node} sees the folder, runs Python {answer.python} with mpsq {__version__}, has {free} free in {local}"
+    return Check("node", "ok", f"{finding}{devices}")

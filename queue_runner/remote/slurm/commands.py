@@ -1,4 +1,7 @@
-"""Slurm's own commands. Each may block for as long as a controller is down, so each has a time limit."""
+"""Slurm's own commands, and the batch script that it runs on a node.
+
+A command may block for as long as a controller is down, so each has a time limit.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 
-from queue_runner.remote.answers import Refused, Seen, Unreachable
+from queue_runner.paths import checkout
+from queue_runner.remote.target import Refused, Seen, Unreachable
 from queue_runner.units import parse_duration
 
 LIMIT_S = 30.0
@@ -20,10 +24,26 @@ _WAITING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"
 _RUNNING = {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"}
 _SILENT = ("Unable to contact", "Socket timed out", "Connection refused", "Zero Bytes")
 _MINUTE_S = 60.0
+_SCRIPT = """\
+node= ended=
+trap 'ended=ended; kill -TERM "$node"' TERM
+for turn in 1 2 3 4 5; do
+    {command} $ended &
+    node=$!
+    wait "$node"
+    code=$?
+    while kill -0 "$node" 2>/dev/null; do  # a signal interrupts wait
+        wait "$node"
+        code=$?
+    done
+    [ "$code" -gt 128 ] || break
+done
+exit "$code"
+"""
 
 
 def call(argv: Sequence[str]) -> str:
-    """Run a command and return its stdout. Raises: Unreachable, and for sbatch Refused, with what it said."""
+    """Run a command and return its stdout. Raises: Unreachable, and for sbatch Refused, with its message."""
     if shutil.which(argv[0]) is None:
         raise Unreachable(f"{argv[0]} is not on PATH")
     try:
@@ -36,15 +56,15 @@ def call(argv: Sequence[str]) -> str:
     except OSError as error:
         raise Unreachable(f"{argv[0]} cannot be run: {error.strerror}") from error
     if done.returncode:
-        said = " ".join(done.stderr.split())[:300] or f"exit code {done.returncode}"
-        lost = any(sign in said for sign in _SILENT)
-        raise Unreachable(said) if lost or argv[0] != "sbatch" else Refused(said)
+        message = " ".join(done.stderr.split())[:300] or f"exit code {done.returncode}"
+        is_silent = any(sign in message for sign in _SILENT)
+        raise Unreachable(message) if is_silent or argv[0] != "sbatch" else Refused(message)
     return done.stdout
 
 
 def resources(profile: Mapping[str, str], options: Mapping[str, str]) -> list[str]:
-    """Return the options of sbatch for what a submission asks for, or else its profile. `time` is in seconds in
-    `options`, as stored, and any duration in the profile. Raises: UsageError for what is no duration."""
+    """Return the options of sbatch from those of a submission, or else from its profile. `time` is in seconds in
+    `options`, as stored, and any duration in the profile. Raises: UsageError for an invalid duration."""
     given = {name: options.get(name) or profile.get(name) for name in ("partition", "gpus", "sbatch")}
     words = [f"--{name}={given[name]}" for name in ("partition", "gpus") if given[name]]
     limit_s = float(options["time"]) if options.get("time") else time_s(profile)
@@ -61,12 +81,20 @@ def time_s(profile: Mapping[str, str]) -> float | None:
 
 def blocks() -> dict[str, Seen]:
     """Return the state of every block of this user, by token. Raises: Unreachable."""
-    told = call(["squeue", "--noheader", "--states=all", "--me", "--format=%i|%T|%r|%N|%k"])
-    found = {}
-    for line in told.splitlines():
+    states = {}
+    for line in call(["squeue", "--noheader", "--states=all", "--me", "--format=%i|%T|%r|%N|%k"]).splitlines():
         job, state, reason, node, comment = (line.split("|", 4) + [""] * 5)[:5]
         if comment.startswith(PREFIX):
             kind = "waiting" if state in _WAITING else "running" if state in _RUNNING else "gone"
-            said = state + (f" ({reason})" if reason not in ("", "None") else "")
-            found[comment.strip().removeprefix(PREFIX)] = Seen(kind, said, node, job)
-    return found
+            words = state + (f" ({reason})" if reason not in ("", "None") else "")
+            states[comment.strip().removeprefix(PREFIX)] = Seen(kind, words, node, job)
+    return states
+
+
+def batch_script(profile: Mapping[str, str], module: str, *arguments: str) -> str:
+    """Return a batch script that runs a module of mpsq on a node: of this checkout, or of the wheel there. It passes
+    SIGTERM on, and restarts the module if it was killed, with the argument `ended` if SIGTERM had come."""
+    code = checkout()
+    lines = ["#!/bin/sh", f"export PYTHONPATH={shlex.quote(str(code))}" if code else "unset PYTHONPATH"]
+    lines.append(_SCRIPT.format(command=shlex.join([profile.get("python") or "python3", "-m", module, *arguments])))
+    return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The newest answer of a command that may hang: asked in a thread, so that whoever wants it waits a moment at most."""
+"""The newest answer of a command that may hang. A thread runs it, so that its callers wait a moment at most."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 PATIENCE_S = 2.0
-"""How long a fresh answer is waited for: squeue of a controller that is well answers in some hundredths of a second."""
+"""How long a caller waits for a fresh answer: squeue of a healthy controller takes some hundredths of a second."""
 
 
 class Newest(Generic[T]):
@@ -32,7 +32,7 @@ class Newest(Generic[T]):
         with self._lock:
             asking = None
             if self._asking is None and time.monotonic() >= self._at + self._every_s:
-                asking = self._asking = threading.Thread(target=self._find_out, daemon=True)
+                asking = self._asking = threading.Thread(target=self._update, daemon=True)
                 asking.start()
         if asking is not None:
             asking.join(PATIENCE_S)
@@ -44,18 +44,18 @@ class Newest(Generic[T]):
             return self._answer
 
     def forget(self) -> None:
-        """Let only what is asked from now on be an answer."""
+        """Forget all answers to calls that began before now."""
         with self._lock:
             self._asking = self._answer = self._failure = None
             self._at = float("-inf")
 
-    def _find_out(self) -> None:
-        found: T | None = None
+    def _update(self) -> None:
+        answer: T | None = None
         failure: Exception | None = None
         try:
-            found = self._ask()
+            answer = self._ask()
         except Exception as error:
             failure = error
         with self._lock:
             if self._asking is threading.current_thread():  # else it was forgotten meanwhile
-                self._asking, self._answer, self._failure, self._at = None, found, failure, time.monotonic()
+                self._asking, self._answer, self._failure, self._at = None, answer, failure, time.monotonic()

@@ -1,0 +1,108 @@
+"""A target of --on: a place that runs blocks, and what it may answer about one, whichever kind it is."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from queue_runner.checks import Check
+from queue_runner.remote.block import Folder
+from queue_runner.remote.fence import has_started, make_void
+
+
+class Unreachable(Exception):
+    """The target does not answer; the text says how."""
+
+
+class Refused(Exception):
+    """The target refuses the block and keeps nothing of it; the text is its own."""
+
+
+class NotSent(Refused):
+    """The target did not answer before it could have started the block."""
+
+
+@dataclass(frozen=True)
+class Down:
+    """A target that does not answer: why, since when, and when it is asked again, in Unix seconds."""
+
+    why: str
+    since: float
+    next_try_at: float
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The state of a block at its target: waiting, running or gone; with its words, its node and its id there."""
+
+    state: str
+    words: str = ""
+    node: str = ""
+    job: str = ""
+
+
+class Target:
+    """A place that runs blocks, whose folders are below `blocks` here. By default the nodes share that folder.
+
+    Every method may take as long as its commands' time limit. One thread uses a target; only `abort` may be called by
+    another. `poll_s` is the pause between two looks. A block that seems over but is silent gets `grace_s` more.
+    """
+
+    box = False
+    """Whether it is somebody's machine, without a scheduler and a shared folder."""
+    local = ""
+    """The folder of a node's own disk for its home; "" for the default."""
+    down: Down | None = None
+    """That it does not answer: until the time of the next try every call is Unreachable at once. None where it does,
+    and where nothing waits for its answers."""
+
+    def __init__(self, kind: str, blocks: Path, poll_s: float, grace_s: float) -> None:
+        self.kind = kind
+        self._blocks = blocks
+        self.poll_s = poll_s
+        self.grace_s = grace_s
+
+    def folder(self, token: str) -> Folder:
+        """Return the block's folder as the front reads and writes it."""
+        return Folder(self._blocks / token)
+
+    def send(self, token: str, options: Mapping[str, str]) -> str:
+        """Submit the block whose folder is written; return its id. Raises: Unreachable, Refused, NotSent."""
+        raise NotImplementedError
+
+    def look(self, token: str) -> Seen:
+        """Return the state of a block. Raises: Unreachable."""
+        raise NotImplementedError
+
+    def fetch(self, token: str) -> None:
+        """Bring what came back into the folder; where the target does not answer, `look` says so. Raises: OSError."""
+
+    def has_started(self, token: str) -> bool:
+        """Return whether the block was started: its fence is there, and is not the front's. Raises: OSError."""
+        return has_started(self.folder(token).fence)
+
+    def void(self, token: str) -> bool:
+        """Make a block void, or find that it is; False when it was started before. Raises: OSError, Unreachable."""
+        return make_void(self.folder(token).fence)
+
+    def request(self, token: str, name: str) -> None:
+        """Leave a request, `stop` or `cancel/12.3`, for the node. Raises: OSError."""
+        (self.folder(token).path / name).touch()
+
+    def end(self, token: str, *, hard: bool) -> None:
+        """Ask for the end of a block: of its supervisor, or (hard) of everything. Raises: Unreachable."""
+        raise NotImplementedError
+
+    def remove(self, token: str) -> None:
+        """Remove the folder of a block that is over. Raises: OSError, Unreachable."""
+        shutil.rmtree(self.folder(token).path, ignore_errors=True)
+
+    def abort(self) -> None:
+        """End the call that another thread waits for, and any later one: it is Unreachable then."""
+
+    def checks(self, name: str, *, smoke: bool) -> Iterator[Check]:
+        """Examine the requirements of blocks, here and as far as possible there. `name` is that of the profile, for
+        the remedies. `smoke` may start something small there and remove it."""
+        raise NotImplementedError
