@@ -18,7 +18,7 @@ app = new_app()
 
 @app.command(
     "export",
-    epilog=f"Targets: {', '.join(formats.names())}. docs/data.md describes what is written. "
+    epilog=f"Targets: {', '.join(formats.names())}. docs/data.md describes the files. "
     "Examples: mpsq export --to parquet out g4; mpsq export --bundle g4 > g4.mpsq",
 )
 @with_selection
@@ -39,8 +39,8 @@ def export(
         write_added(other_options=bool(out or ids or to or selection.given or force or json))
         return
     if to is None or out is None:
-        what = "a target" if to is None else "a folder"
-        raise UsageError(f"export needs {what}", f"mpsq export --to {formats.names()[0]} out g4")
+        missing = "a target" if to is None else "a folder"
+        raise UsageError(f"export needs {missing}", f"mpsq export --to {formats.names()[0]} out g4")
     options = selection.read(ids or [])
     with reading(home().db) as connection:
         done = formats.write(to, connection, options, out, force=force)

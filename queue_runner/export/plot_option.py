@@ -12,7 +12,7 @@ from queue_runner.errors import UsageError
 
 
 def write_plot(path: str, request: ReportRequest) -> None:
-    """Draw the rows of the report. With --json, print what is drawn as well, instead of drawing it on the terminal.
+    """Draw the rows of the report. With --json, print its data instead of drawing on the terminal.
 
     Raises: UsageError, and OSError when the file cannot be written.
     """
@@ -43,6 +43,6 @@ def write_plot(path: str, request: ReportRequest) -> None:
     if file is None:
         print(terminal.draw(drawing, get_terminal_size().columns, colour=tables.in_colour()))
     else:
-        say(f"wrote {file}: {drawing.said()}")
+        say(f"wrote {file}: {drawing.size}")
     for note in notes:
         say(note)

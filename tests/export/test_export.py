@@ -144,10 +144,10 @@ def test_nothing_half_written_stays(
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     of_run = selected.Selected.of_run
 
-    def breaks(self: selected.Selected, table: selected.ExportTable, run_id: int) -> Any:
+    def breaks(self: selected.Selected, table: selected.ExportTable, run_id: int, *names: str) -> Any:
         if table is selected.EVALS:
             raise OSError(28, "No space left on device")
-        return of_run(self, table, run_id)
+        return of_run(self, table, run_id, *names)
 
     monkeypatch.setattr(selected.Selected, "of_run", breaks)
     with pytest.raises(OSError, match="No space left"):
@@ -162,7 +162,7 @@ def test_all_tables_are_of_one_moment(store: Store, tmp_path: Path) -> None:
         found = selected.select(connection, read_options())
         with sqlite3.connect(store.layout.db) as other:
             other.execute("DELETE FROM iterations")
-        assert len(list(found.rows(selected.ITERATIONS))) == found.counts()["iterations"] == 9
+        assert len(list(found.rows(selected.ITERATIONS))) == found.counts["iterations"] == 9
 
 
 @pytest.mark.parametrize(

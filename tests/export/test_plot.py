@@ -60,12 +60,12 @@ def test_rows_runs_and_intervals_are_those_of_the_report(compared: Store) -> Non
 
 def test_every_iteration_is_drawn(compared: Store, tmp_path: Path) -> None:
     found = plot(compared)
-    assert found.said() == f"2 rows, 14 runs, {N_ITERATIONS + 1 + 13 * 21:,} iterations"
+    assert found.size == f"2 rows, 14 runs, {N_ITERATIONS + 1 + 13 * 21:,} iterations"
     picture.write(found, tmp_path / "a.svg")
     paths = [path.get("d") or "" for path in ET.parse(tmp_path / "a.svg").iter("{http://www.w3.org/2000/svg}path")]
     longest = sorted(len(re.findall("[ML]", path)) for path in paths)[-2:]
     assert longest == [N_ITERATIONS + 1] * 2  # the time and the loss of the first run
-    assert plot(compared, iters="1:10").said() == "2 rows, 14 runs, 140 iterations"
+    assert plot(compared, iters="1:10").size == "2 rows, 14 runs, 140 iterations"
 
 
 def test_a_png_is_a_picture(compared: Store, tmp_path: Path) -> None:

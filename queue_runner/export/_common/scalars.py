@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from queue_runner.export._common.selected import EVALS, ITERATIONS, METRICS, RUNS, Row, Selected
+from queue_runner.export._common.selected import EVALS, ITERATIONS, METRICS, Selected, SelectedRun
 
 _NOT_IN_A_NAME = re.compile(r"[^\w./ :-]", re.ASCII)
 """What MLflow allows in a name; TensorBoard allows more."""
@@ -39,37 +39,40 @@ class Names:
         return self._given[name]
 
 
-def of_run(selected: Selected, run: Row) -> Iterator[Scalar]:
+def of_run(selected: Selected, run_id: int) -> Iterator[Scalar]:
     """Yield the times and losses of a run's iterations, its evaluations and other metrics, with the unit in the name.
 
     The step is the iteration; of a metric without one, how many of that name came before.
     """
     names = Names()
-    for row in selected.of_run(ITERATIONS, run["run_id"]):
-        for key in ("dur_s", "loss", "allocated_bytes", "reserved_bytes"):
-            if row[key] is not None:
-                yield Scalar(f"iteration/{key}", row["i"], row[key])
-    for row in selected.of_run(EVALS, run["run_id"]):
-        if row["value"] is not None:
-            yield Scalar(names.of(f"eval/{row['split']}/{row['metric']}"), row["i"], row["value"])
-        if row["dur_s"] is not None:
-            yield Scalar(names.of(f"eval/{row['split']}/{row['metric']}/dur_s"), row["i"], row["dur_s"])
+    for i, *numbers in selected.of_run(ITERATIONS, run_id, "i", *_NUMBERS):
+        yield from (
+            Scalar(f"iteration/{name}", i, x) for name, x in zip(_NUMBERS, numbers, strict=True) if x is not None
+        )
+    for i, split, metric, value, dur_s in selected.of_run(EVALS, run_id, "i", "split", "metric", "value", "dur_s"):
+        if value is not None:
+            yield Scalar(names.of(f"eval/{split}/{metric}"), i, value)
+        if dur_s is not None:
+            yield Scalar(names.of(f"eval/{split}/{metric}/dur_s"), i, dur_s)
     counts: Counter[str] = Counter()
-    for row in selected.of_run(METRICS, run["run_id"]):
-        name = _with_unit(row["name"], row["unit"])
-        if row["value"] is not None:
-            step = row["i"] if row["i"] is not None else counts[name]
-            yield Scalar(names.of(f"metric/{name}"), step, row["value"])
-        counts[name] += 1
+    for i, name, value, unit in selected.of_run(METRICS, run_id, "i", "name", "value", "unit"):
+        suffix = (unit or "").replace("/", "_per_")
+        series = name if not suffix or name.endswith(f"_{suffix}") else f"{name}_{suffix}"
+        if value is not None:
+            yield Scalar(names.of(f"metric/{series}"), i if i is not None else counts[series], value)
+        counts[series] += 1
 
 
-def _with_unit(name: str, unit: str | None) -> str:
-    suffix = (unit or "").replace("/", "_per_")
-    return name if not suffix or name.endswith(f"_{suffix}") else f"{name}_{suffix}"
+_NUMBERS = ("dur_s", "loss", "allocated_bytes", "reserved_bytes")
 
 
-def of_summary(run: Row) -> dict[str, float]:
+def of_summary(run: SelectedRun) -> dict[str, float]:
     """Return the numbers that describe the whole run: its median time, real, user and system time, memory and so on."""
-    names = [f.name for f in RUNS.fields if f.name.endswith(("_s", "_bytes")) or f.name in ("n_iters", "n_measure")]
-    names = [*names, "loss_first", "loss_last", "loss_min", "val_loss_last"]
-    return {f"run/{name}": run[name] for name in names if run[name] is not None and name != "backoff_s"}
+    return {
+        f"run/{name}": value
+        for name, value in run.known.items()
+        if (name.endswith(("_s", "_bytes")) and name != "backoff_s") or name in _SUMMARY
+    }
+
+
+_SUMMARY = frozenset({"n_iters", "n_measure", "loss_first", "loss_last", "loss_min", "val_loss_last"})

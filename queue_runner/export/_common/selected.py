@@ -1,4 +1,4 @@
-"""What is exported: the columns of the views, with types and units, of the runs that the user selected.
+"""The exported tables: columns of the views, with types and units, of the runs that the user selected.
 
 The names are those of the views (docs/schema.md). Left out is the whole specification, which holds the environment and
 folders; in its place are the words of a command (`argv`) and the settings (`params_json`). Texts are searched for
@@ -21,8 +21,7 @@ from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
 from queue_runner.reports._common import select_runs
 from queue_runner.reports._common.document import Options
-
-Row = dict[str, Any]
+from queue_runner.spec import JobSpec
 
 
 @dataclass(frozen=True)
@@ -41,21 +40,25 @@ class ExportTable:
     fields: Sequence[Field]
 
 
+_MAKE = {"int": int, "float": float, "text": str, "bool": bool}
 _UNITS = {"_s": "s", "_at": "Unix s", "_bytes": "B"}
 _BY_END = {"_s": "float", "_at": "float", "_bytes": "int", "_id": "int"}
 _LOSSES = frozenset({"loss", "loss_first", "loss_last", "loss_min", "val_loss_last"})
 
 
-def _field(word: str) -> Field:
-    """Read `name:kind`; without a kind the end of the name says it, and otherwise it is text."""
-    name, _, kind = word.partition(":")
-    unit = next((unit for end, unit in _UNITS.items() if name.endswith(end)), "nats" if name in _LOSSES else "")
-    ending = next((kind for end, kind in _BY_END.items() if name.endswith(end)), "text")
-    return Field(name, kind or ending, "FLOP" if name == "flops_per_iter" else unit)
-
-
 def _table(name: str, view: str, *lines: str) -> ExportTable:
-    return ExportTable(name, view, [_field(word) for line in lines for word in line.split()])
+    """Read columns as `name:kind`; without a kind the end of the name says it, and otherwise it is text."""
+    fields = []
+    for column, _, kind in (word.partition(":") for line in lines for word in line.split()):
+        unit = next((unit for end, unit in _UNITS.items() if column.endswith(end)), "nats" if column in _LOSSES else "")
+        ending = next((kind for end, kind in _BY_END.items() if column.endswith(end)), "text")
+        fields.append(Field(column, kind or ending, "FLOP" if column == "flops_per_iter" else unit))
+    return ExportTable(name, view, fields)
+
+
+def _typed(fields: Sequence[Field], values: Sequence[Any]) -> list[Any]:
+    pairs = zip(fields, values, strict=True)
+    return [None if value is None else _MAKE[field.kind](value) for field, value in pairs]
 
 
 RUNS = _table(
@@ -82,63 +85,84 @@ EVALS = _table("evals", "v_eval", "run_id run offset:int i:int split metric valu
 METRICS = _table("metrics", "v_metric", "run_id run offset:int i:int name value:float unit")
 TABLES = (RUNS, ITERATIONS, EVALS, METRICS)
 FROM_SPEC = ("argv", "params_json", "env_name", "gpus")
-"""Columns of RUNS that are parts of the specification and no columns of v_run."""
+"""Columns of RUNS that are parts of the specification and not columns of v_run."""
 NOT_EXPORTED = ("spec_json",)
 _ASKED = select_runs.ASKED.partition(", ")[2]
 """`kind` is a column of RUNS."""
-_FREE_TEXT = ("name", "tags", "reason", "blocked_reason", "note")
-_MAKE = {"int": int, "float": float, "text": str, "bool": bool}
+_FREE_TEXT = frozenset({"name", "tags", "reason", "blocked_reason", "note", "log_name"})
+_REPORTED = frozenset(field.name for field in fields(ReportedRun))
+
+
+@dataclass(frozen=True)
+class SelectedRun:
+    """A run with its `settings` (--set) and its `values` in the order of the columns of RUNS."""
+
+    run: ReportedRun
+    settings: Mapping[str, object]
+    values: Sequence[Any]
+
+    @property
+    def valid(self) -> bool:
+        """Whether reports use the numbers of the run."""
+        return bool(self.run.outcome == Outcome.SUCCEEDED and self.run.valid and not self.run.replaced)
+
+    @property
+    def title(self) -> str:
+        """The run in words, "12.1 nanogpt tiny cpu eager", with " (not valid)" where reports leave it out."""
+        return f"{self.run.run} {select_runs.label(self.run)}{'' if self.valid else ' (not valid)'}"
+
+    @property
+    def at(self) -> float:
+        """When the run started; of one that never did, when it ended or was submitted."""
+        return self.run.started_at or self.run.ended_at or self.run.created_at or 0.0
+
+    @property
+    def known(self) -> dict[str, Any]:
+        """The values that are known, by column."""
+        columns = (field.name for field in RUNS.fields)
+        return {name: value for name, value in zip(columns, self.values, strict=True) if value is not None}
 
 
 class Selected:
     """The selected runs, and their other rows on demand, all as they were when this was made."""
 
-    def __init__(self, connection: sqlite3.Connection, runs: Sequence[Row], labels: Mapping[int, str]) -> None:
+    def __init__(self, connection: sqlite3.Connection, runs: Sequence[SelectedRun]) -> None:
         self._connection = connection
         self.runs = runs
-        self._labels = labels
 
-    def title(self, run: Row) -> str:
-        """Return "12.1 nanogpt tiny cpu eager", with " (not valid)" where reports leave the run out."""
-        return f"{run['run']} {self._labels[run['run_id']]}{'' if is_valid(run) else ' (not valid)'}"
+    def rows(self, table: ExportTable) -> Iterator[Sequence[Any]]:
+        """Yield the values of each row of a table, by job and run, in the order of each run's file."""
+        for selected in self.runs:
+            if table is RUNS:
+                yield selected.values
+            else:
+                yield from self.of_run(table, selected.run.run_id)
 
-    def rows(self, table: ExportTable) -> Iterator[Row]:
-        """Yield the rows of a table for all runs, by job and run, in the order of each run's file."""
-        if table is RUNS:
-            yield from self.runs
-        else:
-            for run in self.runs:
-                yield from self.of_run(table, run["run_id"])
-
-    def of_run(self, table: ExportTable, run_id: int) -> Iterator[Row]:
-        """Yield the rows of one run in a table other than RUNS, in the order of its file."""
-        sql = f"SELECT {_columns(table.fields)} FROM {table.view} WHERE run_id = ? ORDER BY offset"
-        for row in self._connection.execute(sql, [run_id]):
-            yield _typed(row, table.fields)
-
-    def counts(self) -> dict[str, int]:
-        """Return the number of rows by table."""
-        return dict(self._counts)
+    def of_run(self, table: ExportTable, run_id: int, *names: str) -> Iterator[Sequence[Any]]:
+        """Yield these columns, or all, of one run in a table other than RUNS, in the order of its file."""
+        fields = [field for name in names for field in table.fields if field.name == name] or table.fields
+        columns = ", ".join(field.name for field in fields)
+        for row in self._tuples(f"SELECT {columns} FROM {table.view} WHERE run_id = ? ORDER BY offset", run_id):
+            yield _typed(fields, row)
 
     @cached_property
-    def _counts(self) -> dict[str, int]:
+    def counts(self) -> dict[str, int]:
+        """The number of rows by table."""
         counts = {RUNS.name: len(self.runs)}
         for table in TABLES[1:]:
-            sql = f"SELECT count(*) AS n FROM {table.name} WHERE run_id = ?"
-            counts[table.name] = sum(
-                self._connection.execute(sql, [run["run_id"]]).fetchone()["n"] for run in self.runs
-            )
+            sql = f"SELECT count(*) FROM {table.name} WHERE run_id = ?"
+            counts[table.name] = sum(n for run in self.runs for (n,) in self._tuples(sql, run.run.run_id))
         return counts
+
+    def _tuples(self, sql: str, run_id: int) -> sqlite3.Cursor:
+        cursor = self._connection.cursor()
+        cursor.row_factory = None
+        return cursor.execute(sql, [run_id])
 
     @property
     def n_not_valid(self) -> int:
         """How many of the runs did not succeed, have not ended or are invalid."""
-        return sum(not is_valid(run) for run in self.runs)
-
-
-def is_valid(run: Row) -> bool:
-    """Return whether reports use the numbers of a run."""
-    return bool(run["outcome"] == Outcome.SUCCEEDED and run["valid"] and not run["replaced"])
+        return sum(not run.valid for run in self.runs)
 
 
 def select(connection: sqlite3.Connection, options: Options) -> Selected:
@@ -148,32 +172,23 @@ def select(connection: sqlite3.Connection, options: Options) -> Selected:
     """
     connection.execute("BEGIN")
     chosen, values = select_runs.condition(connection, replace(options, include_invalid=True))
-    columns = _columns([field for field in RUNS.fields if field.name not in FROM_SPEC])
+    columns = ", ".join(field.name for field in RUNS.fields if field.name not in FROM_SPEC)
     sql = f"SELECT {columns}, spec_json, {_ASKED} FROM v_run WHERE {chosen} ORDER BY job_id, number"
-    rows = [{**row, **_of_spec(row["spec_json"])} for row in connection.execute(sql, values)]
-    for row in rows:
-        row.update({name: redact.redact([row[name]])[0] for name in (*_FREE_TEXT, "log_name") if row[name]})
-    runs = [_typed(row, RUNS.fields) for row in rows]
+    runs = [_selected(row) for row in connection.execute(sql, values)]
     if not runs:
         raise UsageError("no run matches: nothing was exported", "mpsq list --all shows every job")
-    names = [field.name for field in fields(ReportedRun) if field.name in rows[0]]
-    reported = [ReportedRun(**{name: row[name] for name in names}) for row in rows]
-    return Selected(connection, runs, {run.run_id: select_runs.label(run) for run in reported})
+    return Selected(connection, runs)
 
 
-def _of_spec(text: str) -> Row:
-    spec = json.loads(text)
-    return {
-        "argv": shlex.join(redact.redact(spec.get("argv") or ())) or None,
-        "params_json": json.dumps(spec.get("params") or {}, sort_keys=True),
-        "env_name": spec.get("env_name") or None,
-        "gpus": spec.get("gpus", 1),
+def _selected(columns: Mapping[str, Any]) -> SelectedRun:
+    texts = {name: redact.redact([text])[0] for name, text in columns.items() if name in _FREE_TEXT and text}
+    row = {**columns, **texts}
+    run = ReportedRun(**{name: value for name, value in row.items() if name in _REPORTED})
+    spec = JobSpec.from_json(run.spec_json)
+    row |= {
+        "argv": shlex.join(redact.redact(spec.argv)) or None,
+        "params_json": json.dumps(spec.params, sort_keys=True),
+        "env_name": spec.env_name or None,
+        "gpus": spec.gpus,
     }
-
-
-def _columns(fields: Sequence[Field]) -> str:
-    return ", ".join(f'"{field.name}"' for field in fields)
-
-
-def _typed(row: Row, fields: Sequence[Field]) -> Row:
-    return {f.name: None if (value := row[f.name]) is None else _MAKE[f.kind](value) for f in fields}
+    return SelectedRun(run, spec.params, _typed(RUNS.fields, [row[field.name] for field in RUNS.fields]))

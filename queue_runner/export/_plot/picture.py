@@ -76,10 +76,8 @@ def _height_in(comparison: Comparison) -> float:
 def _draw(part: Any, comparison: Comparison) -> None:
     part.suptitle(elide(one_line(comparison.title), 120), fontweight="bold", fontsize=12)
     compared = any(row.verdict is not None for row in comparison.rows)
-    times, losses = (
-        any(comparison.points),
-        any(p.loss is not None for p in comparison.points) or any(run.evals for run in comparison.runs),
-    )
+    times = any(comparison.points)
+    losses = any(p.loss is not None for p in comparison.points) or any(run.evals for run in comparison.runs)
     top = ["runs", "speedup" if compared else "runs"]
     bottom = ["time" if times else "loss", "loss" if losses else "time"]
     mosaic = [top, bottom] if times or losses else [top]

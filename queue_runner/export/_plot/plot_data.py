@@ -1,11 +1,11 @@
-"""What a plot shows: for each comparison the rows of the report, their runs, and every iteration of these."""
+"""The data of a plot: for each comparison the rows of the report, their runs, and every iteration of these."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from queue_runner import reports, units
 from queue_runner.analysis.comparison import Family
@@ -15,6 +15,8 @@ from queue_runner.errors import UsageError
 from queue_runner.reports import devices
 from queue_runner.reports._common import arm_tables, select_runs
 from queue_runner.reports._common.document import Context, Options
+
+T = TypeVar("T")
 
 MOST_COMPARISONS = 4
 """Comparisons in one picture; further ones are counted."""
@@ -32,6 +34,11 @@ class PlotPoint:
     measured: bool
 
 
+class ValidationLoss(NamedTuple):
+    i: int
+    value: float
+
+
 @dataclass(frozen=True)
 class PlotRun:
     """A run that ended: `value_s` is its median time per iteration, or the real time of a run without iterations."""
@@ -40,8 +47,7 @@ class PlotRun:
     used: bool
     value_s: float | None
     points: Sequence[PlotPoint]
-    evals: Sequence[tuple[int, float]]
-    """(iteration, validation loss)"""
+    evals: Sequence[ValidationLoss]
 
 
 @dataclass(frozen=True)
@@ -59,10 +65,10 @@ class Comparison:
     title: str
     rows: Sequence[PlotRow]
     per_iteration: bool
-    """whether values are times per iteration; else they are real times"""
+    """whether values are times per iteration, or else real times"""
     baseline: str
     per_work: str
-    """ "token" or "sample" where ratios are of the time per token or sample"""
+    """token or sample where the ratios compare the time per token or sample, else empty"""
 
     @property
     def runs(self) -> Iterator[PlotRun]:
@@ -75,16 +81,17 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Plot:
-    """`notes` are sentences about what is not drawn."""
+    """`notes` are sentences about comparisons that are not drawn."""
 
     comparisons: Sequence[Comparison]
     notes: Sequence[str] = field(default_factory=list)
 
-    def said(self) -> str:
-        """Return what is drawn: "2 rows, 8 runs, 1,600 iterations"."""
-        rows = sum(len(one.rows) for one in self.comparisons)
-        runs = sum(1 for one in self.comparisons for _ in one.runs)
-        points = sum(1 for one in self.comparisons for _ in one.points)
+    @property
+    def size(self) -> str:
+        """The number of drawn rows, runs and points: "2 rows, 8 runs, 1,600 iterations"."""
+        rows = sum(len(comparison.rows) for comparison in self.comparisons)
+        runs = sum(1 for comparison in self.comparisons for _ in comparison.runs)
+        points = sum(1 for comparison in self.comparisons for _ in comparison.points)
         return ", ".join([units.counted(rows, "row"), units.counted(runs, "run"), units.counted(points, "iteration")])
 
 
@@ -94,7 +101,7 @@ def read(connection: sqlite3.Connection, options: Options) -> Plot:
     chosen, values = select_runs.condition(connection, options)
     context = Context(options, connection, chosen, values)
     result = reports.run(devices.NAME, connection, replace(options, newest=True))
-    ended = [family for family in result.families if _ended(family)]
+    ended = [family for family in result.families if any(arm.ended for arm in family.arms)]
     if not ended:
         raise UsageError(select_runs.nothing(context), "mpsq status shows the queue")
     shown = ended[: MOST_COMPARISONS if options.chosen else 1]
@@ -105,77 +112,75 @@ def read(connection: sqlite3.Connection, options: Options) -> Plot:
     return Plot([_comparison(family, context) for family in shown], notes)
 
 
-def _ended(family: Family) -> bool:
-    return any(arm.ended for arm in family.arms)
-
-
 def _comparison(family: Family, context: Context) -> Comparison:
     arms = [arm for arm in family.arms if arm.ended]
-    ended = [row for arm in arms for row in arm.ended]
-    first, last = context.options.iters or (0, 2**62)
-    points = context.by_run(
-        "SELECT run_id, i, dur_s, loss, phase FROM v_iteration WHERE run_id IN ({runs}) AND i BETWEEN ? AND ?"
-        " ORDER BY run_id, offset",
-        ended,
-        [first, last],
-    )
-    losses = context.by_run(
-        "SELECT run_id, i, value FROM v_eval WHERE run_id IN ({runs}) AND split = 'val' AND metric = 'loss'"
-        " AND value IS NOT NULL AND i BETWEEN ? AND ? ORDER BY run_id, offset",
-        ended,
-        [first, last],
-    )
+    ids = [row.run_id for arm in arms for row in arm.ended]
+    points = _by_run(context, "v_iteration", "i, dur_s, loss, phase = 'measure'", ids, PlotPoint)
+    is_loss = "split = 'val' AND metric = 'loss' AND value IS NOT NULL"
+    losses = _by_run(context, f"(SELECT * FROM v_eval WHERE {is_loss})", "i, value", ids, ValidationLoss)
     rows = [_row(family, arm, points, losses) for arm in arms]
     base = family.baseline.label if family.baseline is not None else ""
     return Comparison(arm_tables.caption(family), rows, not family.wall, base, family.per_work)
 
 
-def _row(family: Family, arm: Arm, points: Mapping[int, list[Any]], losses: Mapping[int, list[Any]]) -> PlotRow:
-    used = {row.run_id for row in arm.used}
-    runs = [
-        PlotRun(
-            row.run,
-            row.run_id in used,
-            row.median_s,
-            [PlotPoint(p["i"], p["dur_s"], p["loss"], p["phase"] == "measure") for p in points.get(row.run_id, [])],
-            [(one["i"], one["value"]) for one in losses.get(row.run_id, [])],
-        )
-        for row in arm.ended
-    ]
-    pair = family.pair(arm)
-    return PlotRow(
-        arm.label, runs, arm.median_s if arm.used else None, arm is family.baseline, pair.verdict if pair else None
+def _by_run(
+    context: Context, view: str, columns: str, ids: Sequence[int], kind: Callable[..., T]
+) -> dict[int, list[T]]:
+    """Return the rows of the requested iterations by run, in the order of each run's file."""
+    where = f"run_id IN ({', '.join(map(str, ids))}) AND i BETWEEN ? AND ?"
+    cursor = context.connection.cursor()
+    cursor.row_factory = None
+    cursor.execute(
+        f"SELECT run_id, {columns} FROM {view} WHERE {where} ORDER BY run_id, offset",
+        context.options.iters or (0, 2**62),
     )
+    rows: dict[int, list[T]] = {}
+    for run_id, *values in cursor:
+        rows.setdefault(run_id, []).append(kind(*values))
+    return rows
+
+
+def _row(
+    family: Family, arm: Arm, points: dict[int, list[PlotPoint]], losses: dict[int, list[ValidationLoss]]
+) -> PlotRow:
+    used = {row.run_id for row in arm.used}
+    drawn = [(row.run_id, row) for row in arm.ended]
+    runs = [PlotRun(row.run, k in used, row.median_s, points.get(k, []), losses.get(k, [])) for k, row in drawn]
+    pair = family.pair(arm)
+    mean_s = arm.median_s if arm.used else None
+    return PlotRow(arm.label, runs, mean_s, arm is family.baseline, pair.verdict if pair else None)
 
 
 def without_numbers(plot: Plot) -> list[str]:
     """Name the runs that ended without a number to draw."""
-    bare = [run.name for one in plot.comparisons for run in one.runs if run.value_s is None and not run.points]
+    bare = [
+        run.name for comparison in plot.comparisons for run in comparison.runs if run.value_s is None and not run.points
+    ]
     return [f"ended without numbers, and not drawn: {', '.join(bare)}"] if bare else []
 
 
 def summary(plot: Plot) -> dict[str, Any]:
-    """Return what is drawn as mpsq.plot/1 has it: the rows and runs of each comparison, iterations counted."""
-    return {"comparisons": [_summary(one) for one in plot.comparisons]}
-
-
-def _summary(comparison: Comparison) -> dict[str, Any]:
-    return {
-        "title": comparison.title,
-        "per_iteration": comparison.per_iteration,
-        "rows": [
-            {
-                "label": row.label,
-                "is_baseline": row.is_baseline,
-                "mean_s": row.mean_s,
-                "speedup": row.verdict.speedup if row.verdict else None,
-                "speedup_low": row.verdict.low if row.verdict else None,
-                "speedup_high": row.verdict.high if row.verdict else None,
-                "runs": [
-                    {"run": run.name, "used": run.used, "value_s": run.value_s, "iterations": len(run.points)}
-                    for run in row.runs
-                ],
-            }
-            for row in comparison.rows
-        ],
-    }
+    """Return the plot in the schema mpsq.plot/1: the rows and runs of each comparison, iterations counted."""
+    comparisons = [
+        {
+            "title": comparison.title,
+            "per_iteration": comparison.per_iteration,
+            "rows": [
+                {
+                    "label": row.label,
+                    "is_baseline": row.is_baseline,
+                    "mean_s": row.mean_s,
+                    "speedup": row.verdict.speedup if row.verdict else None,
+                    "speedup_low": row.verdict.low if row.verdict else None,
+                    "speedup_high": row.verdict.high if row.verdict else None,
+                    "runs": [
+                        {"run": run.name, "used": run.used, "value_s": run.value_s, "iterations": len(run.points)}
+                        for run in row.runs
+                    ],
+                }
+                for row in comparison.rows
+            ],
+        }
+        for comparison in plot.comparisons
+    ]
+    return {"comparisons": comparisons}

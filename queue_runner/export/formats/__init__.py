@@ -1,7 +1,7 @@
 """Stored runs as files of other tools, one module for each target; this folder is their registry.
 
-A target has NAME, HELP and `write(found, folder)`, which writes what was selected (`_common.selected.Selected`) into an
-empty folder. What becomes of the folder is decided here: it appears under its name when everything is in it.
+A target has NAME, HELP and `write(selected, folder)`, which writes the selected runs (`_common.selected.Selected`) into
+an empty folder. This module gives the folder its name when everything is in it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ExportTarget(Protocol):
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written: rows by table, and how many of the runs did not succeed or are invalid."""
+    """The result of an export: rows by table, and how many of the runs did not succeed or are invalid."""
 
     target: str
     path: Path
@@ -70,19 +70,8 @@ def write(name: str, connection: sqlite3.Connection, options: Options, out: Path
     selected = select(connection, options)
     with place.new_folder(out, force=force) as folder:
         target.write(selected, folder)
-        (folder / place.MANIFEST).write_text(_manifest(name, selected), encoding="utf-8")
-    return Exported(name, out, selected.counts(), selected.n_not_valid)
-
-
-def _manifest(name: str, selected: Selected) -> str:
-    """Describe the files: what wrote them, the tables, their numbers of rows and their units."""
-    counts = selected.counts()
-    tables = {
-        table.name: {
-            "rows": counts[table.name],
-            "units": {field.name: field.unit for field in table.fields if field.unit},
-        }
-        for table in TABLES
-    }
-    manifest = {"schema": "mpsq.export/1", "target": name, "mpsq": __version__, "tables": tables}
-    return json.dumps(manifest, indent=2) + "\n"
+        units = {table.name: {f.name: f.unit for f in table.fields if f.unit} for table in TABLES}
+        tables = {table: {"rows": n, "units": units[table]} for table, n in selected.counts.items()}
+        manifest = {"schema": "mpsq.export/1", "target": name, "mpsq": __version__, "tables": tables}
+        (folder / place.MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    return Exported(name, out, selected.counts, selected.n_not_valid)

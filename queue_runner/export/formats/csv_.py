@@ -15,8 +15,7 @@ HELP = "a folder of CSV files: runs, iterations, evals, metrics"
 def write(selected: Selected, folder: Path) -> None:
     """Write the four files; text that a spreadsheet would run as a formula is prefixed with a quote, as in reports."""
     for table in TABLES:
-        names = [field.name for field in table.fields]
         with (folder / f"{table.name}.csv").open("w", encoding="utf-8", newline="") as file:
             lines = csv.writer(file, lineterminator="\n")
-            lines.writerow(names)
-            lines.writerows([csv_cell(row[name]) for name in names] for row in selected.rows(table))
+            lines.writerow(field.name for field in table.fields)
+            lines.writerows(map(csv_cell, row) for row in selected.rows(table))

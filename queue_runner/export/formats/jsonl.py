@@ -15,6 +15,8 @@ HELP = "a folder of files with a JSON object on each line: runs, iterations, eva
 def write(selected: Selected, folder: Path) -> None:
     """Write the four files; numbers that JSON has no word for are texts, "nan", "inf" or "-inf", as in docs/json.md."""
     for table in TABLES:
+        names = [field.name for field in table.fields]
         with (folder / f"{table.name}.jsonl").open("w", encoding="utf-8") as file:
             for row in selected.rows(table):
-                file.write(json.dumps(finite(row), ensure_ascii=False, allow_nan=False) + "\n")
+                values = finite(dict(zip(names, row, strict=True)))
+                file.write(json.dumps(values, ensure_ascii=False, allow_nan=False) + "\n")

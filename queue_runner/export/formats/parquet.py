@@ -11,7 +11,7 @@ from queue_runner.export._common.selected import TABLES, Selected
 NAME = "parquet"
 HELP = "a folder of Parquet files for pandas, DuckDB, Polars: runs, iterations, evals, metrics (pyarrow)"
 ROWS_AT_ONCE = 65_536
-"""Rows of a row group: what is in memory at once."""
+"""Rows of a row group: as many are in memory at once."""
 
 
 def write(selected: Selected, folder: Path) -> None:
@@ -25,4 +25,7 @@ def write(selected: Selected, folder: Path) -> None:
         rows = selected.rows(table)
         with parquet.ParquetWriter(folder / f"{table.name}.parquet", schema, compression="zstd") as writer:
             while some := list(islice(rows, ROWS_AT_ONCE)):
-                writer.write_batch(pa.RecordBatch.from_pylist(some, schema=schema))
+                columns = [
+                    pa.array(values, field.type) for values, field in zip(zip(*some, strict=True), schema, strict=True)
+                ]
+                writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
