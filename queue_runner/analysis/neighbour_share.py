@@ -6,12 +6,12 @@ overlap with the measured part counts, since no share is known below which a nei
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.phases import spans
+from queue_runner.analysis.points import PhaseMark
 
 KIND = "neighbour_busy"
 """The taint of a run that was beside another one while it was measured."""
@@ -39,15 +39,15 @@ class Beside:
     neighbours: Sequence[Neighbour]
 
     def detail(self) -> str:
-        """Return what the taint says."""
-        names = [f"{one.run} on {one.lane}" for one in self.neighbours[:MOST_NAMED]]
+        """Return the text of the taint."""
+        names = [f"{neighbour.run} on {neighbour.lane}" for neighbour in self.neighbours[:MOST_NAMED]]
         more = len(self.neighbours) - MOST_NAMED
         named = ", ".join(names) + (f" and {more} more" if more > 0 else "")
         return f"for {units.percent(self.share, 3)} of its measured time another lane was busy: {named}"
 
 
 def beside(
-    marks: Iterable[Mapping[str, Any]], awake_s: float | None, whole_s: float, neighbours: Iterable[Neighbour]
+    marks: Iterable[PhaseMark], awake_s: float | None, whole_s: float, neighbours: Iterable[Neighbour]
 ) -> Beside | None:
     """Return which neighbours were active during the measured part of a run, and for how much of it; None if none was.
 
@@ -57,21 +57,21 @@ def beside(
     measured = [(span.from_s, span.to_s) for span in spans(marks, awake_s) if span.name == "measure"]
     measured = measured or [(0.0, whole_s)]
     total_s = sum(to_s - from_s for from_s, to_s in measured)
-    overlapping = [one for one in neighbours if any(_overlap(part, (one.from_s, one.to_s)) for part in measured)]
+    overlapping = [n for n in neighbours if any(_overlap(part, (n.from_s, n.to_s)) for part in measured)]
     if not overlapping or total_s <= 0:
         return None
     busy_s = sum(_overlap(part, active) for part in measured for active in _joined(overlapping))
-    return Beside(min(1.0, busy_s / total_s), sorted(overlapping, key=lambda one: one.from_s))
+    return Beside(min(1.0, busy_s / total_s), sorted(overlapping, key=lambda neighbour: neighbour.from_s))
 
 
-def _overlap(one: tuple[float, float], other: tuple[float, float]) -> float:
-    return max(0.0, min(one[1], other[1]) - max(one[0], other[0]))
+def _overlap(first: tuple[float, float], second: tuple[float, float]) -> float:
+    return max(0.0, min(first[1], second[1]) - max(first[0], second[0]))
 
 
 def _joined(neighbours: Iterable[Neighbour]) -> list[tuple[float, float]]:
     """Return the times during which any of them was active, without overlaps: two at once are one busy time."""
     merged: list[tuple[float, float]] = []
-    for from_s, to_s in sorted((one.from_s, one.to_s) for one in neighbours):
+    for from_s, to_s in sorted((neighbour.from_s, neighbour.to_s) for neighbour in neighbours):
         if merged and from_s <= merged[-1][1]:
             merged[-1] = (merged[-1][0], max(merged[-1][1], to_s))
         else:

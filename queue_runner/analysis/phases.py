@@ -5,11 +5,11 @@ setup + compile + warmup + measure + eval + checkpoint + other + slept = real.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from queue_runner import units
+from queue_runner.analysis.points import PhaseMark
 from queue_runner.model import PHASES
 
 RUN_PHASES = PHASES[:6]
@@ -26,9 +26,9 @@ class Span:
     to_s: float
 
 
-def spans(marks: Iterable[Mapping[str, Any]], last_t_s: float | None = None) -> list[Span]:
-    """Return the exclusive stretches of the phases, from marks {t_s, name, edge} in file order: phases nest, and the
-    time of a phase does not include that of the phases inside it.
+def spans(marks: Iterable[PhaseMark], last_t_s: float | None = None) -> list[Span]:
+    """Return the exclusive stretches of the phases, from marks in file order: phases nest, and the time of a
+    phase does not include that of the phases inside it.
 
     An end without a begin is ignored, an end closes the phases left open inside its own, and phases still open end at
     `last_t_s` or at the last mark, whichever is later. A mark earlier than the one before counts as simultaneous.
@@ -36,13 +36,12 @@ def spans(marks: Iterable[Mapping[str, Any]], last_t_s: float | None = None) -> 
     ended: list[Span] = []
     nested: list[str] = []
     at_s = 0.0
-    end = [] if last_t_s is None else [{"t_s": last_t_s, "name": None, "edge": "end"}]
-    for mark in (*(mark for mark in marks if mark["name"] in RUN_PHASES), *end):
-        name, t_s = mark["name"], mark["t_s"]
+    end = [] if last_t_s is None else [PhaseMark(last_t_s, "", "end")]
+    for t_s, name, edge in (*(mark for mark in marks if mark.name in RUN_PHASES), *end):
         if nested and t_s > at_s:
             ended.append(Span(nested[-1], at_s, t_s))
         at_s = max(at_s, t_s)
-        if mark["edge"] == "begin":
+        if edge == "begin":
             nested.append(name)
         elif name in nested:
             while nested.pop() != name:
@@ -50,7 +49,7 @@ def spans(marks: Iterable[Mapping[str, Any]], last_t_s: float | None = None) -> 
     return ended
 
 
-def phase_seconds(marks: Iterable[Mapping[str, Any]], last_t_s: float | None = None) -> dict[str, float]:
+def phase_seconds(marks: Iterable[PhaseMark], last_t_s: float | None = None) -> dict[str, float]:
     """Return exclusive seconds by phase; arguments as of `spans`."""
     spent: dict[str, float] = {}
     for span in spans(marks, last_t_s):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any
+
+from queue_runner.analysis.points import SensorSample
 
 WORST_SHARE = 0.1
 """Shortest part of the sampled time that is looked at by itself."""
@@ -21,18 +22,21 @@ class Stretch:
     means: Mapping[str, float]
 
 
-def whole(conditions: Sequence[Mapping[str, Any]], name: str) -> float | None:
+def whole(samples: Sequence[SensorSample], name: str) -> float | None:
     """Return the mean of `name` over the run, each sample weighted by the time since the one before."""
-    samples = [(dur_s, sample) for dur_s, sample in _timed(conditions, name)]
-    return _mean(samples, name)
+    known: list[tuple[float, float]] = [(dur_s, getattr(sample, name)) for dur_s, sample in _timed(samples, name)]
+    total_s = sum(dur_s for dur_s, _ in known)
+    if total_s <= 0:
+        return sum(value for _, value in known) / len(known) if known else None
+    return sum(dur_s * value for dur_s, value in known) / total_s
 
 
-def parts(conditions: Sequence[Mapping[str, Any]], name: str, *others: str) -> Iterator[Stretch]:
+def parts(samples: Sequence[SensorSample], name: str, *others: str) -> Iterator[Stretch]:
     """Yield, for each sample that has `name`, the shortest stretch that ends there and lasts WORST_S and WORST_SHARE
     of the time; none if all samples together are shorter."""
-    samples = list(_timed(conditions, name))
-    ends = [0.0, *accumulate(dur_s for dur_s, _ in samples)]
-    sums = {key: _sums(samples, key) for key in (name, *others)}
+    timed = list(_timed(samples, name))
+    ends = [0.0, *accumulate(dur_s for dur_s, _ in timed)]
+    sums = {key: _sums(timed, key) for key in (name, *others)}
     least_s = max(WORST_S, WORST_SHARE * ends[-1]) - 1e-9
     first = 0
     for last in range(1, len(ends)):
@@ -43,30 +47,18 @@ def parts(conditions: Sequence[Mapping[str, Any]], name: str, *others: str) -> I
             yield Stretch(ends[last] - ends[first], {key: v / w for key, (v, w) in totals.items() if w > 0})
 
 
-def _sums(samples: Sequence[tuple[float, Mapping[str, Any]]], name: str) -> tuple[list[float], list[float]]:
+def _sums(timed: Sequence[tuple[float, SensorSample]], name: str) -> tuple[list[float], list[float]]:
     """Return the running sums of the value times its seconds, and of those seconds, over samples that have it."""
-    known = [
-        (dur_s, sample[name]) if isinstance(sample.get(name), int | float) else (0.0, 0.0) for dur_s, sample in samples
-    ]
-    values = accumulate((dur_s * value for dur_s, value in known), initial=0.0)
-    return [*values], [*accumulate((dur_s for dur_s, _ in known), initial=0.0)]
+    values = [(dur_s, getattr(sample, name)) for dur_s, sample in timed]
+    known = [(0.0, 0.0) if value is None else (dur_s, value) for dur_s, value in values]
+    products = accumulate((dur_s * value for dur_s, value in known), initial=0.0)
+    return [*products], [*accumulate((dur_s for dur_s, _ in known), initial=0.0)]
 
 
-def _timed(conditions: Sequence[Mapping[str, Any]], name: str) -> Iterator[tuple[float, Mapping[str, Any]]]:
+def _timed(samples: Sequence[SensorSample], name: str) -> Iterator[tuple[float, SensorSample]]:
     """Yield the seconds that each sample with `name` stands for, and the sample: the time since the one before, with or
-    without `name`. The first stands for as long as the second, a sample without a time for a second."""
-    times = [float(sample["at"]) if "at" in sample else float(n) for n, sample in enumerate(conditions)]
-    steps = [after - before for before, after in pairwise(times)]
-    for dur_s, sample in zip([*steps[:1], *steps] or [1.0], conditions, strict=False):
-        if isinstance(sample.get(name), int | float):
+    without `name`. The first stands for as long as the second, a single one for a second."""
+    steps = [after.at - before.at for before, after in pairwise(samples)]
+    for dur_s, sample in zip([*steps[:1], *steps] or [1.0], samples, strict=False):
+        if getattr(sample, name) is not None:
             yield max(dur_s, 0.0), sample
-
-
-def _mean(samples: Sequence[tuple[float, Mapping[str, Any]]], name: str) -> float | None:
-    known = [(dur_s, float(sample[name])) for dur_s, sample in samples if isinstance(sample.get(name), int | float)]
-    total_s = sum(dur_s for dur_s, _ in known)
-    if not known:
-        return None
-    if total_s <= 0:
-        return sum(value for _, value in known) / len(known)
-    return sum(dur_s * value for dur_s, value in known) / total_s

@@ -1,29 +1,26 @@
 """Summary of one run: iterations, phases and clocks become the one row that reports read.
 
-Pure: rows in, a Summary out. Rows have the columns of the tables `iterations`, `phases` and `evals`, in file order;
-`phase` of an iteration is an index into model.PHASES. Only logged iterations count, for example every tenth.
+Pure: points in file order in, a Summary out. Only logged iterations count, for example every tenth.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
 
 from queue_runner.analysis import stats, steadiness
 from queue_runner.analysis.phases import RUN_PHASES, phase_seconds
+from queue_runner.analysis.points import EvalPoint, IterationPoint, PhaseMark
 from queue_runner.model import PHASES
-
-Rows = Sequence[Mapping[str, Any]]
 
 _COMPILE, _WARMUP, _MEASURE, _EVAL_ITER = map(PHASES.index, ("compile", "warmup", "measure", "eval_iter"))
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Summary of a run. Times are of `measure` iterations unless named otherwise; None is unknown."""
+    """Summary of a run. Times belong to `measure` iterations unless named otherwise; None is unknown."""
 
     n_iters: int = 0
     n_measure: int = 0
@@ -73,9 +70,9 @@ def describe(times: Sequence[float]) -> dict[str, float | None]:
 
 def summarize(
     *,
-    iterations: Rows,
-    phases: Rows = (),
-    evals: Rows = (),
+    iterations: Sequence[IterationPoint],
+    phases: Sequence[PhaseMark] = (),
+    evals: Sequence[EvalPoint] = (),
     real_s: float | None = None,
     slept_s: float | None = None,
     planned_iters: int | None = None,
@@ -88,16 +85,16 @@ def summarize(
     Open phases end with the process. A job that reported no phases has None for all of them and for other_s.
     `nan_loss`: a loss was NaN, which the store keeps as None, so a last loss of None is not replaced by an earlier one.
     """
-    measured = [row for row in iterations if row["phase"] == _MEASURE]
-    times = [row["dur_s"] for row in measured]
+    measured = [point for point in iterations if point.phase == _MEASURE]
+    times = [point.dur_s for point in measured]
     centre = describe(times)
     middle = centre["median_s"]
-    numbers = [row["i"] for row in measured]
+    numbers = [point.i for point in measured]
     first_third, last_third = stats.thirds(numbers, times) or (None, None)
     first = _first_iteration(iterations)
-    losses = [row["loss"] for row in iterations if row["loss"] is not None]
-    lost = nan_loss and iterations[-1]["loss"] is None if iterations else False
-    val = [row["value"] for row in evals if row["split"] == "val" and row["metric"] == "loss"]
+    losses = [point.loss for point in iterations if point.loss is not None]
+    lost = nan_loss and iterations[-1].loss is None if iterations else False
+    val = [point.value for point in evals if point.split == "val" and point.metric == "loss"]
     spent: dict[str, float] = {}
     awake_s = None if real_s is None else real_s - (slept_s or 0.0)
     if phases:
@@ -124,27 +121,26 @@ def summarize(
         projected_real_s=_projected(
             iterations, evals, middle, spent.get("eval_s"), real_s, planned_iters, eval_interval, resumed
         ),
-        peak_allocated_bytes=_greatest(iterations, "allocated_bytes"),
-        peak_reserved_bytes=_greatest(iterations, "reserved_bytes"),
+        peak_allocated_bytes=_greatest(point.allocated_bytes for point in iterations),
+        peak_reserved_bytes=_greatest(point.reserved_bytes for point in iterations),
     )
 
 
-def _greatest(rows: Rows, key: str) -> int | None:
-    return max((row[key] for row in rows if row[key] is not None), default=None)
+def _greatest(values: Iterable[int | None]) -> int | None:
+    return max((value for value in values if value is not None), default=None)
 
 
-def _first_iteration(iterations: Rows) -> float | None:
+def _first_iteration(iterations: Sequence[IterationPoint]) -> float | None:
     """Return the seconds of the first iteration of the process; None for a log that begins later."""
     if not iterations:
         return None
     first = iterations[0]
-    seconds: float = first["dur_s"]
-    return seconds if first["i"] == 0 or first["phase"] in (_COMPILE, _WARMUP) else None
+    return first.dur_s if first.i == 0 or first.phase in (_COMPILE, _WARMUP) else None
 
 
 def _projected(
-    iterations: Rows,
-    evals: Rows,
+    iterations: Sequence[IterationPoint],
+    evals: Sequence[EvalPoint],
     middle: float | None,
     eval_s: float | None,
     real_s: float | None,
@@ -161,8 +157,8 @@ def _projected(
     """
     if middle is None or planned_iters is None:
         return None
-    done: int = max(row["i"] for row in iterations) + 1
-    before = iterations[0]["i"] if resumed else 0
+    done = max(point.i for point in iterations) + 1
+    before = iterations[0].i if resumed else 0
     missing = planned_iters - done + before
     first = _first_iteration(iterations)
     if missing <= 0 or (real_s is None and first is None):
@@ -172,8 +168,10 @@ def _projected(
     return so_far + missing * middle + evaluations * _eval_cost(iterations, evals, middle, eval_s)
 
 
-def _missing_evals(evals: Rows, before: int, done: int, planned_iters: int, eval_interval: int | None) -> int:
-    at = sorted({row["i"] for row in evals})
+def _missing_evals(
+    evals: Sequence[EvalPoint], before: int, done: int, planned_iters: int, eval_interval: int | None
+) -> int:
+    at = sorted({point.i for point in evals})
     interval = eval_interval or (round(stats.median(b - a for a, b in pairwise(at))) if len(at) > 1 else 0)
     if interval <= 0:
         return 0
@@ -181,10 +179,12 @@ def _missing_evals(evals: Rows, before: int, done: int, planned_iters: int, eval
     return after + before // interval
 
 
-def _eval_cost(iterations: Rows, evals: Rows, middle: float, eval_s: float | None) -> float:
+def _eval_cost(
+    iterations: Sequence[IterationPoint], evals: Sequence[EvalPoint], middle: float, eval_s: float | None
+) -> float:
     """Return the seconds of one evaluation: from its phase, or the excess over the median of iterations with one."""
-    inside = [row["dur_s"] - middle for row in iterations if row["phase"] == _EVAL_ITER]
+    inside = [point.dur_s - middle for point in iterations if point.phase == _EVAL_ITER]
     if inside:
         return stats.median(inside)
-    n = len({row["i"] for row in evals})
+    n = len({point.i for point in evals})
     return eval_s / n if eval_s and n else 0.0

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis import clock_check, neighbour_share, stats, steadiness, stretches
+from queue_runner.analysis.points import IterationPoint, SensorSample
 from queue_runner.analysis.summary import Summary
 from queue_runner.model import PHASES, SYNC_UNKNOWN, Outcome
 
@@ -55,25 +55,25 @@ class Taint:
 
 @dataclass(frozen=True)
 class Facts:
-    """The input of the rules. `iterations`, `conditions` and `ingests` are rows of the tables of that name."""
+    """The input of the rules: everything that is stored of a run."""
 
     outcome: Outcome
     expects_iterations: bool
-    iterations: Sequence[Mapping[str, Any]]
+    iterations: Sequence[IterationPoint]
     summary: Summary
     notes: Mapping[str, str]
-    conditions: Sequence[Mapping[str, Any]]
-    ingests: Sequence[Mapping[str, Any]]
+    conditions: Sequence[SensorSample]
+    watched: bool
+    """whether it ran here, where the machine's load is sampled: not so for an imported log"""
     slept_s: float
     paused_s: float = 0.0
     resumed_from: str | None = None
     learns: bool = True
-    """False for mode=eval, whose losses are of single batches and have no trend"""
+    """False for mode=eval, whose losses belong to single batches and have no trend"""
     real_s: float | None = None
     dur_is: object = None
-    """of hello: "mean" where an iteration stands for several calls"""
-    lines: Mapping[str, Any] = field(default_factory=dict)
-    """the counts of ingest.clock"""
+    """in its hello: "mean" where an iteration stands for several calls"""
+    lines: clock_check.LineCounts = field(default_factory=clock_check.LineCounts)
     dropped: Sequence[str] = ()
     """fields that were left out of the trainer's lines"""
     recompiled: Mapping[int, tuple[int, int]] = field(default_factory=dict)
@@ -85,15 +85,15 @@ class Facts:
 def find_taints(facts: Facts) -> list[Taint]:
     """Return all taints of a run, the invalidating ones first."""
     rules = {"invalid": _invalid(facts), "caveat": _caveats(facts)}
-    return [Taint(kind, severity, detail) for severity, found in rules.items() for kind, detail in found]
+    return [Taint(kind, severity, detail) for severity, taints in rules.items() for kind, detail in taints]
 
 
-def disturbance(run: Mapping[str, Any]) -> list[str]:
-    """Return what of the machine disturbed a run that has ended: kinds of MACHINE, or "reboot"; empty if nothing did.
-    `run` has its outcome, reason and taints, separated by commas."""
-    if run["outcome"] == Outcome.LOST and str(run["reason"]).startswith("reboot"):
+def disturbance(outcome: str | None, reason: str | None, taints: str | None) -> list[str]:
+    """Return how the machine disturbed a run that has ended: kinds of MACHINE, or "reboot"; empty if it did not.
+    `taints` are separated by commas."""
+    if outcome == Outcome.LOST and (reason or "").startswith("reboot"):
         return ["reboot"]
-    return sorted(MACHINE.intersection((run["taints"] or "").split(","))) if run["outcome"] == Outcome.SUCCEEDED else []
+    return sorted(MACHINE.intersection((taints or "").split(","))) if outcome == Outcome.SUCCEEDED else []
 
 
 def _invalid(f: Facts) -> Iterable[tuple[str, str]]:
@@ -125,11 +125,11 @@ def _invalid(f: Facts) -> Iterable[tuple[str, str]]:
 
 
 def _caveats(f: Facts) -> Iterable[tuple[str, str]]:
-    synced = {row["synced"] for row in f.iterations if PHASES[row["phase"]] == "measure"}
+    synced = {point.synced for point in f.iterations if PHASES[point.phase] == "measure"}
     if SYNC_UNKNOWN in synced:
         yield (
             "sync_unknown",
-            "whether the clock waited for the device is unknown: the trainer did not say it (synced of its iterations)",
+            "whether the clock waited for the device is unknown: its iterations have no value of synced",
         )
     if 0 in synced:
         yield (
@@ -140,21 +140,21 @@ def _caveats(f: Facts) -> Iterable[tuple[str, str]]:
         yield "op_fallback", f.notes["op_fallback"]
     if f.dropped:
         more = f"; {len(f.dropped) - MOST_DROPPED} more" if len(f.dropped) > MOST_DROPPED else ""
-        yield "field_dropped", f"left out of what the trainer told: {'; '.join(f.dropped[:MOST_DROPPED])}{more}"
+        yield "field_dropped", f"left out of the trainer's report: {'; '.join(f.dropped[:MOST_DROPPED])}{more}"
     if f.recompiled:
         yield "recompiled", _recompiled(f)
-    if f.ingests and not _values(f, "others_cpu_share"):
+    if f.watched and not _values(f, "others_cpu_share"):
         yield "unwatched", "the run ended before the machine's load was sampled: it may be contended"
     if f.resumed_from:
-        at = f" at iteration {units.count(f.iterations[0]['i'])}" if f.iterations else ""
+        at = f" at iteration {units.count(f.iterations[0].i)}" if f.iterations else ""
         yield "resumed", f"resumed{at} from the checkpoint of run {f.resumed_from}: only a segment of the training"
     if f.beside is not None:
         yield neighbour_share.KIND, f.beside.detail()
     if "not_quiet" in f.notes:
         yield "not_quiet", f.notes["not_quiet"]
-    if any(c.get("on_battery") for c in f.conditions):
+    if any(sample.on_battery for sample in f.conditions):
         yield "battery", "the machine ran on battery"
-    if any(c.get("low_power") for c in f.conditions):
+    if any(sample.low_power for sample in f.conditions):
         yield "low_power", "low power mode was on"
     if (share := _greatest(f, "gpu_busy_before")) is not None and share > GPU_BUSY_SHARE:
         yield "gpu_busy", f"other programs kept the GPU {units.percent(share, 2)} busy before the run started"
@@ -168,8 +168,8 @@ def _caveats(f: Facts) -> Iterable[tuple[str, str]]:
     yield from steadiness.marks(f.summary.course)
 
 
-def _contended(conditions: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return what the load of others was, if it was too much: over the run, or over its worst tenth."""
+def _contended(conditions: Sequence[SensorSample]) -> str | None:
+    """Return the load of other programs if it was too much: over the run, or over its worst tenth."""
     share = stretches.whole(conditions, "others_cpu_share")
     if share is not None and share > CONTENDED_CPU_SHARE:
         return f"other programs used {share:.0%} of the machine's cores"
@@ -183,18 +183,18 @@ def _contended(conditions: Sequence[Mapping[str, Any]]) -> str | None:
     return max(too_much, default=(0.0, None))[1]
 
 
-def _gpu_contended(conditions: Sequence[Mapping[str, Any]]) -> str | None:
+def _gpu_contended(conditions: Sequence[SensorSample]) -> str | None:
     share = stretches.whole(conditions, "gpu_others_busy_share")
     if share is not None and share > GPU_BUSY_SHARE:
         return f"other programs kept the run's GPU {share:.0%} busy"
     parts = [(p.means["gpu_others_busy_share"], p.dur_s) for p in stretches.parts(conditions, "gpu_others_busy_share")]
     if (worst := max(parts, default=(0.0, 0.0)))[0] > GPU_BUSY_SHARE:
         return f"other programs kept the run's GPU {worst[0]:.0%} busy for {units.duration(worst[1])}"
-    after = max((c["gpu_busy_after"] for c in conditions if "gpu_busy_after" in c), default=0.0)
+    after = max((sample.gpu_busy_after or 0.0 for sample in conditions), default=0.0)
     if after > GPU_BUSY_SHARE:
         return (
-            f"other programs kept the GPU {after:.0%} busy right after the run; while it ran, theirs could not be told "
-            "from its own use"
+            f"other programs kept the GPU {after:.0%} busy right after the run; while it ran, their use could not "
+            "be separated from its own"
         )
     return None
 
@@ -203,23 +203,24 @@ def _throttled(f: Facts) -> Iterable[str]:
     """Yield the signs of heat and of lowered clocks, of a GPU only while it works."""
     if (level := _greatest(f, "thermal_level")) is not None and level > 0:
         yield f"thermal pressure reached level {level:.0f}"
-    working = [c for c in f.conditions if (c.get("gpu_busy_share") or 0.0) > GPU_BUSY_SHARE]
-    slowed = [{*c.get("gpu_slowed_by", ())} - {"power cap"} for c in working]
+    working = [sample for sample in f.conditions if (sample.gpu_busy_share or 0.0) > GPU_BUSY_SHARE]
+    slowed = [{*(sample.gpu_slowed_by or ())} - {"power cap"} for sample in working]
     if any(slowed):
         words = ", ".join(sorted(set().union(*slowed)))
         yield f"the GPU was slowed down in {sum(map(bool, slowed))} of {len(working)} samples: {words}"
-    hot = [c["gpu_temperature_c"] for c in working if _is_hot(c)]
+    hot = [sample.gpu_temperature_c for sample in working if sample.gpu_temperature_c is not None and _is_hot(sample)]
     if hot:
         yield f"the GPU reached {max(hot):.0f} degrees Celsius"
-    clocks = [c["gpu_clock_share"] for c in working if "gpu_clock_share" in c and c["gpu_busy_share"] > 0.5]
+    loaded = [sample for sample in working if (sample.gpu_busy_share or 0.0) > 0.5]
+    clocks = [sample.gpu_clock_share for sample in loaded if sample.gpu_clock_share is not None]
     if clocks and (clock := stats.median(clocks)) < LOW_CLOCK_SHARE:
         yield f"the GPU's clock was {clock:.0%} of its highest (median of {len(clocks)} samples under load)"
 
 
-def _is_hot(sample: Mapping[str, Any]) -> bool:
-    if (margin := sample.get("gpu_thermal_margin_c")) is not None:
-        return bool(margin <= 0)
-    return bool(sample.get("gpu_temperature_c", 0.0) >= HOT_C)
+def _is_hot(sample: SensorSample) -> bool:
+    if sample.gpu_thermal_margin_c is not None:
+        return sample.gpu_thermal_margin_c <= 0
+    return (sample.gpu_temperature_c or 0.0) >= HOT_C
 
 
 def _recompiled(f: Facts) -> str:
@@ -240,7 +241,7 @@ def _diverged(summary: Summary) -> str | None:
 
 
 def _values(f: Facts, name: str) -> list[float]:
-    return [float(c[name]) for c in f.conditions if isinstance(c.get(name), int | float)]
+    return [value for sample in f.conditions if (value := getattr(sample, name)) is not None]
 
 
 def _mean(f: Facts, name: str) -> float | None:

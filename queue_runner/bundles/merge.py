@@ -224,7 +224,7 @@ class _Store:
         )
         for row in rows:
             counts = row is rows[-1] or row["outcome"] == Outcome.SUCCEEDED
-            if row["id"] not in self._new and counts and not disturbance(row):
+            if row["id"] not in self._new and counts and not disturbance(row["outcome"], row["reason"], row["taints"]):
                 raise BadBundle(
                     f"its run {run} would replace {job_id}.{row['number']}, which another bundle brought and nothing"
                     f" disturbed ({self._bundle.name})",

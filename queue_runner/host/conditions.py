@@ -1,8 +1,8 @@
 """The conditions of a measurement: a series of cheap samples, stored with the run, never hashed.
 
-A missing key means unknown, never 0. On Linux a sample reads files in /proc and /sys
-for well under 3 ms; NVML is read in a thread (host/background.py), and macOS's commands run beside the worker: their
-answers are in the next sample.
+The keys are the fields of analysis.points.SensorSample; a missing one means unknown, never 0. On Linux a sample reads
+files in /proc and /sys for well under 3 ms. NVML is read in a thread (host/background.py), and macOS's commands run
+beside the worker: their answers are in the next sample.
 """
 
 from __future__ import annotations
@@ -33,40 +33,6 @@ _FIRST_LOOK_S = 2.0
 """Limit of a look before a run: NVML takes up to a second where the driver was not loaded."""
 _BRIEFLY = partial(ask, timeout_s=2.0)
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-
-KEYS: dict[str, str] = {
-    "battery_share": "battery charge, 0 to 1",
-    "cpu_pressure_share": "Linux: share of the time in which some task, the run's too, waited for a processor (PSI)",
-    "energy_at": "Unix time of the counters in energy_j, where it is not the sample's",
-    "energy_j": "joules counted so far, by meter: gpu0 (a board), package-0 (RAPL), cpu, gpu, ane, dram (Apple)",
-    "gpu_busy_before": "utilisation of the only GPU before the run started, so by other programs, 0 to 1",
-    "gpu_busy_after": "utilisation of the GPU right after the run, where processes on it have no names here, 0 to 1",
-    "gpu_busy_share": "utilisation of the busiest GPU by all programs, 0 to 1; of those that the run uses if known",
-    "gpu_clock_hz": "clock of the GPU",
-    "gpu_clock_share": "NVIDIA: clock of the SMs of its highest, 0 to 1",
-    "gpu_others": "NVIDIA: foreign processes on the run's GPUs",
-    "gpu_others_busy_share": "NVIDIA, Apple: use of the run's GPUs by foreign processes, 0 to 1",
-    "gpu_others_bytes": "NVIDIA: memory of the run's GPUs held by foreign processes",
-    "gpu_pids_hidden": "NVIDIA: the processes on a GPU have no names here, as in a container without the host's pids",
-    "gpu_slowed_by": "NVIDIA: reasons for a lower clock (nvidia.REASONS)",
-    "gpu_temperature_c": "temperature of the hottest NVIDIA GPU, degrees Celsius",
-    "gpu_thermal_margin_c": "NVIDIA: degrees below the temperature at which the GPU slows down",
-    "gpus_used": "NVIDIA: numbers of the GPUs on which the run's processes were seen",
-    "job_cpu_share": "the run's processes, share of all processors",
-    "load1": "load average over a minute",
-    "low_power": "low power mode is on",
-    "memory_available_bytes": "memory available without swapping",
-    "on_battery": "running on battery",
-    "others_cpu_share": "other processes, share of all processors",
-    "power_w": "watts by meter, as energy_j",
-    "priority": "macOS: scheduler priority of the trainer, 31 to 37 unless throttled",
-    "source": "the tool whose imported output this sample is (mpsq import)",
-    "steal_share": "Linux: taken by the hypervisor, share of all processors",
-    "swap_in_bytes_per_s": "read back from swap",
-    "swap_out_bytes_per_s": "written to swap",
-    "thermal_level": "macOS: pressure 0 to 4, 0 proves nothing; Linux: 1 after a processor throttled",
-}
-"""All keys that a sample may have, and their meaning."""
 
 
 class Sampler:

@@ -35,7 +35,7 @@ class LinuxSensors:
         self._hidden = False
 
     def sample(self, named: Sequence[Named], now: float) -> dict[str, Any]:
-        """Return values of conditions.KEYS at `now` (seconds of any steady clock), of a run with these processes."""
+        """Return values of a sample at `now` (seconds of any steady clock), of a run with these processes."""
         if now >= self._power_due:
             self._power, self._power_due = linux_power(self._root), now + _SLOW_S
         if self._gpus is not None:

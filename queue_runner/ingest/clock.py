@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
+from queue_runner.analysis.clock_check import LineCounts
 from queue_runner.events import Eval, Event, Iter, LogEvent, Phase
 
 SHORT_SHARE = 0.5
@@ -15,17 +16,9 @@ SHORT_S = 2e-3
 
 
 @dataclass(slots=True)
-class Clock:
-    """Counts over the measured iterations of a run that follow another one directly; `t` and `i` are of the last line.
+class Clock(LineCounts):
+    """Counts the lines of a run as they arrive; `t` and `i` belong to the last one."""
 
-    `n_short` were told too short: `short_told_s` is the sum of their `dur_s`, `short_passed_s` of the time between the
-    lines.
-    """
-
-    n: int = 0
-    n_short: int = 0
-    short_told_s: float = 0.0
-    short_passed_s: float = 0.0
     t: float | None = None
     i: int = 0
 

@@ -11,10 +11,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from queue_runner.analysis.neighbour_share import SHARE, Neighbour, beside
+from queue_runner.analysis.points import EvalPoint, IterationPoint, PhaseMark, SensorSample, read_samples
 from queue_runner.analysis.summary import Summary, summarize
 from queue_runner.analysis.validity import Facts, Taint, find_taints
 from queue_runner.events import FIELD_DROPPED
 from queue_runner.ingest import parsers
+from queue_runner.ingest.clock import Clock
 from queue_runner.model import Ending
 from queue_runner.store import results, retries
 from queue_runner.store.engine import Connection
@@ -45,12 +47,14 @@ def assess(
     """Compute the summary and the taints of a run whose events are all stored. `new_notes` are those that its end adds,
     by kind; `neighbours` are the runs of other lanes that were active during it."""
     run_id = run.run_id
-    iterations = results.rows_of(connection, "iterations", run_id)
-    evals = results.rows_of(connection, "evals", run_id)
+    rows = results.rows_of(connection, "iterations", IterationPoint._fields, run_id)
+    iterations = [IterationPoint._make(row) for row in rows]
+    evals = [EvalPoint._make(row) for row in results.rows_of(connection, "evals", EvalPoint._fields, run_id)]
     hello = hello_of(connection, run_id)
     notes = {**(new_notes or {}), **results.note_texts(connection, run_id)}
     _, *before = retries.segments(connection, run_id)
-    phases = results.rows_of(connection, "phases", run_id)
+    phases = [PhaseMark._make(row) for row in results.rows_of(connection, "phases", PhaseMark._fields, run_id)]
+    clocks = dict(results.rows_of(connection, "ingests", ("source", "parser_state"), run_id))
     real_s, slept_s = exit_.real_s, exit_.slept_s or 0.0
     summary = summarize(
         iterations=iterations,
@@ -71,13 +75,13 @@ def assess(
         summary=summary,
         notes=notes,
         conditions=conditions_of(connection, run_id),
-        ingests=results.rows_of(connection, "ingests", run_id),
+        watched=bool(clocks),
         slept_s=slept_s,
         paused_s=exit_.paused_s or 0.0,
         resumed_from=str(before[0][1]) if before else None,
         real_s=real_s,
         dur_is=hello.get("dur_is"),
-        lines=_lines(connection, run_id),
+        lines=Clock.from_state(clocks.get("events")),
         dropped=results.notes_of(connection, run_id, FIELD_DROPPED),
         recompiled=_recompiled(connection, run_id),
         learns=not str(hello.get("workload")).endswith("-eval"),
@@ -95,18 +99,10 @@ def save(connection: Connection, run_id: int, assessment: Assessment) -> None:
     results.save_taints(connection, run_id, [(t.kind, t.severity, t.detail) for t in assessment.taints])
 
 
-def conditions_of(connection: Connection, run_id: int) -> list[dict[str, Any]]:
-    """Return the run's samples in the order of their times, `at` included; without those of imported tools."""
-    rows = sorted(results.rows_of(connection, "conditions", run_id), key=lambda row: row["at"])
-    samples = [{"at": row["at"], **json.loads(row["data_json"])} for row in rows]
-    return [sample for sample in samples if "source" not in sample]
-
-
-def _lines(connection: Connection, run_id: int) -> dict[str, Any]:
-    """Return the counts of ingest.clock; none for a run without a file of events, or of an older mpsq."""
-    ingests = results.rows_of(connection, "ingests", run_id)
-    state = next((row["parser_state"] for row in ingests if row["source"] == "events"), None)
-    return dict(json.loads(state)) if state else {}
+def conditions_of(connection: Connection, run_id: int) -> list[SensorSample]:
+    """Return the run's samples in the order of their times, without those of imported tools."""
+    samples = read_samples(results.rows_of(connection, "conditions", ("at", "data_json"), run_id))
+    return [sample for sample in samples if sample.source is None]
 
 
 def _recompiled(connection: Connection, run_id: int) -> dict[int, tuple[int, int]]:
@@ -128,6 +124,5 @@ def _count(hello: Mapping[str, Any], key: str) -> int | None:
 
 def hello_of(connection: Connection, run_id: int) -> dict[str, Any]:
     """Return all that the trainer reported about itself; empty if nothing."""
-    rows = results.rows_of(connection, "hellos", run_id)
-    hello: dict[str, Any] = json.loads(rows[0]["hello_json"]) if rows else {}
-    return hello
+    rows = results.rows_of(connection, "hellos", ("hello_json",), run_id)
+    return dict(json.loads(rows[0][0])) if rows else {}

@@ -164,8 +164,7 @@ def _replaceable(connection: sqlite3.Connection, selectors: Sequence[Selector], 
     groups = {
         run.group_id
         for run in run_view.last_attempts(runs)
-        if run.spec.until_valid
-        and disturbance({"outcome": run.outcome, "reason": run.reason, "taints": ",".join(run.taints)})
+        if run.spec.until_valid and disturbance(run.outcome, run.reason, ",".join(run.taints))
     }
     sql = "SELECT 1 FROM v_run WHERE group_id = ? AND state IN ('QUEUED', 'RUNNING') LIMIT 1"
     return any(read.tuples(connection, sql, [group]).fetchone() for group in groups)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from queue_runner import redact
 from queue_runner.analysis import gpu_use
+from queue_runner.analysis.points import PhaseMark, read_samples
 from queue_runner.analysis.validity import Taint
 from queue_runner.host.load import START_KEYS
 from queue_runner.monitor import run_mfu
@@ -154,7 +155,12 @@ def details(layout: Layout, connection: sqlite3.Connection, run: RunView) -> Det
     """Return everything about one run."""
     spec, run_id = run.spec, run.run_id
     samples, marks = (read.detail(connection, table, run_id) for table in ("conditions", "phases"))
-    uses = gpu_use.by_phase(samples, marks, run.started_at, run.real_s)
+    uses = gpu_use.by_phase(
+        read_samples((row["at"], row["data_json"]) for row in samples),
+        [PhaseMark(row["t_s"], row["name"], row["edge"]) for row in marks],
+        run.started_at,
+        run.real_s,
+    )
     measured = gpu_use.measured(uses)
     return Details(
         run,

@@ -75,7 +75,7 @@ def interval(times: Sequence[float]) -> tuple[float, float] | None:
     return math.exp(mean - reach), math.exp(mean + reach)
 
 
-def charts(family: Family, details: Mapping[int, Sequence[str]]) -> list[Chart]:
+def charts(family: Family, details: Mapping[int, Sequence[object]]) -> list[Chart]:
     """Return the charts of a family, none if no run has a time. `details`: the taints of a run in words, by run_id.
 
     Where the times are so far apart that the axis is logarithmic, a second chart shows each run against its own row.
@@ -96,13 +96,14 @@ def _chart(
     family: Family,
     shown: Sequence[Sequence[ReportedRun]],
     intervals: Sequence[tuple[float, float] | None],
-    details: Mapping[int, Sequence[str]],
+    details: Mapping[int, Sequence[object]],
     centres: Sequence[float | None] | None,
 ) -> Chart | None:
     """Return the chart of the times, or with `centres` that of their ratios to these; None without any."""
     scales = [1.0] * len(shown) if centres is None else centres
     values = [(row.median_s or 0.0) / scale for rows, scale in zip(shown, scales, strict=True) if scale for row in rows]
-    ends = [end / scale for one, scale in zip(intervals, scales, strict=True) if one and scale for end in one]
+    pairs = zip(intervals, scales, strict=True)
+    ends = [end / scale for interval, scale in pairs if interval and scale for end in interval]
     x_axis = axis([*values, *ends], ticked if centres is None else percent_off)
     if x_axis is None:
         return None
@@ -125,7 +126,7 @@ def _strip(
     ends: tuple[float, float] | None,
     place: int,
     on: Axis,
-    details: Mapping[int, Sequence[str]],
+    details: Mapping[int, Sequence[object]],
     scale: float,
 ) -> Strip:
     used = {row.run_id for row in arm.timed}

@@ -1,4 +1,4 @@
-"""Time and loss of each iteration, for uPlot: complete, or the lowest and highest of each stretch, which is said."""
+"""Time and loss of each iteration, for uPlot: complete, or the lowest and highest of each stretch, with a note."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from queue_runner import units
 from queue_runner.analysis.comparison import Family
 from queue_runner.model import PHASES
 from queue_runner.pages.dots import colour
-from queue_runner.pages.run_records import RunRecords
+from queue_runner.pages.run_records import RunRecords, tuples
 from queue_runner.reports._common import arm_tables
 
 MOST_POINTS = 160_000
@@ -78,9 +78,7 @@ def _read(evidence: RunRecords, run_id: int) -> IterationPlot:
     """Read the iterations of a run; of a number that a resumed run repeats, the last."""
     first, last = evidence.context.options.iters or (0, 2**62)
     sql = "SELECT i, dur_s, loss, phase FROM iterations WHERE run_id = ? AND i BETWEEN ? AND ? ORDER BY offset"
-    cursor = evidence.context.connection.cursor()
-    cursor.row_factory = None  # tuples: there may be millions
-    points = {row[0]: row for row in cursor.execute(sql, [run_id, first, last])}
+    points = {row[0]: row for row in tuples(evidence.context.connection, sql, [run_id, first, last])}
     return IterationPlot(*zip(*(points[i] for i in sorted(points)), strict=True)) if points else IterationPlot()
 
 
@@ -131,11 +129,11 @@ def _laid_out(
     numbers: Sequence[int], values: Sequence[float | None], at_x: Mapping[float, int], stretch: int
 ) -> Values:
     """Return the values at each x; of a stretch its lowest and its highest, in the order in which they came."""
-    found: Values = [None] * len(at_x)
+    laid_out: Values = [None] * len(at_x)
     if stretch == 1:
         for i, value in zip(numbers, values, strict=True):
-            found[at_x[i]] = _rounded(value)
-        return found
+            laid_out[at_x[i]] = _rounded(value)
+        return laid_out
     parts: dict[int, list[float]] = {}
     for i, value in zip(numbers, values, strict=True):
         if value is not None and math.isfinite(value):
@@ -144,5 +142,5 @@ def _laid_out(
         low, high = min(part), max(part)
         ends = (low, high) if part.index(low) < part.index(high) else (high, low)
         at = at_x[start]
-        found[at : at + 2] = map(_rounded, ends)
-    return found
+        laid_out[at : at + 2] = map(_rounded, ends)
+    return laid_out

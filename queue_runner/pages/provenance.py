@@ -8,12 +8,12 @@ import shlex
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from queue_runner import redact, units
 from queue_runner.analysis.grouping import by_key
 from queue_runner.analysis.reported_run import ReportedRun
-from queue_runner.pages.run_records import RunRecords
+from queue_runner.pages.run_records import RunRecords, tuples
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec
 from queue_runner.workloads import command_line
@@ -27,7 +27,7 @@ Facts = list[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """A machine or an environment of software: its first digits, how many runs had it, and what is known of it."""
+    """A machine or an environment of software: the first digits of its hash, how many runs had it, and its facts."""
 
     name: str
     runs: str
@@ -57,24 +57,25 @@ class Ran:
 def fingerprints(evidence: RunRecords, kind: str) -> list[Fingerprint]:
     """Return the different fingerprints of the runs; `kind` is "machine" or "software"."""
     by_hash = by_key(evidence.runs, lambda row: row.machine_hash if kind == "machine" else row.software_hash)
-    known = {
-        row["hash"]: json.loads(row["data_json"])
-        for row in evidence.context.read("SELECT hash, data_json FROM fingerprints WHERE kind = ?", [kind])
-        if row["hash"] in by_hash
-    }
+    sql = "SELECT hash, data_json FROM fingerprints WHERE kind = ?"
+    stored = tuples(evidence.context.connection, sql, [kind])
+    known = {digest: json.loads(text) for digest, text in stored if digest in by_hash}
     prints = []
     for digest, rows in by_hash.items():
         if digest in known:
-            data = dict(known[digest])
+            data = known[digest]
             packages = data.pop("packages", None) or {}
-            facts = [pair for name, value in data.items() for pair in _flat(_words(str(name)), value)]
-            prints.append(Fingerprint(digest[:7], units.counted(len(rows), "run"), facts, [*_pairs(packages)]))
+            names = {name: re.sub("_gib$", ", GiB", name).replace("_", " ") for name in data}  # "memory_gib"
+            facts = [pair for name, value in data.items() for pair in _flat(names[name], value)]
+            prints.append(
+                Fingerprint(
+                    digest[:7],
+                    units.counted(len(rows), "run"),
+                    facts,
+                    [(str(name), str(version)) for name, version in sorted(packages.items())],
+                )
+            )
     return prints
-
-
-def _words(name: str) -> str:
-    """Return the key of a fingerprint as text: "memory_gib" is "memory, GiB"."""
-    return re.sub("_gib$", ", GiB", name).replace("_", " ")
 
 
 def _flat(name: str, value: Any) -> Iterable[tuple[str, str]]:
@@ -89,31 +90,48 @@ def _flat(name: str, value: Any) -> Iterable[tuple[str, str]]:
         yield name, {"True": "yes", "False": "no", "": units.MISSING}.get(text, text)[:MOST_CHARS]
 
 
-def _pairs(packages: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    return ((str(name), str(version)) for name, version in sorted(packages.items()))
-
-
 def submissions(evidence: RunRecords) -> tuple[list[Submission], int]:
     """Return the submissions of the runs, the newest first, and how many were left out."""
     by_group = by_key(evidence.runs, lambda row: row.group_id)
     newest = sorted((group for group in by_group if group is not None), reverse=True)
-    return [_submission(group, by_group[group], evidence) for group in newest[:MOST_SUBMISSIONS]], len(
-        newest[MOST_SUBMISSIONS:]
-    )
+    shown = newest[:MOST_SUBMISSIONS]
+    return [_submission(group, by_group[group], evidence) for group in shown], len(newest) - len(shown)
+
+
+class CodeSnapshot(NamedTuple):
+    hash: str
+    commit: str | None
+    branch: str | None
+    dirty: bool
+    job: int
+
+    def __str__(self) -> str:
+        if not self.commit:
+            return f"snapshot {self.hash[:12]}, outside of a commit"
+        branch = f" on {self.branch}" if self.branch else ""
+        return f"commit {self.commit[:12]}{branch}" + (
+            ", with changes (mpsq show --diff prints them)" * bool(self.dirty)
+        )
 
 
 def _submission(group: int, rows: Sequence[ReportedRun], evidence: RunRecords) -> Submission:
-    (made,) = evidence.context.read("SELECT created_at, title FROM groups WHERE id = ?", [group])
+    connection = evidence.context.connection
+    ((created_at, title),) = tuples(connection, "SELECT created_at, title FROM groups WHERE id = ?", [group])
     jobs = ", ".join(str(job) for job in {row.job_id for row in rows})
-    snapshots = evidence.context.read(
+    sql = (
         "SELECT DISTINCT s.hash, s.git_commit, s.git_branch, s.git_dirty, min(j.id) AS job FROM jobs j"
         f" JOIN snapshots s ON s.hash = j.snapshot_hash WHERE j.id IN ({jobs}) GROUP BY s.hash ORDER BY job"
     )
-    lines = [line for snapshot in snapshots[:1] for line in _code(snapshot)]
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(made["created_at"]))
-    imported = all(row.kind == "import" or row.merged for row in rows)
-    lines += [hidden(made["title"])] + ([] if imported else ["mpsq worker --until-idle"])
-    return Submission(f"g{group}", when, lines, "; ".join(map(_named, snapshots[:3])))
+    snapshots = [CodeSnapshot(*row) for row in tuples(connection, sql)]
+    lines = []
+    if snapshots and (commit := snapshots[0].commit):
+        lines.append(shlex.join(["git", "checkout", commit[:12]]))
+        lines += [f"mpsq show {snapshots[0].job} --diff | git apply"] if snapshots[0].dirty else []
+    lines.append(hidden(title))
+    if not all(row.kind == "import" or row.merged for row in rows):
+        lines.append("mpsq worker --until-idle")
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(created_at))
+    return Submission(f"g{group}", when, lines, "; ".join(map(str, snapshots[:3])))
 
 
 def hidden(command: str) -> str:
@@ -124,31 +142,14 @@ def hidden(command: str) -> str:
         return " ".join(redact.redact(command.split()))
 
 
-def _code(snapshot: Mapping[str, Any]) -> Iterable[str]:
-    if snapshot["git_commit"]:
-        yield shlex.join(["git", "checkout", snapshot["git_commit"][:12]])
-        if snapshot["git_dirty"]:
-            yield f"mpsq show {snapshot['job']} --diff | git apply"
-
-
-def _named(snapshot: Mapping[str, Any]) -> str:
-    if not snapshot["git_commit"]:
-        return f"snapshot {snapshot['hash'][:12]}, outside of a commit"
-    branch = f" on {snapshot['git_branch']}" if snapshot["git_branch"] else ""
-    dirty = ", with changes (mpsq show --diff prints them)" if snapshot["git_dirty"] else ""
-    return f"commit {snapshot['git_commit'][:12]}{branch}{dirty}"
-
-
 def programs(evidence: RunRecords, layout: Layout) -> list[Ran]:
-    """Return what the newest run of each arm ran, once for each command."""
-    found: dict[str, Ran] = {}
-    for family in evidence.families:
-        for arm in family.arms:
-            row = arm.runs[-1]
-            if row.kind == "import" or row.merged:
-                continue
-            (stored,) = evidence.context.read("SELECT spec_json FROM v_run WHERE run_id = ?", [row.run_id])
-            argv = command_line.build_argv(JobSpec.from_json(stored["spec_json"]), layout.snapshots)
-            line = shlex.join(redact.redact(argv))
-            found.setdefault(line, Ran(arm.label, row.run, [line]))
-    return [*found.values()]
+    """Return the program of the newest run of each arm, each command once."""
+    by_line: dict[str, Ran] = {}
+    for arm in (arm for family in evidence.families for arm in family.arms):
+        row = arm.runs[-1]
+        if row.kind == "import" or row.merged:
+            continue
+        ((spec,),) = tuples(evidence.context.connection, "SELECT spec_json FROM v_run WHERE run_id = ?", [row.run_id])
+        line = shlex.join(redact.redact(command_line.build_argv(JobSpec.from_json(spec), layout.snapshots)))
+        by_line.setdefault(line, Ran(arm.label, row.run, [line]))
+    return [*by_line.values()]

@@ -64,7 +64,7 @@ def sentence(value: Any) -> Markup:
     after them around, stand apart."""
     from markupsafe import Markup, escape
 
-    parts = _RIGHT_TO_LEFT.split(shown(value))  # the odd ones are what is between
+    parts = _RIGHT_TO_LEFT.split(shown(value))  # the odd ones are right-to-left words
     apart = Markup("<bdi>{}</bdi>")
     return Markup("").join(apart.format(part) if at % 2 else escape(part) for at, part in enumerate(parts))
 

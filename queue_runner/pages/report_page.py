@@ -44,7 +44,7 @@ class PageTable:
 
 @dataclass(frozen=True)
 class PageQuestion:
-    """What was asked of a family of runs: what they share, what was varied, which row is the baseline."""
+    """The question about a family of runs: shared settings, varied ones, the baseline."""
 
     shared: str
     varied: Sequence[tuple[str, str]]
@@ -70,9 +70,8 @@ def build(
     """
     result = reports.run(name, connection, options)
     evidence = gather(result, connection, options)
-    details = evidence.details()
-    drawn = [(family, dots.charts(family, details)) for family in evidence.families]
-    charts = [(family, found) for family, found in drawn if found]
+    drawn = [(family, dots.charts(family, evidence.taints)) for family in evidence.families]
+    charts = [(family, family_charts) for family, family_charts in drawn if family_charts]
     plots = iteration_plots.plots(evidence)
     courses, n_courses_left = timeline.courses(evidence)
     bars, bar_ticks = timeline.bars(evidence)
@@ -96,7 +95,7 @@ def build(
         behind=[line for line in result.lines if isinstance(line, Finding)],
         most_rows=MOST_ROWS,
         tables=_lettered(result),
-        charts=[(arm_tables.caption(family) if len(charts) > 1 else "", found) for family, found in charts],
+        charts=[(arm_tables.caption(family) if len(charts) > 1 else "", dots_) for family, dots_ in charts],
         plots=plots,
         courses=courses,
         n_courses_left=n_courses_left,
@@ -138,8 +137,8 @@ def _independent(family: Family) -> list[str]:
     differ = [name for name in family.arms[0].key if len({str(arm.key[name]) for arm in family.arms}) > 1]
     names: list[str] = []
     for name in sorted(differ, key=lambda name: name not in MAIN):
-        before = {tuple(str(arm.key[one]) for one in names) for arm in family.arms}
-        if len({tuple(str(arm.key[one]) for one in (*names, name)) for arm in family.arms}) > len(before):
+        before = {tuple(str(arm.key[other]) for other in names) for arm in family.arms}
+        if len({tuple(str(arm.key[other]) for other in (*names, name)) for arm in family.arms}) > len(before):
             names.append(name)
     return names
 

@@ -1,61 +1,83 @@
-"""What the page knows of the runs of a report, read at once: rows, taints, phases, samples, code, fingerprints."""
+"""The stored records behind the runs of a report, read at once: taints, phases, samples."""
 
 from __future__ import annotations
 
-import json
+import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from queue_runner.analysis import comparison
 from queue_runner.analysis.comparison import Family
+from queue_runner.analysis.grouping import by_key
+from queue_runner.analysis.points import PhaseMark, SensorSample, read_samples
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.reports import contexts
 from queue_runner.reports._common import prepare, select_runs
 from queue_runner.reports._common.arm_rows import newest_first
-from queue_runner.reports._common.document import Context, Options, Result, Row
+from queue_runner.reports._common.document import Context, Options, Result
 from queue_runner.reports.devices import NEWEST
+
+
+class RunTaint(NamedTuple):
+    kind: str
+    severity: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.detail}"
 
 
 @dataclass(frozen=True)
 class RunRecords:
-    """The arms of a report and what is stored of their runs, by run_id."""
+    """The arms of a report and the stored records of their runs, by run_id."""
 
     context: Context
     families: Sequence[Family]
-    taints: Mapping[int, Sequence[Row]]
-    marks: Mapping[int, Sequence[Row]]
-    samples: Mapping[int, Sequence[tuple[float, Mapping[str, Any]]]]
+    taints: Mapping[int, Sequence[RunTaint]]
+    marks: Mapping[int, Sequence[PhaseMark]]
+    samples: Mapping[int, Sequence[SensorSample]]
 
     @property
     def runs(self) -> list[ReportedRun]:
         """All runs of the arms, each once."""
         return [*{row.run_id: row for family in self.families for arm in family.arms for row in arm.runs}.values()]
 
-    def details(self) -> dict[int, list[str]]:
-        """Return the taints of each run in words."""
-        return {run_id: [f"{one['kind']}: {one['detail']}" for one in found] for run_id, found in self.taints.items()}
+
+def tuples(connection: sqlite3.Connection, sql: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
+    """Return the rows of a SELECT as tuples."""
+    cursor = connection.cursor()
+    cursor.row_factory = None
+    return cursor.execute(sql, values)
 
 
-def gather(result: Result, connection: Any, options: Options) -> RunRecords:
-    """Read what is stored of the runs of a report. Raises: UsageError as the report itself."""
+def gather(result: Result, connection: sqlite3.Connection, options: Options) -> RunRecords:
+    """Read the stored records of the runs of a report. Raises: UsageError as the report itself."""
     condition, values = select_runs.condition(connection, options)
     context = Context(options, connection, condition, values)
     families = list(result.families) or _families(connection, options)
     runs = [row for family in families for arm in family.arms for row in arm.runs]
     if not runs:
         return RunRecords(context, [], {}, {}, {})
-    samples = context.by_run("SELECT run_id, at, data_json FROM conditions WHERE run_id IN ({runs}) ORDER BY at", runs)
+    ids = ", ".join(str(run.run_id) for run in runs)
+
+    def read(table: str, columns: str, order: str = "run_id") -> dict[int, list[Any]]:
+        sql = f"SELECT run_id, {columns} FROM {table} WHERE run_id IN ({ids}) ORDER BY {order}"
+        rows = by_key(tuples(connection, sql), lambda row: row[0])
+        return {run_id: [values for _, *values in of_run] for run_id, of_run in rows.items()}
+
+    taints, marks = read("taints", "kind, severity, detail"), read("phases", "t_s, name, edge", "offset")
+    samples = read("conditions", "at, data_json")
     return RunRecords(
         context,
         families,
-        context.by_run("SELECT run_id, kind, severity, detail FROM taints WHERE run_id IN ({runs})", runs),
-        context.by_run("SELECT run_id, t_s, name, edge FROM phases WHERE run_id IN ({runs}) ORDER BY offset", runs),
-        {run_id: [(row["at"], json.loads(row["data_json"])) for row in rows] for run_id, rows in samples.items()},
+        {run_id: [RunTaint(*row) for row in rows] for run_id, rows in taints.items()},
+        {run_id: [PhaseMark(*row) for row in rows] for run_id, rows in marks.items()},
+        {run_id: read_samples(map(tuple, rows)) for run_id, rows in samples.items()},
     )
 
 
-def _families(connection: Any, options: Options) -> list[Family]:
+def _families(connection: sqlite3.Connection, options: Options) -> list[Family]:
     """Return the chosen runs as arms, for a report that compares none itself."""
     families: list[Family] = []
     for context in contexts(connection, replace(options, vs={}, group_by=()), NEWEST):

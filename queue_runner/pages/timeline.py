@@ -9,11 +9,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.grouping import Arm, by_key, taints
 from queue_runner.analysis.phases import spans
+from queue_runner.analysis.points import SensorSample
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.model import Outcome
 from queue_runner.pages.axis import Tick, linear_ticks, place, ticked
@@ -52,7 +52,7 @@ SENSORS = (
     Sensor("job_cpu_share", "CPU, by the run"),
     Sensor("swap_out_bytes_per_s", "written to swap", None, "B/s"),
 )
-"""What is drawn of the samples, as far as there are any."""
+"""The lines of a time line; one without samples is left out."""
 _OFTEN_ZERO = ("thermal_level", "swap_out_bytes_per_s", "gpu_others_busy_share")
 """Lines that are left out where they are 0 throughout."""
 
@@ -138,27 +138,24 @@ def _course(
 ) -> GroupTimeline:
     begin = min(map(_start, rows))
     end = max(_end(row) or 0 for row in rows)
-    samples = [(at, data) for row in rows for at, data in evidence.samples.get(row.run_id, ())]
+    samples = [sample for row in rows for sample in evidence.samples.get(row.run_id, ())]
     lines = [line for sensor in SENSORS if (line := _line(sensor, samples, begin, end)) is not None]
-    details = evidence.details()
-    blocks = [_block(row, *colours[row.run_id], begin, end, details.get(row.run_id, ())) for row in rows]
-    drawn = "what is in % is drawn from 0 to 100 %, the rest from its lowest to its highest"
+    blocks = [_block(row, *colours[row.run_id], begin, end, evidence) for row in rows]
+    drawn = "lines in % are drawn from 0 to 100 %, the rest from the lowest to the highest value"
     notes = [drawn if lines else "no samples of the machine are stored of these runs"]
     if any(len(_of(sensor, samples)) > MOST_POINTS for sensor in SENSORS):
         notes.append(f"of more than {MOST_POINTS} samples the lowest and the highest of each column are drawn")
     return GroupTimeline(f"g{group}", units.duration(end - begin), time_ticks(end - begin), blocks, lines, notes)
 
 
-def _block(row: ReportedRun, colour: str, arm: Arm, begin: float, end: float, details: Sequence[str]) -> PhaseBlock:
+def _block(row: ReportedRun, colour: str, arm: Arm, begin: float, end: float, evidence: RunRecords) -> PhaseBlock:
     ended = _end(row) or begin
     x = place(_start(row), begin, end, edge=0)
     width = max(0.1, round(place(ended, begin, end, edge=0) - x, 3))
-    words = [f"run {row.run}, {arm.label}: {units.duration(ended - _start(row))}", *details]
-    return PhaseBlock(x, width, colour if _is_used(row, arm) else f"{colour} out", "; ".join(words))
-
-
-def _is_used(row: ReportedRun, arm: Arm) -> bool:
-    return any(one.run_id == row.run_id for one in arm.used)
+    run_taints = map(str, evidence.taints.get(row.run_id, ()))
+    words = [f"run {row.run}, {arm.label}: {units.duration(ended - _start(row))}", *run_taints]
+    used = any(run.run_id == row.run_id for run in arm.used)
+    return PhaseBlock(x, width, colour if used else f"{colour} out", "; ".join(words))
 
 
 def time_ticks(length_s: float) -> list[Tick]:
@@ -178,14 +175,11 @@ def _round(t_s: int) -> str:
     return "0" if not t_s else f"{t_s // 60} min" if t_s % 60 == 0 else f"{t_s} s"
 
 
-def _of(sensor: Sensor, samples: Iterable[tuple[float, Mapping[str, Any]]]) -> list[tuple[float, float]]:
-    values = ((at, data.get(sensor.key)) for at, data in samples)
-    return [(at, float(value)) for at, value in values if isinstance(value, int | float)]
+def _of(sensor: Sensor, samples: Iterable[SensorSample]) -> list[tuple[float, float]]:
+    return [(sample.at, value) for sample in samples if (value := getattr(sample, sensor.key)) is not None]
 
 
-def _line(
-    sensor: Sensor, samples: Sequence[tuple[float, Mapping[str, Any]]], begin: float, end: float
-) -> SensorLine | None:
+def _line(sensor: Sensor, samples: Sequence[SensorSample], begin: float, end: float) -> SensorLine | None:
     points = [(at, value) for at, value in _of(sensor, samples) if begin <= at <= end]
     if not points or (sensor.key in _OFTEN_ZERO and not any(value for _, value in points)):
         return None
@@ -251,13 +245,8 @@ def _bar(row: ReportedRun, label: str, colour: str, longest: float, evidence: Ru
                 PhaseBlock(x, width, span.name, f"{span.name}: {units.short_duration(span.to_s - span.from_s, 3)}")
             )
     run_taints = evidence.taints.get(row.run_id, ())
-    named = {
-        kind: [f"{one['kind']}: {one['detail']}" for one in run_taints if one["severity"] == kind] for kind in _KINDS
-    }
+    invalid = [str(taint) for taint in run_taints if taint.severity == "invalid"]
+    caveats = [str(taint) for taint in run_taints if taint.severity == "caveat"]
     outcome = "" if row.outcome == Outcome.SUCCEEDED else str(row.outcome or row.state)
-    if not run_taints and taints(row):
-        named["caveat"] = taints(row)
-    return Bar(row.run, label, colour, blocks, units.duration(real_s), named["invalid"], named["caveat"], outcome)
-
-
-_KINDS = ("invalid", "caveat")
+    caveats = caveats if run_taints else taints(row)
+    return Bar(row.run, label, colour, blocks, units.duration(real_s), invalid, caveats, outcome)

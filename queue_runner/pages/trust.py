@@ -1,4 +1,4 @@
-"""Whether the numbers of a report may be believed, in sentences: what was judged, what was left out, what is marked."""
+"""Whether the numbers of a report may be believed, in sentences: verdicts, runs left out, caveats, machines."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class TrustReason:
 
 def reasons(evidence: RunRecords) -> list[TrustReason]:
     """Return the reasons, those against the numbers first."""
-    found = [*_judged(evidence.families), *_left_out(evidence), *_caveats(evidence), *_machines(evidence)]
-    return sorted(found, key=lambda reason: ("bad", "warn", "good").index(reason.kind))
+    every = [*_judged(evidence.families), *_left_out(evidence), *_caveats(evidence), *_machines(evidence)]
+    return sorted(every, key=lambda reason: ("bad", "warn", "good").index(reason.kind))
 
 
 def sign(families: Iterable[Family]) -> str:
@@ -37,9 +37,9 @@ def sign(families: Iterable[Family]) -> str:
 
 
 def _pairs(families: Iterable[Family]) -> list[Pair]:
-    """Return all comparisons; one asked for in both directions once."""
-    found = [pair for family in families for pair in (*family.pairs, *family.twins)]
-    return [*{frozenset((pair.arm, pair.baseline)): pair for pair in found}.values()]
+    """Return all comparisons; one requested in both directions once."""
+    pairs = [pair for family in families for pair in (*family.pairs, *family.twins)]
+    return [*{frozenset((pair.arm, pair.baseline)): pair for pair in pairs}.values()]
 
 
 def _judged(families: Iterable[Family]) -> Iterable[TrustReason]:
@@ -60,7 +60,7 @@ def _judged(families: Iterable[Family]) -> Iterable[TrustReason]:
     if n := by_word[Word.TOO_FEW]:
         need = max(pair.verdict.need or 0 for pair in pairs if pair.verdict.word is Word.TOO_FEW)
         text = f"{_of(n, len(pairs))} too few runs for a verdict: {need} valid runs of each row are needed"
-        yield TrustReason("warn", f"{text}; until then a ratio is what was measured, no more")
+        yield TrustReason("warn", f"{text}; until then a ratio is a measurement, not a verdict")
     if n := by_word[Word.NOT_IN_TURN]:
         yield TrustReason("bad", f"{_of(n, len(pairs))} rows that ran one after the other, not in turn: no verdict")
     if n := by_word[Word.UNEQUAL]:
@@ -85,7 +85,7 @@ def _left_out(evidence: RunRecords) -> Iterable[TrustReason]:
         invalid = Counter(
             kind
             for row in out
-            for kind in [one["kind"] for one in evidence.taints.get(row.run_id, ()) if one["severity"] == "invalid"]
+            for kind in [taint.kind for taint in evidence.taints.get(row.run_id, ()) if taint.severity == "invalid"]
             or [str(row.outcome).lower().replace("_", " ")]
         )
         why = ", ".join(f"{kind} ({n})" for kind, n in invalid.most_common())
@@ -99,9 +99,8 @@ def _left_out(evidence: RunRecords) -> Iterable[TrustReason]:
 
 def _caveats(evidence: RunRecords) -> Iterable[TrustReason]:
     shown = [row for family in evidence.families for row in family.shown]
-    invalid = {
-        (run_id, one["kind"]) for run_id, of in evidence.taints.items() for one in of if one["severity"] == "invalid"
-    }
+    marks = [(run_id, taint) for run_id, taints in evidence.taints.items() for taint in taints]
+    invalid = {(run_id, taint.kind) for run_id, taint in marks if taint.severity == "invalid"}
     counts = Counter(kind for row in shown for kind in taints(row) if (row.run_id, kind) not in invalid)
     if counts:
         each = ", ".join(f"{kind} ({units.counted(n, 'run')})" for kind, n in counts.most_common())
@@ -111,6 +110,6 @@ def _caveats(evidence: RunRecords) -> Iterable[TrustReason]:
 def _machines(evidence: RunRecords) -> Iterable[TrustReason]:
     hashes = {row.machine_hash for row in evidence.runs if row.machine_hash}
     if len(hashes) == 1:
-        yield TrustReason("good", "all runs are of one machine")
+        yield TrustReason("good", "all runs ran on one machine")
     elif hashes:
-        yield TrustReason("warn", f"the runs are of {len(hashes)} machines, which are never compared with each other")
+        yield TrustReason("warn", f"the runs ran on {len(hashes)} machines, which are never compared with each other")

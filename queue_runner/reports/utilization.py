@@ -10,6 +10,7 @@ from queue_runner.analysis import comparison, gpu_use, stats
 from queue_runner.analysis.energy import joules_per_iteration
 from queue_runner.analysis.gpu_use import PhaseUse
 from queue_runner.analysis.grouping import Arm
+from queue_runner.analysis.points import PhaseMark, read_samples
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.reports._common import arm_tables, prepare, select_runs
 from queue_runner.reports._common.columns import RowColumn, columns
@@ -76,7 +77,12 @@ def _uses(rows: Sequence[ReportedRun], context: Context) -> dict[int, list[Phase
     samples = context.by_run("SELECT run_id, at, data_json FROM conditions WHERE run_id IN ({runs})", rows)
     marks = context.by_run("SELECT run_id, t_s, name, edge FROM phases WHERE run_id IN ({runs}) ORDER BY offset", rows)
     return {
-        row.run_id: gpu_use.by_phase(samples.get(row.run_id, []), marks.get(row.run_id, []), row.started_at, row.real_s)
+        row.run_id: gpu_use.by_phase(
+            read_samples((sample["at"], sample["data_json"]) for sample in samples.get(row.run_id, [])),
+            [PhaseMark(mark["t_s"], mark["name"], mark["edge"]) for mark in marks.get(row.run_id, [])],
+            row.started_at,
+            row.real_s,
+        )
         for row in rows
     }
 

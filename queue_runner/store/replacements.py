@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from queue_runner.analysis.validity import disturbance
 from queue_runner.model import PREFLIGHT, Outcome, State, Verb
@@ -94,7 +94,7 @@ def _disturbed(row: GroupRun) -> list[str]:
     """Return what of the machine disturbed a run that is to be replaced for it. A lost run that --retries covers is
     not: it has been retried."""
     retried = row.retries and "lost" in (row.retry_on or "").split(",")
-    return [] if row.outcome == Outcome.LOST and retried else disturbance(asdict(row))
+    return [] if row.outcome == Outcome.LOST and retried else disturbance(row.outcome, row.reason, row.taints)
 
 
 def _is_the_users(row: GroupRun, now: float) -> bool:

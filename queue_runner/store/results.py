@@ -238,7 +238,7 @@ def mark_fingerprint(connection: Connection, run_id: int, machine_hash: str, sof
     connection.change(hot_sql.MARK_FINGERPRINT, values)
 
 
-def rows_of(connection: Connection, table: str, run_id: int) -> list[dict[str, Any]]:
-    """Return all rows of one run in one table, in the order of its file."""
+def rows_of(connection: Connection, table: str, columns: Sequence[str], run_id: int) -> list[tuple[Any, ...]]:
+    """Return these columns of all rows of one run in one table, in the order of its file."""
     order = {"conditions": "at", "ingests": "source", "hellos": "run_id"}.get(table, "offset")
-    return connection.records(f"SELECT * FROM {table} WHERE run_id = ? ORDER BY {order}", [run_id])
+    return connection.rows(f"SELECT {', '.join(columns)} FROM {table} WHERE run_id = ? ORDER BY {order}", [run_id])

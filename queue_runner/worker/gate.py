@@ -13,8 +13,11 @@ from collections.abc import Collection
 from functools import partial
 from typing import Any
 
+from msgspec import convert
+
 from queue_runner import times, units
 from queue_runner.analysis.gate_rules import Disturbance, disturbances
+from queue_runner.analysis.points import SensorSample
 from queue_runner.analysis.validity import GPU_BUSY_SHARE
 from queue_runner.config import Config
 from queue_runner.host import conditions
@@ -111,7 +114,7 @@ class Gate:
         reading = self._load.read(cpu=self._config.gate_cpu_share < 1, gpu=gpu)
         if reading is None:
             return self._told[0]
-        found = disturbances(reading, self._config, gpu=gpu)
+        found = disturbances(convert(reading, SensorSample), self._config, gpu=gpu)
         self._given_up &= {one.kind for one in found}
         if all(one.kind in self._given_up for one in found):
             self._found = found

@@ -1,4 +1,4 @@
-"""What disturbs a start, by reading and threshold; what is not known disturbs nothing."""
+"""The reasons that keep a run waiting, by sample and threshold; an unknown value is none."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as changed
 
 from queue_runner.analysis.gate_rules import disturbances
+from queue_runner.analysis.points import SensorSample
 from queue_runner.config import Config
 
-QUIET = {
-    "others_cpu_share": 0.1,
-    "gpu_busy_share": 0.1,
-    "gpu_temperature_c": 80.0,
-    "thermal_level": 0,
-    "on_battery": False,
-    "low_power": False,
-    "memory_available_bytes": 2**30,
-}
+QUIET = SensorSample(
+    others_cpu_share=0.1,
+    gpu_busy_share=0.1,
+    gpu_temperature_c=80.0,
+    thermal_level=0,
+    on_battery=False,
+    low_power=False,
+    memory_available_bytes=2**30,
+)
 
 
 @pytest.mark.parametrize(
@@ -35,15 +37,15 @@ QUIET = {
 )
 def test_each_threshold(noise: dict[str, Any], kind: str, lasting: bool) -> None:
     assert disturbances(QUIET, Config(), gpu=True) == []
-    (found,) = disturbances({**QUIET, **noise}, Config(), gpu=True)
-    assert (found.kind, found.lasting) == (kind, lasting)
-    assert bool(disturbances({**QUIET, **noise}, Config(), gpu=False)) == (not kind.startswith("gpu"))
+    (reason,) = disturbances(changed(QUIET, **noise), Config(), gpu=True)
+    assert (reason.kind, reason.lasting) == (kind, lasting)
+    assert bool(disturbances(changed(QUIET, **noise), Config(), gpu=False)) == (not kind.startswith("gpu"))
 
 
 def test_unknown_is_quiet() -> None:
-    assert disturbances({}, Config(), gpu=True) == []
+    assert disturbances(SensorSample(), Config(), gpu=True) == []
 
 
 def test_a_battery_can_be_allowed() -> None:
-    on = {"on_battery": True, "low_power": True}
+    on = SensorSample(on_battery=True, low_power=True)
     assert disturbances(on, replace(Config(), gate_battery=False), gpu=True) == []

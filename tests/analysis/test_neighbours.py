@@ -8,11 +8,12 @@ import pytest
 
 from queue_runner.analysis.grouping import BESIDE, group, labelled
 from queue_runner.analysis.neighbour_share import Neighbour, beside
+from queue_runner.analysis.points import PhaseMark
 from queue_runner.analysis.reported_run import ReportedRun
 
 MARKS = [
-    {"t_s": t_s, "name": name, "edge": edge}
-    for t_s, name, edge in (
+    PhaseMark(*border)
+    for border in (
         (0.0, "setup", "begin"),
         (10.0, "setup", "end"),
         (10.0, "measure", "begin"),
@@ -24,7 +25,7 @@ MARKS = [
 """Measured from 10 to 20 s and from 30 to 40 s."""
 
 
-def share(*active: tuple[float, float], marks: list[dict[str, Any]] = MARKS) -> float | None:
+def share(*active: tuple[float, float], marks: list[PhaseMark] = MARKS) -> float | None:
     """The share of a run of 50 s with neighbours that were active at these times."""
     found = beside(marks, 50.0, 50.0, [Neighbour(f"{n}.1", "cpu:1", *times) for n, times in enumerate(active, 7)])
     return found and found.share

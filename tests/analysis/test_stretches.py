@@ -5,26 +5,29 @@ from __future__ import annotations
 import pytest
 
 from queue_runner.analysis import stretches
+from queue_runner.analysis.points import SensorSample
 from tests.simulate import load
 
 pytestmark = pytest.mark.process
 
 
 def test_means_are_by_time() -> None:
-    samples = [{"at": 0.0, "x": 1.0}, {"at": 1.0, "x": 1.0}, {"at": 9.0, "x": 0.0}]
-    assert stretches.whole(samples, "x") == pytest.approx(0.2)
-    assert stretches.whole(samples, "y") is None and stretches.whole([], "x") is None
-    assert stretches.whole([{"x": 0.5}], "x") == 0.5
-    assert stretches.whole([{"at": 1.0, "x": 0.2}, {"at": 1.0, "x": 0.4}], "x") == pytest.approx(0.3)
+    samples = [SensorSample(at=at, load1=load) for at, load in ((0.0, 1.0), (1.0, 1.0), (9.0, 0.0))]
+    assert stretches.whole(samples, "load1") == pytest.approx(0.2)
+    assert stretches.whole(samples, "steal_share") is None and stretches.whole([], "load1") is None
+    assert stretches.whole([SensorSample(load1=0.5)], "load1") == 0.5
+    at_once = [SensorSample(at=1.0, load1=0.2), SensorSample(at=1.0, load1=0.4)]
+    assert stretches.whole(at_once, "load1") == pytest.approx(0.3)
 
 
 def test_a_part_is_as_short_as_may_be() -> None:
-    samples = [{"at": float(t), "x": float(t in (50, 51, 52)), "y": 2.0} for t in range(100)]
-    samples[70].pop("x")
-    found = [*stretches.parts(samples, "x", "y", "z")]
-    assert max(part.means["x"] for part in found) == pytest.approx(0.3)
-    assert {round(part.dur_s) for part in found} == {10} and found[0].means["y"] == 2.0 and "z" not in found[0].means
-    assert [*stretches.parts(samples[:1], "x")] == [*stretches.parts([], "x")] == []
+    loads = [None if t == 70 else float(t in (50, 51, 52)) for t in range(100)]
+    samples = [SensorSample(at=float(t), load1=load, steal_share=2.0) for t, load in enumerate(loads)]
+    parts = [*stretches.parts(samples, "load1", "steal_share", "priority")]
+    assert max(part.means["load1"] for part in parts) == pytest.approx(0.3)
+    assert {round(part.dur_s) for part in parts} == {10}
+    assert parts[0].means["steal_share"] == 2.0 and "priority" not in parts[0].means
+    assert [*stretches.parts(samples[:1], "load1")] == [*stretches.parts([], "load1")] == []
 
 
 @pytest.mark.parametrize("fault", ["all processors", "half of its GPU"])

@@ -4,32 +4,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from queue_runner.analysis.phases import RUN_PHASES, other_remark, phase_seconds
+from queue_runner.analysis.points import EvalPoint, IterationPoint, PhaseMark
 from queue_runner.analysis.summary import Summary, summarize
 from queue_runner.model import PHASES
 from queue_runner.store import schema
 
 
-def row(i: int, dur_s: float, phase: str = "measure", loss: float | None = None, **memory: int) -> dict[str, Any]:
-    return {
-        "i": i,
-        "dur_s": dur_s,
-        "loss": loss,
-        "phase": PHASES.index(phase),
-        "allocated_bytes": None,
-        "reserved_bytes": None,
-        **memory,
-    }
+def row(i: int, dur_s: float, phase: str = "measure", loss: float | None = None, **memory: int) -> IterationPoint:
+    return IterationPoint(i, dur_s, loss, PHASES.index(phase), 1, **memory)
 
 
-def marks(*edges: tuple[float, str, str]) -> list[dict[str, Any]]:
-    return [{"t_s": t, "name": name, "edge": edge} for t, name, edge in edges]
+def marks(*edges: tuple[float, str, str]) -> list[PhaseMark]:
+    return [PhaseMark(*border) for border in edges]
 
 
 WHOLE = marks(
@@ -92,13 +84,10 @@ def test_a_log_that_begins_late_has_no_first_iteration() -> None:
 
 def test_memory_and_validation_loss() -> None:
     evals = [
-        {"i": i, "split": split, "metric": metric, "value": value, "dur_s": None}
-        for i, split, metric, value in [
-            (0, "val", "loss", 4.3),
-            (5, "val", "loss", 1.7),
-            (5, "train", "loss", 0.6),
-            (5, "val", "accuracy", 0.5),
-        ]
+        EvalPoint(0, "val", "loss", 4.3),
+        EvalPoint(5, "val", "loss", 1.7),
+        EvalPoint(5, "train", "loss", 0.6),
+        EvalPoint(5, "val", "accuracy", 0.5),
     ]
     found = summarize(
         iterations=[row(0, 1, allocated_bytes=7), row(1, 1, allocated_bytes=9, reserved_bytes=11)], evals=evals
@@ -150,8 +139,8 @@ def test_a_negative_remainder_says_what_it_is() -> None:
     assert "may be wrong" in (other_remark(-3.0) or "")
 
 
-def evaluated(*at: int) -> list[dict[str, Any]]:
-    return [{"i": i, "split": "val", "metric": "loss", "value": 2.0, "dur_s": 3.0} for i in at]
+def evaluated(*at: int) -> list[EvalPoint]:
+    return [EvalPoint(i, "val", "loss", 2.0) for i in at]
 
 
 def test_the_projection_adds_what_is_missing() -> None:

@@ -10,27 +10,27 @@ import pytest
 
 from queue_runner.analysis import energy, gpu_use
 from queue_runner.analysis.phases import Span, phase_seconds, spans
+from queue_runner.analysis.points import PhaseMark, SensorSample, read_samples
 
 pytestmark = pytest.mark.fast
 STARTED = 1e9
 
 
-def marks(*edges: tuple[float, str, str]) -> list[dict[str, Any]]:
-    return [{"t_s": t_s, "name": name, "edge": edge} for t_s, name, edge in edges]
+NESTED = [
+    PhaseMark(*border)
+    for border in (
+        (0, "setup", "begin"),
+        (60, "setup", "end"),
+        (60, "measure", "begin"),
+        (100, "eval", "begin"),
+        (110, "eval", "end"),
+        (150, "measure", "end"),
+    )
+]
 
 
-NESTED = marks(
-    (0, "setup", "begin"),
-    (60, "setup", "end"),
-    (60, "measure", "begin"),
-    (100, "eval", "begin"),
-    (110, "eval", "end"),
-    (150, "measure", "end"),
-)
-
-
-def samples(*said: tuple[float, dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{"at": STARTED + t_s, "data_json": json.dumps(data)} for t_s, data in said]
+def samples(*values: tuple[float, dict[str, Any]]) -> list[SensorSample]:
+    return read_samples((STARTED + t_s, json.dumps(data)) for t_s, data in values)
 
 
 def test_spans_are_exclusive_and_sum_to_the_phases() -> None:

@@ -8,19 +8,20 @@ from typing import Any
 import pytest
 
 from queue_runner.analysis import steadiness
+from queue_runner.analysis.points import IterationPoint, SensorSample
 from queue_runner.analysis.summary import Summary
 from queue_runner.analysis.validity import Facts, find_taints
 from queue_runner.model import PHASES, Outcome
 
-ITERATION = {"i": 5, "dur_s": 0.1, "loss": 4.0, "phase": PHASES.index("measure"), "synced": 1}
+ITERATION = IterationPoint(5, 0.1, 4.0, PHASES.index("measure"), synced=1)
 CLEAN = Facts(
     outcome=Outcome.SUCCEEDED,
     expects_iterations=True,
     iterations=[ITERATION],
     summary=Summary(n_iters=1, n_measure=1, loss_first=4.2, loss_last=2.0, drift_ratio=1.01),
     notes={},
-    conditions=[{"others_cpu_share": 0.02, "steal_share": 0.0, "on_battery": False, "thermal_level": 0}],
-    ingests=[],
+    conditions=[SensorSample(others_cpu_share=0.02, steal_share=0.0, on_battery=False, thermal_level=0)],
+    watched=False,
     slept_s=0.0,
 )
 
@@ -29,8 +30,8 @@ def course(times: list[float]) -> dict[str, Any]:
     return {"summary": replace(CLEAN.summary, course=steadiness.course(range(len(times)), times))}
 
 
-def condition(**said: object) -> dict[str, Any]:
-    return {"conditions": [said, said]}
+def condition(**values: Any) -> dict[str, Any]:
+    return {"conditions": [SensorSample(**values)] * 2}
 
 
 def test_a_clean_run_has_no_taint() -> None:
@@ -53,7 +54,7 @@ def test_a_clean_run_has_no_taint() -> None:
         (condition(others_cpu_share=0.5), "contended", "invalid"),
         (condition(swap_out_bytes_per_s=5e6), "swapping", "invalid"),
         (condition(priority=20), "throttled_service", "invalid"),
-        ({"iterations": [{**ITERATION, "synced": 0}]}, "unsynced", "caveat"),
+        ({"iterations": [ITERATION._replace(synced=0)]}, "unsynced", "caveat"),
         ({"notes": {"op_fallback": "aten::linalg_svd ran on the CPU"}}, "op_fallback", "caveat"),
         (condition(on_battery=True), "battery", "caveat"),
         (condition(low_power=True), "low_power", "caveat"),
@@ -91,12 +92,13 @@ def test_what_the_gpu_did_while_the_run_used_it_proves_nothing() -> None:
         {"gpu_busy_share": 0.99, "gpu_temperature_c": 92.0, "gpu_thermal_margin_c": 3.0},
     ],
 )
-def test_what_a_gpu_may_do(quiet: dict[str, object]) -> None:
+def test_what_a_gpu_may_do(quiet: dict[str, Any]) -> None:
     assert find_taints(replace(CLEAN, **condition(**quiet))) == []
 
 
-def series(name: str, *values: float, every_s: float = 5.0, **also: float) -> dict[str, Any]:
-    return {"conditions": [{"at": 1e9 + n * every_s, name: value, **also} for n, value in enumerate(values)]}
+def series(name: str, *values: float, every_s: float = 5.0, **also: Any) -> dict[str, Any]:
+    samples = [SensorSample(at=1e9 + n * every_s, **{name: value}, **also) for n, value in enumerate(values)]
+    return {"conditions": samples}
 
 
 def test_load_for_a_fifth_of_a_run_is_not_hidden_by_the_mean() -> None:
@@ -125,8 +127,8 @@ def test_less_load_counts_where_tasks_waited_for_a_processor() -> None:
 
 def test_samples_count_by_the_time_that_they_stand_for() -> None:
     """The first ten seconds of a run have a sample a second: a start that compiles is no tenth of an hour."""
-    first = [{"at": 1e9 + n, "others_cpu_share": 0.9} for n in range(10)]
-    rest = [{"at": 1e9 + 10 + 5 * n, "others_cpu_share": 0.0} for n in range(1, 40)]
+    first = [SensorSample(at=1e9 + n, others_cpu_share=0.9) for n in range(10)]
+    rest = [SensorSample(at=1e9 + 10 + 5 * n, others_cpu_share=0.0) for n in range(1, 40)]
     assert find_taints(replace(CLEAN, conditions=first + rest)) == []
 
 
@@ -142,20 +144,20 @@ def test_a_failed_run_is_not_called_unobserved() -> None:
 
 
 def test_what_was_not_sampled_taints_nothing() -> None:
-    assert find_taints(replace(CLEAN, conditions=[{"others_cpu_share": None}])) == []
+    assert find_taints(replace(CLEAN, conditions=[SensorSample(others_cpu_share=None)])) == []
 
 
 def test_a_run_that_nobody_watched_says_so() -> None:
     """It ended before a share of the processors could be sampled; an import was never to be watched."""
-    live = replace(CLEAN, ingests=[{"stream": "events"}])
-    assert [t.kind for t in find_taints(replace(live, conditions=[{"load1": 0.1}]))] == ["unwatched"]
+    live = replace(CLEAN, watched=True)
+    assert [t.kind for t in find_taints(replace(live, conditions=[SensorSample(load1=0.1)]))] == ["unwatched"]
     assert find_taints(live) == find_taints(replace(CLEAN, conditions=[])) == []
 
 
 def test_a_priority_that_was_lowered_for_a_while_is_no_limit() -> None:
     """macOS lowers that of a thread that computes while there are more of them than cores; no limit is exceeded."""
     for interactive in range(31, 38):
-        conditions = [{"priority": interactive}, {"priority": 17}]
+        conditions = [SensorSample(priority=interactive), SensorSample(priority=17)]
         assert not [taint for taint in find_taints(replace(CLEAN, conditions=conditions)) if "priority" in taint.detail]
-    limited = find_taints(replace(CLEAN, conditions=[{"priority": 20}, {"priority": 4}]))
+    limited = find_taints(replace(CLEAN, conditions=[SensorSample(priority=20), SensorSample(priority=4)]))
     assert [taint.kind for taint in limited if "20" in taint.detail] == ["throttled_service"]

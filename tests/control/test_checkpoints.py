@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from queue_runner.analysis.points import EvalPoint, IterationPoint, PhaseMark
 from queue_runner.analysis.summary import summarize
 from queue_runner.control import checkpoints
 from queue_runner.errors import UsageError
@@ -143,13 +144,10 @@ def test_what_submit_makes_of_it() -> None:
     assert not any("checkpoint_interval" in warning for warning in plan.plan(saving).warnings)
 
 
-def rows(first: int, last: int, dur_s: float = 0.5) -> list[dict[str, Any]]:
+def rows(first: int, last: int, dur_s: float = 0.5) -> list[IterationPoint]:
     measure, warmup = PHASES.index("measure"), PHASES.index("warmup")
-    common = {"loss": 2.0, "allocated_bytes": None, "reserved_bytes": None}
-    return [
-        {"i": i, "dur_s": dur_s if i > first else 3.0, "phase": measure if i > first else warmup, **common}
-        for i in range(first, last + 1)
-    ]
+    rest = [IterationPoint(i, dur_s, 2.0, measure, 1) for i in range(first + 1, last + 1)]
+    return [IterationPoint(first, 3.0, 2.0, warmup, 1), *rest]
 
 
 def test_the_summary_of_a_part() -> None:
@@ -158,8 +156,8 @@ def test_the_summary_of_a_part() -> None:
     assert (part.n_iters, part.median_s, part.first_iter_s, part.first_iter_excess_s) == (600, 0.5, 3.0, 2.5)
     assert part.projected_real_s == 310.0 + 400 * 0.5
     assert summarize(iterations=rows(0, 999), real_s=510.0, planned_iters=1000).projected_real_s is None
-    evals = [{"i": i, "split": "val", "metric": "loss", "value": 2.0} for i in (500, 750, 1000)]
-    marks = [{"t_s": 10.0, "name": "eval", "edge": "begin"}, {"t_s": 16.0, "name": "eval", "edge": "end"}]
+    evals = [EvalPoint(i, "val", "loss", 2.0) for i in (500, 750, 1000)]
+    marks = [PhaseMark(10.0, "eval", "begin"), PhaseMark(16.0, "eval", "end")]
     part = summarize(
         iterations=rows(400, 999), evals=evals, phases=marks, real_s=316.0, planned_iters=1000, eval_interval=250,
         resumed=True,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from queue_runner.analysis.points import SensorSample
 from queue_runner.host import conditions, cpu_time, keep_awake, power
 from queue_runner.host.command import PolledCommand, ask
 from queue_runner.host.cpu_time import LinuxSource, MachineTime, ProcessTime, Shares, used_between
@@ -210,7 +211,7 @@ def test_a_short_run_has_a_sample_of_its_end() -> None:
     deadline = time.monotonic() + 20
     while not found and time.monotonic() < deadline:  # until the kernel's sums have moved
         found = sampler.at_end(0.01)
-    assert 0 <= found["others_cpu_share"] <= 1 and set(found) <= set(conditions.KEYS)
+    assert 0 <= found["others_cpu_share"] <= 1 and set(found) <= {*SensorSample.__struct_fields__}
     sampler.close()
 
 
@@ -256,7 +257,7 @@ def test_a_sample_of_this_machine_tells_the_job_from_the_others() -> None:
         child.kill()
         child.wait()
         sampler.close()
-    assert set(first) | set(second) <= set(conditions.KEYS)
+    assert set(first) | set(second) <= {*SensorSample.__struct_fields__}
     assert "others_cpu_share" not in first
     assert second["job_cpu_share"] > 0 and 0 <= second["others_cpu_share"] <= 1
     assert second["memory_available_bytes"] > 0
@@ -313,7 +314,7 @@ def test_a_mac_is_sampled_through_its_tools(tmp_path: Path, monkeypatch: pytest.
     sample = sampler.sample([(os.getpid(), 1.0)])
     wanted = {"on_battery": True, "battery_share": 0.87, "thermal_level": 2, "gpu_busy_share": 0.16, "priority": 20}
     assert wanted.items() <= sample.items() and "low_power" not in sample
-    assert set(sample) <= set(conditions.KEYS)
+    assert set(sample) <= {*SensorSample.__struct_fields__}
     sampler.sample([1])
 
 

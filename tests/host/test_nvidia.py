@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from queue_runner.analysis.points import SensorSample
 from queue_runner.host import conditions, linux_sensors, nvidia
 from queue_runner.host.background import BackgroundReader
 from tests.stand_in_nvml import Gpu, StandInNvml
@@ -39,7 +40,7 @@ def test_what_a_gpu_says() -> None:
         "power_w": {"gpu0": 699.5},
         "gpu_others_busy_share": 0.0,
     }
-    assert set(found) <= set(conditions.KEYS)
+    assert set(found) <= {*SensorSample.__struct_fields__}
 
 
 def test_load_of_others_is_what_neither_the_run_nor_the_queue_started() -> None:
@@ -127,7 +128,7 @@ def test_a_sample_has_what_nvml_says(tmp_path: Path, monkeypatch: pytest.MonkeyP
     sample = sampler.sample([os.getpid()])
     sampler.close()
     assert sample["energy_j"] == {"gpu0": 1000.0} and sample["gpus_used"] == [0] and "energy_at" in sample
-    assert set(sample) <= set(conditions.KEYS) and nvml.opened == 0
+    assert set(sample) <= {*SensorSample.__struct_fields__} and nvml.opened == 0
 
 
 def test_after_a_run_whose_processes_were_hidden_the_gpu_is_looked_at(

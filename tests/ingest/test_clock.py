@@ -59,7 +59,7 @@ def taints(case: Case, layout: Layout, lines: list[Line], real_s: float, steps: 
 def test_100_iterations_of_50_ms_told_as_1_ms_are_not_believed(case: Case, layout: Layout, steps: int) -> None:
     found = taints(case, layout, training(100, 0.001, 0.05), 7.0, steps)
     assert found["wrong_clock"] == (
-        "99 of 99 measured iterations were told as 1.000 ms on average, but 50.00 ms passed between their lines"
+        "99 of 99 measured iterations reported 1.000 ms on average, but 50.00 ms passed between their lines"
     )
 
 
@@ -112,7 +112,7 @@ def test_whether_the_clock_waited_is_unknown_unless_said(case: Case, layout: Lay
 def test_a_dropped_field_of_hello_is_told_and_the_others_are_kept(case: Case, layout: Layout) -> None:
     lines = training(20, 0.05, 0.05, workload="mine", params={"a": 1})
     found = taints(case, layout, [*lines, lines[0]], 3.0, steps=3)
-    assert found["field_dropped"] == "left out of what the trainer told: hello: params: expected int | null, got object"
+    assert found["field_dropped"] == "left out of the trainer's report: hello: params: expected int | null, got object"
     with read.reading(layout.db) as connection:
         (row,) = read.runs(connection)
         texts = [note["text"] for note in read.detail(connection, "notes", case.run.run_id)]

@@ -43,7 +43,7 @@ class Case:
 
     def numbers(self) -> list[int]:
         with looking(self.engine) as connection:
-            return [row["i"] for row in results.rows_of(connection, "iterations", self.run.run_id)]
+            return [i for (i,) in results.rows_of(connection, "iterations", ["i"], self.run.run_id)]
 
     def state(self, source: str = "events") -> results.IngestState:
         with looking(self.engine) as connection:

@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from queue_runner.analysis.points import IterationPoint
 from queue_runner.analysis.summary import Summary, summarize
 from queue_runner.errors import UsageError
 from queue_runner.events import Eval, Hello, Iter, LogEvent, Metric, Note, Rusage
 from queue_runner.ingest import parsers
 from queue_runner.ingest.parsers import LogReader
-from queue_runner.model import PHASES
+from queue_runner.model import PHASES, SYNC_UNKNOWN
 from tests.events_support import fields
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "parsers"
@@ -106,8 +107,9 @@ def test_the_header() -> None:
 
 
 def summary(name: str, first: int = 0, last: int = 10**9, **told: object) -> Summary:
-    rows = [{**fields(i), "phase": PHASES.index(i.phase)} for i in of(Iter, log(name, **told)) if first <= i.i <= last]
-    return summarize(iterations=rows)
+    lines = [line for line in of(Iter, log(name, **told)) if first <= line.i <= last]
+    points = [IterationPoint(line.i, line.dur_s, line.loss, PHASES.index(line.phase), SYNC_UNKNOWN) for line in lines]
+    return summarize(iterations=points)
 
 
 def test_the_posts_arithmetic_and_what_it_did_not_see() -> None:

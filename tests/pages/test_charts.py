@@ -42,7 +42,7 @@ def plots_of(store: Store, **options: Any) -> iteration_plots.Plots:
 def charts_of(store: Store) -> tuple[Family, list[dots.Chart]]:
     evidence = evidence_of(store)
     (family,) = evidence.families
-    return family, dots.charts(family, evidence.details())
+    return family, dots.charts(family, evidence.taints)
 
 
 def test_ticks_are_round_and_inside() -> None:

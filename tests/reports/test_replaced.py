@@ -84,7 +84,7 @@ def test_the_machines_taints_are_not_of_the_numbers() -> None:
         "unobserved",
         "unsynced",
     }
-    assert disturbance({"outcome": "SUCCEEDED", "taints": "slept,drift", "reason": None}) == ["slept"]
-    assert disturbance({"outcome": "FAILED", "taints": "slept", "reason": None}) == []
-    assert disturbance({"outcome": "LOST", "taints": None, "reason": "reboot: the machine went down"}) == ["reboot"]
-    assert disturbance({"outcome": "LOST", "taints": None, "reason": "warden_died: unknown"}) == []
+    assert disturbance("SUCCEEDED", None, "slept,drift") == ["slept"]
+    assert disturbance("FAILED", None, "slept") == []
+    assert disturbance("LOST", "reboot: the machine went down", None) == ["reboot"]
+    assert disturbance("LOST", "warden_died: unknown", None) == []

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from queue_runner.analysis import steadiness
+from queue_runner.analysis.points import IterationPoint, SensorSample
 from queue_runner.analysis.summary import Summary
 from queue_runner.analysis.validity import Facts, find_taints
 from queue_runner.model import PHASES, Outcome
@@ -27,11 +27,11 @@ FAULTS = {
 QUIET = Facts(
     outcome=Outcome.SUCCEEDED,
     expects_iterations=True,
-    iterations=[{"i": 5, "dur_s": 0.1, "loss": 4.0, "phase": PHASES.index("measure"), "synced": 1}],
+    iterations=[IterationPoint(5, 0.1, 4.0, PHASES.index("measure"), synced=1)],
     summary=Summary(n_iters=1, n_measure=1, loss_first=4.2, loss_last=2.0, drift_ratio=1.0),
     notes={},
     conditions=[],
-    ingests=[],
+    watched=False,
     slept_s=0.0,
 )
 
@@ -43,7 +43,7 @@ def _course(rng: random.Random, name: str, seconds: int) -> list[float]:
     return [min(1.0, rng.betavariate(1.2, 25) + (rng.random() < 0.01) * rng.uniform(0.3, 0.9)) for _ in range(seconds)]
 
 
-def samples(rng: random.Random, seconds: int, fault: str = "") -> list[dict[str, Any]]:
+def samples(rng: random.Random, seconds: int, fault: str = "") -> list[SensorSample]:
     """Return a run's samples: a second apart for ten, then five; with a fault for a fifth of it, at any place."""
     courses = {name: _course(rng, name, seconds) for name in (PROCESSORS, GPU)}
     if fault:
@@ -55,12 +55,12 @@ def samples(rng: random.Random, seconds: int, fault: str = "") -> list[dict[str,
     times = [*range(1, min(10, seconds) + 1), *range(15, seconds + 1, 5)]
     spans = [*zip([0, *times], times, strict=False)]
     return [
-        {"at": 1e9 + now, **{name: sum(course[then:now]) / (now - then) for name, course in courses.items()}}
+        SensorSample(at=1e9 + now, **{name: sum(course[then:now]) / (now - then) for name, course in courses.items()})
         for then, now in spans
     ]
 
 
-def kinds(conditions: Sequence[dict[str, Any]], summary: Summary = QUIET.summary) -> list[str]:
+def kinds(conditions: Sequence[SensorSample], summary: Summary = QUIET.summary) -> list[str]:
     """Return the marks of a run with these samples."""
     return [taint.kind for taint in find_taints(replace(QUIET, conditions=conditions, summary=summary))]
 

@@ -11,6 +11,7 @@ from typing import Any
 from queue_runner import units
 from queue_runner.analysis.grouping import Arm
 from queue_runner.analysis.phases import RUN_PHASES, phase_seconds
+from queue_runner.analysis.points import PhaseMark
 from queue_runner.reports._common.document import Context, OfRun, Section
 from queue_runner.tables import Column
 
@@ -52,7 +53,7 @@ def _by_part(borders: list[dict[str, Any]], user_s: float | None, sys_s: float |
     if not borders or user_s is None or sys_s is None:
         return {}
     total_s = user_s + sys_s
-    spent = phase_seconds(borders, total_s)
+    spent = phase_seconds([PhaseMark(mark["t_s"], mark["name"], mark["edge"]) for mark in borders], total_s)
     return {**spent, "other": total_s - math.fsum(spent.values()), "real": total_s}
 
 

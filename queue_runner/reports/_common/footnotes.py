@@ -196,7 +196,10 @@ def _replaced(arms: Sequence[Arm], context: Context) -> Iterable[str]:
     jobs = ", ".join(str(job) for job in sorted({row.job_id for row in new}))
     columns = "run, job_id, outcome, reason, taints, replaces"
     sql = f"SELECT {columns} FROM v_run WHERE replaced AND job_id IN ({jobs}) ORDER BY job_id, number"
-    old = by_key(((row, why) for row in context.read(sql) if (why := disturbance(row))), lambda pair: pair[0]["job_id"])
+    old = by_key(
+        ((row, why) for row in context.read(sql) if (why := disturbance(row["outcome"], row["reason"], row["taints"]))),
+        lambda pair: pair[0]["job_id"],
+    )
     each, replaced, n_old, n_again = list[str](), list[Arm](), 0, 0
     for arm in arms:
         disturbed = [pair for job in dict.fromkeys(row.job_id for row in arm.runs) for pair in old.get(job, [])]
