@@ -11,8 +11,9 @@ from queue_runner import units
 from queue_runner.analysis.comparison import Family
 from queue_runner.model import PHASES
 from queue_runner.pages.dots import colour
-from queue_runner.pages.run_records import RunRecords, tuples
+from queue_runner.pages.run_records import RunRecords
 from queue_runner.reports._common import arm_tables
+from queue_runner.store.read import tuples
 
 MOST_POINTS = 160_000
 """Points of a page, of time and of loss together: some 1.3 MB of text, and drawn in under a second."""

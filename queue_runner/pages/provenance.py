@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 from queue_runner import redact, units
 from queue_runner.analysis.grouping import by_key
 from queue_runner.analysis.reported_run import ReportedRun
-from queue_runner.pages.run_records import RunRecords, tuples
+from queue_runner.pages.run_records import RunRecords
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec
+from queue_runner.store.read import tuples
 from queue_runner.workloads import command_line
 
 MOST_SUBMISSIONS = 20

@@ -17,6 +17,7 @@ from queue_runner.reports._common import prepare, select_runs
 from queue_runner.reports._common.arm_rows import newest_first
 from queue_runner.reports._common.document import Context, Options, Result
 from queue_runner.reports.devices import NEWEST
+from queue_runner.store.read import tuples
 
 
 class RunTaint(NamedTuple):
@@ -42,13 +43,6 @@ class RunRecords:
     def runs(self) -> list[ReportedRun]:
         """All runs of the arms, each once."""
         return [*{row.run_id: row for family in self.families for arm in family.arms for row in arm.runs}.values()]
-
-
-def tuples(connection: sqlite3.Connection, sql: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
-    """Return the rows of a SELECT as tuples."""
-    cursor = connection.cursor()
-    cursor.row_factory = None
-    return cursor.execute(sql, values)
 
 
 def gather(result: Result, connection: sqlite3.Connection, options: Options) -> RunRecords:

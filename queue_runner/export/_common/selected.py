@@ -22,6 +22,7 @@ from queue_runner.model import Outcome
 from queue_runner.reports._common import select_runs
 from queue_runner.reports._common.document import Options
 from queue_runner.spec import JobSpec
+from queue_runner.store.read import tuples
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,9 @@ class Selected:
         """Yield these columns, or all, of one run in a table other than RUNS, in the order of its file."""
         fields = [field for name in names for field in table.fields if field.name == name] or table.fields
         columns = ", ".join(field.name for field in fields)
-        for row in self._tuples(f"SELECT {columns} FROM {table.view} WHERE run_id = ? ORDER BY offset", run_id):
+        for row in tuples(
+            self._connection, f"SELECT {columns} FROM {table.view} WHERE run_id = ? ORDER BY offset", [run_id]
+        ):
             yield _typed(fields, row)
 
     @cached_property
@@ -151,13 +154,8 @@ class Selected:
         counts = {RUNS.name: len(self.runs)}
         for table in TABLES[1:]:
             sql = f"SELECT count(*) FROM {table.name} WHERE run_id = ?"
-            counts[table.name] = sum(n for run in self.runs for (n,) in self._tuples(sql, run.run.run_id))
+            counts[table.name] = sum(n for run in self.runs for (n,) in tuples(self._connection, sql, [run.run.run_id]))
         return counts
-
-    def _tuples(self, sql: str, run_id: int) -> sqlite3.Cursor:
-        cursor = self._connection.cursor()
-        cursor.row_factory = None
-        return cursor.execute(sql, [run_id])
 
     @property
     def n_not_valid(self) -> int:

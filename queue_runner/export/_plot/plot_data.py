@@ -15,6 +15,7 @@ from queue_runner.errors import UsageError
 from queue_runner.reports import devices
 from queue_runner.reports._common import arm_tables, select_runs
 from queue_runner.reports._common.document import Context, Options
+from queue_runner.store.read import tuples
 
 T = TypeVar("T")
 
@@ -128,14 +129,9 @@ def _by_run(
 ) -> dict[int, list[T]]:
     """Return the rows of the requested iterations by run, in the order of each run's file."""
     where = f"run_id IN ({', '.join(map(str, ids))}) AND i BETWEEN ? AND ?"
-    cursor = context.connection.cursor()
-    cursor.row_factory = None
-    cursor.execute(
-        f"SELECT run_id, {columns} FROM {view} WHERE {where} ORDER BY run_id, offset",
-        context.options.iters or (0, 2**62),
-    )
+    sql = f"SELECT run_id, {columns} FROM {view} WHERE {where} ORDER BY run_id, offset"
     rows: dict[int, list[T]] = {}
-    for run_id, *values in cursor:
+    for run_id, *values in tuples(context.connection, sql, context.options.iters or (0, 2**62)):
         rows.setdefault(run_id, []).append(kind(*values))
     return rows
 
