@@ -36,9 +36,10 @@ from queue_runner.monitor import queue_status as looking
 from queue_runner.paths import Layout
 from queue_runner.reports._common.report_options import read_options
 from queue_runner.store import read
+from queue_runner.submit import options as submit_options
 from queue_runner.submit import plan as submitting
-from queue_runner.submit.options import of_json, request
 from queue_runner.submit.python_words import in_python_words
+from queue_runner.submit.request import Request
 from queue_runner.units import parse_duration
 
 if TYPE_CHECKING:
@@ -98,11 +99,11 @@ class Client:
 
         Raises: UsageError for invalid or missing input; nothing is stored then.
         """
-        waits = [f"{one[0]}:{one[1]}" if isinstance(one, tuple) else str(one) for one in after]
+        waits = [f"{id[0]}:{id[1]}" if isinstance(id, tuple) else str(id) for id in after]
         title = options.pop("title", "Client.submit")
         given = {"workload": workload, "command": command or None, "after": waits or None, **options}
-        fields = {name: value for name, value in of_json(given, whole=True).items() if value is not None}
-        planned = submitting.plan(request(fields, title, home=str(self._layout.home)))
+        fields = {name: value for name, value in submit_options.read(given, whole=True).items() if value is not None}
+        planned = submitting.plan(Request(**fields, title=title, home=str(self._layout.home)))
         stored = submitting.store(ensure_home(self._layout.home), planned)
         return Group(stored.group, stored.jobs)
 

@@ -12,6 +12,8 @@ from typing import Any
 from queue_runner.model import Condition
 
 Value = str | int | float | bool
+DTYPES = ("fp32", "bf16", "fp16")
+"""Default dtypes of a workload ("dtypes" in its literal)."""
 COMPILE_MODES = ("reduce-overhead", "max-autotune", "no-cudagraphs")
 """Modes of torch.compile besides its default; the last is torch's max-autotune-no-cudagraphs."""
 

@@ -18,9 +18,9 @@ from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.store import read
 from queue_runner.submit import plan
-from queue_runner.submit.request import Request
 from tests.patience import UNTIL_S, until
 from tests.process_support import state_of
+from tests.submit_support import requested
 
 ANY_MACHINE = "gate_cpu_share = 1\ngate_memory_bytes = 0\ngate_battery = false\n"
 """Settings with which the gate stands open: the machine that tests run on is never quiet."""
@@ -42,7 +42,7 @@ class Queue:
     def submit(self, script: str, repeats: int = 1, **options: Any) -> int:
         """Queue a shell script; returns the job's id. `$J` in it is the journal."""
         argv = ("/bin/sh", "-c", script.replace("$J", str(self.journal)))
-        planned = plan.plan(Request(argv=argv, repeats=repeats, **{"cwd": str(self.folder), **options}))
+        planned = plan.plan(requested(argv=argv, repeats=repeats, **{"cwd": str(self.folder), **options}))
         return plan.store(self.layout, planned).jobs[0]
 
     def worker(

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queue_runner import tables
-from queue_runner.cli.common import Json, hint, home, new_app, remark, remind, say
-from queue_runner.cli.submit_options import OfWorkload, title, with_options
+from queue_runner.cli.common import Json, hint, home, new_app, new_home, remark, remind, say
+from queue_runner.cli.submit_options import OfWorkload, with_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from queue_runner.paths import Layout
     from queue_runner.submit.plan import Plan
 
 app = new_app()
@@ -30,7 +31,7 @@ EPILOG = (
 @with_options
 def bench(
     ctx: typer.Context,
-    said: dict[str, Any],
+    fields: dict[str, Any],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the grid cells and the order of the runs; store nothing.")
@@ -40,30 +41,31 @@ def bench(
     """Queue a workload over this machine's devices and modes, with repeats."""
     from queue_runner.cli.submit import print_plan, print_stored, store
 
-    planned, remarks, foretold = _grid(said, title(ctx))
+    layout = home() if dry_run else new_home()
+    planned, notes, forecast = _grid(fields, layout)
     if dry_run:
-        remark(*remarks)
+        remark(*notes)
     else:
-        remind(remarks, json)
-    say(foretold)
+        remind(notes, layout, json)
+    say(forecast)
     if dry_run:
-        print_plan(planned, json)
+        print_plan(planned, layout, json)
         return
     if not yes and sys.stdin.isatty() and not typer.confirm("queue these runs?", default=True, err=True):
         say("nothing was queued")
         raise typer.Exit(1)
-    print_stored(planned, store(planned, json), json)
+    print_stored(planned, store(planned, layout, json), layout, json)
 
 
-def _grid(said: dict[str, Any], words: str) -> tuple[Plan, Sequence[str], str]:
-    """Return the plan, what to remark about it, and how long it takes."""
+def _grid(fields: dict[str, Any], layout: Layout) -> tuple[Plan, Sequence[str], str]:
+    """Return the plan, notes on it, and how long it takes."""
     from queue_runner.monitor.forecast import forecast, lines
-    from queue_runner.submit import bench as use_case
-    from queue_runner.submit import options, plan
+    from queue_runner.submit import benchmark_grid, plan
+    from queue_runner.submit.request import Request
 
     hint("probing the devices of this machine")
-    full, notes = use_case.preset(said)
-    planned = plan.plan(options.request(full, words, measures=True))
-    foreseen = forecast(home(), planned)
-    sentence = textwrap.fill(foreseen.sentence(time.time()), 80, subsequent_indent="  ")
-    return planned, [*notes, *planned.warnings], f"{tables.facts(lines(planned, foreseen))}\n{sentence}"
+    full, notes = benchmark_grid.complete(fields, layout)
+    planned = plan.plan(Request(**{**full, "measures": True}))
+    expected = forecast(layout, planned)
+    sentence = textwrap.fill(expected.sentence(time.time()), 80, subsequent_indent="  ")
+    return planned, [*notes, *planned.warnings], f"{tables.facts(lines(planned, expected))}\n{sentence}"

@@ -60,17 +60,16 @@ def say(text: str) -> None:
 
 def remark(*texts: str) -> None:
     """Print notes about the request, wrapped to the width of the terminal; a pipe gets whole lines."""
-    shown = "COLUMNS" in os.environ or sys.stderr.isatty()
+    wraps = "COLUMNS" in os.environ or sys.stderr.isatty()
     for line in (line for text in texts for line in plain(f"note: {text}").split("\n")):
-        say("\n".join(wrap(line, get_terminal_size().columns)) if shown else line)
+        say("\n".join(wrap(line, get_terminal_size().columns)) if wraps else line)
 
 
-def remind(notes: Sequence[str], json: bool = False, layout: Layout | None = None) -> None:
+def remind(notes: Sequence[str], layout: Layout, json: bool) -> None:
     """Print notes about a submission as `remark` does, but a repeated one once a day; with --json always all."""
     from queue_runner import once_a_day
-    from queue_runner.host.home import ensure_home
 
-    remark(*(notes if json else once_a_day.new(layout or ensure_home(), notes)))
+    remark(*(notes if json else once_a_day.new(layout, notes)))
 
 
 def hint(text: str) -> None:
@@ -105,6 +104,13 @@ def home() -> Layout:
     layout = paths.layout()
     ownership.secure(layout)
     return layout
+
+
+def new_home() -> Layout:
+    """Return the same, created where it is missing, for a command that writes."""
+    from queue_runner.host.home import ensure_home
+
+    return ensure_home()
 
 
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="12, 12.3, g4 or @last.")]

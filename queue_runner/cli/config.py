@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from queue_runner import tables
-from queue_runner.cli.common import Json, home, new_app, print_json, say
+from queue_runner.cli.common import Json, home, new_app, new_home, print_json, say
 
 app = new_app("Show and change the settings.")
 
@@ -72,7 +72,6 @@ def set_(
 ) -> None:
     """Change one setting; comments in the file are kept."""
     from queue_runner import config
-    from queue_runner.host.home import ensure_home
 
     notes: list[str] = []
     if key == "lanes":
@@ -80,7 +79,7 @@ def set_(
 
         resolved, notes = lane_list.resolve(value)
         notes += [f"lane {lane.name}: {lane.words}" for lane in resolved]
-    print(f"{key} = {_words(config.set_value(ensure_home().config, key, value))}")
+    print(f"{key} = {_words(config.set_value(new_home().config, key, value))}")
     for line in notes:
         say(line)
     say("a running worker uses it after a restart")

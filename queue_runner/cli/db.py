@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from queue_runner import tables, units
-from queue_runner.cli.common import Json, home, new_app, print_json, say
+from queue_runner.cli.common import Json, home, new_app, new_home, print_json, say
 from queue_runner.errors import DamageError, SchemaError, UsageError
 from queue_runner.text import one_line
 from queue_runner.units import counted
@@ -61,11 +61,10 @@ def path() -> None:
 @app.command("upgrade")
 def upgrade() -> None:
     """Upgrade the database to the schema of this mpsq, after a backup."""
-    from queue_runner.host.home import ensure_home
     from queue_runner.store import migrate
     from queue_runner.store.read import schema_revision
 
-    layout = ensure_home()
+    layout = new_home()
     before = schema_revision(layout.db)
     saved = migrate.upgrade(layout)
     now = schema_revision(layout.db)
@@ -119,12 +118,11 @@ def restore(
 
     No worker may run. If jobs wait in the backup, the queue is paused: jobs that have run since would run again.
     """
-    from queue_runner.host.home import ensure_home
     from queue_runner.store import restore as use_case
 
     if new and file is not None:
         raise UsageError("restore takes a file or --new, not both", "--new needs no backup")
-    done = use_case.begin_anew(ensure_home()) if new else use_case.restore(ensure_home(), file)
+    done = use_case.begin_anew(new_home()) if new else use_case.restore(new_home(), file)
     print(f"restored {done.source}; start the worker again" if done.source else "the queue is new and empty")
     if done.kept is not None:
         say(f"the old database is kept as {done.kept}")

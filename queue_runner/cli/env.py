@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queue_runner import tables
-from queue_runner.cli.common import Json, hint, home, new_app, print_json, say
+from queue_runner.cli.common import Json, hint, home, new_app, new_home, print_json, say
 from queue_runner.errors import UsageError
 from queue_runner.units import counted
 
@@ -34,7 +34,6 @@ def create(
     ] = None,
 ) -> None:
     """Create a venv with uv, install packages into it and record them."""
-    from queue_runner.host.home import ensure_home
     from queue_runner.workloads import environment_create
 
     try:
@@ -42,7 +41,7 @@ def create(
     except ValueError as error:
         raise UsageError(f"--pip cannot be read: {error}", "close the quotes inside it") from error
     start = f"creating {name}; torch takes minutes" if any("torch" in word for word in words) else f"creating {name}"
-    made = environment_create.create(ensure_home(), name, words, python, on_start=lambda: say(start))
+    made = environment_create.create(new_home(), name, words, python, on_start=lambda: say(start))
     print(f"{made.name}: Python {made.python_version}, {counted(len(made.packages), 'package')}, {made.folder}")
     hint(f"mpsq submit nanogpt --env-name {made.name}; several, separated by commas, are compared")
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from queue_runner import extensions, units
-from queue_runner.cli.common import Json, hint, new_app, print_json
+from queue_runner.cli.common import Json, hint, new_app, new_home, print_json
 from queue_runner.errors import UsageError
 from queue_runner.ingest import parsers
 from queue_runner.text import plain
@@ -45,7 +45,6 @@ def import_(
     """
     from queue_runner import redact
     from queue_runner.control import import_log
-    from queue_runner.host.home import ensure_home
 
     for importer in extensions.importers():
         recognized = [path for path in files if importer.recognizes(path)]
@@ -60,7 +59,7 @@ def import_(
         labels["name"] = name
     if parser is not None:
         parsers.find(parser)
-    runs = import_log.import_logs(ensure_home(), files, parser, labels, tuple(tag or ()))
+    runs = import_log.import_logs(new_home(), files, parser, labels, tuple(tag or ()))
     if json:
         print_json("mpsq.import/1", runs=[asdict(run) for run in runs])
         return

@@ -106,7 +106,7 @@ def report(
     with reading(layout.db) as connection:
         result = reports.run(name, connection, options)
     if submit and any(row["missing"] for row in result.rows):
-        _submit_missing(title(ctx), result, format)
+        _submit_missing(title(ctx), result, layout, format)
         return
     print(printing.as_text(name, result, format, explain=explain, colour=tables.in_colour()))
     if submit:
@@ -115,7 +115,7 @@ def report(
         say("no matching runs")
 
 
-def _submit_missing(words: str, result: Result, format: str) -> None:
+def _submit_missing(line: str, result: Result, layout: Layout, format: str) -> None:
     """Queue the missing runs that the report found. With --json, print the same object as submit."""
     from queue_runner.cli.submit import print_stored, store
     from queue_runner.reports._common import printing
@@ -125,11 +125,11 @@ def _submit_missing(words: str, result: Result, format: str) -> None:
     if format != "json":
         print(printing.as_text("missing", result, format) + "\n")
     missing = [(row["jobs"][-1], row["missing"]) for row in result.rows if row["missing"]]
-    with reading(home().db) as connection:
-        planned = missing_runs.plan(connection, missing, words)
-    stored = store(planned, format == "json")
-    print_stored(planned, stored, format == "json")
-    with reading(home().db) as connection:
+    with reading(layout.db) as connection:
+        planned = missing_runs.plan(connection, missing, line)
+    stored = store(planned, layout, format == "json")
+    print_stored(planned, stored, layout, format == "json")
+    with reading(layout.db) as connection:
         if missing_runs.code_changed(connection, [job for job, _ in missing], stored.jobs):
             remark("the code has changed since then: reports show the runs in separate rows")
 

@@ -37,7 +37,7 @@ def rerun(
     layout = home()
     options = use_case.RerunOptions(repeats, priority, tuple(tag or ()), note, hold, allow_changed)
     done = use_case.rerun(layout, [parse_selector(text) for text in ids], options, title(ctx))
-    remind(done.notes, json)
+    remind(done.notes, layout, json)
     if json:
         print_json("mpsq.rerun/1", group=done.group, jobs=list(done.jobs), runs=list(done.runs))
     else:

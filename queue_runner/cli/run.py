@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from queue_runner.cli.common import Json, new_app, print_json, queued, remind, say
-from queue_runner.cli.submit_options import LikeSubmit, title, with_options
+from queue_runner.cli.common import Json, new_app, new_home, print_json, queued, remind, say
+from queue_runner.cli.submit_options import LikeSubmit, with_options
 from queue_runner.errors import UsageError
 from queue_runner.model import Selector
 
@@ -34,30 +34,30 @@ EPILOG = (
 
 @app.command("run", cls=LikeSubmit, epilog=EPILOG)
 @with_options
-def run(ctx: typer.Context, said: dict[str, Any], json: Json = False) -> None:
+def run(ctx: typer.Context, fields: dict[str, Any], json: Json = False) -> None:
     """Submit jobs, follow their output, and report.
 
     Exit codes: 0 if all succeeded, 3 if not, 130 after Ctrl-C.
     """
     from queue_runner.cli.submit import store
-    from queue_runner.host.home import ensure_home
     from queue_runner.monitor.log_text import Outputs
-    from queue_runner.submit import options
     from queue_runner.submit import plan as use_case
+    from queue_runner.submit.request import Request
     from queue_runner.worker.spawn import Helper
 
-    if said.get("hold"):
+    if fields.get("hold"):
         raise UsageError(
             "run --hold would wait forever", "use mpsq submit --hold to queue it, and mpsq resume ID to release it"
         )
-    planned = use_case.plan(options.request({"until_valid": True, **said}, title(ctx), measures=True))
-    remind(planned.warnings, json)
-    layout, out = ensure_home(), Outputs(sys.stderr if json else sys.stdout, sys.stderr, raw=False)
+    planned = use_case.plan(Request(**{"until_valid": True, **fields, "measures": True}))
+    layout = new_home()
+    remind(planned.warnings, layout, json)
+    out = Outputs(sys.stderr if json else sys.stdout, sys.stderr, raw=False)
     helper = Helper(layout, out.say)  # before Ctrl-C is deferred: its child processes would inherit that
     follower = None
     try:
         with _undisturbed():
-            stored = store(planned, json)
+            stored = store(planned, layout, json)
             runs = [f"{stored.jobs[cell]}.{repeat}" for cell, repeat in planned.order]
             out.say(queued(stored.group, stored.jobs, runs))
             follower = _follower(layout, stored.group, out, helper, several=len(runs) > 1)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queue_runner import tables
-from queue_runner.cli.common import Json, home, new_app, print_json, remark, say, say_if_no_worker
-from queue_runner.cli.submit_options import WithCommand, title, with_options
+from queue_runner.cli.common import Json, home, new_app, new_home, print_json, remark, say, say_if_no_worker
+from queue_runner.cli.submit_options import WithCommand, with_options
 from queue_runner.errors import UsageError
 from queue_runner.text import plain
 from queue_runner.times import clock, zone
@@ -53,7 +53,6 @@ def add(
     json: Json = False,
 ) -> None:
     """Submit a command line at the given times."""
-    from queue_runner.host.home import ensure_home
     from queue_runner.monitor import queue_state
     from queue_runner.submit import timetable
 
@@ -62,7 +61,7 @@ def add(
         example = 'mpsq schedule add "0 2 * * *" -- nanogpt --device cpu'
         raise UsageError("schedule add needs a command line after --", example)
     request = _request(words)
-    layout = ensure_home()
+    layout = new_home()
     queue_state.worker(layout)  # report unusable locks before anything is stored
     added = timetable.add(layout, " ".join(cron), words, request, name=name, timezone=timezone)
     if json:
@@ -81,12 +80,12 @@ _submission = new_app()
 
 @_submission.command("submit", cls=WithCommand)
 @with_options
-def _read(ctx: typer.Context, said: dict[str, Any]) -> None:
+def _read(ctx: typer.Context, fields: dict[str, Any]) -> None:
     """Read the options of submit, with the same checks and the same errors."""
-    from queue_runner.submit import options
     from queue_runner.submit import plan as use_case
+    from queue_runner.submit.request import Request
 
-    request = options.request(said, title(ctx))
+    request = Request(**fields)
     remark(*use_case.plan(request).warnings)
     ctx.obj.append(request)
 

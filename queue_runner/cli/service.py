@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queue_runner.cli.common import Json, home, new_app, print_json, say
+from queue_runner.cli.common import Json, home, new_app, new_home, print_json, say
 from queue_runner.text import plain
 
 if TYPE_CHECKING:
@@ -37,9 +37,7 @@ def install() -> None:
 
     Install it again after an upgrade of mpsq.
     """
-    from queue_runner.host.home import ensure_home
-
-    layout = _refuse_lost(ensure_home())
+    layout = _refuse_lost(new_home())
     service = _service(layout)
     print(service.install())
     if service.kind == "launchd":

@@ -9,8 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queue_runner.cli.common import Json, hint, home, new_app, print_json, queued, remark, remind, say, say_if_no_worker
-from queue_runner.cli.submit_options import WithCommand, title, with_options
+from queue_runner.cli.common import (
+    Json,
+    hint,
+    home,
+    new_app,
+    new_home,
+    print_json,
+    queued,
+    remark,
+    remind,
+    say,
+    say_if_no_worker,
+)
+from queue_runner.cli.submit_options import WithCommand, with_options
 
 if TYPE_CHECKING:
     from queue_runner.paths import Layout
@@ -31,7 +43,7 @@ EPILOG = (
 @with_options
 def submit(
     ctx: typer.Context,
-    said: dict[str, Any],
+    fields: dict[str, Any],
     from_: Annotated[
         str | None,
         typer.Option(
@@ -47,69 +59,64 @@ def submit(
     schedule: Annotated[int | None, typer.Option(hidden=True, help="The schedule whose command line this is.")] = None,
 ) -> None:
     """Queue a workload or a command, over a grid of settings."""
-    planned = _plan(said, title(ctx), from_)
+    planned = _plan(fields, from_)
     if dry_run:
         remark(*planned.warnings)
-        print_plan(planned, json)
+        print_plan(planned, home(), json)
     else:
-        from queue_runner.host.home import ensure_home
-
-        layout = ensure_home()
-        remind(planned.warnings, json, layout)
-        print_stored(planned, store(planned, json, layout, schedule), json, layout)
+        layout = new_home()
+        remind(planned.warnings, layout, json)
+        print_stored(planned, store(planned, layout, json, schedule), layout, json)
 
 
-def _plan(said: dict[str, Any], words: str, path: str | None) -> Plan:
+def _plan(fields: dict[str, Any], path: str | None) -> Plan:
     if path is None:
-        from queue_runner.submit import options
         from queue_runner.submit import plan as use_case
+        from queue_runner.submit.request import Request
 
-        return use_case.plan(options.request(said, words))
+        return use_case.plan(Request(**fields))
 
     from queue_runner.submit import from_file
 
     if path == "-" and sys.stdin.isatty():
         hint("one JSON object a line; Ctrl-D ends")
-    return from_file.plan(path, said, words)
+    return from_file.plan(path, fields)
 
 
-def store(planned: Plan, json: bool = False, layout: Layout | None = None, schedule: int | None = None) -> Submitted:
+def store(planned: Plan, layout: Layout, json: bool = False, schedule: int | None = None) -> Submitted:
     """Store a plan in the queue of this machine; `schedule` is the id of the schedule that is due."""
-    from queue_runner.host.home import ensure_home
     from queue_runner.monitor import queue_state
     from queue_runner.submit import plan as use_case
 
-    layout = layout or ensure_home()
-    queue_state.worker(layout)  # locks that cannot be used: said before anything is stored
+    queue_state.worker(layout)  # report unusable locks before anything is stored
     due = None
     if schedule is not None:
         from queue_runner.submit import timetable
 
         due = timetable.due_time(layout, schedule)
     stored = use_case.store(layout, planned, due)
-    remind(stored.notes, json, layout)
+    remind(stored.notes, layout, json)
     return stored
 
 
-def print_stored(planned: Plan, stored: Submitted, json: bool, layout: Layout | None = None) -> None:
-    """Say what was stored, and who will run it."""
+def print_stored(planned: Plan, stored: Submitted, layout: Layout, json: bool) -> None:
+    """Print the new jobs, and how to start a worker if none runs."""
     runs = [f"{stored.jobs[cell]}.{repeat}" for cell, repeat in planned.order]
     if json:
         print_json("mpsq.submit/1", group=stored.group, jobs=list(stored.jobs), runs=runs, seed=planned.seed)
     else:
         print(queued(stored.group, stored.jobs, runs))
-    if say_if_no_worker(layout or home()):
+    if say_if_no_worker(layout):
         hint("mpsq status shows where it stands; mpsq wait @last waits for it")
 
 
-def print_plan(planned: Plan, json: bool) -> None:
+def print_plan(planned: Plan, layout: Layout, json: bool) -> None:
     """Print what would be stored."""
     from queue_runner import redact
     from queue_runner.monitor.run_view import JobQuestion
     from queue_runner.workloads import command_line
 
-    snapshots = home().snapshots
-    lines = [redact.redact(command_line.build_argv(job.spec, snapshots)) for job in planned.jobs]
+    lines = [redact.redact(command_line.build_argv(job.spec, layout.snapshots)) for job in planned.jobs]
     if json:
         cells = [
             {k: v for k, v in asdict(job.spec).items() if k in _CELL}

@@ -109,44 +109,45 @@ _GROUP_OF = {name: group for group, names in GROUPS.items() for name in names.sp
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give `command(ctx, said, ...)` the options of a submission; `said` holds those that were given, by name."""
+    """Give `command(ctx, fields, ...)` the options of a submission, as fields of a Request."""
 
-    def run(ctx: typer.Context, **given: Any) -> None:
-        command(ctx, _said(ctx, {name: given.pop(name) for name in _SHARED}), **given)
+    def run(ctx: typer.Context, **values: Any) -> None:
+        command(ctx, _fields(ctx, {name: values.pop(name) for name in _SHARED}), **values)
 
     parameters = signature(command, eval_str=True).parameters
-    shown = [
+    visible = [
         parameters["ctx"],
         *_SHARED.values(),
-        *(parameter for name, parameter in parameters.items() if name not in ("ctx", "said")),
+        *(parameter for name, parameter in parameters.items() if name not in ("ctx", "fields")),
     ]
-    run.__signature__ = Signature([parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in shown])  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
+    run.__signature__ = Signature([parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in visible])  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in visible}
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     return run
 
 
-def _said(ctx: typer.Context, given: dict[str, Any]) -> dict[str, Any]:
-    words = given.pop("workload") or []
-    verb = str(ctx.info_name)
+def _fields(ctx: typer.Context, values: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of the options that were given, and the title. Raises: UsageError."""
+    from queue_runner.submit import options
+
+    words = values.pop("workload") or []
     if len(words) > 1:
         raise UsageError(
-            f'{verb} takes one workload, not "{" ".join(words)}"',
+            f'{ctx.info_name} takes one workload, not "{" ".join(words)}"',
             f"a command goes after --, as in: -- {' '.join(words)}",
         )
-    request = {
-        name: value for name, value in given.items() if value is not None and value != [] and _is_said(name, value)
-    }
+    given = {name: value for name, value in values.items() if _is_given(name, value)}
     if words:
-        request["workload"] = words[0]
+        given["workload"] = words[0]
         ctx.meta["word"] = words[0]
     if command := ctx.meta.get("command"):
-        request["command"] = list(command)
-    return request
+        given["command"] = command
+    line = title(ctx)  # which refuses a line that is not text
+    return {**options.read(given, whole=True), "title": line}
 
 
-def _is_said(name: str, value: Any) -> bool:
-    return value is not False or OPTIONS[name].kind is Kind.SWITCH
+def _is_given(name: str, value: Any) -> bool:
+    return value not in (None, []) and (value is not False or OPTIONS[name].kind is Kind.SWITCH)
 
 
 def title(ctx: typer.Context) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queue_runner import tables
-from queue_runner.cli.common import Json, home, new_app, print_json, say
+from queue_runner.cli.common import Json, home, new_app, new_home, print_json, say
 from queue_runner.errors import UsageError
 from queue_runner.workloads.command_line import as_text
 
@@ -43,7 +43,7 @@ def workloads(
         _new(name, json)
         return
     if name is not None:
-        workload = catalog.find(folder, name, framework, own=own_folder)
+        workload = catalog.find(folder, name, framework, own_folder)
         if json:
             print_json("mpsq.workload/1", workload=_object(workload))
         else:
@@ -85,10 +85,9 @@ def _name(words: list[str]) -> str | None:
 
 def _new(name: str | None, json: bool) -> None:
     from queue_runner import paths
-    from queue_runner.host.home import ensure_home
     from queue_runner.workloads import template
 
-    file = template.write(ensure_home(), paths.jobs_dir(), str(name))
+    file = template.write(new_home(), paths.jobs_dir(), str(name))
     if json:
         print_json("mpsq.workload.new/1", name=name, file=str(file))
         return

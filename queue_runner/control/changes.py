@@ -89,7 +89,7 @@ def edit(layout: Layout, selectors: Sequence[Selector], change: Edit) -> list[in
     columns = _columns(change, now)
     summary = _summary(change)
     at = times.parse_time(change.at, now) if change.at else None
-    after = [policy.wanted(text) for text in change.after or ()]
+    after = [policy.dependency(text) for text in change.after or ()]
     tags = [policy.check_tag(tag) for tag in change.tags]
     with writing(open_engine(layout.db)) as connection:
         rows = resolve.runs_of(connection, selectors)

@@ -19,13 +19,12 @@ from queue_runner.ingest import last_words, parsers, summarize_run
 from queue_runner.model import Ending, Outcome, RunId, State, Verb
 from queue_runner.paths import Layout
 from queue_runner.run_dir import read_regular
-from queue_runner.spec import JobSpec, NewJob, Terms, Value
+from queue_runner.spec import DTYPES, JobSpec, NewJob, Terms, Value
 from queue_runner.store import jobs, migrate, results, schema
 from queue_runner.store.engine import Connection, open_engine, writing
 from queue_runner.store.jobs import Claimed
 from queue_runner.submit import grid, policy
 from queue_runner.warden_records import RunEnd
-from queue_runner.workloads.manifest import DTYPES
 
 MAX_LOG_BYTES = 64 << 20
 """Largest log: of nothing but iterations it holds 1.3 million of them, which take 2 GB of memory."""
@@ -91,12 +90,12 @@ def _labels(labels: Mapping[str, str]) -> dict[str, Value]:
         raise UsageError("compile_mode is set by compile", f"--set compile={labels['compile_mode']}")
     values: dict[str, Value] = dict(labels)
     if device := labels.get("device"):
-        devices = grid.devices(device)
+        devices = grid.devices(grid.names(device, "device"))
         if len(devices) != 1:
             raise UsageError("a log has one device", "for example --set device=mps")
         values["device"] = devices[0]
     if compiled := labels.get("compile"):
-        modes = grid.compiles(compiled)
+        modes = grid.compiles(grid.names(compiled, "compile"))
         if len(modes) != 1:
             raise UsageError("a log has one mode", "use --set compile=on or --set compile=off")
         values["compile"] = bool(modes[0])

@@ -26,7 +26,7 @@ from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec
 from queue_runner.store.backup import problems, remedy, stored
 from queue_runner.store.read import HEAD, lost, reading, remedy_of_schema, schema_revision, waiting_specs
-from queue_runner.submit import plan
+from queue_runner.submit.notes import paths_read
 
 _NAMED = 3
 _ASKED = 100
@@ -119,7 +119,7 @@ def silent(texts: Sequence[str], limit_s: float) -> list[str]:
     def ask(text: str) -> None:
         spec = JobSpec.from_json(text)
         asking[text] = spec.cwd
-        for path in plan.reads(spec):
+        for path in paths_read(spec):
             asking[text] = path
             os.path.exists(path)  # noqa: PTH110 - never raises
         del asking[text]
@@ -139,7 +139,7 @@ def guarded(layout: Layout, *, system: str = sys.platform, user_home: Path | Non
         return
     paths = [str(layout.home), sys.executable, os.path.realpath(".")]
     with contextlib.suppress(MpsqError), reading(layout.db) as connection:  # the store has a check of its own
-        paths += [path for text in waiting_specs(connection) for path in plan.reads(JobSpec.from_json(text))]
+        paths += [path for text in waiting_specs(connection) for path in paths_read(JobSpec.from_json(text))]
     places = list(protected.found(paths, system=system, user_home=user_home))
     named = ", ".join(places[:_NAMED]) + (f" and {len(places) - _NAMED} more" if len(places) > _NAMED else "")
     yield warn_if(bool(places), "guarded folders", named or "the worker reads in none", protected.REMEDY)

@@ -9,7 +9,7 @@ from queue_runner import config, redact, units
 from queue_runner.errors import UsageError
 from queue_runner.remote.targets import check_folder, profile_of
 from queue_runner.spec import OF_NODE, JobSpec
-from queue_runner.submit import environments
+from queue_runner.submit import environment_axis
 from queue_runner.submit.request import Request
 
 _HERE_ALONE = {
@@ -36,22 +36,21 @@ _PLACES_FROM = (
 def placed(request: Request, specs: Sequence[JobSpec]) -> list[JobSpec]:
     """Return the cells with where they are sent. Raises: UsageError for options that do not go together, and for a
     target that does not exist or whose profile lacks what it needs."""
-    given = {
+    given: dict[str, str | None] = {
         "partition": request.partition,
         "gpus": None if request.gpus is None else str(request.gpus),
         "time": None if request.time_s is None else f"{request.time_s:g}",
         "sbatch": request.sbatch,
     }
-    options = {name: value for name, value in given.items() if value is not None}
-    others = [name for name in options if name != "gpus"]
+    given = {name: value for name, value in given.items() if value is not None}
+    others = [name for name in given if name != "gpus"]
     if request.on is None:
         if others:
             raise UsageError(f"--{others[0]} requires --on slurm", "add --on slurm")
         return list(specs)
     _refuse(request, _HERE_ALONE)
-    explicit = redact.assignments(request.env, "--env")
-    _refuse_tokens(request, explicit)
-    profile = profile_of(config.load(environments.home(request).config), request.on)
+    _refuse_tokens(request)
+    profile = profile_of(config.load(environment_axis.home(request).config), str(request.on))
     if profile["kind"] == "ssh":
         if others:
             raise UsageError(f"--{others[0]} applies to Slurm only", f"leave it out: {request.on} has no scheduler")
@@ -59,8 +58,8 @@ def placed(request: Request, specs: Sequence[JobSpec]) -> list[JobSpec]:
     else:
         _check_slurm(request, profile)
     is_box = profile["kind"] == "ssh"
-    on = {"to": request.on, "kind": "ssh"} if is_box else {"to": request.on, **options}
-    sent = {id(spec.env): sent_variables(spec.env, explicit, keeps_places=not is_box) for spec in specs}
+    on = {"to": request.on, "kind": "ssh"} if is_box else {"to": request.on, **given}
+    sent = {id(spec.env): sent_variables(spec.env, request.env, keeps_places=not is_box) for spec in specs}
     return [
         spec.changed(on=on, env=sent[id(spec.env)], copy=spec.kind == "command" if is_box else spec.copy)
         for spec in specs
@@ -84,9 +83,9 @@ def sent_variables(env: Mapping[str, str], explicit: Iterable[str], *, keeps_pla
     return {name: value for name, value in env.items() if is_sent(name, value)}
 
 
-def _refuse_tokens(request: Request, explicit: Mapping[str, str]) -> None:
+def _refuse_tokens(request: Request) -> None:
     """Raise UsageError for a token in the command line or in a variable."""
-    places = {"the command line": request.argv, **{f"--env {name}": (value,) for name, value in explicit.items()}}
+    places = {"the command line": request.argv, **{f"--env {name}": (value,) for name, value in request.env.items()}}
     for place, texts in places.items():
         if any(map(redact.has_token, texts)):
             message = f"--on {request.on}: {place} contains a token, and tokens are not sent to other machines"

@@ -21,8 +21,9 @@ from queue_runner.model import Condition, Dependency
 from queue_runner.spec import NewJob
 from queue_runner.submit import expand, options, run_order
 from queue_runner.submit import plan as submit
-from queue_runner.submit.options import Said
+from queue_runner.submit.options import Fields
 from queue_runner.submit.plan import Plan, Sibling
+from queue_runner.submit.request import Request
 
 MAX_BYTES = 64 << 20
 """Largest file: 100,000 jobs of 600 bytes each."""
@@ -41,13 +42,13 @@ class Line:
     name: str | None
     content: str | dict[str, Any]
 
-    def said(self, defaults: Said) -> Said:
+    def fields(self, defaults: Fields) -> dict[str, Any]:
         """Return its options, merged over those of the command line. Raises: UsageError."""
         item = _parsed(self.content, self.where) if isinstance(self.content, str) else self.content
-        return options.over(defaults, options.of_json(item))
+        return options.merge(defaults, options.read(item))
 
 
-def plan(path: str, defaults: Said, title: str) -> Plan:
+def plan(path: str, defaults: Fields) -> Plan:
     """Return the plan of all jobs in the file, `-` for standard input. Nothing is stored.
 
     Runs are in file order, one round per repeat, so that repeats are interleaved; an order seed in `defaults` shuffles
@@ -72,17 +73,17 @@ def plan(path: str, defaults: Said, title: str) -> Plan:
     waits: list[Sequence[tuple[int, Condition]]] = []
     for number, line in enumerate(lines):
         try:
-            said = {**line.said(defaults), "order_seed": seed}
-            siblings, said["after"] = _siblings(number, said.get("after", ()), named, lines)
-            request = options.request(said, title, measures=len(lines) > 1)
-            one = submit.plan(request, shared, alone=len(lines) == 1)
+            fields = line.fields(defaults)
+            siblings, fields["after"] = _siblings(number, fields.get("after", ()), named, lines)
+            request = Request(**{**fields, "order_seed": seed, "measures": len(lines) > 1})
+            planned = submit.plan(request, shared, alone=len(lines) == 1)
         except UsageError as error:
             raise UsageError(f"{line.where}: {error.message}", error.hint) from error
         first.append(len(jobs))
-        order += ((first[-1] + cell, repeat) for cell, repeat in one.order)
-        jobs += one.jobs
-        warnings |= dict.fromkeys(one.warnings)
-        after.append(one.after)
+        order += ((first[-1] + cell, repeat) for cell, repeat in planned.order)
+        jobs += planned.jobs
+        warnings |= dict.fromkeys(planned.warnings)
+        after.append(planned.after)
         waits.append(siblings)
         if len(order) > run_order.MAX_RUNS:
             raise UsageError(
@@ -94,7 +95,12 @@ def plan(path: str, defaults: Said, title: str) -> Plan:
     else:
         order.sort(key=itemgetter(1))  # stable: a round is in the order of the file
     return Plan(
-        title, seed, tuple(jobs), tuple(order), tuple(warnings), own_after=_own_after(after, waits, first, jobs)
+        defaults.get("title", Request.title),
+        seed,
+        tuple(jobs),
+        tuple(order),
+        tuple(warnings),
+        own_after=_own_after(after, waits, first, jobs),
     )
 
 
@@ -106,15 +112,15 @@ def _own_after(
 ) -> tuple[tuple[Dependency | Sibling, ...], ...]:
     """Return what each job waits for. The jobs of a line begin at `first`."""
     ends = [*first[1:], len(jobs)]
-    found: list[tuple[Dependency | Sibling, ...]] = []
+    others: list[tuple[Dependency | Sibling, ...]] = []
     for number, (stored, siblings) in enumerate(zip(after, waits, strict=True)):
         of_line = [Sibling(job, how) for other, how in siblings for job in range(first[other], ends[other])]
-        found += [(*stored, *of_line)] * (ends[number] - first[number])
-    if (count := sum(map(len, found))) > MAX_DEPENDENCIES:
+        others += [(*stored, *of_line)] * (ends[number] - first[number])
+    if (count := sum(map(len, others))) > MAX_DEPENDENCIES:
         raise UsageError(
             f"the jobs wait for {count:,} others", f"at most {MAX_DEPENDENCIES:,} dependencies are allowed"
         )
-    return tuple(found)
+    return tuple(others)
 
 
 # -- dependencies within the file -------------------------------------------------------------------------------------
@@ -122,9 +128,9 @@ def _own_after(
 
 def _siblings(
     number: int, after: Sequence[str], named: Mapping[str, Sequence[int]], lines: Sequence[Line]
-) -> tuple[Sequence[tuple[int, Condition]], list[str]]:
+) -> tuple[Sequence[tuple[int, Condition]], tuple[str, ...]]:
     """Return what a line waits for: other lines of the file, and already stored jobs (still as words)."""
-    found: dict[int, Condition] = {}
+    siblings: dict[int, Condition] = {}
     rest = []
     for text in after:
         name, _, word = text.rpartition(":")
@@ -144,9 +150,9 @@ def _siblings(
         for other in named[name]:
             if other == number:
                 raise UsageError(f'after: "{name}" is this line itself', "a job cannot wait for itself")
-            if found.setdefault(other, how or Condition.OK) is not (how or Condition.OK):
+            if siblings.setdefault(other, how or Condition.OK) is not (how or Condition.OK):
                 raise UsageError(f'after: "{name}" is given with two conditions', "give one of them")
-    return tuple(found.items()), rest
+    return tuple(siblings.items()), tuple(rest)
 
 
 def _refuse_circles(waits: Sequence[Sequence[tuple[int, Condition]]], lines: Sequence[Line]) -> None:
@@ -232,12 +238,12 @@ def _parsed(text: str, where: str) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    item = dict(pairs)
+    if len(item) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise UsageError(f'"{twice}" is given twice', "JSON would silently keep the last: remove one")
-    return found
+    return item
 
 
 def _no_number(word: str) -> Any:

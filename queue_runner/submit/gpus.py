@@ -1,4 +1,4 @@
-"""What --gpus asks for: whether the workload, the device and this machine can run on so many GPUs."""
+"""Checks of --gpus: whether the workload, the device and this machine can run on that number of GPUs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from queue_runner.workloads.manifest import Workload
 _DROP = "remove --gpus"
 
 
-def asked(request: Request) -> int:
+def requested(request: Request) -> int:
     """Return the number of GPUs of each run. Raises: UsageError for one that no run can have."""
     if request.gpus is None:
         return 1
@@ -29,32 +29,32 @@ def refuse(spec: JobSpec, workload: Workload | None, *, here: bool) -> None:
     whether it runs on this machine."""
     if spec.gpus == 1:
         return
-    said = f"--gpus {spec.gpus}"
+    option = f"--gpus {spec.gpus}"
     if spec.device == "mps":
-        raise UsageError(f"{said}: a Mac has one GPU, and mps takes one process", f"{_DROP}, or --device cpu")
+        raise UsageError(f"{option}: a Mac has one GPU, and mps takes one process", f"{_DROP}, or --device cpu")
     if spec.device is not None and ":" in spec.device:
-        raise UsageError(f"{said}: {spec.device} names one GPU", "--device cuda")
+        raise UsageError(f"{option}: {spec.device} names one GPU", "--device cuda")
     if workload is not None:
-        _refuse_workload(spec, workload, said)
+        _refuse_workload(spec, workload, option)
     if here and spec.device in ("cuda", "auto") and 0 < (count := _count()) < spec.gpus:
-        raise UsageError(f"{said}: this machine has {count}", f"--gpus {count}" if count > 1 else _DROP)
+        raise UsageError(f"{option}: this machine has {count}", f"--gpus {count}" if count > 1 else _DROP)
 
 
-def _refuse_workload(spec: JobSpec, workload: Workload, said: str) -> None:
+def _refuse_workload(spec: JobSpec, workload: Workload, option: str) -> None:
     if workload.gpus_divide is None:
         raise UsageError(
-            f"{said}: {workload.name} in {workload.framework} trains in one process",
+            f"{option}: {workload.name} in {workload.framework} trains in one process",
             f"{_DROP}; nanogpt in torch takes it, and so does a command that starts its own processes",
         )
     values = {name: param.default for name, param in workload.params.items()}
     values |= {**workload.configs.get(spec.config or "", {}), **spec.params}
     if (mode := values.get("mode", "train")) != "train":
-        raise UsageError(f"{said}: mode={mode} runs in one process", _DROP)
+        raise UsageError(f"{option}: mode={mode} runs in one process", _DROP)
     key = workload.gpus_divide
     value = int(values.get(key) or 1)
     if value % spec.gpus:
         raise UsageError(
-            f"{said}: the processes share the {key}={value} batches of an iteration, which {spec.gpus} does not divide",
+            f"{option} does not divide {key}={value}, the batches of an iteration that the processes share",
             f"for example --set {key}={spec.gpus * max(1, value // spec.gpus)}; one GPU with the same setting has the "
             "same global batch",
         )

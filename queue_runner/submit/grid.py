@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from queue_runner.errors import UsageError, did_you_mean
-from queue_runner.spec import COMPILE_MODES
-from queue_runner.workloads.manifest import DTYPES
+from queue_runner.spec import COMPILE_MODES, DTYPES
 
 T = TypeVar("T")
 
@@ -19,20 +18,17 @@ def product(axes: Mapping[str, Sequence[T]]) -> list[dict[str, T]]:
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
-def devices(text: str) -> list[str]:
-    """Return `cpu,mps` as a list. Raises: UsageError for anything but cpu, cuda, cuda:N, mps, auto."""
-    return [_device(word) for word in names(text, "--device")]
+def devices(words: Sequence[str]) -> Sequence[str]:
+    """Return the devices unchanged. Raises: UsageError for anything but cpu, cuda, cuda:N, mps, auto."""
+    for word in words:
+        name, colon, index = word.partition(":")
+        if name not in ("cpu", "cuda", "mps", "auto") or (colon and (name != "cuda" or not index.isdecimal())):
+            raise UsageError(f'unknown device "{word}"', "use cpu, cuda or cuda:1 (NVIDIA), mps (Apple) or auto")
+    return words
 
 
-def _device(word: str) -> str:
-    name, colon, index = word.partition(":")
-    if name not in ("cpu", "cuda", "mps", "auto") or (colon and (name != "cuda" or not index.isdecimal())):
-        raise UsageError(f'unknown device "{word}"', "use cpu, cuda or cuda:1 (NVIDIA), mps (Apple) or auto")
-    return word
-
-
-def compiles(text: str) -> list[bool | str]:
-    """Return off|on|both (or True, False), or a list of them, as booleans, and modes of torch.compile as their names.
+def compiles(words: Sequence[str]) -> list[bool | str]:
+    """Return off, on and both (or True, False) as booleans, and modes of torch.compile as their names.
 
     Raises: UsageError.
     """
@@ -41,29 +37,27 @@ def compiles(text: str) -> list[bool | str]:
         **{mode: [mode] for mode in COMPILE_MODES},
         "max-autotune-no-cudagraphs": ["no-cudagraphs"],
     }
-    found: list[bool | str] = []
-    for word in names(text, "--compile"):
+    for word in words:
         if word.lower() not in meaning:
             known = f"use off, on, both, or a mode of torch.compile: {', '.join(COMPILE_MODES)}"
             raise UsageError(f'--compile cannot be "{word}"', did_you_mean(word.lower(), meaning, known))
-        found += meaning[word.lower()]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(mode for word in words for mode in meaning[word.lower()]))
 
 
-def dtypes(text: str, known: Sequence[str] = DTYPES) -> list[str]:
-    """Return `fp32,bf16` as a list. Raises: UsageError for an unknown type."""
-    for word in (found := names(text, "--dtype")):
+def dtypes(words: Sequence[str], known: Sequence[str] = DTYPES) -> Sequence[str]:
+    """Return the types unchanged. Raises: UsageError for an unknown one."""
+    for word in words:
         if word not in known:
             raise UsageError(f'unknown dtype "{word}"', did_you_mean(word, known, f"use one of {', '.join(known)}"))
-    return found
+    return words
 
 
-def names(text: str, option: str) -> list[str]:
-    """Return comma-separated names as a list without duplicates, in order. Raises: UsageError when one is empty."""
+def names(text: str, option: str) -> tuple[str, ...]:
+    """Return comma-separated names without duplicates, in order. Raises: UsageError when one is empty."""
     words = [word.strip() for word in text.split(",")]
     if not all(words):
         raise UsageError(f'{option} "{text}" has an empty value', f"give one value, or several as {option} a,b")
-    return list(dict.fromkeys(words))
+    return tuple(dict.fromkeys(words))
 
 
 def fill(word: str, cell: Mapping[str, str]) -> str:
@@ -74,7 +68,7 @@ def fill(word: str, cell: Mapping[str, str]) -> str:
     keys = "|".join(map(re.escape, cell))
     return re.sub(
         rf"\{{\{{({keys})\}}\}}?|\{{({keys})\}}",
-        lambda found: f"{{{found[1]}}}" if found[1] else cell[found[2]],
+        lambda match: f"{{{match[1]}}}" if match[1] else cell[match[2]],
         word,
     )
 

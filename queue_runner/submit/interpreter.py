@@ -1,7 +1,7 @@
-"""The Python interpreter of a command, as far as its words tell: uv's, a venv's, that of a script's first line.
+"""The Python interpreter of a command, read from its words: uv's, a venv's, that of a script's first line.
 
-mpsq starts a command as it is; this only names what will run it. None where that is not certain: a shell, a program
-that is no Python, an environment that uv makes for one call.
+mpsq starts a command as it is; this only names its interpreter. None where that is not certain: a shell, another
+program, an environment that uv makes for one call.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def of_command(
 
 
 def _of_program(program: str, cwd: str, path: str | None) -> str | None:
-    found = shutil.which(Path(cwd, program) if "/" in program else program, path=path)
-    if found is None:
+    place = shutil.which(Path(cwd, program) if "/" in program else program, path=path)
+    if place is None:
         return None
-    return str(Path(found).absolute()) if _PYTHON.fullmatch(Path(program).name) else _of_script(Path(found))
+    return str(Path(place).absolute()) if _PYTHON.fullmatch(Path(program).name) else _of_script(Path(place))
 
 
 def _of_script(program: Path) -> str | None:
@@ -79,8 +79,8 @@ def _of_uv(words: Sequence[str], cwd: Path, env: Mapping[str, str]) -> str | Non
     else:
         active = env.get("VIRTUAL_ENV")
         venvs = [Path(active)] if active else [folder / ".venv" for folder in above]
-    found = (venv / place for venv in venvs for place in _VENV)
-    return next((str(python.absolute()) for python in found if python.exists()), None)
+    pythons = (venv / place for venv in venvs for place in _VENV)
+    return next((str(python.absolute()) for python in pythons if python.exists()), None)
 
 
 def _is_inline_script(script: Path) -> bool:

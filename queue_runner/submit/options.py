@@ -1,6 +1,6 @@
 """Options of a submission as given: on a command line, in a line of a file, or in Python.
 
-All become the words of a command line first, and these a Request: what one understands and checks, all do.
+One function reads them all into the fields of a Request, so that each understands and checks the same.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.errors import UsageError, did_you_mean
-from queue_runner.submit.request import OPTIONS, Kind, Option, Request
+from queue_runner.submit import grid
+from queue_runner.submit.request import OPTIONS, Kind, Option
 
-Said = Mapping[str, Any]
-"""Values by option name, as words of a command line; an option that was not given is absent."""
+Fields = Mapping[str, Any]
+"""Values by the field of Request that they set; None for one that is given as null."""
 
 OF_THE_WHOLE = ("order_seed", "until_valid")
 """Options that only the whole file can have, not a single job."""
@@ -24,52 +25,40 @@ _BY_FIELD = {option.field: option for option in OPTIONS.values()}
 _MOST_DIGITS = 18
 
 
-def request(said: Said, title: str, **fields: Any) -> Request:
-    """Return the request that these options describe; `fields` are those of Request that no option sets.
-
-    Raises: UsageError for an invalid time or mode.
-    """
-    given = {OPTIONS[name].field: OPTIONS[name].read(value) for name, value in said.items()}
-    return Request(**given, title=title, **fields)
-
-
-def over(defaults: Said, said: Said) -> dict[str, Any]:
-    """Return the options of all jobs merged with those of one, which take precedence: settings and variables are joined
-    by name, and tags are added. A workload or a command replaces either."""
-    merged = {
-        k: v for k, v in defaults.items() if not (k in ("workload", "command") and {*said} & {"workload", "command"})
-    }
-    for name, value in said.items():
+def merge(defaults: Fields, fields: Fields) -> dict[str, Any]:
+    """Return the options of all jobs merged with those of a single one, which take precedence: settings and variables
+    are joined by name, and tags are added. A workload or a command replaces either."""
+    replaced = {"workload", "argv"} if {"workload", "argv"} & fields.keys() else set()
+    merged = {name: value for name, value in defaults.items() if name not in replaced}
+    for name, value in fields.items():
         if value is None:
             merged.pop(name, None)
-        elif name == "tag" and name in merged:
-            merged[name] = [*merged[name], *value]
-        elif OPTIONS[name].kind is Kind.PAIRS and name in merged:
-            own = {pair.partition("=")[0] for pair in value}
-            merged[name] = [*(pair for pair in merged[name] if pair.partition("=")[0] not in own), *value]
+        elif name == "tags":
+            merged[name] = merged.get(name, ()) + value
         else:
-            merged[name] = value
+            merged[name] = {**merged.get(name, {}), **value} if isinstance(value, Mapping) else value
     return merged
 
 
-def of_json(item: Mapping[str, Any], *, whole: bool = False) -> dict[str, Any]:
-    """Return the options in a JSON object, or in the keyword arguments of Python; None for null, as if not given.
+def read(options: Mapping[str, Any], *, whole: bool = False) -> dict[str, Any]:
+    """Return the fields of a Request from options: words of a command line, a JSON object, keyword arguments of Python.
 
     `whole` allows the options that a single job of a file cannot have.
 
-    Raises: UsageError, which names the key, for an unknown key or a value of the wrong kind.
+    Raises: UsageError, which names the key, for an unknown key or an invalid value.
     """
-    found: dict[str, Any] = {}
-    for key, value in item.items():
+    fields: dict[str, Any] = {}
+    for key, value in options.items():
         option = _named(key)
         if option.name in OF_THE_WHOLE and not whole:
             raise UsageError(
                 f'"{key}" applies to the whole file, not to a single job', f"give {option.flag} on the command line"
             )
-        if option.name in found:
+        if option.field in fields:
             raise UsageError(f'"{key}" is given twice', f'"{option.name}" once is enough')
-        found[option.name] = None if value is None else _words(option, value)
-    return found
+        typed = None if value is None else _typed(option, value)
+        fields[option.field] = option.convert(typed) if option.convert and typed is not None else typed
+    return fields
 
 
 def _named(key: str) -> Option:
@@ -82,27 +71,38 @@ def _named(key: str) -> Option:
     return option
 
 
-def _words(option: Option, value: Any) -> Any:
+def _typed(option: Option, value: Any) -> Any:
+    """Return a value of the option's kind. Pairs become an object with a text or several for each key."""
     name, kind = option.name, option.kind
-    if isinstance(value, bool) and (kind in (Kind.FLAG, Kind.SWITCH) or option.convert is not None):
+    if isinstance(value, bool) and (kind in (Kind.FLAG, Kind.SWITCH) or option.field == "copy"):
         return value
     if kind is Kind.NUMBER and isinstance(value, Integral) and not isinstance(value, bool):
-        if abs(value) >= 10**_MOST_DIGITS:
+        if abs(value) >= 10**_MOST_DIGITS and option.name != "order_seed":
             raise UsageError(f'"{name}" is a number of more than {_MOST_DIGITS} digits', "give a smaller one")
         return int(value)
     if kind is Kind.TIME and isinstance(value, Real) and not isinstance(value, bool):
         return _plain_seconds(name, value)
     if isinstance(value, str) and kind in (Kind.TEXT, Kind.TIME, Kind.LIST):
-        return _text(name, value)
+        text = _text(name, value)
+        if kind is Kind.TIME:
+            return units.parse_duration(text, option.flag)
+        return grid.names(text, option.flag) if kind is Kind.LIST else text
     if kind is Kind.LIST and not isinstance(value, Mapping):
-        return _joined(name, value)
-    if kind.repeatable and (isinstance(value, str) or _are_texts(value)):
-        return [_text(name, word) for word in ([value] if isinstance(value, str) else value)]
+        return _several(name, value)
+    texts = [value] if isinstance(value, str) and kind is not Kind.COMMAND else value
+    if kind in (Kind.WORDS, Kind.PAIRS, Kind.COMMAND) and _are_texts(texts) and (texts or kind is not Kind.COMMAND):
+        words = tuple(_text(name, word) for word in texts)
+        return dict(_pair(option, word) for word in words) if kind is Kind.PAIRS else words
     if kind is Kind.PAIRS and isinstance(value, Mapping):
-        return [_text(name, f"{key}={_joined(f'{name}.{key}', one)}") for key, one in value.items()]
-    if kind is Kind.COMMAND and value and _are_texts(value):
-        return [_text(name, word) for word in value]
+        return {_text(name, key): _values(f"{name}.{key}", entry) for key, entry in value.items()}
     raise UsageError(f'"{name}" is {_what(value)}, not {kind.value}', _remedy(name, kind, value))
+
+
+def _pair(option: Option, word: str) -> tuple[str, str | None]:
+    key, equals, value = word.partition("=")
+    if not key:
+        raise UsageError(f'{option.flag} "{word}" is not NAME=VALUE', f"write {option.flag} NAME=VALUE")
+    return key, value if equals else None
 
 
 def _remedy(name: str, kind: Kind, value: Any) -> str:
@@ -121,17 +121,15 @@ def _are_texts(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(word, str) for word in value)
 
 
-def _joined(name: str, value: Any) -> str:
-    """Return a value, or the values of a sweep separated by commas: `--set lr=0.1,0.2`."""
-    if not isinstance(value, list | tuple):
-        return _scalar(name, value)
-    words = [_scalar(name, one) for one in value]
-    for word in words:
-        if "," in word:
-            raise UsageError(
-                f'"{name}" holds "{word}", and its comma would split it in two', "give it alone, as a text"
-            )
-    return ",".join(words)
+def _several(name: str, value: Any) -> tuple[str, ...]:
+    values = value if isinstance(value, list | tuple) else [value]
+    if not values:
+        raise UsageError(f'"{name}" is an empty list', "give one value or more, or leave it out")
+    return tuple(dict.fromkeys(_scalar(name, entry) for entry in values))
+
+
+def _values(name: str, value: Any) -> str | tuple[str, ...]:
+    return _several(name, value) if isinstance(value, list | tuple) else _scalar(name, value)
 
 
 def _scalar(name: str, value: Any) -> str:
@@ -144,10 +142,10 @@ def _scalar(name: str, value: Any) -> str:
     raise UsageError(f'"{name}" holds {_what(value)}', "a value is a text, a number, true or false")
 
 
-def _plain_seconds(name: str, value: Any) -> str:
+def _plain_seconds(name: str, value: Any) -> float:
     if not 0 <= value <= units.MAX_DURATION_S:
         raise UsageError(f'"{name}" is {value}, which is not a number of seconds', 'write it like 90, "15m" or "2h"')
-    return f"{value:.9f}"
+    return float(value)
 
 
 def _text(name: str, text: str) -> str:

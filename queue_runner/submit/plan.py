@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import os
-import shutil
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from queue_runner import extensions, failpoints, units
+from queue_runner import extensions, failpoints
 from queue_runner.errors import MpsqError, UsageError
-from queue_runner.host import job_environments, locks, protected, wakeup
+from queue_runner.host import job_environments, locks, wakeup
 from queue_runner.model import Condition, Dependency
-from queue_runner.once_a_day import RepeatedNote
 from queue_runner.paths import Layout, jobs_dir
 from queue_runner.source import git_commands, snapshot
 from queue_runner.spec import JobSpec, NewJob
-from queue_runner.submit import conditions, expand, launchers, preflight, run_order
-from queue_runner.submit.find_max import first_probe, search
+from queue_runner.submit import expand, notes, run_order, trials
 from queue_runner.submit.request import Request
 from queue_runner.workloads import catalog, venvs
 
@@ -78,13 +74,13 @@ def plan(request: Request, shared: expand.Shared | None = None, *, alone: bool =
         raise UsageError(f"that is {count:,} runs", f"a submission can have {run_order.MAX_RUNS:,} at most")
     if any(value is not None for value in (request.on, request.partition, request.time_s, request.sbatch)):
         specs = extensions.placement().placed(request, specs)
-    agreed, after = shared.agreed(request)
+    terms, after = shared.terms(request)
     return Plan(
         request.title,
         seed,
-        tuple(NewJob(spec, request.repeats, agreed) for spec in specs),
+        tuple(NewJob(spec, request.repeats, terms) for spec in specs),
         tuple(run_order.interleave(len(specs), request.repeats, seed)),
-        tuple(_warnings(request, specs, shared)),
+        tuple(notes.notes(request, specs)),
         after,
     )
 
@@ -92,19 +88,37 @@ def plan(request: Request, shared: expand.Shared | None = None, *, alone: bool =
 def _started(
     request: Request, specs: Sequence[JobSpec], shared: expand.Shared, seed: int, *, several: bool
 ) -> list[JobSpec]:
-    """Return the cells with how their runs are started, tried and replaced."""
-    given = conditions.of_request(request, len(specs))
-    if request.until_valid and request.find_max is None:
-        given["until_valid"] = True
-    tried = preflight.is_wanted(request, several=several)
+    """Return the cells with how their runs are started, tried and replaced.
+
+    The gate waits for those of a comparison, of `mpsq bench` and `mpsq run`, but not of --find-max, which finds out
+    what fits in memory; and where --gate-timeout is given. The size of the environment differs from run to run with
+    --randomize, and of commands that are compared by CPU time alone.
+
+    Raises: UsageError when the options contradict each other.
+    """
+    if request.no_gate and request.gate_timeout_s is not None:
+        raise UsageError("--no-gate and --gate-timeout contradict each other", "give one of them")
+    is_timed = request.find_max is None
+    is_measured = is_timed and (request.measures or len(specs) > 1)
+    gate = (is_measured or request.gate_timeout_s is not None) and not request.no_gate
+    is_compared = is_timed and (request.measures or len(specs) * request.repeats > 1)
+    is_tried = trials.is_wanted(request, several=several)
     return [
         spec.changed(
-            **given,
-            layout_seed=seed if conditions.has_layouts(request, len(specs), spec) else None,
-            preflight=shared.preflight(request, spec.framework) if tried else {},
+            gate=gate,
+            gate_s=request.gate_timeout_s if gate else None,
+            randomize=request.randomize,
+            until_valid=bool(request.until_valid) and is_timed,
+            layout_seed=seed if request.randomize or (is_compared and _is_timed_by_clock(spec)) else None,
+            preflight=shared.trial(request, spec.framework) if is_tried else {},
         )
         for spec in specs
     ]
+
+
+def _is_timed_by_clock(spec: JobSpec) -> bool:
+    """Return whether only the CPU time and the wall time of the run are compared, and no accelerator computes."""
+    return spec.kind == "command" and spec.parser is None and spec.device in (None, "cpu")
 
 
 def drawn(seed: int | None) -> int:
@@ -112,110 +126,6 @@ def drawn(seed: int | None) -> int:
     if seed is not None and not -(2**63) <= seed < 2**63:
         raise UsageError(f"--order-seed {seed} is out of range", "use a number of 18 digits at most")
     return seed if seed is not None else int.from_bytes(os.urandom(4), "big")
-
-
-def _warnings(request: Request, specs: Sequence[JobSpec], shared: expand.Shared) -> list[str]:
-    found = []
-    elsewhere = any(spec.on.get("kind") == "ssh" for spec in specs)
-    if any(spec.device == "mps" for spec in specs) and sys.platform != "darwin" and not elsewhere:
-        ours = request.workload is not None  # of a command mpsq knows only the options
-        end = "its runs will end as DEVICE_UNAVAILABLE here" if ours else "mpsq cannot tell what the command uses"
-        found.append(f"mps exists on Apple silicon only: {end}")
-    if request.find_max and ":" not in specs[0].find_max and request.timeout_s is None:
-        found.append(
-            "--find-max tries until memory runs out: batch_size=8:512 stops it earlier, --timeout limits each try"
-        )
-    if request.workload is None and request.parser is None:
-        note = (
-            "without --parser, mpsq stores only wall, user and system time, unless the program reports its iterations"
-        )
-        found.append(RepeatedNote(note))
-    found += _without_graphs(specs)
-    found += launchers.gone(request.argv)
-    unsaid = any(spec.device is None for spec in specs)
-    if sys.platform == "darwin" and unsaid and (how := launchers.several(request.argv)):
-        found.append(f"{how}: on a Mac several processes can train together on the CPU only, not on mps")
-    if request.copy and (named := _names_its_folder(request)):
-        found.append(f"{named} is named in the command, which reads it there and not in the copy")
-    limits = expand.stalls(request.stall)
-    if request.workload is None and set(limits) - {"*"}:
-        held = f"the longest limit, {units.duration(max(limits.values()))}," if "*" in limits else "no limit"
-        found.append(f"a command's phases are known only if it reports them: until then {held} applies to --stall")
-    if request.find_max is not None:
-        found.append(_search_note(request, specs))
-    if elsewhere:
-        return found
-    found += _absent(request, specs, shared)
-    guarded = protected.found(path for spec in specs for path in reads(spec))
-    found += [f"{path} is in {place}, which macOS guards: {protected.REMEDY}" for path, place in guarded.items()]
-    if request.resume and request.workload and not all(spec.params.get("checkpoint_interval") for spec in specs):
-        found.append("--resume: it writes no checkpoints unless --set checkpoint_interval=N, so retries start over")
-    return found
-
-
-def _without_graphs(specs: Sequence[JobSpec]) -> list[str]:
-    """Return a note on modes that differ from another one only by CUDA graphs, on devices that have none."""
-    same = {"reduce-overhead": "on", "max-autotune": "no-cudagraphs"}
-    found = {(s.compile_mode, s.device) for s in specs if s.kind == "workload" and s.device in ("cpu", "mps")}
-    return [
-        f"{mode} on {device} compiles as {same[mode]} does: it only adds CUDA graphs, which need cuda"
-        for mode, device in sorted(found, key=str)
-        if mode in same
-    ]
-
-
-def reads(spec: JobSpec) -> Iterator[str]:
-    """Yield the paths that a worker or its job reads: folder, interpreter, and what the command or a setting names."""
-    if spec.kind == "command":
-        yield from () if spec.copy else (spec.cwd,)
-        yield shutil.which(spec.argv[0], path=spec.env.get("PATH")) or ""
-    texts = (*spec.argv, *(value for value in spec.params.values() if isinstance(value, str)))
-    for word in (spec.python, *texts):
-        path = word if word.startswith(("/", "../")) else word.partition("=")[2]
-        if path.startswith(("/", "../")):
-            yield str(Path(spec.cwd, path))
-
-
-def _absent(request: Request, specs: Sequence[JobSpec], shared: expand.Shared) -> list[str]:
-    """Return the paths in settings that do not exist yet."""
-    texts = {
-        (spec.framework, key, value, spec.cwd)
-        for spec in specs
-        if request.workload is not None
-        for key, value in spec.params.items()
-        if isinstance(value, str)
-    }
-    found = []
-    for framework, key, value, cwd in sorted(texts, key=str):
-        workload = shared.workload(request, framework)
-        found.append(catalog.absent(workload.params[key], value, cwd))
-    return list(dict.fromkeys(filter(None, found)))
-
-
-def _search_note(request: Request, specs: Sequence[JobSpec]) -> str:
-    brief = ""
-    if request.workload:
-        shown = ", ".join(f"{key}={specs[0].params[key]}" for key in first_probe.BRIEF if key in specs[0].params)
-        brief = f" Each runs with {shown} (--set changes that)." if shown else ""
-    said, asked = search.parse(str(request.find_max)), search.parse(specs[0].find_max)
-    key = asked.key
-    if asked.last != said.last:
-        brief = f" It ends at {asked.last}, the most that {request.workload} takes.{brief}"
-    if asked.step > 1:
-        brief = f" Only multiples of {asked.step} are tried.{brief}"
-    if said.last == search.MOST and any(spec.mps.get("high_watermark") == "1.0" for spec in specs):
-        brief = f" On mps memory ends at Metal's recommended size; a range, {key}=8:512, may exceed it.{brief}"
-    return (
-        f"the queue adds a run for each {key} that it tries, one after the other.{brief} mpsq report scaling shows it"
-    )
-
-
-def _names_its_folder(request: Request) -> str | None:
-    """Return the job's folder if the command names it other than in a file path, which the copy has too; else None."""
-    folder = str(expand.folder(request))
-    paths = [word if word.startswith("/") else word.partition("=")[2] for word in request.argv]
-    named = (folder in word and not Path(path).is_file() for word, path in zip(request.argv, paths, strict=True))
-    return folder if any(named) else None
 
 
 @dataclass(frozen=True)
@@ -260,9 +170,10 @@ def _insert(
     from queue_runner.store import jobs, ready, resolve
 
     ids_of = resolve.Memory(connection)
-    own = planned.own_after or ((),) * len(planned.jobs)
+    own_after = planned.own_after or ((),) * len(planned.jobs)
     after = [  # before the group is stored: @last is the one before it
-        ids_of.dependencies((*planned.after, *(one for one in of_job if isinstance(one, Dependency)))) for of_job in own
+        ids_of.dependencies((*planned.after, *(other for other in others if isinstance(other, Dependency))))
+        for others in own_after
     ]
 
     environments = job_environments.Saver(layout)
@@ -274,18 +185,18 @@ def _insert(
         )
         for job, code, ids in zip(planned.jobs, taken, after, strict=True)
     ]
-    for kept in {code.snapshot.hash: code.snapshot for code in taken if code.snapshot is not None}.values():
-        jobs.save_snapshot(connection, kept)
+    for stored in {code.snapshot.hash: code.snapshot for code in taken if code.snapshot is not None}.values():
+        jobs.save_snapshot(connection, stored)
     tried: Sequence[int] = ()
     if any(job.spec.preflight for job in new):
-        tried = preflight.chosen(layout, connection, new)
+        tried = trials.choose(layout, connection, new)
     title, actor = (due.title, "schedule") if due else (planned.title, "user")
     group, ids = jobs.submit(connection, title, planned.seed, new, planned.order, actor, tried)
     between = (
-        (id, ids[one.job], one.condition)
-        for id, of_job in zip(ids, own, strict=True)
-        for one in of_job
-        if isinstance(one, Sibling)
+        (id, ids[other.job], other.condition)
+        for id, others in zip(ids, own_after, strict=True)
+        for other in others
+        if isinstance(other, Sibling)
     )
     jobs.add_dependencies(connection, between)
     late = dict(ready.unsatisfiable(connection, time.time(), ids))
@@ -296,7 +207,7 @@ def _insert(
 
         if not schedules.advance(connection, due.id, due.due_at, due.next_at, group, None):
             raise UsageError(f"schedule {due.id} is no longer due", "mpsq schedule list shows when each is")
-    return Submitted(group, tuple(ids), (*notes, *sorted(why), *preflight.note(tried, planned.jobs)))
+    return Submitted(group, tuple(ids), (*notes, *sorted(why), *trials.note(tried, planned.jobs)))
 
 
 def _in_vain(reason: str) -> str:
@@ -312,13 +223,13 @@ def _take_snapshots(layout: Layout, planned: Plan) -> list[snapshot.Taken]:
     Raises: MpsqError when it cannot be stored.
     """
     taken: dict[tuple[object, ...], snapshot.Taken] = {}
-    found = []
+    code = []
     for job in planned.jobs:
         if (place := _place(job.spec)) not in taken:
             name = job.spec.env_name  # looked up again: now it cannot be removed before the job is stored
             taken[place] = replace(_take(layout, job), packages=venvs.find(layout, name).packages if name else {})
-        found.append(taken[place])
-    return found
+        code.append(taken[place])
+    return code
 
 
 def _place(spec: JobSpec) -> tuple[object, ...]:
@@ -330,8 +241,9 @@ def _take(layout: Layout, job: NewJob) -> snapshot.Taken:
     spec, cwd = job.spec, Path(job.spec.cwd)
     try:
         if spec.kind == "workload":
-            own = catalog.files_of(layout.workloads, str(spec.script))
-            return snapshot.Taken(snapshot.of_workloads(jobs_dir(), layout.snapshots, git_commands.revision(cwd), own))
+            files = catalog.files_of(layout.workloads, str(spec.script))
+            revision = git_commands.revision(cwd)
+            return snapshot.Taken(snapshot.of_workloads(jobs_dir(), layout.snapshots, revision, files))
         return snapshot.of_command(cwd, layout.snapshots, copy=spec.copy, allow_changed=spec.allow_changed)
     except OSError as error:
         raise MpsqError(

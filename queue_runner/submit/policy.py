@@ -26,16 +26,16 @@ def of_request(request: Request, now: float) -> tuple[Terms, tuple[Dependency, .
         deadline_at=times.parse_time(request.deadline, now, "--deadline") if request.deadline else None,
         retries=check_retries(request.retries),
         backoff_s=request.backoff_s,
-        retry_on=retry_on(request.retry_on or ("failed,lost" if request.resume else "failed")),
+        retry_on=retry_on(request.retry_on or (("failed", "lost") if request.resume else ("failed",))),
     )
     if terms.not_before_at and terms.deadline_at and terms.deadline_at <= terms.not_before_at:
         raise UsageError("--deadline is not after --at, so the job would never run", "give a later --deadline")
     if not request.retries and (request.retry_on or request.backoff_s or request.resume):
         raise UsageError("--retry-on, --backoff and --resume need --retries", "for example, add --retries 3")
-    return terms, tuple(wanted(text) for text in request.after)
+    return terms, tuple(dependency(text) for text in request.after)
 
 
-def wanted(text: str) -> Dependency:
+def dependency(text: str) -> Dependency:
     """Read `12`, `g4:any`, `@last:fail`. Raises: UsageError."""
     name, colon, word = text.partition(":")
     selector = parse_selector(name)
@@ -46,13 +46,12 @@ def wanted(text: str) -> Dependency:
     return Dependency(selector, Condition(word) if word else Condition.OK)
 
 
-def retry_on(text: str) -> tuple[str, ...]:
-    """Return the given words of model.RETRY_ON. Raises: UsageError."""
-    words = [word.strip() for word in text.split(",")]
+def retry_on(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the words unchanged. Raises: UsageError for one that is not in model.RETRY_ON."""
     for word in words:
         if word not in RETRY_ON:
             raise UsageError(f'--retry-on: unknown outcome "{word}"', f"use a list of {', '.join(RETRY_ON)}")
-    return tuple(dict.fromkeys(words))
+    return words
 
 
 def check_priority(priority: int) -> int:

@@ -56,19 +56,16 @@ def _literal(value: str) -> str:
 
 
 def _method(match: re.Match[str]) -> str:
-    return f"Client.{match[1]}({', '.join(_quoted(one) for one in match[2].split())})"
+    ids = [id if id.isdecimal() else f'"{id}"' for id in match[2].split()]
+    return f"Client.{match[1]}({', '.join(ids)})"
 
 
-def _quoted(one: str) -> str:
-    return one if one.isdecimal() else f'"{one}"'
-
-
-def in_python_words(of: C) -> C:
+def in_python_words(cls: C) -> C:
     """Have the public methods of a class raise their errors in the words of Python."""
-    for name, method in [*vars(of).items()]:
+    for name, method in [*vars(cls).items()]:
         if callable(method) and not name.startswith("_"):
-            setattr(of, name, _translated(method))
-    return of
+            setattr(cls, name, _translated(method))
+    return cls
 
 
 def _translated(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,16 +7,24 @@ derive from the declarations.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from queue_runner.errors import UsageError
 from queue_runner.ingest import parsers
+from queue_runner.model import PHASES
 from queue_runner.units import parse_duration
 
+if TYPE_CHECKING:
+    from queue_runner.submit.find_max.search import SearchRange
+
 DEFAULT_SEED = 1337  # the seed of nanoGPT's train.py
+
+
+STALLING = PHASES[:6]
+"""Phases of a run that can have their own limit."""
 
 
 class Kind(Enum):
@@ -33,15 +41,13 @@ class Kind(Enum):
     PAIRS = 'an object, such as {"lr": 0.001}'
     COMMAND = 'a list of words, such as ["python", "train.py"]'
 
-    @property
-    def repeatable(self) -> bool:
-        """Whether the option may be given several times."""
-        return self in (Kind.WORDS, Kind.PAIRS)
-
 
 @dataclass(frozen=True)
 class Option:
-    """The declaration of an option: its name as in a file (`env_name` is --env-name), and the field that it sets."""
+    """The declaration of an option: its name as in a file (`env_name` is --env-name), and the field that it sets.
+
+    `convert` returns the field's value from a value of its kind. Raises: UsageError.
+    """
 
     name: str
     field: str
@@ -55,13 +61,8 @@ class Option:
         """The option as it is given on a command line."""
         return f"--{self.name.replace('_', '-')}"
 
-    def read(self, value: Any) -> Any:
-        """Return the field's value. Raises: UsageError for an invalid time or mode."""
-        if self.convert is not None:
-            return self.convert(value)
-        if self.kind is Kind.TIME:
-            return parse_duration(value, self.flag) if value else getattr(Request, self.field)
-        return tuple(value) if self.kind.repeatable or self.kind is Kind.COMMAND else value
+
+_EMPTY: Mapping[Kind, Any] = {Kind.LIST: (), Kind.WORDS: (), Kind.COMMAND: (), Kind.FLAG: False}
 
 
 def _option(
@@ -73,11 +74,10 @@ def _option(
     name: str = "",
     convert: Callable[[Any], Any] | None = None,
 ) -> Any:
-    if kind.repeatable or kind is Kind.COMMAND:
-        default = ()
-    elif kind is Kind.FLAG:
-        default = False
-    return field(default=default, metadata={"option": Option(name, "", kind, help, metavar, convert)})
+    metadata = {"option": Option(name, "", kind, help, metavar, convert)}
+    if kind is Kind.PAIRS:
+        return field(default_factory=dict, metadata=metadata)
+    return field(default=_EMPTY.get(kind, default), metadata=metadata)
 
 
 def _copies(snapshot: str | bool) -> bool:
@@ -88,44 +88,82 @@ def _copies(snapshot: str | bool) -> bool:
     return snapshot == "copy"
 
 
-def _with_values(pairs: Sequence[str]) -> tuple[str, ...]:
-    """Return the variables of --env with their values. Raises: UsageError for a name that has none here."""
-    if missing := [name for name in pairs if "=" not in name and name not in os.environ]:
-        raise UsageError(
-            f"--env {missing[0]}: there is no such variable here", f"give it a value: --env {missing[0]}=VALUE"
-        )
-    return tuple(pair if "=" in pair else f"{pair}={os.environ[pair]}" for pair in pairs)
+def _settings(pairs: Mapping[str, str | tuple[str, ...] | None]) -> dict[str, tuple[str, ...]]:
+    """Return the values of each setting; `1,2` stands for two."""
+    from queue_runner.submit.grid import names
+
+    values: dict[str, tuple[str, ...]] = {}
+    for key, value in pairs.items():
+        if value is None:
+            raise UsageError(f'--set "{key}" is not NAME=VALUE', "write --set NAME=VALUE")
+        values[key] = names(value, f"--set {key}") if isinstance(value, str) else value
+    return values
+
+
+def _variables(pairs: Mapping[str, str | tuple[str, ...] | None]) -> dict[str, str]:
+    """Return the variables of --env; NAME alone has its value here."""
+    for name, value in pairs.items():
+        if value is None and name not in os.environ:
+            raise UsageError(f"--env {name}: there is no such variable here", f"give it a value: --env {name}=VALUE")
+        if name.startswith("MPSQ_"):
+            raise UsageError(f"{name} is reserved for mpsq", "set it for the worker, not for a job")
+    return {name: os.environ[name] if value is None else _joined(value) for name, value in pairs.items()}
+
+
+def _stall_limits(pairs: Mapping[str, str | tuple[str, ...] | None]) -> dict[str, float]:
+    """Return the limits in seconds by phase. A time without a phase holds for every phase that is not named: `*`."""
+    limits = {}
+    for key, value in pairs.items():
+        phase, text = ("", key) if value is None else (key, _joined(value))
+        if phase and phase not in STALLING:
+            raise UsageError(f'unknown phase "{phase}"', f"use --stall TIME, or PHASE=TIME with {', '.join(STALLING)}")
+        limits[phase or "*"] = parse_duration(text, "--stall")
+        if limits[phase or "*"] <= 0:
+            raise UsageError(f"--stall {text} would stop every run at once", "give a time above 0")
+    return limits
+
+
+def _joined(value: str | tuple[str, ...]) -> str:
+    return value if isinstance(value, str) else ",".join(value)
+
+
+def _search(text: str) -> SearchRange:
+    from queue_runner.submit.find_max import search
+
+    return search.parse(text)
 
 
 @dataclass(frozen=True)
 class Request:
-    """A request for either a workload or a command (argv), never both. Texts of LIST options are comma-separated.
+    """A request for either a workload or a command (argv), never both. Several values of a field are swept.
 
     A field's order is that of `mpsq submit --help`.
     """
 
     workload: str | None = _option(Kind.TEXT, "A name of mpsq workloads, or a command after --.", "[WORKLOAD]")
     argv: tuple[str, ...] = _option(Kind.COMMAND, "The command after --.", name="command")
-    device: str | None = _option(Kind.LIST, "cpu, mps, cuda, cuda:1 or auto; a list is swept.", "LIST")
-    compile: str | None = _option(
+    device: tuple[str, ...] = _option(Kind.LIST, "cpu, mps, cuda, cuda:1 or auto; a list is swept.", "LIST")
+    compile: tuple[str, ...] = _option(
         Kind.LIST, "off, on, both, reduce-overhead, max-autotune or no-cudagraphs; a list is swept.", "MODE"
     )
-    config: str | None = _option(Kind.LIST, "The workload's preset; a list is swept.", "LIST")
-    dtype: str | None = _option(Kind.LIST, "fp32, bf16 or fp16; a list is swept.", "LIST")
-    framework: str | None = _option(Kind.LIST, "For a workload that has several; a list is swept.", "LIST")
+    config: tuple[str, ...] = _option(Kind.LIST, "The workload's preset; a list is swept.", "LIST")
+    dtype: tuple[str, ...] = _option(Kind.LIST, "fp32, bf16 or fp16; a list is swept.", "LIST")
+    framework: tuple[str, ...] = _option(Kind.LIST, "For a workload that has several; a list is swept.", "LIST")
     gpus: int | None = _option(Kind.NUMBER, "The number of GPUs that each run computes on; 1 by default.", "N")
-    sets: tuple[str, ...] = _option(Kind.PAIRS, "A setting; VALUE,VALUE is swept. Repeatable.", "KEY=VALUE", name="set")
+    sets: Mapping[str, tuple[str, ...]] = _option(
+        Kind.PAIRS, "A setting; VALUE,VALUE is swept. Repeatable.", "KEY=VALUE", name="set", convert=_settings
+    )
     repeats: int = _option(Kind.NUMBER, "Runs of each combination; a verdict needs 4 or more.", "N", default=1)
     seed: int = _option(Kind.NUMBER, f"Seed of the workload, {DEFAULT_SEED} by default.", "N", default=DEFAULT_SEED)
     order_seed: int | None = _option(Kind.NUMBER, "Seed of the order of the runs; random by default.", "N")
     priority: int = _option(Kind.NUMBER, "Higher runs first, then older; 0 by default.", "N", default=0)
     name: str | None = _option(Kind.TEXT, "Its name in lists and reports.", "NAME")
     tags: tuple[str, ...] = _option(Kind.WORDS, "A tag to select it by. Repeatable.", "WORD", name="tag")
-    env: tuple[str, ...] = _option(
+    env: Mapping[str, str] = _option(
         Kind.PAIRS,
         "A variable of the job; NAME alone has its value here. Repeatable.",
         "NAME[=VALUE]",
-        convert=_with_values,
+        convert=_variables,
     )
     secrets: tuple[str, ...] = _option(
         Kind.WORDS, "A variable whose value is in MPSQ_HOME/secrets/NAME. Repeatable.", "NAME", name="secret"
@@ -133,7 +171,7 @@ class Request:
     allow_plain: bool = _option(Kind.FLAG, "Store a command line that contains a token.")
     cwd: str | None = _option(Kind.TEXT, "The job's working directory; the current one by default.", "FOLDER")
     python: str | None = _option(Kind.TEXT, "The Python interpreter that runs the workload.", "PATH")
-    env_name: str | None = _option(Kind.LIST, "Environments made by mpsq env; a list is swept.", "LIST")
+    env_name: tuple[str, ...] = _option(Kind.LIST, "Environments made by mpsq env; a list is swept.", "LIST")
     mps: tuple[str, ...] = _option(
         Kind.WORDS, "torch's MPS switches, as in fallback=on,fast_math=on. Several --mps are swept.", "NAME=VALUE,..."
     )
@@ -155,15 +193,21 @@ class Request:
         default=0.0,
         name="backoff",
     )
-    retry_on: str | None = _option(
+    retry_on: tuple[str, ...] = _option(
         Kind.LIST, "Which outcomes are retried: failed (the default), lost, stalled.", "LIST"
     )
     resume: bool = _option(Kind.FLAG, "Retries continue from the last checkpoint; lost runs are retried, too.")
-    stall: tuple[str, ...] = _option(
-        Kind.PAIRS, "End a run that reports nothing for this long. Repeatable.", "[PHASE=]TIME"
+    stall: Mapping[str, float] = _option(
+        Kind.PAIRS,
+        "End a run that reports nothing for this long. Repeatable.",
+        "[PHASE=]TIME",
+        convert=_stall_limits,
     )
-    find_max: str | None = _option(
-        Kind.TEXT, "Find the largest batch_size, n_layer or n_embd that works.", "KEY[=FIRST[:LAST[:STEP]]]"
+    find_max: SearchRange | None = _option(  # noqa: RUF009 - its field is declared as all others
+        Kind.TEXT,
+        "Find the largest batch_size, n_layer or n_embd that works.",
+        "KEY[=FIRST[:LAST[:STEP]]]",
+        convert=_search,
     )
     copy: bool = _option(
         Kind.TEXT,
@@ -196,9 +240,9 @@ class Request:
 
 
 OPTIONS: dict[str, Option] = {
-    option.name or one.name: replace(option, name=option.name or one.name, field=one.name)
-    for one in fields(Request)
-    if (option := one.metadata.get("option"))
+    option.name or column.name: replace(option, name=option.name or column.name, field=column.name)
+    for column in fields(Request)
+    if (option := column.metadata.get("option"))
 }
 """Every option of a submission, by name, in the order of the help."""
 

@@ -67,7 +67,7 @@ def add(
     planned = plan.plan(request)
     _refuse_days(request)
     words = redact.replace_env_values(words, "")
-    environment = redact.inherited(os.environ) | redact.assignments(request.env, "--env")
+    environment = {**redact.inherited(os.environ), **request.env}
     migrate.ensure(layout)
     with writing(open_engine(layout.db, check=False)) as connection:
         resolve.dependencies(connection, planned.after)

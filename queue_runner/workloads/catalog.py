@@ -8,39 +8,42 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from queue_runner.errors import MpsqError, UsageError, did_you_mean
 from queue_runner.spec import Value
 from queue_runner.units import BOOLEANS
 from queue_runner.workloads.manifest import Param, Workload, read
 
+T = TypeVar("T")
 
-def workloads(folder: Path, own: Path | None = None) -> list[Workload]:
-    """Return every workload of the folder, and of the user's `own`, sorted by name and framework.
+
+def workloads(folder: Path, user_folder: Path | None = None) -> list[Workload]:
+    """Return every workload of the folder, and of the user's folder, sorted by name and framework.
 
     Raises: MpsqError like read, and for a user's workload that has the name of one of ours.
     """
     known = [w for file in sorted(folder.glob("*.py")) if (w := read(file)) is not None]
-    if own is not None:
+    if user_folder is not None:
         ours, files = {w.name for w in known}, {path.name for path in folder.iterdir()}
-        for file in _scripts(own):
+        for file in _scripts(user_folder):
             if (w := read(file)) is not None:
                 _refuse_clash(w, ours, files, known)
                 known.append(w)
     return sorted(known, key=lambda w: (w.name, w.framework))
 
 
-def readable(own: Path) -> list[Workload]:
+def readable(user_folder: Path) -> list[Workload]:
     """Return the readable workloads among the user's files; a broken one raises only when it is requested."""
     known = []
-    for file in _scripts(own):
+    for file in _scripts(user_folder):
         with contextlib.suppress(MpsqError):
             known += [w] if (w := read(file)) is not None else []
     return known
 
 
-def _scripts(own: Path) -> list[Path]:
-    return sorted(path for path in own.glob("*.py") if path.is_file() and not path.name.startswith("."))
+def _scripts(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("*.py") if path.is_file() and not path.name.startswith("."))
 
 
 def _refuse_clash(workload: Workload, ours: set[str], files: set[str], before: Sequence[Workload]) -> None:
@@ -56,16 +59,17 @@ def _refuse_clash(workload: Workload, ours: set[str], files: set[str], before: S
             )
 
 
-def files_of(own: Path, script: str) -> list[Path]:
-    """Return the user's files that a workload needs: its own, and those beside it that are no workloads; none for one
-    of ours. Other workloads there do not affect it."""
-    scripts = _scripts(own)
+def files_of(user_folder: Path, script: str) -> list[Path]:
+    """Return the user's files that a workload needs: its script, and those beside it that are not workloads; none for
+    one of ours. Other workloads there do not affect it."""
+    scripts = _scripts(user_folder)
     if script not in {path.name for path in scripts}:
         return []
     return [path for path in scripts if path.name == script or not _DECLARES.search(path.read_text("utf-8", "replace"))]
 
 
 _DECLARES = re.compile(r"^WORKLOAD\b", re.MULTILINE)
+_PLAIN = re.compile(r"\w+")
 
 
 def preferred(named: Sequence[Workload]) -> Workload:
@@ -79,19 +83,17 @@ def _otherwise(name: str) -> str:
     return f"{lists}; a command goes after --: mpsq submit -- {name}" if shutil.which(name) else lists
 
 
-def find(folder: Path, name: str, framework: str | None = None, *, own: Path | None = None) -> Workload:
+def find(folder: Path, name: str, framework: str | None = None, user_folder: Path | None = None) -> Workload:
     """Return the workload of this name; that of torch if no framework is given and several have it. A broken file in
-    the user's `own` folder does not affect ours.
+    the user's folder does not affect ours.
 
     Raises: UsageError when there is none, with similar names.
     """
-    usual = folder / f"{name}_{framework or 'torch'}.py"  # one file is read instead of all
-    workload = read(usual) if "/" not in name and usual.is_file() else None
-    if workload is not None and (workload.name, workload.framework) == (name, framework or "torch"):
+    if (workload := _by_file_name(folder, name, framework or "torch", user_folder)) is not None:
         return workload
     known = workloads(folder)
-    if own is not None and not any(w.name == name for w in known):
-        known = workloads(folder, own)
+    if user_folder is not None and not any(w.name == name for w in known):
+        known = workloads(folder, user_folder)
     named = [w for w in known if w.name == name]
     if not named:
         raise UsageError(f'unknown workload "{name}"', did_you_mean(name, {w.name for w in known}, _otherwise(name)))
@@ -102,6 +104,17 @@ def find(folder: Path, name: str, framework: str | None = None, *, own: Path | N
             return workload
     has = ", ".join(w.framework for w in named)
     raise UsageError(f'workload "{name}" has no version for framework "{framework}"', f"available: {has}")
+
+
+def _by_file_name(folder: Path, name: str, framework: str, user_folder: Path | None) -> Workload | None:
+    """Return the workload of the file that has the usual name, so that one file is read instead of all."""
+    if not _PLAIN.fullmatch(name):
+        return None
+    files = [folder / f"{name}_{framework}.py"]
+    if user_folder is not None and not any(folder.glob(f"{name}_*.py")):
+        files.append(user_folder / files[0].name)
+    known = (read(file) for file in files if file.is_file())
+    return next((w for w in known if w is not None and (w.name, w.framework) == (name, framework)), None)
 
 
 def config(workload: Workload, name: str) -> Mapping[str, Value]:
@@ -127,18 +140,18 @@ def value(workload: Workload, key: str, text: str) -> Value:
     return converted
 
 
-def by_own_names(workload: Workload, settings: Mapping[str, str]) -> dict[str, str]:
+def by_own_names(workload: Workload, settings: Mapping[str, T]) -> dict[str, T]:
     """Return settings by the workload's own keys: max_seq_length of run_glue.py is max_length of glue.
 
     Raises: UsageError where two names of one key are given.
     """
-    by_key: dict[str, str] = {}
-    for name, text in settings.items():
+    by_key: dict[str, T] = {}
+    for name, values in settings.items():
         key = workload.aliases.get(name, name)
         if key in by_key:
             twice = next(other for other in settings if other != name and workload.aliases.get(other, other) == key)
             raise UsageError(f"{twice} and {name} are the same setting", f"give {key} alone")
-        by_key[key] = text
+        by_key[key] = values
     return by_key
 
 
@@ -164,22 +177,6 @@ def refuse(param: Param, value: Value) -> None:
         takes = f"{param.name} takes these, {param.takes()}"
         raise UsageError(message, did_you_mean(word, param.each_of, takes))
     raise UsageError(message, _meaning(param))
-
-
-def absent(param: Param, value: Value, folder: str) -> str:
-    """Return a sentence if a path does not exist yet; empty if it does, or if it is not a path. Relative paths
-    start at `folder`, in which the job runs. Another job may create the path by then."""
-    if param.path_or is None or value in param.path_or:
-        return ""
-    path = Path(folder, str(value))
-    with contextlib.suppress(OSError, ValueError, RuntimeError):  # too long, a NUL, the home of an unknown user
-        path = Path(folder, Path(str(value)).expanduser())
-        if path.exists():
-            return ""
-    near = did_you_mean(str(value), param.path_or, "")
-    return f"{param.name}={value}: {path} does not exist yet, and the run needs it" + (
-        f"; {near.strip()}" if near else ""
-    )
 
 
 def _meaning(param: Param) -> str:

@@ -13,11 +13,7 @@ from typing import Any
 
 from queue_runner.errors import MpsqError
 from queue_runner.paths import jobs_dir
-from queue_runner.spec import Value
-
-DTYPES = ("fp32", "bf16", "fp16")
-"""Default dtypes of a workload ("dtypes" in its literal)."""
-
+from queue_runner.spec import DTYPES, Value
 
 Number = int | float
 LIMITS = {

@@ -11,7 +11,8 @@ import pytest
 from queue_runner.errors import UsageError
 from queue_runner.host import compiler, torch_probe
 from queue_runner.monitor.forecast import Forecast
-from queue_runner.submit import bench
+from queue_runner.paths import Layout
+from queue_runner.submit import benchmark_grid
 from tests.cli_support import Cli, empty_queue, stand_in_venv, use_toy_workloads
 
 pytestmark = pytest.mark.process
@@ -22,7 +23,7 @@ Machine = Callable[..., None]
 @pytest.fixture
 def mpsq(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
     folder = use_toy_workloads(tmp_path / "jobs", monkeypatch)
-    monkeypatch.setattr("queue_runner.submit.bench.jobs_dir", lambda: folder)
+    monkeypatch.setattr("queue_runner.submit.benchmark_grid.jobs_dir", lambda: folder)
     monkeypatch.chdir(tmp_path)
     return Cli(capsys)
 
@@ -82,7 +83,7 @@ def test_a_command_is_not_a_workload(home: Path, mpsq: Cli) -> None:
     for line in (["bench"], ["bench", "--", "true"], ["bench", "tyo"]):
         assert mpsq(*line).code == 2
     with pytest.raises(UsageError, match="bench takes a workload"):
-        bench.preset({"command": ["true"]})
+        benchmark_grid.complete({"argv": ("true",)}, Layout(home))
 
 
 @pytest.mark.parametrize(("answer", "code", "queued"), [(False, 1, 0), (True, 0, 2)])

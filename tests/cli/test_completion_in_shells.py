@@ -21,8 +21,8 @@ from queue_runner.cli.complete import shells
 from queue_runner.cli.main import main
 from queue_runner.paths import Layout
 from queue_runner.submit import plan
-from queue_runner.submit.request import Request
 from tests.patience import patience
+from tests.submit_support import requested
 from tests.system_packages import require
 
 pytestmark = pytest.mark.process
@@ -86,7 +86,7 @@ def _without_escapes(text: str) -> str:
 @pytest.fixture
 def environment(layout: Layout, tmp_path: Path) -> dict[str, str]:
     """A queue with a schedule and jobs in it, and `mpsq` on the PATH."""
-    request = Request(argv=("/usr/bin/true",), cwd=str(tmp_path), tags=("night", "a$(touch${IFS}pwned)"))
+    request = requested(argv=("/usr/bin/true",), cwd=str(tmp_path), tags=("night", "a$(touch${IFS}pwned)"))
     plan.store(layout, plan.plan(request))
     added = ["schedule", "add", "0 2 * * *", "--name", "nightly", "--timezone", "UTC", "--", "--", "/usr/bin/true"]
     assert main(added) == 0

@@ -23,10 +23,10 @@ from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import jobs, read, retries
 from queue_runner.store.engine import Engine, looking, open_engine, writing
 from queue_runner.submit import plan
-from queue_runner.submit.request import Request
 from queue_runner.worker import finish
 from tests.reports.report_fixture import Store, words
 from tests.store_support import claim_next
+from tests.submit_support import requested
 
 
 def torch_file(path: Path, cut: int = 0) -> Path:
@@ -128,7 +128,7 @@ def test_how_often_it_is_tried_is_no_part_of_the_question() -> None:
 
 
 def planned(**options: Any) -> plan.Plan:
-    return plan.plan(Request(argv=("/usr/bin/true",), **options))
+    return plan.plan(requested(argv=("/usr/bin/true",), **options))
 
 
 def test_what_submit_makes_of_it() -> None:
@@ -138,9 +138,9 @@ def test_what_submit_makes_of_it() -> None:
     assert planned(retries=2).jobs[0].terms.retry_on == ("failed",)
     with pytest.raises(UsageError, match="--resume need --retries"):
         planned(resume=True)
-    workload = Request(workload="nanogpt", device="cpu", retries=1, resume=True)
+    workload = requested(workload="nanogpt", device="cpu", retries=1, resume=True)
     assert any("checkpoint_interval" in warning for warning in plan.plan(workload).warnings)
-    saving = replace(workload, sets=("checkpoint_interval=10",))
+    saving = replace(workload, sets={"checkpoint_interval": ("10",)})
     assert not any("checkpoint_interval" in warning for warning in plan.plan(saving).warnings)
 
 

@@ -16,9 +16,9 @@ from queue_runner.host import compiler, locks, torch_probe
 from queue_runner.paths import Layout
 from queue_runner.store.read import reading, waiting_specs
 from queue_runner.submit import plan
-from queue_runner.submit.request import Request
 from tests.cli_support import Cli, empty_queue
 from tests.process_support import needs_linux
+from tests.submit_support import requested
 
 pytestmark = pytest.mark.process
 
@@ -208,7 +208,7 @@ def test_folders_that_do_not_answer(home: Path, tmp_path: Path, monkeypatch: pyt
     layout = empty_queue(home)
     assert not list(queue_checks.answering(layout))
     (tmp_path / "code").mkdir()
-    plan.store(layout, plan.plan(Request(argv=("/usr/bin/true", "--data=/net/x"), cwd=str(tmp_path / "code"))))
+    plan.store(layout, plan.plan(requested(argv=("/usr/bin/true", "--data=/net/x"), cwd=str(tmp_path / "code"))))
     (check,) = queue_checks.answering(layout)
     assert check.verdict == "ok"
     exists = os.path.exists
@@ -224,7 +224,7 @@ def test_folders_that_macos_guards(home: Path, tmp_path: Path, monkeypatch: pyte
     assert check.verdict == "ok" and not list(queue_checks.guarded(layout, system="linux"))
     code = tmp_path / "Documents" / "code"
     code.mkdir(parents=True)
-    plan.store(layout, plan.plan(Request(argv=("/usr/bin/true", "--data=/Volumes/disk/x"), cwd=str(code))))
+    plan.store(layout, plan.plan(requested(argv=("/usr/bin/true", "--data=/Volumes/disk/x"), cwd=str(code))))
     (check,) = queue_checks.guarded(layout, system="darwin", user_home=tmp_path)
     assert check.verdict == "warn" and "~/src" in check.fix
     assert check.finding == f"{code} and /Volumes/disk/x".replace(" and ", ", ")

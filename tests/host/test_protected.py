@@ -8,7 +8,7 @@ import pytest
 
 from queue_runner.host import protected
 from queue_runner.submit import plan
-from queue_runner.submit.request import Request
+from tests.submit_support import requested
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_a_submit_warns_of_its_folder_program_and_data(tmp_path: Path, monkeypat
     program = tmp_path / "python"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    request = Request(argv=(str(program), "--data", f"{tmp_path}/data"), cwd=str(tmp_path))
+    request = requested(argv=(str(program), "--data", f"{tmp_path}/data"), cwd=str(tmp_path))
     said = [text for text in plan.plan(request).warnings if "macOS guards" in text]
     assert [text.partition(" is in ~/Documents, ")[0] for text in said] == [
         str(tmp_path),
@@ -48,11 +48,11 @@ def test_a_submit_warns_of_its_folder_program_and_data(tmp_path: Path, monkeypat
         f"{tmp_path}/data",
     ]
     (tmp_path / "code").mkdir()
-    beside = Request(argv=("/usr/bin/true", "../data", "--data=../more"), cwd=str(tmp_path / "code"), copy=True)
+    beside = requested(argv=("/usr/bin/true", "../data", "--data=../more"), cwd=str(tmp_path / "code"), copy=True)
     said = [text for text in plan.plan(beside).warnings if "macOS guards" in text]
     assert [text.partition(" is in ~/Documents, ")[0] for text in said] == [
         f"{tmp_path}/code/../data",
         f"{tmp_path}/code/../more",
     ]
-    copied = plan.plan(Request(argv=("/usr/bin/true",), cwd=str(tmp_path), copy=True))
+    copied = plan.plan(requested(argv=("/usr/bin/true",), cwd=str(tmp_path), copy=True))
     assert not [text for text in copied.warnings if "macOS guards" in text]

@@ -119,7 +119,9 @@ def test_repeats_are_as_many_as_a_verdict_in_that_table_needs() -> None:
 
 
 def test_every_command_of_claims_and_recipes_is_one(mpsq: Cli, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queue_runner.submit.environments.check_program", lambda *_: None)  # torchrun need not be here
+    monkeypatch.setattr(
+        "queue_runner.submit.environment_axis.check_program", lambda *_: None
+    )  # torchrun need not be here
     for name in ("stable", "nightly"):  # mpsq env create is parsed, and installs nothing here
         stand_in_venv(home, name)
     lines = {line for claim in CLAIMS for line in claim.commands}

@@ -21,7 +21,7 @@ from queue_runner.remote.target import Seen
 from queue_runner.store import read
 from queue_runner.store.engine import open_engine
 from queue_runner.submit import plan
-from queue_runner.submit.request import Request
+from tests.submit_support import requested
 
 PROFILE = '[on.slurm]\nfolder = "{shared}"\npoll = "0s"\n'
 RECORD: dict[str, Any] = {
@@ -69,7 +69,7 @@ class Front:
         (programs / "sbatch").touch(0o755)  # a submission looks for it
         monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
         monkeypatch.setattr(targets, "of", lambda *_: self.target)
-        plan.store(layout, plan.plan(Request(argv=("true",), cwd=str(layout.home), on="slurm", repeats=repeats)))
+        plan.store(layout, plan.plan(requested(argv=("true",), cwd=str(layout.home), on="slurm", repeats=repeats)))
         self.blocks = self.worker()
 
     def worker(self) -> Dispatcher:

@@ -21,9 +21,9 @@ from queue_runner.remote.json_files import write_json
 from queue_runner.remote.target import NotSent, Refused, Seen, Unreachable
 from queue_runner.store import read
 from queue_runner.submit import plan
-from queue_runner.submit.request import Request
 from tests.queue_support import until
 from tests.remote.block_support import RECORD, Front, StandIn
+from tests.submit_support import requested
 
 pytestmark = pytest.mark.process
 
@@ -288,7 +288,7 @@ def test_a_target_that_hangs_delays_no_other_and_a_worker_that_stops_does_not_wa
     monkeypatch.setattr(targets, "of", lambda _config, _layout, name: hanging if name == "first" else front.target)
     with front.layout.config.open("a") as file:
         file.write(f'[on.first]\nkind = "slurm"\nfolder = "{hanging.shared}"\n')
-    plan.store(front.layout, plan.plan(Request(argv=("true",), cwd=str(front.layout.home), on="first")))
+    plan.store(front.layout, plan.plan(requested(argv=("true",), cwd=str(front.layout.home), on="first")))
     front.target.seen = Seen("running", "running")
     worker = front.worker()
     until(lambda: worker.step() or (hanging.sent and front.target.sent), "a block for each")

@@ -17,10 +17,10 @@ from queue_runner.remote.json_files import write_json
 from queue_runner.store import read
 from queue_runner.store.engine import open_engine
 from queue_runner.submit import plan
-from queue_runner.submit.request import Request
 from tests.queue_support import until
 from tests.remote.block_support import RECORD
 from tests.remote.slurm_support import TIMES
+from tests.submit_support import requested
 
 pytestmark = pytest.mark.process
 
@@ -40,7 +40,7 @@ def front(
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     profile = f'[on.slurm]\nfolder = "{tmp_path}/shared"\npoll = "0s"\ngrace = "{grace}"\n'
     layout.config.write_text(profile)
-    plan.store(layout, plan.plan(Request(argv=("true",), cwd=str(tmp_path), on="slurm")))
+    plan.store(layout, plan.plan(requested(argv=("true",), cwd=str(tmp_path), on="slurm")))
     blocks = Dispatcher(layout, config.load(layout.config), open_engine(layout.db), lambda _: None)
     blocks.step()
     return blocks, block.Folder(next((tmp_path / "shared").glob("*/block.json")).parent)

@@ -12,7 +12,7 @@ from queue_runner.errors import ConfigError, UsageError
 from queue_runner.remote import placement
 from queue_runner.spec import JobSpec
 from queue_runner.submit import plan
-from queue_runner.submit.request import Request
+from tests.submit_support import requested
 
 BOX = '[on.box]\nkind = "ssh"\n'
 
@@ -33,7 +33,7 @@ def test_an_option_with_an_open_quote_is_refused(home: Path, tmp_path: Path, mon
     home.mkdir()
     (home / "config.toml").write_text('[on.slurm]\nfolder = "/shared"\n')
     with pytest.raises(UsageError, match="--sbatch cannot be split into words"):
-        placement.placed(Request(argv=("true",), on="slurm", sbatch='--comment="x'), [])
+        placement.placed(requested(argv=("true",), on="slurm", sbatch='--comment="x'), [])
 
 
 def on_a_box(home: Path, monkeypatch: pytest.MonkeyPatch, **said: Any) -> JobSpec:
@@ -41,7 +41,7 @@ def on_a_box(home: Path, monkeypatch: pytest.MonkeyPatch, **said: Any) -> JobSpe
     home.mkdir(exist_ok=True)
     (home / "config.toml").write_text(BOX)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
-    return plan.plan(Request(argv=said.pop("argv", ("true",)), on="box", cwd=str(home), **said)).jobs[0].spec
+    return plan.plan(requested(argv=said.pop("argv", ("true",)), on="box", cwd=str(home), **said)).jobs[0].spec
 
 
 TOKEN = "ghp_0123456789abcdefghij"

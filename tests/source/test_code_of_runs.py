@@ -15,8 +15,8 @@ from queue_runner.control import new_attempts, resubmission
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.model import Selector, parse_selector
 from queue_runner.submit import plan
-from queue_runner.submit.request import Request
 from tests.queue_support import Queue, until
+from tests.submit_support import requested
 
 pytestmark = [
     pytest.mark.process,
@@ -53,7 +53,7 @@ def code(tmp_path: Path) -> Repository:
 
 
 def queue_it(queue: Queue, folder: Path, command: str = ". ./say.sh", **options: Any) -> int:
-    planned = plan.plan(Request(argv=("/bin/sh", "-c", command), cwd=str(folder), **options))
+    planned = plan.plan(requested(argv=("/bin/sh", "-c", command), cwd=str(folder), **options))
     return plan.store(queue.layout, planned).jobs[0]
 
 

@@ -26,21 +26,21 @@ SUBMITTER = """
 import sys
 from queue_runner.host.home import ensure_home
 from queue_runner.submit import plan
-from queue_runner.submit.expand import Request
+from tests.submit_support import requested
 layout = ensure_home()
 for number in range(int(sys.argv[2])):
     word = f"{sys.argv[1]}-{number}"
-    request = Request(argv=("/bin/sh", "-c", f"echo {word} >> {sys.argv[3]}"), tags=(word,))
+    request = requested(argv=("/bin/sh", "-c", f"echo {word} >> {sys.argv[3]}"), tags=(word,))
     print(plan.store(layout, plan.plan(request)).jobs[0], flush=True)
 """
 TIMED_SUBMITTER = """
 import sys, time
 from queue_runner.host.home import ensure_home
 from queue_runner.submit import plan
-from queue_runner.submit.expand import Request
+from tests.submit_support import requested
 layout = ensure_home()
 for number in range(int(sys.argv[2])):
-    request = Request(argv=("/usr/bin/true",), cwd=sys.argv[3], tags=(f"{sys.argv[1]}-{number}",))
+    request = requested(argv=("/usr/bin/true",), cwd=sys.argv[3], tags=(f"{sys.argv[1]}-{number}",))
     print(plan.store(layout, plan.plan(request)).jobs[0], time.monotonic())
 """
 READER = """

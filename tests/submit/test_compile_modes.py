@@ -11,9 +11,9 @@ from queue_runner.errors import UsageError
 from queue_runner.spec import COMPILE_MODES, JobSpec
 from queue_runner.submit import expand, grid
 from queue_runner.submit.plan import plan
-from queue_runner.submit.request import Request
 from queue_runner.workloads.command_line import build_argv
 from tests.cli_support import use_toy_workloads
+from tests.submit_support import requested
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_each_mode_is_a_cell_with_its_own_hash_label_and_command_line(tmp_path: Path) -> None:
-    specs = expand.expand(Request(workload="toy", device="cpu", compile=f"both,{','.join(COMPILE_MODES)}"))
+    specs = expand.expand(requested(workload="toy", device="cpu", compile=f"both,{','.join(COMPILE_MODES)}"))
     assert [(spec.compile, spec.compile_mode) for spec in specs] == [
         (False, ""),
         (True, ""),
@@ -60,31 +60,31 @@ def test_off_and_on_keep_the_hashes_of_version_0_1(compiles: bool, digest: str) 
 
 
 def test_torchs_own_names_are_understood() -> None:
-    assert grid.compiles("max-autotune-no-cudagraphs,default,off") == ["no-cudagraphs", True, False]
+    assert grid.compiles(["max-autotune-no-cudagraphs", "default", "off"]) == ["no-cudagraphs", True, False]
     with pytest.raises(UsageError, match='cannot be "max-autotun"') as refused:
-        grid.compiles("max-autotun")
+        grid.compiles(["max-autotun"])
     assert 'did you mean "max-autotune"?' in str(refused.value.hint)
 
 
 def test_a_framework_without_modes_refuses_them() -> None:
     with pytest.raises(UsageError, match=r"reduce-overhead is a mode of torch\.compile, and mlx has no modes"):
-        expand.expand(Request(workload="toy", framework="torch,mlx", compile="reduce-overhead"))
+        expand.expand(requested(workload="toy", framework="torch,mlx", compile="reduce-overhead"))
 
 
 def test_a_command_gets_the_mode_where_it_has_compile_in_braces() -> None:
-    request = Request(argv=("sh", "x.sh", "--mode={compile}"), compile="off,max-autotune")
+    request = requested(argv=("sh", "x.sh", "--mode={compile}"), compile="off,max-autotune")
     assert [(spec.argv[-1], spec.compile, spec.compile_mode) for spec in expand.expand(request)] == [
         ("--mode=off", False, ""),
         ("--mode=max-autotune", True, "max-autotune"),
     ]
     with pytest.raises(UsageError, match=r"train\.py takes True or False"):
-        expand.expand(Request(argv=("sh", "--compile={compile}"), compile="max-autotune", parser="nanogpt"))
+        expand.expand(requested(argv=("sh", "--compile={compile}"), compile="max-autotune", parser="nanogpt"))
 
 
 def test_a_mode_that_adds_nothing_on_the_device_is_said_to(tmp_path: Path) -> None:
-    notes = plan(Request(workload="toy", device="cpu", compile="on,reduce-overhead")).warnings
+    notes = plan(requested(workload="toy", device="cpu", compile="on,reduce-overhead")).warnings
     assert "reduce-overhead on cpu compiles as on does: it only adds CUDA graphs, which need cuda" in notes
-    assert not any("CUDA graphs" in note for note in plan(Request(workload="toy", device="cpu")).warnings)
+    assert not any("CUDA graphs" in note for note in plan(requested(workload="toy", device="cpu")).warnings)
 
 
 def test_completion_offers_the_modes() -> None:

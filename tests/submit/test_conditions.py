@@ -9,11 +9,11 @@ import pytest
 
 from queue_runner.errors import UsageError
 from queue_runner.submit import plan
-from queue_runner.submit.request import Request
+from tests.submit_support import requested
 
 
 def gates(tmp_path: Path, *argv: str, **options: Any) -> list[tuple[bool, float | None]]:
-    planned = plan.plan(Request(argv=argv or ("true",), cwd=str(tmp_path), **options))
+    planned = plan.plan(requested(argv=argv or ("true",), cwd=str(tmp_path), **options))
     return [(job.spec.gate, job.spec.gate_s) for job in planned.jobs]
 
 
@@ -35,12 +35,12 @@ def test_the_gate_can_be_left_open(tmp_path: Path) -> None:
 
 
 def test_it_is_no_part_of_the_question(tmp_path: Path) -> None:
-    one, other = (plan.plan(Request(argv=("true",), cwd=str(tmp_path), measures=gate)) for gate in (False, True))
+    one, other = (plan.plan(requested(argv=("true",), cwd=str(tmp_path), measures=gate)) for gate in (False, True))
     assert one.jobs[0].spec.content_hash() == other.jobs[0].spec.content_hash()
 
 
 def layouts(tmp_path: Path, *argv: str, **options: Any) -> list[tuple[int | None, bool]]:
-    planned = plan.plan(Request(argv=argv or ("true",), cwd=str(tmp_path), order_seed=7, **options))
+    planned = plan.plan(requested(argv=argv or ("true",), cwd=str(tmp_path), order_seed=7, **options))
     return [(job.spec.layout_seed, job.spec.randomize) for job in planned.jobs]
 
 
@@ -54,5 +54,5 @@ def test_the_environment_varies_where_only_cpu_time_is_compared(tmp_path: Path) 
 
 
 def test_the_layout_is_no_part_of_the_question(tmp_path: Path) -> None:
-    plans = [plan.plan(Request(argv=("true",), cwd=str(tmp_path), repeats=n, randomize=n > 2)) for n in (1, 2, 3)]
+    plans = [plan.plan(requested(argv=("true",), cwd=str(tmp_path), repeats=n, randomize=n > 2)) for n in (1, 2, 3)]
     assert len({planned.jobs[0].spec.content_hash() for planned in plans}) == 1

@@ -15,14 +15,13 @@ from queue_runner.errors import MpsqError, UsageError
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec
 from queue_runner.store.engine import open_engine
-from queue_runner.submit import expand, options
-from queue_runner.submit.options import request
-from queue_runner.submit.request import Request
+from queue_runner.submit import expand
 from queue_runner.worker import fingerprint
 from queue_runner.worker.due import DueSchedules
 from queue_runner.workloads import environment_create, mps_switches, venvs
 from tests.cli_support import TOY, Cli, empty_queue, stand_in_venv, use_toy_workloads
 from tests.reports.report_fixture import Store, words
+from tests.submit_support import requested
 
 pytestmark = pytest.mark.process
 
@@ -93,7 +92,7 @@ def test_the_variables_are_the_childs() -> None:
 
 def test_both_are_axes_and_part_of_the_question() -> None:
     specs = expand.expand(
-        Request(workload="toy", device="mps", env_name="old,new", mps=("default", "fast_math=on"), compile="both")
+        requested(workload="toy", device="mps", env_name="old,new", mps=("default", "fast_math=on"), compile="both")
     )
     assert len(specs) == 8 == len({spec.content_hash() for spec in specs})
     assert {(s.env_name, s.mps.get("fast_math"), s.env.get("PYTORCH_MPS_FAST_MATH")) for s in specs} == {
@@ -107,7 +106,7 @@ def test_variables_that_the_user_names_are_part_of_the_question_and_others_are_n
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def spec(*env: str) -> JobSpec:
-        return expand.expand(Request(argv=("true",), env=env))[0]
+        return expand.expand(requested(argv=("true",), env=env))[0]
 
     plain = spec()
     assert plain.variables == {} and spec("K=1").variables == {"K": "1"}
@@ -118,7 +117,7 @@ def test_variables_that_the_user_names_are_part_of_the_question_and_others_are_n
 
 
 def test_questions_that_say_neither_keep_their_hashes() -> None:
-    (spec,) = expand.expand(Request(workload="toy"))
+    (spec,) = expand.expand(requested(workload="toy"))
     stored = json.loads(spec.to_json())
     for name in ("env_name", "packages", "mps", "variables"):
         del stored[name]
@@ -143,24 +142,24 @@ def test_questions_that_say_neither_keep_their_hashes() -> None:
 )
 def test_what_cannot_be_asked(asked: dict[str, object], said: str) -> None:
     with pytest.raises(UsageError) as error:
-        expand.expand(Request(workload="toy", **asked))  # type: ignore[arg-type]
+        expand.expand(requested(workload="toy", **asked))  # type: ignore[arg-type]
     assert said in f"{error.value.message} {error.value.hint}"
 
 
 def test_a_command_finds_the_programs_of_its_environment(home: Path) -> None:
     tool = home / "envs" / "new" / "bin" / "only-there"
     tool.symlink_to("/bin/sh")
-    (spec,) = expand.expand(Request(argv=("only-there", "-c", "true"), env_name="new"))
+    (spec,) = expand.expand(requested(argv=("only-there", "-c", "true"), env_name="new"))
     assert spec.env["PATH"].startswith(f"{tool.parent}:") and spec.env["VIRTUAL_ENV"] == str(tool.parent.parent)
     with pytest.raises(UsageError, match="only-there"):
-        expand.expand(Request(argv=("only-there",), env_name="old,new"))
+        expand.expand(requested(argv=("only-there",), env_name="old,new"))
     with pytest.raises(UsageError, match="names its own interpreter"):
-        expand.expand(Request(argv=("/usr/bin/python3", "x.py"), env_name="old"))
+        expand.expand(requested(argv=("/usr/bin/python3", "x.py"), env_name="old"))
 
 
 def test_a_line_of_a_file_says_them_too() -> None:
-    said = options.of_json({"workload": "toy", "device": "mps", "env_name": ["old", "new"], "mps": ["fallback=on"]})
-    assert len(expand.expand(request(said, ""))) == 2
+    options = {"workload": "toy", "device": "mps", "env_name": ["old", "new"], "mps": ["fallback=on"]}
+    assert len(expand.expand(requested(**options))) == 2
 
 
 def test_from_python(home: Path) -> None:

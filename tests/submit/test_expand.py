@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from queue_runner.errors import UsageError
 from queue_runner.spec import EnvironmentJson, JobSpec
 from queue_runner.submit import expand
-from queue_runner.submit.request import Request
 from tests.cli_support import use_toy_workloads
+from tests.submit_support import requested
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +23,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_workload_has_defaults() -> None:
-    (spec,) = expand.expand(Request(workload="toy"))
+    (spec,) = expand.expand(requested(workload="toy"))
     assert (spec.device, spec.compile, spec.dtype, spec.config, spec.seed) == ("auto", False, "fp32", "tiny", 1337)
     assert (spec.workload, spec.framework, spec.script, spec.params) == ("toy", "torch", "toy_torch.py", {})
     assert spec.python == sys.executable and spec.cwd == str(Path.cwd())
@@ -40,7 +41,7 @@ def test_a_workload_has_defaults() -> None:
 def test_a_command_gets_compile_in_the_words_that_it_understands(
     parser: str | None, asked: str, written: list[str]
 ) -> None:
-    specs = expand.expand(Request(argv=("sh", "x.sh", "--compile={compile}"), compile=asked, parser=parser))
+    specs = expand.expand(requested(argv=("sh", "x.sh", "--compile={compile}"), compile=asked, parser=parser))
     assert [spec.argv[-1] for spec in specs] == [f"--compile={word}" for word in written]
     assert [spec.compile for spec in specs] == [word in ("on", "True") for word in written]
 
@@ -48,11 +49,11 @@ def test_a_command_gets_compile_in_the_words_that_it_understands(
 def test_what_reports_know_is_no_setting_of_a_command() -> None:
     """As a setting it would be told as another than it is: compile=True as eager."""
     with pytest.raises(UsageError, match="compile is an option, not"):
-        expand.expand(Request(argv=("sh", "x.sh", "--compile={compile}"), sets=("compile=True,False",)))
+        expand.expand(requested(argv=("sh", "x.sh", "--compile={compile}"), sets=("compile=True,False",)))
 
 
 def test_a_workload_grid() -> None:
-    request = Request(
+    request = requested(
         workload="toy", framework="torch,mlx", device="cpu,mps", compile="both", sets=("lr=1e-3,1e-4", "data=a")
     )
     specs = expand.expand(request)
@@ -62,8 +63,8 @@ def test_a_workload_grid() -> None:
 
 
 def test_equal_questions_have_equal_hashes(tmp_path: Path) -> None:
-    (one,) = expand.expand(Request(workload="toy"))
-    (other,) = expand.expand(Request(workload="toy", name="other", cwd=str(tmp_path / "jobs")))
+    (one,) = expand.expand(requested(workload="toy"))
+    (other,) = expand.expand(requested(workload="toy", name="other", cwd=str(tmp_path / "jobs")))
     assert one.content_hash() == other.content_hash()
     assert JobSpec.from_json(one.to_json()) == one
 
@@ -80,16 +81,16 @@ def test_an_environment_that_is_encoded_once_changes_no_json() -> None:
 
 
 def test_a_command_says_its_device_and_mode_in_nanogpts_way() -> None:
-    (spec,) = expand.expand(Request(argv=("sh", "train.sh", "--device=mps", "--compile=False")))
+    (spec,) = expand.expand(requested(argv=("sh", "train.sh", "--device=mps", "--compile=False")))
     assert (spec.kind, spec.name, spec.device, spec.compile) == ("command", "train.sh", "mps", False)
-    (spec,) = expand.expand(Request(argv=("sh", "--device=tpu")))
+    (spec,) = expand.expand(requested(argv=("sh", "--device=tpu")))
     assert (spec.name, spec.device, spec.compile) == ("sh", None, None)
-    (spec,) = expand.expand(Request(argv=("sh", "--device=mps"), device="cpu"))
+    (spec,) = expand.expand(requested(argv=("sh", "--device=mps"), device="cpu"))
     assert spec.device == "cpu"
 
 
 def test_a_command_is_swept_by_its_braces() -> None:
-    request = Request(argv=("sh", "--lr={lr}", "{device}", "{other}"), device="cpu,mps", sets=("lr=1,2",))
+    request = requested(argv=("sh", "--lr={lr}", "{device}", "{other}"), device="cpu,mps", sets=("lr=1,2",))
     argvs = {spec.argv for spec in expand.expand(request)}
     assert argvs == {("sh", f"--lr={lr}", device, "{other}") for lr in "12" for device in ("cpu", "mps")}
 
@@ -107,28 +108,28 @@ def test_a_command_is_swept_by_its_braces() -> None:
     ],
 )
 def test_only_swept_keys_are_replaced_in_a_command(word: str, filled: str) -> None:
-    (spec,) = expand.expand(Request(argv=("echo", word), sets=("s=0.2",)))
+    (spec,) = expand.expand(requested(argv=("echo", word), sets=("s=0.2",)))
     assert spec.argv == ("echo", filled)
 
 
 def test_a_value_with_braces_is_not_filled_again_and_an_escaped_key_is_no_place() -> None:
-    (spec,) = expand.expand(Request(argv=("echo", "{a} {b}"), sets=("a={b}", "b=1")))
+    (spec,) = expand.expand(requested(argv=("echo", "{a} {b}"), sets=("a={b}", "b=1")))
     assert spec.argv[1] == "{b} 1"
     with pytest.raises(UsageError, match="does not use"):
-        expand.expand(Request(argv=("echo", "{{s}}"), sets=("s=1,2",)))
+        expand.expand(requested(argv=("echo", "{{s}}"), sets=("s=1,2",)))
 
 
 def test_an_interpreter_keeps_its_links(tmp_path: Path) -> None:
     """A virtual environment is where the link to its python lies."""
     link = tmp_path / "venv-python"
     link.symlink_to(sys.executable)
-    (spec,) = expand.expand(Request(workload="toy", python="./venv-python"))
+    (spec,) = expand.expand(requested(workload="toy", python="./venv-python"))
     assert spec.python == str(link)
 
 
 def test_the_environment_is_the_submitters_with_additions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "environ", {"PATH": os.environ["PATH"], "A": "1", "HF_TOKEN": "x", "MPSQ_HOME": "/x"})
-    (spec,) = expand.expand(Request(workload="toy", env=("A=2", "HF_TOKEN=said")))
+    (spec,) = expand.expand(requested(workload="toy", env=("A=2", "HF_TOKEN=said")))
     assert spec.env == {"PATH": os.environ["PATH"], "A": "2", "HF_TOKEN": "said"}
 
 
@@ -136,25 +137,25 @@ def test_a_program_is_looked_for_in_the_jobs_folder(tmp_path: Path) -> None:
     program = tmp_path / "jobs" / "run.sh"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    (spec,) = expand.expand(Request(argv=("./run.sh",), cwd="jobs"))
+    (spec,) = expand.expand(requested(argv=("./run.sh",), cwd="jobs"))
     assert spec.cwd == str(tmp_path / "jobs")
     with pytest.raises(UsageError, match="no program"):
-        expand.expand(Request(argv=("./run.sh",)))
+        expand.expand(requested(argv=("./run.sh",)))
 
 
 @pytest.mark.parametrize(
-    "request_",
+    "options",
     [
-        Request(),
-        Request(workload="toy", argv=("sh",)),
-        Request(argv=("sh",), device="cpu,mps"),
-        Request(argv=("sh",), sets=("lr=1,2",)),
-        Request(argv=("sh",), timeout_s=-1.0),
-        Request(workload="toy", config="tiny,none"),
-        Request(workload="toy", sets=("max_iters=1,",)),
+        {},
+        {"workload": "toy", "argv": ("sh",)},
+        {"argv": ("sh",), "device": "cpu,mps"},
+        {"argv": ("sh",), "sets": ("lr=1,2",)},
+        {"argv": ("sh",), "timeout_s": -1.0},
+        {"workload": "toy", "config": "tiny,none"},
+        {"workload": "toy", "sets": ("max_iters=1,",)},
     ],
 )
-def test_refused(request_: Request) -> None:
+def test_refused(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError) as error:
-        expand.expand(request_)
+        expand.expand(requested(**options))
     assert error.value.hint

@@ -12,8 +12,8 @@ from queue_runner.spec import JobSpec
 from queue_runner.store import read
 from queue_runner.submit import plan
 from queue_runner.submit.find_max import next_probe
-from queue_runner.submit.request import Request
 from tests.queue_support import Queue, until
+from tests.submit_support import requested
 
 pytestmark = pytest.mark.process
 
@@ -78,7 +78,7 @@ def test_a_width_is_searched_for_in_steps_of_its_heads() -> None:
     """A width that the heads do not divide is refused by the workload, which would end the search."""
 
     def probe(asked: str, *sets: str, config: str = "shakespeare_char") -> JobSpec:
-        (job,) = plan.plan(Request(workload="nanogpt", config=config, find_max=asked, sets=sets)).jobs
+        (job,) = plan.plan(requested(workload="nanogpt", config=config, find_max=asked, sets=sets)).jobs
         return job.spec
 
     assert probe("n_embd").find_max == "n_embd=384::6" and probe("n_embd").params["n_embd"] == 384

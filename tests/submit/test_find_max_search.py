@@ -16,13 +16,13 @@ from queue_runner.model import Ending, Outcome, Verb
 from queue_runner.paths import Layout
 from queue_runner.store import jobs, migrate, read, results, retries
 from queue_runner.store.engine import open_engine, writing
-from queue_runner.submit import expand, options
+from queue_runner.submit import expand
 from queue_runner.submit import plan as submit
 from queue_runner.submit.find_max import next_probe, search
 from queue_runner.submit.find_max.search import Probe, SearchRange, state
-from queue_runner.submit.request import Request
 from queue_runner.warden_records import RunEnd
 from tests.store_support import claim_next
+from tests.submit_support import requested
 
 pytestmark = pytest.mark.process
 
@@ -222,7 +222,7 @@ def test_what_may_not_be_asked(said: str) -> None:
 
 
 def plan(**said: Any) -> submit.Plan:
-    return submit.plan(options.request({"workload": "nanogpt", "device": "cpu", **said}, "test"))
+    return submit.plan(requested(**{"workload": "nanogpt", "device": "cpu", **said}))
 
 
 def test_probes_are_brief_and_begin_at_the_preset() -> None:
@@ -288,11 +288,11 @@ def test_searches_that_cannot_be(said: dict[str, Any], words: str) -> None:
 
 
 def test_a_command_has_its_value_in_braces() -> None:
-    request = Request(argv=("true", "--batch={batch}"), find_max="batch=4")
+    request = requested(argv=("true", "--batch={batch}"), find_max="batch=4")
     (spec,) = expand.expand(request)
     assert spec.argv == ("true", "--batch=4") and spec.params == {"batch": "4"}
     assert search.with_value(spec, "batch", 8).argv == ("true", "--batch=8")
-    (plain,) = expand.expand(Request(argv=("true", "--batch={batch}"), sets=("batch=4",)))
+    (plain,) = expand.expand(requested(argv=("true", "--batch={batch}"), sets=("batch=4",)))
     assert plain.content_hash() == spec.content_hash()
 
 

@@ -11,13 +11,13 @@ from queue_runner.errors import UsageError
 from queue_runner.spec import JobSpec
 from queue_runner.submit import expand, gpus
 from queue_runner.submit.plan import plan
-from queue_runner.submit.request import Request
 from queue_runner.workloads.command_line import build_argv
+from tests.submit_support import requested
 
 
 def one(**fields: object) -> JobSpec:
     said: dict[str, object] = {"workload": "nanogpt", "device": "cpu", "sets": ("grad_accum=4",), **fields}
-    (spec,) = expand.expand(Request(**said))  # type: ignore[arg-type]
+    (spec,) = expand.expand(requested(**said))  # type: ignore[arg-type]
     return spec
 
 
@@ -49,8 +49,8 @@ def test_a_job_of_before_is_of_one_gpu_and_has_the_hash_that_it_had() -> None:
         ({"workload": "matmul", "sets": ()}, "matmul in torch trains in one process", "nanogpt in torch"),
         ({"workload": "lightning_gpt"}, "lightning_gpt in torch trains in one process", "nanogpt in torch"),
         ({"sets": ("mode=sample", "grad_accum=2")}, "mode=sample runs in one process", "remove --gpus"),
-        ({"sets": ()}, "grad_accum=1 batches of an iteration, which 2 does not divide", "grad_accum=2"),
-        ({"gpus": 3}, "grad_accum=4 batches of an iteration, which 3 does not divide", "grad_accum=3"),
+        ({"sets": ()}, "--gpus 2 does not divide grad_accum=1", "grad_accum=2"),
+        ({"gpus": 3}, "--gpus 3 does not divide grad_accum=4", "grad_accum=3"),
         ({"find_max": "batch_size"}, "--find-max works with one GPU only", "remove --gpus"),
     ],
 )
@@ -74,8 +74,8 @@ def test_a_command_keeps_its_own_launcher_and_the_number_is_recorded(
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     argv = ("env", "torchrun", "--nproc-per-node", "2", "train.py")
-    (job,) = plan(Request(argv=argv, gpus=2, cwd=str(tmp_path))).jobs
+    (job,) = plan(requested(argv=argv, gpus=2, cwd=str(tmp_path))).jobs
     assert job.spec.gpus == 2 and tuple(build_argv(job.spec, tmp_path)) == argv
     assert "CUDA_VISIBLE_DEVICES" not in job.spec.env
     with pytest.raises(UsageError, match="mps"):
-        plan(Request(argv=argv, gpus=2, cwd=str(tmp_path), device="mps"))
+        plan(requested(argv=argv, gpus=2, cwd=str(tmp_path), device="mps"))

@@ -38,35 +38,40 @@ def test_rounds_are_shuffled_each_anew() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
-    [("cpu", ["cpu"]), ("cpu, mps,cpu", ["cpu", "mps"]), ("cuda:1,cuda:12", ["cuda:1", "cuda:12"]), ("auto", ["auto"])],
+    ("text", "devices"),
+    [
+        ("cpu", ("cpu",)),
+        ("cpu, mps,cpu", ("cpu", "mps")),
+        ("cuda:1,cuda:12", ("cuda:1", "cuda:12")),
+        ("auto", ("auto",)),
+    ],
 )
-def test_devices(text: str, found: list[str]) -> None:
-    assert grid.devices(text) == found
+def test_devices(text: str, devices: tuple[str, ...]) -> None:
+    assert grid.devices(grid.names(text, "--device")) == devices
 
 
 @pytest.mark.parametrize("text", ["", "gpu", "cpu,", "cuda:", "cuda:x", "mps:0", "CPU", "cuda:-1", "cpu;mps"])
 def test_no_such_device(text: str) -> None:
     with pytest.raises(UsageError):
-        grid.devices(text)
+        grid.devices(grid.names(text, "--device"))
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "modes"),
     [("on", [True]), ("off", [False]), ("both", [False, True]), ("True", [True]), ("False,on", [False, True])],
 )
-def test_compiles(text: str, found: list[bool]) -> None:
-    assert grid.compiles(text) == found
+def test_compiles(text: str, modes: list[bool]) -> None:
+    assert grid.compiles(grid.names(text, "--compile")) == modes
 
 
 def test_no_such_mode_or_dtype() -> None:
     for call in (grid.compiles, grid.dtypes):
         with pytest.raises(UsageError):
-            call("sometimes")
-    assert grid.dtypes("fp32,bf16") == ["fp32", "bf16"]
+            call(["sometimes"])
+    assert grid.dtypes(["fp32", "bf16"]) == ["fp32", "bf16"]
 
 
 def test_dtypes_are_those_of_the_workload() -> None:
-    assert grid.dtypes("fp64,fp32", ["fp32", "fp64"]) == ["fp64", "fp32"]
+    assert grid.dtypes(["fp64", "fp32"], ["fp32", "fp64"]) == ["fp64", "fp32"]
     with pytest.raises(UsageError, match="fp64"):
-        grid.dtypes("fp64")
+        grid.dtypes(["fp64"])

@@ -70,7 +70,7 @@ def test_show_names_it_and_not_mpsqs_own(
 ) -> None:
     python = venv(tmp_path / "project" / ".venv")
     monkeypatch.chdir(tmp_path / "project")
-    monkeypatch.setattr("queue_runner.submit.environments.check_program", lambda *_: None)  # uv need not be here
+    monkeypatch.setattr("queue_runner.submit.environment_axis.check_program", lambda *_: None)  # uv need not be here
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)
     mpsq.ok("submit", "--", "uv", "run", "train.py")
     said = " ".join(mpsq.ok("show", "1").out.split())

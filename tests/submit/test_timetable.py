@@ -21,10 +21,10 @@ from queue_runner.source import verify
 from queue_runner.store import read
 from queue_runner.store.engine import open_engine
 from queue_runner.submit import plan, timetable
-from queue_runner.submit.request import Request
 from queue_runner.worker.due import DueSchedules
 from tests.cli_support import Cli, empty_queue
 from tests.process_support import is_there, until
+from tests.submit_support import requested
 
 pytestmark = pytest.mark.process
 
@@ -163,7 +163,7 @@ def test_a_submission_that_the_store_refuses_is_tried_again(layout: Layout) -> N
 def test_a_schedule_that_is_removed_in_the_middle_submits_nothing(layout: Layout) -> None:
     add()
     make_due(layout)
-    planned, due = plan.plan(Request(argv=("/usr/bin/true",))), timetable.due_time(layout, 1)
+    planned, due = plan.plan(requested(argv=("/usr/bin/true",))), timetable.due_time(layout, 1)
     timetable.remove(layout, "nightly")
     with pytest.raises(UsageError, match="no longer due"):
         plan.store(layout, planned, due)
@@ -173,7 +173,7 @@ def test_a_schedule_that_is_removed_in_the_middle_submits_nothing(layout: Layout
 def test_one_time_is_answered_once(layout: Layout) -> None:
     add()
     make_due(layout)
-    planned, due = plan.plan(Request(argv=("/usr/bin/true",))), timetable.due_time(layout, 1)
+    planned, due = plan.plan(requested(argv=("/usr/bin/true",))), timetable.due_time(layout, 1)
     plan.store(layout, planned, due)
     with pytest.raises(UsageError, match="no longer due"):
         plan.store(layout, planned, due)
@@ -210,7 +210,7 @@ def test_a_folder_that_does_not_answer_keeps_nobody(
 
 
 def test_a_job_that_it_waits_for_and_that_is_gone(layout: Layout) -> None:
-    plan.store(layout, plan.plan(Request(argv=("/usr/bin/true",))))
+    plan.store(layout, plan.plan(requested(argv=("/usr/bin/true",))))
     add("nightly", "--after=1")
     make_due(layout)
     with sqlite3.connect(layout.db) as connection:

@@ -21,10 +21,10 @@ from queue_runner.model import DEFAULT_LANE, parse_selector
 from queue_runner.monitor import run_details, run_view
 from queue_runner.store import read
 from queue_runner.submit import plan
-from queue_runner.submit.request import Request
 from tests.cli_support import Cli
 from tests.process_support import state_of
 from tests.queue_support import Queue, until
+from tests.submit_support import requested
 
 pytestmark = pytest.mark.process
 
@@ -68,7 +68,7 @@ class Device:
 
     def submit(self, **options: Any) -> int:
         given = {"gate_timeout_s": 3600.0, "device": "cpu", "repeats": 1, **options}
-        request = Request(workload="nanogpt", python=str(self.python), cwd=str(self.folder), **given)
+        request = requested(workload="nanogpt", python=str(self.python), cwd=str(self.folder), **given)
         return plan.store(self.queue.layout, plan.plan(request)).jobs[0]
 
     def start(self, run: str) -> dict[str, Any]:

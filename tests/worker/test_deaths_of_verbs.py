@@ -12,8 +12,8 @@ import pytest
 from queue_runner.control import pausing
 from queue_runner.model import parse_selector
 from queue_runner.submit import plan
-from queue_runner.submit.request import Request
 from tests.queue_support import Queue, until
+from tests.submit_support import requested
 
 pytestmark = [
     pytest.mark.process,
@@ -43,7 +43,7 @@ def code(tmp_path: Path) -> Path:
 
 def queue_it(queue: Queue, code: Path, **options: object) -> None:
     argv = ("/bin/sh", "-c", f"export J={queue.journal}; . ./a.sh; . ./b.sh; . ./c.sh")
-    plan.store(queue.layout, plan.plan(Request(argv=argv, cwd=str(code), **options)))  # type: ignore[arg-type]
+    plan.store(queue.layout, plan.plan(requested(argv=argv, cwd=str(code), **options)))  # type: ignore[arg-type]
 
 
 def test_the_worker_dies_in_the_middle_of_a_copy(queue: Queue, code: Path) -> None:

@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from queue_runner.submit import plan
-from queue_runner.submit.request import Request
 from tests.cli_support import Cli
 from tests.queue_support import Queue, until, warden_pid
+from tests.submit_support import requested
 
 pytestmark = pytest.mark.process
 
@@ -67,7 +67,7 @@ def submit(queue: Queue, how: str, **options: Any) -> list[int]:
     """Queue a grid of `tried`; returns its jobs."""
     queue.layout.workloads.mkdir(exist_ok=True)
     (queue.layout.workloads / "tried.py").write_text(TRIED)
-    request = Request(
+    request = requested(
         workload="tried",
         device="cpu",
         sets=(f"how={how}", *options.pop("sets", ())),

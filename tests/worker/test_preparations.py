@@ -13,10 +13,10 @@ import pytest
 
 from queue_runner.store import read
 from queue_runner.submit import plan
-from queue_runner.submit.request import Request
 from queue_runner.worker.main import BUSY_TICK_S
 from tests.process_support import state_of
 from tests.queue_support import Queue, until, warden_pid
+from tests.submit_support import requested
 
 pytestmark = pytest.mark.process
 
@@ -54,7 +54,7 @@ def submit(queue: Queue) -> None:
     (queue.layout.workloads / "prepared.py").write_text(PREPARED)
     options: dict[str, Any] = {"cwd": str(queue.folder), "home": str(queue.layout.home)}
     env = (f"FOLDER={queue.folder}",)
-    plan.store(queue.layout, plan.plan(Request(workload="prepared", device="cpu", env=env, **options)))
+    plan.store(queue.layout, plan.plan(requested(workload="prepared", device="cpu", env=env, **options)))
 
 
 def steps(queue: Queue) -> list[str]:

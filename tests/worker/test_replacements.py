@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 from queue_runner.submit import plan, run_order
-from queue_runner.submit.request import Request
 from tests.cli_support import Cli
 from tests.queue_support import Queue, until, warden_pid
+from tests.submit_support import requested
 
 pytestmark = pytest.mark.process
 
@@ -56,7 +56,7 @@ def submit(queue: Queue, script: str = "", *, arms: str = "a,b,c", repeats: int 
     """Queue `arms` of a shell script, which journals its run; `{arm}` in it is the arm. Returns the jobs."""
     argv = ("/bin/sh", "-c", f"echo $MPSQ_RUN >> {queue.journal}; {script or ': {arm}'}")
     options = {"until_valid": True, "order_seed": 7, **options}
-    request = Request(argv=argv, sets=(f"arm={arms}",), repeats=repeats, cwd=str(queue.folder), **options)
+    request = requested(argv=argv, sets=(f"arm={arms}",), repeats=repeats, cwd=str(queue.folder), **options)
     return list(plan.store(queue.layout, plan.plan(request)).jobs)
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from queue_runner.submit import plan
-from queue_runner.submit.request import Request
 from tests.queue_support import Queue, until
+from tests.submit_support import requested
 
 pytestmark = pytest.mark.process
 
@@ -34,7 +34,7 @@ def run_python(queue: Queue, program: str, *arguments: str, **options: object) -
     path = Path(queue.folder) / "train.py"
     path.write_text(program)
     argv = (sys.executable, "-u", "-I", "-S", str(path), *arguments)
-    plan.store(queue.layout, plan.plan(Request(argv=argv, cwd=str(queue.folder), **options)))  # type: ignore[arg-type]
+    plan.store(queue.layout, plan.plan(requested(argv=argv, cwd=str(queue.folder), **options)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("where", "limit"), [("eval", "2.5"), ("measure", "0.6"), ("nowhere", "")])
@@ -85,7 +85,7 @@ def test_who_is_suspended_is_not_stalled(queue: Queue) -> None:
 
 def test_submit_says_which_limit_holds_for_a_command() -> None:
     def notes(*stall: str) -> str:
-        return " ".join(plan.plan(Request(argv=("/usr/bin/true",), parser="nanogpt", stall=stall)).warnings)
+        return " ".join(plan.plan(requested(argv=("/usr/bin/true",), parser="nanogpt", stall=stall)).warnings)
 
     assert "the longest limit, 30 min 00 s, applies" in notes("60s", "eval=30m")
     assert "no limit applies" in notes("eval=30m")

@@ -163,15 +163,21 @@ def test_a_wrong_key_of_a_literal_is_a_sentence(tmp_path: Path, old: str, new: s
     assert said in error.value.message and "bounded_torch.py" in error.value.message and error.value.hint
 
 
-def test_a_path_that_is_not_there_yet_is_told(bounded: Workload, tmp_path: Path) -> None:
-    """It is no error: another job may write it before this one runs."""
-    data = bounded.params["data"]
-    assert data.takes() == "pydoc | shakespeare | PATH"
-    for there in ("shakespeare", "bounded_torch.py", str(tmp_path)):
-        assert not catalog.absent(data, there, str(tmp_path))
-    said = catalog.absent(data, "shakespear", str(tmp_path))
-    assert f"{tmp_path}/shakespear does not exist yet" in said and 'did you mean "shakespeare"?' in said
-    assert "\0" in catalog.absent(data, "\0", str(tmp_path)) and not catalog.absent(bounded.params["mode"], "x", "/")
+def test_a_key_may_take_words_or_a_path(bounded: Workload) -> None:
+    assert bounded.params["data"].takes() == "pydoc | shakespeare | PATH"
+
+
+def test_a_named_workload_reads_one_file(tmp_path: Path, bounded: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "other_torch.py").write_text(BOUNDED)
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "own_torch.py").write_text(BOUNDED.replace('"bounded"', '"own"'))
+    (theirs / "broken_torch.py").write_text("WORKLOAD = {")
+    read: list[str] = []
+    monkeypatch.setattr(catalog, "read", lambda file: read.append(file.name) or manifest.read(file))
+    assert catalog.find(tmp_path, "bounded", None, theirs).name == "bounded"
+    assert catalog.find(tmp_path, "own", None, theirs).name == "own"
+    assert read == ["bounded_torch.py", "own_torch.py"]
 
 
 def test_a_twin_takes_what_its_model_takes(tmp_path: Path, bounded: Workload) -> None:

@@ -125,5 +125,5 @@ def test_none_takes_the_place_of_another(own: Path, tmp_path: Path, files: dict[
     for file, name in files.items():
         (own / file).write_text(TOY.replace('"toy"', f'"{name}"'))
     with pytest.raises(MpsqError, match=said):
-        catalog.find(tmp_path / "jobs", "other", own=own)
-    assert catalog.find(tmp_path / "jobs", "toy", own=own).file.parent == tmp_path / "jobs"
+        catalog.find(tmp_path / "jobs", "other", None, own)
+    assert catalog.find(tmp_path / "jobs", "toy", None, own).file.parent == tmp_path / "jobs"

@@ -11,7 +11,6 @@ from queue_runner import paths
 from queue_runner.errors import UsageError
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec
-from queue_runner.submit import grid, launchers
 from queue_runner.workloads import mps_switches, venvs
 from queue_runner.workloads.venvs import Venv
 
@@ -25,15 +24,15 @@ def with_environments(request: Request, specs: Sequence[JobSpec]) -> list[JobSpe
 
     Raises: UsageError for an unknown environment, or MPS settings that are invalid or not for an MPS device.
     """
-    if request.env_name is None and not request.mps:
+    if not request.env_name and not request.mps:
         return list(specs)
     named = _environments(request)
     settings = _settings(request)
     return [
-        _with_settings(inside, wanted)
+        _with_settings(inside, switches)
         for spec in specs
         for inside in (_inside(spec, named) if named else [spec])
-        for wanted in settings
+        for switches in settings
     ]
 
 
@@ -42,20 +41,21 @@ def home(request: Request) -> Layout:
     return Layout(Path(request.home)) if request.home else Layout(paths.home())
 
 
-def check_program(program: str, cwd: str, env: Mapping[str, str]) -> None:
-    """Raise UsageError when there is no such program, unless its name contains a placeholder."""
-    path = str(Path(cwd) / program) if "/" in program and "{" not in program else program
-    if "{" not in program and shutil.which(path, path=env.get("PATH")) is None:
-        raise UsageError(f'there is no program "{program}"', launchers.instead(program))
+def check_program(program: str, cwd: str, path: str | None) -> None:
+    """Raise UsageError when there is no such program in PATH, unless its name contains a placeholder."""
+    place = str(Path(cwd) / program) if "/" in program else program
+    if "{" not in program and shutil.which(place, path=path) is None:
+        hint = "give its path, or check PATH"
+        if program in ("torchrun", "accelerate"):
+            hint = f"give its path (VENV/bin/{program}); one process needs no launcher"
+        raise UsageError(f'there is no program "{program}"', hint)
 
 
 def _environments(request: Request) -> list[Venv]:
-    if request.env_name is None:
-        return []
-    if request.python is not None:
+    if request.env_name and request.python is not None:
         raise UsageError("--python and --env-name both name an interpreter", "give one of them")
     layout = home(request)
-    return [venvs.find(layout, name) for name in grid.names(request.env_name, "--env-name")]
+    return [venvs.find(layout, name) for name in request.env_name]
 
 
 def _inside(spec: JobSpec, named: Sequence[Venv]) -> Iterator[JobSpec]:
@@ -68,18 +68,18 @@ def _inside(spec: JobSpec, named: Sequence[Venv]) -> Iterator[JobSpec]:
                     f"the command names its own interpreter, {program}, so --env-name would have no effect",
                     f"write python instead: mpsq submit --env-name {venv.name} -- python ...",
                 )
-            check_program(program, spec.cwd, env)
+            check_program(program, spec.cwd, env.get("PATH"))
         yield spec.changed(env_name=venv.name, python=str(venv.python), env=env)
 
 
 def _settings(request: Request) -> list[dict[str, str]]:
-    said = [request.mps] if isinstance(request.mps, str) else request.mps
-    found = [mps_switches.parse(text) for text in said] or [{}]
-    taken = {pair.partition("=")[0] for pair in request.env}
-    for name in {name for one in found for name in one}:
-        if (variable := mps_switches.SWITCHES[name].variable) in taken:
-            raise UsageError(f"--mps {name} and --env {variable} set the same variable", "remove --env")
-    return [one for at, one in enumerate(found) if one not in found[:at]]
+    settings: list[dict[str, str]] = []
+    for switches in map(mps_switches.parse, request.mps or (mps_switches.NONE,)):
+        for name in switches:
+            if (variable := mps_switches.SWITCHES[name].variable) in request.env:
+                raise UsageError(f"--mps {name} and --env {variable} set the same variable", "remove --env")
+        settings += [] if switches in settings else [switches]
+    return settings
 
 
 def _with_settings(spec: JobSpec, settings: Mapping[str, str]) -> JobSpec:

@@ -29,8 +29,8 @@ MOST_START_UP_SHARE = 0.2
 def is_wanted(request: Request, *, several: bool) -> bool:
     """Return whether the cells of a request, `several` of one submission or one alone, get preflights: those of a
     workload, unless it declines them. A search (--find-max) tries its cells anyway."""
-    wanted = several if request.preflight is None else request.preflight
-    return wanted and request.workload is not None and request.find_max is None
+    is_on = several if request.preflight is None else request.preflight
+    return is_on and request.workload is not None and request.find_max is None
 
 
 def settings(workload: Workload) -> dict[str, Value]:
@@ -41,7 +41,7 @@ def settings(workload: Workload) -> dict[str, Value]:
     return {key: value for key, value in ONE.items() if key in known and not known[key].wrong(value)}
 
 
-def chosen(layout: Layout, connection: Connection, jobs: Sequence[NewJob]) -> list[int]:
+def choose(layout: Layout, connection: Connection, jobs: Sequence[NewJob]) -> list[int]:
     """Return the indexes of the jobs, as they are to be stored, that get a preflight: not where the question
     already succeeded in this environment, nor where the start-up exceeds MOST_START_UP_SHARE of the forecast of all its
     repeats."""
@@ -49,22 +49,22 @@ def chosen(layout: Layout, connection: Connection, jobs: Sequence[NewJob]) -> li
     from queue_runner.store.history import History
     from queue_runner.store.read import reading
 
-    wanted = [index for index, job in enumerate(jobs) if job.spec.preflight and job.terms.rerun_of is None]
-    if not wanted:
+    candidates = [index for index, job in enumerate(jobs) if job.spec.preflight and job.terms.rerun_of is None]
+    if not candidates:
         return []
-    proven = preflights.proven(connection, [jobs[index].spec for index in wanted])
-    found = []
+    proven = preflights.proven(connection, [jobs[index].spec for index in candidates])
+    tried = []
     with reading(layout.db) as reader:
         history = History(reader)
-        for index in wanted:
+        for index in candidates:
             spec, repeats = jobs[index].spec, jobs[index].repeats
             if proven and preflights.question(spec) in proven:
                 continue
             expected = history.expected(spec)
             forecast_s = (expected.real_s or 0.0) * repeats
             if expected.startup_s is None or expected.startup_s <= MOST_START_UP_SHARE * forecast_s:
-                found.append(index)
-    return found
+                tried.append(index)
+    return tried
 
 
 def note(tried: Sequence[int], jobs: Sequence[NewJob]) -> list[str]:
@@ -76,5 +76,5 @@ def note(tried: Sequence[int], jobs: Sequence[NewJob]) -> list[str]:
         if len(tried) == len(jobs)
         else f"{units.count(len(tried))} of {units.count(len(jobs))} cells are"
     )
-    told = f"{which} first tried with one iteration, which no report counts (--no-preflight leaves that out)"
-    return [RepeatedNote(told)]
+    text = f"{which} first tried with one iteration, which no report counts (--no-preflight leaves that out)"
+    return [RepeatedNote(text)]

@@ -1,0 +1,132 @@
+"""Notes on a submission that is valid but may not do what the user expects: each is a sentence on stderr."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from queue_runner import units
+from queue_runner.host import protected
+from queue_runner.once_a_day import RepeatedNote
+from queue_runner.spec import JobSpec
+from queue_runner.submit import expand, launchers
+from queue_runner.submit.request import Request
+
+Cells = Sequence[JobSpec]
+
+
+def notes(request: Request, cells: Cells) -> list[str]:
+    """Return the notes on a request with these cells."""
+    return [note for check in _CHECKS for note in check(request, cells)]
+
+
+def _is_elsewhere(cells: Cells) -> bool:
+    return any(spec.on.get("kind") == "ssh" for spec in cells)
+
+
+def _missing_mps(request: Request, cells: Cells) -> Iterator[str]:
+    if any(spec.device == "mps" for spec in cells) and sys.platform != "darwin" and not _is_elsewhere(cells):
+        ours = request.workload is not None  # of a command mpsq knows only the options
+        end = "its runs will end as DEVICE_UNAVAILABLE here" if ours else "mpsq cannot tell what the command uses"
+        yield f"mps exists on Apple silicon only: {end}"
+
+
+def _endless_search(request: Request, cells: Cells) -> Iterator[str]:
+    if request.find_max and ":" not in cells[0].find_max and request.timeout_s is None:
+        yield "--find-max tries until memory runs out: batch_size=8:512 stops it earlier, --timeout limits each try"
+
+
+def _missing_parser(request: Request, cells: Cells) -> Iterator[str]:
+    if request.workload is None and request.parser is None:
+        yield RepeatedNote(
+            "without --parser, mpsq stores only wall, user and system time, unless the program reports its iterations"
+        )
+
+
+def _modes_without_graphs(request: Request, cells: Cells) -> Iterator[str]:
+    """Yield the modes that differ from another one only by CUDA graphs, on devices that have none."""
+    same = {"reduce-overhead": "on", "max-autotune": "no-cudagraphs"}
+    modes = {(s.compile_mode, s.device) for s in cells if s.kind == "workload" and s.device in ("cpu", "mps")}
+    for mode, device in sorted(modes, key=str):
+        if mode in same:
+            yield f"{mode} on {device} compiles as {same[mode]} does: it only adds CUDA graphs, which need cuda"
+
+
+def _removed_flags(request: Request, cells: Cells) -> Iterator[str]:
+    yield from launchers.removed(request.argv)
+
+
+def _folder_in_command(request: Request, cells: Cells) -> Iterator[str]:
+    """Yield the job's folder if a copied command names it other than in a file path, which the copy has too."""
+    if not request.copy:
+        return
+    folder = str(expand.folder(request))
+    paths = [word if word.startswith("/") else word.partition("=")[2] for word in request.argv]
+    if any(folder in word and not Path(path).is_file() for word, path in zip(request.argv, paths, strict=True)):
+        yield f"{folder} is named in the command, which reads it there and not in the copy"
+
+
+def _stall_phases(request: Request, cells: Cells) -> Iterator[str]:
+    limits = request.stall
+    if request.workload is None and set(limits) - {"*"}:
+        limit = f"the longest limit, {units.duration(max(limits.values()))}," if "*" in limits else "no limit"
+        yield f"a command's phases are known only if it reports them: until then {limit} applies to --stall"
+
+
+def _search(request: Request, cells: Cells) -> Iterator[str]:
+    if request.find_max is None:
+        return
+    from queue_runner.submit.find_max import first_probe, search
+
+    first, key = cells[0], (range_ := search.parse(cells[0].find_max)).key
+    parts = [f"the queue adds a run for each {key} that it tries, one after the other."]
+    if request.find_max.last == search.MOST and any(spec.mps.get("high_watermark") == "1.0" for spec in cells):
+        parts.append(f"On mps memory ends at Metal's recommended size; a range, {key}=8:512, may exceed it.")
+    if range_.step > 1:
+        parts.append(f"Only multiples of {range_.step} are tried.")
+    if range_.last != request.find_max.last:
+        parts.append(f"It ends at {range_.last}, the most that {request.workload} takes.")
+    brief = ", ".join(f"{name}={first.params[name]}" for name in first_probe.BRIEF if name in first.params)
+    if request.workload and brief:
+        parts.append(f"Each runs with {brief} (--set changes that).")
+    yield " ".join([*parts, "mpsq report scaling shows it"])
+
+
+def _guarded_folders(request: Request, cells: Cells) -> Iterator[str]:
+    if not _is_elsewhere(cells):
+        places = protected.found(path for spec in cells for path in paths_read(spec))
+        for path, place in places.items():
+            yield f"{path} is in {place}, which macOS guards: {protected.REMEDY}"
+
+
+def _missing_checkpoints(request: Request, cells: Cells) -> Iterator[str]:
+    if request.resume and request.workload and not all(spec.params.get("checkpoint_interval") for spec in cells):
+        yield "--resume: it writes no checkpoints unless --set checkpoint_interval=N, so retries start over"
+
+
+_CHECKS = (
+    _missing_mps,
+    _endless_search,
+    _missing_parser,
+    _modes_without_graphs,
+    _removed_flags,
+    _folder_in_command,
+    _stall_phases,
+    _search,
+    _guarded_folders,
+    _missing_checkpoints,
+)
+
+
+def paths_read(spec: JobSpec) -> Iterator[str]:
+    """Yield the paths that a worker or its job reads: folder, interpreter, and what the command or a setting names."""
+    if spec.kind == "command":
+        yield from () if spec.copy else (spec.cwd,)
+        yield shutil.which(spec.argv[0], path=spec.env.get("PATH")) or ""
+    texts = (*spec.argv, *(value for value in spec.params.values() if isinstance(value, str)))
+    for word in (spec.python, *texts):
+        path = word if word.startswith(("/", "../")) else word.partition("=")[2]
+        if path.startswith(("/", "../")):
+            yield str(Path(spec.cwd, path))
