@@ -6,7 +6,6 @@ import textwrap
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,7 +15,7 @@ from queue_runner.cli.common import Json, home, new_app, new_home, print_json, r
 from queue_runner.cli.submit_options import WithCommand, with_options
 from queue_runner.errors import UsageError
 from queue_runner.text import plain
-from queue_runner.times import clock, zone
+from queue_runner.times import clock, local_zone
 from queue_runner.units import counted
 
 if TYPE_CHECKING:
@@ -66,12 +65,10 @@ def add(
     added = timetable.add(layout, " ".join(cron), words, request, name=name, timezone=timezone)
     if json:
         print_json(
-            "mpsq.schedule.add/1", id=added.id, name=added.name, next_at=added.next_at[0], runs_each_time=added.runs
+            "mpsq.schedule.add/1", id=added.id, name=added.name, next_at=added.next_at, runs_each_time=added.runs
         )
     else:
-        first, *then = (clock(at) for at in added.next_at)
-        follow = f", then {then[0]}" if then else ""
-        print(f"{added.name}: {counted(added.runs, 'run')} {first}{follow} ({added.timezone})")
+        print(f"{added.name}: {counted(added.runs, 'run')} {clock(added.next_at)} ({added.timezone})")
     say_if_no_worker(layout)
 
 
@@ -126,35 +123,29 @@ def _print(rows: Sequence[ScheduleRow]) -> None:
         tables.Column("last", "last"),
         tables.Column("title", "submits", flexible=True),
     ]
-    table = [{**asdict(row), "next": _next(row), "last": _last(row)} for row in rows]
+    zone = local_zone()
+    table = [
+        {
+            "id": row.id,
+            "name": row.name,
+            "cron": row.cron if row.timezone == zone else f"{row.cron} ({row.timezone})",
+            "next": _next(row),
+            "last": f"g{row.last_group_id} {clock(row.last_at)}" if row.last_group_id and row.last_at else None,
+            "title": row.title,
+        }
+        for row in rows
+    ]
     print(tables.table(table, columns))
-    if elsewhere := [f"{row.name} in {row.timezone}" for row in rows if _is_elsewhere(row)]:
-        print("\n" + textwrap.fill(f"next and last are in local time; {', '.join(elsewhere)}", 78))
     for row in rows:
         if row.last_error:
             sentence = plain(f"{row.name} submitted nothing at {row.last_error}")
             print("\n" + textwrap.fill(sentence, 78, subsequent_indent="    "))
 
 
-@app.command("next")
-def next_(
-    which: Which,
-    n: Annotated[int, typer.Option("-n", min=1, max=1000, help="The number of times to print.")] = 5,
-    json: Json = False,
-) -> None:
-    """Print the next times of a schedule."""
-    from queue_runner.submit import timetable
-
-    row, times = timetable.coming(home(), which, n, time.time())
-    if json:
-        print_json("mpsq.schedule.next/1", name=row.name, timezone=row.timezone, times=times)
-        return
-    for at in times:
-        print(f"{datetime.fromtimestamp(at):%a %Y-%m-%d %H:%M}")
-    if _is_elsewhere(row):
-        say(f"these are local times; the schedule is in {row.timezone}")
+def _next(row: ScheduleRow) -> str:
     if row.next_at is None:
-        say(f"{row.name} is paused: mpsq schedule resume {row.name}")
+        return "paused"
+    return "due" if row.next_at <= time.time() else clock(row.next_at)
 
 
 @app.command("remove")
@@ -180,22 +171,3 @@ def resume(which: Which) -> None:
 
     name, at = timetable.resume(home(), which)
     print(f"{name}: next {clock(at)}" if at is not None else f"{name}: it has no next time")
-
-
-def _is_elsewhere(row: ScheduleRow) -> bool:
-    """Return whether the schedule's time zone now shows another time than this machine's."""
-    now = datetime.now().astimezone()
-    try:
-        return now.astimezone(zone(row.timezone)).utcoffset() != now.utcoffset()
-    except UsageError:
-        return True
-
-
-def _next(row: ScheduleRow) -> str:
-    if row.next_at is None:
-        return "paused"
-    return "due" if row.next_at <= time.time() else clock(row.next_at)
-
-
-def _last(row: ScheduleRow) -> str | None:
-    return f"g{row.last_group_id} {clock(row.last_at)}" if row.last_group_id and row.last_at else None

@@ -16,33 +16,31 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 from queue_runner import redact
 from queue_runner.errors import MpsqError, UsageError, did_you_mean
 from queue_runner.host import job_environments, wakeup
 from queue_runner.paths import Layout
-from queue_runner.store import read
+from queue_runner.store import migrate, read, resolve, schedules
 from queue_runner.store.engine import Connection, open_engine, writing
-from queue_runner.submit import plan, policy
+from queue_runner.store.private_files import forget_secrets
+from queue_runner.submit import plan
 from queue_runner.submit.cron import Cron
 from queue_runner.submit.request import Request
 from queue_runner.times import local_zone
 
-_LATER_S = 10 * 366 * 86_400.0
-"""Period after which every time that names a day has passed, in seconds."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,59}")
 
 
 @dataclass(frozen=True)
 class Added:
-    """A new schedule. `next_at` holds its first times (Unix seconds); `runs` is the number of runs each time queues."""
+    """A new schedule. `next_at` is its first time (Unix seconds); `runs` is the number of runs each time queues."""
 
     id: int
     name: str
     timezone: str
-    next_at: tuple[float, ...]
+    next_at: float
     runs: int
 
 
@@ -56,37 +54,46 @@ def add(
     timezone: str | None = None,
 ) -> Added:
     """Check and store a schedule, with the current environment, folder and interpreter. `request` is what the `words`
-    of its command line say.
+    of its command line mean.
 
     Raises: UsageError for an invalid line, zone, name or request; MpsqError when it cannot be stored.
     """
-    from queue_runner.store import migrate, resolve, schedules
-
-    line = " ".join(line.split())  # a line break in it would break every list
-    cron = Cron(line, zone := timezone or local_zone())
+    line, zone = " ".join(line.split()), timezone or local_zone()  # a line break in it would break every list
+    next_at = Cron(line, zone).next_after(time.time())
+    assert next_at is not None
     planned = plan.plan(request)
-    _refuse_days(request)
     words = redact.replace_env_values(words, "")
-    environment = {**redact.inherited(os.environ), **request.env}
     migrate.ensure(layout)
     with writing(open_engine(layout.db, check=False)) as connection:
         resolve.dependencies(connection, planned.after)
-        names = [command.name for command in schedules.commands(connection)]
+        taken = [command.name for command in schedules.commands(connection)]
         new = schedules.StoredCommand(
             id=None,
-            name=_free_name(names, name, planned.jobs[0].spec.name),
+            name=_free_name(taken, planned.jobs[0].spec.name if name is None else name),
             cron=line,
             timezone=zone,
             title=shlex.join(redact.redact(words)),
-            next_at=(times := tuple(islice(cron.times_after(time.time()), 2)))[0],
+            next_at=next_at,
             command_json=json.dumps(words),
             cwd=str(Path.cwd()),
             python=sys.executable,
-            env_file=job_environments.save(layout, environment),
+            env_file=job_environments.save(layout, {**redact.inherited(os.environ), **request.env}),
         )
         id = schedules.add(connection, new)
     wakeup.ring(layout.fifo)
-    return Added(id, new.name, zone, times, len(planned.order))
+    return Added(id, new.name, zone, next_at, len(planned.order))
+
+
+def _free_name(taken: Sequence[str], name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f'a schedule cannot be named "{name}"', "--name takes a letter, followed by letters, digits, and . _ -"
+        )
+    if name in taken:
+        raise UsageError(
+            f'schedule "{name}" already exists', "give another --name, or remove it first: mpsq schedule remove"
+        )
+    return name
 
 
 def due_time(layout: Layout, id: int) -> plan.DueTime:
@@ -101,9 +108,6 @@ def due_time(layout: Layout, id: int) -> plan.DueTime:
 
 def remove(layout: Layout, which: str) -> str:
     """Remove a schedule by name or id and return its name; its jobs stay. Raises: UsageError."""
-    from queue_runner.store import schedules
-    from queue_runner.store.private_files import forget_secrets
-
     with _changing(layout, which) as (connection, row):
         schedules.remove(connection, row.id)
     forget_secrets(open_engine(layout.db), layout)
@@ -112,8 +116,6 @@ def remove(layout: Layout, which: str) -> str:
 
 def pause(layout: Layout, which: str) -> str:
     """Pause a schedule and return its name; times that pass meanwhile are not made up for. Raises: UsageError."""
-    from queue_runner.store import schedules
-
     with _changing(layout, which) as (connection, row):
         schedules.set_next(connection, row.id, None)
     return row.name
@@ -121,8 +123,6 @@ def pause(layout: Layout, which: str) -> str:
 
 def resume(layout: Layout, which: str) -> tuple[str, float | None]:
     """Resume a schedule and return its name and next time. Raises: UsageError."""
-    from queue_runner.store import schedules
-
     with _changing(layout, which) as (connection, row):
         at = row.next_at
         if at is None:
@@ -132,54 +132,16 @@ def resume(layout: Layout, which: str) -> tuple[str, float | None]:
     return row.name, at
 
 
-def coming(layout: Layout, which: str, count: int, now: float) -> tuple[read.ScheduleRow, list[float]]:
-    """Return a schedule and its next `count` times after `now`. Raises: UsageError."""
-    row = _find(layout, which)
-    return row, list(islice(Cron(row.cron, row.timezone).times_after(now), count))
-
-
-def _refuse_days(request: Request) -> None:
-    """Raise UsageError for an --at or --deadline that names a fixed day: it must be meaningful each time."""
-    try:
-        policy.of_request(request, time.time() + _LATER_S)
-    except UsageError as error:
-        raise UsageError(
-            "--at or --deadline names a day, but a schedule repeats", "give a time of day or +2h"
-        ) from error
-
-
-def _free_name(taken: Sequence[str], name: str | None, default: str) -> str:
-    if name is None:
-        stem = re.sub(r"[^A-Za-z0-9_.-]", "-", default)[:50]
-        stem = stem if _NAME.fullmatch(stem) else f"s-{stem}"
-        candidates = [stem, *(f"{stem}-{n}" for n in range(2, len(taken) + 3))]
-        return next(candidate for candidate in candidates if candidate not in taken)
-    if not _NAME.fullmatch(name):
-        raise UsageError(
-            f"--name {name!r} is not a valid name", "start with a letter, followed by letters, digits, and . _ -"
-        )
-    if name in taken:
-        raise UsageError(
-            f'schedule "{name}" already exists', "give another --name, or remove it first: mpsq schedule remove"
-        )
-    return name
-
-
-def _find(layout: Layout, which: str) -> read.ScheduleRow:
-    """Return a schedule by name or id. Raises: MpsqError if there is no queue, UsageError."""
-    if read.schema_revision(layout.db) is None:
-        raise MpsqError("there is no queue here yet", "mpsq schedule add creates one")
-    with read.reading(layout.db) as connection:
-        rows = read.schedules(connection)
-    for row in rows:
-        if which in (row.name, str(row.id)):
-            return row
-    hint = did_you_mean(which, [row.name for row in rows], "mpsq schedule list shows them")
-    raise UsageError(f'there is no schedule "{which}"', hint)
-
-
 @contextmanager
 def _changing(layout: Layout, which: str) -> Iterator[tuple[Connection, read.ScheduleRow]]:
-    row = _find(layout, which)
+    """Yield a schedule by name or id, and a transaction. Raises: MpsqError if there is no queue, UsageError."""
+    if read.schema_revision(layout.db) is None:
+        raise MpsqError("there is no queue here yet", "mpsq schedule add creates one")
+    with read.reading(layout.db) as reader:
+        rows = read.schedules(reader)
+    row = next((row for row in rows if which in (row.name, str(row.id))), None)
+    if row is None:
+        hint = did_you_mean(which, [row.name for row in rows], "mpsq schedule list shows them")
+        raise UsageError(f'there is no schedule "{which}"', hint)
     with writing(open_engine(layout.db)) as connection:
         yield connection, row

@@ -1,7 +1,7 @@
 """The schedules that are due: the worker runs each one's stored command line, `mpsq submit ...`, in a child process.
 
 It does so while none of its runs is on the accelerator: a submission only queues, so it can wait until a measurement
-has ended. The child stores the jobs and advances the schedule in one transaction (submit/timetable.py); the worker only
+has ended. The child stores the jobs and advances the schedule in one transaction (submit/timetable.py). The worker only
 starts it, ends one that takes too long, and records why one has failed.
 """
 
@@ -53,35 +53,28 @@ class DueSchedules:
 
         Raises: MpsqError when the store refuses.
         """
-        with looking(self._engine) as connection:
-            commands = schedules.commands(connection, due_at=time.time())
-        if self._child is not None and self._child.command not in commands:
-            self.close()
         if self._child is not None:
             commands, patience_s = [self._child.command], 0.0
         elif time.monotonic() < self._not_before:
             return
+        else:
+            with looking(self._engine) as connection:
+                commands = schedules.commands(connection, due_at=time.time())
         for command in commands:
             try:
                 self._child = self._child or _Child(self._layout, command)
-            except MpsqError as error:
-                self._refuse(command, f"{error.message} ({error.hint})", is_final=True)
+            except (OSError, job_secrets.Missing) as error:
+                reason = error.message if isinstance(error, MpsqError) else f"{error.filename}: {error.strerror}"
+                self._refuse(command, f"{reason} ({_ADD_AGAIN})", is_final=True)
                 continue
             if not self._child.wait(patience_s):
                 return
-            self._end(self._child)
+            code, output = self._child.result()
             self.close()
-
-    def _end(self, child: _Child) -> None:
-        code, output = child.result()
-        if code == 0:
-            self._log(f"schedule {child.command.name}: submitted")
-        elif code is None:
-            self._refuse(
-                child.command, f"it was not submitted within {verify.READ_S:.0f} s: mpsq doctor", is_final=True
-            )
-        else:
-            self._refuse(child.command, output, is_final=code == _INVALID)
+            if code == 0:
+                self._log(f"schedule {command.name}: submitted")
+            else:
+                self._refuse(command, output, is_final=code in (None, _INVALID))
 
     def _refuse(self, command: StoredCommand, reason: str, *, is_final: bool) -> None:
         """Record why nothing was submitted. Advance to the next time if that is final; without one the schedule is
@@ -109,33 +102,22 @@ class DueSchedules:
 
 
 class _Child:
-    """`mpsq submit` with the stored words, environment, interpreter and folder, in a session of its own."""
+    """`mpsq submit` with the stored words, environment, interpreter and folder, in a session of its own.
+
+    Raises: OSError when its folder or interpreter is gone; job_secrets.Missing when its environment is.
+    """
 
     def __init__(self, layout: Layout, command: StoredCommand) -> None:
-        """Start it. Raises: MpsqError when its environment, folder or interpreter is gone."""
         self.command = command
         self._deadline = time.monotonic() + verify.READ_S
         ours = {name: value for name, value in os.environ.items() if name.startswith("MPSQ_")}
-        try:
-            env = job_environments.read(layout, command.env_file) | ours | {"MPSQ_HOME": str(layout.home)}
-        except job_secrets.Missing as error:
-            raise MpsqError(error.message, _ADD_AGAIN) from error
+        env = job_environments.read(layout, command.env_file) | ours | {"MPSQ_HOME": str(layout.home)}
         # -P: a module-like file name in the folder must not take its place
         argv = [command.python or sys.executable, "-P", "-m", "queue_runner.cli", "submit", f"--schedule={command.id}"]
+        argv += json.loads(command.command_json)
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - a file, since a full pipe would block it
-        try:
-            self._process = subprocess.Popen(
-                [*argv, *json.loads(command.command_json)],
-                cwd=command.cwd,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=self._output,
-                stderr=self._output,
-                start_new_session=True,
-            )
-        except OSError as error:
-            self._output.close()
-            raise MpsqError(f"{error.filename}: {error.strerror}", _ADD_AGAIN) from error
+        streams = {"stdin": subprocess.DEVNULL, "stdout": self._output, "stderr": self._output}
+        self._process = subprocess.Popen(argv, cwd=command.cwd, env=env, start_new_session=True, **streams)  # type: ignore[call-overload]
 
     def wait(self, patience_s: float) -> bool:
         """Wait for its end or its deadline; return whether either has come."""
@@ -146,11 +128,11 @@ class _Child:
 
     def result(self) -> tuple[int | None, str]:
         """Return its exit code, None if it has not ended, and its output: of an error only that, with its hint."""
+        if self._process.returncode is None:
+            return None, f"it was not submitted within {verify.READ_S:.0f} s: mpsq doctor"
         self._output.seek(0)
-        text = self._output.read().decode("utf-8", "replace")
-        error, _, hint = text.rpartition("error: ")[2].partition("\n\nhint: ")
-        message = " ".join(error.split())
-        return self._process.returncode, f"{message} ({' '.join(hint.split())})" if hint else message
+        error = self._output.read().decode("utf-8", "replace").rpartition("error: ")[2]
+        return self._process.returncode, " ".join(error.replace("\n\nhint: ", "; ").split())
 
     def close(self) -> None:
         if self._process.poll() is None:

@@ -48,7 +48,6 @@ LINES = {
     "mpsq.doctor/1": ["doctor", "--json"],
     "mpsq.schedules/1": ["schedule", "list", "--json"],
     "mpsq.schedule.add/1": ["schedule", "add", "0 2 * * *", "--json", "--", "toy"],
-    "mpsq.schedule.next/1": ["schedule", "next", "nightly", "--json"],
     "mpsq.service/1": ["service", "status", "--json"],
 }
 

@@ -219,12 +219,12 @@ def test_a_job_that_it_waits_for_and_that_is_gone(layout: Layout) -> None:
     assert "77" in str(row(layout).last_error) and len(submitted(layout)) == 1
 
 
-def test_paused_and_resumed(layout: Layout) -> None:
+def test_paused_and_resumed(layout: Layout, mpsq: Cli) -> None:
     add()
     make_due(layout)
     assert timetable.pause(layout, "1") == "nightly"
     work(layout)
-    assert submitted(layout) == []
+    assert submitted(layout) == [] and "paused" in mpsq.ok("schedule", "list").out
     name, at = timetable.resume(layout, "nightly")
     assert name == "nightly" and at is not None and at > time.time()
     assert timetable.resume(layout, "nightly") == (name, at)
@@ -232,12 +232,9 @@ def test_paused_and_resumed(layout: Layout) -> None:
     assert submitted(layout) == []
 
 
-def test_times_of_day_mean_something_each_time(layout: Layout, capsys: pytest.CaptureFixture[str]) -> None:
+def test_relative_times_are_read_at_each_submission(layout: Layout) -> None:
     add("nightly", "--at", "+2h", "--deadline", "+9h")
     add("evening", "--at", "23:00")
-    with pytest.raises(AssertionError):
-        add("christmas", "--at", "2030-12-24 18:00")
-    assert "a schedule repeats" in capsys.readouterr().err
     make_due(layout)
     work(layout)
     assert 7100 < submitted(layout)[0]["not_before_at"] - time.time() <= 7200
@@ -246,8 +243,7 @@ def test_times_of_day_mean_something_each_time(layout: Layout, capsys: pytest.Ca
 def test_names(layout: Layout, mpsq: Cli) -> None:
     for name in ("12", "", "a b", "-x", "a\n", "x" * 61):
         assert mpsq("schedule", "add", "@daily", f"--name={name}", "--", "--", "/bin/sh").code == 2
-    names = [mpsq.ok("schedule", "add", "@daily", "--", "--", "/bin/sh").out.partition(":")[0] for _ in range(2)]
-    assert names == ["sh", "sh-2"]
+    assert mpsq.ok("schedule", "add", "@daily", "--", "--", "/bin/sh").out.startswith("sh: ")
     assert "already exists" in mpsq("schedule", "add", "@daily", "--name", "sh", "--", "--", "/bin/sh").err
     with pytest.raises(UsageError, match=r'no schedule "shh"') as caught:
         timetable.remove(layout, "shh")
@@ -317,16 +313,7 @@ def test_status_tells_the_next_one(layout: Layout, mpsq: Cli) -> None:
     assert " due " in mpsq.ok("schedule", "list").out
 
 
-def test_the_next_times(layout: Layout, mpsq: Cli) -> None:
-    add()
-    told = mpsq.ok("schedule", "next", "1", "-n", "3")
-    assert len(told.out.splitlines()) == 3 and told.err == ""
-    timetable.pause(layout, "nightly")
-    assert "paused" in mpsq.ok("schedule", "next", "nightly").err
-    assert "paused" in mpsq.ok("schedule", "list").out
-
-
-@pytest.mark.parametrize("verb", ["remove", "pause", "resume", "next"])
+@pytest.mark.parametrize("verb", ["remove", "pause", "resume"])
 def test_without_a_queue(verb: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ran = Cli(capsys)("schedule", verb, "nightly")
     assert ran.code == 1 and "there is no queue here yet" in ran.err and not home.exists()
