@@ -45,7 +45,7 @@ from queue_runner.units import parse_duration
 if TYPE_CHECKING:
     import pandas
 
-    from queue_runner.store.edit import Where
+    from queue_runner.store.job_changes import Where
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class Client:
         removing.delete(self._layout, _selectors(ids), results=results)
 
     def move(self, *ids: Id, where: Where, beside: Id | None = None) -> list[pausing.Changed]:
-        """Reorder waiting jobs; `where` is a queue_runner.store.edit.Where."""
+        """Reorder waiting jobs; `where` is a queue_runner.store.job_changes.Where."""
         return changes.move(self._layout, _selectors(ids), where, _selectors([beside]) if beside is not None else ())
 
     def edit(self, *ids: Id, **fields: Any) -> list[int]:

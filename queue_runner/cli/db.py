@@ -124,8 +124,8 @@ def restore(
         raise UsageError("restore takes a file or --new, not both", "--new needs no backup")
     done = use_case.begin_anew(new_home()) if new else use_case.restore(new_home(), file)
     print(f"restored {done.source}; start the worker again" if done.source else "the queue is new and empty")
-    if done.kept is not None:
-        say(f"the old database is kept as {done.kept}")
+    if done.old is not None:
+        say(f"the old database is kept as {done.old}")
     if done.set_aside is not None:
         say(f"{'runs that are not in the backup' if done.source else 'the old runs'} were moved to {done.set_aside}")
     if done.paused:

@@ -11,7 +11,7 @@ from queue_runner.cli.main import app, commands
 
 EXIT_CODES = {
     0: "done",
-    1: "an error: the message says what is wrong and what to do",
+    1: "an error: the message names the problem and the remedy",
     2: "the command line is invalid",
     3: "`mpsq wait`: a job did not succeed",
     4: "the database has another schema than this mpsq",

@@ -16,7 +16,7 @@ from queue_runner.paths import Layout
 from queue_runner.submit import policy
 
 if TYPE_CHECKING:
-    from queue_runner.store.edit import Where
+    from queue_runner.store.job_changes import Where
     from queue_runner.store.resolve import NamedRun
 
 _NOT_WAITING = {State.RUNNING: "is running", State.DONE: "has ended"}
@@ -50,22 +50,21 @@ def move(
 
     Raises: UsageError (no match; the others do not wait, or are the moved ones), MpsqError (store).
     """
-    from queue_runner.store import edit as store_edit
-    from queue_runner.store import resolve
+    from queue_runner.store import job_changes, resolve
     from queue_runner.store.engine import open_engine, writing
 
     with writing(open_engine(layout.db)) as connection:
         rows = resolve.runs_of(connection, selectors)
-        chosen = {row.id for row in rows if row.state in store_edit.WAITING}
+        chosen = {row.id for row in rows if row.state in job_changes.WAITING}
         neighbours = resolve.runs_of(connection, others) if others else []
-        anchors = {row.id for row in neighbours if row.state in store_edit.WAITING}
+        anchors = {row.id for row in neighbours if row.state in job_changes.WAITING}
         if others and not anchors:
             raise UsageError(
                 f"{others[0].text} has no waiting run", "move it next to a waiting job, or use --top; see mpsq status"
             )
         if anchors & chosen:
             raise UsageError("a run cannot be moved next to itself", "choose another run")
-        store_edit.move(connection, chosen, where, anchors, actor=actor)
+        job_changes.move(connection, chosen, where, anchors, actor=actor)
     wakeup.ring(layout.fifo)
     done = f"is moved {where}" + (f" {', '.join(other.text for other in others)}" if others else "")
     return [_after_move(row, done, row.id in chosen) for row in rows]
@@ -81,8 +80,7 @@ def edit(layout: Layout, selectors: Sequence[Selector], change: Edit) -> list[in
     Raises: UsageError (no match, a cycle of dependencies, a new start for a job that has ended, a deadline before its
     start).
     """
-    from queue_runner.store import edit as store_edit
-    from queue_runner.store import resolve
+    from queue_runner.store import job_changes, resolve
     from queue_runner.store.engine import open_engine, writing
 
     now = time.time()
@@ -97,14 +95,14 @@ def edit(layout: Layout, selectors: Sequence[Selector], change: Edit) -> list[in
         _refuse_in_vain(resolve.siblings(connection, rows), change)
         others = resolve.dependencies(connection, after)
         for job in jobs:
-            store_edit.edit(connection, job, "user", summary, **columns)
+            job_changes.edit(connection, job, "user", summary, **columns)
             if change.at is not None:
-                store_edit.set_time(connection, job, at)
+                job_changes.set_time(connection, job, at)
             if change.after is not None:
-                store_edit.set_dependencies(connection, job, others)
+                job_changes.set_dependencies(connection, job, others)
             if tags or change.untags:
-                store_edit.set_tags(connection, job, tags, change.untags)
-            if (change.at or change.deadline) and store_edit.is_too_late(connection, job):
+                job_changes.set_tags(connection, job, tags, change.untags)
+            if (change.at or change.deadline) and job_changes.is_too_late(connection, job):
                 raise UsageError(f"job {job} would never run: --deadline is not after --at", "give a later --deadline")
     wakeup.ring(layout.fifo)
     return jobs

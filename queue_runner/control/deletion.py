@@ -30,8 +30,7 @@ def delete(layout: Layout, selectors: Sequence[Selector], *, results: bool) -> D
 
     Raises: UsageError (no match, or a single run), MpsqError for a job that has not ended or that is needed.
     """
-    from queue_runner.store import delete as store_delete
-    from queue_runner.store import private_files, resolve
+    from queue_runner.store import private_files, removal, resolve
     from queue_runner.store.engine import open_engine, writing
     from queue_runner.store.read import reading
 
@@ -46,9 +45,9 @@ def delete(layout: Layout, selectors: Sequence[Selector], *, results: bool) -> D
     engine = open_engine(layout.db, check=False)
     with writing(engine) as connection:
         job_ids = sorted({id for selector in selectors for id in resolve.job_ids(connection, selector)})
-        names = store_delete.hide(connection, job_ids, actor="user")
+        names = removal.hide(connection, job_ids, actor="user")
         if results:
-            store_delete.erase(connection, job_ids)
+            removal.erase(connection, job_ids)
     failpoints.reach("delete.committed")
     private_files.forget_secrets(engine, layout)
     engine.dispose()

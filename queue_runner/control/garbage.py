@@ -19,7 +19,7 @@ from queue_runner.errors import MpsqError
 from queue_runner.host import locks, trash
 from queue_runner.model import PREFLIGHT
 from queue_runner.paths import Layout, preflight_cache
-from queue_runner.store import backup, delete, private_files, read
+from queue_runner.store import backup, private_files, read, removal
 from queue_runner.store.engine import Connection, Engine, open_engine, writing
 from queue_runner.workloads.venvs import RECORD
 
@@ -222,7 +222,7 @@ def _remove_unneeded(layout: Layout, engine: Engine, items: Sequence[Item], stuc
                     removed.append(item)
                     if item.kind == "run" and item.job is not None:
                         note = f"{units.size(item.size_bytes)} of logs and checkpoints were removed: {item.reason}"
-                        delete.note_files_removed(connection, int(item.key), item.job, note)
+                        removal.note_files_removed(connection, int(item.key), item.job, note)
         failpoints.reach("gc.aside")
         _remove("compiler caches" if items[0].kind == "cache" else "runs", aside, stuck)
         yield from removed
@@ -230,8 +230,8 @@ def _remove_unneeded(layout: Layout, engine: Engine, items: Sequence[Item], stuc
 
 def _unneeded(connection: Connection, items: Sequence[Item]) -> list[Item]:
     if items[0].kind == "cache":
-        return [item for item in items if delete.cache_is_free(connection, str(item.key))]
-    free = delete.removable(connection, [int(item.key) for item in items], deleted=items[0].kind == "deleted")
+        return [item for item in items if removal.cache_is_free(connection, str(item.key))]
+    free = removal.removable(connection, [int(item.key) for item in items], deleted=items[0].kind == "deleted")
     return [item for item in items if item.key in free]
 
 
@@ -256,7 +256,7 @@ def _remove_snapshots(layout: Layout, engine: Engine, items: Sequence[Item], stu
     aside: list[Path] = []
     with lock:
         with writing(engine) as connection:
-            free = set(delete.forget_snapshots(connection, [str(item.key) for item in items]))
+            free = set(removal.forget_snapshots(connection, [str(item.key) for item in items]))
         removed = [item for item in items if item.key in free and _set_aside(layout.snapshots, item, aside, stuck)]
     _remove("snapshots", aside, stuck)
     return removed

@@ -62,7 +62,7 @@ def finish(rows: list[ReportedRun], context: Context) -> Result:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, "of a grid")])
     incomplete = look(context.connection, rows)
     raw = [_row(gap) for gap in incomplete.gaps]
-    lacks = sum(gap.wanted - gap.valid for gap in incomplete.gaps)
+    lacks = sum(gap.repeats - gap.valid for gap in incomplete.gaps)
     if not incomplete.gaps:
         runs = (
             "the requested run has"
@@ -94,7 +94,7 @@ def _row(gap: Gap) -> Row:
     return {
         "label": " ".join(filter(None, [select_runs.subject(first), str(question)])),
         "jobs": list(gap.jobs),
-        "wanted": gap.wanted,
+        "wanted": gap.repeats,
         "valid": gap.valid,
         "coming": gap.coming,
         "missing": gap.missing,

@@ -39,10 +39,10 @@ def make_from(source: sqlite3.Connection, layout: Layout, label: str) -> Path:
         layout.backups.mkdir(mode=0o700, exist_ok=True)
         with replacing(target, durable=True) as partial:
             copy_to(source, partial)
-            found = problems(partial)
-            if found:
+            errors = problems(partial)
+            if errors:
                 raise DamageError(
-                    f"the database is damaged and was not backed up: {found[0]}",
+                    f"the database is damaged and was not backed up: {errors[0]}",
                     f"mpsq db check says more; {remedy(layout)}",
                 )
             if schema_revision(partial) is None:
@@ -74,18 +74,18 @@ def problems(db: Path, *, quick: bool = False) -> list[str]:
 
     Raises: MpsqError when the file cannot be opened.
     """
-    found: list[str] = []
+    lines: list[str] = []
     with reading(db, any_schema=True) as connection:
         try:
             check = "PRAGMA quick_check" if quick else "PRAGMA integrity_check"
-            found += [str(next(iter(row.values()))) for row in connection.execute(check)]
+            lines += [str(next(iter(row.values()))) for row in connection.execute(check)]
             rows = [] if quick else connection.execute("PRAGMA foreign_key_check")
-            found += [f"dangling reference in {row['table']}" for row in rows]
+            lines += [f"dangling reference in {row['table']}" for row in rows]
         except sqlite3.DatabaseError as error:
             if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_BUSY):
                 raise  # nothing was read
-            found.append(f"SQLite cannot read it: {error}")
-    return [line for line in found if line != "ok"]
+            lines.append(f"SQLite cannot read it: {error}")
+    return [line for line in lines if line != "ok"]
 
 
 def rotate(folder: Path, keep: int) -> None:

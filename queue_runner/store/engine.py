@@ -168,7 +168,7 @@ class Engine:
 
     @contextmanager
     def connect(self) -> Iterator[Connection]:
-        """Yield a connection that nobody else uses meanwhile. What is not committed is rolled back."""
+        """Yield a connection that nobody else uses meanwhile. Changes that are not committed are rolled back."""
         with self._lock:
             connection = self._idle.pop() if self._idle else None
         connection = connection or Connection(self._db, self._pragmas)

@@ -76,11 +76,11 @@ class History:
                ORDER BY r.id DESC LIMIT ?""",
             [_MOST_RUNS],
         )
-        found: dict[str, list[_Took]] = {}
+        times: dict[str, list[_Took]] = {}
         for row in rows:
             startup_s = None if row["startup_s"] is None else max(row["startup_s"], 0.0)
-            found.setdefault(row["spec_hash"], []).append((max(row["took_s"], 0.0), startup_s))
-        return found
+            times.setdefault(row["spec_hash"], []).append((max(row["took_s"], 0.0), startup_s))
+        return times
 
     @cached_property
     def _questions(self) -> dict[tuple[Any, ...], list[tuple[dict[str, Any], _Took]]]:
@@ -93,15 +93,15 @@ class History:
                FROM jobs WHERE kind <> 'import' GROUP BY spec_hash ORDER BY max(id) DESC LIMIT ?""",
             [_MOST_QUESTIONS],
         )
-        found: dict[tuple[Any, ...], list[tuple[dict[str, Any], _Took]]] = {}
+        questions: dict[tuple[Any, ...], list[tuple[dict[str, Any], _Took]]] = {}
         for row in rows:
             if times := self._times.get(row["spec_hash"]):
                 settings = json.loads(row["params"])
                 compiled = None if row["compile"] is None else bool(row["compile"])
                 key = _kin({**row, "compile": compiled}, row["program"], settings)
-                of_one = _expected(times[:NEWEST], SAME)
-                found.setdefault(key, []).append((settings, (of_one.real_s or 0.0, of_one.startup_s)))
-        return found
+                expected = _expected(times[:NEWEST], SAME)
+                questions.setdefault(key, []).append((settings, (expected.real_s or 0.0, expected.startup_s)))
+        return questions
 
     def _alike(self, spec: JobSpec) -> Expected:
         if spec.kind == "command" and not spec.params:
@@ -119,10 +119,10 @@ def _expected(times: Sequence[_Took], basis: str) -> Expected:
     return Expected(stats.median([took_s for took_s, _ in times]), basis, stats.median(startups) if startups else None)
 
 
-def _kin(asked: Mapping[str, Any], program: str | None, settings: Mapping[str, Any]) -> tuple[Any, ...]:
+def _kin(question: Mapping[str, Any], program: str | None, settings: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return what similar runs have in common: everything but the values of settings that do not change the work."""
-    what = asked["workload"] or asked["name"]
+    what = question["workload"] or question["name"]
     lengths = tuple(settings.get(name) for name in _LENGTHS)
     names = ("kind", "framework", "device", "compile", "compile_mode", "gpus", "dtype", "config")
-    own = tuple(sorted(settings)) if asked["kind"] == "command" else ()
-    return what, program, lengths, own, *(asked[name] for name in names)
+    keys = tuple(sorted(settings)) if question["kind"] == "command" else ()
+    return what, program, lengths, keys, *(question[name] for name in names)

@@ -37,7 +37,7 @@ class StateConflict(Exception):
 
 @dataclass(frozen=True)
 class Claimed:
-    """A run that the worker has claimed: what is needed to start it."""
+    """A run that the worker has claimed, with everything that its start needs."""
 
     run_id: int
     id: RunId
@@ -125,7 +125,7 @@ def move(
     ending: Ending | None = None,
     **columns: Any,
 ) -> None:
-    """Apply one row of the transition table to one run. `columns` are of _MOVED.
+    """Apply one row of the transition table to one run. `columns` are among _MOVED.
 
     Raises: StateConflict when the run is not in a source state of the verb.
     """
@@ -533,7 +533,7 @@ timeout; it is given up."""
 
 def waits_since(connection: Connection, run_id: int) -> float | None:
     """Return when (Unix seconds) the run's wait for a quiet machine began, also in an earlier worker; None if it does
-    not wait: nothing happened to it, or something has since, such as its release or an attempt to start it."""
+    not wait. Its newest event tells: a release or an attempt to start it ends the wait."""
     verb, at = connection.row(hot_sql.NEWEST_EVENT_OF_RUN, {"run_id": run_id}) or ("", 0.0)
     return at if verb == WAITS else None
 

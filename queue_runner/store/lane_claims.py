@@ -153,7 +153,7 @@ JOIN jobs j ON j.id = other.job_id
 WHERE other.claimed_at < ? AND json_extract(j.spec_json, '$.on.to') IS NULL
 ORDER BY other.claimed_at, other.id
 """
-"""Times of one boot are of one clock. Runs that were sent elsewhere (--on) have a lane, and disturb nobody here."""
+"""Times of one boot come from one clock. Runs that were sent elsewhere (--on) have a lane, and disturb nobody here."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Preflights in the store: the questions that need none, and what is kept of one that has ended."""
+"""Preflights in the store: the questions that need none, and the record of one that has ended."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def _canonical(text: str) -> str:
 
 
 def forget_points(connection: Connection, run_id: int) -> None:
-    """Remove the iterations and other numbers of a preflight: it is no point of any statistic. What it said of itself,
-    its notes and its end stay."""
+    """Remove the iterations and other numbers of a preflight: it counts in no statistic. Its hello, notes and end
+    stay."""
     for statement in _FORGET_POINTS:
         connection.change(statement, {"run_id": run_id})
 

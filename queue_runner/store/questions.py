@@ -16,7 +16,7 @@ _QUESTION = (
 )
 QUESTION = _QUESTION.format(job="")
 """What jobs have in common that reports may compare, on the table jobs: all but device, mode, dtype and framework.
-Imported logs share one question, because only their content says what was run. jobs has an index of it."""
+Imported logs share one question, because only their content names their command. jobs has an index of it."""
 _WIDEN = 8
 """How many times as many questions are read when the newest ones hold too few comparisons."""
 _NEWEST = (

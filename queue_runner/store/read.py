@@ -103,13 +103,13 @@ def reading(db: Path, *, any_schema: bool = False, patience_s: float = 30.0) -> 
     except sqlite3.DatabaseError as error:
         if any(sign in str(error) for sign in _REFUSED):
             if not os.access(db.parent, os.W_OK):
-                told = f"the database cannot be read: SQLite makes a file beside it, and {db.parent} is not writable"
-                raise MpsqError(told, "make the folder or its disk writable, or set MPSQ_HOME to a copy") from error
+                message = f"the database cannot be read: SQLite makes a file beside it, and {db.parent} is not writable"
+                raise MpsqError(message, "make the folder or its disk writable, or set MPSQ_HOME to a copy") from error
             if shutil.disk_usage(db.parent).free < _FULL_BELOW_BYTES:
                 raise MpsqError("the disk is full: the database cannot be read", "free some space: mpsq gc") from error
         if "database is locked" in str(error):
-            told = "another program has locked the database: it cannot be read"
-            raise MpsqError(told, "close the program that has mpsq.db open") from error
+            message = "another program has locked the database: it cannot be read"
+            raise MpsqError(message, "close the program that has mpsq.db open") from error
         kind = DamageError if any(sign in str(error) for sign in DAMAGE) else MpsqError
         raise kind(f"the database cannot be read: {error}", "mpsq db check shows the damage") from error
     finally:
@@ -133,15 +133,15 @@ def stamp(db: Path) -> tuple[object, ...]:
 
     Two commits within the resolution of the file system's clock may look like one: reread from time to time.
     """
-    found: list[object] = []
+    state: list[object] = []
     for path in (db, db.with_name(f"{db.name}-wal")):
         try:
             status = path.stat()
         except OSError:
-            found.append(None)
+            state.append(None)
         else:
-            found.append((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
-    return tuple(found)
+            state.append((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
+    return tuple(state)
 
 
 def schema_revision(db: Path) -> str | None:
@@ -212,10 +212,10 @@ def where(selector: Selector, connection: sqlite3.Connection) -> tuple[str, list
     """
     condition, values = condition_of(selector)
     try:
-        found = connection.execute(f"SELECT 1 FROM v_run WHERE {condition} LIMIT 1", values).fetchone()
+        match = connection.execute(f"SELECT 1 FROM v_run WHERE {condition} LIMIT 1", values).fetchone()
     except OverflowError:
-        found = None
-    if not found:
+        match = None
+    if not match:
         raise names_nothing(selector)
     return condition, values
 
@@ -234,11 +234,11 @@ def runs_of(connection: sqlite3.Connection, columns: str, condition: str, values
 
 def select(connection: sqlite3.Connection, selectors: Sequence[Selector]) -> list[Row]:
     """Return every run that one of `selectors` names, each once, by job and number. Raises: UsageError (see where)."""
-    found: dict[int, Row] = {}
+    by_id: dict[int, Row] = {}
     for selector in selectors:
         condition, values = where(selector, connection)
-        found.update((row["run_id"], row) for row in runs(connection, condition, values))
-    return sorted(found.values(), key=lambda row: (row["job_id"], row["number"]))
+        by_id.update((row["run_id"], row) for row in runs(connection, condition, values))
+    return sorted(by_id.values(), key=lambda row: (row["job_id"], row["number"]))
 
 
 def count_waiting(connection: sqlite3.Connection) -> int:

@@ -34,8 +34,9 @@ def something_can_start(connection: Connection, lane: str, now: float) -> bool:
 
 
 def something_waits(connection: Connection, lane: str, now: float, stuck: Collection[int] = ()) -> bool:
-    """Return whether a run is QUEUED on the lane that will start some day, or be skipped, without user action: not one
-    of a paused lane or of the jobs `stuck`, nor one that waits, even indirectly, for these or for a held run."""
+    """Return whether a run is QUEUED on the lane that will start some day, or be skipped, without user action.
+
+    Those of a paused lane and of the jobs `stuck` do not count, nor those that wait for them or for a held run."""
     if not stuck and something_can_start(connection, lane, now):
         return True
     queued_jobs = set(connection.column(hot_sql.QUEUED_JOBS, {"this_lane": lane}))

@@ -119,15 +119,15 @@ def _add(
 ) -> None:
     """Queue a job's run of a new round. Where it replaces one, it goes on with the attempts that were used there, so
     that retries and replacements do not multiply."""
-    own = disturbed.get(job)
+    replaced = disturbed.get(job)
     new = add_run(
         connection,
         job,
         position=position,
         number=connection.value(hot_sql.LAST_NUMBER, {"job_id": job}) + 1,
         repeat=repeat,
-        attempt=own.attempt if own is not None else 1,
-        replaces=old if own is not None else 0,
+        attempt=replaced.attempt if replaced is not None else 1,
+        replaces=old if replaced is not None else 0,
         lane=connection.value(hot_sql.LANE_OF_JOB, {"job_id": job}),
     )
     causes = [f"{row.job_id}.{row.number} {', '.join(_disturbed(row))}" for row in disturbed.values()]

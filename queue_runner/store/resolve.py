@@ -40,27 +40,28 @@ class Memory:
         self._connection = connection
         self._known: dict[tuple[Dependency, ...], tuple[tuple[int, Condition], ...]] = {}
 
-    def dependencies(self, wanted: Iterable[Dependency]) -> tuple[tuple[int, Condition], ...]:
+    def dependencies(self, named: Iterable[Dependency]) -> tuple[tuple[int, Condition], ...]:
         """Return the same as the function of that name, from the cache."""
-        names = tuple(wanted)
+        names = tuple(named)
         if names not in self._known:
             self._known[names] = tuple(dependencies(self._connection, names))
         return self._known[names]
 
 
-def dependencies(connection: Connection, wanted: Iterable[Dependency]) -> list[tuple[int, Condition]]:
+def dependencies(connection: Connection, named: Iterable[Dependency]) -> list[tuple[int, Condition]]:
     """Return the ids of the jobs to wait for, each once, and the condition on each.
 
     Raises: UsageError for a name of nothing, and for a job with two different conditions.
     """
-    found: dict[int, Condition] = {}
-    for one in wanted:
-        for job_id in job_ids(connection, one.selector):
-            if found.setdefault(job_id, one.condition) is not one.condition:
+    conditions: dict[int, Condition] = {}
+    for dependency in named:
+        for job_id in job_ids(connection, dependency.selector):
+            if conditions.setdefault(job_id, dependency.condition) is not dependency.condition:
                 raise UsageError(
-                    f"job {job_id} is given with two conditions: {found[job_id]} and {one.condition}", "use one of them"
+                    f"job {job_id} is given with two conditions: {conditions[job_id]} and {dependency.condition}",
+                    "use one of them",
                 )
-    return sorted(found.items())
+    return sorted(conditions.items())
 
 
 def runs_of(connection: Connection, selectors: Sequence[Selector]) -> list[NamedRun]:

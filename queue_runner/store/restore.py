@@ -33,12 +33,12 @@ _WHY = "the database was restored: check the queued jobs, then run mpsq resume"
 
 @dataclass(frozen=True)
 class Restored:
-    """The result of a restore. `source` is the backup, None for an empty database; `kept` the path of the old database
+    """The result of a restore. `source` is the backup, None for an empty database; `old` the path of the replaced one
     and `set_aside` the folder with the runs unknown to the restored one, None where there were none. `paused`: there
     are runs in it that have not ended."""
 
     source: Path | None
-    kept: Path | None
+    old: Path | None
     set_aside: Path | None
     paused: bool
 
@@ -88,14 +88,14 @@ def _replace(layout: Layout, source: Path | None) -> Restored:
                     with reading(source, any_schema=True) as connection:
                         backup.copy_to(connection, partial)
                 paused, known = _prepare(partial)
-                kept = _keep_old(layout)
+                old = _keep_old(layout)
                 failpoints.reach("restore.before_rename")
         except OSError as error:
             raise MpsqError(
                 f"the database could not be restored: {error.strerror or error}", "free some space"
             ) from error
         aside = _set_aside(layout, known)
-    return Restored(source, kept, aside, paused)
+    return Restored(source, old, aside, paused)
 
 
 def _create_above(db: Path, highest: int) -> None:
@@ -124,8 +124,8 @@ def _refuse_unfit(source: Path) -> None:
             f"there is no file {source}",
             "backups are in backups/ beside the database; mpsq db path shows where that is",
         )
-    if found := backup.problems(source):
-        raise MpsqError(f"{source.name} is damaged: {found[0]}", "give an older backup")
+    if errors := backup.problems(source):
+        raise MpsqError(f"{source.name} is damaged: {errors[0]}", "give an older backup")
     revision = schema_revision(source)
     if revision is None:
         raise MpsqError(f"{source.name} does not contain a queue", "give another file")
@@ -146,11 +146,11 @@ def _prepare(db: Path) -> tuple[bool, set[str]]:
         waits = connection.execute("SELECT 1 FROM runs WHERE state <> 'DONE' LIMIT 1").fetchone() is not None
         if waits:
             lane = {"name": DEFAULT_LANE, "paused_at": time.time(), "paused_reason": _WHY}
-            there = {row[1] for row in connection.execute("PRAGMA table_info(lanes)")}  # an older schema has no reason
-            names = [name for name in lane if name in there]
+            columns = {row[1] for row in connection.execute("PRAGMA table_info(lanes)")}
+            names = [name for name in lane if name in columns]  # an older schema has no reason
             connection.execute(f"INSERT OR IGNORE INTO lanes (name) VALUES ('{DEFAULT_LANE}')")
-            told = ", ".join(f"{name} = :{name}" for name in names)
-            connection.execute(f"UPDATE lanes SET {told} WHERE name = :name", lane)
+            assignments = ", ".join(f"{name} = :{name}" for name in names)
+            connection.execute(f"UPDATE lanes SET {assignments} WHERE name = :name", lane)
             connection.commit()
         return waits, {f"{job}.{number}" for job, number in connection.execute("SELECT job_id, number FROM runs")}
     finally:
@@ -176,18 +176,18 @@ def _set_aside(layout: Layout, known: set[str]) -> Path | None:
 def _keep_old(layout: Layout) -> Path | None:
     """Keep the old database, and the log that a removed one has left: SQLite would read it into the new database."""
     layout.backups.mkdir(mode=0o700, parents=True, exist_ok=True)
-    kept = layout.backups / time.strftime("replaced-%Y%m%d-%H%M%S.db", time.gmtime())
-    there = layout.db.exists()
-    if there:
+    copy = layout.backups / time.strftime("replaced-%Y%m%d-%H%M%S.db", time.gmtime())
+    exists = layout.db.exists()
+    if exists:
         with suppress(sqlite3.DatabaseError):
             checkpoint(layout.db)  # holding worker.lock; a readable database is then in one file
-        kept.unlink(missing_ok=True)
+        copy.unlink(missing_ok=True)
         try:
-            os.link(layout.db, kept)
+            os.link(layout.db, copy)
         except OSError:  # a file system without hard links
-            shutil.copy2(layout.db, kept)
+            shutil.copy2(layout.db, copy)
     log = Path(f"{layout.db}-wal")
     if log.exists():
-        log.replace(f"{kept}-wal")
+        log.replace(f"{copy}-wal")
     Path(f"{layout.db}-shm").unlink(missing_ok=True)
-    return kept if there else None
+    return copy if exists else None

@@ -21,7 +21,7 @@ _PHASE_NUMBER = {name: number for number, name in enumerate(PHASES)}
 
 @dataclass(frozen=True)
 class IngestState:
-    """How far a file of a run has been read. `tail_hash` is of the last 4 KiB before `offset`."""
+    """How far a file of a run has been read. `tail_hash` covers the last 4 KiB before `offset`."""
 
     device: int | None = None
     inode: int | None = None
@@ -186,7 +186,7 @@ def metric_values(connection: Connection, run_id: int, name: str) -> list[tuple[
 
 
 def forget_start(connection: Connection, run_id: int) -> None:
-    """Remove what was noted for a start that did not come about: the next one has conditions of its own."""
+    """Remove the notes of a start that did not happen: the next one has its own conditions."""
     for statement in (hot_sql.FORGET_CONDITIONS, hot_sql.FORGET_NOTES):
         connection.change(statement, {"run_id": run_id})
 

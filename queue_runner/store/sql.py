@@ -39,9 +39,9 @@ class Answer:
 
 
 def ask(connection: sqlite3.Connection, query: str, *, limit_s: float = LIMIT_S, most_rows: int = MOST_ROWS) -> Answer:
-    """Run one SELECT on a connection that store.read.reading opened, which is of no other use afterwards.
+    """Run one SELECT on a connection that store.read.reading opened, which serves for nothing else afterwards.
 
-    Values that are no text or number are in hexadecimal.
+    Values other than texts and numbers are in hexadecimal.
 
     Raises: UsageError for a query that is invalid, does more than read, or takes longer than `limit_s` seconds.
     """
@@ -94,14 +94,14 @@ def _fetch(cursor: sqlite3.Cursor, ends_at: float, most_rows: int) -> Answer:
 
 
 def _unique(names: Sequence[str]) -> list[str]:
-    found: list[str] = []
+    unique: list[str] = []
     for name in names:
         free, n = name, 1
-        while free in found:
+        while free in unique:
             n += 1
             free = f"{name}_{n}"
-        found.append(free)
-    return found
+        unique.append(free)
+    return unique
 
 
 class _Authorizer:
@@ -110,18 +110,18 @@ class _Authorizer:
     def __init__(self, readable: frozenset[str] | set[str]) -> None:
         self._readable = {name.lower() for name in readable}
 
-    def __call__(self, action: int, one: str | None, two: str | None, place: str | None, _view: str | None) -> int:
-        return sqlite3.SQLITE_OK if self._may(action, one or "", two or "", place) else sqlite3.SQLITE_DENY
+    def __call__(self, action: int, first: str | None, second: str | None, place: str | None, _view: str | None) -> int:
+        return sqlite3.SQLITE_OK if self._may(action, first or "", second or "", place) else sqlite3.SQLITE_DENY
 
-    def _may(self, action: int, one: str, two: str, place: str | None) -> bool:
+    def _may(self, action: int, first: str, second: str, place: str | None) -> bool:
         if action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_RECURSIVE):
             return True
         if action == sqlite3.SQLITE_READ:
-            of_a_subquery = not two and place is None  # whose rows are counted
-            return of_a_subquery or (one.lower() in self._readable and place in (None, "main"))
+            of_a_subquery = not second and place is None  # whose rows are counted
+            return of_a_subquery or (first.lower() in self._readable and place in (None, "main"))
         if action == sqlite3.SQLITE_FUNCTION:
-            return two.lower() not in _FUNCTIONS_REFUSED
-        return action == sqlite3.SQLITE_PRAGMA and one.lower() in _PRAGMAS
+            return second.lower() not in _FUNCTIONS_REFUSED
+        return action == sqlite3.SQLITE_PRAGMA and first.lower() in _PRAGMAS
 
 
 def _too_long(limit_s: float) -> UsageError:

@@ -16,7 +16,7 @@ REPEATS = 4
 
 def complete(fields: Fields, layout: Layout) -> tuple[dict[str, Any], list[str]]:
     """Return the fields given, completed with those of a benchmark: every working device, eager and compiled, REPEATS
-    times; and notes on what is left out. torch is queried in a separate process.
+    times; and notes on all that is left out. torch is queried in a separate process.
 
     Raises: UsageError for an unknown workload, no workload, or a machine without a working device.
     """

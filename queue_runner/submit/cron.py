@@ -1,7 +1,7 @@
 """Cron lines as in crontab(5), and their next times: cronsim, which follows Debian's cron.
 
-At a change of the clocks a time that is skipped comes at once, and one that occurs twice is used the first time only,
-except where the hour or minute begins with `*`: such a schedule runs by the clock.
+At a change of the clocks a time that is skipped comes at once, and one that occurs twice is used the first time only.
+Where the hour or minute begins with `*`, the schedule runs by the clock.
 """
 
 from __future__ import annotations

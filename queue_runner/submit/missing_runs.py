@@ -26,7 +26,7 @@ class Gap:
 
     jobs: tuple[int, ...]
     first: ReportedRun
-    wanted: int
+    repeats: int
     valid: int
     coming: int
     resumed: int
@@ -35,7 +35,7 @@ class Gap:
     @property
     def missing(self) -> int:
         """Number of repeats that have not been submitted again."""
-        return max(self.wanted - self.valid - self.coming, 0)
+        return max(self.repeats - self.valid - self.coming, 0)
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class MissingRuns:
 
 
 def look(connection: sqlite3.Connection, chosen: Sequence[ReportedRun]) -> MissingRuns:
-    """Return what is missing in the cells of these runs."""
+    """Return the missing runs in the cells of these runs."""
     cells = by_key(chosen, lambda run: run.spec_hash)
     since = min((run.job_id for run in chosen), default=0)
     columns = (
@@ -60,9 +60,9 @@ def look(connection: sqlite3.Connection, chosen: Sequence[ReportedRun]) -> Missi
     later = by_key((ReportedRun(**row) for row in rows if row["spec_hash"] in cells), lambda run: run.spec_hash)
     gaps = [_gap(runs, later[digest]) for digest, runs in cells.items()]
     return MissingRuns(
-        gaps=[gap for gap in gaps if gap.valid < gap.wanted],
+        gaps=[gap for gap in gaps if gap.valid < gap.repeats],
         cells=len(gaps),
-        repeats=sum(gap.wanted for gap in gaps),
+        repeats=sum(gap.repeats for gap in gaps),
         resumed=sum(gap.resumed for gap in gaps),
     )
 
@@ -80,7 +80,7 @@ def _gap(runs: Sequence[ReportedRun], known: Sequence[ReportedRun]) -> Gap:
     return Gap(
         jobs=tuple(sorted({run.job_id for run in runs})),
         first=runs[0],
-        wanted=len({(run.job_id, run.repeat) for run in runs}),
+        repeats=len({(run.job_id, run.repeat) for run in runs}),
         valid=len(good),
         coming=len(open_ - good),
         resumed=len(good - whole),
@@ -92,13 +92,13 @@ def _is_valid(row: ReportedRun) -> bool:
     return row.outcome == Outcome.SUCCEEDED and bool(row.valid)
 
 
-def plan(connection: sqlite3.Connection, wanted: Sequence[tuple[int, int]], title: str) -> Plan:
-    """Return a plan of the same jobs with the current code; `wanted` holds pairs of (original job, repeats).
+def plan(connection: sqlite3.Connection, missing: Sequence[tuple[int, int]], title: str) -> Plan:
+    """Return a plan of the same jobs with the current code; `missing` holds pairs of (original job, repeats).
 
     Place, environment, priority, tags and retries are those of that job; its start time and dependencies are dropped.
     """
     new = []
-    for job_id, repeats in wanted:
+    for job_id, repeats in missing:
         row = read.runs(connection, "job_id = ?", [job_id])[0]
         terms = Terms(
             priority=row["priority"],

@@ -150,7 +150,7 @@ def resolve(ours: Mapping[str, Any], theirs: Mapping[str, Any] = MappingProxyTyp
     """Return a literal in full: a bare value in params is the default of a key that jobs/harness/ declares.
 
     Ours overrides `theirs` per config, per key of params and per word of a key, less the keys in our "without";
-    "gpus_divide" is of the code and not inherited.
+    "gpus_divide" belongs to the code and is not inherited.
     jobs/harness/command_line.py does the same for a running workload.
     """
     out, params, loop_keys = ours.get("without", ()), dict[str, Any](), _loop_keys()

@@ -96,7 +96,7 @@ def _with_pair(ratios: Mapping[str, str]) -> dict[str, str]:
     high = float(ratios.get("high_watermark", DEFAULT_HIGH))
     low = float(ratios.get("low_watermark", min(DEFAULT_LOW, high or HIGHEST_RATIO)))
     if refused := _refused(high, low):
-        hint = "lower low_watermark or raise high_watermark; high_watermark=0 is no limit"
+        hint = "lower low_watermark or raise high_watermark; high_watermark=0 removes the limit"
         raise UsageError(f"--mps: {refused}", hint)
     return {**ratios, "high_watermark": str(high), "low_watermark": str(low)}
 

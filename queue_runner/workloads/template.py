@@ -135,11 +135,11 @@ def write(layout: Layout, jobs: Path, name: str) -> Path:
             f'a workload cannot be named "{name}": that is {taken}', f"choose another name, such as my_{name}"
         )
     file = layout.workloads / f"{name}_torch.py"
-    if any(one.name == name for one in catalog.workloads(jobs)) or (jobs / file.name).exists():
+    if any(workload.name == name for workload in catalog.workloads(jobs)) or (jobs / file.name).exists():
         raise UsageError(f'mpsq has a workload "{name}" of its own', "choose another name")
-    own = [one for one in catalog.readable(layout.workloads) if one.name == name]
-    if own or file.exists():
-        raise UsageError(f'workload "{name}" already exists', f"it is {own[0].file if own else file}")
+    same = [workload for workload in catalog.readable(layout.workloads) if workload.name == name]
+    if same or file.exists():
+        raise UsageError(f'workload "{name}" already exists', f"it is {same[0].file if same else file}")
     text = TEMPLATE.replace("@NAME@", name).replace("@JOBS@", str(jobs)).replace("@FILE@", str(file))
     try:
         layout.workloads.mkdir(mode=0o700, exist_ok=True)

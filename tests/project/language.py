@@ -29,7 +29,9 @@ PHRASES = {
     "said": re.compile(r"\bsaid\b", re.IGNORECASE),
     "told": re.compile(r"\btold\b", re.IGNORECASE),
 }
-NOT_PROSE = re.compile(r"\b(?:SELECT|CREATE|INSERT|UPDATE|DELETE|ALTER)\b|\bimport \w+|[{}]\s*$|<\w+[ >]", re.MULTILINE)
+NOT_PROSE = re.compile(
+    r"\b(?:SELECT|CREATE|INSERT|UPDATE|DELETE|ALTER)\b|\bimport \w+|^function \w+|[{}]\s*$|<\w+[ >]", re.MULTILINE
+)
 """SQL, programs, HTML: texts in which no sentence is looked for."""
 
 

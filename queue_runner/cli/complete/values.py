@@ -93,7 +93,7 @@ def kind_of(command: str, parameter: Any) -> str:
 
 
 def is_safe(word: str) -> bool:
-    """Return whether a shell takes the word literally: text from a job must not be executed on completion."""
+    """Return whether a shell takes the word literally: text from a job must not be executed on queue_names."""
     return _PLAIN.fullmatch(word) is not None
 
 
@@ -123,10 +123,10 @@ def _of(kind: str, current: str, line: TypedLine) -> Iterable[Candidate]:
 def _stored(what: str, *arguments: Any) -> list[Candidate]:
     """Return the jobs, runs, groups, tags or schedules of the queue."""
     from queue_runner.paths import layout
-    from queue_runner.store import completion
+    from queue_runner.store import queue_names
 
-    with completion.opened(layout().db) as connection:
-        names: list[Candidate] = getattr(completion, what)(connection, *arguments)
+    with queue_names.opened(layout().db) as connection:
+        names: list[Candidate] = getattr(queue_names, what)(connection, *arguments)
         return names
 
 

@@ -23,7 +23,7 @@ def hide(connection: Connection, job_ids: Collection[int], actor: str) -> list[R
 
     Raises: MpsqError, with nothing marked, for a job that has not ended, or whose checkpoint a waiting run needs.
     """
-    found: list[RunId] = []
+    removed: list[RunId] = []
     for batch in _batches(job_ids):
         _refuse_unended(connection, batch)
         _refuse_resumed(connection, batch)
@@ -33,8 +33,8 @@ def hide(connection: Connection, job_ids: Collection[int], actor: str) -> list[R
         now = time.time()
         connection.execute(update(jobs).where(jobs.c.id.in_(batch), jobs.c.deleted_at.is_(None)).values(deleted_at=now))
         names = connection.execute(select(runs.c.job_id, runs.c.number).where(runs.c.job_id.in_(batch)))
-        found += [RunId(row.job_id, row.number) for row in names]
-    return found
+        removed += [RunId(row.job_id, row.number) for row in names]
+    return removed
 
 
 def erase(connection: Connection, job_ids: Collection[int]) -> None:
@@ -106,12 +106,12 @@ def removable(connection: Connection, run_ids: Sequence[int], *, deleted: bool) 
     their checkpoint. With `deleted`, only those of jobs that are still marked as deleted."""
     resuming = select(runs.c.resumed_from).where(runs.c.state != State.DONE, runs.c.resumed_from.is_not(None))
     conditions: list[ColumnElement[bool]] = [jobs.c.deleted_at.is_not(None)] if deleted else []
-    found: set[int] = set()
+    ids: set[int] = set()
     for batch in _batches(run_ids):
         query = select(runs.c.id).join(jobs, jobs.c.id == runs.c.job_id)
         query = query.where(runs.c.id.in_(batch), runs.c.job_id.not_in(_UNENDED), runs.c.id.not_in(resuming))
-        found |= set(connection.execute(query.where(*conditions)).scalars())
-    return found
+        ids |= set(connection.execute(query.where(*conditions)).scalars())
+    return ids
 
 
 def cache_is_free(connection: Connection, prefix: str) -> bool:
@@ -140,9 +140,9 @@ def forget_snapshots(connection: Connection, hashes: Iterable[str]) -> list[str]
     return free
 
 
-def note_files_removed(connection: Connection, run_id: int, job_id: int, said: str) -> None:
+def note_files_removed(connection: Connection, run_id: int, job_id: int, reason: str) -> None:
     """Record in a job's history that the files of a run were removed."""
-    record(connection, job_id=job_id, run_id=run_id, actor="user", verb="gc", reason=said)
+    record(connection, job_id=job_id, run_id=run_id, actor="user", verb="gc", reason=reason)
 
 
 def _batches(ids: Collection[int]) -> Iterator[list[int]]:

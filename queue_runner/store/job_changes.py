@@ -69,9 +69,9 @@ def move(connection: Connection, chosen: Collection[int], where: Where, others: 
     after = rest[at][2] if at < len(rest) else None
     for job_id, priority in {(entry[1], entry[2]) for entry in moved}:
         fits = (before is None or priority <= before) and (after is None or priority >= after)
-        wanted = priority if fits else after if where in (Where.TOP, Where.BEFORE) else before
-        if wanted is not None and wanted != priority:
-            connection.execute(update(jobs).where(jobs.c.id == job_id).values(priority=wanted))
+        new = priority if fits else after if where in (Where.TOP, Where.BEFORE) else before
+        if new is not None and new != priority:
+            connection.execute(update(jobs).where(jobs.c.id == job_id).values(priority=new))
         record(connection, job_id=job_id, actor=actor, verb="move", reason=str(where))
     places = [
         {"run": entry[0], "place": place} for place, entry in enumerate([*rest[:at], *moved, *rest[at:]], start=1)
@@ -79,13 +79,13 @@ def move(connection: Connection, chosen: Collection[int], where: Where, others: 
     connection.execute(update(runs).where(runs.c.id == bindparam("run")).values(position=bindparam("place")), places)
 
 
-def edit(connection: Connection, job_id: int, actor: str, said: str, **columns: Any) -> None:
-    """Change columns of a job, if any: priority, note, deadline_at, retries, name. `said` goes into its history."""
+def edit(connection: Connection, job_id: int, actor: str, reason: str, **columns: Any) -> None:
+    """Change columns of a job, if any: priority, note, deadline_at, retries, name. `reason` goes into its history."""
     if "name" in columns:  # its specification has it, too; the hash does not
         columns["spec_json"] = func.json_set(jobs.c.spec_json, "$.name", columns["name"])
     if columns:
         connection.execute(update(jobs).where(jobs.c.id == job_id).values(**columns))
-    record(connection, job_id=job_id, actor=actor, verb="edit", reason=said)
+    record(connection, job_id=job_id, actor=actor, verb="edit", reason=reason)
 
 
 def set_time(connection: Connection, job_id: int, not_before_at: float | None) -> None:

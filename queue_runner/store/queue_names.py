@@ -63,8 +63,8 @@ def groups(connection: sqlite3.Connection, begin: str) -> list[Named]:
     rows = connection.execute(
         f"SELECT id, title FROM groups WHERE 'g' || id LIKE ? || '%' ORDER BY id DESC LIMIT {_GROUPS}", [begin]
     )
-    found = [(f"g{id}", title) for id, title in rows]
-    return [*found, ("@last", "the newest group")] if found or begin else found
+    names = [(f"g{id}", title) for id, title in rows]
+    return [*names, ("@last", "the newest group")] if names or begin else names
 
 
 def tags(connection: sqlite3.Connection) -> list[Named]:
