@@ -16,7 +16,7 @@ from harness import prepared
 from harness.torch_backend import training as torch_training
 from tests.jobs.conftest import FRAMEWORKS, SCRIPT, Run, arguments
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_mlx", "quick_tinygrad")]
 
 
 @pytest.fixture
