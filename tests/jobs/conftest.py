@@ -89,11 +89,12 @@ def quick_mlx() -> Iterator[None]:
 
 @pytest.fixture
 def quick_tinygrad() -> Iterator[None]:
-    """Kernels as they are written, without tinygrad's search for faster ones, which takes half of the time to compile.
+    """Kernels as they are written: the search for faster ones takes half of the time to compile. They are compiled in
+    this process: those of the pool import tinygrad anew for each 16 kernels.
     The tests of mode=sample have the usual ones."""
     from tinygrad.helpers import Context
 
-    with Context(NOOPT=1):
+    with Context(NOOPT=1, PARALLEL=0):
         yield
 
 
