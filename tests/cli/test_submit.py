@@ -153,8 +153,8 @@ def test_the_title_keeps_no_secret(layout: Layout, mpsq: Cli) -> None:
 
 def test_cancel_of_what_waits_and_what_has_ended(queue: Layout, mpsq: Cli) -> None:
     ran = mpsq.ok("cancel", "g2", "1", "2")
-    assert "2 runs (5.1 ... 6.1): cancelled" in ran.out
-    assert "2 runs (1.1 ... 1.2): had already ended (SUCCEEDED)" in ran.out
+    assert "2 runs (5.1 ... 6.1) cancelled" in ran.out
+    assert "2 runs (1.1 ... 1.2) had already ended (SUCCEEDED)" in ran.out
     assert "run 2.1 had already ended (FAILED)" in ran.out
     assert "it was cancelled: cancelled before it started" in mpsq.ok("why", "5").out
 
@@ -178,7 +178,7 @@ def test_cancel_without_a_worker_leaves_the_request_for_the_warden(queue: Layout
     ("ending", "said"),
     [
         (Ending(Outcome.CANCELLED, signal=2), "run 4.1 cancelled"),
-        (Ending(Outcome.SUCCEEDED, 0), "run 4.1 finished before it could be cancelled (SUCCEEDED)"),
+        (Ending(Outcome.SUCCEEDED, 0), "run 4.1 finished before its cancellation (SUCCEEDED)"),
     ],
     ids=["cancelled", "finished first"],
 )
