@@ -194,10 +194,12 @@ def lane_of(layout: Layout, text: str | None) -> str:
 def running(layout: Layout, lane: str = DEFAULT_LANE, *, suspended: bool = False) -> list[Selector]:
     """Return the running runs on a lane, by default on every lane; with `suspended`, only those that are suspended."""
     from queue_runner import lanes
+    from queue_runner.monitor.run_view import QueuedRun, each_run
     from queue_runner.store import read
 
     if not read.is_there(layout.db):
         return []
+    condition = "state = 'RUNNING'" + (" AND paused_at IS NOT NULL" if suspended else "")
     with read.reading(layout.db) as connection:
-        rows = read.runs(connection, "state = 'RUNNING'" + (" AND paused_at IS NOT NULL" if suspended else ""))
-    return [parse_selector(row["run"]) for row in rows if lane in (DEFAULT_LANE, *lanes.parts(row["lane"]))]
+        runs = list(each_run(connection, QueuedRun, condition))
+    return [parse_selector(run.run) for run in runs if lane in (DEFAULT_LANE, *lanes.parts(run.lane))]

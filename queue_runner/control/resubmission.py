@@ -6,12 +6,13 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from queue_runner import extensions, failpoints, redact
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.host import job_environments, job_secrets, locks, wakeup
 from queue_runner.model import Selector
+from queue_runner.monitor import run_view
+from queue_runner.monitor.run_view import RunView
 from queue_runner.paths import Layout
 from queue_runner.source import archive, verify
 from queue_runner.source.archive import Damaged
@@ -44,18 +45,6 @@ class Rerun:
     notes: tuple[str, ...]
 
 
-class _OldJob(NamedTuple):
-    job_id: int
-    group_id: int
-    spec_json: str
-    priority: int
-    tags: str | None
-    note: str | None
-    retries: int
-    backoff_s: float
-    retry_on: str | None
-
-
 def rerun(layout: Layout, selectors: Sequence[Selector], options: RerunOptions, title: str) -> Rerun:
     """Queue every selected job once more; all of them or none.
 
@@ -71,11 +60,9 @@ def rerun(layout: Layout, selectors: Sequence[Selector], options: RerunOptions, 
 
 def _rerun(layout: Layout, selectors: Sequence[Selector], options: RerunOptions, title: str) -> Rerun:
     with read.reading(layout.db) as connection:
-        rows = {row["job_id"]: row for row in read.select(connection, selectors)}  # the last run of each
-        olds = [_OldJob(**{name: row[name] for name in _OldJob._fields}) for row in rows.values()]
-        repeats_of = "SELECT job_id, max(repeat) AS n FROM runs GROUP BY job_id"
-        repeats = {job_id: n for job_id, n in map(dict.values, connection.execute(repeats_of))}
-        (seed,) = connection.execute("SELECT seed FROM groups WHERE id = ?", [olds[0].group_id]).fetchone().values()
+        olds = [*{run.job_id: run for run in run_view.select(connection, selectors)}.values()]  # the last run of each
+        repeats: dict[int, int] = dict(read.tuples(connection, "SELECT job_id, max(repeat) FROM runs GROUP BY job_id"))
+        (seed,) = read.tuples(connection, "SELECT seed FROM groups WHERE id = ?", [olds[0].group_id]).fetchone()
     new, notes = [], []
     for old in olds:
         job_id = old.job_id
@@ -121,11 +108,10 @@ def _store(
     return Rerun(group, tuple(ids), tuple(f"{ids[index]}.{repeat}" for index, repeat in order), tuple(notes))
 
 
-def _terms(old: _OldJob, options: RerunOptions) -> Terms:
-    tags = old.tags.split(",") if old.tags else []
+def _terms(old: RunView, options: RerunOptions) -> Terms:
     return Terms(
         priority=old.priority if options.priority is None else policy.check_priority(options.priority),
-        tags=tuple(dict.fromkeys([*tags, *map(policy.check_tag, options.tags)])),
+        tags=tuple(dict.fromkeys([*old.tags, *map(policy.check_tag, options.tags)])),
         note=old.note if options.note is None else policy.check_note(options.note),
         hold=options.hold,
         retries=old.retries,
@@ -165,9 +151,9 @@ def _with_todays_environment(layout: Layout, spec: JobSpec, job: int) -> JobSpec
     return spec.changed(env=env, variables=variables)
 
 
-def _code(layout: Layout, old: _OldJob, allow_changed: bool) -> tuple[JobSpec, str]:
+def _code(layout: Layout, old: RunView, allow_changed: bool) -> tuple[JobSpec, str]:
     """Return the question with its code, and a sentence if that is in another place than before."""
-    spec, job = JobSpec.from_json(old.spec_json), old.job_id
+    spec, job = old.spec, old.job_id
     if spec.env_name:
         spec = spec.changed(packages=venvs.find(layout, spec.env_name).packages)
     if spec.kind == "import":

@@ -54,14 +54,14 @@ class Pages:
     # -- pages --------------------------------------------------------------------------------------------------------
 
     def queue(self, request: Request) -> Response:
-        return self._page("queue", request, **_renamed(views.queue(self._layout)))
+        return self._page("queue", request, **vars(views.queue(self._layout)))
 
     def history(self, request: Request) -> Response:
         search = views.read_search(request.query_params)
-        return self._page("history", request, address=_history_address, **views.history(self._layout, search))
+        return self._page("history", request, address=_history_address, view=views.history(self._layout, search))
 
     def job(self, request: Request) -> Response:
-        return self._page("job", request, **views.job(self._layout, request.path_params["id"]))
+        return self._page("job", request, **vars(views.job(self._layout, request.path_params["id"])))
 
     def log(self, request: Request) -> Response:
         id, stream, lines = _log_query(request)
@@ -98,7 +98,7 @@ class Pages:
 
     def _live_parts(self, observation: Observation) -> Parts:
         """Return the HTML of each part that may have changed, without forms and, if anybody may write, with them."""
-        values = _renamed(views.queue_parts(observation))
+        values = vars(views.queue_page(observation))
         names = ["running"] if observation.status.waiting is self._rendered_waiting else ["running", "queue"]
         self._rendered_waiting = observation.status.waiting  # read anew with everything around it, or not at all
         return {
@@ -142,11 +142,6 @@ class Pages:
         forms = self._access.form_token if self._access.may_write(request) else None
         result = self._results.pop(request.query_params.get("result", ""), "")
         return HTMLResponse(render.page(f"web/{name}.html.j2", static="/static", forms=forms, result=result, **values))
-
-
-def _renamed(parts: dict[str, Any]) -> dict[str, Any]:
-    """Return the values with the running run under a name that no macro has."""
-    return {"running_" if name == "running" else name: value for name, value in parts.items()}
 
 
 def _history_address(search: views.Search, before: int | None) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shlex
-import sqlite3
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from queue_runner import tables, units
 from queue_runner.errors import UsageError
@@ -23,12 +23,19 @@ from queue_runner.monitor import (
     status_text,
     watch,
 )
+from queue_runner.monitor.explanation import Why
 from queue_runner.monitor.progress import RunProgress
 from queue_runner.monitor.queue_status import Observation, Status
+from queue_runner.monitor.run_details import Details
 from queue_runner.monitor.run_view import JobView, RunLine, RunView
+from queue_runner.monitor.waiting import Reason
 from queue_runner.paths import Layout
 from queue_runner.store import read
 from queue_runner.times import clock
+
+if TYPE_CHECKING:
+    from queue_runner.pages.axis import Tick
+    from queue_runner.pages.timeline import Bar, GroupTimeline
 
 WAITING = 100
 """Number of waiting runs on the first page; the history has all."""
@@ -38,36 +45,42 @@ PAGE_MOST = 10_000
 PATIENCE_S = 3.0
 """How long a page waits for a database that somebody has locked, before it says so."""
 
-Values = dict[str, Any]
-
 STATES = ("queued", "held", "running", *(outcome.value.lower() for outcome in Outcome))
 
 
-def queue(layout: Layout) -> Values:
-    """Return the values of the first page. Raises: MpsqError if there is no queue to read."""
-    observations = watch.observe(layout, WAITING, PATIENCE_S)
-    try:
+@dataclass(frozen=True)
+class QueuePage:
+    """The first page. `running_`, since a macro of the template is called `running`. `waiting` holds each run with its
+    reason and the time of its start."""
+
+    facts: Sequence[tuple[str, str]]
+    running_: RunningView | None
+    waiting: Sequence[tuple[RunView, Reason, str]]
+    waiting_count: int
+    ended: Sequence[RunView]
+    now: float
+
+
+def queue(layout: Layout) -> QueuePage:
+    """Return the first page. Raises: MpsqError if there is no queue to read."""
+    with closing(watch.observe(layout, WAITING, PATIENCE_S)) as observations:
         observation = next(observations)
-    finally:
-        observations.close()
     assert observation is not None  # the first one always exists
-    return queue_parts(observation)
+    return queue_page(observation)
 
 
-def queue_parts(observation: Observation) -> Values:
-    """Return the values of the parts of the first page."""
+def queue_page(observation: Observation) -> QueuePage:
+    """Return the first page, as observed."""
     status, now = observation.status, time.time()
-    return {
-        "facts": [*status_text.lane(status), *status_text.plan(status)],
-        "running": _running(status, observation.newest_s),
-        "waiting": [
-            (run, status.reasons[run.run_id], eta.clock(status.eta.turns.get(run.run) if status.goes_on else None, now))
-            for run in status.waiting
-        ],
-        "waiting_count": status.waiting_count,
-        "ended": status.ended,
-        "now": now,
-    }
+    turns = status.eta.turns if status.goes_on else {}
+    return QueuePage(
+        [*status_text.lane(status), *status_text.plan(status)],
+        _running(status, observation.newest_s),
+        [(run, status.reasons[run.run_id], eta.clock(turns.get(run.run), now)) for run in status.waiting],
+        status.waiting_count,
+        status.ended,
+        now,
+    )
 
 
 @dataclass(frozen=True)
@@ -147,8 +160,37 @@ def whole(text: str, name: str) -> int:
     return int(text)
 
 
-def history(layout: Layout, search: Search) -> Values:
-    """Return the values of a page of the history, the newest job first. Raises: UsageError, MpsqError (store)."""
+@dataclass(frozen=True)
+class HistoryPage:
+    """A page of the history, the newest job first. `older` is the id of its oldest job if there are older ones."""
+
+    jobs: Sequence[JobView[RunLine]]
+    older: int | None
+    search: Search
+    now: float
+    states = STATES
+
+    @property
+    def filtered(self) -> bool:
+        """Whether not all jobs were requested."""
+        return bool(self.search.text or self.search.state or self.search.tag)
+
+    def per_iteration(self, job: JobView[RunLine]) -> str:
+        """Return the time of an iteration of a job, in words."""
+        return units.MISSING if job.median_s is None else f"{units.ms(job.median_s)} ms"
+
+    def when(self, job: JobView[RunLine]) -> str:
+        """Return when a job ended, or was submitted."""
+        return clock(max(run.ended_at or 0.0 for run in job.runs) or job.first.created_at, self.now)
+
+    def question(self, job: JobView[RunLine]) -> str:
+        """Return the question of a job, or the command line of one without settings."""
+        first = job.first
+        return str(first.question) or tables.elide(shlex.join(first.command), listing.MOST_COMMAND)
+
+
+def history(layout: Layout, search: Search) -> HistoryPage:
+    """Return a page of the history. Raises: UsageError, MpsqError (store)."""
     selectors, text = _selectors(search.text)
     filter = listing.Filter(
         selectors,
@@ -162,23 +204,7 @@ def history(layout: Layout, search: Search) -> Values:
         jobs = list(listing.each_job(connection, filter, RunLine))
     more = len(jobs) > search.n
     jobs = jobs[more:]
-    now = time.time()
-    return {
-        "jobs": jobs[::-1],
-        "asks": _asks,
-        "per_iteration": lambda job: f"{units.ms(job.median_s)} ms" if job.median_s is not None else units.MISSING,
-        "when": lambda job: clock(max(run.ended_at or 0.0 for run in job.runs) or job.first.created_at, now),
-        "older": jobs[0].first.job_id if more else None,
-        "search": search,
-        "states": STATES,
-        "filtered": bool(search.text or search.state or search.tag),
-    }
-
-
-def _asks(job: JobView[RunLine]) -> str:
-    """Return the question of a job, or the command line of one without settings."""
-    first = job.first
-    return str(first.question) or tables.elide(shlex.join(first.command), listing.MOST_COMMAND)
+    return HistoryPage(jobs[::-1], jobs[0].first.job_id if more else None, search, time.time())
 
 
 def _selectors(text: str) -> tuple[tuple[Selector, ...], str | None]:
@@ -189,8 +215,26 @@ def _selectors(text: str) -> tuple[tuple[Selector, ...], str | None]:
         return (), text or None
 
 
-def job(layout: Layout, text: str) -> Values:
-    """Return the values of the page of a job, or of one of its runs. Raises: UsageError, MpsqError (store)."""
+@dataclass(frozen=True)
+class JobPage:
+    """The page of a job: all its runs, and everything about the run `at`, with the charts of its phases and of the
+    machine. `facts_` is the output of `mpsq show`; a macro of the template is called `facts`."""
+
+    details: Details
+    facts_: Sequence[tuple[str, str]]
+    at: RunView
+    why: Why
+    runs: Sequence[RunView]
+    bars: Sequence[Bar]
+    bar_ticks: Sequence[Tick]
+    courses: Sequence[GroupTimeline]
+
+
+def job(layout: Layout, text: str) -> JobPage:
+    """Return the page of a job, or of one of its runs. Raises: UsageError, MpsqError (store)."""
+    from queue_runner.pages import run_records, timeline  # the statistics of reports are loaded when they are used
+    from queue_runner.reports._common.document import Options, Result
+
     selector = parse_selector(text)
     with read.reading(layout.db, patience_s=PATIENCE_S) as connection:
         whole = Selector(str(selector.job), job=selector.job) if selector.job is not None else selector
@@ -200,25 +244,10 @@ def job(layout: Layout, text: str) -> Values:
             raise read.names_nothing(selector)
         run = log_files.choose(named)
         details = run_details.details(layout, connection, run)
-        (reason,) = explanation.explain_all(layout, connection, [parse_selector(run.run)])
-        charts = _charts(connection, run)
-    return {
-        "details": details,
-        "facts_": show_text.facts(details),
-        "at": run,
-        "why": reason,
-        **charts,
-        "runs": [other for other in runs if other.job_id == run.job_id],
-    }
-
-
-def _charts(connection: sqlite3.Connection, run: RunView) -> Values:
-    """Return the charts of a run: its phases, and the state of the machine meanwhile."""
-    from queue_runner.pages import run_records, timeline  # the statistics of reports are loaded when they are used
-    from queue_runner.reports._common.document import Options, Result
-
-    options = Options(selectors=(parse_selector(run.run),), include_invalid=True)
-    gathered = run_records.gather(Result((), ()), connection, options)
-    bars, bar_ticks = timeline.bars(gathered)
-    courses, _ = timeline.courses(gathered)
-    return {"bars": bars, "bar_ticks": bar_ticks, "courses": courses}
+        (why,) = explanation.explain_all(layout, connection, [parse_selector(run.run)])
+        options = Options(selectors=(parse_selector(run.run),), include_invalid=True)
+        records = run_records.gather(Result((), ()), connection, options)
+    bars, bar_ticks = timeline.bars(records)
+    courses, _ = timeline.courses(records)
+    runs = [other for other in runs if other.job_id == run.job_id]
+    return JobPage(details, show_text.facts(details), run, why, runs, bars, bar_ticks, courses)
