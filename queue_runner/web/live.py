@@ -1,7 +1,7 @@
 """Server-sent events: changes of the first page, and logs that grow (WHATWG HTML, 9.2).
 
 One thread looks at the queue for all browsers, with monitor/watch as `mpsq status --watch` does, and only while one
-listens. What a browser has not taken yet is replaced by what is newer: nothing piles up for a slow one.
+listens. An update that a browser has not taken yet is replaced by the next: nothing piles up for a slow one.
 """
 
 from __future__ import annotations
