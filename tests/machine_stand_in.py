@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from queue_runner.host import conditions, load
-from queue_runner.host.cpu_time import MachineTime, Named, ProcessTime
+from queue_runner.host.cpu_time import CpuTimes, MachineTime, Named, ProcessTime
 from queue_runner.worker import canary, gate
 from queue_runner.worker.main import main
 
@@ -32,7 +32,7 @@ def now() -> dict[str, Any]:
             continue  # it is being written
 
 
-class Processors:
+class Processors(CpuTimes):
     """One processor whose busy time grows as the file says."""
 
     def __init__(self) -> None:
@@ -49,15 +49,15 @@ class Processors:
 
 
 class Sensors:
+    reads_gpu = True
+
+    def __init__(self, **_: Any) -> None: ...
+
     def sample(self) -> dict[str, Any]:
         return {key: value for key, value in now().items() if key not in ("cpu", "gpu")}
 
-    def close(self) -> None: ...
-
-
-class Gpu:
-    def latest(self, at: float) -> tuple[float, dict[str, float | None]] | None:
-        return at, {"gpu_busy_share": now().get("gpu")}
+    def gpu_use(self) -> tuple[float, dict[str, Any]]:
+        return 0.0, {"gpu_busy_share": now()["gpu"]} if "gpu" in now() else {}
 
     def close(self) -> None: ...
 
@@ -71,8 +71,7 @@ def look(busy_share: float) -> float | None:
 if __name__ == "__main__":
     load.WINDOW_S, load.EVERY_S, gate.LOOK_S = 0.2, 0.05, 0.05
     canary.COOL_S = 0.1
-    load.LinuxSource = load.MacSource = Processors  # type: ignore[misc, assignment]
+    load.CpuTimes = Processors  # type: ignore[misc]
     load.conditions = SimpleNamespace(Sampler=Sensors)  # type: ignore[assignment]  # the runs have real ones
     conditions.gpu_use_before = look  # type: ignore[assignment]
-    load.gpu_tool = lambda platform="": Gpu()  # type: ignore[misc]
     sys.exit(main())

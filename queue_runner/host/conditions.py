@@ -19,7 +19,7 @@ from typing import Any
 from queue_runner.host import apple_gpu, nvidia
 from queue_runner.host.background import BackgroundReader
 from queue_runner.host.command import Ask, PolledCommand, ask
-from queue_runner.host.cpu_time import LinuxSource, MacSource, Named, Shares, own_time, pid_of
+from queue_runner.host.cpu_time import CpuTimes, Named, Shares, own_time, pid_of
 from queue_runner.host.energy_meters import apple_energy
 from queue_runner.host.filesystem import read_text
 from queue_runner.host.linux_sensors import LinuxSensors, waited_for_cpu
@@ -52,15 +52,15 @@ class Sampler:
         fresh: bool = False,
         beside: Callable[[], float] = lambda: 0.0,
         gpus: Collection[str] = (),
+        gpu_every_s: float = _SLOW_S,
     ):
         self._clock = clock
         self._root = root
-        self._tools = _MacTools() if platform == "darwin" else LinuxSensors(root, gpus)
+        self._tools = _MacTools(gpu_every_s) if platform == "darwin" else LinuxSensors(root, gpus)
         self.queue: set[int] = {os.getpid()}
         linux = platform.startswith("linux")
-        own_time_s = partial(_own_time, self.queue, beside)
         self._fresh = fresh
-        self._shares = Shares(LinuxSource(root) if linux else MacSource(), fresh=fresh, queue_s=own_time_s)
+        self._shares = Shares(CpuTimes(), fresh=fresh, queue_s=lambda: own_time(self.queue) + beside())
         self._waited_us = waited_for_cpu(root)
         self._memory: Callable[[], tuple[int | None, int | None, int | None]]
         self._memory = (lambda: linux_memory(root)) if linux else psutil_memory
@@ -96,6 +96,16 @@ class Sampler:
             sample |= shares | self._since_last(now, self._memory()[1:])
         return {name: value for name, value in sorted(sample.items()) if value is not None}
 
+    @property
+    def reads_gpu(self) -> bool:
+        """Whether the use of the GPUs can be known."""
+        return self._tools.reads_gpu
+
+    def gpu_use(self) -> tuple[float, dict[str, Any]]:
+        """Return the age in seconds, and the utilisation and temperature of the GPUs, of the reading in the newest
+        sample; of infinite age before there is one."""
+        return self._tools.gpu_use(self._clock())
+
     def gpu_busy_after(self) -> float | None:
         """Return the use of the GPU after the run's end where that is the only sign of others; None elsewhere."""
         return self._tools.gpu_busy_after()
@@ -114,16 +124,14 @@ class Sampler:
         return rates
 
 
-def _own_time(queue: set[int], beside: Callable[[], float]) -> float:
-    return own_time(queue) + beside()
-
-
 class _MacTools:
-    def __init__(self) -> None:
+    reads_gpu = True
+
+    def __init__(self, gpu_every_s: float) -> None:
         self._battery = PolledCommand(["/usr/bin/pmset", "-g", "batt"], _SLOW_S)
         self._settings = PolledCommand(["/usr/bin/pmset", "-g"], 3 * _SLOW_S)
         self._pressure = PolledCommand(["/usr/bin/notifyutil", "-g", "com.apple.system.thermalpressurelevel"], 0.0)
-        self._gpu = PolledCommand(apple_gpu.USE, _SLOW_S)
+        self._gpu = PolledCommand(apple_gpu.USE, gpu_every_s)
         self._clients = PolledCommand(apple_gpu.CLIENTS, 0.0)
         self._others = apple_gpu.Others()
         self._vm = PolledCommand(["/usr/bin/vm_stat"], 0.0)
@@ -154,6 +162,11 @@ class _MacTools:
     def counters(self) -> dict[str, Any]:
         newest = self._energy.latest() if self._energy else None
         return {"energy_at": newest[0], "energy_j": newest[1]} if newest and newest[1] else {}
+
+    def gpu_use(self, now: float) -> tuple[float, dict[str, Any]]:
+        text, at = self._gpu.latest(now), self._gpu.answered_s
+        share = apple_gpu.busy_share(text)
+        return float("inf") if at is None else now - at, {} if share is None else {"gpu_busy_share": share}
 
     def gpu_busy_after(self) -> float | None:
         return None  # the gate looks before the next run

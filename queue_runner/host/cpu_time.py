@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
 
 from queue_runner.host import processes
-from queue_runner.warden.files import LINUX
-from queue_runner.warden.processes import rusage_darwin
+from queue_runner.warden.files import LINUX, read
+from queue_runner.warden.processes import descendants, rusage_darwin, table
 
 Named = int | tuple[int, float]
 """A process: its pid, or (pid, start) in the kernel's own units, so that a reused pid is not mistaken for it."""
+
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def pid_of(named: Named) -> int:
@@ -38,67 +41,69 @@ class ProcessTime:
     cpu_s: float
 
 
-class Source(Protocol):
-    def machine(self) -> MachineTime | None: ...
-
-    def processes(self, named: Iterable[Named]) -> dict[tuple[int, float], ProcessTime]: ...
-
-
-class LinuxSource:
-    """CPU times from /proc/stat and /proc/PID/stat (proc(5))."""
-
-    def __init__(self, root: Path = Path("/")) -> None:
-        self._proc = f"{root}/proc".replace("//", "/")
-        self._tick_s = 1 / os.sysconf("SC_CLK_TCK")
+class CpuTimes:
+    """The CPU times that the kernel tells: on macOS through psutil, on Linux from /proc (proc(5)). There psutil takes
+    four times as long for a process, and a megabyte in an idle worker."""
 
     def machine(self) -> MachineTime | None:
-        """Return the machine's sums. user already includes guests; a processor waiting for a disk is idle."""
-        fields = _first_line(f"{self._proc}/stat").split()
-        if len(fields) < 9 or fields[0] != "cpu":
-            return None
-        user, nice, system, idle, iowait, irq, softirq, steal = (int(word) * self._tick_s for word in fields[1:9])
-        busy = user + nice + system + irq + softirq
-        return MachineTime(busy, busy + idle + iowait + steal, steal)
+        """Return the machine's sums; None where they cannot be read."""
+        return _machine_linux() if LINUX else _machine_darwin()
 
     def processes(self, named: Iterable[Named]) -> dict[tuple[int, float], ProcessTime]:
+        """Return the times of the processes that are there."""
         times = {}
         for process in named:
             pid, start = process if isinstance(process, tuple) else (process, None)
-            # the name, in parentheses, may contain anything, including a parenthesis
-            fields = _first_line(f"{self._proc}/{pid}/stat").rpartition(")")[2].split()
-            if len(fields) < 20 or (start is not None and int(fields[19]) != start):
-                continue
-            ticks = sum(int(word) for word in fields[11:15])
-            times[pid, float(fields[19])] = ProcessTime(int(fields[1]), ticks * self._tick_s)
+            row = _time_linux(pid) if LINUX else _time_darwin(pid)
+            if row is not None and (start is None or processes.same_start(row[0], start)):
+                times[pid, row[0]] = row[1]
         return times
 
 
-class MacSource:
-    """CPU times on macOS, by psutil and libproc. There is no hypervisor steal."""
+def _machine_linux() -> MachineTime | None:
+    """user already includes guests; a processor waiting for a disk is idle."""
+    fields = _stat("/proc/stat")
+    if len(fields) < 9:
+        return None
+    user, nice, system, idle, iowait, irq, softirq, steal = (int(word) / _TICKS_PER_S for word in fields[1:9])
+    busy = user + nice + system + irq + softirq
+    return MachineTime(busy, busy + idle + iowait + steal, steal)
 
-    def machine(self) -> MachineTime | None:
-        import psutil
 
-        times = psutil.cpu_times()
-        busy = times.user + times.system + getattr(times, "nice", 0.0)
-        return MachineTime(busy, busy + times.idle, None)
+def _machine_darwin() -> MachineTime:
+    """macOS has no hypervisor steal."""
+    import psutil
 
-    def processes(self, named: Iterable[Named]) -> dict[tuple[int, float], ProcessTime]:
-        times = {}
-        for process in named:
-            pid, start = process if isinstance(process, tuple) else (process, None)
-            row = processes.look(pid)  # not psutil's create_time, which moves when the clock is set
-            if row is None or (start is not None and not processes.same_start(row.start, start)):
-                continue
-            if (used := rusage_darwin(pid)) is not None:
-                times[pid, row.start] = ProcessTime(row.parent, used.cpu_s)
-        return times
+    times = psutil.cpu_times()
+    busy = times.user + times.system + times.nice
+    return MachineTime(busy, busy + times.idle, None)
+
+
+def _stat(path: str) -> list[bytes]:
+    """Return the words of the first line, without a process's name, which may contain anything; [] without the file."""
+    try:
+        return read(path).partition(b"\n")[0].rpartition(b")")[2].split()
+    except OSError:
+        return []
+
+
+def _time_linux(pid: int) -> tuple[float, ProcessTime] | None:
+    fields = _stat(f"/proc/{pid}/stat")
+    if len(fields) < 20:
+        return None
+    return float(fields[19]), ProcessTime(int(fields[1]), sum(map(int, fields[11:15])) / _TICKS_PER_S)
+
+
+def _time_darwin(pid: int) -> tuple[float, ProcessTime] | None:
+    row = processes.look(pid)
+    used = rusage_darwin(pid) if row is not None else None
+    return None if row is None or used is None else (row.start, ProcessTime(row.parent, used.cpu_s))
 
 
 class Shares:
     """Shares of the machine between two calls, computed from sums."""
 
-    def __init__(self, source: Source, *, fresh: bool = False, queue_s: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(self, source: CpuTimes, *, fresh: bool = False, queue_s: Callable[[], float] = lambda: 0.0) -> None:
         """`fresh`: the run has not begun, so that its processes' whole time is since now. `own` returns the seconds
         that the queue's processes have used; they are neither the run's nor others'."""
         self._source = source
@@ -142,18 +147,14 @@ class Shares:
 def own_time(pids: Iterable[int]) -> float:
     """Return the CPU time of the queue's processes, without that of their children: those are the run and the hooks."""
     if LINUX:
-        tick_s = 1 / os.sysconf("SC_CLK_TCK")
-        stats = (_first_line(f"/proc/{pid}/stat").rpartition(")")[2].split() for pid in pids)
-        return sum((int(fields[11]) + int(fields[12])) * tick_s for fields in stats if len(fields) > 12)
+        return sum(int(word) for pid in pids for word in _stat(f"/proc/{pid}/stat")[11:13]) / _TICKS_PER_S
     import psutil
 
     used_s = 0.0
     for pid in pids:
-        try:
+        with suppress(psutil.Error, OSError):
             times = psutil.Process(pid).cpu_times()
-        except (psutil.Error, OSError):
-            continue
-        used_s += float(times.user + times.system)
+            used_s += float(times.user + times.system)
     return used_s
 
 
@@ -179,14 +180,79 @@ def used_between(
     return max(0.0, sum(time.cpu_s for time in now.values()) - sum(passed_on))
 
 
-def _first_line(path: str) -> str:
+def below(roots: Iterable[int]) -> set[int]:
+    """Return these processes and all below them."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return ""
+        pids: set[int] = set()
+        todo = list(roots)
+        while todo:
+            if (pid := todo.pop()) not in pids:
+                pids.add(pid)
+                todo += _children(pid)
+        return pids
+    except NotImplementedError:
+        return descendants(table(), roots)
+
+
+def _children(pid: int) -> list[int]:
+    """Return the children of all threads of a process: a fiftieth of the time of reading the whole table.
+
+    Raises: NotImplementedError where the kernel does not list them (Linux without CONFIG_PROC_CHILDREN, macOS).
+    """
     try:
-        return os.read(descriptor, 1024).split(b"\n")[0].decode("utf-8", "replace")
+        threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208
+    except FileNotFoundError:
+        if pid == os.getpid():
+            raise NotImplementedError from None
+        return []  # it has ended
     except OSError:
-        return ""  # the process ended between the two calls
-    finally:
-        os.close(descriptor)
+        return []
+    children: list[int] = []
+    for thread in threads:
+        try:
+            children += map(int, read(f"/proc/{pid}/task/{thread}/children").split())
+        except FileNotFoundError:
+            if pid == os.getpid() and thread == str(pid):
+                raise NotImplementedError from None
+        except OSError:
+            continue
+    return children
+
+
+class NeighbourTime:
+    """A counter of the seconds that all processes below some wardens use, from its first call on: those of the queue's
+    runs on other lanes, which are neither a run's own nor others'.
+
+    What a run used between the last look at it and its end is not known: its rate until then is taken to continue.
+    """
+
+    def __init__(
+        self,
+        wardens: Callable[[], Collection[int]],
+        *,
+        source: CpuTimes | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._wardens = wardens
+        self._source = source or CpuTimes()
+        self._clock = clock
+        self._before: dict[int, dict[tuple[int, float], ProcessTime]] | None = None
+        self._rates: dict[int, float] = {}
+        self._at = clock()
+        self._used_s = 0.0
+
+    def __call__(self) -> float:
+        """Return the seconds so far."""
+        now = self._clock()
+        processes = {pid: self._source.processes(below([pid])) for pid in self._wardens()}
+        before, past_s = self._before, now - self._at
+        self._before, self._at = processes, now
+        if before is None:
+            return 0.0
+        for pid, times in processes.items():
+            used_s = used_between(before.get(pid, {}), times)
+            self._rates[pid] = used_s / past_s if past_s > 0 else self._rates.get(pid, 0.0)
+            self._used_s += used_s
+        for pid in before.keys() - processes.keys():
+            self._used_s += self._rates.pop(pid, 0.0) * past_s
+        return self._used_s

@@ -15,6 +15,8 @@ from queue_runner.host.energy_meters import Rapl
 from queue_runner.host.filesystem import read_text
 from queue_runner.host.power import Power, ThrottleCounters, linux_power
 
+GPU_KEYS = ("gpu_busy_share", "gpu_temperature_c")
+"""Keys of a reading of the GPUs while no run uses them."""
 _SLOW_S = 10.0
 _LOOKS_AFTER = 3
 
@@ -32,6 +34,7 @@ class LinuxSensors:
         if self._gpus is not None:
             self._gpus.watch(gpus)
         self._reading = BackgroundReader(self._read_beside) if self._gpus or self._rapl.folders else None
+        self._newest: tuple[float, dict[str, Any]] = (float("-inf"), {})
         self._hidden = False
 
     def sample(self, named: Sequence[Named], now: float) -> dict[str, Any]:
@@ -46,6 +49,16 @@ class LinuxSensors:
         """Return the energy counters and their time."""
         readings = self._read()
         return {name: readings[name] for name in ("energy_at", "energy_j") if name in readings}
+
+    @property
+    def reads_gpu(self) -> bool:
+        """Whether NVML can be asked."""
+        return self._gpus is not None
+
+    def gpu_use(self, now: float) -> tuple[float, dict[str, Any]]:
+        """Return the age in seconds and the values of the newest reading that `sample` returned; infinite before."""
+        at, readings = self._newest
+        return time.time() - at, {key: readings[key] for key in GPU_KEYS if key in readings}
 
     def gpu_busy_after(self) -> float | None:
         """Return the lowest of three looks at the GPU's use, a second apart, after the run; None unless the GPU's
@@ -68,7 +81,7 @@ class LinuxSensors:
         newest = self._reading.latest() if self._reading is not None else None
         if newest is None:
             return {}
-        at, readings = newest
+        at, readings = self._newest = newest
         self._hidden = "gpus_used" not in readings and (self._hidden or "gpu_pids_hidden" in readings)
         return {**readings, "energy_at": at} if "energy_j" in readings else readings
 

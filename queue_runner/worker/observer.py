@@ -9,7 +9,7 @@ from typing import Any
 from queue_runner import lanes
 from queue_runner.host import conditions
 from queue_runner.host.background import BackgroundCall
-from queue_runner.host.neighbours import NeighbourTime
+from queue_runner.host.cpu_time import NeighbourTime
 from queue_runner.ingest.ingest import Ingest
 from queue_runner.run_dir import RunDir
 from queue_runner.store import results

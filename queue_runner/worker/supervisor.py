@@ -21,7 +21,7 @@ from queue_runner.host import job_secrets, lane_locks, processes, protected, wak
 from queue_runner.host.boot import boot_id
 from queue_runner.host.keep_awake import keep_awake
 from queue_runner.host.lane_locks import Hold, LaneLocks
-from queue_runner.host.load import Load, gpu_tool
+from queue_runner.host.load import Load
 from queue_runner.lanes import Lane
 from queue_runner.model import DEFAULT_LANE, Ending, Obstacle, Outcome, RunId
 from queue_runner.paths import Layout
@@ -82,7 +82,7 @@ class Supervisor:
         self._log = log
         self._clocks = clocks or Clocks()
         uuids = lanes.parts(self.lane.name) if self.lane.kind == "cuda" else ()
-        self._gate = Gate(engine, config, Load(gpu=gpu_tool(uuids=uuids)), Canary(layout, config, log))
+        self._gate = Gate(engine, config, Load(gpus=uuids), Canary(layout, config, log))
         self._locks = LaneLocks(self.lane.name, self.lane.cores)
         self._held: Hold | None = None
         self._launching: _Launching | None = None

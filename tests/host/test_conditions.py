@@ -13,8 +13,9 @@ import pytest
 from queue_runner.analysis.points import SensorSample
 from queue_runner.host import conditions, cpu_time, keep_awake, power
 from queue_runner.host.command import PolledCommand, ask
-from queue_runner.host.cpu_time import LinuxSource, MachineTime, ProcessTime, Shares, used_between
+from queue_runner.host.cpu_time import CpuTimes, MachineTime, ProcessTime, Shares, used_between
 from tests.host.test_apple_gpu import ACCELERATOR
+from tests.process_support import needs_linux
 
 LAPTOP = (
     "Now drawing from 'Battery Power'\n"
@@ -122,19 +123,21 @@ def test_throttling_is_a_rise_of_a_counter(tmp_path: Path) -> None:
     assert (counters.level(), counters.level()) == (1, 0)
 
 
-def test_proc_is_read_as_it_is_written(tmp_path: Path) -> None:
+@needs_linux
+def test_proc_is_read_as_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     tick = os.sysconf("SC_CLK_TCK")
     after_name = f"S 7 1 1 0 -1 0 0 0 0 0 {tick} {tick} {2 * tick} {3 * tick} 20 0 1 0 4242 0"
     sums = " ".join(str(seconds * tick) for seconds in (10, 1, 2, 100, 5, 1, 1, 4, 3, 0))
-    write(tmp_path, {
-        "proc/stat": f"cpu  {sums}\ncpu0 1\n",
-        "proc/12/stat": f"12 (a ) (b) {after_name} 0 0\n",
-    })  # fmt: skip
-    source = LinuxSource(tmp_path)
+    files = {
+        "/proc/stat": f"cpu  {sums}\ncpu0 1\n".encode(),
+        "/proc/12/stat": f"12 (a ) (b) {after_name} 0 0\n".encode(),
+    }
+    monkeypatch.setattr(cpu_time, "read", lambda path: files.get(path, b""))
+    source = CpuTimes()
     assert source.machine() == MachineTime(pytest.approx(15.0), pytest.approx(124.0), pytest.approx(4.0))  # type: ignore[arg-type]
     assert source.processes([12, 99]) == {(12, 4242.0): ProcessTime(7, pytest.approx(7.0))}  # type: ignore[arg-type]
     assert source.processes([(12, 4242)]) and not source.processes([(12, 4241)]), "a pid used anew is another process"
-    write(tmp_path, {"proc/stat": "cpu 1 2\n"})
+    files["/proc/stat"] = b"cpu 1 2\n"
     assert source.machine() is None
 
 
@@ -149,7 +152,7 @@ def test_a_reaped_childs_time_is_counted_once() -> None:
     assert used_between({}, {(5, 0.0): ProcessTime(1, 0.25)}) == pytest.approx(0.25)
 
 
-class Scripted:
+class Scripted(CpuTimes):
     def __init__(self, *looks: tuple[MachineTime | None, dict[tuple[int, float], ProcessTime]]) -> None:
         self.looks = list(looks)
 

@@ -6,12 +6,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from queue_runner.config import Config
-from queue_runner.host import load
-from queue_runner.host.cpu_time import LinuxSource, MachineTime, Named, ProcessTime
+from queue_runner.host import conditions, cpu_time, linux_sensors, load
+from queue_runner.host.cpu_time import CpuTimes, MachineTime, Named, ProcessTime
 from queue_runner.host.load import Load
 from queue_runner.worker import gate
 from tests.process_support import needs_linux
@@ -19,7 +21,7 @@ from tests.queue_support import until
 from tests.stand_in_nvml import Gpu, StandInNvml
 
 
-class StandIn:
+class StandIn(CpuTimes):
     """A machine of two processors and a clock, with one process of ours, and a GPU."""
 
     def __init__(self) -> None:
@@ -43,10 +45,13 @@ class StandIn:
     def processes(self, named: Iterable[Named]) -> dict[tuple[int, float], ProcessTime]:
         return {(os.getpid(), 0.0): ProcessTime(1, self.own_s)}
 
-    def latest(self, now: float) -> tuple[float, dict[str, float | None]] | None:
-        if self.answers_after_s is None:
-            return None
-        return now - self.answers_after_s, {"gpu_busy_share": self.gpu, "gpu_temperature_c": None}
+    reads_gpu = True
+
+    def sample(self) -> dict[str, Any]:
+        return {"gpu_busy_share": 0.5}  # of a reading that may be too old
+
+    def gpu_use(self) -> tuple[float, dict[str, Any]]:
+        return float("inf") if self.answers_after_s is None else self.answers_after_s, {"gpu_busy_share": self.gpu}
 
     def close(self) -> None: ...
 
@@ -57,7 +62,7 @@ def machine() -> StandIn:
 
 
 def of(machine: StandIn) -> Load:
-    return Load(platform="linux", source=machine, gpu=machine, clock=machine.clock)
+    return Load(source=machine, sampler=cast("conditions.Sampler", machine), clock=machine.clock)
 
 
 def test_nothing_is_said_before_a_window_has_passed(machine: StandIn) -> None:
@@ -119,8 +124,8 @@ def test_the_gpu_is_read_again_after_a_run_of_ours(machine: StandIn) -> None:
     machine.answers_after_s = 1.0
     assert watch.read(cpu=False) is None, "it was asked while that was so"
     machine.pass_by(1.0)
-    found = watch.read(cpu=False)
-    assert found is not None and found["gpu_busy_share"] == 0.9 and "gpu_temperature_c" not in found
+    reading = watch.read(cpu=False)
+    assert reading is not None and reading["gpu_busy_share"] == 0.9 and "gpu_temperature_c" not in reading
 
 
 def test_a_tool_that_does_not_answer_is_not_waited_for(machine: StandIn) -> None:
@@ -129,16 +134,21 @@ def test_a_tool_that_does_not_answer_is_not_waited_for(machine: StandIn) -> None
     machine.pass_by(5.0)
     assert watch.read(cpu=False) is None
     machine.pass_by(load.GPU_UNKNOWN_S + 0.1)
-    found = watch.read(cpu=False)
-    assert found is not None and "gpu_busy_share" not in found
+    reading = watch.read(cpu=False)
+    assert reading is not None and "gpu_busy_share" not in reading
 
 
-def test_nvml_is_dated_by_its_reading() -> None:
-    reader = load.Nvidia(StandInNvml(Gpu(busy_percent=37, heat_c=61)))
-    at, values = until(lambda: reader.latest(100.0), "the first reading")
-    assert 99.0 < at <= 100.0 and values == {"gpu_busy_share": 0.37, "gpu_temperature_c": 61.0}
-    reader.close()
-    assert load.gpu_tool("linux") is None or isinstance(load.gpu_tool("linux"), load.Nvidia)
+def test_nvml_is_dated_by_its_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = StandInNvml(Gpu(busy_percent=37, heat_c=61))
+    monkeypatch.setattr(linux_sensors.nvidia, "library", lambda root: library)
+    sampler = conditions.Sampler(platform="linux", root=tmp_path)
+    assert sampler.reads_gpu and sampler.gpu_use()[0] == float("inf"), "nothing was read yet"
+    until(lambda: sampler.sample() and sampler.gpu_use()[1], "the first reading")
+    age_s, values = sampler.gpu_use()
+    assert 0 <= age_s < 60 and values == {"gpu_busy_share": 0.37, "gpu_temperature_c": 61.0}
+    sampler.close()
+    monkeypatch.setattr(linux_sensors.nvidia, "library", lambda root: None)
+    assert not conditions.Sampler(platform="linux", root=tmp_path).reads_gpu
 
 
 @needs_linux
@@ -148,7 +158,7 @@ def test_what_our_children_use_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "WINDOW_S", 0.5)
     monkeypatch.setattr(load, "OLD_S", 300.0)  # the program takes long where others compute
     program = "import os, time; os.fork() or os._exit(sum(range(20_000_000)) * 0); os.wait()"
-    source, watch = LinuxSource(), Load(platform="linux")
+    source, watch = CpuTimes(), Load()
     watch.sample()
     before, own_before = source.machine(), sum(os.times()[:4])
     hook = subprocess.Popen([sys.executable, "-c", "while True: pass"])
@@ -169,16 +179,16 @@ def test_what_our_children_use_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_children_of_children_are_below(monkeypatch: pytest.MonkeyPatch) -> None:
     child = subprocess.Popen([sys.executable, "-c", "import os, time; os.fork(); time.sleep(60)"])
     try:
-        until(lambda: len(load.below([child.pid])) == 2, "the grandchild")
-        found = load.below([os.getpid()])
-        assert {os.getpid(), child.pid} <= found and load.below([child.pid]) <= found
+        until(lambda: len(cpu_time.below([child.pid])) == 2, "the grandchild")
+        pids = cpu_time.below([os.getpid()])
+        assert {os.getpid(), child.pid} <= pids and cpu_time.below([child.pid]) <= pids
 
         def unknown(pid: int) -> list[int]:
             raise NotImplementedError
 
-        monkeypatch.setattr(load, "_children", unknown)
-        assert len(load.below([child.pid])) == 2, "from the process table"
+        monkeypatch.setattr(cpu_time, "_children", unknown)
+        assert len(cpu_time.below([child.pid])) == 2, "from the process table"
     finally:
-        for pid in load.below([child.pid]):
+        for pid in cpu_time.below([child.pid]):
             os.kill(pid, 9)
         child.wait()

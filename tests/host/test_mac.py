@@ -173,6 +173,7 @@ def mac(monkeypatch: pytest.MonkeyPatch) -> LibSystem:
     monkeypatch.setattr(processes, "_loaded", [library])
     monkeypatch.setattr(processes.os, "getsid", lambda pid: 70)
     monkeypatch.setattr(host_processes, "LINUX", False)
+    monkeypatch.setattr(cpu_time, "LINUX", False)
     return library
 
 
@@ -214,7 +215,7 @@ def test_a_clock_that_is_set_changes_no_start_time(mac: LibSystem, monkeypatch: 
 
     monkeypatch.setattr(psutil, "Process", lambda pid: SimpleNamespace(create_time=lambda: 1_763_000_007.25))
     mac.usage = {77: Used(user_s=3, system_s=1), 78: Used(user_s=2)}
-    found = cpu_time.MacSource().processes([(77, 1_763_000_000.25), (78, 1_763_000_999.0), 78])
+    found = cpu_time.CpuTimes().processes([(77, 1_763_000_000.25), (78, 1_763_000_999.0), 78])
     assert found == {
         (77, 1_763_000_000.25): cpu_time.ProcessTime(1, 4),
         (78, 1_763_000_001.0): cpu_time.ProcessTime(77, 2),
@@ -224,15 +225,15 @@ def test_a_clock_that_is_set_changes_no_start_time(mac: LibSystem, monkeypatch: 
 def test_what_ended_children_used_is_the_jobs(mac: LibSystem, monkeypatch: pytest.MonkeyPatch) -> None:
     """A data loader's process, or a shell's command, passes its time on when its parent has waited for it."""
     machine = [cpu_time.MachineTime(busy, total, None) for busy, total in ((0.0, 0.0), (9.0, 10.0), (18.0, 20.0))]
-    monkeypatch.setattr(cpu_time.MacSource, "machine", lambda self: machine.pop(0))
-    shares = cpu_time.Shares(cpu_time.MacSource())
+    monkeypatch.setattr(cpu_time.CpuTimes, "machine", lambda self: machine.pop(0))
+    shares = cpu_time.Shares(cpu_time.CpuTimes())
     mac.usage = {77: Used(user_s=1), 78: Used(user_s=2)}
     shares.since_last([77, 78])
     del mac.rows[78]
     mac.usage = {77: Used(user_s=1, child_user_s=8, child_system_s=2)}  # 78 used 10 s in all, and was waited for
     assert shares.since_last([77, 78]) == {"job_cpu_share": 0.8, "others_cpu_share": 0.1}
     mac.usage = {}
-    assert cpu_time.MacSource().processes([77]) == {}  # another user's
+    assert cpu_time.CpuTimes().processes([77]) == {}  # another user's
 
 
 def test_the_memory_of_a_run_is_the_largest_footprint_of_its_processes(
