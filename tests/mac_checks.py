@@ -21,19 +21,19 @@ from queue_runner.analysis import validity
 from queue_runner.config import Config
 from queue_runner.host import (
     apple_gpu,
-    conditions,
     energy_meters,
     filesystem,
     keep_awake,
     low_priority,
     machine,
+    machine_conditions,
     power,
 )
 from queue_runner.host import processes as host_processes
 from queue_runner.host.boot import boot_id
 from queue_runner.host.command import ask
 from queue_runner.host.services import launchctl
-from queue_runner.warden import files, processes
+from queue_runner.warden import files, process_tree
 from tests.mac_check import Check, Unknown
 
 JOBS = Path(__file__).resolve().parents[1] / "jobs"
@@ -159,7 +159,7 @@ def gpu_clients() -> str:
 
 def gpu_idle() -> str:
     """an idle GPU is not busy."""
-    found = conditions.gpu_use_before(validity.GPU_BUSY_SHARE)
+    found = machine_conditions.gpu_use_before(validity.GPU_BUSY_SHARE)
     if found is None:
         raise Unknown("ioreg has no answer within 2 s")
     assert found <= validity.GPU_BUSY_SHARE, f"{found:.0%} in the lowest of three looks"
@@ -169,7 +169,7 @@ def gpu_idle() -> str:
 def priority() -> str:
     """ps reports a priority of 31 to 37."""
     text = _asked("/bin/ps", "-o", "pri=", "-p", str(os.getpid()))
-    assert 31 <= (conditions.parse_priority(text) or 0) <= 37, text
+    assert 31 <= (machine_conditions.parse_priority(text) or 0) <= 37, text
     return text
 
 
@@ -188,8 +188,8 @@ def energy() -> str:
 def swap() -> str:
     """vm_stat reports swapping."""
     text = _asked("/usr/bin/vm_stat")
-    assert conditions.parse_vm_stat(text) is not None, text
-    return f"{conditions.parse_vm_stat(text)}; {text}"
+    assert machine_conditions.parse_vm_stat(text) is not None, text
+    return f"{machine_conditions.parse_vm_stat(text)}; {text}"
 
 
 def two_clocks() -> str:
@@ -234,7 +234,7 @@ def a_stop() -> str:
         try:
             os.kill(child.pid, signal.SIGSTOP)
             _, status = os.waitpid(child.pid, os.WUNTRACED)
-            row = processes.row(child.pid)
+            row = process_tree.row(child.pid)
             assert os.WIFSTOPPED(status) and row is not None and row.stopped, f"{status}, stopped {row and row.stopped}"
             os.kill(child.pid, signal.SIGCONT)
             _, status = os.waitpid(child.pid, os.WCONTINUED)
@@ -250,20 +250,20 @@ def a_tag() -> str:
     for program in (BUSY, ("/bin/sleep", "60")):  # Apple's own may hide it
         with subprocess.Popen(program, env={**os.environ, "MPSQ_TAG": "tag-of-a-check"}) as child:
             deadline = time.monotonic() + 1  # Popen may return while exec still sets it up
-            while not (told := processes.has_tag(child.pid, "tag-of-a-check")) and time.monotonic() < deadline:
+            while not (told := process_tree.has_tag(child.pid, "tag-of-a-check")) and time.monotonic() < deadline:
                 time.sleep(0.01)
             seen[program[0]] = told
             child.kill()
-    assert seen[BUSY[0]], f"no MPSQ_TAG among {len(processes.environment(os.getpid()))} variables of ours"
+    assert seen[BUSY[0]], f"no MPSQ_TAG among {len(process_tree.environment(os.getpid()))} variables of ours"
     return ", ".join(f"{name}: {'yes' if told else 'hidden'}" for name, told in seen.items())
 
 
 def every_process() -> str:
     """a look at all processes, and its cost."""
     begun = time.perf_counter()
-    n = len([pid for pid in processes.pids_darwin() if processes.row_darwin(pid)]) if not _linux() else 0
+    n = len([pid for pid in process_tree.pids_darwin() if process_tree.row_darwin(pid)]) if not _linux() else 0
     took_ms = (time.perf_counter() - begun) * 1e3
-    mine = processes.table(host_processes.look)
+    mine = process_tree.table(host_processes.look)
     assert os.getpid() in mine and os.getppid() in mine, f"{len(mine)} processes, not ours"
     return f"{n} of this user's in {took_ms:.1f} ms, {len(mine)} in all"
 
@@ -276,7 +276,7 @@ def time_of_children() -> str:
     """the CPU time of ended children is their parent's."""
 
     def mine() -> float:
-        used = processes.rusage_darwin(os.getpid())
+        used = process_tree.rusage_darwin(os.getpid())
         assert used is not None, "proc_pid_rusage refused"
         return used.cpu_s
 
@@ -300,7 +300,7 @@ def footprint() -> str:
     told = f"{before / 1e6:.1f} MB, {during / 1e6:.1f} with 256 MiB, {after / 1e6:.1f} afterwards"
     assert 0.9 * TOUCHED < during - before < 1.2 * TOUCHED and during - after > 0.9 * TOUCHED, told
     if not _linux():
-        used = processes.rusage_darwin(os.getpid())
+        used = process_tree.rusage_darwin(os.getpid())
         assert used is not None and used.max_footprint_bytes >= during > used.footprint_bytes, f"{told}; {used}"
     return told
 
@@ -312,7 +312,7 @@ def footprint_of_the_ended() -> str:
     assert child.stdout is not None
     child.stdout.read()  # returns when it has ended
     time.sleep(0.5)
-    used = processes.rusage_darwin(child.pid)
+    used = process_tree.rusage_darwin(child.pid)
     child.wait()
     assert used is not None and used.max_footprint_bytes > TOUCHED, f"{used and used.max_footprint_bytes}"
     return f"{used.max_footprint_bytes / 1e6:.1f} MB"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from queue_runner.monitor.follow import Follower
     from queue_runner.monitor.log_text import Outputs
     from queue_runner.paths import Layout
-    from queue_runner.worker.spawn import Helper
+    from queue_runner.worker.start_worker import WorkerStarter
 
 app = new_app()
 
@@ -43,7 +43,7 @@ def run(ctx: typer.Context, fields: dict[str, Any], json: Json = False) -> None:
     from queue_runner.monitor.log_text import Outputs
     from queue_runner.submit import plan as use_case
     from queue_runner.submit.request import Request
-    from queue_runner.worker.spawn import Helper
+    from queue_runner.worker.start_worker import WorkerStarter
 
     if fields.get("hold"):
         raise UsageError(
@@ -53,14 +53,14 @@ def run(ctx: typer.Context, fields: dict[str, Any], json: Json = False) -> None:
     layout = new_home()
     remind(planned.warnings, layout, json)
     out = Outputs(sys.stderr if json else sys.stdout, sys.stderr, raw=False)
-    helper = Helper(layout, out.say)  # before Ctrl-C is deferred: its child processes would inherit that
+    starter = WorkerStarter(layout, out.say)  # before Ctrl-C is deferred: its child processes would inherit that
     follower = None
     try:
         with _undisturbed():
             stored = store(planned, layout, json)
             runs = [f"{stored.jobs[cell]}.{repeat}" for cell, repeat in planned.order]
             out.say(queued(stored.group, stored.jobs, runs))
-            follower = _follower(layout, stored.group, out, helper, several=len(runs) > 1)
+            follower = _follower(layout, stored.group, out, starter, several=len(runs) > 1)
         awaited = follower.follow()
     except KeyboardInterrupt:
         if follower is None:
@@ -77,7 +77,7 @@ def run(ctx: typer.Context, fields: dict[str, Any], json: Json = False) -> None:
     finally:
         if follower is not None:
             follower.close()
-        helper.close()
+        starter.close()
     if json:
         _print_json(stored.group, awaited)
     else:
@@ -85,7 +85,7 @@ def run(ctx: typer.Context, fields: dict[str, Any], json: Json = False) -> None:
     awaited.refuse_failures()
 
 
-def _follower(layout: Layout, group: int, out: Outputs, helper: Helper, several: bool) -> Follower:
+def _follower(layout: Layout, group: int, out: Outputs, starter: WorkerStarter, several: bool) -> Follower:
     from queue_runner.monitor import overall
     from queue_runner.monitor.follow import Follower
     from queue_runner.monitor.log_files import opener
@@ -96,7 +96,7 @@ def _follower(layout: Layout, group: int, out: Outputs, helper: Helper, several:
         named,
         opener(out),
         out,
-        keep=helper.keep,
+        keep=starter.keep,
         progress=partial(overall.sentence, layout, named) if several else None,
     )
 

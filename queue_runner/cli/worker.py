@@ -24,10 +24,10 @@ def worker(
 
     Ctrl-C ends the worker but not the active run: the next worker takes it over.
     """
-    from queue_runner.worker import spawn
+    from queue_runner.worker import start_worker
 
     options = {"--until-idle": until_idle, "--service": service}
-    arguments, environment = spawn.command(*(option for option, given in options.items() if given))
+    arguments, environment = start_worker.command(*(option for option, given in options.items() if given))
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(sys.executable, arguments, environment)

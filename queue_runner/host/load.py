@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from queue_runner.host import conditions
+from queue_runner.host import machine_conditions
 from queue_runner.host.cpu_time import CpuTimes, MachineTime, ProcessTime, below, used_between
 
 WINDOW_S = 3.0
@@ -64,7 +64,7 @@ class Load:
         *,
         gpus: Collection[str] = (),
         source: CpuTimes | None = None,
-        sampler: conditions.Sampler | None = None,
+        sampler: machine_conditions.Sampler | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`gpus` are the UUIDs of a lane's; all count, if none are given."""
@@ -99,12 +99,12 @@ class Load:
         return min(1.0, max(0.0, others_s) / total_s) if total_s > 0 else None
 
     def read(self, *, cpu: bool = True, gpu: bool = True) -> dict[str, Any] | None:
-        """Return the current readings, by the keys of `conditions`; None while one that will come is still missing.
+        """Return the current readings by the names of a sample; None while one that will come is still missing.
 
         Without `cpu` or `gpu`, nothing of these is read or waited for.
         """
         now = self._clock()
-        self._sampler = self._sampler or conditions.Sampler(gpus=self._gpus, gpu_every_s=_GPU_EVERY_S)
+        self._sampler = self._sampler or machine_conditions.Sampler(gpus=self._gpus, gpu_every_s=_GPU_EVERY_S)
         reading = {key: value for key, value in self._sampler.sample().items() if key not in _OWN}
         if now < self._settled_at:
             return None
@@ -123,7 +123,7 @@ class Load:
         if self._sampler is not None:
             self._sampler.close()
 
-    def _gpu_use(self, sampler: conditions.Sampler, now: float) -> Mapping[str, float] | None:
+    def _gpu_use(self, sampler: machine_conditions.Sampler, now: float) -> Mapping[str, float] | None:
         """Return the utilisation and temperature of the GPUs, {} where that cannot be known; None if it will be."""
         if not sampler.reads_gpu:
             return {}

@@ -28,7 +28,7 @@ from typing import Any
 
 from queue_runner.errors import MpsqError
 from queue_runner.warden.files import grants
-from queue_runner.warden.processes import row
+from queue_runner.warden.process_tree import row
 
 _HOLDER_BYTES_MAX = 4096
 _QUESTIONS_LAST_S = 1.0

@@ -98,8 +98,9 @@ class Nvml:
         self._watched = frozenset(uuids)
 
     def read(self) -> dict[str, Any]:
-        """Return the values of a sample that NVML knows; {} where it answers nothing. Takes milliseconds, the
-        first call up to a second where the driver was not loaded."""
+        """Return the values of a sample that NVML knows; {} where it answers nothing.
+
+        It takes milliseconds. The first call takes up to a second where the driver was not loaded."""
         gpus = [self._gpu(n, handle) for n, handle in enumerate(self._open()) if self._is_watched(handle)]
         if not gpus:
             return {}

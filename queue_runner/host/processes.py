@@ -1,8 +1,8 @@
 """The processes of a run as the worker sees them: found by the traces that they leave, and ended.
 
-It adds to the warden's view (warden/processes.py) what outlives a warden: notes in files, and holders of the lane. On
-macOS other users' processes come from psutil. With its start time a pid identifies a process uniquely. psutil's
-create_time would not do on macOS: since psutil 7.1 it changes whenever the clock is set.
+It adds to the warden's view (warden/process_tree.py) the traces that outlive a warden: notes in files, and holders of
+the lane. On macOS other users' processes come from psutil. With its start time a pid identifies a process uniquely.
+psutil's create_time would not do on macOS: since psutil 7.1 it changes whenever the clock is set.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from queue_runner.host import boot
-from queue_runner.warden import processes
+from queue_runner.warden import process_tree
 from queue_runner.warden.files import LINUX, awake, read
-from queue_runner.warden.processes import Row, Termination, descendants
+from queue_runner.warden.process_tree import Row, Termination, descendants
 
 KILL_S = 3.0
 """How long SIGKILL is repeated before a process counts as unkillable (it hangs in the kernel)."""
@@ -35,28 +35,26 @@ class Process:
 
 @dataclass(frozen=True)
 class Traces:
-    """Traces that identify a run's processes; each alone is sufficient.
-
-    tag       value of MPSQ_TAG in a process's environment
-    sessions  session ids, and process groups, that the run's processes were seen in
-    noted     (pid, start) seen by the warden below the trainer
-    lane      file of the lane lock: its holders are the run's, while the note in the file names this run
-              (key "token" equal to `tag`) and the lock was taken by the process that wrote the note
-    boot_id   the boot under which all this was seen; after a reboot no process can remain
-    """
+    """Traces that identify a run's processes; each alone is sufficient."""
 
     tag: str | None = None
+    """value of MPSQ_TAG in a process's environment"""
     sessions: frozenset[int] = frozenset()
+    """session ids, and process groups, that the run's processes were seen in"""
     noted: frozenset[tuple[int, float]] = frozenset()
+    """(pid, start) seen by the warden below the trainer"""
     lane: Path | None = None
+    """file of the lane lock: its holders are the run's, while the note in the file names this run (key "token" equal to
+    `tag`) and the lock was taken by the process that wrote the note"""
     boot_id: str | None = None
+    """the boot under which all this was seen; after a reboot no process can remain"""
 
 
 def look(pid: int) -> Row | None:
     """Return the row of a process; None when there is no such process (on macOS: or a zombie)."""
     if LINUX:
-        return processes.row_linux(pid)
-    return processes.row_darwin(pid) or _look_psutil(pid)
+        return process_tree.row_linux(pid)
+    return process_tree.row_darwin(pid) or _look_psutil(pid)
 
 
 def start_time(pid: int) -> float | None:
@@ -104,7 +102,7 @@ def find_orphans(traces: Traces) -> dict[int, Row]:
     """Find all living processes of the run and their descendants, never this process or its ancestors."""
     if traces.boot_id is not None and traces.boot_id != boot.boot_id():
         return {}
-    table = processes.table(look)
+    table = process_tree.table(look)
     spared = _ancestors(table, os.getpid())
     sessions = _still_theirs(traces, table)
     noted = dict(traces.noted)
@@ -115,7 +113,7 @@ def find_orphans(traces: Traces) -> dict[int, Row]:
             return True
         if (row.session in sessions or row.group in sessions) and _is_ours(pid):
             return True
-        return (traces.tag is not None and processes.has_tag(pid, traces.tag)) or holds_lane(pid)
+        return (traces.tag is not None and process_tree.has_tag(pid, traces.tag)) or holds_lane(pid)
 
     theirs = {pid for pid, seen in table.items() if pid not in spared and not seen.ended and is_known(pid, seen)}
     return {pid: table[pid] for pid in descendants(table, theirs) - spared if not table[pid].ended}

@@ -2,7 +2,7 @@
 
 A cell that cannot work - its data is absent, a package is missing, the device is not there or too small - is then known
 within minutes, and not after the night. The record of the attempt is run 12.0 of job 12 (model.PREFLIGHT): it holds the
-lane under a warden as a run does, and no report reads it. worker/preflight.py draws the conclusion.
+lane under a warden as a run does, and no report reads it. worker/preflight_end.py draws the conclusion.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 import sys
 
 sys.path[0] = sys.path[0].removesuffix("/queue_runner/warden")
-from queue_runner.warden.main import main  # noqa: E402
+from queue_runner.warden.supervise import main  # noqa: E402
 
 del sys.path[0]  # the trainer can write there
 sys.exit(main(sys.argv))

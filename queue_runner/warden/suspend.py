@@ -15,11 +15,11 @@ import signal
 import time
 
 from queue_runner.warden.files import awake, publish, say
-from queue_runner.warden.processes import send
+from queue_runner.warden.process_tree import send
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from queue_runner.warden.processes import ProcessTree, Row
+    from queue_runner.warden.process_tree import ProcessTree, Row
 
 
 ROUNDS_S = 2.0  # a tree that grows faster than it can be stopped is handled further at the next poll

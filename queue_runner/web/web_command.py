@@ -32,7 +32,7 @@ def web(
     It prints the address and serves it until Ctrl-C, to this user on 127.0.0.1 alone; from another machine, reach it
     through ssh -L. It needs pip install 'mpsq[web]'. docs/web.md describes the pages and who may do what.
     """
-    from queue_runner.worker import spawn
+    from queue_runner.worker import start_worker
 
     home()  # raises if the home belongs to another user
     if any(importlib.util.find_spec(name) is None for name in NEEDS):
@@ -40,7 +40,7 @@ def web(
     listener = listen(port)
     listener.set_inheritable(True)
     options = ["--write"] * write + ["--open"] * open
-    arguments, environment = spawn.program("queue_runner.web.serve", "--fd", str(listener.fileno()), *options)
+    arguments, environment = start_worker.program("queue_runner.web.serve", "--fd", str(listener.fileno()), *options)
     environment.setdefault("MALLOC_ARENA_MAX", "1")  # of glibc: its few threads need no memory of their own, 1 MB less
     sys.stdout.flush()
     sys.stderr.flush()

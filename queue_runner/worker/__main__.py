@@ -2,6 +2,6 @@
 
 import sys
 
-from queue_runner.worker.main import main
+from queue_runner.worker.scheduler import main
 
 sys.exit(main())

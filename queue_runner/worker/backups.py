@@ -78,10 +78,10 @@ class Backups:
 
 
 def _mtime(*paths: Path) -> float | None:
-    found = []
+    times = []
     for path in paths:
         try:
-            found.append(path.stat().st_mtime)
+            times.append(path.stat().st_mtime)
         except OSError:
             continue
-    return max(found, default=None)
+    return max(times, default=None)

@@ -1,8 +1,8 @@
 """The canary: before a run, a fixed second of work on its device, which must take as long as ever.
 
-A device that is too hot or was given a lower clock is slower, whatever its sensors tell or hide. Krun waits in the same
-way until a machine is back at its state (Barrett, Bolz-Tereick, Killick, Mount and Tratt, "Virtual machine warmup blows
-hot and cold", OOPSLA 2017): there by its temperature sensors, here by the time itself, for where there are none.
+A device that is too hot or was given a lower clock is slower, whatever its sensors show. Krun also waits until a
+machine has cooled, by its temperature sensors (Barrett, Bolz-Tereick, Killick, Mount and Tratt, "Virtual machine warmup
+blows hot and cold", OOPSLA 2017). The canary goes by the time itself, because not every machine has sensors.
 
 The work is jobs/canary_torch.py in a process of its own, in the job's interpreter. It inherits the lane's descriptor: a
 canary whose worker was killed keeps other runs from the device until it ends, within its own time limit.
@@ -111,10 +111,10 @@ class Canary:
             if now - self._began > LIMIT_S:
                 self._kill()  # looked at again: it holds the lane until it is gone
             return False, self._slow
-        if (said := self._answer(code)) is None:
+        if (reading := self._answer(code)) is None:
             self._broken.add((run.spec.python, run.spec.device))
             return self._done(None)
-        self._slow = self._judge(run.spec, said, now - self._began)
+        self._slow = self._judge(run.spec, reading, now - self._began)
         self._next_at = now + COOL_S
         return self._done(self._slow) if self._slow is None or left_s <= 0 else (False, self._slow)
 
@@ -156,10 +156,12 @@ class Canary:
         known = [one.real_s for one in expected if one.basis == SAME and one.real_s is not None]
         return len(known) == len(expected) and cost_s <= MOST_SHARE * min(known)
 
-    def _readings(self, spec: JobSpec, of: str | None = None) -> list[dict[str, Any]]:
-        """Return the first readings of the interpreter and device, of `of` if given."""
+    def _readings(self, spec: JobSpec, canary_of: str | None = None) -> list[dict[str, Any]]:
+        """Return the first readings of the interpreter and device; only those of `canary_of` if it is given."""
         with read.reading(self._layout.db) as connection:
-            rows = connection.execute(_READINGS, [boot_id(), spec.device, spec.python, of, of, FIRST]).fetchall()
+            rows = connection.execute(
+                _READINGS, [boot_id(), spec.device, spec.python, canary_of, canary_of, FIRST]
+            ).fetchall()
         return [json.loads(row["data_json"]) for row in rows]
 
     def _start(self, spec: JobSpec, lane: Hold) -> None:
@@ -190,40 +192,40 @@ class Canary:
             self._wanted = False
 
     def _answer(self, code: int) -> Mapping[str, Any] | None:
-        """Return what the process said; None, with a line in the log, if it failed or hung."""
+        """Return the reading that the process printed; None, with a line in the log, if it failed or hung."""
         assert self._process is not None and self._output is not None
         hung = time.monotonic() - self._began > LIMIT_S
         self._output.seek(0)
-        said = last_line(self._output.read()) or ""
+        line = last_line(self._output.read()) or ""
         self._forget()
         try:
-            found = json.loads(said) if code == 0 else None
-            if isinstance(found, dict) and found["dur_s"] > 0 and found["count"] > 0:
-                return found
+            reading = json.loads(line) if code == 0 else None
+            if isinstance(reading, dict) and reading["dur_s"] > 0 and reading["count"] > 0:
+                return reading
         except (ValueError, KeyError, TypeError):
             pass
-        ended = f"it did not end within {LIMIT_S:.0f} s" if hung else f"status {code}: {said}"
+        ended = f"it did not end within {LIMIT_S:.0f} s" if hung else f"status {code}: {line}"
         self._log(f"the canary failed and is left out until the worker is restarted: {ended}")
         return None
 
-    def _judge(self, spec: JobSpec, said: Mapping[str, Any], cost_s: float) -> Disturbance | None:
-        """Record a reading; return in what it is above the level."""
-        of = _what(spec, said)
-        first = [one["canary_s"] for one in self._readings(spec, of)]
-        level = stats.median(first) if first else float(said["dur_s"])
+    def _judge(self, spec: JobSpec, reading: Mapping[str, Any], cost_s: float) -> Disturbance | None:
+        """Record a reading; return by how much it is above the level."""
+        canary_of = _canary_of(spec, reading)
+        first = [earlier["canary_s"] for earlier in self._readings(spec, canary_of)]
+        level = stats.median(first) if first else float(reading["dur_s"])
         self.record = {
-            "canary_s": round(float(said["dur_s"]), 5),
+            "canary_s": round(float(reading["dur_s"]), 5),
             "canary_level_s": round(level, 5),
-            "canary_of": of,
-            "canary_count": said["count"],
+            "canary_of": canary_of,
+            "canary_count": reading["count"],
             "canary_cost_s": round(cost_s, 2),
             "canary_tries": self.record.get("canary_tries", 0) + 1,
         }
         slack = max(SLACK, 3 * stats.MAD_TO_SD * stats.mad(first) / level) if len(first) == FIRST else SLACK
-        over = float(said["dur_s"]) / level - 1
+        over = float(reading["dur_s"]) / level - 1
         if over <= slack:
             return None
-        took = f"the canary took {units.ms(said['dur_s'])} ms on {spec.device}, {units.percent(over)} more than its"
+        took = f"the canary took {units.ms(reading['dur_s'])} ms on {spec.device}, {units.percent(over)} more than its"
         return Disturbance("canary", f"{took} level (at most {units.percent(slack)})")
 
     def _forget(self) -> None:
@@ -232,8 +234,8 @@ class Canary:
         self._process = self._output = None
 
 
-def _what(spec: JobSpec, said: Mapping[str, Any]) -> str:
+def _canary_of(spec: JobSpec, reading: Mapping[str, Any]) -> str:
     """Return what besides the interpreter the level belongs to: "NVIDIA H200, torch 2.9.1, OMP_NUM_THREADS=8"."""
     variables = [f"{name}={value}" for name, value in sorted(spec.env.items()) if name.startswith(_SPEED)]
     lane = [f"lane {spec.lane}"] if spec.lane else []
-    return ", ".join([str(said.get("device")), f"torch {said.get('torch')}", *lane, *variables])
+    return ", ".join([str(reading.get("device")), f"torch {reading.get('torch')}", *lane, *variables])

@@ -1,12 +1,18 @@
-"""The end of a run: its summary, taints and fingerprint are computed, then stored with DONE in one transaction."""
+"""The end of a run: its summary, taints and fingerprint are computed, then stored with DONE in one transaction.
+
+The fingerprint describes the machine and the software, both hashed; conditions are a series and never hashed. Runs are
+comparable on the same machine; every difference in software is a named factor of the comparison.
+"""
 
 from __future__ import annotations
 
 import math
 import os
+import re
 import stat
 import time
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +21,12 @@ from queue_runner.analysis.neighbour_share import Neighbour
 from queue_runner.analysis.validity import Taint
 from queue_runner.atomic_file import replacing
 from queue_runner.control import checkpoints
+from queue_runner.host import machine
 from queue_runner.ingest import summarize_run
 from queue_runner.ingest.summarize_run import hello_of
 from queue_runner.model import Ending, Outcome, RunId, State, Verb
 from queue_runner.run_dir import RunDir, read_end
+from queue_runner.spec import JobSpec
 from queue_runner.store import jobs, lane_claims, replacements, results, retries
 from queue_runner.store.engine import Connection, Engine, looking, writing
 from queue_runner.store.jobs import Claimed
@@ -26,8 +34,7 @@ from queue_runner.submit import run_order
 from queue_runner.submit.find_max import next_probe
 from queue_runner.text import last_line, plain
 from queue_runner.warden_records import RunEnd
-from queue_runner.worker import preflight
-from queue_runner.worker.fingerprint import of_machine, of_software
+from queue_runner.worker import preflight_end
 from queue_runner.worker.outcome import failed_on_metal, with_last_words
 
 _STDERR_BYTES = 1 << 20
@@ -50,18 +57,18 @@ def finish(
     """Store how the run ended, all or nothing. Return the ending with its reason. `hold_after` is the limit of
     group_guard. `node` is the machine, and the versions of its system, where that was not this one.
 
-    Everything is computed before the write lock is taken. Nothing that it depends on changes in between: the events of
-    a run, its conditions and its notes are written only by the holder of worker.lock, which is the caller; earlier
-    attempts are DONE and final; whether another lane's run overlaps is decided from claims before this run's end.
+    Everything is computed before the write lock is taken. Nothing that it depends on changes in between. The events of
+    a run, its conditions and its notes are written only by the caller, which holds worker.lock. Earlier attempts are
+    DONE and final. Whether another lane's run overlaps is decided from claims before this run's end.
 
     Raises: MpsqError (store).
     """
     stderr = read_end(folder.stderr, _STDERR_BYTES)
     last_bytes = stderr[-_LAST_BYTES:]
     ending = with_last_words(ending, last_line(last_bytes), last_bytes)
-    machine, system = (of_machine(), None) if node is None else node
-    is_preflight = preflight.is_one(run)
-    busy = is_preflight and preflight.busy_memory(run, ending)
+    facts, system = (of_machine(), None) if node is None else node
+    is_preflight = preflight_end.is_one(run)
+    busy = is_preflight and preflight_end.busy_memory(run, ending)
     notes = {"wrong_result": failed} if (failed := failed_on_metal(stderr)) else {}
     with looking(engine) as connection:
         started = exit_ is not None or jobs.was_started(connection, run.run_id)
@@ -82,7 +89,7 @@ def finish(
         results.mark_fingerprint(
             connection,
             run.run_id,
-            results.save_fingerprint(connection, "machine", machine),
+            results.save_fingerprint(connection, "machine", facts),
             results.save_fingerprint(connection, "software", software),
         )
         jobs.move(
@@ -98,9 +105,9 @@ def finish(
         failpoints.reach("finish.before_retry")
         retry = None
         if is_preflight:
-            preflight.judge(connection, run, ending, busy)
+            preflight_end.judge(connection, run, ending, busy)
         else:
-            retry = _queue_next(connection, run, ending, checkpoint, machine)
+            retry = _queue_next(connection, run, ending, checkpoint, facts)
             if ending.outcome is not Outcome.SUCCEEDED:
                 from queue_runner.worker import group_guard  # the only part of a run's end that imports SQLAlchemy
 
@@ -112,14 +119,14 @@ def finish(
 
 
 def _queue_next(
-    connection: Connection, run: Claimed, ending: Ending, checkpoint: int | None, machine: Mapping[str, Any]
+    connection: Connection, run: Claimed, ending: Ending, checkpoint: int | None, facts: Mapping[str, Any]
 ) -> RunId | None:
-    """Queue what was agreed to follow a run: a retry, which is returned, or the next probe of a search."""
+    """Queue the run that was agreed to follow a run: a retry, which is returned, or the next probe of a search."""
     if not next_probe.is_answer(run.spec, ending) and (
         retry := retries.retry_as_agreed(connection, run.run_id, ending, time.time(), checkpoint)
     ):
         return retry
-    next_probe.queue_next(connection, run.id.job, run.spec, next_probe.memory_bytes(machine))
+    next_probe.queue_next(connection, run.id.job, run.spec, next_probe.memory_bytes(facts))
     return None
 
 
@@ -202,3 +209,37 @@ def _copy(source: int, offset: int, count: int, target: int) -> None:
         os.write(target, data)
         offset += len(data)
         count -= len(data)
+
+
+# -- fingerprint ----------------------------------------------------------------------------------------------------
+
+_MATTERS = re.compile(
+    r"(PYTORCH|TORCH|TORCHINDUCTOR|TORCHDYNAMO|TRITON|CUDA|CUBLAS|NCCL|MLX|METAL|JAX|XLA|TF|OMP|MKL|OPENBLAS|VECLIB|NUMEXPR|KMP|GOMP)_"
+    r"|(OMP|MKL)$|DEV$|LD_PRELOAD$|MALLOC_"
+)
+"""Environment variables that affect the speed of a framework."""
+_CACHES = re.compile(r"_CACHE(_DIR)?$")
+
+
+@cache
+def of_machine() -> dict[str, Any]:
+    """Return the properties of the machine that survive a reboot. Queried once per process."""
+    return dict(machine.describe())
+
+
+@cache
+def _of_system() -> dict[str, Any]:
+    return machine.software()
+
+
+def of_software(hello: Mapping[str, Any], spec: JobSpec, system: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the versions that the trainer reported, those of the system (this one if None), and the variables that
+    matter. Paths of caches do not."""
+    return {
+        **({"packages": dict(spec.packages)} if spec.packages else {}),
+        "versions": dict(hello.get("versions") or {}),
+        "python": None if hello.get("versions") else spec.python,
+        "system": _of_system() if system is None else dict(system),
+        "env": {k: v for k, v in sorted(spec.env.items()) if _MATTERS.match(k) and not _CACHES.search(k)},
+        "code": spec.code or spec.snapshot,
+    }

@@ -20,7 +20,7 @@ from queue_runner.analysis.gate_rules import Disturbance, disturbances
 from queue_runner.analysis.points import SensorSample
 from queue_runner.analysis.validity import GPU_BUSY_SHARE
 from queue_runner.config import Config
-from queue_runner.host import conditions
+from queue_runner.host import machine_conditions
 from queue_runner.host.background import BackgroundCall
 from queue_runner.host.lane_locks import Hold
 from queue_runner.host.load import Load
@@ -88,10 +88,10 @@ class Gate:
             return None
         if run.spec.gate and self._passed is None:
             self.due = time.time() + LOOK_S
-            if self._found is None and (told := self._look(run)) is not None:
-                return told
-            if (told := self._sing(run, lane)) is not None:
-                return told
+            if self._found is None and (reason := self._look(run)) is not None:
+                return reason
+            if (reason := self._sing(run, lane)) is not None:
+                return reason
         if run.spec.device != "cpu" and not self._knows_the_gpu():
             self.due = time.time() + CANARY_S
             return ""
@@ -102,7 +102,7 @@ class Gate:
 
     def _knows_the_gpu(self) -> bool:
         """Look how busy the GPU is without the run, beside the worker; return whether that has ended."""
-        self._use = self._use or BackgroundCall(partial(conditions.gpu_use_before, GPU_BUSY_SHARE))
+        self._use = self._use or BackgroundCall(partial(machine_conditions.gpu_use_before, GPU_BUSY_SHARE))
         if not self._use.has_ended():
             return False
         self._gpu_before, self._use = self._use.value, None
@@ -114,32 +114,32 @@ class Gate:
         reading = self._load.read(cpu=self._config.gate_cpu_share < 1, gpu=gpu)
         if reading is None:
             return self._told[0]
-        found = disturbances(convert(reading, SensorSample), self._config, gpu=gpu)
-        self._given_up &= {one.kind for one in found}
-        if all(one.kind in self._given_up for one in found):
-            self._found = found
+        disturbed = disturbances(convert(reading, SensorSample), self._config, gpu=gpu)
+        self._given_up &= {disturbance.kind for disturbance in disturbed}
+        if all(disturbance.kind in self._given_up for disturbance in disturbed):
+            self._found = disturbed
             return None
         if self._since is None:
-            self._begin(run, found)
+            self._begin(run, disturbed)
         if self._waited_s() >= self._limit_s(run):
-            self._given_up |= {one.kind for one in found if one.lasting}
-            self._found = found
+            self._given_up |= {disturbance.kind for disturbance in disturbed if disturbance.lasting}
+            self._found = disturbed
             return None
-        return self._reason(run, found)
+        return self._reason(run, disturbed)
 
     def _sing(self, run: Following, lane: Hold) -> str | None:
         """Let the canary look at the device; return as `keeps`."""
         ready, slow = self._canary.look(run, lane, self._limit_s(run) - self._waited_s())
-        found = [*(self._found or ()), *([slow] if slow else ())]
+        disturbed = [*(self._found or ()), *([slow] if slow else ())]
         if ready:
-            self._passed = found
+            self._passed = disturbed
             return None
         self.due = time.time() + CANARY_S
         if slow is None:
             return f"run {run.id} waits for its canary, a second of work on {run.spec.device}"
         if self._since is None:
-            self._begin(run, found)
-        return self._reason(run, found)
+            self._begin(run, disturbed)
+        return self._reason(run, disturbed)
 
     def leave(self, why: str = "nothing may start") -> None:
         """End the wait of the run that was next, and forget it."""
@@ -154,8 +154,8 @@ class Gate:
         self.due = None if self._run is None else time.time() + LOOK_S
 
     def note(self, run: Claimed) -> None:
-        """Store with the claimed run what its start was like: its wait, what was drawn for it, and a machine that was
-        not quiet."""
+        """Store with the claimed run how it started: its wait, the layout drawn for it, and a machine that was not
+        quiet."""
         start: dict[str, Any] = {**randomize_layout.draw(run.spec, run.id)}
         if not _is_measured(run):
             return
@@ -164,8 +164,8 @@ class Gate:
         looked = {} if self._gpu_before is None else {"gpu_busy_before": self._gpu_before}
         if start or looked:
             with writing(self._engine) as connection:
-                for one in filter(None, (start, looked)):
-                    results.save_condition(connection, run.run_id, time.time(), one)
+                for record in filter(None, (start, looked)):
+                    results.save_condition(connection, run.run_id, time.time(), record)
                 if self.caveat is not None:
                     results.save_note(connection, run.run_id, "not_quiet", self.caveat)
 
@@ -181,30 +181,32 @@ class Gate:
     def _waited_s(self) -> float:
         return 0.0 if self._since is None else time.monotonic() - self._since
 
-    def _begin(self, run: Following, found: list[Disturbance]) -> None:
+    def _begin(self, run: Following, disturbed: list[Disturbance]) -> None:
         """Begin the wait, or continue that of an earlier worker: the wall clock is the only one that both have."""
         with looking(self._engine) as connection:
             since = jobs.waits_since(connection, run.run_id)
         self._since = time.monotonic() - (max(0.0, time.time() - since) if since is not None else 0.0)
         if since is None:
-            self._record(jobs.WAITS, _words(found))
+            self._record(jobs.WAITS, _words(disturbed))
 
-    def _open(self, found: list[Disturbance]) -> None:
+    def _open(self, disturbed: list[Disturbance]) -> None:
         self.waited_s = self._waited_s()
-        self._in_vain = any(not one.lasting for one in found)
-        self.caveat = f"started although {_words(found)}" if found else None
+        self._in_vain = any(not disturbance.lasting for disturbance in disturbed)
+        self.caveat = f"started although {_words(disturbed)}" if disturbed else None
         if self._since is not None:
             after = f"after {units.duration(self.waited_s)}"
             self.caveat = f"{self.caveat}, {after} of waiting" if self.caveat else None
-            self._record(jobs.NOT_QUIET if found else jobs.QUIET, f"{after}: {_words(found)}" if found else after)
+            self._record(
+                jobs.NOT_QUIET if disturbed else jobs.QUIET, f"{after}: {_words(disturbed)}" if disturbed else after
+            )
         self._since = self._found = self._passed = None
 
-    def _reason(self, run: Following, found: list[Disturbance]) -> str:
-        now, kinds = time.monotonic(), frozenset(one.kind for one in found)
+    def _reason(self, run: Following, disturbed: list[Disturbance]) -> str:
+        now, kinds = time.monotonic(), frozenset(disturbance.kind for disturbance in disturbed)
         if kinds != self._told[1] or now - self._told[2] > TELL_S:
             at = times.clock(time.time() + self._limit_s(run) - self._waited_s(), time.time())
-            told = f"run {run.id} waits for a quiet machine, until {at} at most: {_words(found)}"
-            self._told = told, kinds, now
+            reason = f"run {run.id} waits for a quiet machine, until {at} at most: {_words(disturbed)}"
+            self._told = reason, kinds, now
         return self._told[0]
 
     def _record(self, verb: str, reason: str) -> None:
@@ -217,5 +219,5 @@ def _is_measured(run: Following | Claimed) -> bool:
     return run.id.number != PREFLIGHT
 
 
-def _words(found: list[Disturbance]) -> str:
-    return "; ".join(one.text for one in found)
+def _words(disturbed: list[Disturbance]) -> str:
+    return "; ".join(disturbance.text for disturbance in disturbed)

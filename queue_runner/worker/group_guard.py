@@ -35,22 +35,23 @@ def guard(connection: Connection, run: Claimed, ending: Ending, limit: int, now:
     """Skip or hold the waiting runs of a run's group that would fail as it did.
 
     A device that was found missing is not tried again by runs of the same program in the same environment. After
-    `limit` first attempts in a row that failed at once with the same cause, the jobs they belong to are held until the
-    user releases them, and so are those of the same program if none of these has succeeded; 0 is never.
+    `limit` first attempts in a row failed at once with the same cause, their jobs are held until the user releases
+    them. So are jobs of the same program if none of these has succeeded. A limit of 0 holds nothing.
     """
     if ending.outcome is Outcome.DEVICE_UNAVAILABLE and run.spec.device is not None:
         _skip_device(connection, run, now)
     elif limit and ending.outcome in _FAILED:
-        own = job_table.c.spec_hash == _own.c.spec_hash
-        for alike in (own,) if ending.reason == SILENT else (_alike(*_program(run.spec)), own):
-            if _hold(connection, run, alike, limit):
+        same_question = job_table.c.spec_hash == _own.c.spec_hash
+        same_program = _same(*_program(run.spec))
+        for chosen in (same_question,) if ending.reason == SILENT else (same_program, same_question):
+            if _hold(connection, run, chosen, limit):
                 return
 
 
 def _skip_device(connection: Connection, run: Claimed, now: float) -> None:
     waiting = or_(runs.c.state == State.QUEUED, and_(runs.c.state == State.HELD, runs.c.blocked_reason.is_not(None)))
     ending = Ending(Outcome.SKIPPED, reason=f"device: {run.spec.device} was not available to run {run.id}")
-    chosen = and_(_of(run, _alike(*_WHERE)), waiting)
+    chosen = and_(_in_group(run, _same(*_WHERE)), waiting)
     jobs.move_all(connection, _ids(connection, chosen), Verb.SKIP, actor="worker", ending=ending, ended_at=now)
 
 
@@ -62,8 +63,8 @@ def _program(spec: JobSpec) -> Iterator[str]:
             yield f"$.argv[{at}]"
 
 
-def _alike(*paths: str) -> ColumnElement[bool]:
-    """Return whether a job is of the same program as the run's own, and has the same values at `paths` of its spec."""
+def _same(*paths: str) -> ColumnElement[bool]:
+    """Return whether a job has the same program as the run's own, and the same values at `paths` of its spec."""
     columns = (job_table.c[name].is_not_distinct_from(_own.c[name]) for name in ("kind", "workload", "framework"))
     values = (
         func.json_extract(job_table.c.spec_json, path).is_not_distinct_from(func.json_extract(_own.c.spec_json, path))
@@ -72,20 +73,23 @@ def _alike(*paths: str) -> ColumnElement[bool]:
     return and_(*columns, *values)
 
 
-def _of(run: Claimed, alike: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Return whether a run's job is in the group of `run`, and `alike`: a correlated subquery, which SQLite evaluates
-    last, for the few runs that fit otherwise, as it reads whole specifications."""
+def _in_group(run: Claimed, chosen: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Return whether a run's job is in the group of `run`, and `chosen`.
+
+    It reads whole specifications. As a correlated subquery, SQLite evaluates it last, for the few runs that fit
+    otherwise.
+    """
     group = select(_own.c.group_id).where(_own.c.id == run.id.job).scalar_subquery()
-    fits = exists().where(job_table.c.id == runs.c.job_id, _own.c.id == run.id.job, alike)
+    fits = exists().where(job_table.c.id == runs.c.job_id, _own.c.id == run.id.job, chosen)
     return and_(runs.c.job_id.in_(select(job_table.c.id).where(job_table.c.group_id == group)), fits)
 
 
-def _hold(connection: Connection, run: Claimed, alike: ColumnElement[bool], limit: int) -> bool:
-    """Hold the runs of `alike` jobs if the last `limit` of them failed at once with one cause. Return whether they did.
+def _hold(connection: Connection, run: Claimed, chosen: ColumnElement[bool], limit: int) -> bool:
+    """Hold the runs of the chosen jobs if the last `limit` of them failed at once with one cause; return whether so.
 
     Retries neither count nor are held, nor is a job with --backoff: they are agreed to fail.
     """
-    first = and_(_of(run, and_(alike, job_table.c.backoff_s == 0)), runs.c.attempt == 1)
+    first = and_(_in_group(run, and_(chosen, job_table.c.backoff_s == 0)), runs.c.attempt == 1)
     last = _last(connection, first, limit)
     if len(last) < limit or last[0].id != run.run_id or not _is_one_cause(last):
         return False
@@ -95,9 +99,9 @@ def _hold(connection: Connection, run: Claimed, alike: ColumnElement[bool], limi
         return False
     names = ", ".join(f"{row.job_id}.{row.number}" for row in reversed(last[:_NAMED])) + ", ..." * (limit > _NAMED)
     cause = Ending(Outcome(last[0].outcome), last[0].exit_code, last[0].signal)
-    told = f"{cause}: {last[0].reason}" if last[0].reason else str(cause)
+    why = f"{cause}: {last[0].reason}" if last[0].reason else str(cause)
     reason = (
-        f"{limit} runs in a row ({names}) failed within a second of their start: {told} (setting hold_after_failures)"
+        f"{limit} runs in a row ({names}) failed within a second of their start: {why} (setting hold_after_failures)"
     )
     queued = and_(first, runs.c.state == State.QUEUED)
     jobs.move_all(connection, _ids(connection, queued), Verb.HOLD, actor="worker", reason=reason, blocked_reason=reason)

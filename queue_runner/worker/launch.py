@@ -53,7 +53,7 @@ def prepare(
     """Create the run's folder with what the warden needs. A folder left by an incomplete start is replaced; one in
     which a run has left anything is moved aside.
 
-    `origin` is the run whose checkpoint it resumes from; `real` is of verify.Found.
+    `origin` is the run whose checkpoint it resumes from; `real` comes from verify.Found.
 
     Raises: OSError when the disk refuses; archive.Damaged when the job's copy of its code is gone; checkpoints.Gone
     when the checkpoint is; job_secrets.Missing when its environment or a secret is.
@@ -122,8 +122,8 @@ def _write_private(path: Path, data: Mapping[str, Any]) -> None:
 def environment(layout: Layout, run: Claimed, folder: RunDir) -> dict[str, str]:
     """Return the trainer's environment with placeholders for secrets: that of `run.spec`, and our variables.
 
-    Each question has its own compiler cache, so that the cache state, cold or warm, is meaningful, and in its folder
-    what is prepared for its runs.
+    Each question has its own compiler cache, so that the cache state, cold or warm, is meaningful. Its folder also
+    holds the files that are prepared for its runs.
     """
     compiled = compile_cache(layout, run)
     caches = {
@@ -162,10 +162,10 @@ def environment(layout: Layout, run: Claimed, folder: RunDir) -> dict[str, str]:
 
 def of_lane(spec: JobSpec) -> dict[str, str]:
     """Return the variables of a job's lane: the GPUs that it sees, and how many threads its libraries start."""
-    found = dict.fromkeys(_THREADS, str(spec.threads)) if spec.threads else {}
+    variables = dict.fromkeys(_THREADS, str(spec.threads)) if spec.threads else {}
     if lanes.kind(spec.lane) == "cuda":
-        found["CUDA_VISIBLE_DEVICES"] = spec.lane
-    return found
+        variables["CUDA_VISIBLE_DEVICES"] = spec.lane
+    return variables
 
 
 def compile_cache(layout: Layout, run: Claimed) -> Path:
@@ -175,8 +175,8 @@ def compile_cache(layout: Layout, run: Claimed) -> Path:
 
 
 def without_spaces(folder: Path) -> Path:
-    """Return a path of the folder without white space, if one can be made: torch.compile writes the paths of its cache
-    into the compiler's command line unquoted, so that in a home with a space every compilation for the CPU fails."""
+    """Return a path of the folder without white space, if one can be made. torch.compile writes the paths of its cache
+    unquoted into the compiler's command line: in a home with a space every compilation for the CPU fails."""
     if not re.search(r"\s", str(folder)):
         return folder
     try:

@@ -25,7 +25,7 @@ _STOPPED = {
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP}
 """Signals raised by a program's own fault; only an `abort` or a bug sends them."""
 
-_SAID = {
+_REPORTED = {
     EXIT_DEVICE_UNAVAILABLE: ("device_unavailable", Outcome.DEVICE_UNAVAILABLE),
     EXIT_OUT_OF_MEMORY: ("oom", Outcome.OUT_OF_MEMORY),
 }
@@ -53,31 +53,31 @@ def of_exit(exit_: RunEnd, notes: Mapping[str, str]) -> Ending:
         return Ending(Outcome.KILLED, signal=number, reason=f"{_signal_name(number)}: {how}")
     if code == 0:
         return Ending(Outcome.SUCCEEDED, 0)
-    if code in _SAID and _SAID[code][0] in notes:
-        kind, outcome = _SAID[code]
+    if code in _REPORTED and _REPORTED[code][0] in notes:
+        kind, outcome = _REPORTED[code]
         return Ending(outcome, code, reason=notes[kind])
     return Ending(Outcome.FAILED, code)
 
 
-def with_last_words(ending: Ending, said: str, end: bytes = b"") -> Ending:
+def with_last_words(ending: Ending, last_words: str, end: bytes = b"") -> Ending:
     """Return a failure with the job's last words on stderr as its reason. If they are a framework's error for lack of
     memory, it ran out of memory: a program not adapted to mpsq does not use exit code 71. `end` is more of stderr: the
     words of an aborting process may be followed by those of its helpers."""
-    if ending.signal == signal.SIGABRT and (found := _METAL_MEMORY.search(end)):
-        words = plain(found[0].decode("utf-8", "replace")).strip()
+    if ending.signal == signal.SIGABRT and (error := _METAL_MEMORY.search(end)):
+        words = plain(error[0].decode("utf-8", "replace")).strip()
         return replace(ending, outcome=Outcome.OUT_OF_MEMORY, reason=words)
     if ending.reason or ending.outcome is not Outcome.FAILED:
         return ending
-    outcome = Outcome.OUT_OF_MEMORY if NO_MEMORY.match(said) else Outcome.FAILED
-    return replace(ending, outcome=outcome, reason=said or SILENT)
+    outcome = Outcome.OUT_OF_MEMORY if NO_MEMORY.match(last_words) else Outcome.FAILED
+    return replace(ending, outcome=outcome, reason=last_words or SILENT)
 
 
 def failed_on_metal(stderr: bytes) -> str | None:
     """Return a sentence if Metal reports that it did not finish its work. torch only lets it report that and continues
     with whatever was in memory in place of the results (pytorch issues 125442, 123171)."""
-    if (found := _METAL_FAILED.search(stderr)) is None:
+    if (error := _METAL_FAILED.search(stderr)) is None:
         return None
-    reason = _METAL_REASON.search(stderr, found.start())
+    reason = _METAL_REASON.search(stderr, error.start())
     why = f" ({plain(reason[1].decode('utf-8', 'replace')).strip()})" if reason else ""
     return f"Metal aborted a command buffer{why}: its results are missing"
 

@@ -1,9 +1,9 @@
 """Layout randomisation: the size of a run's environment, drawn anew for each run.
 
-The environment lies above the stack, so that its size shifts every address of it: a program of unchanged code was up to
-tens of percent faster or slower by that alone (Mytkowicz, Diwan, Hauswirth and Sweeney, "Producing wrong data without
-doing anything obviously wrong!", ASPLOS 2009). Where a comparison is of CPU time, the runs of an arm therefore differ
-in it, and the spread of an arm contains its effect. Paths and cache folders stay as they are.
+The environment lies above the stack, so its size shifts every address of the stack. That alone made unchanged programs
+up to tens of percent faster or slower (Mytkowicz, Diwan, Hauswirth and Sweeney, "Producing wrong data without doing
+anything obviously wrong!", ASPLOS 2009). Where CPU times are compared, the runs of an arm therefore differ in it, and
+the spread of an arm contains its effect. Paths and cache folders stay as they are.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ PADDING_BYTES = 4096
 
 
 def draw(spec: JobSpec, run: RunId) -> dict[str, int]:
-    """Return what is drawn for a run: its padding in bytes and its hash seed, {} where nothing is.
+    """Return the padding in bytes and the hash seed drawn for a run; {} where nothing is drawn.
 
     It depends on the seed of the submission, the question and the number of the run alone, so that it can be repeated.
     """
     if spec.layout_seed is None or run.number == PREFLIGHT:
         return {}
     digest = hashlib.sha256(f"{spec.layout_seed}:{spec.content_hash()}:{run.number}".encode()).digest()
-    found = {"env_padding_bytes": int.from_bytes(digest[:4]) % PADDING_BYTES}
+    drawn = {"env_padding_bytes": int.from_bytes(digest[:4]) % PADDING_BYTES}
     if spec.randomize and "PYTHONHASHSEED" not in spec.env:
-        found["hash_seed"] = 1 + int.from_bytes(digest[4:8]) % (2**32 - 1)  # 0 would switch the hashing's seed off
-    return found
+        drawn["hash_seed"] = 1 + int.from_bytes(digest[4:8]) % (2**32 - 1)  # 0 would switch the hashing's seed off
+    return drawn
 
 
 def variables(spec: JobSpec, run: RunId) -> dict[str, str]:
     """Return the environment variables of a run that are drawn."""
     drawn = draw(spec, run)
-    found = {PADDING: "x" * drawn["env_padding_bytes"]} if drawn else {}
-    return found | ({"PYTHONHASHSEED": str(drawn["hash_seed"])} if "hash_seed" in drawn else {})
+    padding = {PADDING: "x" * drawn["env_padding_bytes"]} if drawn else {}
+    return padding | ({"PYTHONHASHSEED": str(drawn["hash_seed"])} if "hash_seed" in drawn else {})

@@ -1,7 +1,7 @@
 """Act on one lane: watch and end its run, start the next one. Only from the state on disk.
 
-A new worker and one that has run for weeks do the same (docs/supervision.md, Deaths). What to do is decided in
-decide.py; what is done once for all lanes is in steps.py.
+A new worker and one that has run for weeks do the same (docs/supervision.md, Deaths). decide.py decides; steps.py does
+the work that all lanes share.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from queue_runner.store.jobs import Claimed, Following
 from queue_runner.store.lane_claims import Blocked
 from queue_runner.text import last_line, plain
 from queue_runner.warden_records import RunEnd
-from queue_runner.worker import launch, preflight
+from queue_runner.worker import launch, preflight_end
 from queue_runner.worker.canary import Canary
 from queue_runner.worker.finish import compact_logs, finish
 from queue_runner.worker.gate import Gate
@@ -94,7 +94,7 @@ class Supervisor:
         self._gpu_look_at: float | None = None  # when to ask again what the GPU did after the last run
         self._fruitless = 0
 
-    # -- what is known of the lane ------------------------------------------------------------------------------------
+    # -- the state of the lane -----------------------------------------------------------------------------------------
 
     def state(self, *, held_elsewhere: bool = False) -> LaneNow:
         """Return the state of the lane."""
@@ -217,8 +217,8 @@ class Supervisor:
         with looking(self._engine) as connection:
             notes = results.note_texts(connection, claimed.run_id)
         ending = of_exit(run.exit, notes) if run.exit is not None else of_silence(rebooted=claimed.boot_id != boot_id())
-        if preflight.is_one(claimed):
-            preflight.throw_away(self._layout, claimed, folder)
+        if preflight_end.is_one(claimed):
+            preflight_end.throw_away(self._layout, claimed, folder)
         ending = self._finish(claimed, folder, ending, run.exit)
         failpoints.reach("worker.done")
         self._block(None)

@@ -18,17 +18,17 @@ class ThrottledLog:
         self._say = say
         self._every_s = every_s
         self._clock = clock
-        self._said: dict[str, tuple[float, int]] = {}
+        self._logged: dict[str, tuple[float, int]] = {}
 
     def __call__(self, text: str, more: str = "") -> None:
         """Log `text`, followed by `more`. Repetitions are recognised by `text` alone."""
         now = self._clock()
-        said = self._said.get(text)
-        if said is not None and now - said[0] < self._every_s:
-            self._said[text] = said[0], said[1] + 1
+        logged_at, repeated = self._logged.get(text, (float("-inf"), 0))
+        if now - logged_at < self._every_s:
+            self._logged[text] = logged_at, repeated + 1
             return
-        again = f" (and {said[1]} more times since the last message)" if said is not None and said[1] else ""
-        if len(self._said) >= _MOST:
-            self._said.clear()
-        self._said[text] = now, 0
-        self._say(text + again + (f"\n{more.rstrip()}" if more else ""))
+        count = f" (and {repeated} more times since the last message)" if repeated else ""
+        if len(self._logged) >= _MOST:
+            self._logged.clear()
+        self._logged[text] = now, 0
+        self._say(text + count + (f"\n{more.rstrip()}" if more else ""))

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from queue_runner.config import Config
-from queue_runner.host import conditions, cpu_time, linux_sensors, load
+from queue_runner.host import cpu_time, linux_sensors, load, machine_conditions
 from queue_runner.host.cpu_time import CpuTimes, MachineTime, Named, ProcessTime
 from queue_runner.host.load import Load
 from queue_runner.worker import gate
@@ -62,7 +62,7 @@ def machine() -> StandIn:
 
 
 def of(machine: StandIn) -> Load:
-    return Load(source=machine, sampler=cast("conditions.Sampler", machine), clock=machine.clock)
+    return Load(source=machine, sampler=cast("machine_conditions.Sampler", machine), clock=machine.clock)
 
 
 def test_nothing_is_said_before_a_window_has_passed(machine: StandIn) -> None:
@@ -141,14 +141,14 @@ def test_a_tool_that_does_not_answer_is_not_waited_for(machine: StandIn) -> None
 def test_nvml_is_dated_by_its_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     library = StandInNvml(Gpu(busy_percent=37, heat_c=61))
     monkeypatch.setattr(linux_sensors.nvidia, "library", lambda root: library)
-    sampler = conditions.Sampler(platform="linux", root=tmp_path)
+    sampler = machine_conditions.Sampler(platform="linux", root=tmp_path)
     assert sampler.reads_gpu and sampler.gpu_use()[0] == float("inf"), "nothing was read yet"
     until(lambda: sampler.sample() and sampler.gpu_use()[1], "the first reading")
     age_s, values = sampler.gpu_use()
     assert 0 <= age_s < 60 and values == {"gpu_busy_share": 0.37, "gpu_temperature_c": 61.0}
     sampler.close()
     monkeypatch.setattr(linux_sensors.nvidia, "library", lambda root: None)
-    assert not conditions.Sampler(platform="linux", root=tmp_path).reads_gpu
+    assert not machine_conditions.Sampler(platform="linux", root=tmp_path).reads_gpu
 
 
 @needs_linux

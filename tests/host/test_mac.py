@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from queue_runner import paths
-from queue_runner.host import conditions, cpu_time, find_tool, locks, low_priority, open_file_limit
+from queue_runner.host import cpu_time, find_tool, locks, low_priority, machine_conditions, open_file_limit
 from queue_runner.host import processes as host_processes
 from queue_runner.host.command import PolledCommand
 from queue_runner.model import Ending, Outcome
@@ -26,7 +26,7 @@ from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import jobs, read
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.text import last_line
-from queue_runner.warden import processes
+from queue_runner.warden import process_tree
 from queue_runner.worker import finish, launch
 from queue_runner.worker.outcome import failed_on_metal, with_last_words
 from tests.store_support import claim_next
@@ -47,9 +47,9 @@ def vm_stat(pageins: int, swapins: int, swapouts: int) -> str:
 
 
 def test_vm_stat_tells_swapping_from_the_reading_of_mapped_files() -> None:
-    assert conditions.parse_vm_stat(vm_stat(15_452_143, 2, 3)) == (2 * 16384, 3 * 16384)
-    assert conditions.parse_vm_stat("Mach Virtual Memory Statistics: (page size of 16384 bytes)\n") is None
-    assert conditions.parse_vm_stat(None) is None
+    assert machine_conditions.parse_vm_stat(vm_stat(15_452_143, 2, 3)) == (2 * 16384, 3 * 16384)
+    assert machine_conditions.parse_vm_stat("Mach Virtual Memory Statistics: (page size of 16384 bytes)\n") is None
+    assert machine_conditions.parse_vm_stat(None) is None
 
 
 class Scripted:
@@ -75,9 +75,9 @@ class Scripted:
 
 def test_swapping_is_a_rate_between_two_answers_of_vm_stat(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Scripted, "texts", [vm_stat(0, 0, 0), vm_stat(10**6, 0, 0), vm_stat(10**6, 0, 640)])
-    monkeypatch.setattr(conditions, "PolledCommand", Scripted)
+    monkeypatch.setattr(machine_conditions, "PolledCommand", Scripted)
     now = [0.0]
-    sampler = conditions.Sampler(platform="darwin", clock=lambda: now[0])
+    sampler = machine_conditions.Sampler(platform="darwin", clock=lambda: now[0])
     seen = []
     for _ in range(4):
         seen.append(sampler.sample().get("swap_out_bytes_per_s"))
@@ -170,15 +170,15 @@ def procargs2(path: bytes, arguments: Sequence[bytes], variables: Sequence[bytes
 @pytest.fixture
 def mac(monkeypatch: pytest.MonkeyPatch) -> LibSystem:
     library = LibSystem(p77=(2, 1, 70, 1_763_000_000, 250_000), p78=(4, 77, 70, 1_763_000_001, 0))
-    monkeypatch.setattr(processes, "_loaded", [library])
-    monkeypatch.setattr(processes.os, "getsid", lambda pid: 70)
+    monkeypatch.setattr(process_tree, "_loaded", [library])
+    monkeypatch.setattr(process_tree.os, "getsid", lambda pid: 70)
     monkeypatch.setattr(host_processes, "LINUX", False)
     monkeypatch.setattr(cpu_time, "LINUX", False)
     return library
 
 
 def test_a_process_of_a_mac_is_read_from_libproc(mac: LibSystem) -> None:
-    row = processes.row_darwin(78)
+    row = process_tree.row_darwin(78)
     assert row is not None
     assert (row.parent, row.group, row.session, row.start) == (77, 70, 70, 1_763_000_001.0)
     assert row.stopped and not row.ended
@@ -186,16 +186,16 @@ def test_a_process_of_a_mac_is_read_from_libproc(mac: LibSystem) -> None:
 
 
 def test_a_tag_is_read_from_the_environment_of_a_macs_process(mac: LibSystem, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "environment", processes.environment_darwin)
+    monkeypatch.setattr(process_tree, "environment", process_tree.environment_darwin)
     tag = [b"MPSQ_TAG=abc"]
     mac.words = {
         77: procargs2(b"/opt/python", [b"python", b"", b"train.py"], [b"A=1", *tag]),
         78: procargs2(b"/bin/sh", [b"sh", b"-c", *tag], [b"A=1"]),  # it names the tag in its command
         79: procargs2(b"/bin/sleep", [b"sleep", b"60"], []),  # restricted: the variables are hidden
     }
-    assert processes.environment_darwin(77)[:2] == [b"A=1", b"MPSQ_TAG=abc"]
-    assert [pid for pid in (77, 78, 79, 80) if processes.has_tag(pid, "abc")] == [77]
-    assert not processes.has_tag(77, "ab")
+    assert process_tree.environment_darwin(77)[:2] == [b"A=1", b"MPSQ_TAG=abc"]
+    assert [pid for pid in (77, 78, 79, 80) if process_tree.has_tag(pid, "abc")] == [77]
+    assert not process_tree.has_tag(77, "ab")
 
 
 def test_the_warden_finds_an_orphan_of_a_mac_by_its_tag(
@@ -204,9 +204,9 @@ def test_the_warden_finds_an_orphan_of_a_mac_by_its_tag(
     """It left its session and its parent before the warden's first note."""
     mac.rows = {77: (2, 1, 77, 1_763_000_000, 0), 78: (2, 1, 78, 1_763_000_001, 0)}
     mac.words = {77: procargs2(b"/opt/python", [b"python"], [b"MPSQ_TAG=abc"])}
-    monkeypatch.setattr(processes, "table", lambda: {pid: processes.row_darwin(pid) for pid in mac.rows})
-    monkeypatch.setattr(processes, "environment", processes.environment_darwin)
-    assert set(processes.ProcessTree("abc", str(tmp_path / "pids.jsonl")).find()) == {77}
+    monkeypatch.setattr(process_tree, "table", lambda: {pid: process_tree.row_darwin(pid) for pid in mac.rows})
+    monkeypatch.setattr(process_tree, "environment", process_tree.environment_darwin)
+    assert set(process_tree.ProcessTree("abc", str(tmp_path / "pids.jsonl")).find()) == {77}
 
 
 def test_a_clock_that_is_set_changes_no_start_time(mac: LibSystem, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,17 +239,17 @@ def test_what_ended_children_used_is_the_jobs(mac: LibSystem, monkeypatch: pytes
 def test_the_memory_of_a_run_is_the_largest_footprint_of_its_processes(
     mac: LibSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tree = processes.ProcessTree("t", str(tmp_path / "pids"))
+    tree = process_tree.ProcessTree("t", str(tmp_path / "pids"))
     mac.usage = {77: Used(footprint=5, largest=7), 78: Used(footprint=6, largest=9)}
     tree.weigh(77)
     assert tree.largest_bytes == 0  # Linux: wait4 tells it
-    monkeypatch.setattr(processes, "LINUX", False)
+    monkeypatch.setattr(process_tree, "LINUX", False)
     tree.weigh(77)
     assert tree.largest_bytes == 7
-    tree.remember({pid: row for pid in (77, 78) if (row := processes.row_darwin(pid))})
+    tree.remember({pid: row for pid in (77, 78) if (row := process_tree.row_darwin(pid))})
     assert tree.largest_bytes == 9
     tree.weigh(99)
-    assert tree.largest_bytes == 9 and processes.rusage_darwin(99) is None
+    assert tree.largest_bytes == 9 and process_tree.rusage_darwin(99) is None
 
 
 # -- "Application Support" --------------------------------------------------------------------------------------------

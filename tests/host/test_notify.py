@@ -56,4 +56,4 @@ def test_texts_that_never_end_do_not_fill_the_memory() -> None:
     complain = ThrottledLog(lambda _: None)
     for number in range(1000):
         complain(str(number))
-    assert len(complain._said) <= 64
+    assert len(complain._logged) <= 64

@@ -16,7 +16,7 @@ from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec
 from queue_runner.store.engine import open_engine
 from queue_runner.submit import expand
-from queue_runner.worker import fingerprint
+from queue_runner.worker import finish
 from queue_runner.worker.due import DueSchedules
 from queue_runner.workloads import environment_create, mps_switches, venvs
 from tests.cli_support import TOY, Cli, empty_queue, stand_in_venv, use_toy_workloads
@@ -122,7 +122,7 @@ def test_questions_that_say_neither_keep_their_hashes() -> None:
     for name in ("env_name", "packages", "mps", "variables"):
         del stored[name]
     assert JobSpec.from_json(json.dumps(stored)).content_hash() == spec.content_hash()
-    assert "packages" not in fingerprint.of_software({}, spec)
+    assert "packages" not in finish.of_software({}, spec)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_what_is_in_it_goes_into_the_fingerprint(home: Path, capsys: pytest.Capt
     Cli(capsys).ok("submit", "toy", "--env-name", "old,new", "--device", "mps", "--mps", "fallback=on")
     with sqlite3.connect(layout.db) as connection:
         specs = [JobSpec.from_json(text) for (text,) in connection.execute("SELECT spec_json FROM jobs ORDER BY id")]
-    told = [fingerprint.of_software({}, spec) for spec in specs]
+    told = [finish.of_software({}, spec) for spec in specs]
     assert [one["packages"]["torch"] for one in told] == ["2.13.0", "2.14.0"]
     assert [one["env"]["PYTORCH_ENABLE_MPS_FALLBACK"] for one in told] == ["1", "1"]
     shown = Cli(capsys).ok("list").out

@@ -15,7 +15,7 @@ import pytest
 
 from queue_runner.host import processes
 from queue_runner.host.processes import Process, Traces
-from queue_runner.warden.processes import Row, Termination, send
+from queue_runner.warden.process_tree import Row, Termination, send
 from tests.process_support import WardenRun, identity, is_alive, python, until
 
 pytestmark = pytest.mark.process

@@ -12,7 +12,7 @@ import pytest
 
 from queue_runner.config import Config
 from queue_runner.events import Iter
-from queue_runner.host import conditions
+from queue_runner.host import machine_conditions
 from queue_runner.host.lane_locks import Hold
 from queue_runner.host.load import Load
 from queue_runner.lanes import Lane
@@ -55,7 +55,7 @@ def test_a_run_that_ended_as_nan_is_stored_without_a_last_loss(engine: Engine, l
 def test_a_gpu_that_was_busy_before_the_start_is_a_taint(
     engine: Engine, layout: Layout, monkeypatch: pytest.MonkeyPatch, device: str | None, tainted: bool
 ) -> None:
-    monkeypatch.setattr(conditions, "gpu_use_before", lambda busy_share: 0.43)
+    monkeypatch.setattr(machine_conditions, "gpu_use_before", lambda busy_share: 0.43)
     with writing(engine) as connection:
         spec = JobSpec(kind="command", name="x", argv=("true",), device=device)
         jobs.submit(connection, "test", 0, [NewJob(spec, 1)], [(0, 1)])

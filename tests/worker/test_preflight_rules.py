@@ -7,7 +7,7 @@ import pytest
 from queue_runner.host import others_memory
 from queue_runner.model import Ending, Outcome
 from queue_runner.spec import JobSpec
-from queue_runner.worker.preflight import is_hopeless
+from queue_runner.worker.preflight_end import is_hopeless
 
 JOB = JobSpec(kind="workload", name="x").for_preflight(900.0)
 

@@ -55,18 +55,21 @@ class Systemd(UserService):
         through = ["/usr/bin/env"] if set(argv[0]) & set("\"'\\$") else []
         command = " ".join(_word(argument, command=True) for argument in [*through, *argv])
         environment = "".join(f"Environment={_word(f'{k}={v}')}\n" for k, v in self.program.environment.items())
-        return f"""\
+        unit = f"""\
 # Written by mpsq service install, which also replaces it; your own changes go into `systemctl --user edit {self.name}`.
 [Unit]
 Description=mpsq worker: runs the queue of training benchmarks, one at a time
 StartLimitIntervalSec=0
-
+"""
+        program = f"""
 [Service]
 Type=exec
 ExecStart={command}
 WorkingDirectory={_plain(self.program.home)}
 {environment}StandardOutput=append:{_plain(self.log)}
 StandardError=inherit
+"""
+        limits = f"""\
 UMask=0077
 Restart=on-failure
 RestartSec={RESTART_AFTER_S}
@@ -79,6 +82,7 @@ OOMPolicy=continue
 [Install]
 WantedBy=default.target
 """
+        return unit + program + limits
 
     def uninstall(self) -> str:
         """Stop, disable and remove the unit."""

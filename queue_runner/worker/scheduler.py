@@ -85,7 +85,7 @@ class Worker:
         )
 
     def run(self) -> None:
-        """Work until told to stop. A run in progress then continues under its warden (detach).
+        """Work until a signal stops it. A run in progress then continues under its warden (detach).
 
         Raises: DamageError when the database was removed or replaced meanwhile; what it held is in a backup then.
         """
@@ -232,12 +232,12 @@ class Worker:
             return
         if ended:
             self._stopped.set()
-        wanted = BUSY_TICK_S if active else self._idle_tick_s
-        if wanted != self._tick_s:
-            self._tick_s = wanted
-            self._scheduler.reschedule_job("step", trigger="interval", seconds=wanted)
+        tick_s = BUSY_TICK_S if active else self._idle_tick_s
+        if tick_s != self._tick_s:
+            self._tick_s = tick_s
+            self._scheduler.reschedule_job("step", trigger="interval", seconds=tick_s)
         due = self._steps.next_change_at
-        if due is not None and due - time.time() < wanted:
+        if due is not None and due - time.time() < tick_s:
             self._step_at(datetime.fromtimestamp(due, UTC))
         if self._rung.is_set():
             self._step_now()  # the ring came during the step, and rescheduling may have overwritten it
@@ -284,22 +284,22 @@ fixed."""
 
 def _migrate(layout: paths.Layout) -> None:
     """Migrate the database to our schema. A run that was started before the upgrade is waited for: it is active."""
-    told = False
+    logged = False
     while True:
         try:
             migrate.ensure(layout, holds_worker_lock=True)
             return
         except RunActive as error:
-            if not told:
+            if not logged:
                 log.info("%s; the worker starts when it has ended", error.message)
-            told = True
+            logged = True
             time.sleep(BUSY_TICK_S)
 
 
 def _refuse_damaged(layout: paths.Layout) -> None:
-    """Raise DamageError for a database in which SQLite finds damage: what is read from it may start the wrong run."""
-    if read.schema_revision(layout.db) is not None and (found := backup.problems(layout.db, quick=True)):
-        raise DamageError(f"the database is damaged: {found[0]}", backup.remedy(layout))
+    """Raise DamageError for a database in which SQLite finds damage: its rows may start the wrong run."""
+    if read.schema_revision(layout.db) is not None and (problems := backup.problems(layout.db, quick=True)):
+        raise DamageError(f"the database is damaged: {problems[0]}", backup.remedy(layout))
 
 
 def _take(layout: paths.Layout) -> locks.Lock:

@@ -87,7 +87,7 @@ def row_darwin(pid: int) -> Row | None:
     return Row(parent, group, session, seconds + micros / 1e6, status == 5, status == 4)
 
 
-class Rusage:
+class ResourceUse:
     """Resources used by a process: CPU time with that of the children it waited for, memory now and at most."""
 
     __slots__ = ("cpu_s", "footprint_bytes", "max_footprint_bytes")
@@ -96,7 +96,7 @@ class Rusage:
         self.cpu_s, self.footprint_bytes, self.max_footprint_bytes = cpu_s, footprint_bytes, max_footprint_bytes
 
 
-def rusage_darwin(pid: int) -> Rusage | None:
+def rusage_darwin(pid: int) -> ResourceUse | None:
     """Read proc_pid_rusage(RUSAGE_INFO_V4): struct rusage_info_v4 of sys/resource.h, 296 bytes; None for another
     user's process. Its times are in units of mach_timebase_info, 125/3 ns on Apple silicon. The physical footprint has
     what the resident size lacks, compressed pages and the GPU's, and not the pages that were freed."""
@@ -111,7 +111,7 @@ def rusage_darwin(pid: int) -> Rusage | None:
     numerator, denominator = struct.unpack("II", timebase.raw)
     times = (*struct.unpack_from("QQ", buffer, 16), *struct.unpack_from("QQ", buffer, 96))  # own, children's
     (footprint,), (largest,) = (struct.unpack_from("Q", buffer, at) for at in (72, 240))
-    return Rusage(sum(times) * numerator / denominator / 1e9, footprint, largest)
+    return ResourceUse(sum(times) * numerator / denominator / 1e9, footprint, largest)
 
 
 def pids_darwin() -> list[int]:

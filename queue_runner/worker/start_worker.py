@@ -52,14 +52,14 @@ done
 its log, $@ its command."""
 
 
-class Helper:
-    """A helper that keeps a worker running while a command waits for a group.
+class WorkerStarter:
+    """Keeps a worker running while a command waits for a group.
 
     If there is no worker, it starts one that ends when it has no more to do. The worker is in a session of its own, so
     that neither Ctrl-C nor the end of the terminal reaches it; its lock ensures that there are never two.
 
-    The waiting command may give way to the measured run (nice), but a worker and its runs must not: workers are started
-    by a shell that was started before, with the priority that this program had when the helper was made.
+    The waiting command may give way to the measured run (nice), but a worker and its runs must not. A shell starts the
+    workers: it was started before, with the priority that this program had then.
     """
 
     def __init__(self, layout: Layout, say: Callable[[str], None]) -> None:
@@ -137,5 +137,7 @@ class Helper:
 
     def _useless(self, what: str) -> MpsqError:
         errors = re.findall(rb"^.* ERROR (?!hint: )(.*)$", read_end(self._layout.worker_log), re.MULTILINE)
-        said = last_line(errors[-1]) if errors else ""
-        return MpsqError(what + (f": {said}" if said else ""), "the jobs stay queued; run mpsq worker to see the error")
+        message = last_line(errors[-1]) if errors else ""
+        return MpsqError(
+            what + (f": {message}" if message else ""), "the jobs stay queued; run mpsq worker to see the error"
+        )
