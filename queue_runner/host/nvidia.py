@@ -9,8 +9,9 @@ from __future__ import annotations
 import importlib
 import os
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,25 @@ def library(root: Path = Path("/")) -> Any:
 def is_missing(root: Path = Path("/")) -> bool:
     """Return whether there is an NVIDIA driver, and no nvidia-ml-py to ask it."""
     return any((root / name).exists() for name in _DEVICES) and library(root) is None
+
+
+@dataclass
+class _GpuReading:
+    """The answers of one GPU; None where it does not answer. `hides_pids`: its processes have no names here, as in a
+    container without the host's pids, so that the run's use cannot be distinguished from others'."""
+
+    index: int
+    busy_share: float | None = None
+    energy_j: float | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
+    margin_c: float | None = None
+    clock_share: float | None = None
+    reasons: Collection[str] = ()
+    hides_pids: bool = False
+    others: int = 0
+    others_bytes: int = 0
+    others_share: float | None = None
 
 
 class Nvml:
@@ -104,23 +124,22 @@ class Nvml:
         gpus = [self._gpu(n, handle) for n, handle in enumerate(self._open()) if self._is_watched(handle)]
         if not gpus:
             return {}
-        used = [gpu for gpu in gpus if gpu["index"] in self._used]
+        used = [gpu for gpu in gpus if gpu.index in self._used]
         watched = used or gpus
-        readings: dict[str, Any] = {
-            "gpu_busy_share": _highest(watched, "busy"),
-            "gpu_temperature_c": _highest(watched, "heat_c"),
-            "gpu_clock_share": _lowest(watched, "clock_share"),
-            "gpu_thermal_margin_c": _lowest(watched, "margin_c"),
-            "gpu_slowed_by": sorted({reason for gpu in watched for reason in gpu.get("reasons", ())}) or None,
+        readings = {
+            "gpu_busy_share": max(_known(gpu.busy_share for gpu in watched), default=None),
+            "gpu_temperature_c": max(_known(gpu.temperature_c for gpu in watched), default=None),
+            "gpu_clock_share": min(_known(gpu.clock_share for gpu in watched), default=None),
+            "gpu_thermal_margin_c": min(_known(gpu.margin_c for gpu in watched), default=None),
+            "gpu_slowed_by": sorted({reason for gpu in watched for reason in gpu.reasons}) or None,
             "gpus_used": sorted(self._used) or None,
-            "gpu_pids_hidden": True if any(gpu.get("hidden") for gpu in gpus) else None,
-            "energy_j": {f"gpu{gpu['index']}": gpu["energy_j"] for gpu in gpus if "energy_j" in gpu} or None,
-            "power_w": {f"gpu{gpu['index']}": gpu["power_w"] for gpu in gpus if "power_w" in gpu} or None,
+            "gpu_pids_hidden": any(gpu.hides_pids for gpu in gpus) or None,
+            "energy_j": {f"gpu{gpu.index}": gpu.energy_j for gpu in gpus if gpu.energy_j is not None} or None,
+            "power_w": {f"gpu{gpu.index}": gpu.power_w for gpu in gpus if gpu.power_w is not None} or None,
+            "gpu_others_busy_share": max(_known(gpu.others_share for gpu in used), default=None),
+            "gpu_others": max((gpu.others for gpu in used), default=0) or None,
+            "gpu_others_bytes": max((gpu.others_bytes for gpu in used), default=0) or None,
         }
-        if used:
-            readings["gpu_others_busy_share"] = _highest(used, "others_share")
-            readings["gpu_others"] = max(gpu.get("others", 0) for gpu in used) or None
-            readings["gpu_others_bytes"] = max(gpu.get("others_bytes", 0) for gpu in used) or None
         return {name: value for name, value in readings.items() if value is not None}
 
     def close(self) -> None:
@@ -147,49 +166,46 @@ class Nvml:
             return bool(self._watched & {_text(self._nvml.nvmlDeviceGetUUID(handle)), *self._slices(handle)})
         return False
 
-    def _gpu(self, index: int, handle: Any) -> dict[str, Any]:
-        nvml = self._nvml
-        reading: dict[str, Any] = {"index": index}
+    def _gpu(self, index: int, handle: Any) -> _GpuReading:
+        nvml, gpu = self._nvml, _GpuReading(index)
         with suppress(nvml.NVMLError):
-            reading["busy"] = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+            gpu.busy_share = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
         with suppress(nvml.NVMLError):
-            reading["energy_j"] = nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3  # mJ since the driver's load
+            gpu.energy_j = nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3  # mJ since the driver's load
         with suppress(nvml.NVMLError):
-            reading["power_w"] = nvml.nvmlDeviceGetPowerUsage(handle) / 1e3
+            gpu.power_w = nvml.nvmlDeviceGetPowerUsage(handle) / 1e3
         with suppress(nvml.NVMLError):
-            reading["heat_c"] = float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
+            gpu.temperature_c = float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
         with suppress(nvml.NVMLError):
             limit = nvml.nvmlDeviceGetTemperatureThreshold(handle, nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN)
-            if "heat_c" in reading and limit > 0:
-                reading["margin_c"] = float(limit) - reading["heat_c"]
+            if gpu.temperature_c is not None and limit > 0:
+                gpu.margin_c = float(limit) - gpu.temperature_c
         with suppress(nvml.NVMLError):
             most = nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)
-            reading["clock_share"] = round(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) / most, 4)
+            gpu.clock_share = round(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) / most, 4)
         with suppress(nvml.NVMLError):
             bits = nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
-            reading["reasons"] = [word for bit, word in REASONS.items() if bits & bit]
-        return reading | self._users(index, handle, reading.get("busy", 0.0))
+            gpu.reasons = [word for bit, word in REASONS.items() if bits & bit]
+        self._find_users(gpu, handle)
+        return gpu
 
-    def _users(self, index: int, handle: Any, busy: float) -> dict[str, Any]:
-        """Return who uses the GPU. `hidden`: its processes have no names here, as in a container without the host's
-        pids, so that the run's use cannot be distinguished from others'."""
+    def _find_users(self, gpu: _GpuReading, handle: Any) -> None:
+        """Set who uses the GPU."""
         held = self._held(handle)
-        shares = self._shares(index, handle)
+        shares = self._shares(gpu.index, handle)
         pids = set(held or ()) | set(shares or ())
         run_pids = {pid for pid in pids if pid in self._ours or processes.descends(pid, self._own, self._parent)}
         self._ours |= run_pids  # one that has ended cannot be looked up any more, and the window may still have its use
         there = {pid for pid in pids - run_pids if self._parent(pid) is not None}
         if run_pids:
-            self._used.add(index)
-        elif (held is not None and not pids and busy > 0.1) or (pids and not there):
-            return {"hidden": True}
-        others: dict[str, Any] = {
-            "others": len(there),
-            "others_bytes": sum(size for pid, size in (held or {}).items() if pid in there),
-        }
+            self._used.add(gpu.index)
+        elif (held is not None and not pids and (gpu.busy_share or 0.0) > 0.1) or (pids and not there):
+            gpu.hides_pids = True
+            return
+        gpu.others = len(there)
+        gpu.others_bytes = sum(size for pid, size in (held or {}).items() if pid in there)
         if shares is not None:
-            others["others_share"] = min(1.0, sum(share for pid, share in shares.items() if pid in there))
-        return others
+            gpu.others_share = min(1.0, sum(share for pid, share in shares.items() if pid in there))
 
     def _held(self, handle: Any) -> dict[int, int] | None:
         """Return the bytes held by each process; None if the driver does not say."""
@@ -226,12 +242,8 @@ def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _highest(gpus: Iterable[dict[str, Any]], key: str) -> float | None:
-    return max((gpu[key] for gpu in gpus if key in gpu), default=None)
-
-
-def _lowest(gpus: Iterable[dict[str, Any]], key: str) -> float | None:
-    return min((gpu[key] for gpu in gpus if key in gpu), default=None)
+def _known(values: Iterable[float | None]) -> Iterator[float]:
+    return (value for value in values if value is not None)
 
 
 def busy_share(root: Path = Path("/")) -> float | None:

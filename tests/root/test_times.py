@@ -61,14 +61,14 @@ def test_a_worker_whose_clock_is_set_back_does_not_sit_out_the_difference(
     worker = scheduler.Worker(layout, config.load(layout.config), held, until_idle=True)
     jobs = worker._scheduler
     jobs.add_job(lambda: None, "interval", seconds=1, id="step")
-    scheduler.start(paused=True)
+    jobs.start(paused=True)
     wall = time.time
     monkeypatch.setattr(time, "time", lambda: wall() - 3600)
-    scheduler.modify_job("step", next_run_time=datetime.fromtimestamp(wall() + 3600, UTC))
+    jobs.modify_job("step", next_run_time=datetime.fromtimestamp(wall() + 3600, UTC))
     worker._look_at_the_clock()
-    due = scheduler.get_job("step").next_run_time
+    due = jobs.get_job("step").next_run_time
     assert due <= datetime.now(UTC)
-    worker._look_at_the_clock()  # it is told once
-    assert scheduler.get_job("step").next_run_time == due
-    scheduler.shutdown()
+    worker._look_at_the_clock()  # it acts once
+    assert jobs.get_job("step").next_run_time == due
+    jobs.shutdown()
     held.close()
