@@ -1,8 +1,8 @@
 """Bundles: the results of whole submissions as one file, for another machine (docs/data.md).
 
-`collect` reads a queue, without what is nobody's business; `parts`, `question` and `fingerprint` say what a bundle may
-hold; `scratch` is the database in which both sides compute summary, taints and report from the points alone; `file` is
-the format; `merge` stores, and `identity` says what no later bundle may change.
+`collect` reads a queue and `clean` hides its secrets. `parts`, `question` and `fingerprint_facts` check every value.
+Both sides compute summaries, taints and the report from the points alone, in the database of `scratch`. `file` is the
+format. `merge` stores; `identity` hashes the content that no later bundle may change.
 """
 
 from queue_runner.extensions import AddedOption, Extension

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import os
 import re
 import shlex
@@ -18,7 +19,7 @@ from typing import Any
 
 from queue_runner import redact
 from queue_runner.bundles import question
-from queue_runner.bundles.parts import MOST_TEXT
+from queue_runner.bundles.parts import MOST_TEXT, NAME, TEXT, Part, PartColumn
 from queue_runner.events import MAX_INT
 from queue_runner.ingest.fields import MAX_DEPTH
 from queue_runner.paths import Layout
@@ -31,7 +32,7 @@ HOME = "[home]"
 _ANY_HOME = r"/(?:home|Users)/[^/\s\"'<>:;,()\[\]{}|\\]+|(?<![\w./-])/root(?![\w-])"
 _HIDDEN = re.compile(r"\[hidden-[0-9a-f]{12}\]")
 _ASSIGNED = re.compile(r"(--env=)?[A-Za-z_]\w*=", re.ASCII)
-_TOLD = frozenset({"env", "environ", "environment"})
+_ENVIRONMENT = frozenset({"env", "environ", "environment"})
 """Keys of a trainer's own report under which variables are."""
 
 
@@ -42,8 +43,8 @@ class Cleaner:
     def __init__(self, key: bytes, homes: Iterable[str]) -> None:
         self._key = key
         folders = {path.rstrip("/") for path in homes if path.count("/") > 1 or path.startswith("/root")}
-        own = "|".join(f"{re.escape(path)}(?![\\w-])" for path in sorted(folders, key=len, reverse=True))
-        self._home = re.compile(f"{own}|{_ANY_HOME}" if own else _ANY_HOME)
+        named = [f"{re.escape(path)}(?![\\w-])" for path in sorted(folders, key=len, reverse=True)]
+        self._home = re.compile("|".join([*named, _ANY_HOME]))
 
     def hidden(self, value: str) -> str:
         """Return what stands in the place of a value; of one that is hidden already, itself."""
@@ -53,14 +54,14 @@ class Cleaner:
 
     def words(self, words: Sequence[str]) -> list[str]:
         """Clean the words of a command line, and hide the values that it gives to variables: `--env A=1`, `env A=1`."""
-        found, sets = [], False
+        cleaned, sets = [], False
         for before, word in pairwise(["", *words]):
             assigns = _ASSIGNED.match(word)
             if assigns and (sets or before == "--env" or assigns[1]):
                 word = word[: assigns.end()] + self.hidden(word[assigns.end() :])
             sets = word.rpartition("/")[2] == "env" or (sets and assigns is not None)
-            found.append(word)
-        return [self._text(word) for word in redact.replaced(found, self.hidden)]
+            cleaned.append(word)
+        return [self._text(word) for word in redact.replaced(cleaned, self.hidden)]
 
     def command(self, line: str) -> str:
         """Clean a command line in one text."""
@@ -87,7 +88,7 @@ class Cleaner:
 
     def tree(self, value: Any, name: str = "", depth: int = 0) -> Any:
         """Clean a JSON value: texts and keys, and whole values under a key that names the environment."""
-        hides = name in _TOLD
+        hides = name in _ENVIRONMENT
         if isinstance(value, str):
             assigns = _ASSIGNED.match(value)
             if hides and assigns:
@@ -108,7 +109,7 @@ class Cleaner:
 
     def _item(self, value: Any, name: str, depth: int) -> Any:
         """Clean an item of a list of that name: of variables their names stay, of `A=1`."""
-        if name in _TOLD and not isinstance(value, Mapping | list):
+        if name in _ENVIRONMENT and not isinstance(value, Mapping | list):
             text = str(value)
             return self.tree(text, name) if _ASSIGNED.match(text) else self.hidden(text)
         return self.tree(value, name, depth)
@@ -123,6 +124,20 @@ class Cleaner:
         if isinstance(value, list):
             return [self._names(item) for item in value]
         return self.name(value) if isinstance(value, str) else value
+
+    def row(self, part: Part, values: Iterable[Any]) -> list[Any]:
+        """Clean the stored values of a row of results."""
+        return [self._value(column, value) for column, value in zip(part.columns, values, strict=True)]
+
+    def _value(self, column: PartColumn, value: Any) -> Any:
+        if column.as_json and value is not None:
+            fields = json.loads(value)
+            if column.name == "exit_json":
+                fields.pop("boot_id", None)
+            return self.tree(fields)
+        if column.check is NAME:
+            return self.name(value)
+        return self.text(value) if column.check is TEXT and value is not None else finite(value)
 
     def spec(self, spec: JobSpec) -> dict[str, Any]:
         """Return the question of a job."""

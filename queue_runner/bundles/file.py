@@ -35,7 +35,7 @@ _TAKES_PART = ("analysis", "ingest", "reports")
 
 @dataclass(frozen=True)
 class Head:
-    """What a bundle says of itself. `hash` is the sha256 of its lines: the same for the same content."""
+    """The statements of a bundle about itself. `hash` is the sha256 of its lines: the same for the same content."""
 
     hash: str
     mpsq: str
@@ -52,11 +52,11 @@ class Head:
 def statistics() -> str:
     """Return a hash of the code that turns points into a report."""
     package = Path(__file__).resolve().parents[1]
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for wing in _TAKES_PART:
         for path in sorted((package / wing).rglob("*.py")):
-            found.update(f"{path.relative_to(package).as_posix()}\0".encode() + path.read_bytes())
-    return found.hexdigest()[:16]
+            digest.update(f"{path.relative_to(package).as_posix()}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def pack(content: Scratch) -> bytes:
@@ -77,14 +77,14 @@ def pack(content: Scratch) -> bytes:
     whole.update(put({"mpsq_bundle": VERSION, "mpsq": __version__, "statistics": statistics()}))
     for part in PARTS:
         whole.update(put({"part": part.name}))
-        own, before = hashlib.sha256(), n_rows
+        digest, before = hashlib.sha256(), n_rows
         for row in content.rows(part):
-            own.update(line := put(row))
+            digest.update(line := put(row))
             whole.update(line)
             n_rows += 1
         if n_rows > MOST_ROWS:
             raise BadBundle(f"it would have more than {MOST_ROWS:,} rows", "export fewer submissions at once")
-        parts[part.name] = [n_rows - before, own.hexdigest()]
+        parts[part.name] = [n_rows - before, digest.hexdigest()]
     whole.update(put({"report": content.report()}))
     put({"end": {"parts": parts, "sha256": whole.hexdigest()}})
     return bytes(packed + packer.flush())
@@ -98,14 +98,12 @@ def unpack(data: bytes, into: Scratch) -> Head:
     """Read a bundle into an empty database, checking every value. Raises: BadBundle."""
     try:
         return _unpack(data, into)
-    except BadLine as error:
-        raise BadBundle(str(error)) from error
-    except RecursionError as error:
-        raise BadBundle("nested too deeply") from error
+    except (BadLine, RecursionError) as error:
+        raise BadBundle(str(error) if isinstance(error, BadLine) else "nested too deeply") from error
 
 
 def _unpack(data: bytes, into: Scratch) -> Head:
-    lines = _Lines(data)
+    lines = _BundleLines(data)
     begun = lines.object({"mpsq_bundle", "mpsq", "statistics"}, "it does not begin as a bundle of mpsq")
     if begun["mpsq_bundle"] != VERSION or type(begun["mpsq_bundle"]) is not int:
         raise BadBundle(
@@ -117,12 +115,12 @@ def _unpack(data: bytes, into: Scratch) -> Head:
     for part in PARTS:
         if named != {"part": part.name}:
             raise BadBundle(f"its part {part.name} is missing, doubled or not in its place")
-        own, n = hashlib.sha256(), 0
+        digest, n = hashlib.sha256(), 0
         while type(row := lines.next()) is list:
-            own.update(lines.last)
+            digest.update(lines.last)
             into.add(part, row)
             n += 1
-        parts[part.name] = [n, own.hexdigest()]
+        parts[part.name] = [n, digest.hexdigest()]
         named = row
     report = named.get("report") if type(named) is dict and named.keys() == {"report"} else None
     if type(report) is not dict:
@@ -131,8 +129,8 @@ def _unpack(data: bytes, into: Scratch) -> Head:
     ended = lines.object({"end"}, "it does not end as a bundle")["end"]
     if type(ended) is not dict or ended.keys() != {"parts", "sha256"} or type(ended["parts"]) is not dict:
         raise BadBundle("it does not end as a bundle")
-    for name, told in parts.items():
-        if ended["parts"].get(name) != told:
+    for name, counted in parts.items():
+        if ended["parts"].get(name) != counted:
             raise BadBundle(f"its part {name} is damaged (its hash or its number of rows is not that of its rows)")
     if ended["sha256"] != sha256 or ended["parts"].keys() != parts.keys():
         raise BadBundle("it is damaged: its hash is not that of its lines")
@@ -142,7 +140,7 @@ def _unpack(data: bytes, into: Scratch) -> Head:
     return Head(sha256, made_by, computed_by, report)
 
 
-class _Lines:
+class _BundleLines:
     """The lines of a compressed file, a JSON value each: `last` as it is written, `whole` the hash of all so far."""
 
     def __init__(self, data: bytes) -> None:
@@ -167,10 +165,10 @@ class _Lines:
             raise BadBundle(f"line {self._n} is not JSON") from error
 
     def object(self, keys: set[str], otherwise: str) -> dict[str, Any]:
-        found = self.next()
-        if type(found) is not dict or found.keys() != keys:
+        value = self.next()
+        if type(value) is not dict or value.keys() != keys:
             raise BadBundle(otherwise)
-        return found
+        return value
 
     def end(self) -> None:
         if next(self._lines, None) is not None:
@@ -182,10 +180,10 @@ def _no_constant(_: str) -> None:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    by_key = dict(pairs)
+    if len(by_key) != len(pairs):
         raise ValueError("a key comes twice")
-    return found
+    return by_key
 
 
 def _expanded(data: bytes) -> Iterator[bytes]:
@@ -195,7 +193,7 @@ def _expanded(data: bytes) -> Iterator[bytes]:
     if not data:
         raise BadBundle("it is empty", "mpsq export --bundle g4 > g4.mpsq writes one")
     if not data.startswith(b"\x1f\x8b\x08"):
-        raise BadBundle("it is no file of mpsq export --bundle", "name the file that mpsq export --bundle wrote")
+        raise BadBundle("it is not a file of mpsq export --bundle", "name the file that mpsq export --bundle wrote")
     reader = zlib.decompressobj(_GZIP)
     at, rest, held, n_bytes = 0, b"", bytearray(), 0
     while not reader.eof:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
+
+from msgspec import to_builtins
 
 from queue_runner.bundles import merge
 from queue_runner.bundles.file import MOST_FILE_BYTES
@@ -36,13 +37,13 @@ def import_files(paths: Sequence[Path], json: bool) -> None:
     """Add the runs of bundles to the queue. Raises: UsageError for a file that cannot be read or is not a bundle."""
     merged = merge.merge(ensure_home(), [(str(path), _read(path)) for path in paths])
     if json:
-        print_json("mpsq.merge/1", bundles=[asdict(bundle) for bundle in merged])
+        print_json("mpsq.merge/1", bundles=to_builtins(merged))
         return
     for bundle in merged:
         parts = [f"{counted(bundle.runs, 'new run')} of {counted(bundle.jobs, 'new job')}"]
         parts[0] += f", {count(bundle.iterations)} iterations"
         parts += [f"{counted(bundle.known, 'run')} here already"] if bundle.known else []
-        parts += [f"{counted(bundle.own, 'run')} of this queue itself"] if bundle.own else []
+        parts += [f"{counted(bundle.from_here, 'run')} of this queue itself"] if bundle.from_here else []
         print(plain(f"{' '.join([*bundle.groups, bundle.file])}: {'; '.join(parts)}"))
         for machine in bundle.machines:
             print(plain(f"  on {machine}"))

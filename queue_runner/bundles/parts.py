@@ -1,6 +1,6 @@
-"""What a bundle holds: its parts in their order, their columns, and the values that each column may have.
+"""The content of a bundle: its parts in their order, their columns, and the values that each column may have.
 
-Whoever writes a bundle may have written anything: a value that is not known to be harmless is refused.
+Anybody may have written a bundle: a value that is not known to be harmless is refused.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from queue_runner.errors import MpsqError
 from queue_runner.events import MAX_INT
@@ -32,24 +32,10 @@ Check = Callable[[Any, str], Any]
 
 
 class BadBundle(MpsqError):
-    """The bundle is damaged, or is none, or holds what a bundle may not hold: it is refused whole."""
+    """The file is damaged, is not a bundle, or has content that a bundle may not have: it is refused whole."""
 
-    def __init__(self, what: str, hint: str = "ask for it again: nothing of it was stored") -> None:
-        super().__init__(f"this bundle is refused: {what}", hint)
-
-
-def word(most: int = MOST_NAME) -> Check:
-    """Return a check of a name: one line without what a terminal or a page would take for a command."""
-
-    def check(value: Any, key: str) -> str:
-        if type(value) is not str or len(value) > most:
-            raise BadLine(f"{key} is not a text of at most {most} characters")
-        storable(value)
-        if not value.isprintable() or plain(value) != value or set(value) & set("<>"):
-            raise BadLine(f"{key} contains control characters or markup")
-        return value
-
-    return check
+    def __init__(self, reason: str, hint: str = "ask for it again: nothing of it was stored") -> None:
+        super().__init__(f"this bundle is refused: {reason}", hint)
 
 
 def prose(most: int = MOST_TEXT) -> Check:
@@ -61,6 +47,18 @@ def prose(most: int = MOST_TEXT) -> Check:
         storable(value)
         if plain(value) != value:
             raise BadLine(f"{key} contains control characters")
+        return value
+
+    return check
+
+
+def word(most: int = MOST_NAME) -> Check:
+    """Return a check of a name: one line without text that a terminal or a page would take for a command."""
+    text = prose(most)
+
+    def check(value: Any, key: str) -> Any:
+        if not text(value, key).isprintable() or set(value) & set("<>"):
+            raise BadLine(f"{key} contains control characters or markup")
         return value
 
     return check
@@ -87,7 +85,7 @@ def number(low: float, high: float) -> Check:
 _finite: Callable[[Any, str], float] = number(-sys.float_info.max, sys.float_info.max)
 
 
-def told(value: Any, key: str) -> float:
+def measured(value: Any, key: str) -> float:
     """Check a number of the trainer's, which may be infinite: it is then a word of NOT_FINITE."""
     if value in ("inf", "-inf"):
         return NOT_FINITE[value]
@@ -125,12 +123,12 @@ def tree(value: Any, key: str) -> dict[str, Any]:
     return value
 
 
-_TEXT = prose()
+TEXT = prose()
 
 
 def _size(value: Any, key: str) -> int:
     if type(value) is str:
-        _TEXT(value, key)
+        TEXT(value, key)
     elif type(value) is int and abs(value) > MAX_INT:
         raise BadLine(f"{key} has a number beyond 64 bits")
     elif type(value) is dict:
@@ -140,23 +138,28 @@ def _size(value: Any, key: str) -> int:
     return 1
 
 
-def words(value: Any, key: str) -> list[str]:
+def tag_list(value: Any, key: str) -> list[str]:
     if type(value) is not list or len(value) > MOST_ITEMS:
         raise BadLine(f"{key} is not a list")
     return [_TAG(item, key) for item in value]
 
 
 _TAG = word(MOST_TAG)
-_ID, _COUNT, _NAME = whole(1, 2**53), whole(0), word()
+_ID, _COUNT, NAME = whole(1, 2**53), whole(0), word()
 _AT, _FOR = number(0, MOST_MOMENT), number(0, MOST_SECONDS)
 _DUR, _VALUE = number(-MOST_SECONDS, MOST_SECONDS), number(-MOST_VALUE, MOST_VALUE)
 
 
 @dataclass(frozen=True)
-class Column:
+class PartColumn:
     name: str
     check: Check
     optional: bool = False
+
+    @property
+    def as_json(self) -> bool:
+        """Whether the database holds it as JSON text."""
+        return self.check is tree
 
 
 @dataclass(frozen=True)
@@ -164,7 +167,7 @@ class Part:
     """Rows of one kind. `order` names what they are sorted by, as SQL."""
 
     name: str
-    columns: Sequence[Column]
+    columns: Sequence[PartColumn]
     order: str
 
     @property
@@ -181,21 +184,21 @@ class Part:
         ]
 
 
-def _columns(**checks: Check) -> list[Column]:
+def _columns(**checks: Check) -> list[PartColumn]:
     """Read `name=check`; `name_=check` may be unknown."""
-    return [Column(name.removesuffix("_"), check, name.endswith("_")) for name, check in checks.items()]
+    return [PartColumn(name.removesuffix("_"), check, name.endswith("_")) for name, check in checks.items()]
 
 
-def _of_run(**checks: Check) -> list[Column]:
+def _of_run(**checks: Check) -> list[PartColumn]:
     return _columns(run_id=_ID, **checks)
 
 
 PARTS = (
-    Part("groups", _columns(id=_ID, created_at=_AT, title=prose(), seed=whole(-MAX_INT)), "id"),
+    Part("groups", _columns(id=_ID, created_at=_AT, title=TEXT, seed=whole(-MAX_INT)), "id"),
     Part("fingerprints", _columns(hash=digest, kind=one_of("machine", "software"), data_json=tree), "hash"),
     Part(
         "jobs",
-        _columns(id=_ID, group_id=_ID, created_at=_AT, spec_json=tree, note_=prose(MOST_NOTE), tags=words),
+        _columns(id=_ID, group_id=_ID, created_at=_AT, spec_json=tree, note_=prose(MOST_NOTE), tags=tag_list),
         "id",
     ),
     Part(
@@ -203,7 +206,7 @@ PARTS = (
         _columns(
             id=_ID, job_id=_ID, number=whole(1, 10**9), repeat=whole(1, 10**9), attempt=whole(1, 10**9),
             position=whole(-(2**53), 2**53), outcome=one_of(*map(str, Outcome)), exit_code_=whole(-(2**31), 2**31),
-            signal_=whole(0, 1000), reason_=prose(), created_at=_AT, claimed_at_=_AT, started_at_=_AT, ended_at_=_AT,
+            signal_=whole(0, 1000), reason_=TEXT, created_at=_AT, claimed_at_=_AT, started_at_=_AT, ended_at_=_AT,
             machine_hash_=digest, software_hash_=digest, resumed_from_=_ID, replaces_=whole(0, 10**9),
         ),
         "id",
@@ -211,10 +214,10 @@ PARTS = (
     Part(
         "hellos",
         _of_run(
-            workload_=_NAME, framework_=_NAME, framework_version_=_NAME, device_=_NAME, device_name_=_NAME,
-            dtype_=_NAME, compile_=one_of(0, 1), config_=_NAME, params_=_COUNT, flops_per_iter_=_VALUE,
-            tokens_per_iter_=_VALUE, samples_per_iter_=_VALUE, optimizer_=_NAME, seed_=whole(-MAX_INT),
-            planned_iters_=_COUNT, compile_cache_=_NAME, data_name_=_NAME, data_sha256_=_NAME, hello_json=tree,
+            workload_=NAME, framework_=NAME, framework_version_=NAME, device_=NAME, device_name_=NAME,
+            dtype_=NAME, compile_=one_of(0, 1), config_=NAME, params_=_COUNT, flops_per_iter_=_VALUE,
+            tokens_per_iter_=_VALUE, samples_per_iter_=_VALUE, optimizer_=NAME, seed_=whole(-MAX_INT),
+            planned_iters_=_COUNT, compile_cache_=NAME, data_name_=NAME, data_sha256_=NAME, hello_json=tree,
         ),
         "run_id",
     ),
@@ -235,36 +238,74 @@ PARTS = (
         "run_id, source",
     ),
     Part("conditions", _of_run(at=_AT, data_json=tree), "run_id, at"),
-    Part("notes", _of_run(offset=_COUNT, kind=_NAME, text=prose()), "run_id, offset"),
+    Part("notes", _of_run(offset=_COUNT, kind=NAME, text=TEXT), "run_id, offset"),
     Part(
-        "taints", _of_run(kind=_NAME, severity=one_of("invalid", "caveat"), detail=prose()), "run_id, kind"
+        "taints", _of_run(kind=NAME, severity=one_of("invalid", "caveat"), detail=TEXT), "run_id, kind"
     ),
     Part(
         "phases",
-        _of_run(offset=_COUNT, t_s=_DUR, name=_NAME, edge=one_of("begin", "end")),
+        _of_run(offset=_COUNT, t_s=_DUR, name=NAME, edge=one_of("begin", "end")),
         "run_id, offset",
     ),
     Part(
         "evals",
-        _of_run(offset=_COUNT, metric=_NAME, i=whole(-MAX_INT), split=_NAME, value_=told, dur_s_=_FOR),
+        _of_run(offset=_COUNT, metric=NAME, i=whole(-MAX_INT), split=NAME, value_=measured, dur_s_=_FOR),
         "run_id, offset, metric",
     ),
     Part(
         "metrics",
-        _of_run(offset=_COUNT, name=_NAME, i_=whole(-MAX_INT), value_=told, unit_=_NAME),
+        _of_run(offset=_COUNT, name=NAME, i_=whole(-MAX_INT), value_=measured, unit_=NAME),
         "run_id, offset, name",
     ),
     Part(
         "iterations",
         _of_run(
-            offset=_COUNT, i=whole(-MAX_INT), dur_s=_FOR, loss_=told, phase=whole(0, len(PHASES) - 1),
+            offset=_COUNT, i=whole(-MAX_INT), dur_s=_FOR, loss_=measured, phase=whole(0, len(PHASES) - 1),
             synced=whole(0, SYNC_UNKNOWN), allocated_bytes_=_COUNT, reserved_bytes_=_COUNT,
         ),
         "run_id, offset",
     ),
 )  # fmt: skip
+
+
+class BundleGroup(NamedTuple):
+    id: int
+    created_at: float
+    title: str
+    seed: int
+
+
+class BundleJob(NamedTuple):
+    id: int
+    group_id: int
+    created_at: float
+    spec_json: str
+    note: str | None
+
+
+class BundleRun(NamedTuple):
+    """The columns of the part `runs`."""
+
+    id: int
+    job_id: int
+    number: int
+    repeat: int
+    attempt: int
+    position: int
+    outcome: str
+    exit_code: int | None
+    signal: int | None
+    reason: str | None
+    created_at: float
+    claimed_at: float | None
+    started_at: float | None
+    ended_at: float | None
+    machine_hash: str | None
+    software_hash: str | None
+    resumed_from: int | None
+    replaces: int | None
+
+
 BY_NAME = {part.name: part for part in PARTS}
 OF_RUN = [part for part in PARTS if part.columns[0].name == "run_id"]
 """Parts that hold what a run measured."""
-AS_JSON = frozenset({"spec_json", "data_json", "hello_json", "exit_json", "parser_state"})
-"""Columns that the database holds as JSON text."""

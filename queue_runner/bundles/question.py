@@ -1,4 +1,4 @@
-"""The question of a job as a bundle has it: the fields of the specification that travel, and what each may be."""
+"""The question of a job in a bundle: the fields of the specification that travel, and a check of each."""
 
 from __future__ import annotations
 
@@ -82,23 +82,8 @@ _REMOVED = {"pairing"}
 """Fields that earlier versions of mpsq wrote; they are read and dropped."""
 LEFT = frozenset(
     [
-        "cwd",
-        "env",
-        "env_file",
-        "python",
-        "script",
-        "copy",
-        "allow_changed",
-        "allow_daemons",
-        "stall_s",
-        "root",
-        "inside",
-        "secrets",
-        "preflight",
-        "on",
-        "merged",
-        "lane",
-        "affinity",
+        *("cwd", "env", "env_file", "python", "script", "copy", "allow_changed", "allow_daemons", "stall_s", "root"),
+        *("inside", "secrets", "preflight", "on", "merged", "lane", "affinity"),
     ]
 )
 """The place, the environment, and what only matters before a run: in no bundle."""

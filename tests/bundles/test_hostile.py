@@ -177,7 +177,7 @@ def test_a_sealed_bundle_is_accepted_so_that_the_lies_are_what_is_refused(data: 
 
 DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "nothing": (lambda _: b"", "it is empty"),
-    "a text": (lambda _: b"hello\n", "no file of mpsq export"),
+    "a text": (lambda _: b"hello\n", "not a file of mpsq export"),
     "cut off": (lambda data: data[:-100], "cut off|damaged"),
     "half": (lambda data: data[: len(data) // 2], "cut off|damaged"),
     "something behind": (lambda data: data + b"x", "something follows"),

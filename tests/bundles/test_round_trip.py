@@ -186,7 +186,7 @@ def test_runs_of_the_queue_itself_are_left_as_they_are(tmp_path: Path) -> None:
     store = sender(tmp_path / "a")
     before = content(store.layout.db)
     (done,) = merged(store.layout, exported(store))
-    assert (done.runs, done.own, done.groups) == (0, 6, [])
+    assert (done.runs, done.from_here, done.groups) == (0, 6, [])
     assert content(store.layout.db) == before
 
 
