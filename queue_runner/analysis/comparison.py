@@ -1,6 +1,6 @@
 """Comparison of arms: baselines, eager twins, ratios and verdicts. Pure.
 
-A family is a set of arms that may be compared: same machine, workload, config and settings. Ratios are of run medians;
+A family is a set of arms that may be compared: same machine, workload, config and settings. Ratios compare run medians;
 a verdict needs several runs on both sides.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from queue_runner.analysis.significance import Verdict
 
 WALL = "run"
-"""The `time_of` of a row whose time is that of the whole run; others are of an iteration."""
+"""The `time_of` of a row whose time is that of the whole run; others have that of an iteration."""
 TIME = ("time_of",)
 """Times of runs and times of iterations are never compared."""
 SWEPT = "(swept)"
@@ -74,8 +74,8 @@ class Pair:
 
 @dataclass(frozen=True, eq=False)
 class Family:
-    """Comparable arms and their comparison. `per_work` is "token" or "sample" if ratios are of the time per token or
-    sample, "" if they are of the time per iteration."""
+    """Comparable arms and their comparison. `per_work` is "token" or "sample" if ratios compare the time per token or
+    sample, "" if they compare the time per iteration."""
 
     common: Mapping[str, Any]
     arms: Sequence[Arm]
@@ -92,7 +92,7 @@ class Family:
 
     @property
     def unit(self) -> str:
-        """What the compared times are of: WALL, a token or sample, or "" for an iteration."""
+        """The unit of the compared times: WALL, a token or sample, or "" for an iteration."""
         return WALL if self.wall else self.per_work
 
     @property
@@ -117,8 +117,8 @@ class Family:
         """Return the eager twin of a compiled arm: the same without compilation; None if there is none."""
         if not arm.key.get("compile"):
             return None
-        wanted = {**arm.key, "compile": 0}
-        return next((other for other in self.arms if other.key == wanted), None)
+        eager = {**arm.key, "compile": 0}
+        return next((other for other in self.arms if other.key == eager), None)
 
 
 def compare(rows: Iterable[ReportedRun], question: Question) -> list[Family]:
@@ -213,9 +213,9 @@ def _why(best: Arm, able: Sequence[Arm]) -> str:
         return "eager on the cpu"
     others = [rest for arm in able for a, b, *rest in [_distance(arm)] if (a, b) == (away, compiled)]
     names = " in fp32", " of torch"
-    of = [name for at, name in enumerate(names) if not chosen[at] and any(other[at] for other in others)]
+    suffixes = [name for at, name in enumerate(names) if not chosen[at] and any(other[at] for other in others)]
     has_modes = any(arm.key.get("compile") is not None for arm in able)  # a command has none
-    return f"the first {'eager row' if has_modes and not compiled else 'row'}{''.join(of)} submitted"
+    return f"the first {'eager row' if has_modes and not compiled else 'row'}{''.join(suffixes)} submitted"
 
 
 def _distance(arm: Arm) -> tuple[bool, ...]:
@@ -236,7 +236,7 @@ def _judged(family: Family, same_within: float | None) -> Family:
     twins = [(arm, twin) for arm in able if (twin := family.twin(arm)) is not None and twin in able]
     planned = [row.planned_cells or 0 for arm in family.arms for row in arm.runs]
     verdicts = judge([*pairs, *twins], per_work, same_within, max([len(family.arms), *planned]) - 1)
-    judged = [[Pair(arm, against, verdicts[arm, against]) for arm, against in of] for of in (pairs, twins)]
+    judged = [[Pair(arm, against, verdicts[arm, against]) for arm, against in some] for some in (pairs, twins)]
     return replace(family, per_work=per_work, pairs=judged[0], twins=judged[1])
 
 

@@ -36,8 +36,8 @@ class Evidence:
     """A test of one pair. `shift` is the log of the speedup, `p` two-sided, `least_p` the smallest that so many runs
     can give, `p_equal` the p-value if the spreads were equal.
 
-    The interval holds the shifts that the test would not reject: `lows` and `highs` are the sorted ends of the shifts
-    at which each split is as extreme as the observed one; with `by_t` the shift ± t times `se` is added to them.
+    The interval holds the shifts that the test would not reject. `lows` and `highs` are the sorted ends of the shifts
+    at which each split is as extreme as the observed one. With `by_t` the shift ± t times `se` is added to them.
     """
 
     shift: float
@@ -87,9 +87,9 @@ def unpaired(arm: Sequence[float], baseline: Sequence[float]) -> Evidence:
     Two tests must agree; p is the larger. The permutation test of the difference of means (Fisher 1935, The Design of
     Experiments, section 21) is exact for arms of any shape if they are alike, and calls equal arms of unequal spread
     different in up to 40 %. The t of Behrens and Fisher against Student's quantile with min(n, m) - 1 degrees of
-    freedom is at most alpha for normal arms of any two spreads (Mickey & Brown 1966, "Bounds on the Distribution
-    Functions of the Behrens-Fisher Statistic", Annals of Mathematical Statistics 37, 639-642), but not for few runs of
-    a skewed arm beside a quiet one. There, where one arm spreads UNEQUAL times as much, t is divided by `widened`.
+    freedom is at most alpha for normal arms of any two spreads. (Mickey & Brown 1966, "Bounds on the Distribution
+    Functions of the Behrens-Fisher Statistic", Annals of Mathematical Statistics 37, 639-642.) It is not for few runs
+    of a skewed arm beside a quiet one. There, where one arm spreads UNEQUAL times as much, t is divided by `widened`.
     """
     n, m = len(arm), len(baseline)
     variances = [_variance(xs) for xs in (arm, baseline)]
@@ -120,8 +120,8 @@ def by_rounds(arm: Sequence[float], baseline: Sequence[float]) -> Evidence:
 
     All signs of the differences within rounds are flipped (Fisher 1935, section 21): exact if the differences are
     symmetric, whatever the spreads of the arms and however the machine drifts from round to round. The interval
-    holds the shifts that this does not reject: a flip of a set of rounds is as extreme as the observed while the shift
-    lies between the mean of the set and that of the others (typical values: Hartigan 1969, JASA 64, 1303-1317).
+    holds the shifts that this does not reject. A flip of a set of rounds is as extreme as the observed while the shift
+    lies between the mean of the set and that of the others. (Typical values: Hartigan 1969, JASA 64, 1303-1317.)
     """
     ds = [b - a for a, b in zip(arm, baseline, strict=True)]
     n = len(ds)
@@ -142,10 +142,10 @@ def _parts(ds: Sequence[float]) -> list[tuple[int, float]]:
     ones if there are too many."""
     n = len(ds)
     if 2 ** (n - 1) <= MAX_SPLITS:
-        found = [(0, 0.0)]
+        sets = [(0, 0.0)]
         for d in ds[1:]:
-            found += [(count + 1, part + d) for count, part in found]
-        return found[1:]
+            sets += [(count + 1, part + d) for count, part in sets]
+        return sets[1:]
     draw = random.Random(n)
     parts = []
     for _ in range(DRAWN_SPLITS):
@@ -170,9 +170,9 @@ def _permuted(
     """Return p and the sorted ends of each split's shifts for d = mean(baseline) - mean(arm).
 
     p is the share of all splits of the pooled runs whose |d| is at least the observed (drawn splits count the observed
-    one in: Phipson & Smyth 2010, SAGMB 9:39). Adding a shift s to the arm changes the observed d by -s, and that of a
-    split which swaps k runs of each side by -c s with c = 1 - k/n - k/m, so |d_split - c s| >= |d - s| holds on one
-    interval around d (inversion: Lehmann 1963; Ernst 2004, Statistical Science 19, 676-685).
+    one in: Phipson & Smyth 2010, SAGMB 9:39). Adding a shift s to the arm changes the observed d by -s. It
+    changes that of a split which swaps k runs of each side by -c s, with c = 1 - k/n - k/m. So |d_split - c s| >=
+    |d - s| holds on one interval around d (inversion: Lehmann 1963; Ernst 2004, Statistical Science 19, 676-685).
     """
     n, m = len(arm), len(baseline)
     if n > m:  # a split names the smaller side
@@ -181,11 +181,11 @@ def _permuted(
     pooled = [*arm, *baseline]
     total = math.fsum(pooled)
     slack = 1e-12 * max(1.0, abs(observed))
-    chosen, kept = _sums(pooled, n)
+    chosen, slopes = _sums(pooled, n)
     ds = [total / m - part * (1 / m + 1 / n) for part in chosen]
     extreme = sum(abs(d) >= abs(observed) - slack for d in ds)
     shifts = [
-        ((observed - d) / (1 - c), (observed + d) / (1 + c)) for d, c in zip(ds, kept, strict=True) if c is not None
+        ((observed - d) / (1 - c), (observed + d) / (1 + c)) for d, c in zip(ds, slopes, strict=True) if c is not None
     ]
     fixed = len(ds) - len(shifts)
     lows = [-math.inf] * fixed + sorted(map(min, shifts))
@@ -196,8 +196,8 @@ def _permuted(
 def _sums(pooled: Sequence[float], n: int) -> tuple[list[float], Sequence[float | None]]:
     """Return the sum of what each split chooses, and its c; None for the observed split and its mirror, which are never
     less extreme, whatever the shift."""
-    every, kept = _plan(len(pooled), n)
-    return [math.fsum(pick(pooled)) for pick in every], kept
+    every, slopes = _plan(len(pooled), n)
+    return [math.fsum(pick(pooled)) for pick in every], slopes
 
 
 @lru_cache(maxsize=16)

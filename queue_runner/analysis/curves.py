@@ -86,7 +86,7 @@ class CurvePoint(Arm):
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Points by value, everything else being equal. `key` holds what is equal."""
+    """Points by value, everything else being equal. `key` holds the equal factors."""
 
     name: str
     key: Mapping[str, Any]
@@ -152,8 +152,8 @@ def find_curves(
     """Return the curves of prepared rows over the setting `name`, else over the one of `_choice`, the newest first.
     `settings` are the effective ones by run."""
     numbers = {
-        run_id: {key: x for key, value in of.items() if (x := number(value)) is not None}
-        for run_id, of in settings.items()
+        run_id: {key: x for key, value in effective.items() if (x := number(value)) is not None}
+        for run_id, effective in settings.items()
     }
     curves: list[Curve] = []
     for group in by_key(rows, lambda row: (row.machine, row.subject)).values():
@@ -183,7 +183,7 @@ def _choice(rows: Sequence[ReportedRun], numbers: Mapping[int, Mapping[str, floa
         return searched[-1]
     requested = {name for row in rows for name, value in row.settings.items() if _is_integer(value)}
     values = {
-        name: {of[name] for row in rows if name in (of := numbers[row.run_id])}
+        name: {numbers[row.run_id][name] for row in rows if name in numbers[row.run_id]}
         for name in sorted(requested)
         if name not in _LENGTH_SETTINGS and not name.endswith(_LENGTH_SUFFIXES)
     }

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 
 class Finding(str):
-    """A sentence that only --explain prints. `brief` is what is printed without: a condition that makes a number or a
-    verdict less believable is never left out; an explanation is ("")."""
+    """A sentence that only --explain prints. `brief` is printed otherwise: a condition that makes a number or a verdict
+    less believable is never left out; an explanation is ("")."""
 
     brief: str
 

@@ -50,7 +50,7 @@ def describe(family: Family, details: RunDetails) -> list[str]:
         *_nothing(family),
         *_ratios(family),
         *(Finding(line) for pair in family.twins for line in _twin_costs(pair, details)),
-        *map(Finding, drifts(family.arms)),  # whose taint is a caveat that is told
+        *map(Finding, drifts(family.arms)),  # the taint is a caveat as well
         *_step0(family.arms, details),
         *not_falling(family.arms),
         *_beside(family.arms),
@@ -99,8 +99,8 @@ def _not_in_turn(pairs: Iterable[Pair]) -> Iterable[str]:
         more = f" and {len(apart) - MOST_FACTORS} more pairs" if len(apart) > MOST_FACTORS else ""
         n = max(pair.verdict.need or 0 for pair in apart)
         yield Finding(
-            f"not interleaved: {each}{more} ran one after the other, so that what the machine did meanwhile cannot be"
-            f" told from them; submit the rows together with --repeats {n}, which runs them in turn",
+            f"not interleaved: {each}{more} ran one after the other, so that a change of the machine cannot be"
+            f" separated from them; submit the rows together with --repeats {n}, which runs them in turn",
             f"not interleaved: no verdict; submit the rows together with --repeats {n}",
         )
 
@@ -251,11 +251,11 @@ def drifts(arms: Sequence[Arm]) -> Iterable[str]:
 
 
 def _step0(arms: Sequence[Arm], details: RunDetails) -> Iterable[str]:
-    """Report whether rows start with the same loss: the speed of a wrong computation is no speedup. Rows of another
-    batch size, as far as they tell, begin with other data."""
+    """Report whether rows start with the same loss: a wrong computation has no speed. Rows with another
+    known batch size begin with other data."""
     unknown = any(_batch(arm) == (None, None) for arm in arms)
-    for alike in [arms] if unknown else by_key(arms, _batch).values():
-        yield from _same_start(alike, details)
+    for batch in [arms] if unknown else by_key(arms, _batch).values():
+        yield from _same_start(batch, details)
 
 
 def _batch(arm: Arm) -> tuple[float | None, float | None]:
@@ -263,12 +263,12 @@ def _batch(arm: Arm) -> tuple[float | None, float | None]:
 
 
 def _same_start(arms: Sequence[Arm], details: RunDetails) -> Iterable[str]:
-    known = [(arm, found) for arm in arms if (found := _first(arm.shown, details.step0))]
-    names = [name for name in ("on the device", "val", "train") if sum(name in found for _, found in known) > 1]
+    known = [(arm, first) for arm in arms if (first := _first(arm.shown, details.step0))]
+    names = [name for name in ("on the device", "val", "train") if sum(name in first for _, first in known) > 1]
     if not names:
         return
     name = names[0]
-    losses = [(arm, found[name]) for arm, found in known if name in found]
+    losses = [(arm, first[name]) for arm, first in known if name in first]
     values = [value for _, value in losses]
     dtypes = {row.dtype for arm, _ in losses for row in arm.shown[:1]}
     tolerance = max(STEP0_TOLERANCE.get(str(dtype), REDUCED_TOLERANCE) for dtype in dtypes)

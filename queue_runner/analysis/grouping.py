@@ -25,8 +25,8 @@ BESIDE = "beside"
 """Factor of a run that another lane's run was beside while it was measured. In every key: it is never pooled with runs
 alone, whatever distinguishes the rows, and every label names it."""
 LOG = "log"
-"""Factor of an imported log of which nobody said on what it ran: its name. Two of them are one row only where the user
-says so, by their settings or by --group-by."""
+"""Factor of an imported log without a stated device: its name. Two of them are one row only where the user asks for
+it, by their settings or by --group-by."""
 NAMES = SUBJECT[1:]
 """Factors of SUBJECT by which one submission, or a baseline of the user's, may let arms differ."""
 WORK = ("token", "sample")
@@ -35,8 +35,8 @@ _BARE = frozenset(
     {"arguments", "subject", "config", "device", "dtype", "framework", "device_name", "optimizer", "data_name", LOG}
 )
 """Factors shown by their value alone."""
-_SAID = {"resumed": ("", "resumed"), BESIDE: ("alone", "beside another lane")}
-"""Factors that a run has not or has, and what is shown of it."""
+_FLAGS = {"resumed": ("", "resumed"), BESIDE: ("alone", "beside another lane")}
+"""Factors that a run has or not, and the two texts for it."""
 
 
 def by_key(items: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
@@ -58,8 +58,8 @@ def word(name: str, value: Any) -> str:
         return mode_word(value)
     if name == "gpus":
         return f"{value} GPUs" if value is not None and value > 1 else ""
-    if name in _SAID:
-        return _SAID[name][bool(value)]
+    if name in _FLAGS:
+        return _FLAGS[name][bool(value)]
     if name in _BARE:
         return "" if value is None else str(value)
     return f"{name}={'unset' if value is None else value}"
@@ -72,7 +72,7 @@ def is_mode(part: str) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Arm:
-    """Runs of the same spec. Numbers are of the `used` runs: the successful and valid ones, or all with --all."""
+    """Runs of the same spec. Numbers describe the `used` runs: the successful and valid ones, or all with --all."""
 
     key: Mapping[str, Any]
     runs: Sequence[ReportedRun]
@@ -106,7 +106,7 @@ class Arm:
 
     @cached_property
     def median_s(self) -> float | None:
-        """The geometric mean of the run medians, seconds: what a ratio of two arms is the ratio of."""
+        """The geometric mean of the run medians, seconds: ratios of arms compare these."""
         times = [row.median_s for row in self.shown if row.median_s is not None]
         return stats.geometric_mean(times) if times and min(times) > 0 else self.median("median_s")
 

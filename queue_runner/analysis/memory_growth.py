@@ -82,7 +82,7 @@ class MemorySeries:
     def leak(self) -> bool | None:
         """Whether memory grows significantly and materially over the measured iterations, also in their second half.
 
-        Memory that levels off is no leak. None for fewer than FEWEST.
+        Memory that levels off is not a leak. None for fewer than FEWEST.
         """
         if self.slope is None:
             return None

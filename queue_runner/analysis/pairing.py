@@ -44,9 +44,9 @@ class Runs:
 
     def of_rounds(self, rounds: frozenset[Hashable]) -> Runs:
         """Return the runs of these rounds alone."""
-        kept = [at for at, key in enumerate(self.rounds) if key in rounds]
-        started = [self.started[at] for at in kept] if self.started else ()
-        return Runs([self.times[at] for at in kept], [self.rounds[at] for at in kept], started, rounds)
+        inside = [at for at, key in enumerate(self.rounds) if key in rounds]
+        started = [self.started[at] for at in inside] if self.started else ()
+        return Runs([self.times[at] for at in inside], [self.rounds[at] for at in inside], started, rounds)
 
 
 @dataclass(frozen=True)
@@ -84,11 +84,11 @@ def needed_rounds(n_pairs: int = 1) -> int:
 def weigh(arm: Runs, baseline: Runs, n_pairs: int, n_planned: int = 0) -> Weighed:
     """Compare two arms by the test that their plan allows.
 
-    Arms that were planned together in so many rounds that flips of signs can decide, 2 / 2^rounds <= ALPHA / n_pairs,
-    are compared round by round, over the rounds in which both have a run; others unpaired, without the runs of
-    submissions that only one of them was in, if that leaves enough; those that ran one after the other not at all,
-    because the difference of two times of day cannot be told from that of the arms. Of arms that were planned in turn
-    and lost runs, the order of the few that are left says nothing.
+    Arms that were planned together in enough rounds for flips of signs to decide, 2 / 2^rounds <= ALPHA / n_pairs, are
+    compared round by round, over the rounds in which both have a run. Others are compared unpaired, without the runs of
+    submissions that only one of them was in, if that leaves enough. Those that ran one after the other are not
+    compared: the time of day would be a second cause. Of arms that were planned in turn and lost runs, the order of the
+    remaining ones says nothing.
 
     `n_planned` is the number of pairs that were planned, if it is more than `n_pairs`: it helps to choose the test.
     """
@@ -113,8 +113,8 @@ def weigh(arm: Runs, baseline: Runs, n_pairs: int, n_planned: int = 0) -> Weighe
         return Weighed(Order.ROUNDS, first, second, need, by_rounds(_logs(first), _logs(second)))
     if too_few:
         return few
-    found = unpaired(_logs(mine.times), _logs(theirs.times))
-    return Weighed(Order.UNPAIRED, mine.times, theirs.times, need, found)
+    evidence = unpaired(_logs(mine.times), _logs(theirs.times))
+    return Weighed(Order.UNPAIRED, mine.times, theirs.times, need, evidence)
 
 
 def _logs(times: Sequence[float]) -> list[float]:

@@ -43,7 +43,7 @@ class Verdict:
     `low` and `high` are the ends of the 95 % interval of the speedup, `p` the two-sided p-value, `p_corrected` the same
     corrected by Holm for all pairs judged together; None with too few runs, or where their order forbids a test. `need`
     is the number of runs per arm with which these pairs can get a verdict, None where no number would do.
-    `same_within` is the smallest margin within which these runs show that both are the same, `seen` the difference
+    `same_within` is the smallest margin within which these runs show that both are the same, `visible` the difference
     that so many runs of this spread would find in 80 % of cases (0.02: 2 %), both corrected for all pairs. `arm_s` and
     `baseline_s` are the geometric means of the runs compared: `n` and `n_baseline`, or n rounds.
     """
@@ -60,7 +60,7 @@ class Verdict:
     arm_s: float
     baseline_s: float
     same_within: float | None = None
-    seen: float | None = None
+    visible: float | None = None
     n_rounds: int = 0
 
     @property
@@ -112,8 +112,8 @@ def compare_all(
     n_planned: int = 0,
 ) -> list[Verdict]:
     """Judge many (arm, baseline) pairs together: the chance that any "faster" or "slower" is wrong is at most 5 %,
-    whichever of the pairs differ, and so is that of any "practically the same", which is within `same_within` (default
-    SAME_WITHIN); where that does not hold is in docs/simulations.md. Intervals are not simultaneous.
+    whichever of the pairs differ. So is that of any "practically the same", within `same_within` (default SAME_WITHIN).
+    docs/simulations.md has the exceptions. Intervals are not simultaneous.
 
     Each is judged by run medians of times (seconds, positive). `n_planned` is the number of pairs that were planned, if
     there are more: it helps to choose the test. Raises: ValueError when an arm is empty or holds a time that is not
@@ -136,14 +136,14 @@ def _untested(weighed: Weighed, n_pairs: int) -> Verdict:
     arm, baseline, need = weighed.arm, weighed.baseline, weighed.need
     mine, theirs = geometric_mean(arm), geometric_mean(baseline)
     word = Word.NOT_IN_TURN if weighed.order is Order.ONE_AFTER_THE_OTHER else Word.TOO_FEW
-    seen = _would_be_seen(arm, baseline, need, n_pairs) if word is Word.TOO_FEW else None
+    visible = _would_be_seen(arm, baseline, need, n_pairs) if word is Word.TOO_FEW else None
     n, m = len(arm), len(baseline)
-    return Verdict(word, theirs / mine, None, None, None, None, n, m, need, mine, theirs, None, seen)
+    return Verdict(word, theirs / mine, None, None, None, None, n, m, need, mine, theirs, None, visible)
 
 
 def _judged(
     weighed: Weighed,
-    found: Evidence,
+    evidence: Evidence,
     p_corrected: float,
     n_tested: int,
     n_pairs: int,
@@ -154,23 +154,23 @@ def _judged(
     number of pairs."""
     arm, baseline = weighed.arm, weighed.baseline
     n, m = len(arm), len(baseline)
-    low, high = found.ends(ALPHA)
-    margin = math.expm1(min(700.0, max(map(abs, found.ends(2 * ALPHA / n_tested)))))
+    low, high = evidence.ends(ALPHA)
+    margin = math.expm1(min(700.0, max(map(abs, evidence.ends(2 * ALPHA / n_tested)))))
     need: int | None = weighed.need
     if margin <= same_within:
         word = Word.SAME
     elif p_corrected <= ALPHA:
-        word = Word.FASTER if found.shift > 0 else Word.SLOWER
-    elif found.widening > 1 and found.p_equal * n_tested <= ALPHA:
-        word, need = Word.UNEQUAL, _enough(found, arm, baseline, n_tested)
+        word = Word.FASTER if evidence.shift > 0 else Word.SLOWER
+    elif evidence.widening > 1 and evidence.p_equal * n_tested <= ALPHA:
+        word, need = Word.UNEQUAL, _enough(evidence, arm, baseline, n_tested)
     else:
-        word = Word.NO_DIFFERENCE if found.least_p * n_tested <= ALPHA else Word.TOO_FEW
+        word = Word.NO_DIFFERENCE if evidence.least_p * n_tested <= ALPHA else Word.TOO_FEW
     return Verdict(
         word=word,
-        speedup=math.exp(found.shift),
+        speedup=math.exp(evidence.shift),
         low=math.exp(low) if math.isfinite(low) else None,
         high=math.exp(high) if math.isfinite(high) else None,
-        p=found.p,
+        p=evidence.p,
         p_corrected=p_corrected,
         n=n,
         n_baseline=m,
@@ -178,17 +178,17 @@ def _judged(
         arm_s=geometric_mean(arm),
         baseline_s=geometric_mean(baseline),
         same_within=margin if margin < 1 else None,
-        seen=_would_be_seen(arm, baseline, weighed.need, n_pairs)
+        visible=_would_be_seen(arm, baseline, weighed.need, n_pairs)
         if word is Word.TOO_FEW
-        else math.expm1(min(700.0, found.seen(ALPHA / n_tested))),
+        else math.expm1(min(700.0, evidence.seen(ALPHA / n_tested))),
         n_rounds=n if weighed.order is Order.ROUNDS else 0,
     )
 
 
-def _enough(found: Evidence, arm: Sequence[float], baseline: Sequence[float], n_pairs: int) -> int | None:
-    """Return the number of runs each with which the observed difference would be found in 80 % of cases."""
+def _enough(evidence: Evidence, arm: Sequence[float], baseline: Sequence[float], n_pairs: int) -> int | None:
+    """Return the number of runs each with which the observed difference would be evidence in 80 % of cases."""
     for n in range(max(needed_repeats(n_pairs), min(len(arm), len(baseline)) + 1), MOST_RUNS):
-        if _reach(arm, baseline, n, n_pairs) <= abs(found.shift):
+        if _reach(arm, baseline, n, n_pairs) <= abs(evidence.shift):
             return n
     return None
 

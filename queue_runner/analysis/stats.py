@@ -72,7 +72,7 @@ def quartiles(xs: Iterable[float]) -> tuple[float, float]:
 def thirds(positions: Sequence[float], xs: Sequence[float]) -> tuple[float, float] | None:
     """Return the medians of the first and last third of the span of `positions`.
 
-    Thirds are of the positions, not of the count, so that a log with only the start and the end of a run compares these
+    Thirds divide the positions, not the count, so that a log with only the start and the end of a run compares these
     two. None with fewer than 5 points, an empty third or a first third of zero.
     """
     if len(xs) < 5:

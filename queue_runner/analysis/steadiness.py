@@ -27,7 +27,7 @@ SHORTEST = 5
 PENALTY = 3.0
 """Of one more segment, times the logarithm of the number of blocks."""
 CLIP = 3.0
-"""Deviations beyond this many standard deviations count as that many: one slow iteration is no change of speed."""
+"""Deviations beyond this many standard deviations count as that many: one slow iteration does not change the speed."""
 MOST_CORRELATED = 0.95
 SLOW = 1.5
 """An iteration that takes this many times its level, and SLOW_SD robust standard deviations more, is far slower."""
@@ -139,9 +139,9 @@ def _segments(logs: Sequence[float]) -> list[tuple[int, int]]:
     """Return the segments of equal speed, as half-open ranges of positions.
 
     PELT (Killick, Fearnhead & Eckley 2012, JASA 107, 1590-1598) on medians of blocks, for changes of the mean. The cost
-    is scaled by the long-run variance of an AR(1), because independent noise assumed of autocorrelated times finds
-    changes that are not there (Shi, Gallagher, Lund & Killick 2022, CSDA 170, 107433); deviations are clipped against
-    outliers (Fearnhead & Rigaill 2019, JASA 114, 169-183). Neighbours less than NOTABLE apart are joined.
+    is scaled by the long-run variance of an AR(1): for autocorrelated times, independent noise would find false changes
+    (Shi, Gallagher, Lund & Killick 2022, CSDA 170, 107433). Deviations are clipped against outliers (Fearnhead &
+    Rigaill 2019, JASA 114, 169-183). Neighbours less than NOTABLE apart are joined.
     """
     n = len(logs)
     m = min(n, MOST_BLOCKS)

@@ -79,7 +79,7 @@ def values_of(verdict: Verdict | None) -> dict[str, Any]:
         "p_corrected": verdict.p_corrected if verdict else None,
         "verdict": str(verdict) if verdict else None,
         "same_within": verdict.same_within if verdict else None,
-        "seen": verdict.seen if verdict else None,
+        "seen": verdict.visible if verdict else None,
         "judged": verdict,
     }
 

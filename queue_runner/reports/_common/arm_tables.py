@@ -197,11 +197,11 @@ def verdict_table(rows: Sequence[Raw], heading: str, title: str = "", *more: Col
 
 def powers(rows: Sequence[Raw]) -> Iterable[str]:
     """Say which difference the runs of these rows could show: without it, "no difference shown" says nothing."""
-    able = [row["judged"] for row in rows if row["judged"] and row["judged"].seen]
+    able = [row["judged"] for row in rows if row["judged"] and row["judged"].visible]
     enough = [verdict for verdict in able if verdict.word is not Word.TOO_FEW]
     for judged_rows in (enough, [] if enough else able):
         if judged_rows:
-            low, high = (units.percent(pick(verdict.seen for verdict in judged_rows), 2) for pick in (min, max))
+            low, high = (units.percent(pick(verdict.visible for verdict in judged_rows), 2) for pick in (min, max))
             runs = {n for v in judged_rows for n in ((v.n, v.n_baseline) if enough else (v.need,))}
             each = f"{'these ' if enough else ''}{runs.pop()} runs each" if len(runs) == 1 else "these runs"
             difference = f"a difference of {low}" if low == high else f"differences of {low} to {high}, by row,"
