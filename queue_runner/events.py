@@ -124,7 +124,7 @@ class Unknown(Struct, frozen=True):
     raw: str
 
 
-class Rusage(Struct, frozen=True):
+class TimeUsage(Struct, frozen=True):
     """Output of a `time` command at the end of a log; never on the wire. None means not reported."""
 
     offset: int
@@ -148,7 +148,7 @@ class Forged(Struct, frozen=True):
 
 
 Event = Hello | Phase | Iter | Eval | Metric | Note | Bye | Unknown
-LogEvent = Event | Rusage
+LogEvent = Event | TimeUsage
 
 
 class Counts(Struct, frozen=True):

@@ -14,7 +14,7 @@ from sqlalchemy import select
 
 from queue_runner import units
 from queue_runner.errors import MpsqError, UsageError
-from queue_runner.events import Eval, Hello, Iter, LogEvent, Metric, Rusage
+from queue_runner.events import Eval, Hello, Iter, LogEvent, Metric, TimeUsage
 from queue_runner.ingest import last_words, parsers, summarize_run
 from queue_runner.model import Ending, Outcome, RunId, State, Verb
 from queue_runner.paths import Layout
@@ -120,7 +120,7 @@ def _read(path: Path, parser: str | None, values: Mapping[str, Value]) -> _Log:
         raise UsageError(f"{path} is empty", "mpsq import takes the files of finished runs")
     name = parser or parsers.sniff(data.decode("utf-8", "replace"))
     events = parsers.read_log(name, data, {k: v for k, v in values.items() if k in ("compile", "device")})
-    if not any(isinstance(event, Iter | Rusage | Eval | Metric) for event in events):
+    if not any(isinstance(event, Iter | TimeUsage | Eval | Metric) for event in events):
         known = ", ".join(parsers.names())
         raise UsageError(
             f"the parser {name} finds no iterations and no times in {path}", f"use --parser with one of {known}"
@@ -165,8 +165,8 @@ def _store(
     job = jobs.add_job(connection, group, NewJob(spec, terms=Terms(tags=tags)))
     run_id = _add_run(connection, job, log.ending)
     # labels come last, and so override the log itself
-    results.save_events(connection, run_id, [*(e for e in log.events if not isinstance(e, Rusage)), hello])
-    rusage = next((e for e in reversed(log.events) if isinstance(e, Rusage)), None)
+    results.save_events(connection, run_id, [*(e for e in log.events if not isinstance(e, TimeUsage)), hello])
+    rusage = next((e for e in reversed(log.events) if isinstance(e, TimeUsage)), None)
     end = RunEnd()
     if rusage is not None:
         end = RunEnd(real_s=rusage.real_s, user_s=rusage.user_s, sys_s=rusage.sys_s, max_rss_bytes=rusage.max_rss_bytes)

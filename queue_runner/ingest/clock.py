@@ -10,9 +10,9 @@ from queue_runner.analysis.clock_check import LineCounts
 from queue_runner.events import Eval, Event, Iter, LogEvent, Phase
 
 SHORT_SHARE = 0.5
-"""An iteration of less than this share of the time since the line before was told too short,"""
+"""An iteration is reported too short if it has less than this share of the time since the line before,"""
 SHORT_S = 2e-3
-"""if more than this many seconds are missing: reading a loss and writing a line take a fraction of that."""
+"""and more than this many seconds are missing: reading a loss and writing a line take a fraction of that."""
 
 
 @dataclass(slots=True)

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 
 from queue_runner.events import Eval, Iter, LogEvent, Metric, Note
-from queue_runner.ingest.parsers._base import clean
-from queue_runner.ingest.parsers._time import TimeOutput
+from queue_runner.ingest.log_parser import clean
+from queue_runner.ingest.time_output import TimeOutput
 from queue_runner.model import Ending, Outcome
 
 MAX_TAIL_BYTES = 1 << 20

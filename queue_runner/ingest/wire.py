@@ -1,7 +1,7 @@
 """Reader of wire protocol v1: lines of MPSQ_EVENTS become events. docs/protocol.md specifies it for both sides.
 
-The job writes the file, so every line is hostile until parsed: a line that is not a protocol event is `Bad`, one
-that claims to be the warden's is `Forged`, one that this version does not know is kept as `Unknown`. No input raises
+The job writes the file, so every line is hostile until parsed. A line that is not a protocol event is `Bad`. One that
+claims to be the warden's is `Forged`. One that this version does not know is kept as `Unknown`. No input raises
 anything but `ProtocolVersionError`.
 """
 

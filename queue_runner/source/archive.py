@@ -1,4 +1,4 @@
-"""Stored trees, under snapshots/HASH/: what was in each, and as much of its content as its jobs need.
+"""Stored trees, under snapshots/HASH/: the files of each, and as much of their content as its jobs need.
 
     manifest.gz   every path with its mode, its hash, and whether git tracked it
     changed.tar   the files that no commit holds: together with the commit they are the whole tree

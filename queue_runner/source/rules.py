@@ -1,4 +1,4 @@
-"""Rules for source trees: what is stored at submit, what is never read, and which changes count as changed code."""
+"""Rules for source trees: which files are stored at submit, which are never read, and which changes count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The content of a source tree: its files, their hashes, and what is ignored.
+"""The content of a source tree: its files, their hashes, and the ignored paths.
 
 In a repository git's index is the cache: only files that git reports as changed are read. A file's hash is that of
 git's blob, so that `git add` and `git commit` change nothing; equal trees have equal hashes wherever they are.
@@ -255,7 +255,7 @@ class _Scan:
         )
 
     def left_out(self) -> dict[str, str]:
-        """Return what was omitted and why, at most MAX_TOLD entries."""
+        """Return the omitted paths with their reasons, at most MAX_TOLD entries."""
         names = sorted(self._left_out)
         listed = {name: self._left_out[name] for name in names[:MAX_TOLD]}
         if len(names) > MAX_TOLD:

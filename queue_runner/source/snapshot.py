@@ -58,9 +58,9 @@ class Taken:
         )
 
 
-def of_workloads(jobs: Path, store: Path, revision: Revision | None, own: Sequence[Path] = ()) -> Snapshot:
-    """Copy the workloads' source to `store`/<sha256>, unless that content is there already, along with the files `own`
-    of a user's workload.
+def of_workloads(jobs: Path, store: Path, revision: Revision | None, local: Sequence[Path] = ()) -> Snapshot:
+    """Copy the workloads' source to `store`/<sha256>, unless that content is there already, along with the `local`
+    files of a user's workload.
 
     Raises: OSError when the disk refuses; a partial copy is never visible under its hash.
     """
@@ -68,7 +68,7 @@ def of_workloads(jobs: Path, store: Path, revision: Revision | None, own: Sequen
     named = [(path.relative_to(jobs).as_posix(), path) for path in files]
     digest = hashlib.sha256()
     contents = {}
-    for name, path in (*named, *((path.name, path) for path in own)):
+    for name, path in (*named, *((path.name, path) for path in local)):
         contents[name] = path.read_bytes()
         digest.update(f"{name}\0{len(contents[name])}\0".encode() + contents[name])
     target = store / digest.hexdigest()
@@ -120,7 +120,7 @@ def _of_folder(cwd: Path, store: Path) -> Taken:
 
 
 def _stored(scan_tree: Callable[[], SourceTree], store: Path, *, copy: bool) -> SourceTree:
-    """Scan a tree and store it, until what was stored is what was scanned."""
+    """Scan a tree and store it, until the stored tree equals the scanned one."""
     tree, path = scan_tree(), ""
     for _ in range(_TRIES):
         try:
@@ -134,12 +134,12 @@ def _stored(scan_tree: Callable[[], SourceTree], store: Path, *, copy: bool) -> 
     named = f" ({path})" if path else ""
     raise MpsqError(
         f"the code in {tree.root} changes while it is copied{named}",
-        "wait until nothing writes there, or add what is written to .gitignore",
+        "wait until nothing writes there, or add the written files to .gitignore",
     )
 
 
 def _store(store: Path, tree: SourceTree, scan_tree: Callable[[], SourceTree], *, copy: bool) -> None:
-    """Store what is not stored yet. Raises: archive.Vanished when the tree has changed after that; UsageError when it
+    """Store the missing parts. Raises: archive.Vanished when the tree has changed after that; UsageError when it
     is too large for a copy."""
 
     def is_same() -> bool:

@@ -1,4 +1,4 @@
-"""Check before a start that the code is still what was submitted, holding the lane: nothing is measured meanwhile."""
+"""Check before a start that the code has not changed since submit, holding the lane: nothing is measured meanwhile."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Look:
         self._found = None if self._call else look(snapshots, spec)
 
     def wait(self, at_most_s: float) -> Found | None:
-        """Return what was found; None if that is not known yet. Raises: OSError as `refusal`."""
+        """Return the result; None if it is not known yet. Raises: OSError as `refusal`."""
         if self._call is None:
             return self._found
         if self._call.wait(min(at_most_s, self._deadline - time.monotonic())):

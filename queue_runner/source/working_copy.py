@@ -53,7 +53,7 @@ def _unpack(archive: tarfile.TarFile, stored: Path, entries: Mapping[str, Entry]
     deadline = time.monotonic() + MAX_COPY_S
     made, count = {target}, 0
     while (info := archive.next()) is not None:
-        archive.members.clear()  # type: ignore[attr-defined]  # would keep what was read: 3 KB a file
+        archive.members.clear()  # type: ignore[attr-defined]  # would keep all members: 3 KB a file
         entry = entries.get(info.name)
         if entry is None:
             raise Damaged(f"{stored} contains {info.name}, which was not in the tree")
@@ -132,14 +132,14 @@ def _in_copy(word: str, root: str, target: Path, real: Mapping[str, str]) -> str
 
 
 def _split(word: str) -> tuple[str, str]:
-    """Return the absolute path that a word of a command ends with, "" if none, and what is before it."""
+    """Return the absolute path at the end of a word of a command, "" if none, after the text before it."""
     name, equals, path = ("", "", word) if word.startswith("/") else word.partition("=")
     return (name + equals, path) if path.startswith("/") else (word, "")
 
 
 def tidy(snapshots: Path, spec: JobSpec, target: Path) -> None:
-    """Remove from a copy what was in it before the run. What the job has written or changed stays; if it has written
-    nothing, nothing stays. Errors of the disk are ignored: a superfluous copy does no harm."""
+    """Remove from a copy the files of before the run. Files that the job has written or changed stay; without any,
+    nothing stays. Errors of the disk are ignored: a superfluous copy does no harm."""
     if not spec.copy or not spec.tree or target.is_symlink() or not target.is_dir():
         return
     try:

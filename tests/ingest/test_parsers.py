@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from queue_runner.analysis.points import IterationPoint
 from queue_runner.analysis.summary import Summary, summarize
 from queue_runner.errors import UsageError
-from queue_runner.events import Eval, Hello, Iter, LogEvent, Metric, Note, Rusage
+from queue_runner.events import Eval, Hello, Iter, LogEvent, Metric, Note, TimeUsage
 from queue_runner.ingest import parsers
 from queue_runner.ingest.parsers import LogReader
 from queue_runner.model import PHASES, SYNC_UNKNOWN
@@ -122,9 +122,9 @@ def test_the_posts_arithmetic_and_what_it_did_not_see() -> None:
     assert whole.first_iter_s == pytest.approx(25.85756) and whole.n_measure == 6
     last = of(Iter, log("metal_post_mps_compile"))[-1]
     assert (last.i, last.phase) == (5000, "eval_iter") and last.dur_s == pytest.approx(1255.91573)
-    times = [of(Rusage, log(f"metal_post_mps_{name}"))[0] for name in ("compile", "eager")]
+    times = [of(TimeUsage, log(f"metal_post_mps_{name}"))[0] for name in ("compile", "eager")]
     assert times[0].real_s / times[1].real_s == pytest.approx(10.88, abs=0.01)
-    assert of(Rusage, log("metal_post_cpu_eager")) == []
+    assert of(TimeUsage, log("metal_post_cpu_eager")) == []
 
 
 def test_the_printed_mfu_is_kept_and_its_placeholder_is_not() -> None:
@@ -171,7 +171,7 @@ TIMES = [
 @pytest.mark.parametrize(("text", "expected"), TIMES, ids=[text.strip()[:24] for text, _ in TIMES])
 @pytest.mark.parametrize("parser", ["plain", "nanogpt"])
 def test_time_lines_of_every_shell(parser: str, text: str, expected: tuple[float, ...]) -> None:
-    last = of(Rusage, parsers.read_log(parser, text.encode()))[-1]
+    last = of(TimeUsage, parsers.read_log(parser, text.encode()))[-1]
     assert (last.real_s, last.user_s, last.sys_s, last.max_rss_bytes) == pytest.approx(expected)
 
 
@@ -193,7 +193,7 @@ def test_no_time_lines_are_none_and_not_zero(text: str) -> None:
 
 def test_the_last_of_several_time_commands_counts_alone() -> None:
     text = b"0.1user 0.2system 0:01.00elapsed 9%CPU (0avgtext+0avgdata 9maxresident)k\nreal 5.0\nuser 1.0\nsys 2.0\n"
-    assert of(Rusage, parsers.read_log("plain", text))[-1] == Rusage(text.index(b"sys 2.0"), 5.0, 1.0, 2.0, None)
+    assert of(TimeUsage, parsers.read_log("plain", text))[-1] == TimeUsage(text.index(b"sys 2.0"), 5.0, 1.0, 2.0, None)
 
 
 def test_trouble_is_noted() -> None:

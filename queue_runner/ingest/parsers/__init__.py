@@ -1,8 +1,7 @@
 """Parsers of foreign logs: one file per format; the folder is the registry.
 
 A file defines NAME, HELP, SIGN and `Parser`, a `LogParser`. SIGN is the regular expression by which `sniff` recognizes
-the format: the parser with the most matches in the first 200,000 characters of a log is chosen. Files whose name begins
-with an underscore are shared code.
+the format: the parser with the most matches in the first 200,000 characters of a log is chosen.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from queue_runner.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:  # `mpsq submit` needs the names only
     from queue_runner.events import Counts, LogEvent
-    from queue_runner.ingest.parsers._base import LogParser
+    from queue_runner.ingest.log_parser import LogParser
 
 DEFAULT = "plain"
 MAX_LINE_BYTES = 65_536
@@ -29,7 +28,7 @@ _LINE_END = re.compile(rb"[\r\n]")
 
 def names() -> list[str]:
     """Return the names of all parsers."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
+    return sorted(module.name for module in pkgutil.iter_modules(__path__))
 
 
 def find(name: str) -> type[LogParser]:

@@ -20,8 +20,8 @@ import re
 from collections.abc import Mapping
 
 from queue_runner.events import Eval, Hello, Iter, LogEvent, Metric
-from queue_runner.ingest.parsers._base import NUMBER, LogParser, compile_and_device
-from queue_runner.ingest.parsers._time import seconds
+from queue_runner.ingest.log_parser import NUMBER, LogParser, compile_and_device
+from queue_runner.ingest.time_output import seconds
 
 NAME = "lightning"
 HELP = "a Lightning Trainer's progress bar: mean times between its lines, losses, validations"

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from queue_runner.events import Eval, Hello, Iter, LogEvent, Metric
-from queue_runner.ingest.parsers._base import NUMBER, LogParser, compile_and_device
+from queue_runner.ingest.log_parser import NUMBER, LogParser, compile_and_device
 
 NAME = "nanogpt"
 HELP = "train.py of karpathy/nanoGPT: iterations, evaluations, the header, the printed mfu"

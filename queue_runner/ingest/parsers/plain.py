@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from queue_runner.ingest.parsers._base import LogParser
+from queue_runner.ingest.log_parser import LogParser
 
 NAME = "plain"
 HELP = "any log: no iterations, only the output of time(1) and of the shells' time"

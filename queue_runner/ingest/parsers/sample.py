@@ -1,8 +1,8 @@
 """The output of karpathy/nanoGPT's sample.py: texts, each followed by a line of 15 dashes.
 
-Stored are the texts as notes of kind `sample`, of 2,000 characters at most, the characters of each as a metric, and the
-number of texts so far; tokens only where sample.py says how many it writes (an override of max_new_tokens). It prints
-no times: what a run took is its real time, loading included.
+The texts are stored as notes of kind `sample`, 2,000 characters at most. Metrics are the characters of each and the
+number of texts so far, and tokens where sample.py says how many it writes (an override of max_new_tokens). It prints no
+times: the time of a run is its real time, loading included.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from queue_runner.events import Hello, LogEvent, Metric, Note
-from queue_runner.ingest.parsers._base import LogParser, compile_and_device
+from queue_runner.ingest.log_parser import LogParser, compile_and_device
 
 NAME = "sample"
 HELP = "sample.py of karpathy/nanoGPT: its texts, their number and length"
@@ -40,7 +40,7 @@ class Parser(LogParser):
         self.text = ""
         self.characters = 0
         self.end: int | None = None
-        """offset after the last line; blank lines are not fed, and told by the gap up to the next"""
+        """offset after the last line; blank lines are not fed: the gap up to the next line shows them"""
         self.found = 0
 
     def understand(self, text: str, offset: int) -> list[LogEvent]:
@@ -50,7 +50,7 @@ class Parser(LogParser):
             self.header[match[1]] = match[2]
             return []
         if not self.started and _LAST_OF_HEADER.fullmatch(text):
-            self.text, self.characters = "", 0  # what was printed before is no text of the model
+            self.text, self.characters = "", 0  # the model did not write the lines before
             return self._begin(offset)
         self._add("\n" * blank)
         if text == BETWEEN:

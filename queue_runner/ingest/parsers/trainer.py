@@ -22,8 +22,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from queue_runner.events import Eval, Hello, LogEvent, Metric, Note
-from queue_runner.ingest.parsers._base import LogParser
-from queue_runner.ingest.parsers._time import seconds
+from queue_runner.ingest.log_parser import LogParser
+from queue_runner.ingest.time_output import seconds
 
 NAME = "trainer"
 HELP = "a Hugging Face Trainer's dicts: losses, evaluations, the mean time per step, but no single iterations"

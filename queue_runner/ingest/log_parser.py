@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from queue_runner.events import LogEvent, Note
-from queue_runner.ingest.parsers._time import TimeOutput
+from queue_runner.ingest.time_output import TimeOutput
 from queue_runner.text import plain
 from queue_runner.units import BOOLEANS
 
@@ -24,7 +24,7 @@ def clean(line: str) -> str:
 
 
 def compile_and_device(known: Mapping[str, object] | None) -> dict[str, Any]:
-    """Return what a log's header holds at first: what is known of the run without it, `compile` as a boolean."""
+    """Return a log's header at first: facts about the run that are known without it, `compile` as a boolean."""
     header: dict[str, Any] = {k: v for k, v in (known or {}).items() if k in ("compile", "device")}
     if "compile" in header:
         header["compile"] = BOOLEANS.get(str(header["compile"]).lower(), False)

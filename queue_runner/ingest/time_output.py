@@ -1,4 +1,4 @@
-"""Output of `time` commands at the end of a log, in the format of each shell and system, as Rusage.
+"""Output of `time` commands at the end of a log, in the format of each shell and system, as TimeUsage.
 
 | command | example |
 |---|---|
@@ -16,7 +16,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Self
 
-from queue_runner.events import Rusage
+from queue_runner.events import TimeUsage
 
 _N = r"(\d{1,12}(?:[.,]\d{1,9})?)"
 _MS = r"((?:\d{1,9}m)?\d{1,12}(?:[.,]\d{1,9})?)s?"  # 1.23, 1.23s, 0m1.23s
@@ -61,13 +61,13 @@ def seconds(text: str) -> float:
 
 
 class TimeOutput:
-    """A collector of the lines of one `time` command. Each Rusage holds all values so far; the last one counts."""
+    """A collector of the lines of one `time` command. Each TimeUsage holds all values so far; the last one counts."""
 
     def __init__(self) -> None:
         self._known: dict[str, float] = {}
         self._triple: list[float] = []
 
-    def feed(self, text: str, offset: int) -> Rusage | None:
+    def feed(self, text: str, offset: int) -> TimeUsage | None:
         """Return all values so far if this line added one and the real time is known, else None."""
         if len(text) > MAX_LINE_CHARS or not _WORDS.search(text):
             if text.strip():
@@ -77,7 +77,7 @@ class TimeOutput:
             return None
         known = self._known
         rss = known.get("rss_bytes", known["rss_kib"] * 1024 if "rss_kib" in known else None)
-        return Rusage(offset, known["real"], known.get("user"), known.get("sys"), None if rss is None else int(rss))
+        return TimeUsage(offset, known["real"], known.get("user"), known.get("sys"), None if rss is None else int(rss))
 
     def state(self) -> dict[str, Any]:
         return {"known": self._known, "triple": self._triple}
@@ -112,7 +112,7 @@ class TimeOutput:
         return False
 
     def _read_triple(self, word: str, value: float) -> bool:
-        """Read a line of real, user, sys in sequence; a lone line that begins with such a word is no `time` output."""
+        """Read a line of real, user, sys in sequence; a lone line with such a word does not belong to `time`."""
         if word == "real":
             self._triple = []
         if len(self._triple) >= 3 or word != _ORDER[len(self._triple)]:
