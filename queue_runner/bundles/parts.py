@@ -151,11 +151,7 @@ _DUR, _VALUE = number(-MOST_SECONDS, MOST_SECONDS), number(-MOST_VALUE, MOST_VAL
 
 
 @dataclass(frozen=True)
-<<<<<<< HEAD
 class PartColumn:
-=======
-class BundleColumn:
->>>>>>> da307b1b (Write ingest and source in plain words; the log parser leaves the formats' folder)
     name: str
     check: Check
     optional: bool = False
@@ -171,11 +167,7 @@ class Part:
     """Rows of one kind. `order` names what they are sorted by, as SQL."""
 
     name: str
-<<<<<<< HEAD
     columns: Sequence[PartColumn]
-=======
-    columns: Sequence[BundleColumn]
->>>>>>> da307b1b (Write ingest and source in plain words; the log parser leaves the formats' folder)
     order: str
 
     @property
@@ -192,21 +184,12 @@ class Part:
         ]
 
 
-<<<<<<< HEAD
 def _columns(**checks: Check) -> list[PartColumn]:
     """Read `name=check`; `name_=check` may be unknown."""
     return [PartColumn(name.removesuffix("_"), check, name.endswith("_")) for name, check in checks.items()]
 
 
 def _of_run(**checks: Check) -> list[PartColumn]:
-=======
-def _columns(**checks: Check) -> list[BundleColumn]:
-    """Read `name=check`; `name_=check` may be unknown."""
-    return [BundleColumn(name.removesuffix("_"), check, name.endswith("_")) for name, check in checks.items()]
-
-
-def _of_run(**checks: Check) -> list[BundleColumn]:
->>>>>>> da307b1b (Write ingest and source in plain words; the log parser leaves the formats' folder)
     return _columns(run_id=_ID, **checks)
 
 
