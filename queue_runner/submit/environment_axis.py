@@ -11,11 +11,10 @@ from queue_runner import paths
 from queue_runner.errors import UsageError
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec
-from queue_runner.workloads import mps_switches, venvs
-from queue_runner.workloads.venvs import Venv
 
 if TYPE_CHECKING:
     from queue_runner.submit.request import Request
+    from queue_runner.workloads.venvs import Venv
 
 
 def with_environments(request: Request, specs: Sequence[JobSpec]) -> list[JobSpec]:
@@ -52,6 +51,8 @@ def check_program(program: str, cwd: str, path: str | None) -> None:
 
 
 def _environments(request: Request) -> list[Venv]:
+    from queue_runner.workloads import venvs
+
     if request.env_name and request.python is not None:
         raise UsageError("--python and --env-name both name an interpreter", "give one of them")
     layout = home(request)
@@ -73,6 +74,8 @@ def _inside(spec: JobSpec, named: Sequence[Venv]) -> Iterator[JobSpec]:
 
 
 def _settings(request: Request) -> list[dict[str, str]]:
+    from queue_runner.workloads import mps_switches
+
     settings: list[dict[str, str]] = []
     for switches in map(mps_switches.parse, request.mps or (mps_switches.NONE,)):
         for name in switches:
@@ -87,4 +90,8 @@ def _with_settings(spec: JobSpec, settings: Mapping[str, str]) -> JobSpec:
         raise UsageError(
             f"--mps has no effect on device {spec.device}", "submit other devices separately, without --mps"
         )
-    return spec.changed(mps=settings, env=mps_switches.environment(settings, spec.env)) if settings else spec
+    if not settings:
+        return spec
+    from queue_runner.workloads import mps_switches
+
+    return spec.changed(mps=settings, env=mps_switches.environment(settings, spec.env))

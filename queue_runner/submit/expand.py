@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from queue_runner import redact
 from queue_runner.errors import UsageError
@@ -19,10 +19,10 @@ from queue_runner.model import Dependency
 from queue_runner.paths import jobs_dir
 from queue_runner.spec import COMPILE_MODES, JobSpec, Terms, Value
 from queue_runner.submit import environment_axis, gpus, grid, interpreter, launchers, policy, trials
-from queue_runner.submit.find_max import first_probe
 from queue_runner.submit.request import Request
-from queue_runner.workloads import catalog
-from queue_runner.workloads.manifest import Workload
+
+if TYPE_CHECKING:
+    from queue_runner.workloads.manifest import Workload
 
 T = TypeVar("T")
 
@@ -52,6 +52,8 @@ class Shared:
 
     def workload(self, request: Request, framework: str | None) -> Workload:
         """Return the workload of the request in this framework. Raises: UsageError."""
+        from queue_runner.workloads import catalog
+
         name = str(request.workload)
         user_folder = self.once(lambda: environment_axis.home(request).workloads, "home", request.home)
         workload = self.once(
@@ -93,7 +95,11 @@ def expand(request: Request, shared: Shared | None = None) -> list[JobSpec]:
     cells = list(_workload_cells(request, shared) if request.workload else _command_cells(request, shared))
     cells = environment_axis.with_environments(request, cells)
     search = request.find_max
-    return cells if search is None else [first_probe.within_metal(spec, search) for spec in cells]
+    if search is None:
+        return cells
+    from queue_runner.submit.find_max import first_probe
+
+    return [first_probe.within_metal(spec, search) for spec in cells]
 
 
 # -- checks of a whole request ----------------------------------------------------------------------------------------
@@ -145,6 +151,9 @@ _CHECKS = (_refuse_both_or_none, _refuse_tokens, _refuse_limits, _refuse_parser,
 
 
 def _workload_cells(request: Request, shared: Shared) -> Iterator[JobSpec]:
+    from queue_runner.submit.find_max import first_probe
+    from queue_runner.workloads import catalog
+
     common = shared.common(request)
     for framework in request.framework or (None,):
         workload = shared.workload(request, framework)
@@ -239,8 +248,13 @@ def _command_cells(request: Request, shared: Shared) -> Iterator[JobSpec]:
         gpus.refuse(spec, None, here=request.on is None)
     if not request.env_name:  # else the program may be in the environment
         shared.check_program(request.argv[0], common)
+    if search is None:
+        yield from cells
+        return
+    from queue_runner.submit.find_max import first_probe
+
     for spec in cells:
-        yield first_probe.of_command(spec, search, given) if search else spec
+        yield first_probe.of_command(spec, search, given)
 
 
 def _axes_of_command(request: Request) -> dict[str, Sequence[str]]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+from typing import TYPE_CHECKING
 
 from queue_runner.errors import UsageError
-from queue_runner.host import nvidia
 from queue_runner.spec import JobSpec
 from queue_runner.submit.request import Request
-from queue_runner.workloads.manifest import Workload
+
+if TYPE_CHECKING:
+    from queue_runner.workloads.manifest import Workload
 
 _DROP = "remove --gpus"
 
@@ -63,6 +65,8 @@ def _refuse_workload(spec: JobSpec, workload: Workload, option: str) -> None:
 @functools.cache
 def _count() -> int:
     """Return how many GPUs NVML sees, 0 where it cannot be asked."""
+    from queue_runner.host import nvidia
+
     if (library := nvidia.library()) is None:
         return 0
     gpus = nvidia.Nvml(library)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +18,6 @@ from queue_runner.source import git_commands, snapshot
 from queue_runner.spec import JobSpec, NewJob
 from queue_runner.submit import expand, notes, run_order, trials
 from queue_runner.submit.request import Request
-from queue_runner.workloads import catalog, venvs
 
 if TYPE_CHECKING:
     from queue_runner.store.engine import Connection
@@ -227,9 +226,15 @@ def _take_snapshots(layout: Layout, planned: Plan) -> list[snapshot.Taken]:
     for job in planned.jobs:
         if (place := _place(job.spec)) not in taken:
             name = job.spec.env_name  # looked up again: now it cannot be removed before the job is stored
-            taken[place] = replace(_take(layout, job), packages=venvs.find(layout, name).packages if name else {})
+            taken[place] = replace(_take(layout, job), packages=_packages(layout, name) if name else {})
         code.append(taken[place])
     return code
+
+
+def _packages(layout: Layout, name: str) -> Mapping[str, str]:
+    from queue_runner.workloads import venvs
+
+    return venvs.find(layout, name).packages
 
 
 def _place(spec: JobSpec) -> tuple[object, ...]:
@@ -241,6 +246,8 @@ def _take(layout: Layout, job: NewJob) -> snapshot.Taken:
     spec, cwd = job.spec, Path(job.spec.cwd)
     try:
         if spec.kind == "workload":
+            from queue_runner.workloads import catalog
+
             files = catalog.files_of(layout.workloads, str(spec.script))
             revision = git_commands.revision(cwd)
             return snapshot.Taken(snapshot.of_workloads(jobs_dir(), layout.snapshots, revision, files))

@@ -15,10 +15,10 @@ from queue_runner.once_a_day import RepeatedNote
 from queue_runner.paths import Layout
 from queue_runner.spec import NewJob, Value
 from queue_runner.submit.request import Request
-from queue_runner.workloads.manifest import Workload
 
 if TYPE_CHECKING:
     from queue_runner.store.engine import Connection
+    from queue_runner.workloads.manifest import Workload
 
 ONE: Mapping[str, Value] = {"max_iters": 1, "warmup_iters": 0, "eval_interval": 0, "checkpoint_interval": 0}
 """Settings of a preflight, as far as the workload has them: one iteration, no evaluation, no checkpoint."""

@@ -275,9 +275,7 @@ def test_lines_share_what_they_have_in_common(
 ) -> None:
     """Else 100,000 lines take a gigabyte and a minute: each has the environment, and looks for its workload."""
     looked_up: list[str] = []
-    monkeypatch.setattr(
-        "queue_runner.submit.expand.catalog.find", lambda *a, **k: looked_up.append(a[1]) or find(*a, **k)
-    )
+    monkeypatch.setattr("queue_runner.workloads.catalog.find", lambda *a, **k: looked_up.append(a[1]) or find(*a, **k))
     lines = [{**TOY, "set": {"lr": k / 100}, "tags": ["t"]} for k in range(50)]
     (tmp_path / "jobs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     planned = from_file.plan("jobs.jsonl", {})
