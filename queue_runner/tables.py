@@ -14,7 +14,6 @@ from shutil import get_terminal_size
 from typing import Any
 
 from queue_runner.errors import UsageError
-from queue_runner.model import Row
 from queue_runner.text import cut, cut_head, one_line, plain, width, wrap
 from queue_runner.units import MISSING, not_finite
 
@@ -35,10 +34,18 @@ class Column:
     """Whether a table that is too wide for a terminal may continue its texts on a second line."""
     style: Callable[[Any], str] | None = None
     """the colour of a cell on a terminal, one of STYLES or "" """
+    value: Callable[[Any], Any] | None = None
+    """Returns its value in a row; without it, the row's attribute or item named `key` is the value."""
+
+    def of(self, row: Any) -> Any:
+        """Return the value of the column in a row."""
+        if self.value is not None:
+            return self.value(row)
+        return row.get(self.key) if isinstance(row, Mapping) else getattr(row, self.key)
 
     def show(self, row: Any) -> str:
-        """Return the cell's text on one line, safe to print on a terminal. A row is a mapping, or has attributes."""
-        value = row.get(self.key) if isinstance(row, Mapping) else getattr(row, self.key)
+        """Return the cell's text on one line, safe to print on a terminal."""
+        value = self.of(row)
         text = self.words(value) if self.words is not None else MISSING if value is None else str(value)
         return one_line(text)
 
@@ -105,7 +112,7 @@ def table(rows: Sequence[Any], columns: Sequence[Column], format: str = "table",
     return lay_out()
 
 
-def table_width(rows: Sequence[Row], columns: Sequence[Column]) -> int:
+def table_width(rows: Sequence[Any], columns: Sequence[Column]) -> int:
     """Return how wide a table of these rows would be."""
     cells = (max(width(text) for text in (column.title, *map(column.show, rows))) for column in columns)
     return sum(cells) + 2 * (len(columns) - 1)
@@ -164,7 +171,7 @@ def _padded(cell: str) -> str:
     return cell if cell.isascii() else "".join(letter + _NOTHING * (width(letter) - 1) for letter in cell)
 
 
-def csv(rows: Sequence[Row], columns: Sequence[Column]) -> str:
+def csv(rows: Sequence[Any], columns: Sequence[Column]) -> str:
     """Format rows as CSV: a header of keys, raw values, empty cells for missing ones.
 
     Text that a spreadsheet would run as a formula is prefixed with a quote (OWASP, "CSV Injection").
@@ -176,7 +183,7 @@ def csv(rows: Sequence[Row], columns: Sequence[Column]) -> str:
     lines = writer(out, lineterminator="\n")
     lines.writerow([column.key for column in columns])
     for row in rows:
-        lines.writerow([csv_cell(row.get(column.key)) for column in columns])
+        lines.writerow([csv_cell(column.of(row)) for column in columns])
     return out.getvalue().rstrip("\n")
 
 

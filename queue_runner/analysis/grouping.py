@@ -145,6 +145,11 @@ def taints(row: ReportedRun) -> list[str]:
     return row.taints.split(",") if row.taints else []
 
 
+def kinds_of_taint(rows: Iterable[ReportedRun]) -> list[str]:
+    """Return the kinds of taint that any of the runs has, sorted."""
+    return sorted({kind for row in rows for kind in taints(row)})
+
+
 def round_of(row: ReportedRun) -> tuple[Any, int] | None:
     """Return the round in which the run was planned: its submission, and which repeat of its job it is; None for rows
     without one, such as imported logs."""

@@ -6,11 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from queue_runner.analysis.summary import RunNumbers
 from queue_runner.model import Ending, Outcome, State
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportedRun:
+class LastEvaluation:
+    """The losses of the last evaluation, and its step: the same number twice for a run, the least and the greatest for
+    several runs."""
+
+    eval_step_first: int | None = None
+    eval_step_last: int | None = None
+    eval_train_loss: float | None = None
+    eval_val_loss: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportedRun(RunNumbers, LastEvaluation):
     """Columns of v_run, and what reports add to them. None: not reported, or not known."""
 
     run_id: int
@@ -73,28 +85,6 @@ class ReportedRun:
     user_s: float | None = None
     sys_s: float | None = None
     max_rss_bytes: int | None = None
-    peak_reserved_bytes: int | None = None
-    peak_allocated_bytes: int | None = None
-    n_iters: int | None = None
-    n_measure: int | None = None
-    median_s: float | None = None
-    mad_s: float | None = None
-    q1_s: float | None = None
-    q3_s: float | None = None
-    mean_s: float | None = None
-    first_iter_s: float | None = None
-    first_iter_excess_s: float | None = None
-    loss_first: float | None = None
-    loss_last: float | None = None
-    val_loss_last: float | None = None
-    setup_s: float | None = None
-    compile_s: float | None = None
-    warmup_s: float | None = None
-    measure_s: float | None = None
-    eval_s: float | None = None
-    checkpoint_s: float | None = None
-    other_s: float | None = None
-    projected_real_s: float | None = None
     resumed_from: str | int | None = None
     replaces: int | None = None
     replaced: int | bool = False
@@ -116,10 +106,6 @@ class ReportedRun:
     swept: frozenset[str] = frozenset()
     """names that the submission swept"""
     time_of: str | None = None
-    eval_step_first: int | None = None
-    eval_step_last: int | None = None
-    eval_train_loss: float | None = None
-    eval_val_loss: float | None = None
     mfu_printed: float | None = None
 
     @property

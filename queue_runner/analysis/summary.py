@@ -18,31 +18,23 @@ from queue_runner.model import PHASES
 _COMPILE, _WARMUP, _MEASURE, _EVAL_ITER = map(PHASES.index, ("compile", "warmup", "measure", "eval_iter"))
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """Summary of a run. Times belong to `measure` iterations unless named otherwise; None is unknown."""
+@dataclass(frozen=True, kw_only=True)
+class RunNumbers:
+    """The numbers of a run. Times belong to `measure` iterations unless named otherwise; None is unknown."""
 
-    n_iters: int = 0
-    n_measure: int = 0
+    n_iters: int | None = None
+    n_measure: int | None = None
     median_s: float | None = None
     mad_s: float | None = None
     """raw, not scaled to a standard deviation: see stats.mad"""
     q1_s: float | None = None
     q3_s: float | None = None
     mean_s: float | None = None
-    min_s: float | None = None
-    max_s: float | None = None
     first_iter_s: float | None = None
     """first iteration of the process: with compilation, and in a foreign log with the first evaluation"""
     first_iter_excess_s: float | None = None
-    first_third_median_s: float | None = None
-    last_third_median_s: float | None = None
-    drift_ratio: float | None = None
-    """last over first; only descriptive: `course` decides whether the run drifted"""
-    course: steadiness.IterationProfile = field(default_factory=steadiness.IterationProfile)
     loss_first: float | None = None
     loss_last: float | None = None
-    loss_min: float | None = None
     val_loss_last: float | None = None
     setup_s: float | None = None
     compile_s: float | None = None
@@ -56,6 +48,22 @@ class Summary:
     """estimated real time of all planned iterations, including those before a resume; None if none is missing"""
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary(RunNumbers):
+    """Summary of a run, as it is stored."""
+
+    n_iters: int = 0
+    n_measure: int = 0
+    min_s: float | None = None
+    max_s: float | None = None
+    first_third_median_s: float | None = None
+    last_third_median_s: float | None = None
+    drift_ratio: float | None = None
+    """last over first; only descriptive: `course` decides whether the run drifted"""
+    course: steadiness.IterationProfile = field(default_factory=steadiness.IterationProfile)
+    loss_min: float | None = None
 
 
 def describe(times: Sequence[float]) -> dict[str, float | None]:

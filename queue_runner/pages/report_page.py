@@ -165,7 +165,7 @@ def _ran(evidence: RunRecords) -> str:
 
 def _lettered(result: Result) -> list[PageTable]:
     """Return the tables as a terminal shows them, with its letters; below each those that only --explain prints."""
-    sections = result.sections or ([Section("", result.columns, result.rows)] if result.rows else [])
+    sections = result.sections or ([Section("", result.columns, result.items)] if result.items else [])
     made: list[PageTable] = []
     for section in sections:
         if section.explained and made:

@@ -7,8 +7,8 @@ iteration, iterations with an evaluation, the other ones that it shows, and the 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from queue_runner import units
 from queue_runner.analysis import comparison
@@ -17,7 +17,7 @@ from queue_runner.analysis.phases import other_remark
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.reports._common import arm_tables, cpu_phases, from_logs, prepare, select_runs
 from queue_runner.reports._common.columns import columns
-from queue_runner.reports._common.document import Context, Result, Row, Section
+from queue_runner.reports._common.document import Context, Result, Section
 from queue_runner.tables import Column, elide
 
 NAME = "breakdown"
@@ -36,11 +36,21 @@ WIDEST = 50
 """Maximum width of a label in characters; a longer one is elided in the middle."""
 
 
+class PartTime(NamedTuple):
+    """The mean seconds of one part of the real time of an arm, and their share of it."""
+
+    label: str
+    runs: Sequence[str]
+    part: str
+    dur_s: float | None
+    share: float | None
+
+
 def finish(stored: list[ReportedRun], context: Context) -> Result:
     """Build tables of the mean over the runs of each arm, because means add up and medians do not."""
     runs = prepare.prepare(stored, context)
     families = comparison.families(runs, prepare.question(runs, context)) if runs else []
-    raw: list[dict[str, Any]] = []
+    raw: list[PartTime] = []
     sections: list[Section] = []
     notes: list[str] = []
     logs = from_logs.read([row for family in families for arm in family.arms for row in arm.shown], context)
@@ -55,7 +65,7 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
         sections += cpu_phases.section(family.arms, context)
         for arm in family.arms:
             notes += log.notes if (log := from_log[arm.label]) else _notes(arm)
-    if any(row["part"] == from_logs.FIRST for row in raw):
+    if any(row.part == from_logs.FIRST for row in raw):
         notes.append(from_logs.EXPLAINED)
     if any(len(_timed(arm)) > 1 for family in families for arm in family.arms):
         notes.insert(0, "rows of several runs: mean, because medians do not add up")
@@ -68,7 +78,7 @@ def _timed(arm: Arm) -> list[ReportedRun]:
     return [row for row in timed if row.other_s is not None] or timed
 
 
-def _rows(arm: Arm) -> list[Row]:
+def _rows(arm: Arm) -> list[PartTime]:
     """Return mean seconds by part, `real` last; None where no run reported the part."""
     runs = _timed(arm)
     known = {part: [getattr(row, f"{part}_s") for row in runs] for part in (*PARTS, "real")}
@@ -78,41 +88,42 @@ def _rows(arm: Arm) -> list[Row]:
     return _parts(means, arm, [row.run for row in runs])
 
 
-def _parts(means: Mapping[str, float | None], arm: Arm, runs: Sequence[str]) -> list[Row]:
+def _parts(means: Mapping[str, float | None], arm: Arm, runs: Sequence[str]) -> list[PartTime]:
     """Return the rows of an arm from seconds by part, `real` among them."""
-    real_s, fixed = means["real"], {"label": arm.label, "runs": list(runs)}
+    real_s = means["real"]
     return [
-        {**fixed, "part": part, "dur_s": dur_s, "share": dur_s / real_s if dur_s is not None and real_s else None}
+        PartTime(arm.label, list(runs), part, dur_s, dur_s / real_s if dur_s is not None and real_s else None)
         for part, dur_s in means.items()
     ]
 
 
-def _side_by_side(tables: Iterable[list[Row]]) -> Iterator[list[list[Row]]]:
+def _side_by_side(tables: Iterable[list[PartTime]]) -> Iterator[list[list[PartTime]]]:
     """Yield groups that fit WIDTH: names of phases take 12 characters, each arm its label (at least 8) plus 13."""
-    group: list[list[Row]] = []
-    left = WIDTH - 12
+    group: list[list[PartTime]] = []
+    free = WIDTH - 12
     for table in tables:
-        wide = max(min(len(table[0]["label"]), WIDEST), 8) + 13
-        if group and wide > left:
+        wide = max(min(len(table[0].label), WIDEST), 8) + 13
+        if group and wide > free:
             yield group
-            group, left = [], WIDTH - 12
+            group, free = [], WIDTH - 12
         group.append(table)
-        left -= wide
+        free -= wide
     if group:
         yield group
 
 
-def _section(title: str, group: Sequence[list[Row]]) -> Section:
-    shown = [Column("part", "")]
+def _section(title: str, group: Sequence[list[PartTime]]) -> Section:
+    """Build a table whose rows are tuples: one part of each arm."""
+    shown = [Column("part", "", value=lambda parts: parts[0].part)]
     for k, table in enumerate(group):
-        shown.append(Column(f"s{k}", elide(table[0]["label"], WIDEST), units.seconds, True))
-        shown.append(Column(f"share{k}", "%", _percent, True))
-    rows: list[Row] = []
-    for parts in zip(*group, strict=True):
-        seconds = {f"s{k}": part["dur_s"] for k, part in enumerate(parts)}
-        shares = {f"share{k}": part["share"] for k, part in enumerate(parts)}
-        rows.append({"part": parts[0]["part"], **seconds, **shares})
-    return Section(title, shown, rows)
+        label = elide(table[0].label, WIDEST)
+        shown.append(Column(f"s{k}", label, units.seconds, True, value=_at(k, "dur_s")))
+        shown.append(Column(f"share{k}", "%", _percent, True, value=_at(k, "share")))
+    return Section(title, shown, list(zip(*group, strict=True)))
+
+
+def _at(k: int, name: str) -> Callable[[Sequence[PartTime]], float | None]:
+    return lambda parts: getattr(parts[k], name)
 
 
 def _percent(share: float | None) -> str:

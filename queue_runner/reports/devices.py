@@ -60,27 +60,27 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     if context.options.printed_mfu:
         rows = printed_mfu.add(rows, context)
     families = newest_first(compare(rows, replace(prepare.question(rows, context), sweeps=True)))
-    shown = families if context.options.chosen else families[:NEWEST]
-    marks = footnotes.CaveatMarks(rows, (row for family in shown for row in family.shown), context)
+    visible = families if context.options.chosen else families[:NEWEST]
+    marks = footnotes.CaveatMarks(rows, (row for family in visible for row in family.shown), context)
     peaks, details = Peaks(context), _details(families, context)
     tables = [[row_of(family, arm, peaks) for arm in family.arms] for family in families]
     sections, lines = panels.together(
         [
             (arm_tables.sections(family, table, marks), [*describe(family, details), *losses.findings(family, context)])
-            for family, table in zip(shown, tables, strict=False)
+            for family, table in zip(visible, tables, strict=False)
         ]
     )
-    means = mean_steps.sections(shown, context)
+    means = mean_steps.sections(visible, context)
     sections = [*sections, *means]
     lines = [*lines, *([mean_steps.SENTENCE] if means else [])]
     if not rows:
         lines = [select_runs.nothing(context, "at all")]
     elif not sections:
         lines = ["no run has ended yet: see mpsq status"]
-    shown_rows = [row for table in tables[: len(shown)] for row in table]
-    notes = [*footnotes.few(shown_rows), *footnotes.notes(shown, shown_rows, marks, context)]
-    if n_left := len(families) - len(shown) + context.n_older:
-        older = f"{n_left} older comparison{'s' * (n_left > 1)} not shown"
+    shown_rows = [row for table in tables[: len(visible)] for row in table]
+    notes = [*footnotes.few(shown_rows), *footnotes.notes(visible, shown_rows, marks, context)]
+    if n_older := len(families) - len(visible) + context.n_older:
+        older = f"{n_older} older comparison{'s' * (n_older > 1)} not shown"
         text = f"{older}: select with mpsq report g4, --since 2d or --where config=NAME; csv and json have all"
         notes.append(Finding(text, f"{older} -> mpsq report g4"))
     raw = [row for table in tables for row in table]
@@ -88,27 +88,27 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     if context.options.printed_mfu:
         shown_columns = (*COLUMNS, *columns("mfu_printed"))
         notes.append(printed_mfu.note(shown_rows))
-    newest_runs = [family.newest_run for family in shown]
+    newest_runs = [family.newest_run for family in visible]
     empty = None if sections or not rows else ""
-    return Result(shown_columns, raw, sections, lines, notes, empty, shown, newest_runs)
+    return Result(shown_columns, raw, sections, lines, notes, empty, visible, newest_runs)
 
 
 def _details(families: Sequence[Family], context: Context) -> RunDetails:
     """Read data missing from the summaries, for one run of each arm."""
     arms = [arm for family in families if len(family.arms) > 1 for arm in family.arms if arm.shown]
     runs = [arm.shown[0] for arm in arms][:MOST_DETAILED]
-    losses = context.by_run(
-        "SELECT run_id, split AS name, value FROM v_eval"
+    losses = context.tuples_by_run(
+        "SELECT run_id, split, value FROM v_eval"
         " WHERE run_id IN ({runs}) AND i = 0 AND metric = 'loss' AND value IS NOT NULL"
         " UNION ALL SELECT run_id, 'on the device', value FROM metrics"
         " WHERE run_id IN ({runs}) AND name = 'reference_loss_device' AND value IS NOT NULL",
         runs,
     )
-    step0 = {run_id: {loss["name"]: loss["value"] for loss in found} for run_id, found in losses.items()}
+    step0 = {run_id: dict(values) for run_id, values in losses.items()}
     last_eval = {}
     sql = "SELECT i, dur_s, phase FROM v_iteration WHERE run_id = ? ORDER BY offset DESC LIMIT 1"
     for row in runs:
-        for last in context.read(sql, [row.run_id]) if "unsynced" in taints(row) else ():
-            if last["phase"] == "eval_iter":
-                last_eval[row.run_id] = (last["i"], last["dur_s"])
+        for i, dur_s, phase in context.tuples(sql, [row.run_id]) if "unsynced" in taints(row) else ():
+            if phase == "eval_iter":
+                last_eval[row.run_id] = (i, dur_s)
     return RunDetails(step0, last_eval)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
 from typing import Any
@@ -17,8 +17,8 @@ from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.significance import Word
 from queue_runner.errors import UsageError
 from queue_runner.reports._common import arm_tables, divergence, footnotes, panels, prepare, select_runs
-from queue_runner.reports._common.arm_rows import newest_first, row_of
-from queue_runner.reports._common.columns import RowColumn, columns
+from queue_runner.reports._common.arm_rows import ArmRow, newest_first, row_of
+from queue_runner.reports._common.columns import columns
 from queue_runner.reports._common.device_peaks import Peaks
 from queue_runner.reports._common.document import Context, Result, Section
 from queue_runner.reports._common.settings import effective
@@ -38,13 +38,28 @@ COLUMNS = columns(
     Column("is_fastest", "fastest"),
     "taints",
 )
-ALIKE = 0.02
+SAME_LOSS_WITHIN = 0.02
 """Maximum relative difference of alike mean losses of the last iterations: dropout alone causes about 1 %."""
 LAST_SHARE = 0.1
 LAST_AT_LEAST = 10
 """The losses compared are of the last tenth of the iterations that both arms have, but of at least this many."""
 NEWEST = 4
 """Maximum number of comparisons shown when no runs were chosen."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrameworkRow(ArmRow):
+    """The row of an arm, with the mean of its last losses and their difference from the baseline's."""
+
+    is_fastest: bool
+    loss_mean: float | None = None
+    loss_iterations: int | None = None
+    loss_apart: float | None = None
+
+    @property
+    def trains_alike(self) -> bool | None:
+        """Whether the losses agree; None where they are not compared."""
+        return None if self.loss_apart is None else self.loss_apart <= SAME_LOSS_WITHIN
 
 
 def finish(stored: list[ReportedRun], context: Context) -> Result:
@@ -54,30 +69,27 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     rows = prepare.windowed(stored, context)
     all_families = _families(rows, context)
     families = newest_first(family for family in all_families if len(_frameworks(family)) > 1)
-    shown = families if context.options.chosen else families[:NEWEST]
-    peaks, taints = (
-        Peaks(context),
-        footnotes.CaveatMarks(rows, (row for family in shown for row in family.shown), context),
-    )
-    losses = cache(lambda run_id: divergence.losses(run_id, context))
-    tables = [_rows(family, peaks) for family in families]
+    visible = families if context.options.chosen else families[:NEWEST]
+    taints = footnotes.CaveatMarks(rows, (row for family in visible for row in family.shown), context)
+    peaks, losses = Peaks(context), cache(lambda run_id: divergence.losses(run_id, context))
+    tables = [_rows(family, peaks, losses if family in visible else None) for family in families]
     blocks: list[panels.Block] = []
-    for family, table in zip(shown, tables, strict=False):
-        for arm, row in zip(family.arms, table, strict=True):
-            row |= _loss(arm, family.baseline, losses)
-        title = f"{arm_tables.caption(family, table)} ({table[0]['device']})"
+    for family, table in zip(visible, tables, strict=False):
+        title = f"{arm_tables.caption(family, table)} ({table[0].device})"
         blocks.append(([*_sections(title, family, table, taints)], [*_findings(family, table, context)]))
     sections, lines = panels.together(blocks)
     if not families:
         which = "of a second framework for the same settings (mpsq submit nanogpt --framework torch,mlx,tinygrad,jax)"
         lines = [select_runs.nothing(context, which)]
     raw = [row for table in tables for row in table]
-    shown_rows = [row for table in tables[: len(shown)] for row in table]
-    notes = [*_unlike(all_families), *footnotes.few(shown_rows), *footnotes.notes(shown, raw, taints, context)]
-    if any(row["loss_mean"] is not None for row in shown_rows):
-        notes.append(f"loss: mean of the last tenth of the iterations; alike: within {units.percent(ALIKE, 1)}")
-    newest_runs = [family.newest_run for family in shown]
-    return Result(COLUMNS, raw, sections, lines, notes, families=shown, newest_runs=newest_runs)
+    shown_rows = [row for table in tables[: len(visible)] for row in table]
+    notes = [*_unlike(all_families), *footnotes.few(shown_rows), *footnotes.notes(visible, raw, taints, context)]
+    if any(row.loss_mean is not None for row in shown_rows):
+        notes.append(
+            f"loss: mean of the last tenth of the iterations; alike: within {units.percent(SAME_LOSS_WITHIN, 1)}"
+        )
+    newest_runs = [family.newest_run for family in visible]
+    return Result(COLUMNS, raw, sections, lines, notes, families=visible, newest_runs=newest_runs)
 
 
 def _families(rows: Sequence[ReportedRun], context: Context) -> list[Family]:
@@ -111,12 +123,18 @@ def _cost(family: Family, arm: Arm) -> float:
     return (arm.median_s or math.inf) / ((arm.work(family.per_work) or 1.0) if family.per_work else 1.0)
 
 
-def _rows(family: Family, peaks: Peaks) -> list[dict[str, Any]]:
-    """Return the values of the arms, without those of their losses."""
+def _rows(family: Family, peaks: Peaks, losses: Callable[[int], Mapping[int, float]] | None) -> list[FrameworkRow]:
+    """Return the rows of the arms, with their losses if they are to be read."""
     able = [arm for arm in family.arms if arm.times]
     fastest = min(able, key=lambda arm: _cost(family, arm)) if len(able) > 1 else None
-    unknown = dict.fromkeys(("loss_mean", "loss_iterations", "loss_apart", "trains_alike"))
-    return [{**row_of(family, arm, peaks), **unknown, "is_fastest": arm is fastest} for arm in family.arms]
+    return [
+        FrameworkRow(
+            **vars(row_of(family, arm, peaks)),
+            **(_loss(arm, family.baseline, losses) if losses else {}),
+            is_fastest=arm is fastest,
+        )
+        for arm in family.arms
+    ]
 
 
 def _loss(arm: Arm, base: Arm | None, losses: Callable[[int], Mapping[int, float]]) -> dict[str, Any]:
@@ -131,13 +149,10 @@ def _loss(arm: Arm, base: Arm | None, losses: Callable[[int], Mapping[int, float
     last = common[-max(LAST_AT_LEAST, math.ceil(len(common) * LAST_SHARE)) :]
     if not last:
         return {}
-    mine, theirs = (math.fsum(of[i] for i in last) / len(last) for of in (a, b))
-    losses_row = {"loss_mean": mine, "loss_iterations": len(last)}
-    if arm is base:
-        return losses_row
-    off = divergence.relative(mine, theirs)
-    apart = math.inf if off is None else off
-    return {**losses_row, "loss_apart": apart, "trains_alike": apart <= ALIKE}
+    mine, theirs = (math.fsum(by_i[i] for i in last) / len(last) for by_i in (a, b))
+    difference = divergence.relative(mine, theirs)
+    apart = None if arm is base else math.inf if difference is None else difference
+    return {"loss_mean": mine, "loss_iterations": len(last), "loss_apart": apart}
 
 
 def _data(row: ReportedRun) -> tuple[Any, ...]:
@@ -145,12 +160,12 @@ def _data(row: ReportedRun) -> tuple[Any, ...]:
 
 
 def _sections(
-    title: str, family: Family, table: Sequence[Mapping[str, Any]], taints: footnotes.CaveatMarks
+    title: str, family: Family, table: Sequence[FrameworkRow], taints: footnotes.CaveatMarks
 ) -> Iterable[Section]:
     """Yield the one table of an answer, and for --explain what has no room in it and the tests."""
-    label = RowColumn("label", "", _label, flexible=True)
-    rate = "samples_per_s" if all(row["tokens_per_s"] is None for row in table) else "tokens_per_s"
-    each, runs = arm_tables.counts(table)
+    label = Column("label", "", flexible=True, value=_label)
+    rate = "samples_per_s" if all(row.tokens_per_s is None for row in table) else "tokens_per_s"
+    n_each, runs = arm_tables.counts(table)
     shown = columns(
         label,
         Column("framework_version", "version", lambda version: str(version or units.MISSING).partition("+")[0]),
@@ -163,18 +178,18 @@ def _sections(
         Column("loss_apart", "loss diff", divergence.format_difference, True),
     )
     lines = arm_tables.relative(family, table, _why(family)) if family.baseline is not None else []
-    whole = arm_tables.without_empty(Section(f"{title}{each}", shown, table, lines))
-    answer, left = arm_tables.fitted(whole, ("loss_mean", rate, "framework_version", "loss_apart"))
+    whole = arm_tables.without_empty(Section(f"{title}{n_each}", shown, table, lines))
+    answer, hidden = arm_tables.fitted(whole, ("loss_mean", rate, "framework_version", "loss_apart"))
     yield answer
-    yield from arm_tables.beside(left, table, label)
+    yield from arm_tables.beside(hidden, table, label)
     yield from (replace(tests, explained=True) for tests in arm_tables.verdicts(family, table))
 
 
-def _label(row: Mapping[str, Any]) -> str:
+def _label(row: ArmRow) -> str:
     """Return the label with framework and mode but without the device, which is in the title."""
-    framework, device = str(row["framework"]), str(row["device"])
-    rest = [part for part in row["label"].split(" ") if part not in (framework, device) and not is_mode(part)]
-    return " ".join([framework, *([word("compile", row["compile"])] if row["compile"] else []), *rest])
+    framework, device = str(row.framework), str(row.device)
+    rest = [part for part in row.label.split(" ") if part not in (framework, device) and not is_mode(part)]
+    return " ".join([framework, *([word("compile", row.compile)] if row.compile else []), *rest])
 
 
 def _why(family: Family) -> str:
@@ -184,11 +199,11 @@ def _why(family: Family) -> str:
     return "eager torch; --vs framework=jax,compile=on selects another" if plain else family.why
 
 
-def _findings(family: Family, found: Sequence[Mapping[str, Any]], context: Context) -> Iterable[str]:
+def _findings(family: Family, rows: Sequence[FrameworkRow], context: Context) -> Iterable[str]:
     """Return the answer, followed by its caveats."""
     if (n := sum(bool(arm.times) for arm in family.arms)) < 2:
         yield f"nothing to compare: {'only one' if n else 'no'} row has a valid run with a time"
-    yield from _fastest(family, found, context)
+    yield from _fastest(family, rows, context)
     by_framework = by_key((arm for arm in family.arms if arm.times), lambda arm: arm.key["framework"])
     best = {min(arms, key=lambda arm: _cost(family, arm)) for arms in by_framework.values()}
     pairs = sorted((pair for pair in family.pairs if pair.arm in best), key=lambda pair: -pair.ratio)
@@ -196,25 +211,23 @@ def _findings(family: Family, found: Sequence[Mapping[str, Any]], context: Conte
     yield from drifts(family.arms)
     yield from not_falling(family.arms)
     yield from others_that_differ(family)
-    unlike = [row for row in found if row["trains_alike"] is False]
-    alike = [row for row in found if row["trains_alike"]]
-    if alike and family.baseline is not None:
-        worst = max(row["loss_apart"] for row in alike)
-        n = max(row["loss_iterations"] for row in alike)
-        rows = f"{len(alike)} of {len(found) - 1} rows train like {family.baseline.label}"
-        most = divergence.format_difference(worst)
-        yield f"{rows}: their mean loss of the last {units.count(n)} iterations differs by at most {most}"
-    for row in unlike:
-        finite = math.isfinite(row["loss_apart"])
-        loss = f"differs by {divergence.format_difference(row['loss_apart'])}" if finite else "is not finite"
+    agree = [row for row in rows if row.trains_alike]
+    if agree and family.baseline is not None:
+        n = max(row.loss_iterations or 0 for row in agree)
+        most = divergence.format_difference(max(row.loss_apart or 0.0 for row in agree))
+        subject = f"{len(agree)} of {len(rows) - 1} rows train like {family.baseline.label}"
+        yield f"{subject}: their mean loss of the last {units.count(n)} iterations differs by at most {most}"
+    for row in (row for row in rows if row.trains_alike is False):
+        finite = math.isfinite(row.loss_apart or 0.0)
+        loss = f"differs by {divergence.format_difference(row.loss_apart)}" if finite else "is not finite"
         yield (
-            f"{row['label']} does not train alike: its loss {loss}; find out why before using its speed"
+            f"{row.label} does not train alike: its loss {loss}; find out why before using its speed"
             " (mpsq report numerics)"
         )
     yield from _differing_defaults(family, context)
 
 
-def _fastest(family: Family, rows: Sequence[Mapping[str, Any]], context: Context) -> Iterable[str]:
+def _fastest(family: Family, rows: Sequence[ArmRow], context: Context) -> Iterable[str]:
     """Compare the two fastest, judged together with all other pairs because they were selected from the data."""
     able = sorted((arm for arm in family.arms if arm.times), key=lambda arm: _cost(family, arm))
     if family.per_work:
@@ -223,7 +236,7 @@ def _fastest(family: Family, rows: Sequence[Mapping[str, Any]], context: Context
         return
     first, second = able[:2]
     verdict = judge(combinations(able, 2), family.per_work, context.options.same_within)[first, second]
-    version = {row["label"]: row["framework_version"] for row in rows}
+    version = {row.label: row.framework_version for row in rows}
     words = str(verdict) if verdict.decided else f"no verdict, {verdict}"
     fastest = "fastest" if verdict.word == Word.FASTER else "fastest as measured"
     yield (
@@ -236,13 +249,12 @@ def _fastest(family: Family, rows: Sequence[Mapping[str, Any]], context: Context
 def _differing_defaults(family: Family, context: Context) -> Iterable[str]:
     """Warn of settings that differ without having been requested: defaults of the workload files."""
     reported = effective([arm.shown[0] for arm in family.arms if arm.shown], context)
-    shown = {arm.label: reported.get(arm.shown[0].run_id, {}) for arm in family.arms if arm.shown}
-    names = {name for settings in shown.values() for name in settings}
-    for name in sorted(names):
-        values = {label: settings[name] for label, settings in shown.items() if name in settings}
+    by_label = {arm.label: reported.get(arm.shown[0].run_id, {}) for arm in family.arms if arm.shown}
+    for name in sorted({name for settings in by_label.values() for name in settings}):
+        values = {label: settings[name] for label, settings in by_label.items() if name in settings}
         if len({str(value) for value in values.values()}) > 1:
-            each = ", ".join(f"{word(name, value)} ({label})" for label, value in values.items())
-            yield f"warning: a setting differs by default: {each}"
+            parts = ", ".join(f"{word(name, value)} ({label})" for label, value in values.items())
+            yield f"warning: a setting differs by default: {parts}"
 
 
 def _unlike(families: Sequence[Family]) -> Iterable[str]:
@@ -260,10 +272,10 @@ def _unlike(families: Sequence[Family]) -> Iterable[str]:
             continue
         several = [f for f in several if _frameworks(f) & lonely or len(_frameworks(f)) > 1]
         names = [name for name in several[0].common if len({str(f.common.get(name)) for f in several}) > 1]
-        each = []
+        parts = []
         for family in several[: footnotes.MOST_NAMED]:
             settings = " ".join(word(name, family.common.get(name)) for name in names)
-            each.append(f"{', '.join(sorted(_frameworks(family)))} with {settings}")
-        more = f"; and {len(several) - len(each)} more" if len(several) > len(each) else ""
+            parts.append(f"{', '.join(sorted(_frameworks(family)))} with {settings}")
+        more = f"; and {len(several) - len(parts)} more" if len(several) > len(parts) else ""
         place_name = " ".join(str(part) for part in (subject, config, device, dtype) if part)
-        yield f"not compared because settings differ ({place_name}): {'; '.join(each)}{more}"
+        yield f"not compared because settings differ ({place_name}): {'; '.join(parts)}{more}"

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from queue_runner import units
-from queue_runner.analysis.grouping import Arm, by_key, group, is_mode, labelled, taints, word
+from queue_runner.analysis.grouping import Arm, by_key, group, is_mode, kinds_of_taint, labelled, word
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.reports._common import arm_tables, footnotes, prepare, select_runs, settings
-from queue_runner.reports._common.columns import columns
-from queue_runner.reports._common.document import Context, Result, Row, Section
+from queue_runner.reports._common.columns import columns, shared, through
+from queue_runner.reports._common.document import Context, Result, Section
 from queue_runner.tables import Column
 
 NAME = "gallery"
@@ -21,22 +23,79 @@ HELP = "machines side by side, this one and those of merged bundles: never a rat
 SQL = f"SELECT {prepare.RUN} FROM v_run WHERE {{chosen}} ORDER BY job_id, number"
 SENTENCE = f"each row is of its machine alone, and rows of two machines are {footnotes.NEVER_COMPARED}"
 
-_MACHINE = Column("where", "machine", flexible=True)
-_LABEL = Column("label", "", flexible=True)
-_WITH = Column("with", "with", flexible=True)
-_DATE = Column("date", "date (UTC)")
+
+@dataclass(frozen=True, kw_only=True)
+class MachineRow:
+    """What one machine took for a question: its newest run tells what it ran on."""
+
+    arm: Arm
+    last: ReportedRun
+    label: str
+    settings: Mapping[str, Any]
+    chip: str | None
+    memory_gib: int | None
+    os: str | None
+    taints: Sequence[str]
+
+    @property
+    def merged(self) -> bool:
+        """Whether a bundle brought its runs."""
+        return bool(self.last.merged)
+
+    @property
+    def where(self) -> str:
+        """The machine in words."""
+        parts = [self.chip, f"{self.memory_gib} GiB" if self.memory_gib is not None else None]
+        name = ", ".join(filter(None, parts)) or prepare.where(self.last.machine_hash)
+        return f"{name} (merged)" if self.merged else name
+
+    @property
+    def valid(self) -> bool:
+        """Whether its numbers are those of valid runs."""
+        return all(row.valid for row in self.arm.shown)
+
+    @property
+    def excluded(self) -> bool:
+        """Whether a run that ended is not used."""
+        return len(self.arm.used) < len(self.arm.ended)
+
+    def rate(self, unit: str) -> float | None:
+        """Return the tokens or samples per second."""
+        work, median_s = self.arm.work(unit), self.arm.median_s
+        return work / median_s if work and median_s else None
+
+
+def _software(row: MachineRow) -> str:
+    version = " ".join(filter(None, [row.last.framework, row.last.framework_version]))
+    return ", ".join(filter(None, [version, row.os]))
+
+
+def _date(row: MachineRow) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(row.last.ended_at)) if row.last.ended_at else ""
+
+
+_RATES = {
+    "tokens_per_s": shared("tokens_per_s", lambda row: row.rate("token")),
+    "samples_per_s": shared("samples_per_s", lambda row: row.rate("sample")),
+}
 COLUMNS = columns(
-    "workload config dtype compile",
-    Column("settings", "settings", str),
-    Column("machine", "machine"),
+    shared("workload", lambda row: row.arm.key["subject"]),
+    shared("config", lambda row: row.arm.key["config"]),
+    shared("dtype", lambda row: row.arm.key.get("dtype")),
+    shared("compile", lambda row: row.arm.key.get("compile")),
+    "settings",
+    Column("machine", "machine", value=attrgetter("last.machine_hash")),
     Column("chip", "chip"),
     Column("memory_gib", "GiB", units.count, True),
     Column("os", "system"),
     Column("merged", "merged"),
-    "label device device_name framework framework_version median_s spread_s spread_over tokens_per_s samples_per_s "
-    "runs n_runs n_valid",
+    "label",
+    *through("last", "device device_name framework framework_version"),
+    *arm_tables.of_arm("median_s spread_s spread_over"),
+    *_RATES.values(),
+    *arm_tables.of_arm("runs n_runs n_valid"),
     Column("valid", "valid"),
-    Column("ended_at", "last run ended", units.number, True),
+    Column("ended_at", "last run ended", units.number, True, value=attrgetter("last.ended_at")),
     "taints",
 )
 _HIDDEN = re.compile(r"\[hidden[ -]\w+\]")
@@ -46,34 +105,29 @@ _QUESTION = ("subject", "config", "dtype", "compile")
 def finish(stored: list[ReportedRun], context: Context) -> Result:
     """Make a table for each question, with the rows of each machine. Raises: UsageError for --vs and the like."""
     rows = settings.ignore_length(prepare.uncompared(stored, context, "the gallery takes"), context)
-    asked = prepare.question(rows, context)
-    arms = [arm for arm in group(rows, asked.names, context.options.include_invalid) if arm.shown]
-    fixed = [*asked.settings, *(["arguments"] if "arguments" in asked.names else [])]
+    question = prepare.question(rows, context)
+    arms = [arm for arm in group(rows, question.names, context.options.include_invalid) if arm.shown]
+    fixed = [*question.settings, *(["arguments"] if "arguments" in question.names else [])]
     known = _fingerprints(context)
     marks = footnotes.CaveatMarks(rows, (row for arm in arms for row in arm.shown), context)
     sections, raw = [], []
-    for key, alike in by_key(arms, lambda arm: _key(arm, fixed)).items():
-        table = [
-            row for of in by_key(alike, lambda arm: arm.key["machine"]).values() for row in _rows(of, fixed, known)
-        ]
-        table.sort(key=lambda row: (row["merged"], row["where"], row["label"]))
+    for key, same in by_key(arms, lambda arm: tuple(_value(arm, name) for name in (*_QUESTION, *fixed))).items():
+        machines = by_key(same, lambda arm: arm.key["machine"]).values()
+        table = [row for machine in machines for row in _rows(machine, fixed, known)]
+        table.sort(key=lambda row: (row.merged, row.where, row.label))
         raw += table
         sections.append(Section(_title(key, fixed), _shown(table, marks), table))
     if not sections:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context)])
     notes = [SENTENCE]
-    if any(row["merged"] for row in raw):
+    if any(row.merged for row in raw):
         notes.append("(merged): as its bundle says; hashes show damage, not who wrote it")
-    if len({row["machine"] for row in raw}) == 1:
+    if len({row.last.machine_hash for row in raw}) == 1:
         notes.append("one machine: mpsq import adds those of others, from mpsq export --bundle g4 > g4.mpsq")
     notes += [*marks.notes(), *marks.excluded((row for arm in arms for row in arm.left_out), False)]
-    if any(not row["valid"] for row in raw):
+    if any(not row.valid for row in raw):
         notes.append(f"a row marked {footnotes.EXCLUDED} without valid runs shows its invalid ones")
     return Result(COLUMNS, raw, sections, notes=notes)
-
-
-def _key(arm: Arm, fixed: Sequence[str]) -> tuple[Any, ...]:
-    return tuple(_value(arm, name) for name in (*_QUESTION, *fixed))
 
 
 def _value(arm: Arm, name: str) -> Any:
@@ -92,63 +146,44 @@ def _title(key: Sequence[Any], fixed: Sequence[str]) -> str:
     return ", ".join(filter(None, [first, word("compile", compiles), dtype, *sets]))
 
 
-def _rows(arms: Sequence[Arm], fixed: Sequence[str], known: dict[str, dict[str, Any]]) -> Iterable[Row]:
+def _rows(arms: Sequence[Arm], fixed: Sequence[str], known: Mapping[str, Mapping[str, Any]]) -> Iterable[MachineRow]:
     common = {name: arms[0].key.get(name) for name in ("machine", *_QUESTION, *fixed)}
     for arm in labelled(arms, common):
         last = max(arm.shown, key=lambda row: row.ended_at or 0.0)
         machine, system = known.get(last.machine_hash or "", {}), known.get(last.software_hash or "", {}).get("system")
-        spread_s, over = arm.spread_s
-        median_s, tokens, samples = arm.median_s, arm.median("tokens_per_iter"), arm.median("samples_per_iter")
-        chip, memory = _said(machine, "cpu") or _said(machine, "model"), machine.get("memory_gib")
-        release = filter(None, (_said(system, "os"), _said(system, "os_version")))
-        os = " ".join(release) or _said(machine, "system")
-        size = f"{memory} GiB" if isinstance(memory, int) else None
-        version = " ".join(filter(None, [last.framework, last.framework_version]))
-        yield {
-            "workload": arm.key["subject"],
-            "config": arm.key["config"],
-            "dtype": arm.key.get("dtype"),
-            "compile": arm.key.get("compile"),
-            "settings": {name: value for name in fixed if (value := _value(arm, name)) is not None},
-            "machine": last.machine_hash,
-            "chip": chip,
-            "memory_gib": memory if size else None,
-            "os": os,
-            "merged": bool(last.merged),
-            "where": (", ".join(filter(None, [chip, size])) or prepare.where(last.machine_hash))
-            + (" (merged)" if last.merged else ""),
-            "label": " ".join(part for part in arm.label.split(" ") if not is_mode(part)),
-            **{name: getattr(last, name) for name in ("device", "device_name", "framework", "framework_version")},
-            "with": ", ".join(filter(None, [version, os])),
-            "median_s": median_s,
-            "spread_s": spread_s,
-            "spread_over": over,
-            "tokens_per_s": tokens / median_s if tokens and median_s else None,
-            "samples_per_s": samples / median_s if samples and median_s else None,
-            "runs": [row.run for row in arm.runs],
-            "n_runs": len(arm.ended),
-            "n_valid": len(arm.used),
-            "valid": all(row.valid for row in arm.shown),
-            "excluded": len(arm.used) < len(arm.ended),
-            "ended_at": last.ended_at,
-            "date": time.strftime("%Y-%m-%d", time.gmtime(last.ended_at)) if last.ended_at else "",
-            "taints": sorted({kind for row in arm.shown for kind in taints(row)}),
-        }
+        memory = machine.get("memory_gib")
+        release = " ".join(filter(None, (_text(system, "os"), _text(system, "os_version"))))
+        yield MachineRow(
+            arm=arm,
+            last=last,
+            label=" ".join(part for part in arm.label.split(" ") if not is_mode(part)),
+            settings={name: value for name in fixed if (value := _value(arm, name)) is not None},
+            chip=_text(machine, "cpu") or _text(machine, "model"),
+            memory_gib=memory if isinstance(memory, int) else None,
+            os=release or _text(machine, "system"),
+            taints=kinds_of_taint(arm.shown),
+        )
 
 
-def _said(fingerprint: Any, name: str) -> str | None:
+def _text(fingerprint: Any, name: str) -> str | None:
     """Return a text of a fingerprint; None for anything else, which bundles of others may have had."""
     value = fingerprint.get(name) if isinstance(fingerprint, dict) else None
     return value if isinstance(value, str) and value else None
 
 
-def _shown(rows: Sequence[Row], marks: footnotes.CaveatMarks) -> Sequence[Column]:
-    unit = "tokens_per_s" if any(row["tokens_per_s"] for row in rows) else "samples_per_s"
-    rate = columns(unit) if any(row[unit] for row in rows) else ()
-    return [_MACHINE, _LABEL, _WITH, arm_tables.RUNS, arm_tables.MS, *marks.columns(rows), *rate, _DATE]
+def _shown(rows: Sequence[MachineRow], marks: footnotes.CaveatMarks) -> Sequence[Column]:
+    rate = next((column for column in _RATES.values() if any(column.of(row) for row in rows)), None)
+    return [
+        Column("where", "machine", flexible=True),
+        arm_tables.LABEL,
+        Column("with", "with", flexible=True, value=_software),
+        arm_tables.ARM_RUNS,
+        arm_tables.ARM_MS,
+        *marks.columns(rows),
+        *([rate] if rate else []),
+        Column("date", "date (UTC)", value=_date),
+    ]
 
 
 def _fingerprints(context: Context) -> dict[str, dict[str, Any]]:
-    return {
-        row["hash"]: json.loads(row["data_json"]) for row in context.read("SELECT hash, data_json FROM fingerprints")
-    }
+    return {hash: json.loads(text) for hash, text in context.tuples("SELECT hash, data_json FROM fingerprints")}

@@ -6,25 +6,14 @@ from collections.abc import Iterable, Sequence
 
 from queue_runner import units
 from queue_runner.reports._common import microbench
-from queue_runner.reports._common.columns import columns
-from queue_runner.reports._common.device_peaks import Peaks
-from queue_runner.reports._common.document import Row, Section
+from queue_runner.reports._common.columns import columns, shared, through
+from queue_runner.reports._common.document import Section
+from queue_runner.reports._common.microbench import CellRow
 from queue_runner.tables import Column
 
 NAME = "kernels"
 FOR = "kernels"
 HELP = "single operations, forward and backward: TFLOP/s, GB/s, bound, share of the roofline"
-_CELL = Column("cell", "", lambda cell: cell.replace(".", " "), flexible=True)
-_SHARE = Column("share_of_roof", "of roof", units.percent, True)
-COLUMNS = columns(
-    "framework framework_version device device_name compile dtype config settings",
-    Column("op", "operation"),
-    "direction runs n_runs n_samples median_s spread_s spread_over q1_s q3_s flops_per_s bytes_per_s",
-    Column("intensity", "FLOP/byte", units.number, True),
-    Column("bound", "bound"),
-    _SHARE,
-    "valid taints",
-)
 NOTES = (
     "bound by: compute if the operation has more FLOP per byte than the device's FLOP/s over its bytes/s, both"
     " measured by the run, else memory (roofline: Williams, Waterman & Patterson 2009)",
@@ -33,27 +22,51 @@ NOTES = (
 )
 
 
-def _values(row: Row, _peaks: Peaks) -> Row:
-    op, _, direction = row["cell"].partition(".")
-    flop, moved, peak, width = (row["facts"].get(name) for name in ("flop", "bytes", "roof.flops", "roof.bytes"))
-    intensity = flop / moved if flop and moved else None
-    bound, roof = None, None
-    if intensity and peak and width:
-        bound = "compute" if intensity >= peak / width else "memory"
-        roof = min(peak, intensity * width)
-    share = row["flops_per_s"] / roof if roof and row["flops_per_s"] else None
-    return {"op": op, "direction": direction, "intensity": intensity, "bound": bound, "share_of_roof": share}
+def _intensity(cell: CellRow) -> float | None:
+    flop, moved = cell.facts.get("flop"), cell.facts.get("bytes")
+    return flop / moved if flop and moved else None
 
 
-def _title(row: Row) -> str:
-    words = ["kernels", row["config"], f"{microbench.label(row)},", row["dtype"], microbench.caption(row)]
+def _bound(cell: CellRow) -> str | None:
+    intensity, peak, width = _intensity(cell), cell.facts.get("roof.flops"), cell.facts.get("roof.bytes")
+    return ("compute" if intensity >= peak / width else "memory") if intensity and peak and width else None
+
+
+def _share(cell: CellRow) -> float | None:
+    """Return the rate as a share of what the roofline allows."""
+    intensity, peak, width = _intensity(cell), cell.facts.get("roof.flops"), cell.facts.get("roof.bytes")
+    if not (intensity and peak and width and cell.flops_per_s):
+        return None
+    return cell.flops_per_s / min(peak, intensity * width)
+
+
+_SHARE = Column("share_of_roof", "of roof", units.percent, True, value=_share)
+COLUMNS = columns(
+    *microbench.PLACE,
+    *through("run", "compile dtype config"),
+    "settings",
+    Column("op", "operation", value=lambda cell: cell.cell.partition(".")[0]),
+    shared("direction", lambda cell: cell.cell.partition(".")[2]),
+    *microbench.NUMBERS,
+    "flops_per_s bytes_per_s",
+    Column("intensity", "FLOP/byte", units.number, True, value=_intensity),
+    Column("bound", "bound", value=_bound),
+    _SHARE,
+    "valid taints",
+)
+
+
+def _title(cell: CellRow) -> str:
+    words = ["kernels", cell.run.config, f"{microbench.label(cell)},", cell.run.dtype, microbench.caption(cell)]
     return " ".join(str(part) for part in words if part)
 
 
-def _sections(title: str, rows: Sequence[Row], marks: Column) -> Iterable[Section]:
-    times = (_CELL, microbench.TIME, marks, microbench.SPREAD, *microbench.rates(rows, flops_per_s=""))
-    yield Section(title, (*times, microbench.GB_PER_S, Column("bound", "bound by"), _SHARE), rows)
+def _sections(title: str, cells: Sequence[CellRow], marks: Column) -> Iterable[Section]:
+    name = Column("cell", "", lambda cell: cell.replace(".", " "), flexible=True)
+    times = (name, microbench.TIME, marks, microbench.SPREAD, *microbench.rates(cells, microbench.RATE))
+    bound = Column("bound", "bound by", value=_bound)
+    yield Section(title, (*times, microbench.GB_PER_S, bound, _SHARE), cells)
 
 
-REPORT = microbench.Microbench("kernels", COLUMNS, _values, _title, _sections, lambda _: NOTES, with_config=True)
+REPORT = microbench.Microbench("kernels", COLUMNS, _title, _sections, lambda _: NOTES, with_config=True)
 SQL, finish = REPORT.sql, REPORT.finish

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from operator import attrgetter
 
 from queue_runner import units
-from queue_runner.analysis.grouping import SUBJECT, by_key, group, labelled, order, taints
+from queue_runner.analysis.grouping import SUBJECT, by_key, group, kinds_of_taint, labelled, order
 from queue_runner.analysis.memory_growth import FEWEST, MATERIAL_BYTES, MATERIAL_SHARE, MemoryPoint, MemorySeries
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
+from queue_runner.monitor.run_view import outcome_style
 from queue_runner.reports._common import footnotes, prepare, select_runs
 from queue_runner.reports._common.arm_tables import LABEL
-from queue_runner.reports._common.columns import RowColumn, columns
-from queue_runner.reports._common.document import Context, Result, Row, Section
+from queue_runner.reports._common.columns import columns, shared, through
+from queue_runner.reports._common.document import Context, Result, Section
 from queue_runner.reports._common.settings import ignore_length
 from queue_runner.tables import Column
 
@@ -27,26 +30,46 @@ _POINTS = (
     "SELECT run_id, i, phase, allocated_bytes, reserved_bytes FROM v_iteration WHERE run_id IN ({runs})"
     " AND i BETWEEN ? AND ? AND COALESCE(allocated_bytes, reserved_bytes) IS NOT NULL ORDER BY run_id, offset"
 )
-COLUMNS = columns(
-    "workload config label framework framework_version device compile dtype run outcome",
-    Column("n", "iterations", units.count, True),
-    Column("reserved_is", "reserved kind"),
-    Column("peak_allocated_bytes", "peak allocated", units.size, True),
-    Column("peak_reserved_bytes", "peak reserved", units.size, True),
-    Column("reserved_over_allocated", "reserved / allocated", units.ratio, True),
-    Column("last_i", "last iteration", units.count, True),
-    Column("last_allocated_bytes", "last allocated", units.size, True),
-    Column("last_reserved_bytes", "last reserved", units.size, True),
-    "max_rss_bytes",
-    Column("grows", "growth of"),
-    Column("growth_bytes_per_1000", "growth / 1,000 iterations", units.size, True),
-    Column("growth_low", "95 % low", units.size, True),
-    Column("growth_high", "95 % high", units.size, True),
-    Column("leak", "leak"),
-    "valid taints",
-)
 PER = 1000
 """Number of iterations for which growth is given."""
+
+
+def _growth(end: str) -> Callable[[MemorySeries], float | None]:
+    return lambda item: getattr(item.slope, end) * PER if item.slope else None
+
+
+_N = Column("n", "iterations", units.count, True, value=lambda item: len(item.points))
+_ALLOCATED = Column("peak_allocated_bytes", "peak allocated", units.size, True, value=attrgetter("peak_allocated"))
+_RESERVED = Column("peak_reserved_bytes", "peak reserved", units.size, True, value=attrgetter("peak_reserved"))
+_RATIO = Column("reserved_over_allocated", "reserved / allocated", units.ratio, True, value=attrgetter("ratio"))
+_GROWTH = Column("growth_bytes_per_1000", "growth / 1,000 iterations", units.size, True, value=_growth("middle"))
+_LEAK = Column("leak", "leak")
+_OUTCOME = Column(
+    "outcome", "outcome", value=attrgetter("run.ending"), style=lambda item: outcome_style(item.run.ending)
+)
+COLUMNS = columns(
+    Column("workload", "workload", value=attrgetter("run.subject")),
+    *through("run", "config"),
+    *through("arm", "label"),
+    *through("run", "framework framework_version device compile dtype run"),
+    _OUTCOME,
+    _N,
+    Column("reserved_is", "reserved kind", value=lambda item: "RSS" if item.resident else "reserved"),
+    _ALLOCATED,
+    _RESERVED,
+    _RATIO,
+    Column("last_i", "last iteration", units.count, True, value=lambda item: item.points[-1].i),
+    Column("last_allocated_bytes", "last allocated", units.size, True, value=lambda item: item.points[-1].allocated),
+    Column("last_reserved_bytes", "last reserved", units.size, True, value=lambda item: item.points[-1].reserved),
+    *through("run", "max_rss_bytes"),
+    Column("grows", "growth of"),
+    _GROWTH,
+    Column("growth_low", "95 % low", units.size, True, value=_growth("low")),
+    Column("growth_high", "95 % high", units.size, True, value=_growth("high")),
+    _LEAK,
+    Column("valid", "valid", value=lambda item: bool(item.run.valid)),
+    shared("taints", lambda item: kinds_of_taint([item.run])),
+)
 FRAGMENTED = 1.5
 """Minimum ratio of reserved to allocated, at the peak of reserved, that is reported."""
 
@@ -58,18 +81,17 @@ def finish(rows: list[ReportedRun], context: Context) -> Result:
     runs = ignore_length(prepare.prepare(rows, context), context)
     tables = _tables(runs, context) if runs else []
     series = [item for table in tables for item in table]
-    raw = [_row(item) for item in series]
-    without = {run.run for run in runs if run.outcome == Outcome.OUT_OF_MEMORY} - {row["run"] for row in raw}
-    notes = [*_notes(series)] if raw else []
+    without = {run.run for run in runs if run.outcome == Outcome.OUT_OF_MEMORY} - {item.run.run for item in series}
+    notes = [*_notes(series)] if series else []
     if without:
         notes.append(f"out of memory before the first reported iteration: {footnotes.named(sorted(without))}")
     if not context.options.chosen and len(rows) == _MOST_RUNS:
         notes.append(
             f"the newest {_MOST_RUNS} runs only: select others with mpsq report memory g4, --since 2d or --where"
         )
-    if not raw:
+    if not series:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, "with reported memory")], notes=notes)
-    return Result(COLUMNS, raw, [_section(table) for table in tables], [*_findings(series)], notes)
+    return Result(COLUMNS, series, [_section(table) for table in tables], [*_findings(series)], notes)
 
 
 def _tables(rows: Sequence[ReportedRun], context: Context) -> list[list[MemorySeries]]:
@@ -77,8 +99,8 @@ def _tables(rows: Sequence[ReportedRun], context: Context) -> list[list[MemorySe
     table of their own."""
     window = context.options.iters or (0, 2**62)
     points = {
-        run_id: [MemoryPoint(p["i"], p["phase"], p["allocated_bytes"], p["reserved_bytes"]) for p in found]
-        for run_id, found in context.by_run(_POINTS, rows, window).items()
+        run_id: [MemoryPoint(*values) for values in stored]
+        for run_id, stored in context.tuples_by_run(_POINTS, rows, window).items()
     }
     arms = group([row for row in rows if row.run_id in points], prepare.question(rows, context).names)
     subjects = by_key(arms, lambda arm: tuple(arm.key[name] for name in SUBJECT)).values()
@@ -90,52 +112,26 @@ def _tables(rows: Sequence[ReportedRun], context: Context) -> list[list[MemorySe
     return tables
 
 
-def _row(item: MemorySeries) -> Row:
-    row, slope, last = item.run, item.slope, item.points[-1]
-    named = ("config", "framework", "framework_version", "device", "compile", "dtype", "run", "max_rss_bytes")
-    return {
-        "workload": row.subject,
-        "label": item.arm.label,
-        **{name: getattr(row, name) for name in named},
-        "outcome": row.ending,
-        "n": len(item.points),
-        "reserved_is": "RSS" if item.resident else "reserved",
-        "peak_allocated_bytes": item.peak_allocated,
-        "peak_reserved_bytes": item.peak_reserved,
-        "reserved_over_allocated": item.ratio,
-        "last_i": last.i,
-        "last_allocated_bytes": last.allocated,
-        "last_reserved_bytes": last.reserved,
-        "grows": item.grows,
-        "growth_bytes_per_1000": slope.middle * PER if slope else None,
-        "growth_low": slope.low * PER if slope else None,
-        "growth_high": slope.high * PER if slope else None,
-        "leak": item.leak,
-        "valid": bool(row.valid),
-        "taints": sorted(taints(row)),
-    }
-
-
 def _section(series: Sequence[MemorySeries]) -> Section:
     on_device = (
-        Column("peak_allocated_bytes", "allocated", units.size, True),
-        Column("peak_reserved_bytes", "reserved", units.size, True),
-        Column("reserved_over_allocated", "ratio", lambda ratio: units.number(ratio, 3), True),
+        replace(_ALLOCATED, title="allocated"),
+        replace(_RESERVED, title="reserved"),
+        replace(_RATIO, title="ratio", words=lambda ratio: units.number(ratio, 3)),
     )
-    on_cpu = (Column("n", "iters", units.count, True), Column("peak_reserved_bytes", "RSS", units.size, True))
+    on_cpu = (replace(_N, title="iters"), replace(_RESERVED, title="RSS"))
     shown = (
-        LABEL,
-        Column("run", "run"),
+        replace(LABEL, value=attrgetter("arm.label")),
+        *through("run", "run"),
         *(on_cpu if series[0].resident else on_device),
-        Column("growth_bytes_per_1000", "growth", _n_bytes, True),
-        RowColumn("interval", "95 % CI", lambda row: _interval(row["growth_low"], row["growth_high"]), True),
-        Column("leak", "", lambda leak: "leak" if leak else ""),
+        replace(_GROWTH, title="growth", words=_n_bytes),
+        Column("interval", "95 % CI", right=True, value=_interval),
+        replace(_LEAK, title="", words=lambda leak: "leak" if leak else ""),
     )
     names = ("framework", "dtype", "where")
     common = [{str(value) for item in series if (value := getattr(item.run, name))} for name in names]
     subject = " ".join(str(part) for part in (series[0].run.subject, series[0].run.config) if part)
     title = [subject, *(values.pop() for values in common if len(values) == 1), "peaks"]
-    return Section(", ".join(title), shown, [_row(item) for item in series])
+    return Section(", ".join(title), shown, series)
 
 
 def _n_bytes(x: float | None) -> str:
@@ -143,11 +139,11 @@ def _n_bytes(x: float | None) -> str:
     return "0" if x == 0 else units.size(None if x is None else round(x))
 
 
-def _interval(low: float | None, high: float | None) -> str:
-    """Format an interval of bytes, with a common unit once: "208 to 250 MiB"."""
-    if low is None:
+def _interval(item: MemorySeries) -> str:
+    """Format the interval of the growth, with a common unit once: "208 to 250 MiB"."""
+    if item.slope is None:
         return units.MISSING
-    least, most = _n_bytes(low), _n_bytes(high)
+    least, most = _n_bytes(item.slope.low * PER), _n_bytes(item.slope.high * PER)
     number, _, unit = least.partition(" ")
     return f"{number if most.endswith(' ' + unit) else least} to {most}"
 
@@ -155,10 +151,10 @@ def _interval(low: float | None, high: float | None) -> str:
 def _findings(series: Sequence[MemorySeries]) -> Iterable[str]:
     """Report leaks, then memory reserved but not used, then runs that ran out of memory."""
     for item in series:
-        if item.leak and (slope := item.slope) is not None:
+        if item.leak:
             yield (
-                f"{item.run.run} ({item.arm.label}) leaks: {item.grows} grows by {_n_bytes(slope.middle * PER)} per"
-                f" 1,000 iterations (95 % CI {_interval(slope.low * PER, slope.high * PER)}), also in the second half"
+                f"{item.run.run} ({item.arm.label}) leaks: {item.grows} grows by {_n_bytes(_GROWTH.of(item))} per"
+                f" 1,000 iterations (95 % CI {_interval(item)}), also in the second half"
             )
     if steady := [item for item in series if item.leak is False]:
         yield f"no leak detected in {_runs(steady)}"

@@ -9,7 +9,7 @@ from queue_runner import units
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.monitor.run_view import JobQuestion, stored_spec
 from queue_runner.reports._common import select_runs
-from queue_runner.reports._common.document import Context, Result, Row, Section
+from queue_runner.reports._common.document import Context, Result, Section
 from queue_runner.submit.missing_runs import Gap, look
 from queue_runner.tables import Column
 
@@ -36,15 +36,15 @@ def _ranges(jobs: Sequence[int]) -> str:
 
 
 COLUMNS = (
-    Column("label", "cell", flexible=True),
-    Column("jobs", "jobs", _ranges, flexible=True),
-    Column("wanted", "requested", units.count, True),
+    Column("label", "cell", flexible=True, value=lambda gap: _label(gap)),
+    Column("jobs", "jobs", _ranges, flexible=True, value=lambda gap: list(gap.jobs)),
+    Column("wanted", "requested", units.count, True, value=lambda gap: gap.repeats),
     Column("valid", "valid", units.count, True),
     Column("coming", "queued", units.count, True),
     Column("missing", "missing", units.count, True),
-    Column("run", "last run"),
-    Column("ending", "outcome"),
-    Column("reason", "reason"),
+    Column("run", "last run", value=lambda gap: gap.last and gap.last.run),
+    Column("ending", "outcome", value=lambda gap: gap.last and gap.last.ending),
+    Column("reason", "reason", value=lambda gap: gap.last and _reason(gap.last)),
 )
 SHOWN = COLUMNS[:6]
 MOST_REASONS = 10
@@ -55,15 +55,15 @@ def finish(rows: list[ReportedRun], context: Context) -> Result:
     """Return a row for each incomplete cell, of the newest group if nothing was chosen."""
     lines = []
     if rows and not context.options.chosen:
-        newest, *others = [row["id"] for row in context.read(f"{_NEWEST_GROUPS} 2")]
+        newest, *others = [group for (group,) in context.tuples(f"{_NEWEST_GROUPS} 2")]
         if others:
             lines.append(f"newest group only, g{newest}: select others by ID (g4 g5)")
     if not rows:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, "of a grid")])
     incomplete = look(context.connection, rows)
-    raw = [_row(gap) for gap in incomplete.gaps]
-    lacks = sum(gap.repeats - gap.valid for gap in incomplete.gaps)
-    if not incomplete.gaps:
+    gaps = incomplete.gaps
+    lacks = sum(gap.repeats - gap.valid for gap in gaps)
+    if not gaps:
         runs = (
             "the requested run has"
             if incomplete.repeats == 1
@@ -71,44 +71,29 @@ def finish(rows: list[ReportedRun], context: Context) -> Result:
         )
         lines.append(f"nothing is missing: {'all ' * (incomplete.repeats > 1)}{runs} a valid result")
     else:
-        cells = (
-            f"{units.count(len(incomplete.gaps))} of {units.count(incomplete.cells)} cell{'s' * (incomplete.cells > 1)}"
-        )
+        cells = f"{units.count(len(gaps))} of {units.count(incomplete.cells)} cell{'s' * (incomplete.cells > 1)}"
         lines.append(f"{units.count(lacks)} of {units.count(incomplete.repeats)} runs lack a valid result, in {cells}")
-        if any(row["missing"] for row in raw):
+        if any(gap.missing for gap in gaps):
             ids = " ".join(["missing", *(selector.text for selector in context.options.selectors)])
             lines.append(f"mpsq report {ids} --submit queues the missing runs")
     if incomplete.resumed:
         which = "valid result is of a resumed run" if incomplete.resumed == 1 else "valid results are of resumed runs"
         lines.append(f"{units.count(incomplete.resumed)} {which}, which reports do not pool with complete runs")
-    sections = [Section("", SHOWN, raw, _reasons(raw))] if raw else []
-    return Result(COLUMNS, raw, sections, lines)
+    sections = [Section("", SHOWN, gaps, _reasons([gap.last for gap in gaps if gap.last]))] if gaps else []
+    return Result(COLUMNS, gaps, sections, lines)
 
 
-def _row(gap: Gap) -> Row:
-    last = gap.last
+def _label(gap: Gap) -> str:
     first = gap.first
     compiled = None if first.compile is None else bool(first.compile)
     columns = (first.framework, first.device, compiled, first.dtype, first.config)
     question = JobQuestion(*columns, stored_spec(first.spec_json))
-    return {
-        "label": " ".join(filter(None, [select_runs.subject(first), str(question)])),
-        "jobs": list(gap.jobs),
-        "wanted": gap.repeats,
-        "valid": gap.valid,
-        "coming": gap.coming,
-        "missing": gap.missing,
-        "run": last.run if last else None,
-        "ending": last.ending if last else None,
-        "reason": _reason(last) if last else None,
-    }
+    return " ".join(filter(None, [select_runs.subject(first), str(question)]))
 
 
-def _reasons(raw: Sequence[Row]) -> list[str]:
+def _reasons(attempts: Sequence[ReportedRun]) -> list[str]:
     """Return the outcomes of the last attempts, one line each."""
-    outcomes = [
-        f"{row['run']} {row['ending']}" + (f": {row['reason']}" if row["reason"] else "") for row in raw if row["run"]
-    ]
+    outcomes = [f"{run.run} {run.ending}" + (f": {why}" if (why := _reason(run)) else "") for run in attempts]
     if (n_more := len(outcomes) - MOST_REASONS) > 0:
         outcomes[MOST_REASONS:] = [f"... and {units.count(n_more)} more (--json lists all)"]
     return outcomes

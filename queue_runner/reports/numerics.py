@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family, compare
-from queue_runner.analysis.grouping import Arm, taints
+from queue_runner.analysis.grouping import Arm, by_key, taints
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
 from queue_runner.reports._common import arm_tables, footnotes, panels, prepare, select_runs
 from queue_runner.reports._common.arm_rows import newest_first
-from queue_runner.reports._common.columns import columns
+from queue_runner.reports._common.columns import columns, through
 from queue_runner.reports._common.divergence import LEVELS, Divergence, format_difference, losses, relative
 from queue_runner.reports._common.document import Context, Result, Section
 from queue_runner.tables import Column
@@ -26,24 +27,56 @@ SQL = (
     f"SELECT {prepare.RUN}, data_sha256 FROM v_run WHERE {{chosen}} AND state = 'DONE' AND n_iters > 0"
     " ORDER BY job_id, number"
 )
+
+
+class LossPair(NamedTuple):
+    """The losses of one iteration in a run and in its baseline."""
+
+    divergence: Divergence
+    i: int
+    loss: float
+    baseline_loss: float
+    relative: float | None
+
+
+class WorstRun(NamedTuple):
+    """The run of an arm with the largest difference, of `n_runs`. `reference` is the loss of its first batch before
+    training, by where it was computed."""
+
+    label: str
+    n_runs: int
+    worst: Divergence
+    reference: Mapping[str, float]
+
+
 COLUMNS = columns(
-    "workload config label framework framework_version device compile dtype",
-    Column("seed", "seed", units.count, True),
-    "run",
-    Column("baseline_run", "baseline"),
+    Column("workload", "workload", value=attrgetter("divergence.run.subject")),
+    *through("divergence.run", "config"),
+    *through("divergence.arm", "label"),
+    *through("divergence.run", "framework framework_version device compile dtype"),
+    Column("seed", "seed", units.count, True, value=attrgetter("divergence.run.seed")),
+    *through("divergence.run", "run"),
+    Column("baseline_run", "baseline", value=attrgetter("divergence.baseline.run")),
     "i loss",
     Column("baseline_loss", "baseline loss", units.loss, True),
     Column("relative", "relative difference", units.number, True),
 )
+
+
+def _above(level: float) -> Column:
+    title = f"> {units.percent(level, 1)}"
+    return Column(f"above{level:g}", title, right=True, value=lambda row: _first(row.worst, level))
+
+
 _SHOWN = (
     arm_tables.LABEL,
     Column("n_runs", "runs", units.count, True),
-    Column("n_iters", "iters", units.count, True),
-    *(Column(f"above{level:g}", f"> {units.percent(level, 1)}", right=True) for level in LEVELS),
-    Column("greatest", "max", format_difference, True),
-    Column("last", "last", format_difference, True),
-    Column("device", "step 0", units.loss, True),
-    Column("cpu", "on CPU", units.loss, True),
+    Column("n_iters", "iters", units.count, True, value=lambda row: len(row.worst.points)),
+    *map(_above, LEVELS),
+    Column("greatest", "max", format_difference, True, value=lambda row: row.worst.greatest[1]),
+    Column("last", "last", format_difference, True, value=lambda row: row.worst.points[-1][3]),
+    Column("device", "step 0", units.loss, True, value=lambda row: row.reference.get("device")),
+    Column("cpu", "on CPU", units.loss, True, value=lambda row: row.reference.get("cpu")),
 )
 _UNUSABLE = "log_rewritten"
 """The only taint that invalidates losses; others, such as contended, affect only times."""
@@ -65,29 +98,29 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     rows = [replace(run, valid=_UNUSABLE not in taints(run), outcome=Outcome.SUCCEEDED) for run in runs]
     families = newest_first(compare(rows, prepare.question(rows, context))) if rows else []
     blocks: list[panels.Block] = []
-    raw: list[dict[str, Any]] = []
-    shown: list[Divergence] = []
+    raw: list[LossPair] = []
+    made: list[Divergence] = []
     reference = _reference(rows, context)
     newest_runs: list[int] = []
-    n_left = context.n_older
+    n_older = context.n_older
     for family in families:
         if len(blocks) >= NEWEST and not context.options.chosen:
-            n_left += len(family.arms) > 1
+            n_older += len(family.arms) > 1
             continue
         base = _baseline(family)
         divergences = _divergences(family, base, context) if base is not None else []
         if base is None or not divergences:
             continue
-        raw += [row for divergence in divergences for row in _rows(divergence)]
-        shown += divergences
+        raw += [LossPair(divergence, *point) for divergence in divergences for point in divergence.points]
+        made += divergences
         newest_runs.append(family.newest_run)
         blocks.append(([_section(family, base, divergences, reference)], [*_findings(base, divergences)]))
     sections, lines = panels.together(blocks)
     if not raw:
         which = "with comparable losses (two rows of the same settings, seed and data)"
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, which)])
-    older = [f"{n_left} older comparisons not made: select with mpsq report numerics g4"] if n_left else []
-    return Result(COLUMNS, raw, sections, lines, [*_notes(shown, outcomes), *older], newest_runs=newest_runs)
+    older = [f"{n_older} older comparisons not made: select with mpsq report numerics g4"] if n_older else []
+    return Result(COLUMNS, raw, sections, lines, [*_notes(made, outcomes), *older], newest_runs=newest_runs)
 
 
 def _baseline(family: Family) -> Arm | None:
@@ -122,46 +155,21 @@ def _reference(rows: Sequence[ReportedRun], context: Context) -> dict[int, dict[
         "SELECT run_id, name, value FROM metrics WHERE run_id IN ({runs}) AND value IS NOT NULL"
         " AND name IN ('reference_loss_cpu', 'reference_loss_device')"
     )
-    stored = context.by_run(sql, rows)
-    return {
-        run_id: {one["name"].rpartition("_")[2]: one["value"] for one in losses} for run_id, losses in stored.items()
-    }
-
-
-def _rows(divergence: Divergence) -> Iterable[dict[str, Any]]:
-    row = divergence.run
-    named = ("config", "framework", "framework_version", "device", "compile", "dtype", "seed", "run")
-    fixed = {
-        "workload": row.subject,
-        "label": divergence.arm.label,
-        **{name: getattr(row, name) for name in named},
-        "baseline_run": divergence.baseline.run,
-    }
-    for i, loss, baseline_loss, off in divergence.points:
-        yield {**fixed, "i": i, "loss": loss, "baseline_loss": baseline_loss, "relative": off}
+    stored = context.tuples_by_run(sql, rows)
+    return {run_id: {name.rpartition("_")[2]: loss for name, loss in losses} for run_id, losses in stored.items()}
 
 
 def _section(
     family: Family, base: Arm, divergences: Sequence[Divergence], reference: Mapping[int, Mapping[str, float]]
 ) -> Section:
     """Build a row for each arm, from its run with the largest difference, with the number of runs."""
-    shown = []
-    for arm in dict.fromkeys(divergence.arm for divergence in divergences):
-        group = [divergence for divergence in divergences if divergence.arm is arm]
+    rows = []
+    for arm, group in by_key(divergences, lambda divergence: divergence.arm).items():
         worst = _worst(group)
-        shown.append(
-            {
-                "label": f"{arm.label}, rerun" if arm is base else arm.label,
-                "n_runs": len(group),
-                "n_iters": len(worst.points),
-                **{f"above{level:g}": _first(worst, level) for level in LEVELS},
-                "greatest": worst.greatest[1],
-                "last": worst.points[-1][3],
-                **reference.get(worst.run.run_id, {}),
-            }
-        )
+        label = f"{arm.label}, rerun" if arm is base else arm.label
+        rows.append(WorstRun(label, len(group), worst, reference.get(worst.run.run_id, {})))
     why = f" ({family.why})" if family.why else ""
-    return Section(arm_tables.caption(family), _SHOWN, shown, [f"relative to {base.label}{why}"])
+    return Section(arm_tables.caption(family), _SHOWN, rows, [f"relative to {base.label}{why}"])
 
 
 def _worst(group: Sequence[Divergence]) -> Divergence:

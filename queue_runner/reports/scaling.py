@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter, methodcaller
 from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.curves import Curve, CurvePoint, find_curves, number
-from queue_runner.analysis.grouping import taints, word
+from queue_runner.analysis.grouping import WORK, kinds_of_taint, word
 from queue_runner.analysis.knee import ENOUGH, FEWEST
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
 from queue_runner.reports._common import arm_tables, footnotes, panels, prepare, select_runs
-from queue_runner.reports._common.columns import RowColumn, columns
-from queue_runner.reports._common.document import Context, Result, Row, Section
+from queue_runner.reports._common.columns import columns, shared, through
+from queue_runner.reports._common.document import Context, Result, Section
 from queue_runner.reports._common.settings import effective
 from queue_runner.spec import JobSpec
 from queue_runner.submit.find_max import search
@@ -28,22 +30,86 @@ SQL = (
     " NULLIF(json_extract(spec_json, '$.find_max'), '') AS find_max"
     " FROM v_run WHERE {chosen} AND state = 'DONE' ORDER BY job_id, number"
 )
+_KNOWN = frozenset({"machine", "subject", "config", "device", "compile", "dtype", "framework"})
+"""Names in a key that are not settings."""
+
+
+@dataclass(frozen=True)
+class PointRow:
+    """A point, which is an arm, and its curve."""
+
+    curve: Curve
+    arm: CurvePoint
+
+    @property
+    def factors(self) -> dict[str, Any]:
+        """The settings of the curve."""
+        return {name: value for name, value in self.curve.key.items() if name not in _KNOWN and value is not None}
+
+    @property
+    def value(self) -> float:
+        """The value of the swept setting, as an integer where possible."""
+        return int(self.arm.value) if self.arm.value == int(self.arm.value) else self.arm.value
+
+    def rate(self, unit: str) -> float | None:
+        """Return the tokens or samples per second."""
+        return self.arm.rate(unit)
+
+    @property
+    def share_of_best(self) -> float | None:
+        """The throughput as a share of the highest of the curve."""
+        curve, knee = self.curve, self.curve.knee
+        rate = self.arm.rate(curve.unit) if curve.unit and self.arm.valid else None
+        return rate / knee.best.rate if knee and rate else None
+
+    @property
+    def allocated_bytes(self) -> int | None:
+        """The most memory that a run allocated."""
+        return max((run.peak_allocated_bytes for run in self.arm.runs if run.peak_allocated_bytes), default=None)
+
+    @property
+    def outcome(self) -> str:
+        """How the run ended that shows that the value does not fit, or SUCCEEDED."""
+        return Outcome.SUCCEEDED.value if self.arm.fits else str(_ending(self.arm.failed or self.arm.runs[-1]))
+
+    @property
+    def is_knee(self) -> bool:
+        """Whether the knee of the curve is here."""
+        knee = self.curve.knee
+        return bool(knee and knee.at and knee.at.size == self.arm.value)
+
+    @property
+    def taints(self) -> list[str]:
+        """The kinds of taint of the runs with a time."""
+        return kinds_of_taint(self.arm.with_time)
+
+    @property
+    def excluded(self) -> bool:
+        """Whether only invalid runs have a time."""
+        return bool(self.arm.with_time) and not self.arm.valid
+
+
 _SHARE = Column("share_of_best", "of best", units.percent, True)
+_RATES = {unit: shared(f"{unit}s_per_s", methodcaller("rate", unit)) for unit in WORK}
 COLUMNS = columns(
-    "workload config framework framework_version device device_name compile dtype factors",
-    Column("setting", "setting"),
+    Column("workload", "workload", value=attrgetter("curve.first.subject")),
+    *through("curve.first", "config framework framework_version device device_name compile dtype"),
+    "factors",
+    Column("setting", "setting", value=attrgetter("curve.name")),
     Column("value", "value", units.number, True),
-    "runs",
-    Column("n_timed", "timed", units.count, True),
-    "valid median_s spread_s spread_over tokens_per_s samples_per_s",
+    *arm_tables.of_arm("runs"),
+    Column("n_timed", "timed", units.count, True, value=lambda row: len(row.arm.with_time)),
+    *through("arm", "valid"),
+    *arm_tables.of_arm("median_s spread_s spread_over"),
+    *_RATES.values(),
     _SHARE,
-    Column("memory_bytes", "memory", units.size, True),
-    Column("memory_is", "memory kind"),
+    Column("memory_bytes", "memory", units.size, True, value=lambda row: row.arm.memory[0]),
+    Column("memory_is", "memory kind", value=lambda row: row.arm.memory[1]),
     "allocated_bytes",
-    Column("fits", "fits"),
+    Column("fits", "fits", value=attrgetter("arm.decided_by_memory")),
     "outcome",
     Column("is_knee", "knee"),
-    Column("is_largest", "largest that fits"),
+    Column("is_largest", "largest that fits", value=lambda row: row.arm is row.curve.largest),
     "taints",
 )
 MOST_CURVES = 6
@@ -52,9 +118,6 @@ KNEE = (
     f"knee: smallest value with at least {units.percent(ENOUGH, 2)} of the highest throughput; none if that is the"
     f" largest value, or with fewer than {FEWEST} values"
 )
-_KNOWN = frozenset({"machine", "subject", "config", "device", "compile", "dtype", "framework"})
-"""Names in a key that are not settings."""
-_NAMED = ("config", "framework", "framework_version", "device", "device_name", "compile", "dtype")
 
 
 def finish(rows: list[ReportedRun], context: Context) -> Result:
@@ -72,16 +135,18 @@ def finish(rows: list[ReportedRun], context: Context) -> Result:
     if not curves:
         which = "that ended and differs from another in one number only (--set batch_size=8,16,32)"
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, which)])
-    shown = curves if context.options.chosen else curves[:MOST_CURVES]
-    timed = (row for curve in shown for point in curve.points for row in point.with_time)
+    visible = curves if context.options.chosen else curves[:MOST_CURVES]
+    timed = (row for curve in visible for point in curve.points for row in point.with_time)
     marks = footnotes.CaveatMarks(runs, timed, context)
     sections, lines = panels.together(
-        [([_section(curve, marks)], [*_findings(curve), *_searches(curve, context)]) for curve in shown]
+        [([_section(curve, marks)], [*_findings(curve), *_searches(curve, context)]) for curve in visible]
     )
-    notes = [*_notes(shown, marks, context)]
-    if n_older := len(curves) - len(shown):
+    notes = [*_notes(visible, marks, context)]
+    if n_older := len(curves) - len(visible):
         notes.append(f"{n_older} older curves not shown: select with mpsq report scaling g4")
-    return Result(COLUMNS, [_row(curve, point) for curve in curves for point in curve.points], sections, lines, notes)
+    return Result(
+        COLUMNS, [PointRow(curve, point) for curve in curves for point in curve.points], sections, lines, notes
+    )
 
 
 def _requested(rows: Sequence[ReportedRun], settings: Mapping[int, Mapping[str, Any]], context: Context) -> str | None:
@@ -94,53 +159,18 @@ def _requested(rows: Sequence[ReportedRun], settings: Mapping[int, Mapping[str, 
     return names[0] if names else None
 
 
-def _row(curve: Curve, point: CurvePoint) -> Row:
-    first, knee = curve.first, curve.knee
-    rate = point.rate(curve.unit) if curve.unit and point.valid else None
-    memory_bytes, memory_is = point.memory
-    allocated = [row.peak_allocated_bytes for row in point.runs if row.peak_allocated_bytes]
-    mad_s, over = point.spread_s
-    return {
-        "workload": first.subject,
-        **{name: getattr(first, name) for name in _NAMED},
-        "factors": {name: value for name, value in curve.key.items() if name not in _KNOWN and value is not None},
-        "setting": curve.name,
-        "value": int(point.value) if point.value == int(point.value) else point.value,
-        "runs": [row.run for row in point.runs],
-        "n_runs": len(point.runs),
-        "n_valid": len(point.used),
-        "n_timed": len(point.with_time),
-        "valid": point.valid,
-        "median_s": point.median_s,
-        "spread_s": mad_s,
-        "spread_over": over,
-        "tokens_per_s": point.rate("token"),
-        "samples_per_s": point.rate("sample"),
-        "share_of_best": rate / knee.best.rate if knee and rate else None,
-        "memory_bytes": memory_bytes,
-        "memory_is": memory_is,
-        "allocated_bytes": max(allocated, default=None),
-        "fits": point.decided_by_memory,
-        "outcome": str(_ending(point.failed or point.runs[-1])) if not point.fits else Outcome.SUCCEEDED.value,
-        "is_knee": bool(knee and knee.at and knee.at.size == point.value),
-        "is_largest": point is curve.largest,
-        "taints": sorted({kind for row in point.with_time for kind in taints(row)}),
-        "excluded": bool(point.with_time) and not point.valid,
-    }
-
-
 def _section(curve: Curve, marks: footnotes.CaveatMarks) -> Section:
-    rows = [_row(curve, point) for point in curve.points]
-    kinds = {row["memory_is"] for row in rows} - {None}
+    rows = [PointRow(curve, point) for point in curve.points]
+    kinds = {point.memory[1] for point in curve.points} - {None}
     memory = next(iter(kinds)) if len(kinds) == 1 else "memory"
     shown = columns(
         Column("value", curve.name, _value, True),
-        arm_tables.RUNS,
-        arm_tables.MS,
+        arm_tables.ARM_RUNS,
+        arm_tables.ARM_MS,
         *marks.columns(rows),
-        *((f"{curve.unit}s_per_s", _SHARE) if curve.unit else ()),
-        Column("memory_bytes", str(memory), units.size, True),
-        RowColumn("remarks", "", lambda row: _remarks(row, curve), flexible=True),
+        *((_RATES[curve.unit], _SHARE) if curve.unit else ()),
+        Column("memory_bytes", str(memory), units.size, True, value=lambda row: row.arm.memory[0]),
+        Column("remarks", "", flexible=True, value=_remarks),
     )
     return Section(_title(curve), shown, rows)
 
@@ -156,12 +186,12 @@ def _title(curve: Curve) -> str:
     return ", ".join([*words, *filter(None, [first.where])])
 
 
-def _remarks(row: Mapping[str, Any], curve: Curve) -> str:
-    remarks = ["knee"] if row["is_knee"] else []
-    remarks += ["largest that fits"] if row["is_largest"] and curve.too_large else []
-    remarks += [row["outcome"]] if row["outcome"] != Outcome.SUCCEEDED else []
-    if row["outcome"] == Outcome.SUCCEEDED and not row["valid"]:
-        remarks.append(f"invalid: {' '.join(row['taints'])}" if row["n_timed"] else "no iterations")
+def _remarks(row: PointRow) -> str:
+    remarks = ["knee"] if row.is_knee else []
+    remarks += ["largest that fits"] if row.arm is row.curve.largest and row.curve.too_large else []
+    remarks += [row.outcome] if row.outcome != Outcome.SUCCEEDED else []
+    if row.outcome == Outcome.SUCCEEDED and not row.arm.valid:
+        remarks.append(f"invalid: {' '.join(row.taints)}" if row.arm.with_time else "no iterations")
     return ", ".join(remarks)
 
 

@@ -12,8 +12,8 @@ from queue_runner.analysis.finding import Finding
 from queue_runner.analysis.grouping import Arm, labelled, order
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.reports._common import arm_tables, footnotes, panels, prepare, select_runs
-from queue_runner.reports._common.arm_rows import row_of
-from queue_runner.reports._common.columns import RowColumn, columns
+from queue_runner.reports._common.arm_rows import ArmRow, row_of
+from queue_runner.reports._common.columns import columns
 from queue_runner.reports._common.device_peaks import Peaks
 from queue_runner.reports._common.document import Context, Result, Section
 from queue_runner.reports._common.settings import ignore_length
@@ -39,6 +39,14 @@ _SUFFIX = "-eval"
 """Suffix of a workload's name in mode=eval (docs/methodology.md)."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ModeRow(ArmRow):
+    """The row of an arm that trains or evaluates a model; `mode` is one of MODES."""
+
+    model: str
+    mode: str
+
+
 @dataclass(frozen=True)
 class ModelTable:
     """One model with one set of settings on one machine: its families by mode, and their rows."""
@@ -46,15 +54,10 @@ class ModelTable:
     model: str
     title: str
     families: Mapping[str, Family]
-    rows: Sequence[dict[str, Any]]
+    rows: Sequence[ModeRow]
 
-    def of(self, mode: str) -> list[dict[str, Any]]:
-        return [row for row in self.rows if row["mode"] == mode]
-
-    def pairs(self) -> Iterator[tuple[str, dict[str, dict[str, Any]]]]:
-        """Yield each label with its rows by mode."""
-        for label in dict.fromkeys(row["label"] for row in self.rows):
-            yield label, {row["mode"]: row for row in self.rows if row["label"] == label}
+    def of(self, mode: str) -> list[ModeRow]:
+        return [row for row in self.rows if row.mode == mode]
 
 
 def finish(stored: list[ReportedRun], context: Context) -> Result:
@@ -127,12 +130,12 @@ def _table(model: str, families: Mapping[str, Family], peaks: Peaks) -> ModelTab
     named = labelled(sorted(arms.values(), key=order), {**first.common, "optimizer": None})
     labels = {_place(arm): arm.label for arm in named}
     rows = [
-        {**row_of(family, arm, peaks), "model": model, "mode": mode, "label": labels[_place(arm)]}
+        ModeRow(**{**vars(row_of(family, arm, peaks)), "label": labels[_place(arm)]}, model=model, mode=mode)
         for mode, family in families.items()
         for arm in family.arms
     ]
     at = {label: at for at, label in enumerate(labels.values())}
-    rows.sort(key=lambda row: (MODES.index(row["mode"]), at[row["label"]]))
+    rows.sort(key=lambda row: (MODES.index(row.mode), at[row.label]))
     title = arm_tables.caption(replace(first, common={**first.common, "subject": model}), rows)
     return ModelTable(model, title, families, rows)
 
@@ -148,9 +151,9 @@ _MODE = Column("mode", "")
 def _sections(table: ModelTable, taints: footnotes.CaveatMarks) -> list[Section]:
     """Return the one table of an answer, and for --explain what has no room in it and the tests."""
     rows = table.rows
-    has = {unit for unit in ("samples", "tokens") if any(row[f"{unit}_per_s"] for row in rows)}
-    rate = RowColumn("rate", f"{'tokens' if has == {'tokens'} else 'samples'}/s", _rate, True)
-    each, runs = arm_tables.counts(rows)
+    has = {unit for unit in ("samples", "tokens") if any(getattr(row, f"{unit}_per_s") for row in rows)}
+    rate = Column("rate", f"{'tokens' if has == {'tokens'} else 'samples'}/s", right=True, value=_rate)
+    n_each, runs = arm_tables.counts(rows)
     shown = columns(
         arm_tables.LABEL,
         _MODE,
@@ -162,70 +165,69 @@ def _sections(table: ModelTable, taints: footnotes.CaveatMarks) -> list[Section]
         "mfu",
         *arm_tables.judged(rows),
     )
-    whole = arm_tables.without_empty(Section(f"{table.title}{each}", shown, rows, _relative(table)))
-    answer, left = arm_tables.fitted(whole, ("median_s", "flops_per_s", "mfu"))
+    whole = arm_tables.without_empty(Section(f"{table.title}{n_each}", shown, rows, _relative(table)))
+    answer, hidden = arm_tables.fitted(whole, ("median_s", "flops_per_s", "mfu"))
     tests = [
         replace(tests, explained=True)
         for mode, family in table.families.items()
         for tests in arm_tables.verdicts(family, table.of(mode), mode)
     ]
-    return [answer, *arm_tables.beside(left, rows, arm_tables.LABEL, _MODE), *tests]
+    return [answer, *arm_tables.beside(hidden, rows, arm_tables.LABEL, _MODE), *tests]
 
 
 def _relative(table: ModelTable) -> list[str]:
     """Say what the speedups are relative to, once if that is the same for training and evaluation."""
-    sentences = {mode: arm_tables.relative(one, table.of(mode), one.why) for mode, one in table.families.items()}
-    lines = {
-        line: [mode for mode, told in sentences.items() if line in told] for told in sentences.values() for line in told
-    }
+    findings = {m: arm_tables.relative(family, table.of(m), family.why) for m, family in table.families.items()}
+    lines: dict[Finding, list[str]] = {}
+    for mode, line in ((mode, line) for mode, by_mode in findings.items() for line in by_mode):
+        lines.setdefault(line, []).append(mode)
     prefixes = {line: "" if len(lines) == 1 else f"{' and '.join(modes)}: " for line, modes in lines.items()}
     return [Finding(f"{prefixes[line]}{line}", f"{prefixes[line]}{line.brief}" if line.brief else "") for line in lines]
 
 
-def _rate(row: Mapping[str, Any]) -> str:
-    rate = row["samples_per_s"] or row["tokens_per_s"]
-    spread = rate * row["spread_s"] / row["median_s"] if rate and row["spread_s"] is not None else None
-    return arm_tables.spread(rate, spread, row["spread_over"])
+def _rate(row: ArmRow) -> str:
+    rate = row.samples_per_s or row.tokens_per_s
+    spread = rate * row.spread_s / row.median_s if rate and row.median_s and row.spread_s is not None else None
+    return arm_tables.spread(rate, spread, row.spread_over)
 
 
 def _answers(table: ModelTable) -> Iterator[str]:
     for mode in table.families:
         rows = table.of(mode)
-        over = [row for row in rows if row["speedup"] is not None and not row["is_baseline"]]
+        over = [(row.judged, row) for row in rows if row.judged and not row.is_baseline]
         if not over:
             yield f"{mode}: {_no_ratio(rows)}"
             continue
-        best = max(over, key=lambda row: row["speedup"])
-        base = next(row["label"] for row in rows if row["is_baseline"])
-        interval = units.ratio_interval(best["speedup_low"], best["speedup_high"])
-        within = f" (95 % CI {interval})" if best["speedup_low"] is not None else ""
-        judged = best["judged"]
-        times = f"{'is' if judged.decided else 'measured'} {units.ratio(best['speedup'])}"
+        judged, best = max(over, key=lambda pair: pair[0].speedup)
+        base = next(row.label for row in rows if row.is_baseline)
+        within = f" (95 % CI {units.ratio_interval(judged.low, judged.high)})" if judged.low is not None else ""
+        times = f"{'is' if judged.decided else 'measured'} {units.ratio(judged.speedup)}"
         verdict = str(judged) if judged.decided else f"no verdict, {judged}"
-        yield f"{mode}: {best['label']} {times} as fast as {base}{within}: {verdict}"
+        yield f"{mode}: {best.label} {times} as fast as {base}{within}: {verdict}"
 
 
-def _no_ratio(rows: Sequence[Mapping[str, Any]]) -> str:
-    able = [row for row in rows if row["compared"]]
+def _no_ratio(rows: Sequence[ArmRow]) -> str:
+    able = [row for row in rows if row.compared]
     if not able:
         return "no valid run"
-    if not any(row["device"] == "cpu" and not row["compile"] for row in able):
+    if not any(row.device == "cpu" and not row.compile for row in able):
         return "no eager run on the CPU to compare with (mpsq submit ... --device cpu, or --vs)"
     return "only one row: nothing to compare with"
 
 
 def _doubts(table: ModelTable) -> Iterator[str]:
     """Report numbers that are impossible or based on too little data."""
-    for label, by_mode in table.pairs():
-        train_s, eval_s = (by_mode[mode]["median_s"] if mode in by_mode else None for mode in MODES)
+    medians = {(row.label, row.mode): row.median_s for row in table.rows}
+    for label in dict.fromkeys(row.label for row in table.rows):
+        train_s, eval_s = (medians.get((label, mode)) for mode in MODES)
         if train_s is not None and eval_s is not None and eval_s >= train_s:
             yield (
                 f"implausible: {label}: evaluation takes {units.ms(eval_s)} ms, training {units.ms(train_s)} ms, but"
                 " evaluation is a part of training"
             )
     for row in table.rows:
-        if (row["mfu"] or 0) > 1:
-            which = f"{row['label']}, {row['mode']}"
-            yield f"implausible: {which}: {units.percent(row['mfu'])} of the peak: the FLOP or the peak is wrong"
-    few = ((f"{row['label']} {row['mode']}", row["n_measure"]) for row in table.rows if row["n_valid"])
+        if (row.mfu or 0) > 1:
+            share = f"{units.percent(row.mfu)} of the peak"
+            yield f"implausible: {row.label}, {row.mode}: {share}: the FLOP or the peak is wrong"
+    few = ((f"{row.label} {row.mode}", row.n_measure) for row in table.rows if row.n_valid)
     yield from footnotes.few_iterations(few)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 from queue_runner import units
 from queue_runner.analysis.reported_run import ReportedRun
-from queue_runner.monitor.run_view import MARK
 from queue_runner.reports._common import cpu_phases, select_runs
 from queue_runner.reports._common.columns import columns
-from queue_runner.reports._common.document import Context, Result, Row, Section
+from queue_runner.reports._common.document import Context, Result, Section
 from queue_runner.tables import Column
 
 NAME = "time"
@@ -20,59 +21,45 @@ SQL = (
     f" {select_runs.INVALID}"
     " FROM v_run WHERE {chosen} AND state = 'DONE' ORDER BY job_id, number"
 )
+_LABEL = Column("label", "", flexible=True, value=select_runs.label)
 _SLEPT = Column("slept_s", "slept", units.seconds, True)
-_PREPARED = Column("prepared_s", "prepared", units.seconds, True)
+_PREPARED = Column("prepared_s", "prepared", units.seconds, True, value=lambda row: row.cpu.prepared.get("real_s"))
 COLUMNS = columns(
-    "run label outcome real_s user_s sys_s",
+    "run",
+    replace(_LABEL, title="label"),
+    "outcome real_s user_s sys_s",
     _SLEPT,
     "max_rss_bytes peak_reserved_bytes",
     Column("invalid", "invalid", flexible=True),
-    Column("cpu_s_by_phase", "CPU by phase", str),
+    Column("cpu_s_by_phase", "CPU by phase", str, value=lambda row: dict(row.cpu.seconds)),
     _PREPARED,
-    Column("prepared_cpu_s", "its user + sys", units.seconds, True),
+    Column("prepared_cpu_s", "its user + sys", units.seconds, True, value=lambda row: row.cpu.prepared_cpu_s),
 )
-_ALWAYS = columns("run", Column("label", "", flexible=True))
-_TIMES = columns("real_s user_s sys_s")
 _IF_ANY = columns("outcome", select_runs.MARK), columns(_SLEPT, "max_rss_bytes peak_reserved_bytes", _PREPARED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimedRun(ReportedRun):
+    """A run with its CPU time."""
+
+    cpu: cpu_phases.CpuUse
 
 
 def finish(runs: list[ReportedRun], context: Context) -> Result:
     """Build one table of all runs: outcome, sleep and memory of the GPU only where there is any."""
     if not runs:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context)])
-    used = dict.fromkeys((run.run_id for run in runs), cpu_phases.Used({}, {})) | cpu_phases.read(runs, context)
-    rows = [_row(run, used[run.run_id]) for run in runs]
+    known = cpu_phases.read(runs, context)
+    rows = [TimedRun(**vars(run), cpu=known.get(run.run_id, cpu_phases.CpuUse({}, {}))) for run in runs]
 
     def filled(column: Column) -> bool:
-        values = {row[column.key] for row in rows} - {None, "", "SUCCEEDED"}
+        values = {column.of(row) for row in rows} - {None, "", "SUCCEEDED"}
         return any(not isinstance(value, float) or value >= 0.005 for value in values)  # less rounds to 0.00
 
     before, after = (filter(filled, some) for some in _IF_ANY)
-    phases = [f"{run.run}: user + sys by phase: {words}" for run in runs if (words := used[run.run_id].phases())]
+    phases = [f"{row.run}: user + sys by phase: {words}" for row in rows if (words := row.cpu.phases())]
     notes = [*select_runs.not_valid(runs), *select_runs.listed(phases)]
-    if any(row["prepared_s"] is not None for row in rows):
+    if any(_PREPARED.of(row) is not None for row in rows):
         notes.append("prepared: seconds before the run, in no time beside it")
-    section = Section("", [*_ALWAYS, *before, *_TIMES, *after], rows, ["real, user, sys: seconds"])
-    return Result(COLUMNS, rows, [section], notes)
-
-
-def _row(run: ReportedRun, used: cpu_phases.Used) -> Row:
-    names = (
-        "run",
-        "outcome",
-        "real_s",
-        "user_s",
-        "sys_s",
-        "slept_s",
-        "max_rss_bytes",
-        "peak_reserved_bytes",
-        "invalid",
-    )
-    return {
-        **{name: getattr(run, name) for name in names},
-        "label": select_runs.label(run),
-        "cpu_s_by_phase": dict(used.seconds),
-        "prepared_s": used.prepared.get("real_s"),
-        "prepared_cpu_s": sum(used.prepared.get(name, 0.0) for name in ("user_s", "sys_s")) if used.prepared else None,
-        "mark": MARK if run.invalid else "",
-    }
+    shown = columns("run", _LABEL, *before, "real_s user_s sys_s", *after)
+    return Result(COLUMNS, rows, [Section("", shown, rows, ["real, user, sys: seconds"])], notes)

@@ -7,19 +7,30 @@ combine, compare and label such runs as they do in every report.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis import comparison, stats
-from queue_runner.analysis.grouping import BESIDE, MAIN, WORK, Arm, by_key, group, labelled, order, taints
+from queue_runner.analysis.grouping import (
+    BESIDE,
+    MAIN,
+    WORK,
+    Arm,
+    by_key,
+    group,
+    kinds_of_taint,
+    labelled,
+    order,
+    taints,
+)
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.significance import Verdict, Word
 from queue_runner.model import Outcome
 from queue_runner.reports._common import arm_tables, footnotes, panels, prepare, select_runs
-from queue_runner.reports._common.arm_rows import values_of
-from queue_runner.reports._common.columns import RowColumn, columns
-from queue_runner.reports._common.document import Context, Result, Row, Section
+from queue_runner.reports._common.arm_rows import JudgedRow
+from queue_runner.reports._common.columns import columns, shared
+from queue_runner.reports._common.document import Context, Result, Section
 from queue_runner.reports._common.settings import LENGTH_SETTINGS, effective
 from queue_runner.tables import Column
 
@@ -29,19 +40,33 @@ SQL = (
     f"SELECT {prepare.RUN}, params, COALESCE(json_extract(spec_json, '$.find_max'), '') <> '' AS is_probe"
     " FROM v_run WHERE {chosen} AND kind = 'workload' ORDER BY job_id, number"
 )
-_BATCH_SIZE = Column("batch_size", "batch", units.count, True)
+_WORK, _UNIT, _BATCH = "(work)", "(unit)", "(batch)"
+"""Factors that this report adds: one of KINDS, what its rate counts, and the effective batch size."""
+
+
+def _keyed(column: Column, name: str) -> Column:
+    """Return a column whose value is in the key of the row's arm."""
+    return replace(column, value=lambda row: row.arm.key[name])
+
+
+def _in_key(keys: str) -> list[Column]:
+    return [_keyed(column, column.key) for column in columns(keys)]
+
+
+_BATCH_SIZE = _keyed(Column("batch_size", "batch", units.count, True), _BATCH)
 _TIMES_TRAINING = Column("times_training", "vs train", units.ratio, True)
 COLUMNS = columns(
-    "model config framework framework_version compile dtype",
-    Column("n_params", "parameters", units.short_count, True),
-    "device device_name",
+    "model",
+    *_in_key("config framework framework_version compile dtype"),
+    _keyed(Column("n_params", "parameters", units.short_count, True), "params"),
+    *_in_key("device device_name"),
     Column("kind", "kind"),
     "settings",
     _BATCH_SIZE,
-    "runs",
-    Column("counts", "valid"),
+    shared("runs", lambda row: [run.run for run in row.arm.shown]),
+    Column("counts", "valid", value=lambda row: bool(row.arm.used)),
     Column("rate", "rate", units.number, True),
-    Column("unit", "unit"),
+    Column("unit", "unit", value=lambda row: f"{row.arm.key[_UNIT]}/s"),
     Column("spread", "spread", units.number, True),
     _TIMES_TRAINING,
     "speedup speedup_low speedup_high p_corrected verdict same_within seen taints",
@@ -55,11 +80,32 @@ _MODEL = ("machine", "subject", "config", "dtype", "params")
 _SOFTWARE = ("framework", "framework_version", "compile")
 """Factors in which training and inference agree. Other settings differ by nature, such as the batch."""
 _DEVICE = ("device", "device_name")
-_WORK, _UNIT, _BATCH = "(work)", "(unit)", "(batch)"
-"""Factors that this report adds: one of KINDS, what its rate counts, and the effective batch size."""
 _ABSENCE_DIFFERS = {"env", "resumed", "arguments", BESIDE}
 """Factors that are not versions: a run without one differs from a run with it."""
 Verdicts = Mapping[Arm, Verdict]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkRow(JudgedRow):
+    """What reports show of one kind of work on one device; the other columns are in the key of the arm."""
+
+    arm: Arm
+    model: str
+    kind: str
+    settings: Mapping[str, Any]
+    rate: float
+    spread: float | None
+    times_training: float | None
+
+    @property
+    def speedup(self) -> float | None:
+        """The ratio to the same work on the CPU."""
+        return self.judged.speedup if self.judged else None
+
+    @property
+    def excluded(self) -> bool:
+        """Whether its runs are not valid."""
+        return not self.arm.used
 
 
 def finish(stored: list[ReportedRun], context: Context) -> Result:
@@ -71,7 +117,7 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     if not arms:
         which = "of inference (mpsq submit nanogpt --set mode=sample, or resnet50 --set mode=eval)"
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, which)])
-    raw: list[Row] = []
+    raw: list[WorkRow] = []
     blocks: list[panels.Block] = []
     marks = footnotes.CaveatMarks(rows, (row for arm in arms for row in arm.shown), context)
     for table in by_key(arms, lambda arm: tuple(arm.key[name] for name in _MODEL)).values():
@@ -92,7 +138,7 @@ def _runs_by_kind(rows: Sequence[ReportedRun], context: Context) -> list[Reporte
     settings = effective(rows, context)
     names = ", ".join(f"'{name}'" for name in _METRICS.values())
     sql = f"SELECT run_id, name, value FROM v_metric WHERE run_id IN ({{runs}}) AND name IN ({names}) AND value > 0"
-    metrics = context.by_run(sql, rows)
+    metrics = context.tuples_by_run(sql, rows)
     runs = []
     for row in rows:
         mode = str(settings[row.run_id].get("mode", TRAIN))
@@ -107,11 +153,11 @@ def _runs_by_kind(rows: Sequence[ReportedRun], context: Context) -> list[Reporte
     return runs
 
 
-def _times(row: ReportedRun, mode: str, metrics: Iterable[Row]) -> Iterable[tuple[str, str, float]]:
+def _times(row: ReportedRun, mode: str, metrics: Iterable[tuple[str, float]]) -> Iterable[tuple[str, str, float]]:
     """Yield the kinds of work of a run, with the unit of work and its seconds."""
     if mode == "sample":
         for kind, name in _METRICS.items():
-            if rates := [metric["value"] for metric in metrics if metric["name"] == name]:
+            if rates := [value for metric, value in metrics if metric == name]:
                 yield kind, "tokens", 1 / stats.median(rates)
     elif (row.median_s or 0) > 0 and (mode == "eval" or (mode == TRAIN and _trained(row))):
         unit = next((unit for unit in WORK if row.work(unit)), None)
@@ -169,29 +215,21 @@ def _twin(arm: Arm, arms: Sequence[Arm]) -> Arm | None:
     return twins[0] if len(twins) == 1 else None
 
 
-def _row(arm: Arm, arms: Sequence[Arm], verdicts: Verdicts) -> Row:
-    key, rate = arm.key, _rate(arm)
-    mad_s, _ = arm.spread_s
-    return {
-        "model": key["subject"],
-        **{name: key[name] for name in ("config", "framework", "framework_version", "compile", "dtype")},
-        "n_params": key["params"],
-        **{name: key[name] for name in _DEVICE},
-        "kind": key[_WORK],
-        "settings": {k: v for k, v in arm.shown[0].factors.items() if k not in (_WORK, _UNIT, _BATCH)},
-        "batch_size": key[_BATCH],
-        "runs": [row.run for row in arm.shown],
-        "n_runs": len(arm.shown),
-        "counts": bool(arm.used),
-        "rate": rate,
-        "unit": f"{key[_UNIT]}/s",
-        "spread": mad_s * rate**2 if mad_s is not None else None,
-        "times_training": _times_training(arm, arms),
-        **values_of(verdicts.get(arm)),
-        "is_baseline": arm not in verdicts and any(_twin(other, arms) is arm for other in verdicts),
-        "taints": sorted({kind for row in arm.shown for kind in taints(row)}),
-        "excluded": not arm.used,
-    }
+def _row(arm: Arm, arms: Sequence[Arm], verdicts: Verdicts) -> WorkRow:
+    rate, (mad_s, _) = _rate(arm), arm.spread_s
+    return WorkRow(
+        arm=arm,
+        label=arm.label,
+        model=arm.key["subject"],
+        kind=arm.key[_WORK],
+        settings={k: v for k, v in arm.shown[0].factors.items() if k not in (_WORK, _UNIT, _BATCH)},
+        rate=rate,
+        spread=mad_s * rate**2 if mad_s is not None else None,
+        times_training=_times_training(arm, arms),
+        judged=verdicts.get(arm),
+        is_baseline=arm not in verdicts and any(_twin(other, arms) is arm for other in verdicts),
+        taints=kinds_of_taint(arm.shown),
+    )
 
 
 def _times_training(arm: Arm, arms: Sequence[Arm]) -> float | None:
@@ -225,30 +263,29 @@ def _title(arms: Sequence[Arm]) -> str:
     return ", ".join(filter(None, [model, framework, size, key["dtype"], where]))
 
 
-def _sections(arms: Sequence[Arm], rows: Sequence[Row], marks: footnotes.CaveatMarks) -> Iterable[Section]:
-    shown = [{**row, "label": arm.label, "work": arm.key[_UNIT]} for arm, row in zip(arms, rows, strict=True)]
+def _sections(arms: Sequence[Arm], rows: Sequence[WorkRow], marks: footnotes.CaveatMarks) -> Iterable[Section]:
     work_units = {arm.key[_UNIT] for arm in arms}
     kind = Column("kind", "")
-    n_runs = {row["n_runs"] for row in shown}
-    each = f", {units.counted(n_runs.pop(), 'run')} each" if len(n_runs) == 1 and len(shown) > 1 else ""
+    n_runs = {len(arm.shown) for arm in arms}
+    runs_each = f", {units.counted(n_runs.pop(), 'run')} each" if len(n_runs) == 1 and len(arms) > 1 else ""
     rate_title = f"{next(iter(work_units))}/s" if len(work_units) == 1 else "per second"
     table = columns(
         arm_tables.LABEL,
         kind,
         _BATCH_SIZE,
-        *([] if each else [Column("n_runs", "runs", units.count, True)]),
-        RowColumn("rate", rate_title, lambda row: units.plus_minus(row["rate"], row["spread"]), True),
-        *marks.columns(shown),
-        *([Column("work", "of")] if len(work_units) > 1 else []),
+        *([] if runs_each else [Column("n_runs", "runs", units.count, True, value=lambda row: len(row.arm.shown))]),
+        Column("rate", rate_title, right=True, value=lambda row: units.plus_minus(row.rate, row.spread)),
+        *marks.columns(rows),
+        *([_keyed(Column("work", "of"), _UNIT)] if len(work_units) > 1 else []),
         _TIMES_TRAINING,
         Column("speedup", "vs CPU", units.ratio, True),
-        *((arm_tables.WITHIN, arm_tables.VERDICT) if any(row["judged"] for row in shown) else ()),
+        *((arm_tables.WITHIN, arm_tables.VERDICT) if any(row.judged for row in rows) else ()),
     )
-    whole = arm_tables.without_empty(Section(f"{_title(arms)}{each}", table, shown))
+    whole = arm_tables.without_empty(Section(f"{_title(arms)}{runs_each}", table, rows))
     answer, hidden = arm_tables.fitted(whole, (_BATCH_SIZE.key, _TIMES_TRAINING.key))
     yield answer
-    yield from arm_tables.beside(hidden, shown, arm_tables.LABEL, kind)
-    if tested := [row for row in shown if row["speedup_low"] is not None]:
+    yield from arm_tables.beside(hidden, rows, arm_tables.LABEL, kind)
+    if tested := [row for row in rows if row.low is not None]:
         yield replace(arm_tables.verdict_table(tested, "vs CPU", "", kind), explained=True)
 
 

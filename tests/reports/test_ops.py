@@ -85,11 +85,11 @@ def test_verdicts_are_counted_by_dtype_and_direction(store: Checks) -> None:
     assert rows["add", "fp32", "forward"]["median_s"] == 1e-5 and rows["add", "fp32", "forward"]["verdict"] == "native"
     assert rows["sin", "fp32", "forward"]["detail"] == "4 of 4 elements differ"
     (coverage, broken, others) = result.sections
-    assert [(row["dtype"], row["direction"], row["n"], row["native"]) for row in coverage.rows] == [
+    assert [(row.dtype, row.direction, row.verdicts.total(), row.verdicts["native"]) for row in coverage.rows] == [
         ("fp32", "forward", 2, 1), ("fp32", "backward", 1, 1), ("int64", "forward", 1, 0),
     ]  # fmt: skip
     assert list(broken.lines) == ["sin, fp32, forward: wrong: 4 of 4 elements differ"]
-    assert [(row["op"], row["verdict"]) for row in others.rows] == [("add", "missing")]
+    assert [(row.op, row.verdict) for row in others.rows] == [("add", "missing")]
     text = shown(store)
     assert "native: 50.0 % of 4" in text and "opcheck full, cpu, torch 2.13.0 (run 1.1)" in text
 
@@ -100,7 +100,7 @@ def test_two_versions_are_compared_the_older_one_first(store: Checks) -> None:
     changes = result.sections[-1]
     assert changes.title.startswith("mps, torch 2.9.1 -> mps, torch 2.13.0: 1 became native, 1 no longer native, ")
     assert "1 changed, 1 new, 1 gone" in changes.title
-    told = [(row["op"], row["before"], row["verdict"]) for row in changes.rows]
+    told = [(row.op, row.was.verdict, row.now.verdict) for row in changes.rows]
     assert told == [("cumsum", "native", "wrong"), ("poisson", "missing", "fallback"), ("svd", "fallback", "native")]
     after = {row["op"]: row["change"] for row in result.rows if row["before_of"]}
     assert after == {"svd": "became native", "add": "", "cumsum": "no longer native", "poisson": "changed",

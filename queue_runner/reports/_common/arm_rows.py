@@ -2,20 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.compile_payoff import break_even_iters, compile_cost_s, first_iter_s, main_cache
-from queue_runner.analysis.grouping import Arm, taints
-from queue_runner.analysis.peaks import mfu
+from queue_runner.analysis.grouping import Arm, kinds_of_taint
+from queue_runner.analysis.peaks import Peak, mfu
+from queue_runner.analysis.reported_run import LastEvaluation
 from queue_runner.analysis.significance import Verdict
+from queue_runner.analysis.summary import RunNumbers
 from queue_runner.reports._common import losses
 from queue_runner.reports._common.device_peaks import Peaks
 
 _COPIED = ("framework", "framework_version", "device", "device_name", "compile", "dtype")
-_MEDIANS = ("q1_s", "q3_s", "real_s", "user_s", "sys_s", "loss_first", "loss_last", "val_loss_last", "projected_real_s")
-_WHOLE_MEDIANS = ("n_measure", "max_rss_bytes", "peak_reserved_bytes", "n_iters")
+_MEDIANS = (*(field.name for field in fields(RunNumbers)), "real_s", "user_s", "sys_s", "max_rss_bytes", "mfu_printed")
+_NO_FACTORS = frozenset(
+    {"machine", "subject", "config", "device", "compile", "dtype", "framework", "device_name", "time_of"}
+)
+"""Names in the key of an arm that have a column or the title of their own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedRow:
+    """A row that may have a verdict, `judged`, against a baseline."""
+
+    label: str
+    judged: Verdict | None
+    is_baseline: bool
+    taints: Sequence[str]
+
+    @property
+    def low(self) -> float | None:
+        """The lower end of the interval of the speedup; None without an interval."""
+        return self.judged.low if self.judged else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmRow(RunNumbers, LastEvaluation, JudgedRow):
+    """What reports show of an arm. Numbers are medians over its runs."""
+
+    workload: str
+    config: str | None
+    time_of: str
+    framework: str | None
+    framework_version: str | None
+    device: str | None
+    device_name: str | None
+    compile: bool | str | None
+    dtype: str | None
+    factors: Mapping[str, Any]
+    runs: Sequence[str]
+    n_runs: int
+    n_valid: int
+    compared: bool
+    spread_s: float | None
+    spread_over: str | None
+    real_s: float | None
+    user_s: float | None
+    sys_s: float | None
+    max_rss_bytes: float | None
+    tokens_per_s: float | None
+    samples_per_s: float | None
+    flops_per_s: float | None
+    mfu: float | None
+    mfu_printed: float | None
+    peak: Peak | None
+    compile_cost_s: float | None
+    compile_cache: str | None
+    compile_cost_warm_s: float | None
+    break_even_iters: float | None
+
+    @property
+    def speedup(self) -> float | None:
+        """The ratio to the baseline, whose own is 1."""
+        return self.judged.speedup if self.judged else 1.0 if self.is_baseline and self.compared else None
+
+    @property
+    def excluded(self) -> bool:
+        """Whether a run that ended is not used."""
+        return self.n_valid < self.n_runs
 
 
 def newest_first(families: Iterable[Family]) -> list[Family]:
@@ -23,78 +90,50 @@ def newest_first(families: Iterable[Family]) -> list[Family]:
     return sorted(families, key=lambda family: -family.newest_run)
 
 
-def row_of(family: Family, arm: Arm, peaks: Peaks) -> dict[str, Any]:
+def row_of(family: Family, arm: Arm, peaks: Peaks) -> ArmRow:
     """Return all values that reports have for an arm."""
-    key = arm.key
+    medians: dict[str, Any] = {name: arm.median(name) for name in _MEDIANS}
+    shared: dict[str, Any] = {name: _shared(arm, name) for name in _COPIED}
     median_s, (spread_s, spread_over) = arm.median_s, arm.spread_s
-    peak = peaks.of(arm)
-    flops = arm.median("flops_per_iter")
-    twin, pair, against = family.twin(arm), family.pair(arm), family.twin_pair(arm)
-    cache = main_cache(arm)
+    flops, tokens, samples = (arm.median(f"{unit}_per_iter") for unit in ("flops", "tokens", "samples"))
+    peak, twin, cache = peaks.of(arm), family.twin(arm), main_cache(arm)
+    pair, against = family.pair(arm), family.twin_pair(arm)
     cost_s = compile_cost_s(arm, twin, cache)
-    return {
-        "workload": key["subject"],
-        "config": key["config"],
-        "time_of": key.get("time_of") or "iteration",
-        "label": arm.label,
-        **{name: _shared(arm, name) for name in _COPIED},
-        "factors": _factors(key),
-        "runs": [row.run for row in arm.runs],
-        "n_runs": len(arm.ended),
-        "n_valid": len(arm.used),
-        "compared": bool(arm.times),
-        "median_s": median_s,
-        "spread_s": spread_s,
-        "spread_over": spread_over,
-        **{name: arm.median(name) for name in _MEDIANS},
-        **losses.of_arm(arm),
-        **{name: None if (x := arm.median(name)) is None else round(x) for name in _WHOLE_MEDIANS},
-        "tokens_per_s": _rate(arm.median("tokens_per_iter"), median_s),
-        "samples_per_s": _rate(arm.median("samples_per_iter"), median_s),
-        "flops_per_s": _rate(flops, median_s),
-        "mfu": mfu(flops, median_s, peak),
-        "mfu_printed": arm.median("mfu_printed"),
-        "peak_flops": peak.flops if peak else None,
-        "peak_source": peak.source if peak else None,
-        "first_iter_s": first_iter_s(arm, cache),
-        "compile_cost_s": cost_s,
-        "compile_cache": cache,
-        "compile_cost_warm_s": compile_cost_s(arm, twin, "warm") if cache == "cold" else None,
-        "break_even_iters": break_even_iters(arm, twin, cost_s) if against is not None and against.pays_off else None,
-        "is_baseline": arm is family.baseline,
-        **values_of(pair.verdict if pair else None),
-        **({"speedup": 1.0} if arm is family.baseline and arm.times else {}),
-        "taints": sorted({kind for row in arm.shown for kind in taints(row)}),
-        "excluded": len(arm.used) < len(arm.ended),  # marks the row: not a column
-    }
-
-
-def values_of(verdict: Verdict | None) -> dict[str, Any]:
-    """Return the values that reports have for a verdict; `judged` is for the readable tables, not a column."""
-    return {
-        "speedup": verdict.speedup if verdict else None,
-        "speedup_low": verdict.low if verdict else None,
-        "speedup_high": verdict.high if verdict else None,
-        "p": verdict.p if verdict else None,
-        "p_corrected": verdict.p_corrected if verdict else None,
-        "verdict": str(verdict) if verdict else None,
-        "same_within": verdict.same_within if verdict else None,
-        "seen": verdict.visible if verdict else None,
-        "judged": verdict,
-    }
-
-
-def _factors(key: Mapping[str, Any]) -> dict[str, Any]:
-    named = ("machine", "subject", "config", "device", "compile", "dtype", "framework", "device_name", "time_of")
-    factors = {name: value for name, value in key.items() if name not in named and value is not None}
-    return {name: value for name, value in factors.items() if (name, value) != ("gpus", 1)}
+    return ArmRow(
+        **{**medians, "median_s": median_s, "first_iter_s": first_iter_s(arm, cache)},
+        **shared,
+        **vars(losses.of_arm(arm)),
+        workload=arm.key["subject"],
+        config=arm.key["config"],
+        time_of=arm.key.get("time_of") or "iteration",
+        label=arm.label,
+        factors={
+            name: value
+            for name, value in arm.key.items()
+            if name not in _NO_FACTORS and value is not None and (name, value) != ("gpus", 1)
+        },
+        runs=[row.run for row in arm.runs],
+        n_runs=len(arm.ended),
+        n_valid=len(arm.used),
+        compared=bool(arm.times),
+        spread_s=spread_s,
+        spread_over=spread_over,
+        tokens_per_s=tokens / median_s if tokens is not None and median_s else None,
+        samples_per_s=samples / median_s if samples is not None and median_s else None,
+        flops_per_s=flops / median_s if flops is not None and median_s else None,
+        mfu=mfu(flops, median_s, peak),
+        peak=peak,
+        compile_cost_s=cost_s,
+        compile_cache=cache,
+        compile_cost_warm_s=compile_cost_s(arm, twin, "warm") if cache == "cold" else None,
+        break_even_iters=break_even_iters(arm, twin, cost_s) if against is not None and against.pays_off else None,
+        is_baseline=arm is family.baseline,
+        judged=pair.verdict if pair else None,
+        taints=kinds_of_taint(arm.shown),
+    )
 
 
 def _shared(arm: Arm, name: str) -> Any:
     """Return the value common to the arm's runs; None where --group-by pools different ones."""
     values = {getattr(row, name) for row in arm.shown or arm.runs[:1]}
     return values.pop() if len(values) == 1 else None
-
-
-def _rate(amount: float | None, dur_s: float | None) -> float | None:
-    return amount / dur_s if amount is not None and dur_s else None

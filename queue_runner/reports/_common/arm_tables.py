@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.comparison import TIME, Family
 from queue_runner.analysis.finding import Finding
-from queue_runner.analysis.grouping import MAIN, PLACE, SUBJECT, word
+from queue_runner.analysis.grouping import MAIN, PLACE, SUBJECT, Arm, word
 from queue_runner.analysis.significance import Word
 from queue_runner.reports._common import losses
-from queue_runner.reports._common.columns import RowColumn, columns, short
+from queue_runner.reports._common.arm_rows import ArmRow, JudgedRow
+from queue_runner.reports._common.columns import columns, shared, short
 from queue_runner.reports._common.document import Section
 from queue_runner.reports._common.footnotes import CaveatMarks
 from queue_runner.reports._common.prepare import DETAILS
 from queue_runner.tables import Column, elide, room, table_width
-
-Raw = Mapping[str, Any]
 
 
 def spread(x: float | None, x_spread: float | None, over: str | None, scale: float = 1.0) -> str:
@@ -28,37 +28,53 @@ def spread(x: float | None, x_spread: float | None, over: str | None, scale: flo
     return f"{value} ({amount})" if plus_minus and over == "iterations" else text
 
 
-def _speedup(row: Raw) -> str:
-    return "baseline" if row["is_baseline"] else units.ratio(row["speedup"])
-
-
-def _wall(row: Raw) -> str:
-    return spread(row["median_s"], row["spread_s"], row["spread_over"])
-
-
-def _ms(row: Raw) -> str:
-    return spread(row["median_s"], row["spread_s"], row["spread_over"], 1e-3)
-
-
 MOST_NAME = 60
 """Columns of a name beyond which a title leaves out its middle; the row has as much as fits."""
 LABEL = Column("label", "", flexible=True)
-RUNS = RowColumn("runs", "runs", lambda row: f"{row['n_valid']}/{row['n_runs']}", True)
-MS = RowColumn("ms", "ms/iter", _ms, True)
-SPEEDUP = RowColumn("speedup", "speedup", _speedup, True)
-STEP = RowColumn("eval_step", "at step", losses.steps, True)
+RUNS = Column("runs", "runs", right=True, value=lambda row: f"{row.n_valid}/{row.n_runs}")
+MS = Column("ms", "ms/iter", right=True, value=lambda row: spread(row.median_s, row.spread_s, row.spread_over, 1e-3))
+STEP = Column("eval_step", "at step", right=True, value=losses.steps)
 TFLOPS = Column("flops_per_s", "TFLOP/s", units.tflops, True)
-WALL_S = RowColumn("ms", "wall s", _wall, True)
-RSS = Column("max_rss_bytes", "RSS", units.size, True)
-INTERVAL = RowColumn("interval", "95 % CI", lambda row: _interval(row), True)
-RATIO = RowColumn("speedup", "speedup", lambda row: units.ratio(row["speedup"]), True)
-WITHIN = RowColumn("interval", "95 % CI", lambda row: _interval(row).removesuffix(" x"), True)
-VERDICT = RowColumn("verdict", "verdict", lambda row: _spoken(row), style=lambda row: _style(row))
+WALL_S = Column("ms", "wall s", right=True, value=lambda row: spread(row.median_s, row.spread_s, row.spread_over))
+RSS = replace(*columns("max_rss_bytes"), title="RSS")
+INTERVAL = Column("interval", "95 % CI", right=True, value=lambda row: _interval(row))
+RATIO = Column("speedup", "speedup", units.ratio, True)
+WITHIN = Column("interval", "95 % CI", right=True, value=lambda row: _interval(row).removesuffix(" x"))
+VERDICT = Column("verdict", "verdict", value=lambda row: _spoken(row), style=lambda row: _style(row))
 
 
-def sections(family: Family, rows: Sequence[Raw], taints: CaveatMarks) -> list[Section]:
+_OF_ARM: Mapping[str, Callable[[Arm], Any]] = {
+    "runs": lambda arm: [run.run for run in arm.runs],
+    "n_runs": lambda arm: len(arm.ended),
+    "n_valid": lambda arm: len(arm.used),
+    "median_s": lambda arm: arm.median_s,
+    "spread_s": lambda arm: arm.spread_s[0],
+    "spread_over": lambda arm: arm.spread_s[1],
+}
+
+
+def of_arm(keys: str) -> list[Column]:
+    """Return shared columns of rows that have these numbers in their `arm`."""
+
+    def reads(value: Callable[[Arm], Any]) -> Callable[[Any], Any]:
+        return lambda row: value(row.arm)
+
+    return [shared(key, reads(_OF_ARM[key])) for key in keys.split()]
+
+
+def _arm_ms(arm: Arm) -> str:
+    spread_s, over = arm.spread_s
+    return spread(arm.median_s, spread_s, over, 1e-3)
+
+
+ARM_RUNS = replace(RUNS, value=lambda row: f"{len(row.arm.used)}/{len(row.arm.ended)}")
+ARM_MS = replace(MS, value=lambda row: _arm_ms(row.arm))
+"""As RUNS and MS, of rows that have these numbers in their `arm`."""
+
+
+def sections(family: Family, rows: Sequence[ArmRow], taints: CaveatMarks) -> list[Section]:
     """Return speed with verdicts, and to be explained tests, cost and outcome; nothing before a run has ended."""
-    if not any(row["n_runs"] for row in rows):
+    if not any(row.n_runs for row in rows):
         return []
     outcome = Section(
         "", columns(LABEL, "n_iters loss_last eval_train_loss eval_val_loss", STEP, "projected_real_s"), rows
@@ -80,11 +96,11 @@ def without_empty(section: Section) -> Section:
     return replace(section, columns=filled)
 
 
-def caption(family: Family, rows: Sequence[Raw] = ()) -> str:
+def caption(family: Family, rows: Sequence[ArmRow] = ()) -> str:
     """Return what all shown runs of the family, and `rows`, have in common."""
 
     def values_of(name: str) -> set[Any]:  # --group-by may pool several frameworks
-        return {row[name] for row in rows} | {getattr(run, name) for run in family.shown}
+        return {getattr(row, name) for row in rows} | {getattr(run, name) for run in family.shown}
 
     def only(name: str) -> str | None:
         values = values_of(name) - {None}
@@ -114,10 +130,10 @@ def _joined(*words: object) -> str:
     return " ".join(str(word) for word in words if word)
 
 
-def speed(family: Family, rows: Sequence[Raw], taints: CaveatMarks) -> list[Section]:
+def speed(family: Family, rows: Sequence[ArmRow], taints: CaveatMarks) -> list[Section]:
     """Return the table of an answer: time with its spread, ratio, interval and verdict, and the rest if there is room;
     what a command used is else a table below it."""
-    has = {unit for unit in ("tokens", "samples") if any(row[f"{unit}_per_s"] for row in rows)}
+    has = {unit for unit in ("tokens", "samples") if any(getattr(row, f"{unit}_per_s") for row in rows)}
     rate = "samples_per_s" if has == {"samples"} else "tokens_per_s"
     each, runs = counts(rows)
     times = columns(WALL_S, "user_s sys_s", RSS) if family.wall else columns(MS, rate, "mfu mfu_printed")
@@ -131,24 +147,24 @@ def speed(family: Family, rows: Sequence[Raw], taints: CaveatMarks) -> list[Sect
     return [replace(answer, columns=times_only), Section("", (LABEL, *used), rows)]
 
 
-def counts(rows: Sequence[Raw]) -> tuple[str, tuple[Column, ...]]:
+def counts(rows: Sequence[ArmRow]) -> tuple[str, tuple[Column, ...]]:
     """Return the end of a title that says how many runs each row has; a column for it where some differ."""
-    run_counts = {(row["n_valid"], row["n_runs"]) for row in rows}
-    alike = len(rows) > 1 and len(run_counts) == 1 and all(n == of for n, of in run_counts)
-    return (f", {units.counted(rows[0]['n_valid'], 'run')} each", ()) if alike else ("", (RUNS,))
+    run_counts = {(row.n_valid, row.n_runs) for row in rows}
+    same = len(rows) > 1 and len(run_counts) == 1 and all(n_valid == n_runs for n_valid, n_runs in run_counts)
+    return (f", {units.counted(rows[0].n_valid, 'run')} each", ()) if same else ("", (RUNS,))
 
 
-def judged(rows: Sequence[Raw]) -> tuple[Column, ...]:
+def judged(rows: Sequence[ArmRow]) -> tuple[Column, ...]:
     """Return the columns of ratio, interval and verdict; none if nothing is compared."""
-    return (RATIO, WITHIN, VERDICT) if any(row["speedup"] is not None for row in rows) else ()
+    return (RATIO, WITHIN, VERDICT) if any(row.speedup is not None for row in rows) else ()
 
 
-def relative(family: Family, rows: Sequence[Raw], why: str) -> list[Finding]:
+def relative(family: Family, rows: Sequence[ArmRow], why: str) -> list[Finding]:
     """Say what the speedups of a family are relative to, if there are any, and `why`."""
     if family.baseline is None:
         return []
     per = f" in time per {family.per_work}, because iterations differ in size" if family.per_work else ""
-    tested = any(row["speedup_low"] is not None for row in rows)
+    tested = any(row.low is not None for row in rows)
     meaning = "; ratio of the geometric means of the run medians" if tested else ""
     text = f"speedup: relative to {family.baseline.label} ({why}){per}{meaning}"
     return [Finding(text, f"speedup: in time per {family.per_work}" if family.per_work else "")]
@@ -164,94 +180,89 @@ def fitted(section: Section, spare: Sequence[str]) -> tuple[Section, list[Column
     return replace(section, columns=fitting), [column for column in section.columns if column not in fitting]
 
 
-def beside(left: Sequence[Column], rows: Sequence[Raw], *keys: Column) -> list[Section]:
+def beside(hidden: Sequence[Column], rows: Sequence[Any], *keys: Column) -> list[Section]:
     """Return what `fitted` left out as a table of --explain, after the columns `keys` that tell its rows apart."""
-    return [Section("", (*keys, *left), rows, explained=True)] if left else []
+    return [Section("", (*keys, *hidden), rows, explained=True)] if hidden else []
 
 
-def _spoken(row: Raw) -> str:
-    return "baseline" if row["is_baseline"] else row["judged"].brief if row["judged"] else units.MISSING
+def _spoken(row: JudgedRow) -> str:
+    return "baseline" if row.is_baseline else row.judged.brief if row.judged else units.MISSING
 
 
-def _style(row: Raw) -> str:
-    verdict = row["judged"]
+def _style(row: JudgedRow) -> str:
+    verdict = row.judged
     if verdict is None:
         return ""
     return {Word.FASTER: "good", Word.SLOWER: "bad"}.get(verdict.word, "" if verdict.decided else "doubt")
 
 
-def verdicts(family: Family, rows: Sequence[Raw], title: str = "") -> list[Section]:
+def verdicts(family: Family, rows: Sequence[ArmRow], title: str = "") -> list[Section]:
     """Return a table of speedups with intervals, p-values and verdicts, if there is an interval."""
-    if family.baseline is None or all(row["speedup_low"] is None for row in rows):
+    if family.baseline is None or all(row.low is None for row in rows):
         return []
-    over = [row for row in rows if not row["is_baseline"] and row["speedup"] is not None]
+    over = [row for row in rows if not row.is_baseline and row.speedup is not None]
     return [verdict_table(over, f"vs {elide(family.baseline.label, 24)}", title)]
 
 
-def verdict_table(rows: Sequence[Raw], heading: str, title: str = "", *more: Column) -> Section:
+def verdict_table(rows: Sequence[JudgedRow], heading: str, title: str = "", *more: Column) -> Section:
     """Return a table of the speedups of `rows` with interval, p-value and verdict; `more` columns follow the label."""
-    verdict = RowColumn("verdict", "verdict", _short, style=_style)
+    verdict = Column("verdict", "verdict", value=lambda row: row.judged.short if row.judged else None, style=_style)
     shown = columns(replace(LABEL, title=heading), *more, "speedup", INTERVAL, "p_corrected", verdict)
     return Section(title, shown, rows, [*powers(rows), *_margins(rows)])
 
 
-def powers(rows: Sequence[Raw]) -> Iterable[str]:
+def powers(rows: Sequence[JudgedRow]) -> Iterable[str]:
     """Say which difference the runs of these rows could show: without it, "no difference shown" says nothing."""
-    able = [row["judged"] for row in rows if row["judged"] and row["judged"].visible]
+    able = [row.judged for row in rows if row.judged and row.judged.seen]
     enough = [verdict for verdict in able if verdict.word is not Word.TOO_FEW]
     for judged_rows in (enough, [] if enough else able):
         if judged_rows:
-            low, high = (units.percent(pick(verdict.visible for verdict in judged_rows), 2) for pick in (min, max))
+            low, high = (units.percent(pick(verdict.seen or 0.0 for verdict in judged_rows), 2) for pick in (min, max))
             runs = {n for v in judged_rows for n in ((v.n, v.n_baseline) if enough else (v.need,))}
-            each = f"{'these ' if enough else ''}{runs.pop()} runs each" if len(runs) == 1 else "these runs"
+            which = f"{'these ' if enough else ''}{runs.pop()} runs each" if len(runs) == 1 else "these runs"
             difference = f"a difference of {low}" if low == high else f"differences of {low} to {high}, by row,"
             spread = "this spread" if low == high else "their spread"
-            yield f"with {each} and {spread} {difference} would be seen in 80 % of cases"
+            yield f"with {which} and {spread} {difference} would be seen in 80 % of cases"
 
 
-def _margins(rows: Sequence[Raw]) -> Iterable[str]:
+def _margins(rows: Sequence[JudgedRow]) -> Iterable[str]:
     """Say how far apart the rows may be that were not shown to differ."""
-    alike = [row for row in rows if row["judged"] and row["judged"].word in (Word.NO_DIFFERENCE, Word.SAME)]
-    each = [
-        f"{row['label']} {units.PLUS_MINUS}{units.percent(row['same_within'], 2)}"
-        for row in alike
-        if row["same_within"] is not None
+    margins = [
+        f"{row.label} {units.PLUS_MINUS}{units.percent(row.judged.same_within, 2)}"
+        for row in rows
+        if row.judged and row.judged.word in (Word.NO_DIFFERENCE, Word.SAME) and row.judged.same_within is not None
     ]
-    if each:
-        yield f"the same within: {', '.join(each)}"
+    if margins:
+        yield f"the same within: {', '.join(margins)}"
 
 
-def _short(row: Raw) -> str:
-    return row["judged"].short if row["judged"] else units.MISSING
+def _interval(row: JudgedRow) -> str:
+    return units.ratio_interval(row.low, row.judged.high if row.judged else None)
 
 
-def _interval(row: Raw) -> str:
-    return units.ratio_interval(row["speedup_low"], row["speedup_high"])
-
-
-def _cost(rows: Sequence[Raw]) -> Section:
+def _cost(rows: Sequence[ArmRow]) -> Section:
     """Build the cost table. Cold and warm are states of the compiler's cache; without them there is no cost."""
     titles = {"cold": "compile, cold", "warm": "compile, warm", "mixed": "compile, mixed"}
     states = [state for state in titles if any(_compile(row, state) is not None for row in rows)]
     compiling = []
-    if any(row["compile_cache"] == "cold" and row["first_iter_s"] is not None for row in rows):
+    if any(row.compile_cache == "cold" and row.first_iter_s is not None for row in rows):
         compiling.append("1st iter: of compiled rows, with a cold cache")
     if states:
         compiling.append(f"compile: time added to the first iteration with a {' or '.join(states)} compiler cache")
-    if any(row["compile"] and row["compile_cache"] is None and row["first_iter_s"] is not None for row in rows):
+    if any(row.compile and row.compile_cache is None and row.first_iter_s is not None for row in rows):
         compiling.append(
             "compile cost: unknown, because the trainer does not tell whether the compiler's cache was cold"
         )
     metal = []
-    if any(row["device"] == "mps" and row["first_iter_s"] is not None for row in rows):
+    if any(row.device == "mps" and row.first_iter_s is not None for row in rows):
         metal.append("1st iter on mps: Metal's own shader cache may be warm, in eager rows too")
     texts = {"real_s": "real, user, sys: seconds", "max_rss_bytes": "RSS: peak"}
     texts["peak_reserved_bytes"] = "GPU memory: the most that the process had reserved"
-    measured = [text for key, text in texts.items() if any(row[key] is not None for row in rows)]
+    measured = [text for key, text in texts.items() if any(getattr(row, key) is not None for row in rows)]
     shown = columns(
         LABEL,
         Column("first_iter_s", "1st iter", short, True),
-        *(_compile_column(state, titles[state]) for state in states),
+        *(Column(f"compile_{s}", titles[s], short, True, value=partial(_compile, state=s)) for s in states),
         "real_s user_s sys_s",
         RSS,
         "peak_reserved_bytes",
@@ -259,13 +270,8 @@ def _cost(rows: Sequence[Raw]) -> Section:
     return Section("", shown, rows, ["; ".join(parts) for parts in (compiling, metal, measured) if parts])
 
 
-def _compile_column(state: str, title: str) -> Column:
-    return RowColumn(f"compile_{state}", title, lambda row: short(_compile(row, state)), True)
-
-
-def _compile(row: Raw, state: str) -> float | None:
+def _compile(row: ArmRow, state: str) -> float | None:
     """Return the compile cost with the cache in that state."""
-    if state == "warm" and row["compile_cost_warm_s"] is not None:
-        return float(row["compile_cost_warm_s"])
-    cost_s: float | None = row["compile_cost_s"]
-    return cost_s if row["compile_cache"] == state else None
+    if state == "warm" and row.compile_cost_warm_s is not None:
+        return row.compile_cost_warm_s
+    return row.compile_cost_s if row.compile_cache == state else None

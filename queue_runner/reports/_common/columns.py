@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from queue_runner import units
-from queue_runner.model import Row
 from queue_runner.monitor.run_view import outcome_style
 from queue_runner.tables import Column
-from queue_runner.text import one_line
-
-
-@dataclass(frozen=True)
-class RowColumn(Column):
-    """A column whose text is made of several values of a row: `words` takes the whole row."""
-
-    words: Callable[[Row], str] = str
-
-    def show(self, row: Row) -> str:
-        return one_line(self.words(row))
 
 
 def short(x_s: Any) -> str:
@@ -31,6 +20,16 @@ def short(x_s: Any) -> str:
 def as_printed(share: float | None) -> str:
     """Format a share of 1 as nanoGPT's train.py prints its mfu: "1.69 %", "0.19 %"."""
     return units.MISSING if share is None else f"{share * 100:.2f} %"
+
+
+def _of_verdict(name: str) -> Callable[[Any], Any]:
+    """Return how to read a value of a row's verdict, which is named `judged`."""
+    return lambda row: getattr(row.judged, name, None)
+
+
+def _rounded(name: str) -> Callable[[Any], Any]:
+    """Return how to read a count of bytes or iterations, which is a median for rows of several runs."""
+    return lambda row: None if (value := getattr(row, name)) is None else round(value)
 
 
 _SHARED = (
@@ -52,10 +51,10 @@ _SHARED = (
     Column("n_valid", "valid", units.count, True),
     Column("valid", "valid"),
     Column("compared", "compared"),
-    Column("outcome", "outcome", style=lambda row: outcome_style(row["outcome"])),
+    Column("outcome", "outcome", style=lambda row: outcome_style(row.outcome)),
     Column("direction", "direction"),
-    Column("n_iters", "iterations", units.count, True),
-    Column("n_measure", "measured", units.count, True),
+    Column("n_iters", "iterations", units.count, True, value=_rounded("n_iters")),
+    Column("n_measure", "measured", units.count, True, value=_rounded("n_measure")),
     Column("n_samples", "samples", units.count, True),
     Column("i", "i", units.count, True),
     Column("loss", "loss", units.loss, True),
@@ -79,23 +78,23 @@ _SHARED = (
     Column("bytes_per_s", "bytes/s", units.number, True),
     Column("mfu", "MFU", units.percent, True),
     Column("mfu_printed", "printed MFU", as_printed, True),
-    Column("peak_flops", "peak", units.flops_per_s, True),
-    Column("peak_source", "peak source"),
+    Column("peak_flops", "peak", units.flops_per_s, True, value=lambda row: row.peak and row.peak.flops),
+    Column("peak_source", "peak source", value=lambda row: row.peak and row.peak.source),
     Column("real_s", "real", units.seconds, True),
     Column("user_s", "user", units.seconds, True),
     Column("sys_s", "sys", units.seconds, True),
-    Column("max_rss_bytes", "max RSS", units.size, True),
-    Column("peak_reserved_bytes", "GPU memory", units.size, True),
+    Column("max_rss_bytes", "max RSS", units.size, True, value=_rounded("max_rss_bytes")),
+    Column("peak_reserved_bytes", "GPU memory", units.size, True, value=_rounded("peak_reserved_bytes")),
     Column("allocated_bytes", "allocated", units.size, True),
     Column("is_baseline", "baseline"),
     Column("speedup", "speedup", units.ratio, True),
-    Column("speedup_low", "95 % low", units.ratio, True),
-    Column("speedup_high", "95 % high", units.ratio, True),
-    Column("p", "p", lambda p: units.number(p, 2), True),
-    Column("p_corrected", "p (Holm)", lambda p: units.number(p, 2), True),
-    Column("verdict", "verdict"),
-    Column("same_within", "same within", lambda share: units.percent(share, 2), True),
-    Column("seen", "would be seen", lambda share: units.percent(share, 2), True),
+    Column("speedup_low", "95 % low", units.ratio, True, value=_of_verdict("low")),
+    Column("speedup_high", "95 % high", units.ratio, True, value=_of_verdict("high")),
+    Column("p", "p", lambda p: units.number(p, 2), True, value=_of_verdict("p")),
+    Column("p_corrected", "p (Holm)", lambda p: units.number(p, 2), True, value=_of_verdict("p_corrected")),
+    Column("verdict", "verdict", value=lambda row: row.judged and str(row.judged)),
+    Column("same_within", "same within", lambda share: units.percent(share, 2), True, value=_of_verdict("same_within")),
+    Column("seen", "would be seen", lambda share: units.percent(share, 2), True, value=_of_verdict("seen")),
     Column("taints", "taints", " ".join),
 )
 _BY_KEY = {column.key: column for column in _SHARED}
@@ -110,3 +109,13 @@ def columns(*parts: str | Column) -> tuple[Column, ...]:
     for part in parts:
         chosen += [_BY_KEY[key] for key in part.split()] if isinstance(part, str) else [part]
     return tuple(chosen)
+
+
+def shared(key: str, value: Callable[[Any], Any]) -> Column:
+    """Return a shared column with another way to read its value."""
+    return replace(_BY_KEY[key], value=value)
+
+
+def through(attribute: str, keys: str) -> tuple[Column, ...]:
+    """Return shared columns of rows that have these values in an attribute: `through("run", "device dtype")`."""
+    return tuple(replace(column, value=attrgetter(f"{attribute}.{column.key}")) for column in columns(keys))

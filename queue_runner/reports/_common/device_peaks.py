@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 from queue_runner.analysis.grouping import Arm, by_key
 from queue_runner.analysis.peaks import Peak, known, of_gpus
-from queue_runner.reports._common.document import Context, Row
+from queue_runner.reports._common.document import Context
 from queue_runner.reports._common.select_runs import MERGED
 
 _PEAKS = (
     f"SELECT CASE WHEN json_extract(r.spec_json, '$.merged.kind') IS NULL THEN '' ELSE '{MERGED}' END"
-    " || r.machine_hash AS machine_hash, r.device, r.dtype, r.framework, r.framework_version, r.compile, r.run,"
-    " m.value, json_extract(r.spec_json, '$.compile_mode') AS compile_mode"
+    " || r.machine_hash, r.device, r.dtype, r.framework, r.compile, json_extract(r.spec_json, '$.compile_mode'),"
+    " r.framework_version, r.run, m.value"
     " FROM v_run r JOIN v_metric m ON m.run_id = r.run_id WHERE r.workload = 'matmul' AND m.name = 'peak'"
     " AND m.value > 0 AND r.outcome = 'SUCCEEDED' AND r.valid ORDER BY r.ended_at DESC, r.run_id DESC"
 )
 
-_DISTINCT = ("machine_hash", "device", "dtype", "framework", "compile", "compile_mode")
+
+class _Measured(NamedTuple):
+    machine_hash: str
+    device: str
+    dtype: str
+    framework: str
+    compile: int | None
+    compile_mode: str | None
+    framework_version: str
+    run: str
+    value: float
 
 
 class Peaks:
@@ -41,25 +51,21 @@ class Peaks:
     ) -> Peak | None:
         """Return the peak by the device's name; `or_measured` falls back to a measured one."""
         only_measured = self._context.options.peak == "measured"
-        found = None if only_measured else self._known(machine, device, name, dtype)
-        return found or (self._measured_on(machine, device, dtype) if only_measured or or_measured else None)
-
-    def _known(self, machine: str | None, device: str | None, name: str | None, dtype: str | None) -> Peak | None:
-        return known(self._context.options.peak_tflops, device, name, self._gpu_cores(machine, name), dtype)
+        given = self._context.options.peak_tflops
+        peak = None if only_measured else known(given, device, name, self._gpu_cores(machine, name), dtype)
+        return peak or (self._measured_on(machine, device, dtype) if only_measured or or_measured else None)
 
     def _measured_on(self, machine: str | None, device: str | None, dtype: str | None) -> Peak | None:
         """Return the highest of the newest valid peaks of each framework and mode, so that a slower framework does
         not lower the peak: the rate of matrix products, so that MFU is a share of what is attainable."""
         if self._measured is None:
-            newest: dict[tuple[Any, ...], Row] = {}
-            for row in self._context.read(_PEAKS):
-                newest.setdefault(tuple(row[name] for name in _DISTINCT), row)
-            by_place = by_key(newest.values(), lambda row: (row["machine_hash"], row["device"], row["dtype"]))
+            rows = (_Measured(*row) for row in self._context.tuples(_PEAKS))
+            newest = [same[0] for same in by_key(rows, lambda row: row[:6]).values()]  # all but version, run and value
             self._measured = {}
-            for place, rows in by_place.items():
-                row = max(rows, key=lambda row: row["value"])
-                by = f"measured by run {row['run']}, matmul in {row['framework']} {row['framework_version']}"
-                self._measured[place] = Peak(row["value"], by)
+            for place, peaks in by_key(newest, lambda row: (row.machine_hash, row.device, row.dtype)).items():
+                best = max(peaks, key=lambda row: row.value)
+                source = f"measured by run {best.run}, matmul in {best.framework} {best.framework_version}"
+                self._measured[place] = Peak(best.value, source)
         return self._measured.get((machine, device, dtype))
 
     def _gpu_cores(self, machine: str | None, name: str | None) -> int | None:
@@ -69,8 +75,7 @@ class Peaks:
         if machine not in self._cores:
             from queue_runner.host.machine import gpu_cores
 
-            stored = self._context.read(
-                "SELECT data_json FROM fingerprints WHERE hash = ?", [machine.removeprefix(MERGED)]
-            )
-            self._cores[machine] = gpu_cores(json.loads(stored[0]["data_json"])) if stored else None
+            hash = machine.removeprefix(MERGED)
+            stored = self._context.tuples("SELECT data_json FROM fingerprints WHERE hash = ?", [hash])
+            self._cores[machine] = gpu_cores(json.loads(stored[0][0])) if stored else None
         return self._cores[machine]

@@ -36,7 +36,7 @@ class Divergence:
     def greatest(self) -> tuple[int, float | None]:
         """The iteration with the greatest difference; None if no difference is known."""
         known = [(i, off) for i, _, _, off in self.points if off is not None]
-        return max(known, key=lambda one: one[1], default=(self.points[0][0], None))
+        return max(known, key=lambda point: point[1], default=(self.points[0][0], None))
 
     def first_finite(self, ours: bool) -> int | None:
         """Return the first iteration with one finite loss: the run's, or else the baseline's."""
@@ -60,12 +60,12 @@ def losses(run_id: int, context: Context) -> dict[int, float]:
     """
     first, last = context.options.iters or (0, 2**62)
     sql = (
-        "SELECT i, loss, EXISTS (SELECT 1 FROM notes WHERE run_id = t.run_id AND kind = 'nan_loss') AS is_nan"
+        "SELECT i, loss, EXISTS (SELECT 1 FROM notes WHERE run_id = t.run_id AND kind = 'nan_loss')"
         " FROM v_iteration t WHERE run_id = ? AND i BETWEEN ? AND ? ORDER BY offset"
     )
-    iterations = context.read(sql, [run_id, first, last])
-    known = {one["i"]: math.nan if one["loss"] is None else float(one["loss"]) for one in iterations}
-    return known if any(one["is_nan"] for one in iterations) else {i: x for i, x in known.items() if not math.isnan(x)}
+    iterations = context.tuples(sql, [run_id, first, last])
+    known = {i: math.nan if loss is None else float(loss) for i, loss, _ in iterations}
+    return known if any(is_nan for *_, is_nan in iterations) else {i: x for i, x in known.items() if not math.isnan(x)}
 
 
 def format_difference(x: float | None) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.grouping import by_key
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.model import Selector
+from queue_runner.store import read
 from queue_runner.tables import Column
 
 Row = dict[str, Any]
@@ -50,7 +52,7 @@ class Section:
 
     title: str
     columns: Sequence[Column]
-    rows: Sequence[Mapping[str, Any]]
+    rows: Sequence[Any]
     lines: Sequence[str] = ()
     explained: bool = False
 
@@ -59,20 +61,25 @@ class Section:
 class Result:
     """The result of a report.
 
-    `columns` and `rows` hold all values, raw and in SI units, for csv and json. `sections` are tables for people (none:
+    `columns` of `items` are all values, raw and in SI units, for csv and json. `sections` are tables for people (none:
     one table of all columns); `text` replaces the tables in the table format. `lines` are findings in words, `notes`
     are footnotes. `families` are the compared arms that the sections show, for pages with charts of their runs;
     `newest_runs` is the newest run of each comparison that they show.
     """
 
     columns: Sequence[Column]
-    rows: Sequence[Mapping[str, Any]]
+    items: Sequence[Any]
     sections: Sequence[Section] = ()
     lines: Sequence[str] = ()
     notes: Sequence[str] = ()
     text: str | None = None
     families: Sequence[Family] = ()
     newest_runs: Sequence[int] = ()
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """The values by the keys of the columns, as json has them."""
+        return [{column.key: column.of(item) for column in self.columns} for item in self.items]
 
 
 class OfRun(Protocol):
@@ -98,8 +105,15 @@ class Context:
 
     def read(self, sql: str, more: Sequence[Any] = ()) -> list[Row]:
         """Return the rows of a SELECT; `{chosen}` stands for the condition, whose values come before `more`."""
+        return list(self.connection.execute(*self._query(sql, more)))
+
+    def tuples(self, sql: str, more: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Return the rows of a SELECT, arguments as of `read`, as tuples."""
+        return read.tuples(self.connection, *self._query(sql, more)).fetchall()
+
+    def _query(self, sql: str, more: Sequence[Any]) -> tuple[str, list[Any]]:
         values = [*self.values, *more] if "{chosen}" in sql else list(more)
-        return list(self.connection.execute(sql.replace("{chosen}", self.chosen), values))
+        return sql.replace("{chosen}", self.chosen), values
 
     def runs(self, sql: str) -> list[ReportedRun]:
         """Return the runs that a SELECT over v_run finds."""
@@ -107,12 +121,23 @@ class Context:
 
     def by_run(self, sql: str, runs: Iterable[OfRun], more: Sequence[Any] = ()) -> dict[int, list[Row]]:
         """Return the rows of a SELECT by their run_id; `{runs}` stands for the IDs of the `runs`."""
-        ids = ", ".join(str(run.run_id) for run in runs)
-        return by_key(self.read(sql.replace("{runs}", ids), more), lambda row: row["run_id"])
+        return by_key(self.read(_of_runs(sql, runs), more), lambda row: row["run_id"])
 
-    def by_groups(self, sql: str, runs: Iterable[ReportedRun]) -> list[Row]:
-        """Return the rows of a SELECT; `{groups}` stands for the IDs of the submissions of the `runs`."""
-        return self.read(sql.replace("{groups}", ", ".join({str(run.group_id) for run in runs})))
+    def tuples_by_run(self, sql: str, runs: Iterable[OfRun], more: Sequence[Any] = ()) -> dict[int, list[Any]]:
+        """Return the rows of a SELECT by their first column, the run_id, as tuples of the other columns; arguments as
+        of `by_run`."""
+        by_run: dict[int, list[Any]] = {}
+        for run_id, *values in self.tuples(_of_runs(sql, runs), more):
+            by_run.setdefault(run_id, []).append(values)
+        return by_run
+
+    def by_groups(self, sql: str, runs: Iterable[ReportedRun]) -> list[tuple[Any, ...]]:
+        """Return the rows of a SELECT as tuples; `{groups}` stands for the IDs of the submissions of the `runs`."""
+        return self.tuples(sql.replace("{groups}", ", ".join({str(run.group_id) for run in runs})))
+
+
+def _of_runs(sql: str, runs: Iterable[OfRun]) -> str:
+    return sql.replace("{runs}", ", ".join(str(run.run_id) for run in runs))
 
 
 class Report(Protocol):

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from string import ascii_lowercase
-from typing import Any
+from typing import Any, NamedTuple
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.finding import Finding
 from queue_runner.analysis.grouping import LOG, MAIN, Arm, by_key, taints, value_of
+from queue_runner.analysis.peaks import Peak
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.validity import disturbance
 from queue_runner.model import Outcome, State
 from queue_runner.reports._common import select_runs
-from queue_runner.reports._common.columns import RowColumn
+from queue_runner.reports._common.arm_rows import ArmRow
 from queue_runner.reports._common.document import Context
 from queue_runner.reports._common.settings import FEW_ITERS
 from queue_runner.tables import Column
@@ -27,26 +28,33 @@ EXCLUDED = "!"
 """Marks a row with excluded runs; if all were, it shows their numbers and is not compared."""
 
 
+class _Taint(NamedTuple):
+    run_id: int
+    kind: str
+    severity: str
+    detail: str
+
+
 class CaveatMarks:
     """The taints of a report's `rows`, read once and only if there are any. Each kind of caveat of the runs `shown` has
     a letter, which marks the rows of a table."""
 
     def __init__(self, rows: Sequence[ReportedRun], shown: Iterable[ReportedRun], context: Context) -> None:
-        sql = "SELECT run_id, kind, severity, detail FROM taints WHERE run_id IN ({runs})"
-        self._by_run = context.by_run(sql, [row for row in rows if row.taints])
-        runs = {row.run_id: row.run for row in shown}  # a run may be shown twice
-        found = [{**taint, "run": run} for run_id, run in runs.items() for taint in self._by_run.get(run_id, [])]
-        caveats = [taint for taint in found if taint["severity"] == "caveat"]
-        self._caveats = by_key(caveats, lambda taint: taint["kind"])
+        sql = "SELECT run_id, run_id, kind, severity, detail FROM taints WHERE run_id IN ({runs})"
+        stored = context.tuples_by_run(sql, [row for row in rows if row.taints])
+        self._by_run = {run_id: [_Taint(*values) for values in taints] for run_id, taints in stored.items()}
+        self._names = {row.run_id: row.run for row in shown}  # a run may be shown twice
+        caveats = [t for run_id in self._names for t in self._by_run.get(run_id, []) if t.severity == "caveat"]
+        self._caveats = by_key(caveats, lambda taint: taint.kind)
         self._letters = dict(zip(self._caveats, ascii_lowercase, strict=False))
-        self.column = RowColumn("marks", "", self.mark, style=lambda _row: "doubt")
+        self.column = Column("marks", "", value=self.mark, style=lambda _row: "doubt")
 
-    def mark(self, row: Mapping[str, Any]) -> str:
+    def mark(self, row: Any) -> str:
         """Return the letters of the row's `taints`, after EXCLUDED if some of its runs are `excluded`."""
-        letters = sorted(self._letters[kind] for kind in row["taints"] if kind in self._letters)
-        return (EXCLUDED if row["excluded"] else "") + "".join(letters)
+        letters = sorted(self._letters[kind] for kind in row.taints if kind in self._letters)
+        return (EXCLUDED if row.excluded else "") + "".join(letters)
 
-    def columns(self, rows: Iterable[Mapping[str, Any]]) -> list[Column]:
+    def columns(self, rows: Iterable[Any]) -> list[Column]:
         """Return the column of marks; none if no row has one."""
         return [self.column] if any(map(self.mark, rows)) else []
 
@@ -55,20 +63,20 @@ class CaveatMarks:
         marks = ", ".join(f"{letter} {kind}" for kind, letter in self._letters.items())
         brief = f"caveat{'s' * (len(self._letters) > 1)}: {marks}"
         for kind, letter in self._letters.items():
-            details = by_key(self._caveats[kind], lambda taint: taint["detail"])
-            each = [f"{detail} ({named([taint['run'] for taint in of])})" for detail, of in details.items()]
+            details = by_key(self._caveats[kind], lambda taint: taint.detail)
+            parts = [f"{detail} ({named([self._names[t.run_id] for t in same])})" for detail, same in details.items()]
             more = f"; {len(details) - MOST_DETAILS} more" if len(details) > MOST_DETAILS else ""
-            yield Finding(f"{letter} {kind}: {'; '.join(each[:MOST_DETAILS])}{more}", brief)
+            yield Finding(f"{letter} {kind}: {'; '.join(parts[:MOST_DETAILS])}{more}", brief)
 
     def excluded(self, rows: Iterable[ReportedRun], include_invalid: bool) -> Iterable[str]:
         """Name runs that are excluded, or included by --all although invalid, each reason once after its runs."""
         rows = list(rows)
         reasons = by_key(rows, self._why)
         if reasons:
-            each = [f"{named([row.run for row in of])} {reason}" for reason, of in reasons.items()]
-            if (more := len(each) - MOST_NAMED) > 0:
-                each[MOST_NAMED:] = [f"{more} more reason{'s' * (more > 1)}"]
-            text = f"{'included by --all' if include_invalid else f'{EXCLUDED} excluded'}: {'; '.join(each)}"
+            parts = [f"{named([row.run for row in same])} {reason}" for reason, same in reasons.items()]
+            if (more := len(parts) - MOST_NAMED) > 0:
+                parts[MOST_NAMED:] = [f"{more} more reason{'s' * (more > 1)}"]
+            text = f"{'included by --all' if include_invalid else f'{EXCLUDED} excluded'}: {'; '.join(parts)}"
             yield Finding(text, self._in_brief(rows, include_invalid))
 
     def _in_brief(self, rows: Sequence[ReportedRun], include_invalid: bool) -> str:
@@ -77,29 +85,30 @@ class CaveatMarks:
         runs = units.counted(len({row.run_id for row in rows}), "run")
         if include_invalid:
             return f"{runs} included although invalid (--all): {kinds}"
-        again = sorted({row.group_id or 0 for row in rows if row.kind != "import" and not row.merged})
-        which = "".join(f" g{group}" for group in again[:MOST_NAMED])
-        remedy = f" -> mpsq report missing{which} --submit" if again else ""
+        groups = sorted({row.group_id or 0 for row in rows if row.kind != "import" and not row.merged})
+        which = "".join(f" g{group}" for group in groups[:MOST_NAMED])
+        remedy = f" -> mpsq report missing{which} --submit" if groups else ""
         return f"{EXCLUDED} {runs} left out: {kinds}{remedy}"
 
     def _kinds(self, row: ReportedRun) -> list[str]:
         if row.outcome != Outcome.SUCCEEDED:
             return [row.ending]
-        invalid = [taint["kind"] for taint in self._by_run.get(row.run_id, []) if taint["severity"] == "invalid"]
-        return invalid or ["no results"]
+        return [taint.kind for taint in self._invalid(row)] or ["no results"]
+
+    def _invalid(self, row: ReportedRun) -> list[_Taint]:
+        return [taint for taint in self._by_run.get(row.run_id, []) if taint.severity == "invalid"]
 
     def _why(self, row: ReportedRun) -> str:
         """Return why a run is excluded: its outcome, or the taints that make it invalid."""
         if row.outcome != Outcome.SUCCEEDED:
             return f"{row.ending}{': ' + row.reason if row.reason else ''}"
-        invalid = [taint for taint in self._by_run.get(row.run_id, []) if taint["severity"] == "invalid"]
-        kinds = ", ".join(f"{taint['kind']} ({taint['detail']})" for taint in invalid)
+        kinds = ", ".join(f"{taint.kind} ({taint.detail})" for taint in self._invalid(row))
         return kinds or ("reported no results" if row.valid else "no reason stored")
 
 
 def notes(
     families: Sequence[Family],
-    raw: Sequence[Mapping[str, Any]],
+    raw: Sequence[ArmRow],
     marks: CaveatMarks,
     context: Context,
     times: str = "",
@@ -112,14 +121,14 @@ def notes(
         meanings[True] = "wall s: real time of the runs, the geometric mean of several"
         times = "; ".join(meanings[wall] for wall in sorted(walls))
     return [
-        *spreads(times, {row["spread_over"] for row in raw}),
+        *spreads(times, {row.spread_over for row in raw}),
         *_window(context),
         *marks.notes(),
         *_excluded(arms, marks, context),
         *_replaced(arms, context),
         *_pending(arms),
         *_mixed_first_iteration(arms),
-        *peaks(raw, "MFU: relative to"),
+        *peaks(((row.device_name or row.device, row.dtype, row.peak) for row in raw), "MFU: relative to"),
         *_machines(families, context),
         *_pooled(arms, context),
         *_unknown_logs(arms),
@@ -135,23 +144,20 @@ def _unknown_logs(arms: Sequence[Arm]) -> Iterable[str]:
         )
 
 
-def few(raw: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+def few(rows: Sequence[ArmRow]) -> Iterable[str]:
     """Name rows whose runs measured no iterations, or too few for a reliable median."""
-    several = len({(row["workload"], row["config"]) for row in raw}) > 1
-    several = several and not any(str(row["workload"]) in row["label"] for row in raw)  # which says it then
+    several = len({(row.workload, row.config) for row in rows}) > 1
+    several = several and not any(row.workload in row.label for row in rows)  # else the label says it
     yield from few_iterations(
-        (
-            " ".join(filter(None, [*([row["workload"], row["config"]] if several else []), row["label"]])),
-            row["n_measure"],
-        )
-        for row in raw
-        if row["n_iters"] and row["n_valid"]
+        (" ".join(filter(None, [*([row.workload, row.config] if several else []), row.label])), row.n_measure)
+        for row in rows
+        if row.n_iters and row.n_valid
     )
 
 
-def few_iterations(rows: Iterable[tuple[str, int | None]]) -> Iterable[str]:
+def few_iterations(rows: Iterable[tuple[str, float | None]]) -> Iterable[str]:
     """Name those of the (name, number of measured iterations) pairs with fewer than FEW_ITERS."""
-    short = [f"{name} ({n or 0})" for name, n in rows if (n or 0) < FEW_ITERS]
+    short = [f"{name} ({n_rounded})" for name, n in rows if (n_rounded := round(n or 0)) < FEW_ITERS]
     if short:
         yield f"fewer than {FEW_ITERS} measured iterations per run: {named(short)}; --set max_iters=N sets the number"
 
@@ -194,27 +200,25 @@ def _replaced(arms: Sequence[Arm], context: Context) -> Iterable[str]:
     if not new or context.options.include_invalid:
         return
     jobs = ", ".join(str(job) for job in sorted({row.job_id for row in new}))
-    columns = "run, job_id, outcome, reason, taints, replaces"
+    columns = "run_id, run, job_id, outcome, reason, taints, replaces"
     sql = f"SELECT {columns} FROM v_run WHERE replaced AND job_id IN ({jobs}) ORDER BY job_id, number"
-    old = by_key(
-        ((row, why) for row in context.read(sql) if (why := disturbance(row["outcome"], row["reason"], row["taints"]))),
-        lambda pair: pair[0]["job_id"],
-    )
-    each, replaced, n_old, n_again = list[str](), list[Arm](), 0, 0
+    stored = ((row, disturbance(row.outcome, row.reason, row.taints)) for row in context.runs(sql))
+    old = by_key((pair for pair in stored if pair[1]), lambda pair: pair[0].job_id)
+    parts, replaced, n_old, n_repeated = list[str](), list[Arm](), 0, 0
     for arm in arms:
         disturbed = [pair for job in dict.fromkeys(row.job_id for row in arm.runs) for pair in old.get(job, [])]
         if disturbed:
-            runs = ", ".join(f"{row['run']} ({', '.join(why)})" for row, why in disturbed[:MOST_NAMED])
+            runs = ", ".join(f"{row.run} ({', '.join(why)})" for row, why in disturbed[:MOST_NAMED])
             more = f" and {len(disturbed) - MOST_NAMED} more" if len(disturbed) > MOST_NAMED else ""
             replaced.append(arm)
-            each.append(f"{arm.label or arm.key['subject']} {runs}{more}")
-            n_old += sum(row["replaces"] is None for row, _ in disturbed)
-            n_again += sum(row["replaces"] is not None for row, _ in disturbed)
-    if each:
+            parts.append(f"{arm.label or arm.key['subject']} {runs}{more}")
+            n_old += sum(row.replaces is None for row, _ in disturbed)
+            n_repeated += sum(row.replaces is not None for row, _ in disturbed)
+    if parts:
         submitted = n_old + sum(row.replaces is None and not row.replaced for arm in arms for row in arm.runs)
-        again = f", and {n_again} of the repetitions" if n_again else ""
-        text = f"{n_old} of {submitted} runs repeated{again}, because the machine disturbed them"
-        yield Finding(f"{text}: {'; '.join(each)}", text)
+        repeated = f", and {n_repeated} of the repetitions" if n_repeated else ""
+        text = f"{n_old} of {submitted} runs repeated{repeated}, because the machine disturbed them"
+        yield Finding(f"{text}: {'; '.join(parts)}", text)
     if busy := [arm.label or str(arm.key["subject"]) for arm in arms if not arm.used and arm in replaced]:
         yield (
             f"no verdict on {named(busy)}: the machine disturbed every run, and the runs that replaced them;"
@@ -233,10 +237,10 @@ def _mixed_first_iteration(arms: Sequence[Arm]) -> Iterable[str]:
         yield Finding("1st iter and compile include the first evaluation in logs not written by mpsq")
 
 
-def peaks(raw: Sequence[Mapping[str, Any]], subject: str) -> Iterable[str]:
-    """Name each peak of the rows with its source."""
-    known = {(row["device_name"] or row["device"], row["dtype"], row["peak_flops"], row["peak_source"]) for row in raw}
-    for name, dtype, flops, source in sorted(peak for peak in known if peak[2] is not None):
+def peaks(peaks: Iterable[tuple[str | None, str | None, Peak | None]], subject: str) -> Iterable[str]:
+    """Name each peak, given with the names of its device and dtype, with its source."""
+    known = {(name, dtype, peak.flops, peak.source) for name, dtype, peak in peaks if peak}
+    for name, dtype, flops, source in sorted(known):
         yield Finding(f"{subject} {units.flops_per_s(flops)}, {name} {dtype or ''}".rstrip() + f" ({source})")
 
 
@@ -258,22 +262,21 @@ NEVER_COMPARED = "never compared: processor, memory, cooling and system differ a
 def _baselines_elsewhere(families: Sequence[Family]) -> Iterable[str]:
     """Name the machines that have no row of their own for the baseline of --vs, which another machine has."""
     for family in families:
-        alike = {**family.common, "machine": None}
-        others = [one for one in families if one.baseline and {**one.common, "machine": None} == alike]
-        if family.baseline is None and others and len({one.common["machine"] for one in families}) > 1:
-            there = others[0]
-            label = there.baseline.label if there.baseline else ""
+        common = {**family.common, "machine": None}
+        others = [other for other in families if other.baseline and {**other.common, "machine": None} == common]
+        if family.baseline is None and others and len({other.common["machine"] for other in families}) > 1:
+            label = others[0].baseline.label if others[0].baseline else ""
             yield (
                 f"{family.arms[0].runs[0].where} has no row {label} of its own: that of "
-                f"{there.arms[0].runs[0].where} is no baseline for it"
+                f"{others[0].arms[0].runs[0].where} is no baseline for it"
             )
 
 
 def _machine(machine: str, context: Context) -> str:
     """Describe a machine by its fingerprint; two different machines may have the same description."""
     hash = machine.removeprefix(select_runs.MERGED)
-    stored = context.read("SELECT data_json FROM fingerprints WHERE hash = ? AND kind = 'machine'", [hash])
-    data = json.loads(stored[0]["data_json"]) if stored else {}
+    stored = context.tuples("SELECT data_json FROM fingerprints WHERE hash = ? AND kind = 'machine'", [hash])
+    data = json.loads(stored[0][0]) if stored else {}
     memory = f"{data['memory_gib']} GiB" if data.get("memory_gib") else None
     cores = f"{data['cores_logical']} cores" if data.get("cores_logical") else None
     parts = [data.get("model") or data.get("system"), data.get("cpu"), cores, memory, *(data.get("gpus") or [])]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from queue_runner import units
 from queue_runner.analysis.grouping import Arm
 from queue_runner.analysis.reported_run import ReportedRun
-from queue_runner.reports._common.document import Context, Row
+from queue_runner.reports._common.document import Context
 
 FIRST, WITH_EVAL, OTHERS, REST = "1st iter", "with eval", "other iters", "not in log"
 EXPLAINED = (
@@ -17,16 +18,27 @@ EXPLAINED = (
 )
 
 _SQL = (
-    "SELECT run_id, phase, COUNT(*) AS n, SUM(dur_s) AS sum_s, MIN(i) AS first_i, MAX(i) AS last_i FROM v_iteration"
-    " WHERE run_id IN ({runs}) GROUP BY run_id, phase"
+    "SELECT run_id, phase, COUNT(*), SUM(dur_s), MIN(i), MAX(i) FROM v_iteration WHERE run_id IN ({runs})"
+    " GROUP BY run_id, phase"
 )
 _PART = {"eval_iter": WITH_EVAL, "measure": OTHERS}
 
-Logs = Mapping[int, Sequence[Row]]
+
+class LoggedPhase(NamedTuple):
+    """The iterations of one phase that a log shows: their number, their sum, the first and the last."""
+
+    phase: str
+    n: int
+    sum_s: float
+    first_i: int
+    last_i: int
+
+
+Logs = Mapping[int, Sequence[LoggedPhase]]
 
 
 @dataclass(frozen=True)
-class Told:
+class LoggedTimes:
     """Mean seconds by part over the `runs` of an arm, `real` last; None is unknown."""
 
     runs: Sequence[str]
@@ -37,10 +49,11 @@ class Told:
 def read(rows: Sequence[ReportedRun], context: Context) -> Logs:
     """Return by run the iterations that its log shows, counted and summed by phase; of runs without phases only."""
     without = [row for row in rows if row.other_s is None and row.n_iters]
-    return context.by_run(_SQL, without) if without else {}
+    phases = context.tuples_by_run(_SQL, without) if without else {}
+    return {run_id: [LoggedPhase(*values) for values in rows] for run_id, rows in phases.items()}
 
 
-def of(arm: Arm, logs: Logs) -> Told | None:
+def of(arm: Arm, logs: Logs) -> LoggedTimes | None:
     """Return what the logs tell of an arm; None if it has runs that reported phases, or none with iterations.
 
     Runs whose real time is known come first: of the others the rest is unknown.
@@ -52,34 +65,34 @@ def of(arm: Arm, logs: Logs) -> Told | None:
     if not runs:
         return None
     sums = [_sums(logs[row.run_id]) for row in runs]
-    parts: dict[str, float | None] = {part: _mean([one[part] for one in sums]) for part in (FIRST, WITH_EVAL, OTHERS)}
+    parts: dict[str, float | None] = {part: _mean([by_part[part] for by_part in sums]) for part in sums[0]}
     times = [row.real_s for row in runs if row.real_s is not None]
     real_s = _mean(times) if len(times) == len(runs) else None
     parts[REST] = None if real_s is None else real_s - sum(x for x in parts.values() if x is not None)
     notes = [note for row in runs[:5] for note in _notes(row, logs[row.run_id])]
-    return Told([row.run for row in runs], {**parts, "real": real_s}, notes)
+    return LoggedTimes([row.run for row in runs], {**parts, "real": real_s}, notes)
 
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _sums(phases: Sequence[Row]) -> dict[str, float]:
+def _sums(phases: Sequence[LoggedPhase]) -> dict[str, float]:
     sums = dict.fromkeys((FIRST, WITH_EVAL, OTHERS), 0.0)
     for phase in phases:
-        sums[_PART.get(phase["phase"], FIRST)] += phase["sum_s"]
+        sums[_PART.get(phase.phase, FIRST)] += phase.sum_s
     return sums
 
 
-def _notes(row: ReportedRun, phases: Sequence[Row]) -> list[str]:
+def _notes(row: ReportedRun, phases: Sequence[LoggedPhase]) -> list[str]:
     """Say how many iterations the log does not show, and what they would take at the median of those that it does."""
-    shown = sum(one["n"] for one in phases)
-    passed = max(one["last_i"] for one in phases) - min(one["first_i"] for one in phases) + 1
+    n_logged = sum(phase.n for phase in phases)
+    n_passed = max(phase.last_i for phase in phases) - min(phase.first_i for phase in phases) + 1
     notes = [f"{row.run}: real time unknown"] if row.real_s is None else []
-    if passed <= shown:
+    if n_passed <= n_logged:
         return notes
-    text = f"{row.run}: its log shows {units.count(shown)} of {units.count(passed)} iterations"
+    text = f"{row.run}: its log shows {units.count(n_logged)} of {units.count(n_passed)} iterations"
     if row.median_s is not None:
-        rest = units.number((passed - shown) * row.median_s)
+        rest = units.number((n_passed - n_logged) * row.median_s)
         text += f"; at its median of {units.ms(row.median_s)} ms the others would take {rest} s"
     return [*notes, text]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from queue_runner.analysis import stats
 from queue_runner.analysis.comparison import Family
 from queue_runner.reports._common.arm_tables import LABEL, caption
 from queue_runner.reports._common.columns import columns
-from queue_runner.reports._common.document import Context, Row, Section
+from queue_runner.reports._common.document import Context, Section
 from queue_runner.tables import Column
 from queue_runner.units import ms
 
@@ -17,6 +18,14 @@ SENTENCE = (
     " speed, and not compared. The log has no times of iterations; mpsq_report's TrainerCallback in the script reports"
     " each (docs/protocol.md)"
 )
+
+
+class MeanStep(NamedTuple):
+    label: str
+    n_runs: int
+    mean_step_s: float
+
+
 _MEAN = Column("mean_step_s", "mean step, ms", ms, True)
 
 
@@ -25,17 +34,12 @@ def sections(families: Iterable[Family], context: Context) -> list[Section]:
     tables = []
     for family in families:
         arms = [arm for arm in family.arms if arm.shown and not any(row.n_iters for row in arm.shown)]
-        metrics = context.by_run(
+        metrics = context.tuples_by_run(
             "SELECT run_id, value FROM v_metric WHERE run_id IN ({runs}) AND name = 'mean_step' AND value > 0",
             [row for arm in arms for row in arm.shown],
         )
-        rows: list[Row] = []
-        for arm in arms:
-            means = [metric for row in arm.shown for metric in metrics.get(row.run_id, [])]
-            if means:
-                mean_step_s = stats.median([metric["value"] for metric in means])
-                rows.append({"label": arm.label, "n_runs": len(means), "mean_step_s": mean_step_s})
-        if rows:
+        means = [(arm, [mean_s for row in arm.shown for (mean_s,) in metrics.get(row.run_id, [])]) for arm in arms]
+        if rows := [MeanStep(arm.label, len(values), stats.median(values)) for arm, values in means if values]:
             shown = columns(LABEL, Column("n_runs", "runs", str, True), _MEAN)
             tables.append(Section(f"{caption(family)}: mean of the whole training", shown, rows))
     return tables

@@ -6,19 +6,20 @@ The samples of a cell are the metrics CELL.time, its work is CELL.flop and CELL.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis import stats
-from queue_runner.analysis.grouping import Arm, by_key, group, taints, word
+from queue_runner.analysis.grouping import Arm, by_key, group, kinds_of_taint, word
+from queue_runner.analysis.peaks import Peak
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.model import Outcome
 from queue_runner.reports._common import footnotes, prepare, select_runs
-from queue_runner.reports._common.columns import RowColumn, short
+from queue_runner.reports._common.columns import columns, shared, short, through
 from queue_runner.reports._common.device_peaks import Peaks
-from queue_runner.reports._common.document import Context, Result, Row, Section
+from queue_runner.reports._common.document import Context, Result, Section
 from queue_runner.tables import Column
 
 _HOW = frozenset({"max_iters", "warmup_iters", "calls", "sample_ms", "timing", "mode", "largest", "smallest"})
@@ -31,19 +32,54 @@ Metrics = Mapping[str, Sequence[float]]
 """The values that a run reported of a cell, by name, and those of the whole run: roof.flops."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class CellRow:
+    """One cell, of the runs of one arm. Times are in seconds per call; the spread is the MAD over the medians of
+    several runs, or over the samples of a single one."""
+
+    run: ReportedRun
+    """the first"""
+    runs: Sequence[ReportedRun]
+    cell: str
+    settings: str
+    version: str | None
+    """the version of the framework, where the report has several"""
+    n_samples: int
+    median_s: float
+    spread_s: float | None
+    spread_over: str | None
+    q1_s: float
+    q3_s: float
+    flops_per_s: float | None
+    bytes_per_s: float | None
+    peak: Peak | None
+    facts: Mapping[str, float]
+    """medians over the runs of all other metrics"""
+    valid: bool
+    excluded: bool
+    taints: Sequence[str]
+
+
+PLACE = through("run", "framework framework_version device device_name")
+NUMBERS = (
+    shared("runs", lambda cell: [run.run for run in cell.runs]),
+    shared("n_runs", lambda cell: len(cell.runs)),
+    *columns("n_samples median_s spread_s spread_over q1_s q3_s"),
+)
+
+
 @dataclass(frozen=True)
 class Microbench:
-    """The report of one workload: what it adds to the row of a cell, and how it shows the rows of a table."""
+    """The report of one workload: its columns, and how it shows the cells of a table."""
 
     workload: str
     columns: Sequence[Column]
-    values: Callable[[Row, Peaks], Row]
-    title: Callable[[Row], str]
-    sections: Callable[[str, Sequence[Row], Column], Iterable[Section]]
-    """of a table, from its title, its rows and the column of caveats"""
-    notes: Callable[[Sequence[Row]], Iterable[str]]
-    findings: Callable[[Sequence[Row]], Iterable[str]] = lambda _rows: ()
-    order: Callable[[Row], Any] = lambda _row: 0
+    title: Callable[[CellRow], str]
+    sections: Callable[[str, Sequence[CellRow], Column], Iterable[Section]]
+    """of a table, from its title, its cells and the column of caveats"""
+    notes: Callable[[Sequence[CellRow]], Iterable[str]]
+    findings: Callable[[Sequence[CellRow]], Iterable[str]] = lambda _cells: ()
+    order: Callable[[CellRow], Any] = lambda _cell: 0
     with_config: bool = False
     """whether a preset distinguishes cells"""
 
@@ -55,43 +91,43 @@ class Microbench:
     def finish(self, runs: list[ReportedRun], context: Context) -> Result:
         """Build the tables of each machine. Raises: UsageError when --vs, --group-by or --iters is given."""
         runs = prepare.uncompared(runs, context, "reports of micro-benchmarks take")
-        include_invalid, peaks = context.options.include_invalid, Peaks(context)
-        rows, shown = _rows(runs, context, self.with_config)
-        rows = sorted(({**row, **self.values(row, peaks)} for row in rows), key=self.order)
+        include_invalid = context.options.include_invalid
+        cells = sorted(_cells(runs, context, self.with_config), key=self.order)
+        shown = {run.run_id: run for cell in cells for run in cell.runs}
         marks = footnotes.CaveatMarks(runs, shown.values(), context)
         invalid = [run for run in runs if run.outcome is not None and (run.run_id not in shown or not run.valid)]
         notes = [*marks.notes(), *marks.excluded(invalid, include_invalid)]
         if any(not run.valid for run in shown.values()) and not include_invalid:
             notes.append(f"a row marked {footnotes.EXCLUDED} has no valid run: its numbers are of invalid ones")
-        if not rows:
+        if not cells:
             nothing = select_runs.nothing(context, f"of {self.workload} with results")
             return Result(self.columns, [], lines=[nothing], notes=notes)
         sections: list[Section] = []
         lines: list[str] = []
-        for (_, title), table in by_key(rows, lambda row: (row["machine"], self.title(row))).items():
+        for (_, title), table in by_key(cells, lambda cell: (cell.run.machine, self.title(cell))).items():
             sections += self.sections(title, table, marks.column)
-            lines += self.findings([row for row in table if row["valid"] or include_invalid])
-        spreads = footnotes.spreads("time: median of the run medians", {row["spread_over"] for row in rows})
-        return Result(self.columns, rows, sections, lines, [*self.notes(rows), *spreads, *notes])
+            lines += self.findings([cell for cell in table if cell.valid or include_invalid])
+        spreads = footnotes.spreads("time: median of the run medians", {cell.spread_over for cell in cells})
+        return Result(self.columns, cells, sections, lines, [*self.notes(cells), *spreads, *notes])
 
 
-def _rows(runs: Sequence[ReportedRun], context: Context, with_config: bool) -> tuple[list[Row], dict[int, ReportedRun]]:
-    """Return a row for each cell, raw and in SI units, and the runs whose numbers they are."""
+def _cells(runs: Sequence[ReportedRun], context: Context, with_config: bool) -> list[CellRow]:
+    """Return the cells that the successful runs measured."""
     able = [
         replace(run, subject="", config=run.config if with_config else None)
         for run in runs
         if run.outcome == Outcome.SUCCEEDED
     ]
     select = "SELECT run_id, name, value FROM v_metric WHERE run_id IN ({runs}) AND value IS NOT NULL"
-    reported = context.by_run(select, able)
-    settings = _settings(able)
+    reported = context.tuples_by_run(select, able)
+    settings, peaks = _settings(able), Peaks(context)
     metrics: dict[tuple[int, str], Metrics] = {}
     timed = []
     for run in able:
         cells: dict[str, dict[str, list[float]]] = {}
-        for metric in reported.get(run.run_id, []):
-            cell, _, name = metric["name"].rpartition(".")
-            cells.setdefault(cell, {}).setdefault(name, []).append(metric["value"])
+        for path, value in reported.get(run.run_id, []):
+            cell, _, name = path.rpartition(".")
+            cells.setdefault(cell, {}).setdefault(name, []).append(value)
         roof = {f"roof.{name}": values for name, values in cells.get("roof", {}).items()}
         for cell, values in cells.items():
             if times := values.get("time"):
@@ -101,11 +137,38 @@ def _rows(runs: Sequence[ReportedRun], context: Context, with_config: bool) -> t
                 spread = replace(run, median_s=stats.median(times), mad_s=mad_s, n_measure=len(times))
                 timed.append(replace(spread, factors=factors))
     arms = group(timed, [*_KEY, _SETTINGS, _CELL], context.options.include_invalid)
-    rows = [_row(arm, [metrics[run.run_id, arm.key[_CELL]] for run in arm.shown]) for arm in arms]
-    versions = Counter(framework for framework, _ in {(row["framework"], row["framework_version"]) for row in rows})
-    for row in rows:
-        row["version"] = row["framework_version"] if versions[row["framework"]] > 1 else None
-    return rows, {run.run_id: run for arm in arms for run in arm.shown}
+    versions = Counter(name for name, _ in {(arm.key["framework"], arm.key["framework_version"]) for arm in arms})
+    several = {name for name, n in versions.items() if n > 1}
+    return [_cell(arm, [metrics[run.run_id, arm.key[_CELL]] for run in arm.shown], several, peaks) for arm in arms]
+
+
+def _cell(arm: Arm, metrics: Sequence[Metrics], several: Collection[str], peaks: Peaks) -> CellRow:
+    key, samples_s = arm.key, [time_s for values in metrics for time_s in values["time"]]
+    median_s, (spread_s, over), (q1_s, q3_s) = arm.median("median_s") or 0.0, arm.spread_s, stats.quartiles(samples_s)
+    names = {name for values in metrics for name in values} - {"time"}
+    facts = {name: stats.median(stats.median(of_run[name]) for of_run in metrics if name in of_run) for name in names}
+    flop, moved = facts.get("flop"), facts.get("bytes")
+    valid = all(run.valid for run in arm.shown)
+    return CellRow(
+        run=arm.shown[0],
+        runs=arm.shown,
+        cell=key[_CELL],
+        settings=key[_SETTINGS],
+        version=key["framework_version"] if key["framework"] in several else None,
+        n_samples=len(samples_s),
+        median_s=median_s,
+        spread_s=spread_s,
+        spread_over="samples" if over == "iterations" else over,
+        q1_s=q1_s,
+        q3_s=q3_s,
+        flops_per_s=flop / median_s if flop and median_s > 0 else None,
+        bytes_per_s=moved / median_s if moved and median_s > 0 else None,
+        peak=peaks.find(key["machine"], key["device"], key["device_name"], key["dtype"], or_measured=True),
+        facts=facts,
+        valid=valid,
+        excluded=not valid,
+        taints=kinds_of_taint(arm.shown),
+    )
 
 
 def _settings(runs: Sequence[ReportedRun]) -> dict[int, str]:
@@ -124,69 +187,42 @@ def _settings(runs: Sequence[ReportedRun]) -> dict[int, str]:
     return texts
 
 
-def _row(arm: Arm, metrics: Sequence[Metrics]) -> Row:
-    """Return the numbers of a cell. Times are in seconds per call; the spread is the MAD over the medians of several
-    runs, or over the samples of a single one; `facts` are medians over the runs of all other metrics."""
-    samples_s = [time_s for values in metrics for time_s in values["time"]]
-    median_s = arm.median("median_s") or 0.0
-    mad_s, over = arm.spread_s
-    q1_s, q3_s = stats.quartiles(samples_s)
-    names = sorted({name for values in metrics for name in values} - {"time"})
-    facts = {name: stats.median(stats.median(of[name]) for of in metrics if name in of) for name in names}
-    flop, moved = facts.get("flop"), facts.get("bytes")
-    valid = all(run.valid for run in arm.shown)
-    return {
-        **{name: arm.key[name] for name in _KEY},
-        "settings": arm.key[_SETTINGS],
-        "cell": arm.key[_CELL],
-        "runs": [run.run for run in arm.shown],
-        "n_runs": len(arm.shown),
-        "n_samples": len(samples_s),
-        "median_s": median_s,
-        "spread_s": mad_s,
-        "spread_over": "samples" if over == "iterations" else over,
-        "q1_s": q1_s,
-        "q3_s": q3_s,
-        "flops_per_s": flop / median_s if flop and median_s > 0 else None,
-        "bytes_per_s": moved / median_s if moved and median_s > 0 else None,
-        "facts": facts,
-        "valid": valid,
-        "excluded": not valid,
-        "taints": sorted({kind for run in arm.shown for kind in taints(run)}),
-    }
-
-
-def label(row: Row, device: bool = True) -> str:
-    """Return where and how a row ran: "torch cpu", "torch cpu compiled"."""
-    compiled = word("compile", row["compile"]) if row["compile"] else ""
-    words = [row["framework"], row["version"], row["device"] if device else "", compiled, row["settings"]]
+def label(cell: CellRow, device: bool = True) -> str:
+    """Return where and how a cell was measured: "torch cpu", "torch cpu compiled"."""
+    run = cell.run
+    compiled = word("compile", run.compile) if run.compile else ""
+    words = [run.framework, cell.version, run.device if device else "", compiled, cell.settings]
     return " ".join(str(part) for part in words if part)
 
 
-def caption(row: Row) -> str:
-    """Return where a row ran: "on Apple M1 Max"."""
-    return ", ".join(filter(None, [f"on {row['device_name'] or row['device']}", row["where"]]))
+def caption(cell: CellRow) -> str:
+    """Return where a cell was measured: "on Apple M1 Max"."""
+    return ", ".join(filter(None, [f"on {cell.run.device_name or cell.run.device}", cell.run.where]))
 
 
-def _spread(row: Mapping[str, Any]) -> str:
+def _spread(cell: CellRow) -> str:
     """Format the spread as a share of the median: "0.8 %" over runs, "(0.8 %)" over the samples of one run."""
-    spread_s, median_s = row["spread_s"], row["median_s"]
-    text = units.percent(spread_s / median_s, 2) if spread_s is not None and median_s else units.MISSING
-    return f"({text})" if row["spread_over"] == "samples" else text
+    known = cell.spread_s is not None and cell.median_s
+    text = units.percent((cell.spread_s or 0.0) / cell.median_s, 2) if known else units.MISSING
+    return f"({text})" if cell.spread_over == "samples" else text
 
 
-RUNS = Column("n_runs", "runs", units.count, True)
+RUNS = Column("n_runs", "runs", units.count, True, value=lambda cell: len(cell.runs))
 TIME = Column("median_s", "time", short, True)
-SPREAD = RowColumn("spread", units.PLUS_MINUS, _spread, True)
+SPREAD = Column("spread", units.PLUS_MINUS, right=True, value=_spread)
 GB_PER_S = Column("bytes_per_s", "GB/s", lambda rate: units.number(rate and rate / 1e9, 3), True)
 
 
-def rates(rows: Sequence[Row], **titles: str) -> list[Column]:
-    """Return columns of FLOP/s by key and title, all in TFLOP/s or GFLOP/s, whichever suits the highest."""
-    fastest = max((row[key] or 0.0 for row in rows for key in titles), default=0.0)
+def rates(cells: Sequence[CellRow], *columns: Column) -> list[Column]:
+    """Return columns of FLOP/s, all in TFLOP/s or GFLOP/s, whichever suits the highest; their titles come before the
+    unit."""
+    fastest = max((column.of(cell) or 0.0 for cell in cells for column in columns), default=0.0)
     size, unit = (1e12, "TFLOP/s") if fastest >= 1e12 else (1e9, "GFLOP/s")
 
     def words(x: float | None) -> str:
         return units.number(None if x is None else x / size, 3)
 
-    return [Column(key, f"{title} {unit}".strip(), words, True) for key, title in titles.items()]
+    return [replace(column, title=f"{column.title} {unit}".strip(), words=words) for column in columns]
+
+
+RATE = Column("flops_per_s", "", right=True)

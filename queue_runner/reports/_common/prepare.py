@@ -123,8 +123,8 @@ def _machine(run: ReportedRun) -> str | None:
 def _planned_cells(rows: Sequence[ReportedRun], context: Context) -> dict[int, int]:
     """Return, by job, how many jobs of the same workload its submission planned, chosen now or not: how many
     pairs are compared decides the test, which must not depend on what is looked at."""
-    sql = "SELECT id, count(*) OVER (PARTITION BY group_id, workload) AS n FROM jobs WHERE group_id IN ({groups})"
-    return {row["id"]: row["n"] for row in context.by_groups(sql, rows)}
+    sql = "SELECT id, count(*) OVER (PARTITION BY group_id, workload) FROM jobs WHERE group_id IN ({groups})"
+    return dict(context.by_groups(sql, rows))
 
 
 def uncompared(rows: Iterable[ReportedRun], context: Context, who: str) -> list[ReportedRun]:
@@ -206,8 +206,8 @@ def _software(rows: Sequence[ReportedRun], context: Context) -> dict[int, dict[s
     distinct = {(row.framework, row.framework_version, row.software_hash) for row in timed}
     if len(distinct) == len({framework for framework, *_ in distinct}):
         return {}
-    texts = context.read("SELECT hash, data_json FROM fingerprints WHERE kind = 'software'")
-    known = {row["hash"]: json.loads(row["data_json"]) for row in texts}
+    texts = context.tuples("SELECT hash, data_json FROM fingerprints WHERE kind = 'software'")
+    known = {hash: json.loads(text) for hash, text in texts}
     flat = {
         key: {**flatten(known.get(key[2], {})), **({key[0]: key[1]} if key[0] and key[1] else {})} for key in distinct
     }
@@ -218,8 +218,8 @@ def _software(rows: Sequence[ReportedRun], context: Context) -> dict[int, dict[s
         if len({str(flat[key].get(name)) for key in keys if flat[key]}) > 1
     }
     packages = {key: known[key[2]]["packages"] for key in distinct if "packages" in known.get(key[2], {})}
-    versions = [(name, version) for one in packages.values() for name, version in one.items()]
-    uneven = {name for name, _ in versions if len({one.get(name) for one in packages.values()}) > 1} - differ
+    installed = {name for versions in packages.values() for name in versions}
+    uneven = {name for name in installed if len({versions.get(name) for versions in packages.values()}) > 1} - differ
     return {
         row.run_id: {
             **{name: packages[key].get(name) for name in (uneven if key in packages else ())},
@@ -260,7 +260,7 @@ def windowed(rows: Iterable[ReportedRun], context: Context) -> list[ReportedRun]
         "SELECT run_id, dur_s FROM v_iteration WHERE phase = 'measure' AND i BETWEEN ? AND ?"
         " AND run_id IN ({runs}) ORDER BY run_id"
     )
-    iterations = context.by_run(sql, prepared, context.options.iters)
-    times = [[one["dur_s"] for one in iterations.get(row.run_id, [])] for row in prepared]
+    iterations = context.tuples_by_run(sql, prepared, context.options.iters)
+    times = [[dur_s for (dur_s,) in iterations.get(row.run_id, [])] for row in prepared]
     spreads: list[dict[str, Any]] = [{"n_measure": len(xs), **describe(xs)} for xs in times]
     return [replace(row, **spread) for row, spread in zip(prepared, spreads, strict=True)]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis import stats
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.monitor.run_mfu import A100_BF16_FLOPS
+from queue_runner.reports._common.arm_rows import ArmRow
 from queue_runner.reports._common.document import Context
 
 _SQL = "SELECT run_id, value FROM v_metric WHERE name = 'mfu_printed' AND value IS NOT NULL AND run_id IN ({runs})"
@@ -18,14 +18,14 @@ _SQL = "SELECT run_id, value FROM v_metric WHERE name = 'mfu_printed' AND value 
 def add(rows: Iterable[ReportedRun], context: Context) -> list[ReportedRun]:
     """Return the rows with `mfu_printed`, the median of what a run printed as a share of 1; None if it printed none."""
     rows = list(rows)
-    found = context.by_run(_SQL, rows) if rows else {}
-    shares = {run_id: stats.median([one["value"] / 100 for one in printed]) for run_id, printed in found.items()}
+    printed = context.tuples_by_run(_SQL, rows) if rows else {}
+    shares = {run_id: stats.median([percent / 100 for (percent,) in values]) for run_id, values in printed.items()}
     return [replace(row, mfu_printed=shares.get(row.run_id)) for row in rows]
 
 
-def note(rows: Iterable[Mapping[str, Any]]) -> str:
+def note(rows: Iterable[ArmRow]) -> str:
     """Say what the printed number is, and which rates it stands for."""
-    known = [(row["label"], share) for row in rows if (share := row["mfu_printed"]) is not None]
+    known = [(row.label, share) for row in rows if (share := row.mfu_printed) is not None]
     if not known:
         return "printed MFU: no run printed one, as nanoGPT's train.py does"
     rates = ", ".join(f"{label} {units.flops_per_s(share * A100_BF16_FLOPS)}" for label, share in known)

@@ -23,11 +23,11 @@ def as_text(name: str, result: Result, format: str, *, explain: bool = False, co
     if format == "json":
         return as_json(name, result)
     if format == "csv":
-        return tables.csv(result.rows, result.columns)
+        return tables.csv(result.items, result.columns)
     if format == "table" and result.text is not None:
         parts = [result.text]
     else:
-        sections = result.sections or [Section("", result.columns, result.rows)]
+        sections = result.sections or [Section("", result.columns, result.items)]
         parts = [_section(one, format, explain, colour) for one in sections if explain or not one.explained]
     both = [_lines(lines, explain) for lines in (result.lines, result.notes)]
     if not explain and _has_more(result):
@@ -81,12 +81,11 @@ def _sentence(line: str, format: str) -> str:
 
 def as_json(name: str, result: Result) -> str:
     """Return the envelope mpsq.report/1 described in docs/json.md."""
-    keys = [column.key for column in result.columns]
     return tables.envelope(
         "mpsq.report/1",
         report=name,
         columns=[{"key": column.key, "title": column.title} for column in result.columns],
-        rows=[{key: row.get(key) for key in keys} for row in result.rows],
+        rows=result.rows,
         observations=list(result.lines),
         notes=list(result.notes),
     )

@@ -88,10 +88,10 @@ def _is_one_of(connection: sqlite3.Connection, name: str, texts: Sequence[str]) 
     if column is not None:
         return f"CAST({column} AS TEXT) COLLATE NOCASE IN ({marks})", list(texts)
     path = f'$.params."{name}"'
-    alike = [number for value in texts if (number := _number(value)) is not None]
-    numbers = f" OR json_extract(spec_json, ?) IN ({', '.join('?' for _ in alike)})" if alike else ""
-    text = f"(CAST(json_extract(spec_json, ?) AS TEXT) IN ({marks}){numbers})"
-    return text, [path, *texts, *([path, *alike] if alike else [])]
+    numbers = [number for value in texts if (number := _number(value)) is not None]
+    equal = f" OR json_extract(spec_json, ?) IN ({', '.join('?' for _ in numbers)})" if numbers else ""
+    text = f"(CAST(json_extract(spec_json, ?) AS TEXT) IN ({marks}){equal})"
+    return text, [path, *texts, *([path, *numbers] if numbers else [])]
 
 
 def _number(text: str) -> float | None:
@@ -118,8 +118,8 @@ def resolve(connection: sqlite3.Connection, name: str, option: str) -> str | Non
 
 def settings(connection: sqlite3.Connection) -> list[str]:
     """Return every setting (--set) that some run has."""
-    rows = connection.execute("SELECT DISTINCT key FROM v_run, json_each(v_run.spec_json, '$.params') ORDER BY key")
-    return [row["key"] for row in rows]
+    sql = "SELECT DISTINCT key FROM v_run, json_each(v_run.spec_json, '$.params') ORDER BY key"
+    return [key for (key,) in read.tuples(connection, sql)]
 
 
 MERGED = "merged:"
@@ -143,7 +143,7 @@ INVALID = (
     " WHERE t.run_id = v_run.run_id AND t.severity = 'invalid') AS invalid"
 )
 """A column: why the numbers of a run are not valid; NULL where they are."""
-MARK = Column("mark", "", style=lambda _row: "doubt")
+MARK = Column("mark", "", value=lambda row: INVALID_MARK if row.invalid else "", style=lambda _row: "doubt")
 """The column of run_view.MARK beside the numbers of runs that are not valid."""
 
 
@@ -195,9 +195,8 @@ def nothing(context: Context, which: str = "that ended") -> str:
     hints = []
     for name in options.where if not n_runs else ():
         if name in COLUMNS:
-            sql = f"SELECT DISTINCT {name} AS value FROM v_run WHERE {name} IS NOT NULL ORDER BY 1 LIMIT 9"
-            found = context.read(sql)
-            hints.append(f"stored values of {name}: {', '.join(str(row['value']) for row in found) or 'none'}")
+            stored = context.tuples(f"SELECT DISTINCT {name} FROM v_run WHERE {name} IS NOT NULL ORDER BY 1 LIMIT 9")
+            hints.append(f"stored values of {name}: {', '.join(str(value) for (value,) in stored) or 'none'}")
     since = ["--since"] if options.since is not None else []
     text = f"no run {which} matches {' '.join([*terms, *since])}"
     return f"{text} ({'; '.join(hints)})" if hints else text + (state if n_runs else "")
@@ -205,16 +204,16 @@ def nothing(context: Context, which: str = "that ended") -> str:
 
 def _state_of_runs(context: Context) -> tuple[int, str]:
     """Return the number of selected runs, and their states or outcomes as the reason for an empty report."""
-    sql = "SELECT run, state, outcome, exit_code, signal, reason FROM v_run WHERE {chosen} ORDER BY run_id DESC"
-    rows = context.read(sql)
-    failed = [row for row in rows if row["state"] == State.DONE and row["outcome"] != Outcome.SUCCEEDED]
-    n_waiting = sum(row["state"] != State.DONE for row in rows)
+    columns = "run_id, run, state, outcome, exit_code, signal, reason"
+    rows = context.runs(f"SELECT {columns} FROM v_run WHERE {{chosen}} ORDER BY run_id DESC")
+    failed = [row for row in rows if row.state == State.DONE and row.outcome != Outcome.SUCCEEDED]
+    n_waiting = sum(row.state != State.DONE for row in rows)
     if not rows:
         return 0, " yet: mpsq submit adds runs, mpsq worker executes them"
     parts = []
     if failed:
-        ending = Ending(Outcome(failed[0]["outcome"]), failed[0]["exit_code"], failed[0]["signal"], "")
-        which, run = f"{len(failed)} of {len(rows) - n_waiting} that ended", failed[0]["run"]
+        ending = Ending(Outcome(failed[0].outcome or ""), failed[0].exit_code, failed[0].signal, "")
+        which, run = f"{len(failed)} of {len(rows) - n_waiting} that ended", failed[0].run
         parts.append(f"{which} did not succeed (newest: {run} {ending}, see mpsq why {run})")
     if n_waiting:
         parts.append(f"{n_waiting} {'has' if n_waiting == 1 else 'have'} not ended (see mpsq status)")

@@ -33,8 +33,8 @@ def ignore_length(runs: Iterable[ReportedRun], context: Context) -> list[Reporte
 def effective(rows: Sequence[ReportedRun], context: Context) -> dict[int, dict[str, Any]]:
     """Return by run the settings its job reported, overridden by the requested ones, from prepared rows."""
     sql = (
-        "SELECT run_id, json_extract(hello_json, '$.settings') AS settings FROM hellos"
+        "SELECT run_id, json_extract(hello_json, '$.settings') FROM hellos"
         " WHERE run_id IN ({runs}) AND json_type(hello_json, '$.settings') = 'object'"
     )
-    reported = {run_id: json.loads(found[0]["settings"]) for run_id, found in context.by_run(sql, rows).items()}
+    reported = {run_id: json.loads(text) for run_id, ((text,),) in context.tuples_by_run(sql, rows).items()}
     return {row.run_id: {**reported.get(row.run_id, {}), **row.settings} for row in rows}

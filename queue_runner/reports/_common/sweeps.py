@@ -45,29 +45,29 @@ def _swept(rows: Iterable[ReportedRun], context: Context) -> dict[tuple[int | No
     by_submission: dict[tuple[int | None, str | None], dict[str, set[str]]] = {}
     several: dict[int | None, set[str]] = {}
     mixed: set[int | None] = set()
-    for job in context.by_groups(
-        f"SELECT group_id, name, {select_runs.KIND}, config, json_extract(spec_json, '$.workload') AS asked_workload,"
-        " json_extract(spec_json, '$.params') AS params FROM jobs"
+    for group, job_name, kind, config, workload, params in context.by_groups(
+        f"SELECT group_id, name, {select_runs.KIND}, config, json_extract(spec_json, '$.workload'),"
+        " json_extract(spec_json, '$.params') FROM jobs"
         " WHERE (kind <> 'import' OR json_extract(spec_json, '$.merged.kind') IS NOT NULL)"
         " AND group_id IN ({groups})",
         rows,
     ):
-        values = by_submission.setdefault((job["group_id"], _workload(job["kind"], job["asked_workload"])), {})
-        settings: dict[str, Any] = json.loads(job["params"])
+        values = by_submission.setdefault((group, _workload(kind, workload)), {})
+        settings: dict[str, Any] = json.loads(params)
         values.setdefault("", set()).update(settings)
-        for name, value in {"subject": job["name"], "config": job["config"], **settings}.items():
+        for name, value in {"subject": job_name, "config": config, **settings}.items():
             values.setdefault(name, set()).add(json.dumps(value))
-        several.setdefault(job["group_id"], set()).add(str(job["name"]))
-        if job["kind"] == "command":
-            mixed.add(job["group_id"])
+        several.setdefault(group, set()).add(str(job_name))
+        if kind == "command":
+            mixed.add(group)
     together: dict[int | None, set[str]] = {}
     for (group, _), values in by_submission.items():
         if group in mixed and len(several[group]) > 1:
             together.setdefault(group, {"subject", "config"}).update(values[""])
     return {
-        (group, what): frozenset(name for name, of in values.items() if name and len(of) > 1)
+        (group, workload): frozenset(name for name, texts in values.items() if name and len(texts) > 1)
         | together.get(group, frozenset())
-        for (group, what), values in by_submission.items()
+        for (group, workload), values in by_submission.items()
     }
 
 
@@ -75,10 +75,10 @@ def _with_wall_times(rows: list[ReportedRun], declared: bool) -> list[ReportedRu
     """Return rows with the real time as `median_s` where some run that they are compared with reports no iterations."""
     together: dict[Any, Any] = {}
 
-    def root(of: Any) -> Any:
-        while together.setdefault(of, of) != of:
-            of = together[of]
-        return of
+    def root(member: Any) -> Any:
+        while together.setdefault(member, member) != member:
+            member = together[member]
+        return member
 
     for row in rows:
         subject = _subject(row)

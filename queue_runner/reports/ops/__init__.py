@@ -3,34 +3,91 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from queue_runner import units
 from queue_runner.analysis.grouping import taints
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.errors import UsageError
 from queue_runner.reports._common import prepare, select_runs
-from queue_runner.reports._common.columns import RowColumn, columns, short
-from queue_runner.reports._common.document import Context, Result, Row, Section
+from queue_runner.reports._common.columns import columns, short, through
+from queue_runner.reports._common.document import Context, Result, Section
 from queue_runner.reports.ops import coverage
-from queue_runner.reports.ops.coverage import BECAME, BROKE, CHANGED, GONE, NEW, VERDICTS, WORST_FIRST, Coverage
+from queue_runner.reports.ops.coverage import (
+    BECAME,
+    BROKE,
+    CHANGED,
+    GONE,
+    NEW,
+    VERDICTS,
+    WORST_FIRST,
+    Coverage,
+    OpVerdict,
+)
 from queue_runner.tables import Column
 
 NAME = "ops"
 FOR = "opcheck"
 HELP = "operators by verdict: native, fallback, missing, wrong, error; differences between versions of torch"
 SQL = f"SELECT {prepare.RUN} FROM v_run WHERE {{chosen}} AND workload = 'opcheck' ORDER BY job_id, number"
+
+
+class OpRow(NamedTuple):
+    """A cell with its verdicts: in the current table, whose last run is `last_run`, and in the one `before` it."""
+
+    last_run: ReportedRun
+    op: str
+    dtype: str
+    direction: str
+    now: OpVerdict | None
+    was: OpVerdict | None
+    before: Coverage | None
+
+    @property
+    def change(self) -> str | None:
+        """The change between the two tables."""
+        return coverage.change(self.was, self.now) if self.before else None
+
+
+class NotNative(NamedTuple):
+    """The dtypes and directions in which an operator has the same verdict for the same reason."""
+
+    op: str
+    verdict: str
+    detail: str
+    dtypes: str
+    directions: str
+
+
+class DtypeCount(NamedTuple):
+    """How often each verdict occurs for a dtype and a direction."""
+
+    dtype: str
+    direction: str
+    verdicts: Counter[str]
+
+
+def _now(key: str, title: str, words: Callable[[Any], str] | None = None, *, flexible: bool = False) -> Column:
+    """Return a column of what the current table says of a cell."""
+    return Column(key, title, words, words is not None, flexible, value=lambda row: getattr(row.now, key, None))
+
+
+_BEFORE = Column("before", "before", value=lambda row: row.was and row.was.verdict)
 COLUMNS = columns(
-    "run device device_name",
-    Column("framework_version", "torch"),
-    Column("env", "env"),
-    "config",
+    _now("run", "run"),
+    *through("last_run", "device device_name"),
+    Column("framework_version", "torch", value=attrgetter("last_run.framework_version")),
+    Column("env", "env", value=lambda row: row.last_run.factors.get("env")),
+    *through("last_run", "config"),
     Column("op", "operator"),
-    "dtype direction verdict median_s",
-    Column("detail", "reason"),
-    Column("before", "before"),
-    Column("before_of", "before on"),
+    "dtype direction",
+    _now("verdict", "verdict"),
+    _now("median_s", "time", units.short_duration),
+    _now("detail", "reason"),
+    _BEFORE,
+    Column("before_of", "before on", value=lambda row: row.before and row.before.label()),
     Column("change", "change"),
 )
 MOST_ROWS = 30
@@ -39,20 +96,25 @@ MOST_SLOW = 10
 _BROKEN = ("wrong", "error")
 """Verdicts to look at first, printed in full."""
 _OP = Column("op", "operator", flexible=True)
-_REASON = Column("detail", "reason", flexible=True)
-_NOT_NATIVE = columns(_OP, Column("dtypes", "dtypes"), Column("directions", "direction"), "verdict", _REASON)
+_NOT_NATIVE = (
+    _OP,
+    Column("dtypes", "dtypes"),
+    Column("directions", "direction"),
+    Column("verdict", "verdict"),
+    Column("detail", "reason", flexible=True),
+)
 _SLOW = columns(
     _OP,
     "dtype direction",
-    Column("median_s", "time/call", short, True),
-    Column("detail", "computed by the CPU", flexible=True),
+    _now("median_s", "time/call", short),
+    _now("detail", "computed by the CPU", flexible=True),
 )
 _CHANGES = columns(
     _OP,
     "dtype direction",
-    Column("before", "before"),
-    Column("verdict", "now"),
-    RowColumn("detail", "reason", lambda row: row["detail"] or row["detail_before"], flexible=True),
+    _BEFORE,
+    _now("verdict", "now"),
+    Column("detail", "reason", flexible=True, value=lambda row: (row.now and row.now.detail) or row.was.detail),
 )
 
 
@@ -80,64 +142,51 @@ def finish(rows: list[ReportedRun], context: Context) -> Result:
     return Result(COLUMNS, raw, sections, [], [*_legend(tables), *notes])
 
 
-def _rows(table: Coverage, before: Coverage | None) -> list[dict[str, Any]]:
-    """Return all cells with their verdicts, here and in the earlier table, and the cells that only that one has."""
-    rows = []
-    cells = dict.fromkeys([*table.cells, *(before.cells if before else ())])
-    run = table.runs[-1]
-    for cell in cells:
-        now, was = table.cells.get(cell), before.cells.get(cell) if before else None
-        rows.append(
-            {
-                **{name: getattr(run, name) for name in ("device", "device_name", "framework_version", "config")},
-                "env": run.factors.get("env"),
-                **dict(zip(("op", "dtype", "direction"), cell, strict=True)),
-                **{name: getattr(now, name, None) for name in ("run", "verdict", "median_s", "detail")},
-                "detail_before": was.detail if was else None,
-                "before": was.verdict if was else None,
-                "before_of": before.label() if before else None,
-                "change": coverage.change(was, now) if before else None,
-            }
-        )
-    return rows
+def _rows(table: Coverage, before: Coverage | None) -> list[OpRow]:
+    """Return all cells with their verdicts in both tables, and the cells that only the earlier one has."""
+    earlier = before.cells if before else {}
+    cells = dict.fromkeys([*table.cells, *earlier])
+    return [OpRow(table.runs[-1], *cell, table.cells.get(cell), earlier.get(cell), before) for cell in cells]
 
 
-def _sections(table: Coverage, rows: Sequence[Row]) -> list[Section]:
+def _sections(table: Coverage, rows: Sequence[OpRow]) -> list[Section]:
     made = [_coverage(table)]
     others = _not_native(table)
-    if broken := [row for row in others if row["verdict"] in _BROKEN]:
-        lines = ["{op}, {dtypes}, {directions}: {verdict}: {detail}".format(**row) for row in broken[:MOST_ROWS]]
+    if broken := [row for row in others if row.verdict in _BROKEN]:
+        lines = [f"{row.op}, {row.dtypes}, {row.directions}: {row.verdict}: {row.detail}" for row in broken[:MOST_ROWS]]
         made.append(Section(f"wrong or error, {table.label()}", (), [], lines + _more(len(broken))))
-    if lacking := [row for row in others if row["verdict"] not in _BROKEN]:
+    if lacking := [row for row in others if row.verdict not in _BROKEN]:
         title = f"{'not' if len(lacking) == len(others) else 'otherwise not'} native, {table.label()}"
         made.append(Section(title, _NOT_NATIVE, lacking[:MOST_ROWS], _more(len(lacking))))
-    slow = [row for row in rows if row["verdict"] == "fallback" and row["median_s"] is not None]
+    slow = [
+        (op.now.median_s, op) for op in rows if op.now and op.now.verdict == "fallback" and op.now.median_s is not None
+    ]
     if slow:
-        slow.sort(key=lambda row: -row["median_s"])
-        made.append(Section(f"slowest fallbacks, {table.label()}", _SLOW, slow[:MOST_SLOW]))
+        slow.sort(key=lambda pair: -pair[0])
+        made.append(Section(f"slowest fallbacks, {table.label()}", _SLOW, [op for _, op in slow[:MOST_SLOW]]))
     return made
 
 
 def _coverage(table: Coverage) -> Section:
-    counts = table.counts()
-    used = [verdict for verdict in VERDICTS if any(found[verdict] for found in counts.values())]
+    counts = [DtypeCount(*place, verdicts) for place, verdicts in table.counts().items()]
+    used = [verdict for verdict in VERDICTS if any(row.verdicts[verdict] for row in counts)]
     columns = [
         Column("dtype", "dtype"),
         Column("direction", "direction"),
-        Column("n", "total", units.count, True),
-        *(Column(verdict, verdict, units.count, True) for verdict in used),
+        Column("n", "total", units.count, True, value=lambda row: row.verdicts.total()),
+        *(_of_verdict(verdict) for verdict in used),
     ]
-    rows = [
-        {"dtype": dtype, "direction": direction, "n": found.total(), **{v: found[v] for v in used}}
-        for (dtype, direction), found in counts.items()
-    ]  # fmt: skip
     name = table.key.get("device_name")
     config = f" {table.key['config']}" if table.key.get("config") else ""
     runs = " ".join(row.run for row in table.runs)
     title = f"opcheck{config}, {table.label()}{f', on {name}' if name else ''} (run {runs})"
-    n, native = len(table.cells), sum(one.verdict == "native" for one in table.cells.values())
+    n, native = len(table.cells), sum(result.verdict == "native" for result in table.cells.values())
     share = f"native: {units.percent(native / n)} of {units.count(n)}"
-    return Section(title, columns, rows, [share, *_inventory(table)])
+    return Section(title, columns, counts, [share, *_inventory(table)])
+
+
+def _of_verdict(verdict: str) -> Column:
+    return Column(verdict, verdict, units.count, True, value=lambda row: row.verdicts[verdict])
 
 
 def _inventory(table: Coverage) -> list[str]:
@@ -151,7 +200,7 @@ def _inventory(table: Coverage) -> list[str]:
     ]
 
 
-def _not_native(table: Coverage) -> list[dict[str, Any]]:
+def _not_native(table: Coverage) -> list[NotNative]:
     """Return a row for each operator, verdict and reason, with the dtypes and directions that share it, worst first."""
     directions: dict[tuple[str, str, str, str], list[str]] = {}
     for (op, dtype, direction), result in table.cells.items():
@@ -161,16 +210,16 @@ def _not_native(table: Coverage) -> list[dict[str, Any]]:
     for (op, verdict, detail, dtype), shared_by in directions.items():
         dtypes.setdefault((op, verdict, detail, "both" if len(shared_by) > 1 else shared_by[0]), []).append(dtype)
     rows = [
-        {"op": op, "verdict": verdict, "detail": detail, "dtypes": " ".join(names), "directions": shared_by}
+        NotNative(op, verdict, detail, " ".join(names), shared_by)
         for (op, verdict, detail, shared_by), names in dtypes.items()
     ]
-    return sorted(rows, key=lambda row: (WORST_FIRST.index(row["verdict"]), row["op"]))
+    return sorted(rows, key=lambda row: (WORST_FIRST.index(row.verdict), row.op))
 
 
-def _changes(before: Coverage, now: Coverage, rows: Sequence[Row]) -> Section:
-    counts = Counter(row["change"] for row in rows)
+def _changes(before: Coverage, now: Coverage, rows: Sequence[OpRow]) -> Section:
+    counts = Counter(row.change for row in rows)
     words = [f"{units.count(counts[word])} {word}" for word in (BECAME, BROKE, CHANGED, NEW, GONE) if counts[word]]
-    changed = [row for word in (BROKE, CHANGED, BECAME) for row in rows if row["change"] == word]
+    changed = [row for word in (BROKE, CHANGED, BECAME) for row in rows if row.change == word]
     title = f"{before.label()} -> {now.label()}: {', '.join(words) or 'no verdict changed'}"
     return Section(title, _CHANGES, changed[:MOST_ROWS], _more(len(changed)))
 
@@ -181,7 +230,7 @@ def _more(n: int) -> list[str]:
 
 def _legend(tables: Sequence[Coverage]) -> list[str]:
     """Explain the verdicts that occur."""
-    used = {one.verdict for table in tables for one in table.cells.values()}
+    used = {result.verdict for table in tables for result in table.cells.values()}
     words = {
         "fallback": "fallback: computed by the CPU for the device (PYTORCH_ENABLE_MPS_FALLBACK=1)",
         "missing": "missing: not implemented for the device, or not in that dtype",

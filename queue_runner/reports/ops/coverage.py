@@ -82,10 +82,10 @@ class Coverage:
 
     def counts(self) -> dict[tuple[str, str], Counter[str]]:
         """Count verdicts by dtype and direction, in the order in which they were checked."""
-        found: dict[tuple[str, str], Counter[str]] = {}
+        counts: dict[tuple[str, str], Counter[str]] = {}
         for (_, dtype, direction), result in self.cells.items():
-            found.setdefault((dtype, direction), Counter())[result.verdict] += 1
-        return found
+            counts.setdefault((dtype, direction), Counter())[result.verdict] += 1
+        return counts
 
 
 _SAID = frozenset({"machine", "device", "device_name", "framework_version", "config"})
@@ -96,21 +96,21 @@ def gather(rows: Sequence[ReportedRun], context: Context) -> list[Coverage]:
     names = [_named(context, name, "--group-by") for name in context.options.group_by] or list(_KEY)
     able = [r for r in rows if r.outcome == Outcome.SUCCEEDED and "log_rewritten" not in taints(r)]
     able.sort(key=lambda r: (r.job_id, r.number))
-    metrics = context.by_run(  # in reported order, since a later one corrects an earlier one
+    metrics = context.tuples_by_run(  # in reported order, since a later one corrects an earlier one
         "SELECT run_id, name, value FROM v_metric WHERE run_id IN ({runs})"
         " AND (name LIKE 'op/%' OR name LIKE 'inventory.%') ORDER BY run_id, offset",
         able,
     )
-    notes = context.by_run("SELECT run_id, text FROM notes WHERE run_id IN ({runs}) AND kind = 'opcheck'", able)
+    notes = context.tuples_by_run("SELECT run_id, text FROM notes WHERE run_id IN ({runs}) AND kind = 'opcheck'", able)
     tables: dict[tuple[Any, ...], Coverage] = {}
     for row in able:
         key = {name: value_of(row, name) for name in ["machine", *names]}
         table = tables.setdefault(tuple(key.values()), Coverage(key))
         table.runs.append(row)
-        texts = [_NOTE.fullmatch(note["text"]) for note in notes.get(row.run_id, [])]
+        texts = [_NOTE.fullmatch(text) for (text,) in notes.get(row.run_id, [])]
         details = {match.groups()[:4]: match[5] or "" for match in texts if match}
-        for metric in metrics.get(row.run_id, []):
-            table.put(row.run, metric["name"], metric["value"], details)
+        for name, value in metrics.get(row.run_id, []):
+            table.put(row.run, name, value, details)
     return [table for table in tables.values() if table.cells]
 
 
@@ -133,8 +133,10 @@ def pairs(tables: Sequence[Coverage], context: Context) -> list[tuple[Coverage, 
     fitting = [table for table in tables if all(_fits(table, name, value) for name, value in baseline.items())]
     if len(fitting) != 1:
         text = ",".join(f"{name}={value}" for name, value in baseline.items())
-        there = "; ".join(dict.fromkeys(table.label() for table in tables))
-        raise UsageError(f"--vs {text} matches {len(fitting) or 'none'} of the tables, not one", f"the tables: {there}")
+        labels = "; ".join(dict.fromkeys(table.label() for table in tables))
+        raise UsageError(
+            f"--vs {text} matches {len(fitting) or 'none'} of the tables, not one", f"the tables: {labels}"
+        )
     return [(fitting[0], table) for table in tables if table is not fitting[0]]
 
 
