@@ -42,7 +42,7 @@ SAME_LOSS_WITHIN = 0.02
 """Maximum relative difference of alike mean losses of the last iterations: dropout alone causes about 1 %."""
 LAST_SHARE = 0.1
 LAST_AT_LEAST = 10
-"""The losses compared are of the last tenth of the iterations that both arms have, but of at least this many."""
+"""The losses compared are those of the last tenth of the iterations that both arms have, but of at least this many."""
 NEWEST = 4
 """Maximum number of comparisons shown when no runs were chosen."""
 

@@ -21,7 +21,7 @@ from queue_runner.tables import Column
 NAME = "gallery"
 HELP = "machines side by side, this one and those of merged bundles: never a ratio between them"
 SQL = f"SELECT {prepare.RUN} FROM v_run WHERE {{chosen}} ORDER BY job_id, number"
-SENTENCE = f"each row is of its machine alone, and rows of two machines are {footnotes.NEVER_COMPARED}"
+SENTENCE = f"each row belongs to one machine alone, and rows of two machines are {footnotes.NEVER_COMPARED}"
 
 
 @dataclass(frozen=True, kw_only=True)

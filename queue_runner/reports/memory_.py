@@ -174,7 +174,7 @@ def _findings(series: Sequence[MemorySeries]) -> Iterable[str]:
 
 
 def _unused(series: Sequence[MemorySeries]) -> Iterable[str]:
-    """Report memory reserved between iterations beyond what is allocated, from FRAGMENTED on."""
+    """Report memory reserved between iterations beyond the allocated memory, from FRAGMENTED on."""
     fragmented = [item for item in series if item.ratio is not None and item.ratio >= FRAGMENTED]
     several = len({item.run.subject for item in series}) > 1
 

@@ -77,8 +77,8 @@ def finish(rows: list[ReportedRun], context: Context) -> Result:
             ids = " ".join(["missing", *(selector.text for selector in context.options.selectors)])
             lines.append(f"mpsq report {ids} --submit queues the missing runs")
     if incomplete.resumed:
-        which = "valid result is of a resumed run" if incomplete.resumed == 1 else "valid results are of resumed runs"
-        lines.append(f"{units.count(incomplete.resumed)} {which}, which reports do not pool with complete runs")
+        which = "result comes from a resumed run" if incomplete.resumed == 1 else "results come from resumed runs"
+        lines.append(f"{units.count(incomplete.resumed)} valid {which}, which reports do not pool with complete runs")
     sections = [Section("", SHOWN, gaps, _reasons([gap.last for gap in gaps if gap.last]))] if gaps else []
     return Result(COLUMNS, gaps, sections, lines)
 

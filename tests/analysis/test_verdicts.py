@@ -263,12 +263,12 @@ def test_the_difference_named_below_a_table_is_seen_in_about_80_percent() -> Non
 def test_a_table_says_what_its_runs_could_show() -> None:
     rng = random.Random(2)
     verdicts = compare_all([(lognormal(rng, 0.01, 5), lognormal(rng, 0.01, 5)) for _ in range(2)])
-    (line,) = powers([{"judged": verdict} for verdict in verdicts])
+    (line,) = powers(verdicts)
     assert line.startswith("with these 5 runs each and their spread differences of ") and line.endswith("80 % of cases")
     (few,) = compare_all([(lognormal(rng, 0.01, 3), lognormal(rng, 0.01, 3))])
-    (line,) = powers([{"judged": few}])
+    (line,) = powers([few])
     assert line.startswith("with 4 runs each and this spread a difference of ")
-    assert [*powers([{"judged": compare_all([([1.0], [2.0])])[0]}])] == []  # one run has no spread between runs
+    assert [*powers(compare_all([([1.0], [2.0])]))] == []  # one run has no spread between runs
 
 
 def test_repeats_added_after_others_ended_are_said_with_what_that_does() -> None:

@@ -261,7 +261,7 @@ def test_a_ratio_to_another_machine_is_refused_with_the_reason(store: Store) -> 
     store.run("cuda", False, 0.1, machine={"name": "desktop"})
     result = store.report(vs="device=cuda")
     assert all(row["speedup"] is None for row in result.rows if row["device"] != "cuda")
-    (note,) = [note for note in result.notes if "is no baseline for it" in note]
+    (note,) = [note for note in result.notes if "is not a baseline for it" in note]
     assert "has no row cuda eager of its own" in note
     with pytest.raises(UsageError, match="two machines never form a ratio, since processor, memory, cooling") as caught:
         store.report(vs="machine=desktop")

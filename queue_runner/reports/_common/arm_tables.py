@@ -11,7 +11,7 @@ from queue_runner import units
 from queue_runner.analysis.comparison import TIME, Family
 from queue_runner.analysis.finding import Finding
 from queue_runner.analysis.grouping import MAIN, PLACE, SUBJECT, Arm, word
-from queue_runner.analysis.significance import Word
+from queue_runner.analysis.significance import Verdict, Word
 from queue_runner.reports._common import losses
 from queue_runner.reports._common.arm_rows import ArmRow, JudgedRow
 from queue_runner.reports._common.columns import columns, shared, short
@@ -120,9 +120,9 @@ def caption(family: Family, rows: Sequence[ArmRow] = ()) -> str:
     words.append(_joined(*(value for of in shared if len(of) == 1 for value in of if value not in in_labels)))
     words += [word(n, value) for n, value in family.common.items() if n not in (*SUBJECT, *TIME) and value is not None]
     for name in sorted(set(family.arms[0].key) - set(family.common) - {*MAIN, *DETAILS, *SUBJECT}):
-        told = {arm.key[name] for arm in family.arms}
-        if len(told) == 1 and told != {None}:
-            words.append(word(name, *told))
+        factors = {arm.key[name] for arm in family.arms}
+        if len(factors) == 1 and factors != {None}:
+            words.append(word(name, *factors))
     return ", ".join(filter(None, [*words, device and f"on {device}", family.arms[0].runs[0].where]))
 
 
@@ -208,12 +208,12 @@ def verdict_table(rows: Sequence[JudgedRow], heading: str, title: str = "", *mor
     """Return a table of the speedups of `rows` with interval, p-value and verdict; `more` columns follow the label."""
     verdict = Column("verdict", "verdict", value=lambda row: row.judged.short if row.judged else None, style=_style)
     shown = columns(replace(LABEL, title=heading), *more, "speedup", INTERVAL, "p_corrected", verdict)
-    return Section(title, shown, rows, [*powers(rows), *_margins(rows)])
+    return Section(title, shown, rows, [*powers(row.judged for row in rows), *_margins(rows)])
 
 
-def powers(rows: Sequence[JudgedRow]) -> Iterable[str]:
+def powers(verdicts: Iterable[Verdict | None]) -> Iterable[str]:
     """Say which difference the runs of these rows could show: without it, "no difference shown" says nothing."""
-    able = [row.judged for row in rows if row.judged and row.judged.seen]
+    able = [verdict for verdict in verdicts if verdict and verdict.seen]
     enough = [verdict for verdict in able if verdict.word is not Word.TOO_FEW]
     for judged_rows in (enough, [] if enough else able):
         if judged_rows:

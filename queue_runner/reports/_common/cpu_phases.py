@@ -1,4 +1,4 @@
-"""CPU time of runs by phase, and of what was prepared before them, for the reports of time."""
+"""CPU time of runs by phase, and of their preparation, for the reports of time."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ArmCpu(NamedTuple):
 
 
 def read(rows: Iterable[OfRun], context: Context) -> dict[int, CpuUse]:
-    """Return what is known of the runs in `rows`, by run_id."""
+    """Return the CPU time of the runs by run_id."""
     rows = list(rows)
     borders = context.tuples_by_run(_BORDERS, rows)
     return {

@@ -57,7 +57,7 @@ class Peaks:
 
     def _measured_on(self, machine: str | None, device: str | None, dtype: str | None) -> Peak | None:
         """Return the highest of the newest valid peaks of each framework and mode, so that a slower framework does
-        not lower the peak: the rate of matrix products, so that MFU is a share of what is attainable."""
+        not lower the peak: the rate of matrix products, so that MFU is a share of an attainable rate."""
         if self._measured is None:
             rows = (_Measured(*row) for row in self._context.tuples(_PEAKS))
             newest = [same[0] for same in by_key(rows, lambda row: row[:6]).values()]  # all but version, run and value

@@ -113,7 +113,7 @@ def notes(
     context: Context,
     times: str = "",
 ) -> list[str]:
-    """Return all footnotes of compared families, those on the numbers first; `times` says what the spread is of."""
+    """Return all footnotes of compared families, those on the numbers first; `times` names the measured time."""
     arms = [arm for family in families for arm in family.arms]
     if not times:
         walls = {family.wall for family in families}
@@ -268,7 +268,7 @@ def _baselines_elsewhere(families: Sequence[Family]) -> Iterable[str]:
             label = others[0].baseline.label if others[0].baseline else ""
             yield (
                 f"{family.arms[0].runs[0].where} has no row {label} of its own: that of "
-                f"{others[0].arms[0].runs[0].where} is no baseline for it"
+                f"{others[0].arms[0].runs[0].where} is not a baseline for it"
             )
 
 

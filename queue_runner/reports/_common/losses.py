@@ -1,8 +1,8 @@
 """The last losses of a run, each with its step: of one batch, and of the last evaluation of both splits.
 
-The loss of an iteration is of the batch that it trained on; `step 5000: train loss 0.6166, val loss 1.7099` of
-nanoGPT's train.py are evaluations, means over many batches with dropout off. Losses of different
-steps are no comparison.
+The loss of an iteration belongs to the batch that it trained on; `step 5000: train loss 0.6166, val loss 1.7099` of
+nanoGPT's train.py are evaluations, means over many batches with dropout off. Losses of different steps do not
+compare.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def steps(evaluation: LastEvaluation) -> str:
 
 
 def findings(family: Family, context: Context) -> Iterable[str]:
-    """Say that evaluations are of different steps, such as of a run that stopped at iteration 50 and one of 5,000."""
+    """Say that evaluations have different steps, such as those of a run of 50 iterations and one of 5,000."""
     losses = [(arm, of_arm(arm)) for arm in family.arms if arm.shown]
     known = [(arm, last) for arm, last in losses if last.eval_step_last is not None]
     if len({(last.eval_step_first, last.eval_step_last) for _, last in known}) < 2:

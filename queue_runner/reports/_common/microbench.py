@@ -98,7 +98,7 @@ class Microbench:
         invalid = [run for run in runs if run.outcome is not None and (run.run_id not in shown or not run.valid)]
         notes = [*marks.notes(), *marks.excluded(invalid, include_invalid)]
         if any(not run.valid for run in shown.values()) and not include_invalid:
-            notes.append(f"a row marked {footnotes.EXCLUDED} has no valid run: its numbers are of invalid ones")
+            notes.append(f"a row marked {footnotes.EXCLUDED} has no valid run: its numbers come from invalid ones")
         if not cells:
             nothing = select_runs.nothing(context, f"of {self.workload} with results")
             return Result(self.columns, [], lines=[nothing], notes=notes)

@@ -10,11 +10,11 @@ from queue_runner.analysis.finding import Finding
 from queue_runner.reports._common.document import Section
 
 Block = tuple[Sequence[Section], Sequence[str]]
-"""The tables of one comparison, and what is said of it."""
+"""The tables of one comparison, and its sentences."""
 
 
 def together(blocks: Sequence[Block]) -> tuple[list[Section], list[str]]:
-    """Return all tables and all sentences; of several blocks with a letter for each, which has no table has none."""
+    """Return all tables and all sentences. Where several blocks have tables, each of these has a letter."""
     shown = [block for block in blocks if block[0]]
     letters = [_letters(n) for n in range(len(shown))] if len(shown) > 1 else [""] * len(shown)
     sections: list[Section] = []

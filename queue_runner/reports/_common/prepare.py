@@ -107,8 +107,8 @@ def prepare(stored: Iterable[ReportedRun], context: Context) -> list[ReportedRun
 
 
 def _unknown_logs(runs: Sequence[ReportedRun]) -> dict[int, str]:
-    """Return, by run, the names of the imported logs of which neither the log nor the user said the device and the
-    mode: without the suffix, and with the run where two have one name."""
+    """Return, by run, the names of the imported logs whose device or mode is unknown: without the suffix, and with the
+    run where two have one name."""
     unknown = [run for run in runs if run.log_name and (run.device is None or run.compile is None)]
     stems = by_key(unknown, lambda run: PurePath(run.log_name or "").stem)
     return {
@@ -121,8 +121,8 @@ def _machine(run: ReportedRun) -> str | None:
 
 
 def _planned_cells(rows: Sequence[ReportedRun], context: Context) -> dict[int, int]:
-    """Return, by job, how many jobs of the same workload its submission planned, chosen now or not: how many
-    pairs are compared decides the test, which must not depend on what is looked at."""
+    """Return, by job, how many jobs of the same workload its submission planned, chosen now or not: the number of
+    compared pairs decides the test, which must not depend on the selection."""
     sql = "SELECT id, count(*) OVER (PARTITION BY group_id, workload) FROM jobs WHERE group_id IN ({groups})"
     return dict(context.by_groups(sql, rows))
 
