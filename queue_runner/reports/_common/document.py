@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from queue_runner.analysis.comparison import Family
-from queue_runner.analysis.grouping import by_key
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.model import Selector
 from queue_runner.store import read
@@ -119,25 +118,18 @@ class Context:
         """Return the runs that a SELECT over v_run finds."""
         return [ReportedRun(**row) for row in self.read(sql)]
 
-    def by_run(self, sql: str, runs: Iterable[OfRun], more: Sequence[Any] = ()) -> dict[int, list[Row]]:
-        """Return the rows of a SELECT by their run_id; `{runs}` stands for the IDs of the `runs`."""
-        return by_key(self.read(_of_runs(sql, runs), more), lambda row: row["run_id"])
-
     def tuples_by_run(self, sql: str, runs: Iterable[OfRun], more: Sequence[Any] = ()) -> dict[int, list[Any]]:
-        """Return the rows of a SELECT by their first column, the run_id, as tuples of the other columns; arguments as
-        of `by_run`."""
+        """Return the rows of a SELECT by their first column, the run_id, as lists of the other columns; `{runs}` stands
+        for the IDs of the `runs`."""
         by_run: dict[int, list[Any]] = {}
-        for run_id, *values in self.tuples(_of_runs(sql, runs), more):
+        ids = ", ".join(str(run.run_id) for run in runs)
+        for run_id, *values in self.tuples(sql.replace("{runs}", ids), more):
             by_run.setdefault(run_id, []).append(values)
         return by_run
 
     def by_groups(self, sql: str, runs: Iterable[ReportedRun]) -> list[tuple[Any, ...]]:
         """Return the rows of a SELECT as tuples; `{groups}` stands for the IDs of the submissions of the `runs`."""
         return self.tuples(sql.replace("{groups}", ", ".join({str(run.group_id) for run in runs})))
-
-
-def _of_runs(sql: str, runs: Iterable[OfRun]) -> str:
-    return sql.replace("{runs}", ", ".join(str(run.run_id) for run in runs))
 
 
 class Report(Protocol):
