@@ -85,7 +85,7 @@ def test_what_a_resumed_run_answered_counts_and_is_told(queue: Layout, mpsq: Cli
         connection.execute("UPDATE runs SET resumed_from = 1 WHERE id = 2")
     out = mpsq.ok("report", "missing", "1").out
     assert "nothing is missing" in out
-    assert "1 valid result comes from a resumed run, which reports do not pool with complete runs" in out
+    assert "1 valid result comes from a resumed run" in out
 
 
 def test_what_is_missing_is_asked_again(queue: Layout, mpsq: Cli) -> None:
