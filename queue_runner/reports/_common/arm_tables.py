@@ -213,11 +213,13 @@ def verdict_table(rows: Sequence[JudgedRow], heading: str, title: str = "", *mor
 
 def powers(verdicts: Iterable[Verdict | None]) -> Iterable[str]:
     """Say which difference the runs of these rows could show: without it, "no difference shown" says nothing."""
-    able = [verdict for verdict in verdicts if verdict and verdict.seen]
+    able = [verdict for verdict in verdicts if verdict and verdict.visible]
     enough = [verdict for verdict in able if verdict.word is not Word.TOO_FEW]
     for judged_rows in (enough, [] if enough else able):
         if judged_rows:
-            low, high = (units.percent(pick(verdict.seen or 0.0 for verdict in judged_rows), 2) for pick in (min, max))
+            low, high = (
+                units.percent(pick(verdict.visible or 0.0 for verdict in judged_rows), 2) for pick in (min, max)
+            )
             runs = {n for v in judged_rows for n in ((v.n, v.n_baseline) if enough else (v.need,))}
             which = f"{'these ' if enough else ''}{runs.pop()} runs each" if len(runs) == 1 else "these runs"
             difference = f"a difference of {low}" if low == high else f"differences of {low} to {high}, by row,"

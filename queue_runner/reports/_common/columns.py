@@ -94,7 +94,7 @@ _SHARED = (
     Column("p_corrected", "p (Holm)", lambda p: units.number(p, 2), True, value=_of_verdict("p_corrected")),
     Column("verdict", "verdict", value=lambda row: row.judged and str(row.judged)),
     Column("same_within", "same within", lambda share: units.percent(share, 2), True, value=_of_verdict("same_within")),
-    Column("seen", "would be seen", lambda share: units.percent(share, 2), True, value=_of_verdict("seen")),
+    Column("seen", "would be seen", lambda share: units.percent(share, 2), True, value=_of_verdict("visible")),
     Column("taints", "taints", " ".join),
 )
 _BY_KEY = {column.key: column for column in _SHARED}
