@@ -38,11 +38,11 @@ def command_ms(arguments: Sequence[str], cwd: Path, times: int = 11) -> list[flo
 
 def new_trees_ms(arguments: Sequence[str], root: Path, times: int = 5) -> list[float]:
     """Each time another content."""
-    found = []
+    samples = []
     for number in range(times):
         (root / "new.py").write_text(f"new = {number}\n")
-        found.append(once_ms(arguments, root))
-    return sorted(found)
+        samples.append(once_ms(arguments, root))
+    return sorted(samples)
 
 
 def start_worker(cwd: Path) -> subprocess.Popen[bytes]:
@@ -78,7 +78,7 @@ CALM_S = 4.0
 def start_latency_ms(cwd: Path, times: int = 11) -> dict[str, list[float]]:
     """From the return of `mpsq submit` to the first instruction of the job, which writes its clock into a file; without
     and with the gate, in turn."""
-    found: dict[str, list[float]] = {"off": [], "on": []}
+    times_by_mode: dict[str, list[float]] = {"off": [], "on": []}
     stamp = cwd / "stamp"
     for gate in [*GATE] * times:
         stamp.unlink(missing_ok=True)
@@ -88,15 +88,15 @@ def start_latency_ms(cwd: Path, times: int = 11) -> dict[str, list[float]]:
         subprocess.run([*MPSQ, *command], check=True, cwd=cwd, capture_output=True)
         returned = time.time()
         until(stamp.exists)
-        found[gate].append((stamp.stat().st_mtime - returned) * 1e3)
+        times_by_mode[gate].append((stamp.stat().st_mtime - returned) * 1e3)
         done = query("SELECT count(*) FROM runs")[0][0]
         until_done(int(done))
-    return {gate: sorted(values) for gate, values in found.items()}
+    return {gate: sorted(values) for gate, values in times_by_mode.items()}
 
 
 def opening_s(cwd: Path, times: int = 5) -> list[float]:
     """From the end of a load on every processor to the first instruction of the job that the gate keeps for it."""
-    found = []
+    samples = []
     stamp = cwd / "stamp"
     for _ in range(times):
         stamp.unlink(missing_ok=True)
@@ -110,9 +110,9 @@ def opening_s(cwd: Path, times: int = 5) -> list[float]:
             process.wait()
         ended = time.time()
         until(stamp.exists)
-        found.append(stamp.stat().st_mtime - ended)
+        samples.append(stamp.stat().st_mtime - ended)
         until_done(int(query("SELECT count(*) FROM runs")[0][0]))
-    return sorted(found)
+    return sorted(samples)
 
 
 def gap_ms(cwd: Path, gate: str, times: int = 20) -> list[float]:
@@ -138,7 +138,7 @@ def takeover_ms(
 ) -> tuple[list[float], subprocess.Popen[bytes]]:
     """From the start of a new worker, the old one killed in mid-run, until it owns the queue. Returns it, too."""
     home = Path(os.environ["MPSQ_HOME"])
-    found = []
+    samples = []
     for _ in range(times):
         before = int(query("SELECT count(*) FROM runs")[0][0])
         subprocess.run([*MPSQ, "submit", "--", "/bin/sleep", "1.5"], check=True, cwd=cwd, capture_output=True)
@@ -149,9 +149,9 @@ def takeover_ms(
         worker = subprocess.Popen([sys.executable, "-m", "queue_runner.worker"], cwd=cwd, stderr=subprocess.DEVNULL)
         owner = worker.pid
         until(lambda owner=owner: (locks.read_holder(locks.worker_lock_path(home)) or {}).get("pid") == owner)  # type: ignore[misc]
-        found.append((time.perf_counter() - begin) * 1e3)
+        samples.append((time.perf_counter() - begin) * 1e3)
         until_done(before + 1)
-    return sorted(found), worker
+    return sorted(samples), worker
 
 
 def big_repository(cwd: Path, files: int = 5000) -> Path:

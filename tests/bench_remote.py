@@ -67,9 +67,9 @@ def rows(cwd: Path, row: Callable[..., str], command_ms: Callable[..., Sequence[
         worker.send_signal(signal.SIGTERM)
         worker.wait(60)
         os.environ.update(before)
-    of = f"{JOBS:,} jobs over {NODES} nodes of scripted sbatch and squeue"
+    subject = f"{JOBS:,} jobs over {NODES} nodes of scripted sbatch and squeue"
     return [
-        row(f"{of}: submitted -> all sent", "-", [sent_s], "s"),
+        row(f"{subject}: submitted -> all sent", "-", [sent_s], "s"),
         row("the same, a run on each node: the front's worker, memory", "100 MB", [memory], "MB"),
         row("the same, its CPU", "-", [cpu], "% of a core"),
         row("the same, `mpsq status`", "300 ms", status, "ms"),

@@ -63,7 +63,7 @@ def _left() -> int:
 def tail(cwd: Path, times: int = 7) -> tuple[list[float], list[float]]:
     """Milliseconds and megabytes of a `logs --tail` of run 1.1, whose log is made that large."""
     log = Path(os.environ["MPSQ_HOME"]) / "runs" / "1.1" / "stdout.log"
-    kept = log.read_bytes()
+    content = log.read_bytes()
     block = b"".join(b"step %7d: loss 1.2345, time 123.45 ms, mfu 12.34 %%\n" % i for i in range(20_000))
     with log.open("wb") as stream:
         while stream.tell() < LOG_BYTES:
@@ -77,23 +77,23 @@ def tail(cwd: Path, times: int = 7) -> tuple[list[float], list[float]]:
         took_s, peak_mb = ended(process, begin)
         took.append(took_s * 1e3)
         rss.append(peak_mb)
-    log.write_bytes(kept)
+    log.write_bytes(content)
     return sorted(took), sorted(rss)
 
 
 def lateness_ms(cwd: Path, lines: int = 15) -> list[float]:
     """The job prints the time; how late is it here?"""
-    found: list[float] = []
+    times: list[float] = []
     with subprocess.Popen(
         [*MPSQ, "logs", "-f"], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as follower:
         assert follower.stdout is not None
         for line in follower.stdout:
-            found.append((time.time() - float(line)) * 1e3)
-            if len(found) > lines:
+            times.append((time.time() - float(line)) * 1e3)
+            if len(times) > lines:
                 break
         follower.kill()
-    return sorted(found[1:])  # the first line may have been there before
+    return sorted(times[1:])  # the first line may have been there before
 
 
 def watching(cwd: Path) -> tuple[float, float]:

@@ -31,7 +31,7 @@ def rows(cwd: Path, row: Callable[..., str], times: int = 7) -> list[str]:
         idle = psutil.Process(server.pid).memory_info().rss / 1e6
         first = took_ms(f"{base}/history", times)
         last = took_ms(f"{base}/history?before=101", times)
-        found = took_ms(f"{base}/history?q=nanogpt+cpu+7e-05", times)
+        search_ms = took_ms(f"{base}/history?q=nanogpt+cpu+7e-05", times)
         whole = took_ms(f"{base}/history?n={JOBS}", times)
         queue = took_ms(f"{base}/", times)
     finally:
@@ -41,7 +41,7 @@ def rows(cwd: Path, row: Callable[..., str], times: int = 7) -> list[str]:
         row("`mpsq web`, memory at rest", "40 MB", [idle], "MB"),
         row(f"a page of its history, of {JOBS:,} jobs", "1 s", first, "ms"),
         row("the same, the oldest jobs", "1 s", last, "ms"),
-        row("the same, a search for three words", "1 s", found, "ms"),
+        row("the same, a search for three words", "1 s", search_ms, "ms"),
         row(f"the same, all {JOBS:,} on one page", "-", whole, "ms"),
         row("its first page, of that queue", "1 s", queue, "ms"),
         row(
@@ -70,13 +70,13 @@ def page_bytes(cwd: Path) -> int:
 
 def took_ms(address: str, times: int) -> list[float]:
     """From the request to the last byte; the first request, which loads templates, does not count."""
-    found = []
+    samples = []
     for _ in range(times + 1):
         begin = time.perf_counter()
         with urllib.request.urlopen(address) as answer:
             assert answer.read().endswith(b"</html>")
-        found.append((time.perf_counter() - begin) * 1e3)
-    return sorted(found[1:])
+        samples.append((time.perf_counter() - begin) * 1e3)
+    return sorted(samples[1:])
 
 
 def fill(home: Path, count: int = JOBS) -> None:

@@ -69,18 +69,18 @@ def browser(width: int, scheme: str, *, script: bool = True) -> Iterator[Seen]:
             color_scheme="dark" if scheme == "dark" else "light",
             java_script_enabled=script,
         )
-        seen = Seen(context.new_page())
-        seen.page.on(
+        page_log = Seen(context.new_page())
+        page_log.page.on(
             "console",
             lambda message: (
-                seen.troubles.append(f"{message.type}: {message.text}")
+                page_log.troubles.append(f"{message.type}: {message.text}")
                 if message.type in ("error", "warning")
                 else None
             ),
         )
-        seen.page.on("pageerror", lambda error: seen.troubles.append(str(error)))
-        seen.page.on("request", lambda request: seen.requests.append(request.url))
+        page_log.page.on("pageerror", lambda error: page_log.troubles.append(str(error)))
+        page_log.page.on("request", lambda request: page_log.requests.append(request.url))
         try:
-            yield seen
+            yield page_log
         finally:
             context.close()

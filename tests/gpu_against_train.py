@@ -49,12 +49,12 @@ IMPORTS = {
 class Comparison:
     """One comparison in a home of its own."""
 
-    def __init__(self, said: argparse.Namespace, folder: Path) -> None:
-        self.said, self.folder = said, folder
-        self.deadline = time.monotonic() + said.seconds
+    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+        self.said, self.folder = options, folder
+        self.deadline = time.monotonic() + options.seconds
         self.layout = Layout(Path(os.environ["MPSQ_HOME"]))
-        self.modes = ["off", "on"] if said.compile == "both" else [said.compile]
-        self.models: list[str] = said.models.split(",")
+        self.modes = ["off", "on"] if options.compile == "both" else [options.compile]
+        self.models: list[str] = options.models.split(",")
         self.evaluations = 1
         self.text = folder / "input.txt"
 
@@ -72,31 +72,31 @@ class Comparison:
         from harness.data import text
 
         for tokenizer in {MODELS[model]["tokens"] for model in self.models}:
-            found = text.load(str(self.text), tokenizer, 32)
+            dataset = text.load(str(self.text), tokenizer, 32)
             place = self.folder / tokenizer
             place.mkdir()
-            for split, tokens in found.parts().items():
+            for split, tokens in dataset.parts().items():
                 (place / f"{split}.bin").write_bytes(array("H", tokens).tobytes())
-            (place / "meta.pkl").write_bytes(pickle.dumps({"vocab_size": found.vocab_size}))
+            (place / "meta.pkl").write_bytes(pickle.dumps({"vocab_size": dataset.vocab_size}))
         del os.environ["MPSQ_CACHE"]
 
     def ours(self, model: str, mode: str) -> dict[str, Any]:
-        plan, said = MODELS[model], self.said
+        plan, options = MODELS[model], self.said
         setting = {
             "data": str(self.text), "tokens": plan["tokens"], "max_iters": plan["max_iters"],
             "eval_interval": plan["max_iters"], "eval_iters": plan["eval_iters"], "log_interval": 10,
             "warmup_iters": STEADY_FROM - 1, "eval_at_start": False, **(TINY if model == "tiny" else {}),
         }  # fmt: skip
-        workload = {"workload": "nanogpt", "config": model, "device": said.device, "dtype": said.dtype}
+        workload = {"workload": "nanogpt", "config": model, "device": options.device, "dtype": options.dtype}
         return {**workload, "compile": mode, "set": setting, "name": f"{model} {mode} ours"}
 
     def theirs(self, model: str, mode: str) -> dict[str, Any]:
         """As many iterations (theirs count from 0 to max_iters) and evaluations (theirs begin at iteration 0)."""
-        plan, said = MODELS[model], self.said
+        plan, options = MODELS[model], self.said
         last = plan["max_iters"] - 1
         every = last // (self.evaluations - 1) if self.evaluations > 1 else last + 1
         words = {
-            "data": plan["tokens"], "config": model, "device": said.device, "dtype": DTYPES[said.dtype],
+            "data": plan["tokens"], "config": model, "device": options.device, "dtype": DTYPES[options.dtype],
             "compile": mode == "on", "max_iters": last, "eval_interval": every, "eval_iters": plan["eval_iters"],
             "steady_from": STEADY_FROM,
         }  # fmt: skip
@@ -113,8 +113,8 @@ class Comparison:
         lines = self.folder / "jobs.jsonl"
         lines.write_text("".join(json.dumps({**job, "repeats": repeats}) + "\n" for job in jobs))
         as_they_are = ("--no-preflight", "--no-gate", "--no-until-valid")
-        told = self.mpsq("submit", "--from", str(lines), "--order-seed", "1", "--json", *as_they_are)
-        group = json.loads(told)["group"]
+        submitted = self.mpsq("submit", "--from", str(lines), "--order-seed", "1", "--json", *as_they_are)
+        group = json.loads(submitted)["group"]
         with (self.folder / "worker.log").open("ab") as log:
             worker = subprocess.Popen(
                 [sys.executable, "-m", "queue_runner.cli", "worker", "--until-idle"], stderr=log, cwd=self.folder
@@ -125,7 +125,7 @@ class Comparison:
                 print(f"the time is over: the rest of {group} is cancelled", flush=True)
                 self.mpsq("cancel", f"g{str(group).lstrip('g')}", "--no-wait")
                 worker.wait(60)
-        found: dict[str, list[dict[str, Any]]] = {}
+        runs_by_arm: dict[str, list[dict[str, Any]]] = {}
         with read.reading(self.layout.db) as connection:
             rows = connection.execute(
                 "SELECT * FROM v_run WHERE group_id = ? ORDER BY run_id", [int(str(group).lstrip("g"))]
@@ -138,11 +138,11 @@ class Comparison:
                 name = names[row["job_id"] - first]
                 print(f"{row['run']} {name}: {row['outcome']} at {at_s:.1f} s, real {row['real_s']} s", flush=True)
             if row["outcome"] == "SUCCEEDED" and (row["kind"] != "workload" or row["n_iters"]):
-                found.setdefault(names[row["job_id"] - first], []).append(dict(row))
+                runs_by_arm.setdefault(names[row["job_id"] - first], []).append(dict(row))
             elif row["outcome"] not in ("CANCELLED", "SUCCEEDED"):
-                said = (self.layout.run_dir(row["run"]) / "stderr.log").read_text()[-2000:]
-                print(f"{row['run']} {names[row['job_id'] - first]}: {row['outcome']} {row['reason']}\n{said}")
-        return found
+                stderr = (self.layout.run_dir(row["run"]) / "stderr.log").read_text()[-2000:]
+                print(f"{row['run']} {names[row['job_id'] - first]}: {row['outcome']} {row['reason']}\n{stderr}")
+        return runs_by_arm
 
     def mpsq(self, *words: str) -> str:
         command = [sys.executable, "-m", "queue_runner.cli", *words]
@@ -177,14 +177,14 @@ class Comparison:
         self.run([self.theirs(*pair) for pair in compiled or pairs[:1]], 1)
         self.note("the caches are warm")
         arms = [arm for pair in pairs for arm in (self.ours(*pair), self.theirs(*pair))]
-        found = self.run([*arms, self.imports("ours"), self.imports("train.py")], self.said.rounds)
+        runs_by_arm = self.run([*arms, self.imports("ours"), self.imports("train.py")], self.said.rounds)
         self.note("measured")
-        bare = {side: found.get(f"imports {side}", []) for side in IMPORTS}
+        bare = {side: runs_by_arm.get(f"imports {side}", []) for side in IMPORTS}
         rows = [self.row(f"imports {side}", bare[side], {}) for side in IMPORTS]
         for model, mode in pairs:
             name = f"{model} {'compiled' if mode == 'on' else 'eager'}"
             for side in IMPORTS:
-                rows.append(self.row(f"{name} {side}", found.get(f"{model} {mode} {side}", []), less(bare[side])))
+                rows.append(self.row(f"{name} {side}", runs_by_arm.get(f"{model} {mode} {side}", []), less(bare[side])))
         return rows
 
     def row(self, name: str, runs: Sequence[Mapping[str, Any]], bare: Mapping[str, float]) -> dict[str, Any]:
@@ -257,11 +257,11 @@ def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> str:
     """Return the ratio of the medians, and the interval of that of the geometric means."""
     if not ours or not theirs or min(*ours, *theirs) <= 0:
         return "-"
-    said = f"{median(ours) / median(theirs):.3f}"
+    ratio = f"{median(ours) / median(theirs):.3f}"
     verdict = compare_all([(ours, theirs)])[0]
     if verdict.low and verdict.high:
-        said += f" ({1 / verdict.high:.3f} to {1 / verdict.low:.3f})"
-    return said
+        ratio += f" ({1 / verdict.high:.3f} to {1 / verdict.low:.3f})"
+    return ratio
 
 
 def main() -> None:
@@ -274,7 +274,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=500.0, help="after which no run is left to finish")
     parser.add_argument("--out", help="folder for the rows as JSON")
-    said = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="mpsq-against-") as temporary:
         folder = Path(temporary)
         (folder / "locks").mkdir(mode=0o700)
@@ -282,15 +282,15 @@ def main() -> None:
         os.environ |= {"MPSQ_HOME": str(folder / "home"), "MPSQ_LOCKS": str(folder / "locks")}
         (folder / "home").mkdir(mode=0o700)
         (folder / "home" / "config.toml").write_text("min_free_bytes = 0\n")
-        comparison = Comparison(said, folder / "work")
+        comparison = Comparison(options, folder / "work")
         comparison.prepare()
         comparison.note("prepared")
         rows = comparison.measure()
         print("\n".join(table(rows)), flush=True)
         print(comparison.mpsq("report", "breakdown", "--where", "workload=nanogpt"), flush=True)
-        if said.out:
-            Path(said.out).mkdir(parents=True, exist_ok=True)
-        (Path(said.out) / "against_train.json").write_text(json.dumps(rows, indent=1))
+        if options.out:
+            Path(options.out).mkdir(parents=True, exist_ok=True)
+        (Path(options.out) / "against_train.json").write_text(json.dumps(rows, indent=1))
 
 
 if __name__ == "__main__":

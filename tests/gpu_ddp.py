@@ -30,52 +30,52 @@ Runs = Mapping[int, Sequence[Mapping[str, Any]]]
 """Rows of v_run by number of GPUs, each with its `losses` by iteration."""
 
 
-def measure(said: argparse.Namespace, layout: Layout) -> Runs:
+def measure(options: argparse.Namespace, layout: Layout) -> Runs:
     """Queue and run both arms. Return the runs that succeeded."""
     line = {
-        "workload": "nanogpt", "config": said.config, "device": said.device, "dtype": said.dtype,
-        "compile": said.compile, "repeats": said.rounds, "set": dict(pair.split("=", 1) for pair in said.set),
+        "workload": "nanogpt", "config": options.config, "device": options.device, "dtype": options.dtype,
+        "compile": options.compile, "repeats": options.rounds, "set": dict(pair.split("=", 1) for pair in options.set),
     }  # fmt: skip
     lines = layout.home / "jobs.jsonl"
-    lines.write_text("".join(json.dumps({**line, "gpus": n}) + "\n" for n in (1, said.gpus)))
+    lines.write_text("".join(json.dumps({**line, "gpus": n}) + "\n" for n in (1, options.gpus)))
     as_they_are = ["--no-preflight", "--no-gate", "--no-until-valid"]
     subprocess.run([*MPSQ, "submit", "--from", str(lines), "--order-seed", "1", *as_they_are], check=True)
-    subprocess.run([*MPSQ, "worker", "--until-idle"], check=True, timeout=said.seconds)
-    found: dict[int, list[Mapping[str, Any]]] = {1: [], said.gpus: []}
+    subprocess.run([*MPSQ, "worker", "--until-idle"], check=True, timeout=options.seconds)
+    runs: dict[int, list[Mapping[str, Any]]] = {1: [], options.gpus: []}
     with read.reading(layout.db) as connection:
         for row in read.runs(connection):
             print(f"{row['run']}: {row['outcome']} {row['reason'] or ''}".rstrip(), flush=True)
             if row["outcome"] == "SUCCEEDED":
                 at = read.detail(connection, "iterations", row["run_id"])
                 losses = {one["i"]: one["loss"] for one in at}
-                found[json.loads(row["spec_json"])["gpus"]].append({**dict(row), "losses": losses})
-    return found
+                runs[json.loads(row["spec_json"])["gpus"]].append({**dict(row), "losses": losses})
+    return runs
 
 
-def of_losses(found: Runs, gpus: int) -> list[str]:
+def of_losses(runs: Runs, gpus: int) -> list[str]:
     """Return the losses of both side by side, some of them, and the largest relative difference of all."""
-    one, several = found[1][0]["losses"], found[gpus][0]["losses"]
-    apart = {i: abs(several[i] - loss) / abs(loss) for i, loss in one.items()}
-    shown = [i for i in one if i % max(1, len(one) // 6) == 0 or i == max(one)]
+    single, several = runs[1][0]["losses"], runs[gpus][0]["losses"]
+    apart = {i: abs(several[i] - loss) / abs(loss) for i, loss in single.items()}
+    shown = [i for i in single if i % max(1, len(single) // 6) == 0 or i == max(single)]
     lines = [f"| iteration | 1 GPU | {gpus} GPUs |", "|---|---|---|"]
-    lines += [f"| {i} | {one[i]:.7f} | {several[i]:.7f} |" for i in shown]
+    lines += [f"| {i} | {single[i]:.7f} | {several[i]:.7f} |" for i in shown]
     at = max(apart, key=apart.__getitem__)
     return [*lines, f"largest relative difference of {len(apart)} losses: {apart[at]:.2g} (iteration {at})"]
 
 
-def of_speed(found: Runs, gpus: int) -> list[str]:
+def of_speed(runs: Runs, gpus: int) -> list[str]:
     """Return the table of speeds, and the speed-up with its interval."""
-    times = {n: [row["median_s"] for row in rows if row["median_s"]] for n, rows in found.items()}
+    times = {n: [row["median_s"] for row in rows if row["median_s"]] for n, rows in runs.items()}
     lines = ["| | runs | ms an iteration | tokens/s |", "|---|---|---|---|"]
-    for n, of in times.items():
-        name, middle = f"{n} GPU" + ("s" if n > 1 else ""), median(of)
-        spread, rate = 1e3 * mad(of, middle), found[n][0]["tokens_per_iter"] / middle
-        lines.append(f"| {name} | {len(of)} | {1e3 * middle:.3f} ± {spread:.3f} | {rate:,.0f} |")
+    for n, values in times.items():
+        name, middle = f"{n} GPU" + ("s" if n > 1 else ""), median(values)
+        spread, rate = 1e3 * mad(values, middle), runs[n][0]["tokens_per_iter"] / middle
+        lines.append(f"| {name} | {len(values)} | {1e3 * middle:.3f} ± {spread:.3f} | {rate:,.0f} |")
     verdict = compare_all([(times[gpus], times[1])])[0]
     ratio = f"{median(times[1]) / median(times[gpus]):.3f}"
     if verdict.low and verdict.high:
         ratio += f" (95 %: {verdict.low:.3f} to {verdict.high:.3f})"
-    taints = sorted({row["taints"] for rows in found.values() for row in rows if row["taints"]})
+    taints = sorted({row["taints"] for rows in runs.values() for row in rows if row["taints"]})
     return [*lines, f"speed-up of {gpus} GPUs: {ratio}", *([f"taints: {', '.join(taints)}"] if taints else [])]
 
 
@@ -89,17 +89,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--set", action="append", default=["grad_accum=8", "max_iters=100", "eval_interval=0"])
     parser.add_argument("--seconds", type=float, default=500.0, help="after which it gives up")
-    said = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="mpsq-ddp-") as temporary:
         home = Path(temporary) / "home"
         for folder in (home, Path(temporary) / "locks"):
             folder.mkdir(mode=0o700)
         os.environ |= {"MPSQ_HOME": str(home), "MPSQ_LOCKS": str(Path(temporary) / "locks")}
         (home / "config.toml").write_text("min_free_bytes = 0\n")
-        found = measure(said, Layout(home))
-        if not all(found.values()):
+        runs = measure(options, Layout(home))
+        if not all(runs.values()):
             sys.exit("one side has no run that succeeded")
-        print("\n".join([*of_losses(found, said.gpus), "", *of_speed(found, said.gpus)]), flush=True)
+        print("\n".join([*of_losses(runs, options.gpus), "", *of_speed(runs, options.gpus)]), flush=True)
 
 
 if __name__ == "__main__":

@@ -77,9 +77,9 @@ def _watch(gpus: nvidia.Nvml, load: subprocess.Popen[str]) -> tuple[list[Reading
     zero = time.monotonic()
     while load.poll() is None:
         began = time.monotonic()
-        found = gpus.read()
+        gpu_readings = gpus.read()
         costs_s.append(time.monotonic() - began)
-        readings.append((began + costs_s[-1] / 2 - zero, found))
+        readings.append((began + costs_s[-1] / 2 - zero, gpu_readings))
         time.sleep(max(0.0, 1.0 - costs_s[-1]))
     return readings, costs_s
 

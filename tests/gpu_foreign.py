@@ -57,17 +57,17 @@ def main() -> int:
         here = Path(folder)
         (here / "load.py").write_text(LOAD)
         environment = {**os.environ, "MPSQ_HOME": str(here / "home"), "MPSQ_LOCKS": str(here / "locks")}
-        found: dict[str, list[tuple[str, ...]]] = {"foreign": [], "clean": []}
+        marks_by_kind: dict[str, list[tuple[str, ...]]] = {"foreign": [], "clean": []}
         for k in range(options.clean + options.runs):
             which = "clean" if k < options.clean else "foreign"
             taints = _one_run(here, k, options, environment, foreign=which == "foreign")
-            found[which].append(taints)
+            marks_by_kind[which].append(taints)
             print(f"run {k + 1}, {which}: {', '.join(taints) or 'no taint'}", file=sys.stderr, flush=True)
         detail = _details(here / "home")
     print("| runs | number | gpu_contended | gpu_busy only | neither |")
     print("|---|--:|--:|--:|--:|")
     caught = {}
-    for which, runs in found.items():
+    for which, runs in marks_by_kind.items():
         contended = sum("gpu_contended" in taints for taints in runs)
         busy = sum("gpu_contended" not in taints and "gpu_busy" in taints for taints in runs)
         caught[which] = contended + busy
@@ -124,13 +124,15 @@ def _details(home: Path) -> list[str]:
     """Return the first taint in words, and what the samples had."""
     with sqlite3.connect(home / "mpsq.db") as connection:
         marks = ", ".join("?" * len(KINDS))
-        said = connection.execute(f"SELECT kind, detail FROM taints WHERE kind IN ({marks}) LIMIT 3", KINDS).fetchall()
+        taints = connection.execute(
+            f"SELECT kind, detail FROM taints WHERE kind IN ({marks}) LIMIT 3", KINDS
+        ).fetchall()
         hidden, known, n = connection.execute(
             "SELECT count(json_extract(data_json, '$.gpu_pids_hidden')),"
             " count(json_extract(data_json, '$.gpu_others_busy_share')), count(*) FROM conditions"
         ).fetchone()
     return [
-        *(f"{kind}: {detail}" for kind, detail in said),
+        *(f"{kind}: {detail}" for kind, detail in taints),
         f"{n} samples: {known} knew others' use, {hidden} had hidden processes",
     ]
 

@@ -73,7 +73,7 @@ def runs_left(db: Path) -> int:
 def gate(db: Path, folder: Path) -> tuple[list[float], list[float], list[float]]:
     """Seconds from a submission beside a foreign process to the reason, from its end to the job's first instruction,
     and from a submission on a quiet GPU to that."""
-    told, opened, quiet = [], [], []
+    lines, opened, quiet = [], [], []
     stamp = folder / "stamp"
     command = ["submit", "--gate-timeout", "10m", "--device", "cuda", "--", "/bin/sh", "-c", f": > {stamp}"]
     for _ in range(TRIES):
@@ -81,7 +81,7 @@ def gate(db: Path, folder: Path) -> tuple[list[float], list[float], list[float]]
             time.sleep(3)  # it has loaded the GPU for longer than the driver averages
             mpsq(*command)
             since = time.time()
-            told.append(until(lambda: "GPU" in blocked(db), "the reason") - since)
+            lines.append(until(lambda: "GPU" in blocked(db), "the reason") - since)
             time.sleep(5)
             assert not stamp.exists(), "it started beside the foreign process"
         ended = time.time()
@@ -96,7 +96,7 @@ def gate(db: Path, folder: Path) -> tuple[list[float], list[float], list[float]]
         quiet.append(stamp.stat().st_mtime - since)
         until(lambda: runs_left(db) == 0, "its end")
         stamp.unlink()
-    return told, opened, quiet
+    return lines, opened, quiet
 
 
 def canaries(db: Path) -> list[dict[str, float]]:
@@ -113,8 +113,8 @@ def canary_beside(count: float) -> float:
     script = str(jobs_dir() / "canary_torch.py")
     with foreign():
         words = [sys.executable, script, "--device", "cuda", "--count", f"{count:.0f}"]
-        said = subprocess.run(words, check=True, capture_output=True).stdout
-    return float(json.loads(said)["dur_s"])
+        output = subprocess.run(words, check=True, capture_output=True).stdout
+    return float(json.loads(output)["dur_s"])
 
 
 def row(what: str, values: list[float], unit: str = "s") -> str:
@@ -135,14 +135,14 @@ def main() -> int:
         worker = subprocess.Popen([sys.executable, "-m", "queue_runner.worker"], stderr=subprocess.DEVNULL)
         try:
             until(lambda: runs_left(db) == 0, "the first job")
-            told, opened, quiet = gate(db, folder)
+            lines, opened, quiet = gate(db, folder)
             readings = canaries(db)
         finally:
             worker.send_signal(signal.SIGTERM)
             worker.wait(60)
         beside = canary_beside(readings[0]["canary_count"]) if readings else float("nan")
     print("| what | median | range | n |\n|---|--:|--:|--:|")
-    print(row("submit beside a process on the GPU -> the gate says so", told))
+    print(row("submit beside a process on the GPU -> the gate says so", lines))
     print(row("end of that process -> first instruction of the waiting job (at most 5 s)", opened))
     print(row("submit on a quiet GPU -> first instruction", quiet))
     if readings:

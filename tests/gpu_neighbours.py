@@ -52,8 +52,8 @@ def one_turn(db: Path, lanes: str, options: list[str], n: int) -> tuple[float, l
         took_s = time.time() - since
     with read.reading(db) as connection:
         sql = "SELECT median_s, lane FROM v_run ORDER BY run_id DESC LIMIT ?"
-        found = connection.execute(sql, [n]).fetchall()
-    return took_s, [one["median_s"] for one in found if one["median_s"]], len({one["lane"] for one in found})
+        rows = connection.execute(sql, [n]).fetchall()
+    return took_s, [one["median_s"] for one in rows if one["median_s"]], len({one["lane"] for one in rows})
 
 
 def medians_of(turns: list[tuple[float, list[float], int]]) -> list[float]:
@@ -76,12 +76,12 @@ def main(options: list[str]) -> int:
         serial, beside = [], []
         for turn in range(TURNS):
             turns = [("serial", serial), ("auto", beside)]
-            for lanes, kept in turns if turn % 2 else turns[::-1]:
-                kept.append(one_turn(db, lanes, options, n))
+            for lanes, values in turns if turn % 2 else turns[::-1]:
+                values.append(one_turn(db, lanes, options, n))
     print("| what | median | range | n |\n|---|--:|--:|--:|")
-    for what, of in ((f"{n} jobs one after the other", serial), (f"{n} jobs side by side on lanes", beside)):
-        print(row(f"{what}: submit -> end of the last", [took_s for took_s, _, _ in of]))
-        print(row(f"{what}: ms/iter", [1e3 * median_s for median_s in medians_of(of)], "ms"))
+    for what, values in ((f"{n} jobs one after the other", serial), (f"{n} jobs side by side on lanes", beside)):
+        print(row(f"{what}: submit -> end of the last", [took_s for took_s, _, _ in values]))
+        print(row(f"{what}: ms/iter", [1e3 * median_s for median_s in medians_of(values)], "ms"))
     ratio = statistics.median(medians_of(beside)) / statistics.median(medians_of(serial))
     print(f"an iteration takes {ratio:.4f} times as long beside other lanes as alone")
     return 0 if abs(ratio - 1) <= SAME_WITHIN and all(used == n for _, _, used in beside) else 1

@@ -57,8 +57,8 @@ def examine(check: Check) -> Result:
 
 def line(result: Result, width: int = 120) -> str:
     """The row of a check, its first line of what was seen."""
-    seen = " ".join((result.seen.strip().splitlines() or [""])[-1 if "Traceback" in result.seen else 0].split())
-    row = f"{result.word:<8}{result.check.group:<8}{result.check.name:<48}{seen}"
+    text = " ".join((result.seen.strip().splitlines() or [""])[-1 if "Traceback" in result.seen else 0].split())
+    row = f"{result.word:<8}{result.check.group:<8}{result.check.name:<48}{text}"
     return row if len(row) <= width else row[: width - 1] + "…"
 
 
@@ -86,15 +86,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--service", action="store_true", help="install a service of its own name, and take it away")
     parser.add_argument("--device", default="mps", help="mps; another one tries the checks themselves, not a Mac")
     parser.add_argument("--out", type=Path, default=Path("mac-check.txt"))
-    said = parser.parse_args(argv)
-    groups = said.only or ["system", "torch", "jobs", "queue"]
-    if said.service and "service" not in groups:
+    options = parser.parse_args(argv)
+    groups = options.only or ["system", "torch", "jobs", "queue"]
+    if options.service and "service" not in groups:
         groups.append("service")
     with tempfile.TemporaryDirectory(prefix="mpsq-mac-check-") as folder:
         os.environ["MPSQ_HOME"], os.environ["MPSQ_LOCKS"] = f"{folder}/home", f"{folder}/locks"
-        checks = [*mac_checks.system(), *mac_checks_jobs.of_torch(said.device), *mac_checks_jobs.of_jobs(said.device)]
-        checks += [*mac_checks_jobs.of_queue(said.device), *mac_checks_jobs.of_service()]
-        return run([check for check in checks if check.group in groups and said.match in check.name], said.out)
+        checks = [*mac_checks.system(), *mac_checks_jobs.of_torch(options.device)]
+        checks += [*mac_checks_jobs.of_jobs(options.device), *mac_checks_jobs.of_queue(options.device)]
+        checks += mac_checks_jobs.of_service()
+        return run([check for check in checks if check.group in groups and options.match in check.name], options.out)
 
 
 if __name__ == "__main__":

@@ -161,9 +161,9 @@ class GPT(nn.Module):
 
 
 def settings_of(words: list[str]) -> dict:
-    said = dict(word.removeprefix("--").split("=", 1) for word in words)
-    s = {**SETTINGS, **CONFIGS[said.pop("config", "shakespeare_char")]}
-    for key, text in said.items():
+    options = dict(word.removeprefix("--").split("=", 1) for word in words)
+    s = {**SETTINGS, **CONFIGS[options.pop("config", "shakespeare_char")]}
+    for key, text in options.items():
         try:
             value = literal_eval(text)
         except (SyntaxError, ValueError):

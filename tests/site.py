@@ -27,8 +27,8 @@ def links(page: Path) -> Iterator[tuple[str, str]]:
     """The file and the heading that each link and picture of a page names, without those of other hosts.
 
     The file is "" in a link to the page itself, the heading in one to a whole file."""
-    for found in _LINK.finditer(_FENCED.sub("", page.read_text("utf-8"))):
-        target = next(filter(None, found.groups()))
+    for link in _LINK.finditer(_FENCED.sub("", page.read_text("utf-8"))):
+        target = next(filter(None, link.groups()))
         if "://" not in target and not target.startswith("mailto:"):
             name, _, heading = target.partition("#")
             yield name, heading

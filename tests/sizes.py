@@ -21,8 +21,8 @@ def tokens(text: str) -> int:
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
     }
-    found = tokenize.generate_tokens(io.StringIO(text).readline)
-    return sum(each.type not in skipped and each.start not in documentation for each in found)
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    return sum(each.type not in skipped and each.start not in documentation for each in tokens)
 
 
 def main() -> None:

@@ -62,8 +62,8 @@ class Terminal:
         """Wait until all texts have been written; returns what was, without escape sequences."""
 
         def written() -> str | None:
-            found = _ESCAPES.sub("", self.read()[self._from :])
-            return found if all(text in found for text in texts) else None
+            plain = _ESCAPES.sub("", self.read()[self._from :])
+            return plain if all(text in plain for text in texts) else None
 
         try:
             return str(until(written, f"{texts} on the terminal", 20.0))

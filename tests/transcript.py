@@ -34,9 +34,9 @@ def commands(text: str) -> list[str]:
 def renewed(text: str, run: Callable[[str], str]) -> str:
     """The page with the output that `run` returns for each of its commands, in place of the one it has."""
 
-    def block(found: re.Match[str]) -> str:
-        shown = [f"$ {command}\n{run(command)}" for command in commands(found[0])]
-        return found[1] + "\n".join(shown) + found[3]
+    def block(match: re.Match[str]) -> str:
+        shown = [f"$ {command}\n{run(command)}" for command in commands(match[0])]
+        return match[1] + "\n".join(shown) + match[3]
 
     return _BLOCK.sub(block, text)
 

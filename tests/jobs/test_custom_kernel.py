@@ -73,11 +73,11 @@ class StandIn:
 @pytest.fixture
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
     require("g++")  # the stand-in for Metal's compiler
-    one = StandIn(tmp_path)
-    monkeypatch.setattr(torch.mps, "compile_shader", one.compile_shader)
+    stand_in = StandIn(tmp_path)
+    monkeypatch.setattr(torch.mps, "compile_shader", stand_in.compile_shader)
     monkeypatch.setattr(job.BenchTorch, "open_device", lambda self, label: open_device("cpu"))
     monkeypatch.setenv("MPSQ_EVENTS", str(tmp_path / "events.jsonl"))
-    return one
+    return stand_in
 
 
 def test_the_kernel_computes_what_torch_computes(

@@ -124,9 +124,9 @@ def test_correlations_are_those_of_scipy() -> None:
     drawn = np.random.default_rng(1)
     scores = drawn.integers(0, 11, 60) / 2  # with ties, as people's scores have
     result = (scores + drawn.standard_normal(60)).astype(np.float32)
-    said = glue.measures(glue.TASKS["stsb"])(SimpleNamespace(predictions=result[:, None], label_ids=scores))
+    measures = glue.measures(glue.TASKS["stsb"])(SimpleNamespace(predictions=result[:, None], label_ids=scores))
     pearson, spearman = stats.pearsonr(result, scores)[0], stats.spearmanr(result, scores)[0]
-    assert said == pytest.approx(
+    assert measures == pytest.approx(
         {"pearson": pearson, "spearmanr": spearman, "combined_score": (pearson + spearman) / 2}
     )
     logits, labels = drawn.standard_normal((60, 2)), drawn.integers(0, 2, 60)

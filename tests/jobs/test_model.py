@@ -100,8 +100,8 @@ def test_weights_start_as_gpt2s_do() -> None:
     weights = initial_weights(Shape(65, 64, 8, 4, 128, bias=True), seed=1)
     for name, value in weights.items():
         if value.ndim >= 2:
-            wanted = 0.02 / math.sqrt(16) if name.endswith("out.weight") else 0.02
-            assert float(value.std()) == pytest.approx(wanted, rel=0.05), name
+            expected = 0.02 / math.sqrt(16) if name.endswith("out.weight") else 0.02
+            assert float(value.std()) == pytest.approx(expected, rel=0.05), name
         else:
             assert (value == (1.0 if name.endswith("weight") else 0.0)).all(), name
 

@@ -240,9 +240,9 @@ def test_a_cpu_that_happens_to_be_exact_is_no_yardstick_of_rounding() -> None:
     """Eight sums in fp16, one after the other, beside the correctly rounded result."""
     exact = torch.tensor([1.5, 0.25], dtype=torch.float64)
     cpu, unit = exact.half(), 2.0**-11
-    for units, said in ((4, False), (7, False), (40, True)):
+    for units, is_noted in ((4, False), (7, False), (40, True)):
         result = torch.tensor([1.5 * (1 + units * unit), 0.25]).half()
-        assert (compare.differs(result, cpu, lambda: exact) is not None) is said, units
+        assert (compare.differs(result, cpu, lambda: exact) is not None) is is_noted, units
 
 
 def test_of_equally_frequent_values_any_is_a_mode() -> None:

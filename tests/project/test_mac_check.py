@@ -72,8 +72,8 @@ def test_every_interactive_priority_of_a_service_holds(
 
     uninstalled: list[str] = []
     monkeypatch.setattr(mac_checks_jobs, "_run", run)
-    told = "installed and running (process 7, user/501); nothing was changed"
-    monkeypatch.setattr(mac_checks_jobs, "_checked", lambda *_: told)
+    text = "installed and running (process 7, user/501); nothing was changed"
+    monkeypatch.setattr(mac_checks_jobs, "_checked", lambda *_: text)
     monkeypatch.setattr(mac_checks_jobs, "_mpsq", lambda *words: (0, str(uninstalled.append(" ".join(words)))))
     result = mac_check.examine(Check("service", "install", mac_checks_jobs.service))
     assert (result.word == mac_check.HELD) == holds, result.seen
@@ -141,7 +141,7 @@ def test_the_programs_for_torch_can_be_read() -> None:
 def test_the_texts_of_torch_that_are_asked_for_are_those_of_its_library() -> None:
     from tests import mps_texts
 
-    told = "\n".join(
+    text = "\n".join(
         [
             mps_texts.NO_KERNEL.format("aten::linalg_eig"), mps_texts.FALLS_BACK.format("aten::linalg_eig"),
             mps_texts.FALLS_BACK.format("aten::linalg_eig"), mps_texts.PROFILED.format("aten::linalg_eig"),
@@ -153,7 +153,7 @@ def test_the_texts_of_torch_that_are_asked_for_are_those_of_its_library() -> Non
     }
     for name in ("an operator without a kernel", "a fallback warns", "each fallback warns, if asked", "no float64",
                  "the profiler names the fallback", "no memory"):  # fmt: skip
-        assert re.search(patterns[name], told, re.MULTILINE | re.DOTALL), name
+        assert re.search(patterns[name], text, re.MULTILINE | re.DOTALL), name
 
 
 def test_the_page_names_every_check() -> None:

@@ -27,10 +27,10 @@ def _normal(rng: random.Random, n: int) -> list[float]:
 
 def _autoregressive(phi: float) -> Noise:
     def noise(rng: random.Random, n: int) -> list[float]:
-        found = [rng.gauss(0, 1)]
-        while len(found) < n:
-            found.append(phi * found[-1] + math.sqrt(1 - phi * phi) * rng.gauss(0, 1))
-        return found
+        values = [rng.gauss(0, 1)]
+        while len(values) < n:
+            values.append(phi * values[-1] + math.sqrt(1 - phi * phi) * rng.gauss(0, 1))
+        return values
 
     return noise
 
@@ -104,12 +104,12 @@ def false_marks(n_runs: int, first: int = 0) -> dict[tuple[str, float, int], Cou
     the runs, "any" those with a mark."""
     cells = list(itertools.product(SHAPES, SPREADS, LENGTHS))
     random.Random("cells").shuffle(cells)
-    found: dict[tuple[str, float, int], Counter[str]] = {}
+    marks_by_cell: dict[tuple[str, float, int], Counter[str]] = {}
     for k in range(first, first + n_runs):
         cell = cells[k % len(cells)]
         marks = kinds(clean(*cell, random.Random(f"clean {k}")))
-        found.setdefault(cell, Counter()).update(["runs", *marks, *(["any"] if marks else [])])
-    return found
+        marks_by_cell.setdefault(cell, Counter()).update(["runs", *marks, *(["any"] if marks else [])])
+    return marks_by_cell
 
 
 def caught(fault: str, n: int, spread: float, shape: str = "normal", tries: int = N_PLANTED) -> float:
@@ -123,16 +123,16 @@ def caught(fault: str, n: int, spread: float, shape: str = "normal", tries: int 
 
 def table() -> str:
     """Return both tables as Markdown."""
-    found = false_marks(N_CLEAN)
+    marks = false_marks(N_CLEAN)
     lines = [f"{N_CLEAN:,} clean simulated runs of 50 to 2,000 iterations, CV 0.3 to 10 %: share with a mark", ""]
     lines += ["| noise | runs | " + " | ".join(KINDS) + " | any |", "|---|---|---|---|---|---|"]
     for shape in SHAPES:
-        lines.append(_row(shape, (count for cell, count in found.items() if cell[0] == shape)))
-    lines.append(_row("all", found.values()))
-    worst = max(itertools.product(SHAPES, SPREADS), key=lambda of: _share(_of(found, *of)))
+        lines.append(_row(shape, (count for cell, count in marks.items() if cell[0] == shape)))
+    lines.append(_row("all", marks.values()))
+    worst = max(itertools.product(SHAPES, SPREADS), key=lambda of: _share(_of(marks, *of)))
     lines += [
         "",
-        f"The worst noise is {worst[0]} with CV {_percent(worst[1])}: {_percent(_share(_of(found, *worst)))}.",
+        f"The worst noise is {worst[0]} with CV {_percent(worst[1])}: {_percent(_share(_of(marks, *worst)))}.",
         "",
     ]
     lines += [f"Planted faults, {N_PLANTED} runs each: share with a mark, by iterations and CV", ""]
@@ -148,8 +148,8 @@ def _percent(share: float) -> str:
     return f"{100 * share:.3g} %"
 
 
-def _of(found: dict[tuple[str, float, int], Counter[str]], shape: str, spread: float) -> Counter[str]:
-    return sum((count for cell, count in found.items() if cell[:2] == (shape, spread)), Counter())
+def _of(marks: dict[tuple[str, float, int], Counter[str]], shape: str, spread: float) -> Counter[str]:
+    return sum((count for cell, count in marks.items() if cell[:2] == (shape, spread)), Counter())
 
 
 def _share(count: Counter[str]) -> float:

@@ -21,13 +21,13 @@ Key = tuple[tuple[float, float], tuple[int, int], int]
 
 def cells(name: str, draw: Draw | None, n: int = N_TRIALS, of: Sequence[tuple[int, int]] = SIZES) -> dict[Key, Cell]:
     """Return the counts of a shape by spreads, sizes and number of pairs."""
-    found = {}
+    by_key = {}
     for spreads, size in product(SPREADS, of):
         pairs = sim.independent(draw, spreads, size, rng_of(name, spreads, size), n)
         ends = pairs.ends(ALPHA)
         for n_pairs in FAMILIES:
-            found[spreads, size, n_pairs] = sim.counted(pairs, n_pairs, ends)
-    return found
+            by_key[spreads, size, n_pairs] = sim.counted(pairs, n_pairs, ends)
+    return by_key
 
 
 @cache
@@ -41,9 +41,9 @@ def symmetric() -> str:
     head = ["shape", "runs", *(f"{n} pair{'s' * (n > 1)}" for n in FAMILIES), "coverage"]
     lines = []
     for name, size in product(names, SIZES):
-        of = {key: cell for key, cell in _of(name).items() if key[1] == size}
-        worst = [sim.limit(cell for key, cell in of.items() if key[2] == n) for n in FAMILIES]
-        covered = min(cell.coverage for cell in of.values())
+        by_key = {key: cell for key, cell in _of(name).items() if key[1] == size}
+        worst = [sim.limit(cell for key, cell in by_key.items() if key[2] == n) for n in FAMILIES]
+        covered = min(cell.coverage for cell in by_key.values())
         rates = [f"{percent(cell.rate)} ({percent(cell.upper)})" for cell in worst]
         lines.append([name, sim.words(size), *rates, percent(covered)])
     return _markdown(head, lines)
@@ -54,8 +54,8 @@ def skewed() -> str:
     head = ["shape", "spreads, %", *map(sim.words, SIZES)]
     lines = []
     for name, spreads in product(sim.SKEWED, SPREADS):
-        of = _of(name)
-        rates = [" · ".join(percent(of[spreads, size, n].rate) for n in FAMILIES) for size in SIZES]
+        by_key = _of(name)
+        rates = [" · ".join(percent(by_key[spreads, size, n].rate) for n in FAMILIES) for size in SIZES]
         lines.append([name, _spreads(spreads), *rates])
     return f"{_markdown(head, lines)}\n\n{worst(sim.SKEWED)}"
 
@@ -79,26 +79,26 @@ def courses() -> str:
     for kind, rounds in product(COURSES, ROUNDS):
         rates, covered = [], 1.0
         for n in FAMILIES:
-            found = []
+            rows = []
             for spreads in ((0.01, 0.01), (0.03, 0.003), (0.003, 0.03)):
-                found.append(_in_rounds(kind, spreads, rounds, n))
-            rates.append(sim.limit(found))
-            covered = min(covered, *(cell.coverage for cell in found))
-        seen = [_seen_in_rounds(kind, rounds, always) for always in (False, True)]
+                rows.append(_in_rounds(kind, spreads, rounds, n))
+            rates.append(sim.limit(rows))
+            covered = min(covered, *(cell.coverage for cell in rows))
+        shares = [_seen_in_rounds(kind, rounds, always) for always in (False, True)]
         shown = [f"{percent(cell.rate)} ({percent(cell.upper)})" for cell in rates]
-        lines.append([kind, str(rounds), *shown, percent(covered), *seen])
+        lines.append([kind, str(rounds), *shown, percent(covered), *shares])
     return _markdown(head, lines)
 
 
 def _in_rounds(kind: str, spreads: tuple[float, float], rounds: int, n_pairs: int) -> Cell:
     """Return the counts of interleaved families: more of them where flips of signs decide, which come close to 5 %."""
     parts = 6 if 2.0 ** (1 - rounds) <= ALPHA / n_pairs else 1
-    found = []
+    rows = []
     for part in range(parts):
         rng = rng_of(kind, rounds, n_pairs, spreads, part)
         pairs = sim.in_rounds(kind, spreads, rounds, n_pairs, rng, N_TRIALS // 2)
-        found.append(sim.counted(pairs, n_pairs, pairs.ends(ALPHA)))
-    each = ((cell.n, cell.alarms, cell.covered, cell.intervals) for cell in found)
+        rows.append(sim.counted(pairs, n_pairs, pairs.ends(ALPHA)))
+    each = ((cell.n, cell.alarms, cell.covered, cell.intervals) for cell in rows)
     return Cell(*map(sum, zip(*each, strict=True)))
 
 
@@ -162,8 +162,8 @@ def equivalence() -> str:
             rng = rng_of("same", spread, n, n_pairs, shift)
             arms = spread * rng.standard_normal((1_000, n_pairs, n)) + shift
             pairs = sim.unpaired(arms, spread * rng.standard_normal((1_000, n)), n_ends=n_pairs)
-            found = sim.same(pairs, n_pairs)
-            shares.append(percent(float(found.any(1).mean() if shift else found[:, 0].mean())))
+            trials = sim.same(pairs, n_pairs)
+            shares.append(percent(float(trials.any(1).mean() if shift else trials[:, 0].mean())))
         rng = rng_of("same in rounds", spread, n, n_pairs)
         by = "-"
         if 2.0 ** (1 - n) <= ALPHA / n_pairs and n <= 10:
@@ -177,7 +177,7 @@ def equivalence() -> str:
 def looks() -> dict[int, float]:
     """Return, by the number of additions, how often equal arms get a verdict at some time: runs of both are added, 1 to
     10 at a time to 4 to 10 first ones, unpaired or in rounds, until there is one; the worst of these plans."""
-    found = {}
+    by_key = {}
     for most in (1, 2, 4, 9):
         shares = []
         for first, step, rounds in ((4, 1, False), (4, 4, False), (10, 10, False), (6, 1, True), (6, 6, True)):
@@ -188,8 +188,8 @@ def looks() -> dict[int, float]:
                 p = _p_in_rounds(xs[..., :n]) if rounds else sim.unpaired(xs[:, :1, :n], xs[:, 1, :n]).p[:, 0]
                 wrong |= p <= ALPHA
             shares.append(float(wrong.mean()))
-        found[most] = max(shares)
-    return found
+        by_key[most] = max(shares)
+    return by_key
 
 
 def _p_in_rounds(xs: sim.Array) -> sim.Array:
@@ -211,10 +211,10 @@ def attack() -> str:
     sizes = ((4, 4), (6, 6), (4, 12))
     lines = []
     for name, draw in sim.UNTUNED.items():
-        found = cells(f"attack {name}", draw, 2_000, sizes)
+        by_key = cells(f"attack {name}", draw, 2_000, sizes)
         for text, equal in (("equal", True), ("unequal", False)):
-            of = {key: cell for key, cell in found.items() if (key[0][0] == key[0][1]) is equal}
-            each = [sim.limit(cell for key, cell in of.items() if key[2] == n) for n in FAMILIES]
+            chosen = {key: cell for key, cell in by_key.items() if (key[0][0] == key[0][1]) is equal}
+            each = [sim.limit(cell for key, cell in chosen.items() if key[2] == n) for n in FAMILIES]
             lines.append([name, text, *(f"{percent(cell.rate)} ({percent(cell.upper)})" for cell in each)])
     return _markdown(head, lines)
 
@@ -225,10 +225,10 @@ def drifting_spread() -> str:
     for rounds in ROUNDS:
         shown = []
         for n in FAMILIES:
-            found = []
+            rows = []
             for spreads in ((0.01, 0.01), (0.03, 0.003)):
-                found.append(_in_rounds(kind, spreads, rounds, n))
-            cell = sim.limit(found)
+                rows.append(_in_rounds(kind, spreads, rounds, n))
+            cell = sim.limit(rows)
             shown.append(f"{percent(cell.rate)} ({percent(cell.upper)})")
         lines.append([str(rounds), *shown])
     return _markdown(["rounds", *map(_pairs, FAMILIES)], lines)

@@ -136,11 +136,11 @@ def unpaired(arms: Array, baseline: Array, n_ends: int = 1, exact: bool = False)
     p = p_t
     permuted = min(n, m) <= confidence_interval.ENOUGH or max(n, m) >= 2 * min(n, m)
     if permuted:
-        of, arm = np.nonzero(p_t <= (2 if exact else ALPHA))
+        trial, arm = np.nonzero(p_t <= (2 if exact else ALPHA))
         p_equal = p_equal.copy()
-        if len(of):
-            parts = _chunks(arms[of, arm][:, None], base[of], shift[of, arm][:, None])
-            p_equal[of, arm] = np.concatenate([_permuted(*part)[0] for part in parts])[:, 0]
+        if len(trial):
+            parts = _chunks(arms[trial, arm][:, None], base[trial], shift[trial, arm][:, None])
+            p_equal[trial, arm] = np.concatenate([_permuted(*part)[0] for part in parts])[:, 0]
         p = np.maximum(p_equal, p_t)
 
     def ends(alpha: float) -> tuple[Array, Array]:
@@ -189,11 +189,11 @@ def _ends(arms: Array, base: Array, shift: Array, alpha: float) -> tuple[Array, 
     _, c = _chosen(arms.shape[-1], base.shape[-1])
     observed = shift[..., None]
     with np.errstate(divide="ignore", invalid="ignore"):
-        one, other = (observed - d) / (1 - c), (observed + d) / (1 + c)
+        low_side, other = (observed - d) / (1 - c), (observed + d) / (1 + c)
     fixed = np.abs(c) > 1 - 1e-9
     at = math.floor(alpha * len(c) + 1e-9)
-    lows = np.where(fixed, -np.inf, np.minimum(one, other))
-    highs = np.where(fixed, np.inf, np.maximum(one, other))
+    lows = np.where(fixed, -np.inf, np.minimum(low_side, other))
+    highs = np.where(fixed, np.inf, np.maximum(low_side, other))
     return np.partition(lows, at, -1)[..., at], -np.partition(-highs, at, -1)[..., at]
 
 
@@ -239,9 +239,9 @@ def holm_rejects(p: Array) -> Array:
     order = np.argsort(p, axis=-1)
     ranked = np.take_along_axis(p, order, -1) * np.arange(n, 0, -1)
     passed = np.maximum.accumulate(ranked, axis=-1) <= ALPHA
-    found = np.zeros_like(passed)
-    np.put_along_axis(found, order, passed, -1)
-    return found
+    rejected = np.zeros_like(passed)
+    np.put_along_axis(rejected, order, passed, -1)
+    return rejected
 
 
 def same(pairs: Pairs, n_pairs: int, margin: float = significance.SAME_WITHIN) -> Array:
@@ -254,10 +254,10 @@ def counted(pairs: Pairs, n_pairs: int, ends: tuple[Array, Array]) -> Cell:
     """Count families with a wrong "faster" or "slower" (a difference within the margin, too, which the report calls
     practically the same), and intervals that hold the truth, 0."""
     p = pairs.p[:, :n_pairs]
-    said = holm_rejects(p)
+    rejected = holm_rejects(p)
     low, high = ends
     inside = (low <= 1e-12) & (high >= -1e-12)
-    return Cell(len(said), int(said.any(1).sum()), int(inside.sum()), inside.size)
+    return Cell(len(rejected), int(rejected.any(1).sum()), int(inside.sum()), inside.size)
 
 
 def independent(draw: Draw | None, spreads: tuple[float, float], size: tuple[int, int], rng: Any, n: int) -> Pairs:
@@ -285,10 +285,10 @@ def logs_in_rounds(
     machine = machine_course(kind, rng, n, length)
     felt = np.take_along_axis(machine, place.reshape(n, -1), 1).reshape(place.shape)
     noise = rng.standard_normal(felt.shape)
-    own = np.array([spreads[1]] + [spreads[0]] * n_pairs)
+    spread = np.array([spreads[1]] + [spreads[0]] * n_pairs)
     if kind == "heteroscedastic drift":
-        own = own * np.linspace(0.5, 2, rounds)[None, :, None]
-    logs = max(spreads) * felt + own * noise
+        spread = spread * np.linspace(0.5, 2, rounds)[None, :, None]
+    logs = max(spreads) * felt + spread * noise
     return np.moveaxis(logs[..., 1:], 1, 2), logs[..., 0]
 
 
