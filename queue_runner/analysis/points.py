@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import NamedTuple
 
-from msgspec import Struct, convert
+from msgspec import Struct, ValidationError, convert
 
 
 class IterationPoint(NamedTuple):
@@ -99,5 +100,12 @@ class SensorSample(Struct, frozen=True, kw_only=True):
 
 
 def read_samples(rows: Iterable[tuple[float, str]]) -> list[SensorSample]:
-    """Return stored samples, given as time and JSON, in the order of their times. Raises: ValueError."""
-    return [convert({**json.loads(text), "at": at}, SensorSample) for at, text in sorted(rows)]
+    """Return stored samples, given as time and JSON, in the order of their times.
+
+    A sample with a value of another type, as a bundle of another version may contain, is left out.
+    """
+    samples = []
+    for at, text in sorted(rows):
+        with suppress(ValidationError):
+            samples.append(convert({**json.loads(text), "at": at}, SensorSample))
+    return samples

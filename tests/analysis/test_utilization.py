@@ -128,3 +128,8 @@ def test_an_energy_that_is_not_covered_is_unknown(points: list[tuple[float, floa
     """Also after a reset of the counter, as when the driver is loaded again."""
     assert energy.counted(points, [Span("measure", 2.0, 80.0)]) is None
     assert energy.counted([(0.0, 1.0), (90.0, 2.0)], []) is None
+
+
+def test_a_sample_with_values_of_another_type_is_left_out() -> None:
+    rows = [(2.0, '{"load1": 0.5, "new_in_a_later_version": []}'), (1.0, '{"load1": "high"}')]
+    assert [(sample.at, sample.load1) for sample in read_samples(rows)] == [(2.0, 0.5)]
