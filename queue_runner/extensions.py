@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from queue_runner.checks import Check
-    from queue_runner.config import Config
+    from queue_runner.config_file import Config
     from queue_runner.paths import Layout
 
 GROUP = "mpsq.extensions"

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from queue_runner import paths
 from queue_runner.analysis import validity
-from queue_runner.config import Config
+from queue_runner.config_file import Config
 from queue_runner.host import (
     apple_gpu,
     energy_meters,

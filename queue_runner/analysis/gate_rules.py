@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from queue_runner import units
 from queue_runner.analysis.points import SensorSample
-from queue_runner.config import Config
+from queue_runner.config_file import Config
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ def cancel(
 
     Waiting jobs are cancelled at once. A running job gets SIGINT, then SIGTERM, then SIGKILL. No worker is needed.
     """
-    from queue_runner import config
+    from queue_runner import config_file
     from queue_runner.control import cancellation as use_case
     from queue_runner.control import pausing
     from queue_runner.monitor import queue_state
@@ -53,7 +53,7 @@ def cancel(
     if ids or tag or lane is None:
         selectors += chosen(ids, tag)
     grace_s = units.parse_duration(grace, "--grace") if grace is not None else None
-    settings = config.load(layout.config)
+    settings = config_file.load(layout.config)
     patience_s = 2 * grace_s if grace_s is not None else settings.grace_int_s + settings.grace_term_s
     results = use_case.cancel(layout, selectors, grace_s=grace_s, within_s=0.0 if no_wait else patience_s + 2.0)
     if json:

@@ -17,20 +17,20 @@ app = new_app("Show and change the settings.")
 @app.command("list")
 def list_(json: Json = False) -> None:
     """List every setting with its value and meaning; secrets are hidden."""
-    from queue_runner import config
+    from queue_runner import config_file
 
     layout = home()
-    settings = config.load(layout.config)
-    stored = config.read(layout.config)
+    settings = config_file.load(layout.config)
+    stored = config_file.read(layout.config)
     rows = [
         {
             "name": k.name,
-            "value": _shown(config.get(settings, k.name)),
+            "value": _shown(config_file.get(settings, k.name)),
             "unit": k.unit,
             "set": k.name in stored,
             "help": k.help,
         }
-        for k in config.KEYS.values()
+        for k in config_file.KEYS.values()
     ]
     if json:
         print_json("mpsq.config/1", path=str(layout.config), settings=rows)
@@ -56,12 +56,12 @@ def get(
     key: Annotated[str | None, typer.Argument(metavar="[KEY]", help="A key; default: all.")] = None,
 ) -> None:
     """Print one setting, or all."""
-    from queue_runner import config
+    from queue_runner import config_file
 
     if key is None:
         list_(json=False)
         return
-    value = config.get(config.load(home().config), key)
+    value = config_file.get(config_file.load(home().config), key)
     print("" if value is None else _words(value))
 
 
@@ -71,7 +71,7 @@ def set_(
     value: Annotated[str, typer.Argument(metavar="VALUE", help="For example 30s, 2GiB, true.")],
 ) -> None:
     """Change one setting; comments in the file are kept."""
-    from queue_runner import config
+    from queue_runner import config_file
 
     notes: list[str] = []
     if key == "lanes":
@@ -79,7 +79,7 @@ def set_(
 
         resolved, notes = lane_list.resolve(value)
         notes += [f"lane {lane.name}: {lane.words}" for lane in resolved]
-    print(f"{key} = {_words(config.set_value(new_home().config, key, value))}")
+    print(f"{key} = {_words(config_file.set_value(new_home().config, key, value))}")
     for line in notes:
         say(line)
     say("a running worker uses it after a restart")

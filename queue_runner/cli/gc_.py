@@ -37,14 +37,14 @@ def gc(
     jobs, backups beyond keep_backups. With --keep also logs, checkpoints and working copies of other ended jobs. Never
     removed: results, and files of a job that waits or runs.
     """
-    from queue_runner import config
+    from queue_runner import config_file
     from queue_runner.control import garbage
     from queue_runner.control.retention import parse
     from queue_runner.host import reserve
 
     rules = parse(keep or ())
     layout = home()
-    settings = config.load(layout.config)
+    settings = config_file.load(layout.config)
     if not dry_run:
         reserve.release(layout)  # before the first look, which on some disks needs space too
     items = garbage.find(layout, rules, keep_backups=settings.keep_backups, now=time.time())

@@ -76,7 +76,7 @@ def report(
     list_: Annotated[bool, typer.Option("--list", help="List the available reports.")] = False,
 ) -> None:
     """Answer a question from the stored runs."""
-    from queue_runner import config, reports
+    from queue_runner import config_file, reports
     from queue_runner.reports._common import printing
     from queue_runner.store.read import reading
 
@@ -94,7 +94,7 @@ def report(
         raise UsageError(f"--printed-mfu does not apply to the report {name}", "mpsq report --printed-mfu")
     options = selection.read(
         ids,
-        peak_tflops=config.load(layout.config).peak_tflops,
+        peak_tflops=config_file.load(layout.config).peak_tflops,
         peak=peak,
         printed_mfu=printed_mfu,
         same_within=same_within,

@@ -129,12 +129,12 @@ def _print_json(group: int, awaited: Awaited) -> None:
 
 def _report(layout: Layout, group: int, awaited: Awaited) -> None:
     """Print the default report if there are iterations or several jobs to compare, else that of times."""
-    from queue_runner import config, reports, tables
+    from queue_runner import config_file, reports, tables
     from queue_runner.reports._common import printing
     from queue_runner.reports._common.document import Options
     from queue_runner.store.read import reading
 
-    peaks = config.load(layout.config).peak_tflops
+    peaks = config_file.load(layout.config).peak_tflops
     options = Options(selectors=[Selector(f"g{group}", group=group)], peak_tflops=peaks)
     several = len({run.job_id for run in awaited.runs}) > 1
     name = reports.DEFAULT if several or any(run.n_iters for run in awaited.runs) else "time"

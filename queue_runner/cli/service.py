@@ -17,10 +17,10 @@ app = new_app("Run the worker as a service of launchd or systemd.")
 
 
 def _service(layout: Layout) -> UserService:
-    from queue_runner import config
+    from queue_runner import config_file
     from queue_runner.host.services import for_this_machine
 
-    return for_this_machine(layout, config.load(layout.config))
+    return for_this_machine(layout, config_file.load(layout.config))
 
 
 def _refuse_lost(layout: Layout) -> Layout:

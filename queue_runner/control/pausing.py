@@ -175,12 +175,12 @@ def lane_of(layout: Layout, text: str | None) -> str:
 
     Raises: UsageError when no lane, or more than one, begins with it.
     """
-    from queue_runner import config, lanes
+    from queue_runner import config_file, lanes
     from queue_runner.store import read
 
     if text is None:
         return DEFAULT_LANE
-    known = set(lanes.parse(config.load(layout.config).lanes)) - {lanes.AUTO}
+    known = set(lanes.parse(config_file.load(layout.config).lanes)) - {lanes.AUTO}
     if read.is_there(layout.db):
         with read.reading(layout.db) as connection:
             known |= {lane.name for lane in read.lanes_here(connection)}

@@ -11,7 +11,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 
-from queue_runner import config, extensions
+from queue_runner import config_file, extensions
 from queue_runner.checks import Check
 from queue_runner.doctor import machine_checks, queue_checks
 from queue_runner.errors import UsageError
@@ -52,7 +52,7 @@ def of_target(layout: Layout, name: str, smoke: bool = False) -> list[Check]:
     checks = extensions.target_checks()
     if checks is None:
         raise UsageError("this installation of mpsq cannot send runs to other machines", "install mpsq as a whole")
-    return checks(config.load(layout.config), layout, name, smoke=smoke)
+    return checks(config_file.load(layout.config), layout, name, smoke=smoke)
 
 
 def _python(

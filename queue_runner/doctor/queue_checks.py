@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from queue_runner import config, units
+from queue_runner import config_file, units
 from queue_runner.checks import Check, warn_if
 from queue_runner.errors import MpsqError, OwnershipError
 from queue_runner.host import child, locks, notify, ownership, protected
@@ -79,9 +79,9 @@ def home(layout: Layout) -> Iterator[Check]:
         fix = "set MPSQ_HOME to a path without a space: in an mpsq env there torch.compile fails on the CPU"
         yield warn_if(bool(re.search(r"\s", str(layout.home))), "home", finding, fix)
     free = shutil.disk_usage(place).free
-    least = config.Config().min_free_bytes
+    least = config_file.Config().min_free_bytes
     with contextlib.suppress(MpsqError):  # the settings have a check of their own
-        least = config.load(layout.config).min_free_bytes
+        least = config_file.load(layout.config).min_free_bytes
     verdict = "fail" if free < max(MIN_FREE_BYTES, least) else "warn" if free < _LOW_BYTES else "ok"
     fix = f"free some space: below {units.size(least)} (min_free_bytes) no run starts, and a run is stopped"
     yield Check("disk", verdict, f"{units.size(free)} free", fix)
@@ -219,7 +219,7 @@ def service(layout: Layout) -> Check:
     from queue_runner.host.services import for_this_machine
 
     try:
-        status = for_this_machine(layout, config.load(layout.config)).status()
+        status = for_this_machine(layout, config_file.load(layout.config)).status()
     except MpsqError as error:
         return Check("service", "warn", error.message, error.hint)
     if status.problems:
@@ -232,7 +232,7 @@ def service(layout: Layout) -> Check:
 def hooks(layout: Layout) -> Iterator[Check]:
     """Check that the hooks in the settings can be called."""
     try:
-        settings = config.load(layout.config)
+        settings = config_file.load(layout.config)
     except MpsqError as error:
         yield Check("hooks", "warn", error.message, error.hint)
         return

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from queue_runner import config, extensions, units
+from queue_runner import config_file, extensions, units
 from queue_runner.analysis.grouping import by_key
 from queue_runner.host import protected
 from queue_runner.model import DEFAULT_LANE, NOT_FAILED, PREFLIGHT, Outcome, Selector, State
@@ -246,7 +246,7 @@ def _starting(layout: Layout, connection: sqlite3.Connection) -> dict[str, str]:
     """Return when each of the first runs of the queue starts, in words."""
     now, first = time.time(), run_view.queue(connection, eta.EXPECTED)
     left_s = Tracker().look(connection, first[0]).left_s if first and first[0].state == State.RUNNING else None
-    estimate = eta.estimate(connection, first, now, left_s=left_s, gap_s=config.load(layout.config).cooldown_s)
+    estimate = eta.estimate(connection, first, now, left_s=left_s, gap_s=config_file.load(layout.config).cooldown_s)
     return {run: eta.starting(turn, now) for run, turn in estimate.turns.items()}
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from queue_runner import config, times, units
+from queue_runner import config_file, times, units
 from queue_runner.monitor import eta, run_view
 from queue_runner.monitor.run_view import JobQuestion
 from queue_runner.paths import Layout
@@ -46,7 +46,7 @@ def forecast(layout: Layout, planned: Plan) -> Forecast:
     n_runs = len(planned.order)
     if not read.is_there(layout.db):
         return Forecast((None,) * len(specs), 0.0, n_runs, 0, 0.0, n_runs)
-    gap_s = config.load(layout.config).cooldown_s
+    gap_s = config_file.load(layout.config).cooldown_s
     with read.reading(layout.db) as connection:
         history = History(connection)
         expected = [(history.expected(spec), repeats) for spec, repeats in specs]

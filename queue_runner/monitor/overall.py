@@ -8,7 +8,7 @@ from collections.abc import Callable
 from shutil import get_terminal_size
 from typing import TextIO
 
-from queue_runner import config, units
+from queue_runner import config_file, units
 from queue_runner.errors import MpsqError
 from queue_runner.model import Selector, State
 from queue_runner.monitor import eta, run_view
@@ -36,7 +36,7 @@ def sentence(layout: Layout, selector: Selector) -> str:
         queue = run_view.queue(connection)
         running = queue and queue[0].state == State.RUNNING
         left_s = Tracker().look(connection, queue[0]).left_s if running else None
-        gap_s = config.load(layout.config).cooldown_s
+        gap_s = config_file.load(layout.config).cooldown_s
         by_run = eta.estimate(connection, queue, now, left_s=left_s, gap_s=gap_s).turns
     turns = [by_run[run.run] for run in runs if run.run in by_run]
     ends = [turn.finish_at for turn in turns if turn.finish_at is not None and turn.expected.real_s is not None]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from queue_runner import config, lanes
+from queue_runner import config_file, lanes
 from queue_runner.host import locks, processes
 from queue_runner.model import DEFAULT_LANE, Obstacle
 from queue_runner.paths import Layout
@@ -73,7 +73,7 @@ def look(layout: Layout, connection: sqlite3.Connection) -> QueueState:
 
 def _lanes(layout: Layout, connection: sqlite3.Connection, alive: bool) -> list[LaneState]:
     """Return the lanes of this machine, [] where there are none. Without a worker (not `alive`) nothing is blocked."""
-    if not lanes.parse(config.load(layout.config).lanes):
+    if not lanes.parse(config_file.load(layout.config).lanes):
         return []
     running = {part: run for run in _running(connection) for part in lanes.parts(run.lane)}
     return [

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from queue_runner import config, extensions
+from queue_runner import config_file, extensions
 from queue_runner.extensions import RemoteLane
 from queue_runner.lanes import is_remote
 from queue_runner.model import State
@@ -84,7 +84,7 @@ def look(
     first = next((run for run in active if not is_remote(run.lane)), active[0] if active else None)
     running = look_at(layout, connection, first, tracker) if first is not None else None
     waits = [run for run in runs if run.state != State.RUNNING]
-    now, gap_s = time.time(), config.load(layout.config).cooldown_s
+    now, gap_s = time.time(), config_file.load(layout.config).cooldown_s
     left_s = running.progress.left_s if running is not None else None
     return Status(
         queue,

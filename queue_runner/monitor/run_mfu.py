@@ -10,7 +10,7 @@ import json
 import sqlite3
 from dataclasses import dataclass
 
-from queue_runner import config
+from queue_runner import config_file
 from queue_runner.analysis import peaks, stats
 from queue_runner.host.machine import gpu_cores
 from queue_runner.monitor.run_view import RunView
@@ -46,7 +46,7 @@ def of_run(layout: Layout, connection: sqlite3.Connection, run: RunView) -> Mfu 
         connection, "SELECT data_json FROM fingerprints WHERE hash = ?", [run.machine_hash]
     ).fetchone()
     cores = gpu_cores(json.loads(machine[0]) if machine else {})
-    peak = peaks.known(config.load(layout.config).peak_tflops, run.device, run.device_name, cores, run.dtype)
+    peak = peaks.known(config_file.load(layout.config).peak_tflops, run.device, run.device_name, cores, run.dtype)
     peak = peaks.of_gpus(peak, run.spec.gpus)
     return Mfu(
         flops_per_s=rate,

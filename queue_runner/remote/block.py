@@ -23,7 +23,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from queue_runner.atomic_file import replacing
-from queue_runner.config import KEYS, Config
+from queue_runner.config_file import KEYS, Config
 from queue_runner.paths import Below
 from queue_runner.remote import outputs
 from queue_runner.remote.json_files import write_json

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from queue_runner import failpoints
-from queue_runner.config import Config
+from queue_runner.config_file import Config
 from queue_runner.errors import MpsqError
 from queue_runner.host import job_environments
 from queue_runner.host.job_secrets import Missing

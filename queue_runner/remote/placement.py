@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 
-from queue_runner import config, redact, units
+from queue_runner import config_file, redact, units
 from queue_runner.errors import UsageError
 from queue_runner.remote.targets import check_folder, profile_of
 from queue_runner.spec import OF_NODE, JobSpec
@@ -50,7 +50,7 @@ def placed(request: Request, specs: Sequence[JobSpec]) -> list[JobSpec]:
         return list(specs)
     _refuse(request, _HERE_ALONE)
     _refuse_tokens(request)
-    profile = profile_of(config.load(environment_axis.home(request).config), str(request.on))
+    profile = profile_of(config_file.load(environment_axis.home(request).config), str(request.on))
     if profile["kind"] == "ssh":
         if others:
             raise UsageError(f"--{others[0]} applies to Slurm only", f"leave it out: {request.on} has no scheduler")
@@ -99,7 +99,7 @@ def _check_slurm(request: Request, profile: Mapping[str, str]) -> None:
             "submit from a login node of the cluster, or leave --on out to run it on this machine",
         )
     check_folder(str(request.on), profile)
-    config.split(request.sbatch or "", "--sbatch")
+    config_file.split(request.sbatch or "", "--sbatch")
     if "time" in profile:
         units.parse_duration(profile["time"], f"on.{request.on}.time")
     if request.time_s is not None and request.time_s < 60:

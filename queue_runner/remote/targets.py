@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from queue_runner.checks import Check
-from queue_runner.config import Config
+from queue_runner.config_file import Config
 from queue_runner.errors import UsageError
 from queue_runner.paths import Layout
 from queue_runner.remote.block import Folder

@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from queue_runner import config
+from queue_runner import config_file
 from queue_runner.paths import Layout
 from queue_runner.store import read
 
@@ -69,7 +69,7 @@ def page(layout: Layout, query: CompareQuery, patience_s: float) -> str:
         selectors=query.ids,
         where=query.where,
         vs=query.vs or None,
-        peak_tflops=config.load(layout.config).peak_tflops,
+        peak_tflops=config_file.load(layout.config).peak_tflops,
         newest=True,
     )
     with read.reading(layout.db, patience_s=patience_s) as connection:

@@ -23,7 +23,7 @@ from typing import IO, Any
 from queue_runner import lanes, units
 from queue_runner.analysis import stats
 from queue_runner.analysis.gate_rules import Disturbance
-from queue_runner.config import Config
+from queue_runner.config_file import Config
 from queue_runner.host import job_environments
 from queue_runner.host.boot import boot_id
 from queue_runner.host.job_secrets import Missing

@@ -19,7 +19,7 @@ from queue_runner import times, units
 from queue_runner.analysis.gate_rules import Disturbance, disturbances
 from queue_runner.analysis.points import SensorSample
 from queue_runner.analysis.validity import GPU_BUSY_SHARE
-from queue_runner.config import Config
+from queue_runner.config_file import Config
 from queue_runner.host import machine_conditions
 from queue_runner.host.background import BackgroundCall
 from queue_runner.host.lane_locks import Hold

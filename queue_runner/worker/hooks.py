@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from queue_runner import redact
-from queue_runner.config import Config
+from queue_runner.config_file import Config
 from queue_runner.host import notify, processes
 from queue_runner.model import Row
 from queue_runner.paths import Layout

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from queue_runner import lanes, redact, warden
-from queue_runner.config import Config
+from queue_runner.config_file import Config
 from queue_runner.control import checkpoints
 from queue_runner.errors import MpsqError
 from queue_runner.host import job_environments, job_secrets, locks

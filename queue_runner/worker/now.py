@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from pathlib import Path
 
-from queue_runner.config import Config
+from queue_runner.config_file import Config
 from queue_runner.lanes import Lane
 from queue_runner.model import RunId
 from queue_runner.run_dir import RunDir

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from queue_runner import lanes
-from queue_runner.config import Config
+from queue_runner.config_file import Config
 from queue_runner.host import locks, processes
 from queue_runner.lanes import Lane
 from queue_runner.model import DEFAULT_LANE

@@ -24,7 +24,7 @@ from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.background import BackgroundScheduler
 
-from queue_runner import config, extensions, paths
+from queue_runner import config_file, extensions, paths
 from queue_runner.errors import (
     AlreadyRunning,
     ConfigError,
@@ -60,7 +60,9 @@ log = logging.getLogger("mpsq.worker")
 class Worker:
     """A worker that holds worker.lock and the lanes, and steps them on every ring and every tick."""
 
-    def __init__(self, layout: paths.Layout, settings: config.Config, held: locks.Lock, *, until_idle: bool) -> None:
+    def __init__(
+        self, layout: paths.Layout, settings: config_file.Config, held: locks.Lock, *, until_idle: bool
+    ) -> None:
         self._layout = layout
         self._held = held
         self._log_bytes = settings.keep_worker_log_bytes
@@ -261,7 +263,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         layout = ensure_home(need_bytes=0)  # the disk may become free again: keep trying
         ownership.secure_runs(layout)
-        settings = config.load(layout.config)
+        settings = config_file.load(layout.config)
         held = _take(layout)
         _refuse_damaged(layout)
         _migrate(layout)

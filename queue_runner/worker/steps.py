@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from queue_runner.config import Config
+from queue_runner.config_file import Config
 from queue_runner.errors import MpsqError
 from queue_runner.host import lane_list
 from queue_runner.lanes import Lane

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from queue_runner import failpoints, lanes
-from queue_runner.config import Config
+from queue_runner.config_file import Config
 from queue_runner.control import checkpoints, pausing
 from queue_runner.errors import MpsqError
 from queue_runner.host import job_secrets, lane_locks, processes, protected, wakeup

@@ -10,7 +10,7 @@ from msgspec.structs import replace as changed
 
 from queue_runner.analysis.gate_rules import disturbances
 from queue_runner.analysis.points import SensorSample
-from queue_runner.config import Config
+from queue_runner.config_file import Config
 
 QUIET = SensorSample(
     others_cpu_share=0.1,

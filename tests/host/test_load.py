@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from queue_runner.config import Config
+from queue_runner.config_file import Config
 from queue_runner.host import cpu_time, linux_sensors, load, machine_conditions
 from queue_runner.host.cpu_time import CpuTimes, MachineTime, Named, ProcessTime
 from queue_runner.host.load import Load

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from fake_launchctl import SAMPLE, FakeLaunchd
 
 import queue_runner
-from queue_runner.config import Config
+from queue_runner.config_file import Config
 from queue_runner.errors import MpsqError
 from queue_runner.host import protected, services
 from queue_runner.host.services import launchctl

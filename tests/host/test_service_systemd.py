@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import queue_runner
-from queue_runner.config import Config
+from queue_runner.config_file import Config
 from queue_runner.errors import MpsqError
 from queue_runner.host import services
 from queue_runner.host.services.systemd import Systemd

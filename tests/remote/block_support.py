@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from queue_runner import config
+from queue_runner import config_file
 from queue_runner.checks import Check
 from queue_runner.paths import Layout
 from queue_runner.remote import block, targets
@@ -74,7 +74,9 @@ class Front:
 
     def worker(self) -> Dispatcher:
         """Return the remote lanes as another worker takes them over."""
-        return Dispatcher(self.layout, config.load(self.layout.config), open_engine(self.layout.db), self.said.append)
+        return Dispatcher(
+            self.layout, config_file.load(self.layout.config), open_engine(self.layout.db), self.said.append
+        )
 
     def folder(self) -> block.Folder:
         """Return the folder of the only block."""

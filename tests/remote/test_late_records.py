@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import config
+from queue_runner import config_file
 from queue_runner.paths import Layout
 from queue_runner.remote import block
 from queue_runner.remote.dispatcher import Dispatcher
@@ -41,7 +41,7 @@ def front(
     profile = f'[on.slurm]\nfolder = "{tmp_path}/shared"\npoll = "0s"\ngrace = "{grace}"\n'
     layout.config.write_text(profile)
     plan.store(layout, plan.plan(requested(argv=("true",), cwd=str(tmp_path), on="slurm")))
-    blocks = Dispatcher(layout, config.load(layout.config), open_engine(layout.db), lambda _: None)
+    blocks = Dispatcher(layout, config_file.load(layout.config), open_engine(layout.db), lambda _: None)
     blocks.step()
     return blocks, block.Folder(next((tmp_path / "shared").glob("*/block.json")).parent)
 

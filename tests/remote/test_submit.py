@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from queue_runner import config
+from queue_runner import config_file
 from queue_runner.errors import ConfigError, UsageError
 from queue_runner.remote import placement
 from queue_runner.spec import JobSpec
@@ -21,10 +21,10 @@ BOX = '[on.box]\nkind = "ssh"\n'
 def test_a_profile_with_an_open_quote_is_refused(tmp_path: Path, key: str) -> None:
     path = tmp_path / "config.toml"
     with pytest.raises(UsageError, match=f"on.box.{key} cannot be split into words"):
-        config.set_value(path, f"on.box.{key}", "-o 'x")
+        config_file.set_value(path, f"on.box.{key}", "-o 'x")
     path.write_text(f'[on.box]\nkind = "ssh"\n{key} = "-o \'x"\n')
     with pytest.raises(ConfigError, match="cannot be split"):
-        config.load(path)
+        config_file.load(path)
 
 
 def test_an_option_with_an_open_quote_is_refused(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner.config import Config
+from queue_runner.config_file import Config
 from queue_runner.errors import AlreadyRunning, DamageError, MpsqError
 from queue_runner.host import locks
 from queue_runner.model import RunId

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queue_runner.config import Config
+from queue_runner.config_file import Config
 from queue_runner.lanes import Lane
 from queue_runner.model import DEFAULT_LANE, Obstacle, RunId
 from queue_runner.run_dir import RunDir

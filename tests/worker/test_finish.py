@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from queue_runner.config import Config
+from queue_runner.config_file import Config
 from queue_runner.events import Iter
 from queue_runner.host import machine_conditions
 from queue_runner.host.lane_locks import Hold

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner.config import Config
+from queue_runner.config_file import Config
 from queue_runner.doctor import queue_checks
 from queue_runner.host import processes
 from queue_runner.model import DEFAULT_LANE, Condition, Ending, Outcome, State, Verb

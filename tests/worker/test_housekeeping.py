@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner.config import Config
+from queue_runner.config_file import Config
 from queue_runner.host import services, wakeup
 from tests.queue_support import Queue, until
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queue_runner import config
+from queue_runner import config_file
 from queue_runner.analysis.gate_rules import Disturbance
 from queue_runner.control import pausing
 from queue_runner.host.lane_locks import LaneLocks
@@ -50,7 +50,7 @@ class Box:
     def step(self) -> list[str]:
         """Let the worker look once; return the lanes on which it starts something."""
         if self._steps is None:
-            self._steps = Steps(self.layout, config.load(self.layout.config), self.engine, lambda _: None)
+            self._steps = Steps(self.layout, config_file.load(self.layout.config), self.engine, lambda _: None)
         self.started.clear()
         self._steps.step()
         return sorted(self.started)
@@ -163,7 +163,7 @@ def test_a_run_that_needs_the_machine_alone_keeps_its_turn_and_its_wait(
     engine = open_engine(layout.db, keep_open=True)
     monkeypatch.setattr(gate, "disturbances", lambda *_, **__: [Disturbance("load", "test", lasting=False)])
     monkeypatch.setattr(Load, "read", lambda *_, **__: object())
-    supervisor = Supervisor(layout, config.load(layout.config), engine, lambda _: None, {})
+    supervisor = Supervisor(layout, config_file.load(layout.config), engine, lambda _: None, {})
     with writing(engine) as connection:
         spec = JobSpec(kind="command", name="x", argv=("true",), gate=True)
         jobs.submit(connection, "test", 0, [NewJob(spec)], [(0, 1)])

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from queue_runner import config
+from queue_runner import config_file
 from queue_runner.model import RunId
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
@@ -32,7 +32,7 @@ def engine(layout: Layout) -> Iterator[Engine]:
 @pytest.fixture(params=["serial", "cpu:0"])
 def steps(layout: Layout, engine: Engine, request: pytest.FixtureRequest) -> Iterator[Steps]:
     layout.config.write_text(f'lanes = "{request.param}"\nmin_free_bytes = 0\nbackup_every_s = 0\n')
-    steps = Steps(layout, config.load(layout.config), engine, lambda _: None)
+    steps = Steps(layout, config_file.load(layout.config), engine, lambda _: None)
     yield steps
     steps.stop()
 

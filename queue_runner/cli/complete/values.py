@@ -226,7 +226,7 @@ def _mps(current: str, _line: TypedLine) -> list[Candidate]:
 def _keys(_current: str, line: TypedLine) -> list[Candidate]:
     if line.arguments:
         return []
-    from queue_runner.config import KEYS
+    from queue_runner.config_file import KEYS
 
     return [(key.name, key.help) for key in KEYS.values()]
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import queue_runner
-from queue_runner.config import Config
+from queue_runner.config_file import Config
 from queue_runner.errors import MpsqError
 from queue_runner.host.services.user_service import Program, UserService
 from queue_runner.paths import Layout

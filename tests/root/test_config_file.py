@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queue_runner import config
-from queue_runner.config import KEYS, Config
+from queue_runner import config_file
+from queue_runner.config_file import KEYS, Config
 from queue_runner.errors import MpsqError, UsageError
 
 
@@ -30,20 +30,20 @@ def test_every_key_has_a_field_and_every_field_a_key(path: Path) -> None:
 
 
 def test_no_file_means_defaults(path: Path) -> None:
-    assert config.load(path) == Config()
-    assert config.load(path).grace_int_s == KEYS["grace_int_s"].default == 5.0
+    assert config_file.load(path) == Config()
+    assert config_file.load(path).grace_int_s == KEYS["grace_int_s"].default == 5.0
 
 
 def test_values_are_typed(path: Path) -> None:
     path.write_text(
         "\ufeffgrace_int_s = 0\noutput_limit_bytes = 1_000_000\nkeep_awake = false\n[peak_tflops]\nmps = 10\n"
     )
-    loaded = config.load(path)
+    loaded = config_file.load(path)
     assert loaded.grace_int_s == 0.0 and isinstance(loaded.grace_int_s, float)
     assert (loaded.output_limit_bytes, loaded.keep_awake, loaded.peak_tflops) == (1_000_000, False, {"mps": 10.0})
-    assert config.get(loaded, "peak_tflops.mps") == 10.0
-    assert config.get(loaded, "peak_tflops.cpu") is None
-    assert config.get(loaded, "grace_term_s") == 5.0
+    assert config_file.get(loaded, "peak_tflops.mps") == 10.0
+    assert config_file.get(loaded, "peak_tflops.cpu") is None
+    assert config_file.get(loaded, "grace_term_s") == 5.0
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_values_are_typed(path: Path) -> None:
 def test_a_bad_file_has_a_sentence(path: Path, text: str, said: str, hint: str) -> None:
     path.write_text(text)
     with pytest.raises(MpsqError) as caught:
-        config.load(path)
+        config_file.load(path)
     assert str(path) in caught.value.message and said in caught.value.message
     assert hint in caught.value.hint and caught.value.hint
 
@@ -78,11 +78,11 @@ def test_a_bad_file_has_a_sentence(path: Path, text: str, said: str, hint: str) 
 def test_what_is_no_text_file_has_a_sentence(path: Path) -> None:
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(MpsqError, match="not UTF-8"):
-        config.load(path)
+        config_file.load(path)
     path.unlink()
     path.mkdir()
     with pytest.raises(MpsqError, match="cannot be read: Is a directory"):
-        config.load(path)
+        config_file.load(path)
 
 
 @pytest.mark.parametrize(
@@ -99,8 +99,8 @@ def test_what_is_no_text_file_has_a_sentence(path: Path) -> None:
     ],
 )
 def test_values_as_typed_come_back_typed(path: Path, name: str, text: str, value: object) -> None:
-    assert config.set_value(path, name, text) == value
-    assert config.get(config.load(path), name) == value
+    assert config_file.set_value(path, name, text) == value
+    assert config_file.get(config_file.load(path), name) == value
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
@@ -124,17 +124,17 @@ def test_values_as_typed_come_back_typed(path: Path, name: str, text: str, value
 def test_a_bad_value_is_a_usage_error_and_leaves_the_file(path: Path, name: str, text: str) -> None:
     path.write_text("# mine\n")
     with pytest.raises(UsageError) as caught:
-        config.set_value(path, name, text)
+        config_file.set_value(path, name, text)
     assert caught.value.hint
     assert path.read_text() == "# mine\n"
 
 
 def test_comments_and_order_stay(path: Path) -> None:
     path.write_text("# my queue\ngrace_int_s = 3.0   # short\n\n[peak_tflops]  # measured\nmps = 9.5\n# end\n")
-    config.set_value(path, "grace_int_s", "7")
-    config.set_value(path, "keep_backups", "4")
-    config.set_value(path, "peak_tflops.mps", "10.5")
-    config.set_value(path, "peak_tflops.cpu", "0.5")
+    config_file.set_value(path, "grace_int_s", "7")
+    config_file.set_value(path, "keep_backups", "4")
+    config_file.set_value(path, "peak_tflops.mps", "10.5")
+    config_file.set_value(path, "peak_tflops.cpu", "0.5")
     assert path.read_text() == (
         "# my queue\ngrace_int_s = 7.0   # short\nkeep_backups = 4\n\n"
         "[peak_tflops]  # measured\nmps = 10.5\n# end\ncpu = 0.5\n"
@@ -143,27 +143,27 @@ def test_comments_and_order_stay(path: Path) -> None:
 
 def test_an_inline_table_stays_one(path: Path) -> None:
     path.write_text("peak_tflops = {mps = 9.5, cpu = 1}  # measured\n")
-    config.set_value(path, "peak_tflops.mps", "10")
+    config_file.set_value(path, "peak_tflops.mps", "10")
     assert path.read_text() == "peak_tflops = {mps = 10.0, cpu = 1}  # measured\n"
 
 
 def test_a_linked_file_stays_linked(path: Path) -> None:
     kept = path.with_name("dotfiles.toml")
     path.symlink_to(kept)
-    config.set_value(path, "keep_backups", "4")
+    config_file.set_value(path, "keep_backups", "4")
     assert path.is_symlink() and kept.read_text() == "keep_backups = 4\n"
 
 
 def test_a_broken_file_is_never_overwritten(path: Path) -> None:
     path.write_text("grace_int_s = = 5\n")
     with pytest.raises(MpsqError, match="line 1"):
-        config.set_value(path, "grace_int_s", "5")
+        config_file.set_value(path, "grace_int_s", "5")
     assert path.read_text() == "grace_int_s = = 5\n"
 
 
 def test_an_unwritable_place_has_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(MpsqError, match="cannot be written"):
-        config.set_value(tmp_path / "none" / "config.toml", "grace_int_s", "5")
+        config_file.set_value(tmp_path / "none" / "config.toml", "grace_int_s", "5")
 
 
 _names = st.sampled_from(["grace_int_s", "keep_backups", "peak_tflops.mps", "peak_tflops.a b", 'peak_tflops."#='])
@@ -182,10 +182,10 @@ def test_any_order_of_edits_means_what_was_said(
     path.write_text(start)
     wanted = {k: v for k, v in _flat(tomllib.loads(start)).items()}
     for name, value in steps:
-        config.set_value(path, name, str(value))
+        config_file.set_value(path, name, str(value))
         wanted[name] = value
         assert _flat(tomllib.loads(path.read_text())) == wanted
-        config.load(path)
+        config_file.load(path)
 
 
 def _flat(data: dict[str, object]) -> dict[str, object]:
