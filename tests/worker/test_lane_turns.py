@@ -162,7 +162,7 @@ def test_a_run_that_needs_the_machine_alone_keeps_its_turn_and_its_wait(
     layout.config.write_text("min_free_bytes = 0\ngate_cpu_share = 1\ngate_battery = false\n")
     engine = open_engine(layout.db, keep_open=True)
     monkeypatch.setattr(gate, "disturbances", lambda *_, **__: [Disturbance("load", "test", lasting=False)])
-    monkeypatch.setattr(Load, "read", lambda *_, **__: object())
+    monkeypatch.setattr(Load, "read", lambda *_, **__: {})
     supervisor = Supervisor(layout, config_file.load(layout.config), engine, lambda _: None, {})
     with writing(engine) as connection:
         spec = JobSpec(kind="command", name="x", argv=("true",), gate=True)
