@@ -199,7 +199,7 @@ def test_restore_pauses_keeps_and_sets_aside(queue: Layout) -> None:
     assert done.source == saved and done.paused
     assert done.set_aside is not None and [name.partition("-")[0] for name in names(done.set_aside)] == ["7.1"]
     assert not (queue.runs / "7.1").exists() and queue.run_dir("1.1").exists()
-    assert done.kept is not None and backup.problems(done.kept) == [] and backup.stored(queue.backups) == [saved]
+    assert done.old is not None and backup.problems(done.old) == [] and backup.stored(queue.backups) == [saved]
     connection = sqlite3.connect(queue.db)
     assert connection.execute("SELECT count(*) FROM jobs WHERE note IS NOT NULL").fetchone() == (0,)
     paused_at, reason = connection.execute("SELECT paused_at, paused_reason FROM lanes").fetchone()

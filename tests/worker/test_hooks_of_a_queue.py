@@ -132,6 +132,7 @@ def test_its_tree_is_ended_at_the_limit(tmp_path: Path) -> None:
         patience(6.0),
         threading.Event(),
     )
-    assert problem == "it was terminated at its time limit (hook_timeout_s)" and output == "started"
+    assert problem == "it was terminated at its time limit (hook_timeout_s)"
+    assert output.splitlines()[0] == "started"  # the shell may live to name its child that was killed
     assert len((tmp_path / "pids").read_text().split()) == 2
     assert not processes.find_orphans(processes.Traces(tag="f" * 32))
