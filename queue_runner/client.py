@@ -36,16 +36,16 @@ from queue_runner.monitor import queue_status as looking
 from queue_runner.paths import Layout
 from queue_runner.reports._common.report_options import read_options
 from queue_runner.store import read
-from queue_runner.submit import options as submit_options
+from queue_runner.submit import given_options as submit_options
 from queue_runner.submit import plan as submitting
 from queue_runner.submit.python_words import in_python_words
-from queue_runner.submit.request import Request
+from queue_runner.submit.submit_options import Request
 from queue_runner.units import parse_duration
 
 if TYPE_CHECKING:
     import pandas
 
-    from queue_runner.store.job_changes import Where
+    from queue_runner.store.editing import Where
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class Client:
         removing.delete(self._layout, _selectors(ids), results=results)
 
     def move(self, *ids: Id, where: Where, beside: Id | None = None) -> list[pausing.Changed]:
-        """Reorder waiting jobs; `where` is a queue_runner.store.job_changes.Where."""
+        """Reorder waiting jobs; `where` is a queue_runner.store.editing.Where."""
         return changes.move(self._layout, _selectors(ids), where, _selectors([beside]) if beside is not None else ())
 
     def edit(self, *ids: Id, **fields: Any) -> list[int]:

@@ -2,7 +2,7 @@
 
 import sys
 
-from queue_runner.worker.scheduler import main
+from queue_runner.worker.main_loop import main
 
 if __name__ == "__main__":
     sys.exit(main())

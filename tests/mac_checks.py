@@ -26,8 +26,8 @@ from queue_runner.host import (
     keep_awake,
     low_priority,
     machine,
-    machine_conditions,
     power,
+    run_sampler,
 )
 from queue_runner.host import processes as host_processes
 from queue_runner.host.boot import boot_id
@@ -159,7 +159,7 @@ def gpu_clients() -> str:
 
 def gpu_idle() -> str:
     """an idle GPU is not busy."""
-    found = machine_conditions.gpu_use_before(validity.GPU_BUSY_SHARE)
+    found = run_sampler.gpu_use_before(validity.GPU_BUSY_SHARE)
     if found is None:
         raise Unknown("ioreg has no answer within 2 s")
     assert found <= validity.GPU_BUSY_SHARE, f"{found:.0%} in the lowest of three looks"
@@ -169,7 +169,7 @@ def gpu_idle() -> str:
 def priority() -> str:
     """ps reports a priority of 31 to 37."""
     text = _asked("/bin/ps", "-o", "pri=", "-p", str(os.getpid()))
-    assert 31 <= (machine_conditions.parse_priority(text) or 0) <= 37, text
+    assert 31 <= (run_sampler.parse_priority(text) or 0) <= 37, text
     return text
 
 
@@ -188,8 +188,8 @@ def energy() -> str:
 def swap() -> str:
     """vm_stat reports swapping."""
     text = _asked("/usr/bin/vm_stat")
-    assert machine_conditions.parse_vm_stat(text) is not None, text
-    return f"{machine_conditions.parse_vm_stat(text)}; {text}"
+    assert run_sampler.parse_vm_stat(text) is not None, text
+    return f"{run_sampler.parse_vm_stat(text)}; {text}"
 
 
 def two_clocks() -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from queue_runner.host import machine_conditions
+from queue_runner.host import run_sampler
 from tests.mac_check import Check, Unknown
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -379,7 +379,7 @@ def service() -> str:
         assert re.search(r"^\s*spawn type = interactive", told, re.MULTILINE), told
         pid = re.search(r"process (\d+)", said[0])
         priority = _run(["/bin/ps", "-o", "pri=", "-p", pid[1] if pid else "0"])[1]
-        assert 31 <= (machine_conditions.parse_priority(priority) or 0) <= 37, f"priority {priority}; {told}"
+        assert 31 <= (run_sampler.parse_priority(priority) or 0) <= 37, f"priority {priority}; {told}"
         said += [told, priority, _checked("service", "restart"), _checked("service", "install")]
         assert "nothing was changed" in said[-1], said[-1]
     finally:

@@ -18,10 +18,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from queue_runner.host import load, machine_conditions
+from queue_runner.host import gate_load, run_sampler
 from queue_runner.host.cpu_time import CpuTimes, MachineTime, Named, ProcessTime
 from queue_runner.worker import canary, gate
-from queue_runner.worker.scheduler import main
+from queue_runner.worker.main_loop import main
 
 
 def now() -> dict[str, Any]:
@@ -69,9 +69,9 @@ def look(busy_share: float) -> float | None:
 
 
 if __name__ == "__main__":
-    load.WINDOW_S, load.EVERY_S, gate.LOOK_S = 0.2, 0.05, 0.05
+    gate_load.WINDOW_S, gate_load.EVERY_S, gate.LOOK_S = 0.2, 0.05, 0.05
     canary.COOL_S = 0.1
-    load.CpuTimes = Processors  # type: ignore[misc]
-    load.machine_conditions = SimpleNamespace(Sampler=Sensors)  # type: ignore[assignment]  # the runs have real ones
-    machine_conditions.gpu_use_before = look  # type: ignore[assignment]
+    gate_load.CpuTimes = Processors  # type: ignore[misc]
+    gate_load.run_sampler = SimpleNamespace(Sampler=Sensors)  # type: ignore[assignment]  # the runs have real ones
+    run_sampler.gpu_use_before = look  # type: ignore[assignment]
     sys.exit(main())

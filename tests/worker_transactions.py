@@ -53,7 +53,7 @@ def main() -> int:
         os.environ |= {"MPSQ_HOME": f"{name}/home", "MPSQ_LOCKS": f"{name}/locks"}
         submit = [sys.executable, "-m", "queue_runner.cli.main", "submit", "--no-gate", "--allow-changed", "--"]
         subprocess.run([*submit, "sleep", str(JOB_S)], check=True, cwd=name, capture_output=True)
-        from queue_runner.worker.scheduler import main as work
+        from queue_runner.worker.main_loop import main as work
         from queue_runner.worker.steps import Steps
 
         one_step, n_steps = Steps.step, 0

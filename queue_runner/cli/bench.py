@@ -11,7 +11,7 @@ import typer
 
 from queue_runner import tables
 from queue_runner.cli.common import Json, hint, home, new_app, new_home, remark, remind, say
-from queue_runner.cli.submit_options import OfWorkload, with_options
+from queue_runner.cli.typer_options import OfWorkload, with_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +61,7 @@ def _grid(fields: dict[str, Any], layout: Layout) -> tuple[Plan, Sequence[str], 
     """Return the plan, notes on it, and how long it takes."""
     from queue_runner.monitor.forecast import forecast, lines
     from queue_runner.submit import benchmark_grid, plan
-    from queue_runner.submit.request import Request
+    from queue_runner.submit.submit_options import Request
 
     hint("probing the devices of this machine")
     full, notes = benchmark_grid.complete(fields, layout)

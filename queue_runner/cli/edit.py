@@ -47,7 +47,7 @@ def edit(
     priority of its new position if its own priority would keep it elsewhere.
     """
     from queue_runner.control import changes
-    from queue_runner.store.job_changes import Where
+    from queue_runner.store.editing import Where
 
     for value, removed, option in ((after, no_after, "after"), (at, no_at, "at"), (deadline, no_deadline, "deadline")):
         if value and removed:

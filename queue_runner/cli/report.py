@@ -12,7 +12,7 @@ import typer
 from queue_runner import tables
 from queue_runner.cli.common import added_option, home, new_app, remark, say
 from queue_runner.cli.run_selection import Selection, with_selection
-from queue_runner.cli.submit_options import title
+from queue_runner.cli.typer_options import title
 from queue_runner.errors import UsageError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from queue_runner.cli.common import JobIds, Json, home, new_app, print_json, queued, remind, say_if_no_worker
-from queue_runner.cli.submit_options import title
+from queue_runner.cli.typer_options import title
 from queue_runner.model import parse_selector
 
 app = new_app()

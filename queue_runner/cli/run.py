@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from queue_runner.cli.common import Json, new_app, new_home, print_json, queued, remind, say
-from queue_runner.cli.submit_options import LikeSubmit, with_options
+from queue_runner.cli.typer_options import LikeSubmit, with_options
 from queue_runner.errors import UsageError
 from queue_runner.model import Selector
 
@@ -42,7 +42,7 @@ def run(ctx: typer.Context, fields: dict[str, Any], json: Json = False) -> None:
     from queue_runner.cli.submit import store
     from queue_runner.monitor.log_text import Outputs
     from queue_runner.submit import plan as use_case
-    from queue_runner.submit.request import Request
+    from queue_runner.submit.submit_options import Request
     from queue_runner.worker.start_worker import WorkerStarter
 
     if fields.get("hold"):

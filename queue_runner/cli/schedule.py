@@ -12,7 +12,7 @@ import typer
 
 from queue_runner import tables
 from queue_runner.cli.common import Json, home, new_app, new_home, print_json, remark, say, say_if_no_worker
-from queue_runner.cli.submit_options import WithCommand, with_options
+from queue_runner.cli.typer_options import WithCommand, with_options
 from queue_runner.errors import UsageError
 from queue_runner.text import plain
 from queue_runner.times import clock, local_zone
@@ -20,7 +20,7 @@ from queue_runner.units import counted
 
 if TYPE_CHECKING:
     from queue_runner.store.read import ScheduleRow
-    from queue_runner.submit.request import Request
+    from queue_runner.submit.submit_options import Request
 
 app = new_app("Submit on a schedule: every night, every Monday.")
 
@@ -80,7 +80,7 @@ _submission = new_app()
 def _read(ctx: typer.Context, fields: dict[str, Any]) -> None:
     """Read the options of submit, with the same checks and the same errors."""
     from queue_runner.submit import plan as use_case
-    from queue_runner.submit.request import Request
+    from queue_runner.submit.submit_options import Request
 
     request = Request(**fields)
     remark(*use_case.plan(request).warnings)

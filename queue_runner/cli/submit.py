@@ -22,7 +22,7 @@ from queue_runner.cli.common import (
     say,
     say_if_no_worker,
 )
-from queue_runner.cli.submit_options import WithCommand, with_options
+from queue_runner.cli.typer_options import WithCommand, with_options
 
 if TYPE_CHECKING:
     from queue_runner.paths import Layout
@@ -72,7 +72,7 @@ def submit(
 def _plan(fields: dict[str, Any], path: str | None) -> Plan:
     if path is None:
         from queue_runner.submit import plan as use_case
-        from queue_runner.submit.request import Request
+        from queue_runner.submit.submit_options import Request
 
         return use_case.plan(Request(**fields))
 

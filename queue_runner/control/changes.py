@@ -16,7 +16,7 @@ from queue_runner.paths import Layout
 from queue_runner.submit import policy
 
 if TYPE_CHECKING:
-    from queue_runner.store.job_changes import Where
+    from queue_runner.store.editing import Where
     from queue_runner.store.resolve import NamedRun
 
 _NOT_WAITING = {State.RUNNING: "is running", State.DONE: "has ended"}
@@ -50,21 +50,21 @@ def move(
 
     Raises: UsageError (no match; the others do not wait, or are the moved ones), MpsqError (store).
     """
-    from queue_runner.store import job_changes, resolve
+    from queue_runner.store import editing, resolve
     from queue_runner.store.engine import open_engine, writing
 
     with writing(open_engine(layout.db)) as connection:
         rows = resolve.runs_of(connection, selectors)
-        chosen = {row.id for row in rows if row.state in job_changes.WAITING}
+        chosen = {row.id for row in rows if row.state in editing.WAITING}
         neighbours = resolve.runs_of(connection, others) if others else []
-        anchors = {row.id for row in neighbours if row.state in job_changes.WAITING}
+        anchors = {row.id for row in neighbours if row.state in editing.WAITING}
         if others and not anchors:
             raise UsageError(
                 f"{others[0].text} has no waiting run", "move it next to a waiting job, or use --top; see mpsq status"
             )
         if anchors & chosen:
             raise UsageError("a run cannot be moved next to itself", "choose another run")
-        job_changes.move(connection, chosen, where, anchors, actor=actor)
+        editing.move(connection, chosen, where, anchors, actor=actor)
     wakeup.ring(layout.fifo)
     done = f"is moved {where}" + (f" {', '.join(other.text for other in others)}" if others else "")
     return [_after_move(row, done, row.id in chosen) for row in rows]
@@ -80,7 +80,7 @@ def edit(layout: Layout, selectors: Sequence[Selector], change: Edit) -> list[in
     Raises: UsageError (no match, a cycle of dependencies, a new start for a job that has ended, a deadline before its
     start).
     """
-    from queue_runner.store import job_changes, resolve
+    from queue_runner.store import editing, resolve
     from queue_runner.store.engine import open_engine, writing
 
     now = time.time()
@@ -95,14 +95,14 @@ def edit(layout: Layout, selectors: Sequence[Selector], change: Edit) -> list[in
         _refuse_in_vain(resolve.siblings(connection, rows), change)
         others = resolve.dependencies(connection, after)
         for job in jobs:
-            job_changes.edit(connection, job, "user", summary, **columns)
+            editing.edit(connection, job, "user", summary, **columns)
             if change.at is not None:
-                job_changes.set_time(connection, job, at)
+                editing.set_time(connection, job, at)
             if change.after is not None:
-                job_changes.set_dependencies(connection, job, others)
+                editing.set_dependencies(connection, job, others)
             if tags or change.untags:
-                job_changes.set_tags(connection, job, tags, change.untags)
-            if (change.at or change.deadline) and job_changes.is_too_late(connection, job):
+                editing.set_tags(connection, job, tags, change.untags)
+            if (change.at or change.deadline) and editing.is_too_late(connection, job):
                 raise UsageError(f"job {job} would never run: --deadline is not after --at", "give a later --deadline")
     wakeup.ring(layout.fifo)
     return jobs

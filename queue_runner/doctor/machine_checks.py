@@ -14,7 +14,7 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.checks import Check, warn_if
-from queue_runner.host import apple_gpu, machine, machine_conditions, nvidia, power
+from queue_runner.host import apple_gpu, machine, nvidia, power, run_sampler
 from queue_runner.host.command import Ask, ask
 from queue_runner.monitor import queue_state
 from queue_runner.paths import Layout
@@ -81,7 +81,7 @@ def cores(facts: Mapping[str, Any]) -> Check:
 def memory(facts: Mapping[str, Any], root: Path = Path("/"), system: str = sys.platform) -> Check:
     """Check total and free memory: a run that swaps is invalid."""
     total_gib = facts.get("memory_gib")
-    read = machine_conditions.psutil_memory if system == "darwin" else lambda: machine_conditions.linux_memory(root)
+    read = run_sampler.psutil_memory if system == "darwin" else lambda: run_sampler.linux_memory(root)
     available = read()[0]
     finding = f"{total_gib or '?'} GiB" + (f", {units.size(available)} available" if available is not None else "")
     low = bool(total_gib and available is not None and available < total_gib * 2**30 * _LOW_MEMORY_SHARE)
@@ -148,7 +148,7 @@ def priority(layout: Layout, ask: Ask = ask, system: str = sys.platform) -> Chec
     alive, pid = queue_state.worker(layout) if layout.home.is_dir() else (False, None)
     whose, number = (f"worker {pid}", pid) if alive and pid else ("this terminal", os.getpid())
     if system == "darwin":
-        priority = machine_conditions.parse_priority(ask(["/bin/ps", "-o", "pri=", "-p", str(number)]))
+        priority = run_sampler.parse_priority(ask(["/bin/ps", "-o", "pri=", "-p", str(number)]))
         normal, finding = "31 to 37", f"{whose} has priority {priority}"
         low = priority is not None and priority < NORMAL_PRIORITY
     else:

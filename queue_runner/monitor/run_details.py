@@ -13,7 +13,7 @@ from queue_runner import redact
 from queue_runner.analysis import gpu_use
 from queue_runner.analysis.points import PhaseMark, read_samples
 from queue_runner.analysis.validity import Taint
-from queue_runner.host.load import START_KEYS
+from queue_runner.host.gate_load import START_KEYS
 from queue_runner.monitor import run_mfu
 from queue_runner.monitor.run_mfu import Mfu
 from queue_runner.monitor.run_view import RunView, as_json, flag

@@ -31,7 +31,7 @@ _SHARE = (0.0, 1.0)
 
 @dataclass(frozen=True)
 class Sensor:
-    """A line of samples: a key of host/machine_conditions.py, its name, and its ends where they are fixed."""
+    """A line of samples: a key of host/run_sampler.py, its name, and its ends where they are fixed."""
 
     key: str
     name: str

@@ -10,7 +10,7 @@ from queue_runner.errors import UsageError
 from queue_runner.remote.targets import check_folder, profile_of
 from queue_runner.spec import OF_NODE, JobSpec
 from queue_runner.submit import environment_axis
-from queue_runner.submit.request import Request
+from queue_runner.submit.submit_options import Request
 
 _HERE_ALONE = {
     "find_max": "--find-max decides about the next run after each, which a block cannot",

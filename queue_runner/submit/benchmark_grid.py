@@ -7,7 +7,7 @@ from typing import Any
 from queue_runner.errors import UsageError
 from queue_runner.host import compiler, torch_probe
 from queue_runner.paths import Layout, jobs_dir
-from queue_runner.submit.options import Fields
+from queue_runner.submit.given_options import Fields
 from queue_runner.workloads import catalog, venvs
 
 REPEATS = 4

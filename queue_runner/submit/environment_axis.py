@@ -13,7 +13,7 @@ from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec
 
 if TYPE_CHECKING:
-    from queue_runner.submit.request import Request
+    from queue_runner.submit.submit_options import Request
     from queue_runner.workloads.venvs import Venv
 
 

@@ -19,7 +19,7 @@ from queue_runner.model import Dependency
 from queue_runner.paths import jobs_dir
 from queue_runner.spec import COMPILE_MODES, JobSpec, Terms, Value
 from queue_runner.submit import environment_axis, gpus, grid, interpreter, launchers, policy, trials
-from queue_runner.submit.request import Request
+from queue_runner.submit.submit_options import Request
 
 if TYPE_CHECKING:
     from queue_runner.workloads.manifest import Workload

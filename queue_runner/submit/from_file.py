@@ -19,11 +19,11 @@ from queue_runner import units
 from queue_runner.errors import MpsqError, UsageError, did_you_mean
 from queue_runner.model import Condition, Dependency
 from queue_runner.spec import NewJob
-from queue_runner.submit import expand, options, run_order
+from queue_runner.submit import expand, given_options, run_order
 from queue_runner.submit import plan as submit
-from queue_runner.submit.options import Fields
+from queue_runner.submit.given_options import Fields
 from queue_runner.submit.plan import Plan, Sibling
-from queue_runner.submit.request import Request
+from queue_runner.submit.submit_options import Request
 
 MAX_BYTES = 64 << 20
 """Largest file: 100,000 jobs of 600 bytes each."""
@@ -45,7 +45,7 @@ class Line:
     def fields(self, defaults: Fields) -> dict[str, Any]:
         """Return its options, merged over those of the command line. Raises: UsageError."""
         item = _parsed(self.content, self.where) if isinstance(self.content, str) else self.content
-        return options.merge(defaults, options.read(item))
+        return given_options.merge(defaults, given_options.read(item))
 
 
 def plan(path: str, defaults: Fields) -> Plan:

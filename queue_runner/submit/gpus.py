@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from queue_runner.errors import UsageError
 from queue_runner.spec import JobSpec
-from queue_runner.submit.request import Request
+from queue_runner.submit.submit_options import Request
 
 if TYPE_CHECKING:
     from queue_runner.workloads.manifest import Workload

@@ -12,7 +12,7 @@ from queue_runner.host import protected
 from queue_runner.once_a_day import RepeatedNote
 from queue_runner.spec import JobSpec
 from queue_runner.submit import expand, launchers
-from queue_runner.submit.request import Request
+from queue_runner.submit.submit_options import Request
 
 Cells = Sequence[JobSpec]
 

@@ -17,7 +17,7 @@ from queue_runner.paths import Layout, jobs_dir
 from queue_runner.source import git_commands, snapshot
 from queue_runner.spec import JobSpec, NewJob
 from queue_runner.submit import expand, notes, run_order, trials
-from queue_runner.submit.request import Request
+from queue_runner.submit.submit_options import Request
 
 if TYPE_CHECKING:
     from queue_runner.store.engine import Connection

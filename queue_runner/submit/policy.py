@@ -6,7 +6,7 @@ from queue_runner import redact, times
 from queue_runner.errors import UsageError
 from queue_runner.model import RETRY_ON, Condition, Dependency, parse_selector
 from queue_runner.spec import Terms
-from queue_runner.submit.request import Request
+from queue_runner.submit.submit_options import Request
 
 MOST_RETRIES = 1000
 MOST_PRIORITY = 1_000_000

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from queue_runner.errors import MpsqError
-from queue_runner.submit.request import OPTIONS, Kind
+from queue_runner.submit.submit_options import OPTIONS, Kind
 
 C = TypeVar("C", bound=type)
 

@@ -27,7 +27,7 @@ from queue_runner.store.engine import Connection, open_engine, writing
 from queue_runner.store.private_files import forget_secrets
 from queue_runner.submit import plan
 from queue_runner.submit.cron import Cron
-from queue_runner.submit.request import Request
+from queue_runner.submit.submit_options import Request
 from queue_runner.times import local_zone
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,59}")

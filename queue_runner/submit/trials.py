@@ -14,7 +14,7 @@ from queue_runner import units
 from queue_runner.once_a_day import RepeatedNote
 from queue_runner.paths import Layout
 from queue_runner.spec import NewJob, Value
-from queue_runner.submit.request import Request
+from queue_runner.submit.submit_options import Request
 
 if TYPE_CHECKING:
     from queue_runner.store.engine import Connection

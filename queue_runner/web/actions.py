@@ -74,7 +74,7 @@ def _release(layout: Layout, selectors: list[Selector], _form: Form) -> str:
 
 
 def _move(layout: Layout, selectors: list[Selector], form: Form) -> str:
-    from queue_runner.store.job_changes import Where
+    from queue_runner.store.editing import Where
 
     words: Mapping[str, Where] = {"top": Where.TOP, "bottom": Where.BOTTOM}
     if form.where not in words:

@@ -2,6 +2,6 @@
 
 import sys
 
-from queue_runner.worker.scheduler import main
+from queue_runner.worker.main_loop import main
 
 sys.exit(main())

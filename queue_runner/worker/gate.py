@@ -20,10 +20,10 @@ from queue_runner.analysis.gate_rules import Disturbance, disturbances
 from queue_runner.analysis.points import SensorSample
 from queue_runner.analysis.validity import GPU_BUSY_SHARE
 from queue_runner.config_file import Config
-from queue_runner.host import machine_conditions
+from queue_runner.host import run_sampler
 from queue_runner.host.background import BackgroundCall
+from queue_runner.host.gate_load import Load
 from queue_runner.host.lane_locks import Hold
-from queue_runner.host.load import Load
 from queue_runner.model import PREFLIGHT
 from queue_runner.store import jobs, results
 from queue_runner.store.engine import Engine, looking, writing
@@ -102,7 +102,7 @@ class Gate:
 
     def _knows_the_gpu(self) -> bool:
         """Look how busy the GPU is without the run, beside the worker; return whether that has ended."""
-        self._use = self._use or BackgroundCall(partial(machine_conditions.gpu_use_before, GPU_BUSY_SHARE))
+        self._use = self._use or BackgroundCall(partial(run_sampler.gpu_use_before, GPU_BUSY_SHARE))
         if not self._use.has_ended():
             return False
         self._gpu_before, self._use = self._use.value, None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from queue_runner import lanes
-from queue_runner.host import machine_conditions
+from queue_runner.host import run_sampler
 from queue_runner.host.background import BackgroundCall
 from queue_runner.host.cpu_time import NeighbourTime
 from queue_runner.ingest.ingest import Ingest
@@ -83,8 +83,8 @@ class Observer:
             self._sampler.queue.add(fence.warden_pid)
         self._samples.append((time.time(), self._sampler.sample(self._folder.of_trainer())))
 
-    def _new_sampler(self, *, fresh: bool = False) -> machine_conditions.Sampler:
-        return machine_conditions.Sampler(fresh=fresh, beside=NeighbourTime(self._neighbours), gpus=self._gpus)
+    def _new_sampler(self, *, fresh: bool = False) -> run_sampler.Sampler:
+        return run_sampler.Sampler(fresh=fresh, beside=NeighbourTime(self._neighbours), gpus=self._gpus)
 
     def finish(self, fence: Fence | None, exit_: RunEnd | None) -> bool:
         """Sample the end and ingest the rest, after the end of the run. Return False while the look at the GPU, which

@@ -19,9 +19,9 @@ from queue_runner.control import checkpoints, pausing
 from queue_runner.errors import MpsqError
 from queue_runner.host import job_secrets, lane_locks, processes, protected, wakeup
 from queue_runner.host.boot import boot_id
+from queue_runner.host.gate_load import Load
 from queue_runner.host.keep_awake import keep_awake
 from queue_runner.host.lane_locks import Hold, LaneLocks
-from queue_runner.host.load import Load
 from queue_runner.lanes import Lane
 from queue_runner.model import DEFAULT_LANE, Ending, Obstacle, Outcome, RunId
 from queue_runner.paths import Layout

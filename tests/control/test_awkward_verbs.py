@@ -11,7 +11,7 @@ from queue_runner.control import cancellation
 from queue_runner.model import Condition, Ending, Outcome, Verb, parse_selector
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms
-from queue_runner.store import job_changes, jobs, read, resolve, retries
+from queue_runner.store import editing, jobs, read, resolve, retries
 from queue_runner.store.engine import Connection, Engine, open_engine, writing
 from tests.cli_support import Cli
 from tests.store_support import claim_next
@@ -79,7 +79,7 @@ def test_retries_go_before_all_that_waits_the_second_too(engine: Engine) -> None
         end(connection)
         connection.change("UPDATE runs SET not_before_at = 1e12 WHERE state = 'QUEUED' AND job_id = 1")
         end(connection)
-        assert [job for _, job, _ in job_changes.waiting(connection)] == [other, one, 3]
+        assert [job for _, job, _ in editing.waiting(connection)] == [other, one, 3]
 
 
 @pytest.mark.parametrize("terms", [{"deadline_at": 5.0}, {"after": ((1, Condition.OK),)}])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queue_runner.host import apple_gpu, cpu_time, machine_conditions, processes
+from queue_runner.host import apple_gpu, cpu_time, processes, run_sampler
 from queue_runner.host.apple_gpu import GpuClient
 
 ACCELERATOR = (
@@ -109,12 +109,12 @@ def test_a_run_on_a_mac_has_the_use_by_others_in_its_samples(monkeypatch: pytest
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr(machine_conditions, "PolledCommand", Answered)
+    monkeypatch.setattr(run_sampler, "PolledCommand", Answered)
     monkeypatch.setattr(apple_gpu, "_is_alive", lambda pid: True)
     monkeypatch.setattr(processes, "parent", {}.get)
     monkeypatch.setattr(cpu_time, "rusage_darwin", lambda pid: None)
     now = [0.0]
-    sampler = machine_conditions.Sampler(platform="darwin", clock=lambda: now[0])
+    sampler = run_sampler.Sampler(platform="darwin", clock=lambda: now[0])
     shares = []
     for _ in range(6):
         shares.append(sampler.sample([(TRAINER, 1.0)]).get("gpu_others_busy_share"))

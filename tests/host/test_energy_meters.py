@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from queue_runner.host import energy_meters, machine_conditions
+from queue_runner.host import energy_meters, run_sampler
 
 pytestmark = pytest.mark.fast
 
@@ -41,7 +41,7 @@ def test_rapl_that_cannot_be_read_is_unknown(tmp_path: Path) -> None:
 
 def test_a_sample_has_the_packages(tmp_path: Path) -> None:
     rapl(tmp_path, "intel-rapl:0", "1000000")
-    sampler = machine_conditions.Sampler(platform="linux", root=tmp_path)
+    sampler = run_sampler.Sampler(platform="linux", root=tmp_path)
     assert sampler.sample([])["energy_j"] == {"package-0": 0.0}
     rapl(tmp_path, "intel-rapl:0", "3500000")
     assert sampler.sample([])["energy_j"] == {"package-0": 2.5}

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from queue_runner import paths
-from queue_runner.host import cpu_time, find_tool, locks, low_priority, machine_conditions, open_file_limit
+from queue_runner.host import cpu_time, find_tool, locks, low_priority, open_file_limit, run_sampler
 from queue_runner.host import processes as host_processes
 from queue_runner.host.command import PolledCommand
 from queue_runner.model import Ending, Outcome
@@ -47,9 +47,9 @@ def vm_stat(pageins: int, swapins: int, swapouts: int) -> str:
 
 
 def test_vm_stat_tells_swapping_from_the_reading_of_mapped_files() -> None:
-    assert machine_conditions.parse_vm_stat(vm_stat(15_452_143, 2, 3)) == (2 * 16384, 3 * 16384)
-    assert machine_conditions.parse_vm_stat("Mach Virtual Memory Statistics: (page size of 16384 bytes)\n") is None
-    assert machine_conditions.parse_vm_stat(None) is None
+    assert run_sampler.parse_vm_stat(vm_stat(15_452_143, 2, 3)) == (2 * 16384, 3 * 16384)
+    assert run_sampler.parse_vm_stat("Mach Virtual Memory Statistics: (page size of 16384 bytes)\n") is None
+    assert run_sampler.parse_vm_stat(None) is None
 
 
 class Scripted:
@@ -75,9 +75,9 @@ class Scripted:
 
 def test_swapping_is_a_rate_between_two_answers_of_vm_stat(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Scripted, "texts", [vm_stat(0, 0, 0), vm_stat(10**6, 0, 0), vm_stat(10**6, 0, 640)])
-    monkeypatch.setattr(machine_conditions, "PolledCommand", Scripted)
+    monkeypatch.setattr(run_sampler, "PolledCommand", Scripted)
     now = [0.0]
-    sampler = machine_conditions.Sampler(platform="darwin", clock=lambda: now[0])
+    sampler = run_sampler.Sampler(platform="darwin", clock=lambda: now[0])
     seen = []
     for _ in range(4):
         seen.append(sampler.sample().get("swap_out_bytes_per_s"))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from queue_runner.analysis.points import SensorSample
-from queue_runner.host import linux_sensors, machine_conditions, nvidia
+from queue_runner.host import linux_sensors, nvidia, run_sampler
 from queue_runner.host.background import BackgroundReader
 from tests.stand_in_nvml import Gpu, StandInNvml
 
@@ -113,7 +113,7 @@ def test_without_a_driver_the_library_is_not_even_imported(tmp_path: Path, monke
     monkeypatch.setitem(sys.modules, "pynvml", StandInNvml(Gpu(busy_percent=43)))  # type: ignore[arg-type]
     assert not nvidia.is_missing(tmp_path) and nvidia.busy_share(tmp_path) == 0.43
     asked: list[float] = []
-    assert machine_conditions.gpu_use_before(0.1, platform="linux", root=tmp_path, sleep=asked.append) == 0.43
+    assert run_sampler.gpu_use_before(0.1, platform="linux", root=tmp_path, sleep=asked.append) == 0.43
     assert asked == [1.0, 1.0], "above the limit it is looked up again: it may be the run before"
     monkeypatch.setitem(sys.modules, "pynvml", StandInNvml(Gpu(), Gpu()))  # type: ignore[arg-type]
     assert nvidia.busy_share(tmp_path) is None
@@ -124,7 +124,7 @@ def test_a_sample_has_what_nvml_says(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "dev/nvidiactl").touch()
     nvml = StandInNvml(Gpu(held={os.getpid(): 1}, used_percent={os.getpid(): 90}))
     monkeypatch.setitem(sys.modules, "pynvml", nvml)  # type: ignore[arg-type]
-    sampler = machine_conditions.Sampler(platform="linux", root=tmp_path)
+    sampler = run_sampler.Sampler(platform="linux", root=tmp_path)
     sample = sampler.sample([os.getpid()])
     sampler.close()
     assert sample["energy_j"] == {"gpu0": 1000.0} and sample["gpus_used"] == [0] and "energy_at" in sample
@@ -142,7 +142,7 @@ def test_after_a_run_whose_processes_were_hidden_the_gpu_is_looked_at(
     for held, after, wanted in (({}, 88, 0.88), ({}, 0, 0.0), ({os.getpid(): 1}, 88, None)):
         nvml = StandInNvml(gpu := Gpu(held=held, used_percent=None))
         monkeypatch.setitem(sys.modules, "pynvml", nvml)
-        sampler = machine_conditions.Sampler(platform="linux", root=tmp_path)
+        sampler = run_sampler.Sampler(platform="linux", root=tmp_path)
         sampler.sample([])
         gpu.busy_percent = after
         assert sampler.gpu_busy_after() == wanted
@@ -156,7 +156,7 @@ def test_energy_is_counted_to_the_end_of_a_run(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "dev/nvidiactl").touch()
     nvml = StandInNvml(gpu := Gpu(held={os.getpid(): 1}))
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    sampler = machine_conditions.Sampler(platform="linux", root=tmp_path, clock=lambda: 0.0, fresh=True)
+    sampler = run_sampler.Sampler(platform="linux", root=tmp_path, clock=lambda: 0.0, fresh=True)
     sampler.sample([os.getpid()])
     gpu.energy_mj = 4_000_000
     assert sampler.at_end(None)["energy_j"] == sampler.at_end(1.0)["energy_j"] == {"gpu0": 4000.0}

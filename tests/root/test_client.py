@@ -9,7 +9,7 @@ import pytest
 
 from queue_runner.client import Client, Group
 from queue_runner.errors import MpsqError, UsageError, WaitTimeout
-from queue_runner.store.job_changes import Where
+from queue_runner.store.editing import Where
 from tests.cli_support import full_queue, use_toy_workloads
 
 pytestmark = pytest.mark.process

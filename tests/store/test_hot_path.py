@@ -46,7 +46,7 @@ def test_a_submission_imports_no_sqlalchemy(layout: Layout, words: list[str]) ->
 def test_a_worker_whose_runs_succeed_imports_no_sqlalchemy(queue: Queue) -> None:
     queue.submit("true")
     code = (
-        "import sys; from queue_runner.worker.scheduler import main;"
+        "import sys; from queue_runner.worker.main_loop import main;"
         "print(main(['--until-idle']), *sorted({'sqlalchemy', 'alembic'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

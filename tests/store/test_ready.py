@@ -12,7 +12,7 @@ from queue_runner.errors import UsageError
 from queue_runner.model import Condition, Ending, Outcome, Verb
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms
-from queue_runner.store import job_changes, jobs, lane_claims, ready, retries
+from queue_runner.store import editing, jobs, lane_claims, ready, retries
 from queue_runner.store.engine import Connection, Engine, open_engine, writing
 from tests.store_support import claim_next
 
@@ -41,7 +41,7 @@ def play(engine: Engine, given: list[Job], *, fails: tuple[int, ...] = (), until
             turns = [(0, repeat) for repeat in range(1, repeats + 1)]
             jobs.submit(connection, "test", 0, [NewJob(SPEC, repeats, Terms(**terms))], turns)
         for job_id, job in enumerate(given, start=1):
-            job_changes.set_dependencies(connection, job_id, job.get("after", ()))
+            editing.set_dependencies(connection, job_id, job.get("after", ()))
     told, now = [], NOW
     while now < until:
         with writing(engine) as connection:
@@ -110,7 +110,7 @@ def test_order_time_and_dependencies(engine: Engine, given: list[Job], fails: tu
 
 
 def queue(connection: Connection) -> list[int]:
-    return [job for _, job, _ in job_changes.waiting(connection)]
+    return [job for _, job, _ in editing.waiting(connection)]
 
 
 def submit(connection: Connection, *priorities: int) -> None:
@@ -121,27 +121,27 @@ def submit(connection: Connection, *priorities: int) -> None:
 @pytest.mark.parametrize(
     ("priorities", "moved", "where", "others", "then"),
     [
-        ((0, 0, 0, 0), {3}, job_changes.Where.TOP, set(), [3, 1, 2, 4]),
-        ((0, 0, 0, 0), {4, 2}, job_changes.Where.TOP, set(), [2, 4, 1, 3]),
-        ((0, 0, 0, 0), {1}, job_changes.Where.BOTTOM, set(), [2, 3, 4, 1]),
-        ((0, 0, 0, 0), {4}, job_changes.Where.BEFORE, {2}, [1, 4, 2, 3]),
-        ((0, 0, 0, 0), {4}, job_changes.Where.BEFORE, {2, 3}, [1, 4, 2, 3]),
-        ((5, 0, 0, -5), {4}, job_changes.Where.TOP, set(), [4, 1, 2, 3]),
-        ((5, 0, 0, -5), {1}, job_changes.Where.BOTTOM, set(), [2, 3, 4, 1]),
-        ((5, 0, 0, -5), {4}, job_changes.Where.BEFORE, {1}, [4, 1, 2, 3]),
+        ((0, 0, 0, 0), {3}, editing.Where.TOP, set(), [3, 1, 2, 4]),
+        ((0, 0, 0, 0), {4, 2}, editing.Where.TOP, set(), [2, 4, 1, 3]),
+        ((0, 0, 0, 0), {1}, editing.Where.BOTTOM, set(), [2, 3, 4, 1]),
+        ((0, 0, 0, 0), {4}, editing.Where.BEFORE, {2}, [1, 4, 2, 3]),
+        ((0, 0, 0, 0), {4}, editing.Where.BEFORE, {2, 3}, [1, 4, 2, 3]),
+        ((5, 0, 0, -5), {4}, editing.Where.TOP, set(), [4, 1, 2, 3]),
+        ((5, 0, 0, -5), {1}, editing.Where.BOTTOM, set(), [2, 3, 4, 1]),
+        ((5, 0, 0, -5), {4}, editing.Where.BEFORE, {1}, [4, 1, 2, 3]),
     ],
 )
 def test_moving(
     engine: Engine,
     priorities: tuple[int, ...],
     moved: set[int],
-    where: job_changes.Where,
+    where: editing.Where,
     others: set[int],
     then: list[int],
 ) -> None:
     with writing(engine) as connection:
         submit(connection, *priorities)
-        job_changes.move(connection, moved, where, others, "test")
+        editing.move(connection, moved, where, others, "test")
         assert queue(connection) == then
         submit(connection, -5)
         assert queue(connection) == [*then, len(priorities) + 1]
@@ -150,12 +150,12 @@ def test_moving(
 def test_a_circle_of_dependencies_is_refused(engine: Engine) -> None:
     with writing(engine) as connection:
         submit(connection, 0, 0, 0)
-        job_changes.set_dependencies(connection, 2, [(1, OK)])
-        job_changes.set_dependencies(connection, 3, [(2, OK)])
+        editing.set_dependencies(connection, 2, [(1, OK)])
+        editing.set_dependencies(connection, 3, [(2, OK)])
         with pytest.raises(UsageError, match="1 waits for 3 waits for 2 waits for 1"):
-            job_changes.set_dependencies(connection, 1, [(3, ANY)])
+            editing.set_dependencies(connection, 1, [(3, ANY)])
         with pytest.raises(UsageError, match="1 waits for 1"):
-            job_changes.set_dependencies(connection, 1, [(1, ANY)])
+            editing.set_dependencies(connection, 1, [(1, ANY)])
 
 
 def test_a_circle_through_a_group_that_is_waited_for_is_refused(engine: Engine) -> None:
@@ -164,13 +164,13 @@ def test_a_circle_through_a_group_that_is_waited_for_is_refused(engine: Engine) 
     with writing(engine) as connection:
         jobs.submit(connection, "test", 0, [NewJob(valid, 1, Terms())] * 2, [(0, 1), (1, 1)])
         submit(connection, 0)
-        job_changes.set_dependencies(connection, 3, [(1, OK)])
+        editing.set_dependencies(connection, 3, [(1, OK)])
         with pytest.raises(UsageError, match="wait for each other"):
-            job_changes.set_dependencies(connection, 2, [(3, ANY)])
+            editing.set_dependencies(connection, 2, [(3, ANY)])
     with writing(engine) as connection:
         submit(connection, 0)
-        job_changes.set_dependencies(connection, 2, [(1, OK)])
-        job_changes.set_dependencies(connection, 2, [(4, OK)])
+        editing.set_dependencies(connection, 2, [(1, OK)])
+        editing.set_dependencies(connection, 2, [(4, OK)])
 
 
 def test_a_paused_lane_starts_nothing(engine: Engine) -> None:

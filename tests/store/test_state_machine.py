@@ -19,7 +19,7 @@ from queue_runner.model import Condition, Ending, Outcome, Selector, State, Verb
 from queue_runner.monitor import run_view
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms
-from queue_runner.store import job_changes, jobs, lane_claims, read, ready, retries
+from queue_runner.store import editing, jobs, lane_claims, read, ready, retries
 from queue_runner.store.engine import looking, open_engine, writing
 from tests.cli_support import empty_queue
 from tests.store_support import claim_next
@@ -164,9 +164,9 @@ class Queue(RuleBasedStateMachine):
             if self.runs[name].state in (State.HELD, State.QUEUED):
                 self.end(name, Outcome.CANCELLED)
 
-    @rule(job=named, other=named, where=st.sampled_from(job_changes.Where))
-    def move(self, job: int, other: int, where: job_changes.Where) -> None:
-        others = [Selector(str(other), job=other)] if where is job_changes.Where.BEFORE else []
+    @rule(job=named, other=named, where=st.sampled_from(editing.Where))
+    def move(self, job: int, other: int, where: editing.Where) -> None:
+        others = [Selector(str(other), job=other)] if where is editing.Where.BEFORE else []
         moved = [name for name in self.queued() if self.runs[name].job == job]
         rest = [name for name in self.queued() if self.runs[name].job != job]
         anchors = [place for place, name in enumerate(rest) if self.runs[name].job == other]
@@ -178,16 +178,16 @@ class Queue(RuleBasedStateMachine):
         if not moved:
             return
         at = {
-            job_changes.Where.TOP: 0,
-            job_changes.Where.BOTTOM: len(rest),
-            job_changes.Where.BEFORE: min(anchors, default=0),
+            editing.Where.TOP: 0,
+            editing.Where.BOTTOM: len(rest),
+            editing.Where.BEFORE: min(anchors, default=0),
         }[where]
         self.places = [*rest[:at], *moved, *rest[at:]]
         before = self.jobs[self.runs[rest[at - 1]].job].priority if at > 0 else None
         after = self.jobs[self.runs[rest[at]].job].priority if at < len(rest) else None
         own = self.jobs[job]
         if (before is not None and own.priority > before) or (after is not None and own.priority < after):
-            up = after if where in (job_changes.Where.TOP, job_changes.Where.BEFORE) else before
+            up = after if where in (editing.Where.TOP, editing.Where.BEFORE) else before
             assert up is not None
             own.priority = up
 

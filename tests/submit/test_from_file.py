@@ -19,8 +19,8 @@ from queue_runner.store import jobs
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.store.read import reading
 from queue_runner.submit import from_file
-from queue_runner.submit import options as submit_options
-from queue_runner.submit.request import OPTIONS, Request
+from queue_runner.submit import given_options as submit_options
+from queue_runner.submit.submit_options import OPTIONS, Request
 from queue_runner.workloads.catalog import find
 from tests.cli_support import Cli, Ran, use_toy_workloads
 from tests.store_support import statements_of

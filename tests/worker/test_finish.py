@@ -12,9 +12,9 @@ import pytest
 
 from queue_runner.config_file import Config
 from queue_runner.events import Iter
-from queue_runner.host import machine_conditions
+from queue_runner.host import run_sampler
+from queue_runner.host.gate_load import Load
 from queue_runner.host.lane_locks import Hold
-from queue_runner.host.load import Load
 from queue_runner.lanes import Lane
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome
 from queue_runner.paths import Layout
@@ -55,7 +55,7 @@ def test_a_run_that_ended_as_nan_is_stored_without_a_last_loss(engine: Engine, l
 def test_a_gpu_that_was_busy_before_the_start_is_a_taint(
     engine: Engine, layout: Layout, monkeypatch: pytest.MonkeyPatch, device: str | None, tainted: bool
 ) -> None:
-    monkeypatch.setattr(machine_conditions, "gpu_use_before", lambda busy_share: 0.43)
+    monkeypatch.setattr(run_sampler, "gpu_use_before", lambda busy_share: 0.43)
     with writing(engine) as connection:
         spec = JobSpec(kind="command", name="x", argv=("true",), device=device)
         jobs.submit(connection, "test", 0, [NewJob(spec, 1)], [(0, 1)])

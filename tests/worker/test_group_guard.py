@@ -55,7 +55,7 @@ import shutil, sys
 from collections import namedtuple
 usage = namedtuple("usage", "total used free")
 shutil.disk_usage = lambda path: usage(1 << 40, 0, int(open({stand_in!r}).read() or 0))
-from queue_runner.worker.scheduler import main
+from queue_runner.worker.main_loop import main
 sys.exit(main([]))
 """
 

@@ -22,7 +22,7 @@ import sys
 from queue_runner.host import keep_awake
 helper = 'echo $$ $0 >> {said}; while kill -0 $0 2>/dev/null; do sleep 0.02; done'
 keep_awake.command_for = lambda pid, **_: ["/bin/sh", "-c", helper, str(pid)]
-from queue_runner.worker.scheduler import main
+from queue_runner.worker.main_loop import main
 sys.exit(main([]))
 """
 

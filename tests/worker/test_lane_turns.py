@@ -11,8 +11,8 @@ import pytest
 from queue_runner import config_file
 from queue_runner.analysis.gate_rules import Disturbance
 from queue_runner.control import pausing
+from queue_runner.host.gate_load import Load
 from queue_runner.host.lane_locks import LaneLocks
-from queue_runner.host.load import Load
 from queue_runner.model import RunId
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob

@@ -13,7 +13,7 @@ import pytest
 
 from queue_runner.store import read
 from queue_runner.submit import plan
-from queue_runner.worker.scheduler import BUSY_TICK_S
+from queue_runner.worker.main_loop import BUSY_TICK_S
 from tests.process_support import state_of
 from tests.queue_support import Queue, until, warden_pid
 from tests.submit_support import requested

@@ -33,7 +33,7 @@ def save(connection, run_id, taints):
     kept = [taint for taint in taints if taint[0] not in MACHINE]
     store(connection, run_id, kept + ([(kind, "invalid", "planted")] if kind else []))
 results.save_taints = save
-from queue_runner.worker.scheduler import main
+from queue_runner.worker.main_loop import main
 sys.exit(main(sys.argv[1:]))
 """
 """A worker on a stand-in for a machine whose load disturbs the planned runs, and no others."""

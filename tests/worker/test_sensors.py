@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from queue_runner.host import machine_conditions
+from queue_runner.host import run_sampler
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec, NewJob
@@ -88,7 +88,7 @@ def test_a_look_at_the_gpu_after_the_end_holds_nobody(
 ) -> None:
     """The worker slept up to three seconds at the end of each run in a container, and with it the other lanes."""
     go_on = threading.Event()
-    monkeypatch.setattr(machine_conditions.Sampler, "gpu_busy_after", lambda _: go_on.wait(20) and 0.9)
+    monkeypatch.setattr(run_sampler.Sampler, "gpu_busy_after", lambda _: go_on.wait(20) and 0.9)
     run, folder = begun(layout, engine)
     watching = observer.Observer(engine, run, folder, sample_every_s=3600)
     assert [watching.finish(None, None), watching.finish(None, None)] == [False, False]

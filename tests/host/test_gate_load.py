@@ -12,9 +12,9 @@ from typing import Any, cast
 import pytest
 
 from queue_runner.config_file import Config
-from queue_runner.host import cpu_time, linux_sensors, load, machine_conditions
+from queue_runner.host import cpu_time, gate_load, linux_sensors, run_sampler
 from queue_runner.host.cpu_time import CpuTimes, MachineTime, Named, ProcessTime
-from queue_runner.host.load import Load
+from queue_runner.host.gate_load import Load
 from queue_runner.worker import gate
 from tests.process_support import needs_linux
 from tests.queue_support import until
@@ -62,13 +62,13 @@ def machine() -> StandIn:
 
 
 def of(machine: StandIn) -> Load:
-    return Load(source=machine, sampler=cast("machine_conditions.Sampler", machine), clock=machine.clock)
+    return Load(source=machine, sampler=cast("run_sampler.Sampler", machine), clock=machine.clock)
 
 
 def test_nothing_is_said_before_a_window_has_passed(machine: StandIn) -> None:
     watch = of(machine)
     watch.sample()
-    machine.pass_by(load.WINDOW_S - 0.1)
+    machine.pass_by(gate_load.WINDOW_S - 0.1)
     assert watch.cpu_share() is None and watch.read(gpu=False) is None
     assert watch.read(cpu=False, gpu=False) is not None, "what does not matter is not waited for"
     machine.pass_by(0.1)
@@ -92,7 +92,7 @@ def test_only_the_last_seconds_count(machine: StandIn) -> None:
         watch.sample()
         machine.pass_by(0.5)
     assert watch.cpu_share() == 0.0, "the load ended a window ago"
-    machine.pass_by(load.OLD_S + 1)
+    machine.pass_by(gate_load.OLD_S + 1)
     assert watch.cpu_share() is None, "the last sample is too old to say what happens now"
 
 
@@ -120,7 +120,7 @@ def test_the_gpu_is_read_again_after_a_run_of_ours(machine: StandIn) -> None:
     machine.gpu = 0.9
     watch.sample(running=True)
     assert watch.read(cpu=False) is None, "the average may still be of the run"
-    machine.pass_by(load.GPU_AFTER_S + 0.1)
+    machine.pass_by(gate_load.GPU_AFTER_S + 0.1)
     machine.answers_after_s = 1.0
     assert watch.read(cpu=False) is None, "it was asked while that was so"
     machine.pass_by(1.0)
@@ -133,7 +133,7 @@ def test_a_tool_that_does_not_answer_is_not_waited_for(machine: StandIn) -> None
     machine.answers_after_s = None
     machine.pass_by(5.0)
     assert watch.read(cpu=False) is None
-    machine.pass_by(load.GPU_UNKNOWN_S + 0.1)
+    machine.pass_by(gate_load.GPU_UNKNOWN_S + 0.1)
     reading = watch.read(cpu=False)
     assert reading is not None and "gpu_busy_share" not in reading
 
@@ -141,22 +141,22 @@ def test_a_tool_that_does_not_answer_is_not_waited_for(machine: StandIn) -> None
 def test_nvml_is_dated_by_its_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     library = StandInNvml(Gpu(busy_percent=37, heat_c=61))
     monkeypatch.setattr(linux_sensors.nvidia, "library", lambda root: library)
-    sampler = machine_conditions.Sampler(platform="linux", root=tmp_path)
+    sampler = run_sampler.Sampler(platform="linux", root=tmp_path)
     assert sampler.reads_gpu and sampler.gpu_use()[0] == float("inf"), "nothing was read yet"
     until(lambda: sampler.sample() and sampler.gpu_use()[1], "the first reading")
     age_s, values = sampler.gpu_use()
     assert 0 <= age_s < 60 and values == {"gpu_busy_share": 0.37, "gpu_temperature_c": 61.0}
     sampler.close()
     monkeypatch.setattr(linux_sensors.nvidia, "library", lambda root: None)
-    assert not machine_conditions.Sampler(platform="linux", root=tmp_path).reads_gpu
+    assert not run_sampler.Sampler(platform="linux", root=tmp_path).reads_gpu
 
 
 @needs_linux
 @pytest.mark.process
 def test_what_our_children_use_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a run with a warden that has ended, and of a hook that runs: what is left of the machine is others'."""
-    monkeypatch.setattr(load, "WINDOW_S", 0.5)
-    monkeypatch.setattr(load, "OLD_S", 300.0)  # the program takes long where others compute
+    monkeypatch.setattr(gate_load, "WINDOW_S", 0.5)
+    monkeypatch.setattr(gate_load, "OLD_S", 300.0)  # the program takes long where others compute
     program = "import os, time; os.fork() or os._exit(sum(range(20_000_000)) * 0); os.wait()"
     source, watch = CpuTimes(), Load()
     watch.sample()

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from queue_runner.errors import UsageError
-from queue_runner.submit.request import GROUPS, OPTIONS, Kind, Option
+from queue_runner.submit.submit_options import GROUPS, OPTIONS, Kind, Option
 
 
 class WithCommand(TyperCommand):
@@ -128,7 +128,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def _fields(ctx: typer.Context, values: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of the options that were given, and the title. Raises: UsageError."""
-    from queue_runner.submit import options
+    from queue_runner.submit import given_options
 
     words = values.pop("workload") or []
     if len(words) > 1:
@@ -143,7 +143,7 @@ def _fields(ctx: typer.Context, values: dict[str, Any]) -> dict[str, Any]:
     if command := ctx.meta.get("command"):
         given["command"] = command
     line = title(ctx)  # which refuses a line that is not text
-    return {**options.read(given, whole=True), "title": line}
+    return {**given_options.read(given, whole=True), "title": line}
 
 
 def _is_given(name: str, value: Any) -> bool:

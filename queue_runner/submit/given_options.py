@@ -14,7 +14,7 @@ from typing import Any
 from queue_runner import units
 from queue_runner.errors import UsageError, did_you_mean
 from queue_runner.submit import grid
-from queue_runner.submit.request import OPTIONS, Kind, Option
+from queue_runner.submit.submit_options import OPTIONS, Kind, Option
 
 Fields = Mapping[str, Any]
 """Values by the field of Request that they set; None for one that is given as null."""

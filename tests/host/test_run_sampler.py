@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from queue_runner.analysis.points import SensorSample
-from queue_runner.host import cpu_time, keep_awake, machine_conditions, power
+from queue_runner.host import cpu_time, keep_awake, power, run_sampler
 from queue_runner.host.command import PolledCommand, ask
 from queue_runner.host.cpu_time import CpuTimes, MachineTime, ProcessTime, Shares, used_between
 from tests.host.test_apple_gpu import ACCELERATOR
@@ -71,7 +71,7 @@ def test_pressure(text: str | None, wanted: int | None) -> None:
     ("text", "wanted"), [(" 31\n", 31), ("4\n", 4), ("20T\n", 20), ("", None), ("pri", None), (None, None)]
 )
 def test_priority(text: str | None, wanted: int | None) -> None:
-    assert machine_conditions.parse_priority(text) == wanted
+    assert run_sampler.parse_priority(text) == wanted
 
 
 # -- Linux ----------------------------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ def test_the_queues_own_time_is_without_its_childrens() -> None:
 
 def test_a_short_run_has_a_sample_of_its_end() -> None:
     now = [0.0]
-    sampler = machine_conditions.Sampler(clock=lambda: now[0], fresh=True)
+    sampler = run_sampler.Sampler(clock=lambda: now[0], fresh=True)
     assert "others_cpu_share" not in sampler.sample([])
     now[0] = 0.4
     assert sampler.at_end(0.0) == {}, "too short for the kernel's clock"
@@ -222,7 +222,7 @@ def test_waiting_for_a_processor_is_a_rise_of_the_kernels_sum(tmp_path: Path) ->
     text = "some avg10=1.20 avg60=0.61 avg300=0.25 total={}\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n"
     write(tmp_path, {"proc/pressure/cpu": text.format(1_000_000)})
     now = [0.0]
-    sampler = machine_conditions.Sampler(platform="linux", root=tmp_path, clock=lambda: now[0])
+    sampler = run_sampler.Sampler(platform="linux", root=tmp_path, clock=lambda: now[0])
     write(tmp_path, {"proc/pressure/cpu": text.format(2_500_000)})
     now[0] = 5.0
     assert sampler.sample([])["cpu_pressure_share"] == 0.3
@@ -237,9 +237,9 @@ def test_swap(tmp_path: Path) -> None:
     write(
         tmp_path, {"proc/meminfo": "MemTotal: 9 kB\nMemAvailable:   2048 kB\n", "proc/vmstat": "pswpin 3\npswpout 5\n"}
     )
-    assert machine_conditions.linux_memory(tmp_path) == (2048 * 1024, 3 * page, 5 * page)
-    assert machine_conditions.linux_memory(tmp_path / "none") == (None, None, None)
-    assert machine_conditions.swap_rates((0, None), (4096, 5), 2.0) == {"swap_in_bytes_per_s": 2048.0}
+    assert run_sampler.linux_memory(tmp_path) == (2048 * 1024, 3 * page, 5 * page)
+    assert run_sampler.linux_memory(tmp_path / "none") == (None, None, None)
+    assert run_sampler.swap_rates((0, None), (4096, 5), 2.0) == {"swap_in_bytes_per_s": 2048.0}
 
 
 # -- this machine ---------------------------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ def test_swap(tmp_path: Path) -> None:
 def test_a_sample_of_this_machine_tells_the_job_from_the_others() -> None:
     child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     now = [0.0]
-    sampler = machine_conditions.Sampler(clock=lambda: now[0])
+    sampler = run_sampler.Sampler(clock=lambda: now[0])
     try:
         first = sampler.sample([child.pid])
         deadline = time.monotonic() + 20
@@ -274,7 +274,7 @@ def _used(pid: int) -> float:
 
 def test_samples_too_near_each_other_repeat_the_rates() -> None:
     now = [0.0]
-    sampler = machine_conditions.Sampler(platform="linux", clock=lambda: now[0])
+    sampler = run_sampler.Sampler(platform="linux", clock=lambda: now[0])
     assert "swap_out_bytes_per_s" not in sampler.sample([])
     now[0] = 5.0
     second = sampler.sample([])
@@ -287,7 +287,7 @@ def test_samples_too_near_each_other_repeat_the_rates() -> None:
 
 def test_where_nothing_is_known_a_sample_is_nearly_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    sampler = machine_conditions.Sampler(platform="linux", root=tmp_path)
+    sampler = run_sampler.Sampler(platform="linux", root=tmp_path)
     assert set(sampler.sample([os.getpid()])) <= {"load1"}
 
 
@@ -311,9 +311,9 @@ def test_a_mac_is_sampled_through_its_tools(tmp_path: Path, monkeypatch: pytest.
         def close(self) -> None:
             answers[self.key] = "closed"
 
-    monkeypatch.setattr(machine_conditions, "PolledCommand", Answered)
+    monkeypatch.setattr(run_sampler, "PolledCommand", Answered)
     monkeypatch.setattr(cpu_time, "rusage_darwin", lambda pid: None)
-    sampler = machine_conditions.Sampler(platform="darwin")
+    sampler = run_sampler.Sampler(platform="darwin")
     sample = sampler.sample([(os.getpid(), 1.0)])
     wanted = {"on_battery": True, "battery_share": 0.87, "thermal_level": 2, "gpu_busy_share": 0.16, "priority": 20}
     assert wanted.items() <= sample.items() and "low_power" not in sample
@@ -338,7 +338,7 @@ def test_the_gpu_before_a_run(answers: list[int | None], found: float | None, lo
         percent = left.pop(0)
         return None if percent is None else ACCELERATOR.replace("=16,", f"={percent},")
 
-    look = machine_conditions.gpu_use_before
+    look = run_sampler.gpu_use_before
     assert look(0.1, ask=ask, platform="darwin", sleep=asked.append) == found
     assert len(answers) - len(left) == looks and asked == [1.0] * (looks - 1)
     assert look(0.1, ask=ask, platform="linux") is None

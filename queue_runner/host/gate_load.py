@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from queue_runner.host import machine_conditions
+from queue_runner.host import run_sampler
 from queue_runner.host.cpu_time import CpuTimes, MachineTime, ProcessTime, below, used_between
 
 WINDOW_S = 3.0
@@ -64,7 +64,7 @@ class Load:
         *,
         gpus: Collection[str] = (),
         source: CpuTimes | None = None,
-        sampler: machine_conditions.Sampler | None = None,
+        sampler: run_sampler.Sampler | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`gpus` are the UUIDs of a lane's; all count, if none are given."""
@@ -104,7 +104,7 @@ class Load:
         Without `cpu` or `gpu`, nothing of these is read or waited for.
         """
         now = self._clock()
-        self._sampler = self._sampler or machine_conditions.Sampler(gpus=self._gpus, gpu_every_s=_GPU_EVERY_S)
+        self._sampler = self._sampler or run_sampler.Sampler(gpus=self._gpus, gpu_every_s=_GPU_EVERY_S)
         reading = {key: value for key, value in self._sampler.sample().items() if key not in _OWN}
         if now < self._settled_at:
             return None
@@ -123,7 +123,7 @@ class Load:
         if self._sampler is not None:
             self._sampler.close()
 
-    def _gpu_use(self, sampler: machine_conditions.Sampler, now: float) -> Mapping[str, float] | None:
+    def _gpu_use(self, sampler: run_sampler.Sampler, now: float) -> Mapping[str, float] | None:
         """Return the utilisation and temperature of the GPUs, {} where that cannot be known; None if it will be."""
         if not sampler.reads_gpu:
             return {}

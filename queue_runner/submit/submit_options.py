@@ -1,7 +1,7 @@
 """Request of a submission: each option of `mpsq submit` is declared here, once, with its type, help and target.
 
-The command line (cli/submit_options.py), the lines of --from and the Python client (submit/options.py) and completion
-derive from the declarations.
+The command line (cli/typer_options.py), the lines of --from and the Python client (submit/given_options.py), and
+completion derive from the declarations.
 """
 
 from __future__ import annotations
