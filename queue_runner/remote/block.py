@@ -31,8 +31,9 @@ from queue_runner.run_dir import RunDir, read_regular
 
 STREAMS = ("events.jsonl", "stdout.log", "stderr.log")
 _RUN_FILES = ("spec.json", "warden/started", "warden/prepared", "warden/stop", "warden/exit.json", "warden/warden.log")
-_TRY_AGAIN = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
-"""Errors of a shared folder that does not answer."""
+_UNREADABLE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.EINVAL)
+"""Errors of a file that is missing, or in whose place a job has put something else. After any other error, as of a
+shared folder that does not answer, the file is read again later: its content must not be lost."""
 _MARK = ".mpsq-blocks"
 _FRONT_KEYS = ("on", "hook_done", "hook_failed", "hook_idle", "notify", "backup_every_s", "keep_log_bytes", "poll_s")
 """Settings of the front that a node does not take over."""
@@ -146,7 +147,7 @@ def is_removed(folder: Folder) -> bool:
 
 def fetch(source: RunDir, target: RunDir, *, whole: bool) -> list[str]:
     """Bring the folder of a run up to date; `whole` also with the files of its end. Return the names of files in `out`
-    that could not be copied. Raises: OSError, when `target` cannot be written."""
+    that could not be copied. Raises: OSError; then call again."""
     (target.path / "warden").mkdir(mode=0o700, parents=True, exist_ok=True)
     for stream in STREAMS:
         _append_new(source.path / stream, target.path / stream)
@@ -156,9 +157,9 @@ def fetch(source: RunDir, target: RunDir, *, whole: bool) -> list[str]:
         try:
             data = read_regular(source.path / file)
         except OSError as error:
-            if error.errno in _TRY_AGAIN:
-                raise
-            continue  # it is missing, or a job has put anything in its place
+            if error.errno in _UNREADABLE:
+                continue
+            raise
         with replacing(target.path / file, durable=True) as partial:
             partial.write_bytes(data)
     return outputs.copy(source.out, target.out)
@@ -168,8 +169,10 @@ def _append_new(source: Path, target: Path) -> None:
     """Append to `target` the bytes of `source` beyond its size, if it can be read. Raises: OSError."""
     try:
         stream = os.fdopen(os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC), "rb")
-    except OSError:
-        return
+    except OSError as error:
+        if error.errno in _UNREADABLE:
+            return
+        raise
     with stream, target.open("ab") as out:
         stream.seek(out.tell())
         shutil.copyfileobj(stream, out, 1 << 20)

@@ -19,7 +19,7 @@ from queue_runner.atomic_file import flush
 from queue_runner.remote.json_files import read_struct
 
 
-class FenceHolder(Struct, frozen=True):
+class FenceHolder(Struct, frozen=True, omit_defaults=True):
     """Who took a fence: the front, which made the block `void`, or the process `pid` of a node since its `boot`."""
 
     void: str | None = None

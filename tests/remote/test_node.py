@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -93,6 +94,26 @@ def test_what_cannot_be_copied_keeps_no_record_back(node: tuple[Node, block.Fold
     for _ in range(2):  # as after a crash in between
         assert block.fetch(target, here, whole=True) == []
     assert (here.out / "a" / "up").readlink() == Path("..") and (here.out / "loop").readlink() == Path("loop")
+
+
+@pytest.mark.parametrize("name", [*block.STREAMS, "exit.json"])
+def test_a_file_that_does_not_answer_is_read_again(
+    node: tuple[Node, block.Folder, RunDir], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    made, folder, _ = node
+    made._export()
+    opened = os.open
+
+    def stale(path: Any, *arguments: Any, **options: Any) -> int:
+        if Path(path) in (folder.run("1.1").path / name, folder.run("1.1").path / "warden" / name):
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return opened(path, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", stale)
+        with pytest.raises(OSError, match=os.strerror(errno.ESTALE)):
+            block.fetch(folder.run("1.1"), RunDir(tmp_path / "here"), whole=True)
+    assert block.fetch(folder.run("1.1"), RunDir(tmp_path / "here"), whole=True) == []
 
 
 @needs_linux

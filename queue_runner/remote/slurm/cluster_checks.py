@@ -120,11 +120,11 @@ def _time(name: str, profile: Profile, limit: str) -> Check:
     except UsageError as error:
         return Check("time", "fail", f"{error.message}: {error.hint}", fix)
     if limit_s is None:
-        return Check("time", "ok", "blocks without --time have the partition's own limit")
+        return Check("time", "ok", "jobs without --time get the time limit of the partition")
     most = _seconds(limit)
     if most is not None and limit_s > most:
         return Check("time", "fail", f"{units.duration(limit_s)} is more than the partition's {limit}", fix)
-    return Check("time", "ok", f"{units.duration(limit_s)} for blocks without --time")
+    return Check("time", "ok", f"{units.duration(limit_s)} for jobs without --time")
 
 
 def _seconds(limit: str) -> float | None:
