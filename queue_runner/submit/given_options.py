@@ -94,6 +94,8 @@ def _typed(option: Option, value: Any) -> Any:
         words = tuple(_text(name, word) for word in texts)
         return dict(_pair(option, word) for word in words) if kind is Kind.PAIRS else words
     if kind is Kind.PAIRS and isinstance(value, Mapping):
+        if unusable := [key for key in value if not key or "=" in key]:
+            raise UsageError(f'"{name}" has the name "{unusable[0]}"', "a name is not empty and contains no =")
         return {_text(name, key): _values(f"{name}.{key}", entry) for key, entry in value.items()}
     raise UsageError(f'"{name}" is {_what(value)}, not {kind.value}', _remedy(name, kind, value))
 
@@ -125,7 +127,10 @@ def _several(name: str, value: Any) -> tuple[str, ...]:
     values = value if isinstance(value, list | tuple) else [value]
     if not values:
         raise UsageError(f'"{name}" is an empty list', "give one value or more, or leave it out")
-    return tuple(dict.fromkeys(_scalar(name, entry) for entry in values))
+    texts = [_scalar(name, entry).strip() for entry in values]
+    if "" in texts:
+        raise UsageError(f'"{name}" has an empty value', "give one value or more, or leave it out")
+    return tuple(dict.fromkeys(texts))
 
 
 def _values(name: str, value: Any) -> str | tuple[str, ...]:
