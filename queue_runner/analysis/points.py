@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import NamedTuple
 
 from msgspec import Struct, ValidationError, convert
@@ -102,10 +101,21 @@ class SensorSample(Struct, frozen=True, kw_only=True):
 def read_samples(rows: Iterable[tuple[float, str]]) -> list[SensorSample]:
     """Return stored samples, given as time and JSON, in the order of their times.
 
-    A sample with a value of another type, as a bundle of another version may contain, is left out.
+    A value of another type, as a bundle of another version may contain, is unknown. Raises: ValueError for no JSON.
     """
-    samples = []
-    for at, text in sorted(rows):
-        with suppress(ValidationError):
-            samples.append(convert({**json.loads(text), "at": at}, SensorSample))
-    return samples
+    return [_sample({**json.loads(text), "at": at}) for at, text in sorted(rows)]
+
+
+def _sample(values: dict[str, object]) -> SensorSample:
+    try:
+        return convert(values, SensorSample)
+    except ValidationError:  # rare, so each value is tried alone only then
+        return convert({name: value for name, value in values.items() if _fits(name, value)}, SensorSample)
+
+
+def _fits(name: str, value: object) -> bool:
+    try:
+        convert({name: value}, SensorSample)
+    except ValidationError:
+        return False
+    return True

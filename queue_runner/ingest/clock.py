@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
+from msgspec import convert
+
 from queue_runner.analysis.clock_check import LineCounts
 from queue_runner.events import Eval, Event, Iter, LogEvent, Phase
 
@@ -25,7 +27,7 @@ class Clock(LineCounts):
     @classmethod
     def from_state(cls, state: str | None) -> Clock:
         """Return the clock that `state` was written of; a new one without it."""
-        return cls(**json.loads(state)) if state else cls()
+        return convert(json.loads(state), cls) if state else cls()
 
     def state(self) -> str:
         """Return everything that the next chunk depends on, as JSON."""

@@ -130,6 +130,7 @@ def test_an_energy_that_is_not_covered_is_unknown(points: list[tuple[float, floa
     assert energy.counted([(0.0, 1.0), (90.0, 2.0)], []) is None
 
 
-def test_a_sample_with_values_of_another_type_is_left_out() -> None:
-    rows = [(2.0, '{"load1": 0.5, "new_in_a_later_version": []}'), (1.0, '{"load1": "high"}')]
-    assert [(sample.at, sample.load1) for sample in read_samples(rows)] == [(2.0, 0.5)]
+def test_a_value_of_another_type_is_unknown_and_the_rest_of_its_sample_counts() -> None:
+    rows = [(2.0, '{"load1": 0.5, "new_in_a_later_version": []}'), (1.0, '{"load1": "high", "steal_share": 0.9}')]
+    samples = read_samples(rows)
+    assert [(sample.at, sample.load1, sample.steal_share) for sample in samples] == [(1.0, None, 0.9), (2.0, 0.5, None)]
