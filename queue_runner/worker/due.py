@@ -33,6 +33,8 @@ _RETRY_S = 60.0
 """Time between two attempts at a submission that the store refused, on a full disk for example."""
 _INVALID = 2
 """The exit code of `mpsq submit` for a command line that cannot be submitted."""
+_GONE = (FileNotFoundError, NotADirectoryError, PermissionError, MpsqError)
+"""Errors of a folder, an interpreter or an environment that waiting does not bring back."""
 _ADD_AGAIN = "bring it back, or remove the schedule and add it again"
 
 
@@ -64,6 +66,9 @@ class DueSchedules:
             try:
                 self._child = self._child or _Child(self._layout, command)
             except (OSError, job_secrets.Missing) as error:
+                if not isinstance(error, _GONE):
+                    self._refuse(command, str(error), is_final=False)
+                    return
                 reason = error.message if isinstance(error, MpsqError) else f"{error.filename}: {error.strerror}"
                 self._refuse(command, f"{reason} ({_ADD_AGAIN})", is_final=True)
                 continue

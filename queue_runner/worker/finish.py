@@ -79,6 +79,8 @@ def finish(
         assessment = None
         if not is_preflight:
             assessment = summarize_safely(connection, run, folder, ending, exit_ or RunEnd(), notes)
+    if ending.outcome is not Outcome.SUCCEEDED:  # it imports SQLAlchemy, which nothing else of a run's end needs
+        from queue_runner.worker import group_guard
     with writing(engine) as connection:
         if exit_ is not None:
             results.save_exit(connection, run.run_id, exit_)
@@ -109,8 +111,6 @@ def finish(
         else:
             retry = _queue_next(connection, run, ending, checkpoint, facts)
             if ending.outcome is not Outcome.SUCCEEDED:
-                from queue_runner.worker import group_guard  # the only part of a run's end that imports SQLAlchemy
-
                 group_guard.guard(connection, run, ending, hold_after, time.time())
         if retry is None and run.spec.until_valid:
             replacements.after(connection, run.id.job, run_order.round_order, time.time())
