@@ -37,6 +37,8 @@ _ELSEWHERE = ("-t", "--target", "--prefix", "-p", "--python", "--system", "--dry
 _SHOWN_LINES = 8
 """Number of last lines shown of uv's output, which contain its error."""
 _PASSWORD = re.compile(r"(?<=://)[^/@\s]+@")
+_AS_PIP = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_SYSTEM_CERTS": "1", "UV_LINK_MODE": "copy"}
+"""Variables by which uv does as pip: all indexes count, the system's certificates, files that no cache shares."""
 _VARIABLES = {
     "index-url": "UV_INDEX_URL",
     "extra-index-url": "UV_EXTRA_INDEX_URL",
@@ -44,6 +46,8 @@ _VARIABLES = {
     "trusted-host": "UV_INSECURE_HOST",
     "constraint": "UV_CONSTRAINT",
     "cert": "SSL_CERT_FILE",
+    "proxy": "ALL_PROXY",
+    "require-hashes": "UV_REQUIRE_HASHES",
 }
 """The variable of uv for each setting of pip (docs.astral.sh/uv/reference/environment)."""
 
@@ -121,7 +125,7 @@ def remove(layout: Layout, name: str) -> Path:
         if users:
             listed = ", ".join(map(str, users[:5])) + (f" and {len(users) - 5} more" if len(users) > 5 else "")
             raise MpsqError(
-                f'environment "{name}" is needed by {"jobs" if len(users) > 1 else "job"} {listed}, not ended yet',
+                f'environment "{name}" is needed by {"jobs" if len(users) > 1 else "job"} {listed}',
                 f"wait until they end, or run mpsq cancel {' '.join(map(str, users[:5]))}",
             )
         try:
@@ -204,7 +208,7 @@ def _run(argv: Sequence[str], pip: Mapping[str, str], lock: locks.Lock) -> None:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_SYSTEM_CERTS": "1", **configured, **env},  # as pip does
+            env={**_AS_PIP, **configured, **env},
             pass_fds=[lock.fd],
             check=False,
         )
