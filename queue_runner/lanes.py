@@ -107,7 +107,7 @@ def parse(text: str) -> tuple[str, ...]:
     if len(set(map(len, sets))) > 1:
         raise UsageError(
             "the CPU lanes have different numbers of processors",
-            "give each lane the same number: a job may run on any of them, and must be comparable",
+            "give each lane the same number: a job may run on any lane, and its times must be comparable",
         )
     return tuple(names)
 

@@ -99,8 +99,8 @@ def _not_in_turn(pairs: Iterable[Pair]) -> Iterable[str]:
         more = f" and {len(apart) - MOST_FACTORS} more pairs" if len(apart) > MOST_FACTORS else ""
         n = max(pair.verdict.need or 0 for pair in apart)
         yield Finding(
-            f"not interleaved: {each}{more} ran one after the other, so that a change of the machine cannot be"
-            f" separated from them; submit the rows together with --repeats {n}, which runs them in turn",
+            f"not interleaved: {each}{more} ran one after the other, so a change of the machine looks like a"
+            f" difference between the rows; submit the rows together with --repeats {n}, and mpsq runs them in turn",
             f"not interleaved: no verdict; submit the rows together with --repeats {n}",
         )
 

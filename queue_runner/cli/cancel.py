@@ -24,7 +24,9 @@ def cancel(
     tag: Tags = None,
     lane: Annotated[
         str | None,
-        typer.Option("--lane", metavar="NAME", help="The run on this lane; the beginning of its name will do."),
+        typer.Option(
+            "--lane", metavar="NAME", help="The run on this lane (a device or CPU set); a prefix of its name is enough."
+        ),
     ] = None,
     grace: Annotated[
         str | None, typer.Option(metavar="TIME", help="Time between SIGINT, SIGTERM and SIGKILL; 0 kills at once.")

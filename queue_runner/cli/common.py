@@ -118,7 +118,7 @@ IdsOrLast = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="
 JobIds = Annotated[list[str], typer.Argument(metavar="ID...", help="12, g4 or @last.")]
 Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="WORD", help="Jobs with this tag. Repeatable.")]
 InLane = Annotated[
-    str | None, typer.Option("--lane", metavar="NAME", help="Only this lane; the beginning of its name will do.")
+    str | None, typer.Option("--lane", metavar="NAME", help="Only this lane; a prefix of its name is enough.")
 ]
 Timeout = Annotated[
     str | None, typer.Option(metavar="TIME", help="Stop waiting after this: 90s, 15m, 2h; exit code 124.")
@@ -131,7 +131,7 @@ def chosen(ids: list[str] | None, tags: list[str] | None, default: str | None = 
     selectors = [parse_selector(text) for text in words] + [Selector(tag, tag=tag) for tag in tags or ()]
     if not selectors:
         raise UsageError(
-            "no job was selected", "give 12 for a job, 12.3 a run, g4 a group, @last the newest group, or --tag WORD"
+            "no job was selected", "give a job (12), a run (12.3), a group (g4), the newest group (@last) or --tag WORD"
         )
     return selectors
 

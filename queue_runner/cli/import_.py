@@ -68,7 +68,7 @@ def import_(
         count = units.counted(run.iterations, "iteration")
         print(plain(f"run {run.run}: {Path(run.file).name}, read as {run.parser}: {count}{real}"))
         if run.outcome != "SUCCEEDED":
-            hint(f"it counts as {run.outcome}, and reports leave it out unless --all: {plain(run.reason)}")
+            hint(f"it counts as {run.outcome}, and reports leave it out unless you pass --all: {plain(run.reason)}")
         if not run.iterations:
             hint(f"it has no time for each iteration: mpsq show {run.run} shows its contents")
     hint("mpsq report compares them")

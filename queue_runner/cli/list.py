@@ -22,7 +22,9 @@ def list_(
         str | None, typer.Option(help="Only jobs with this state or outcome: queued, running, failed, ...")
     ] = None,
     group: Annotated[list[str] | None, typer.Option(help="Only jobs of this group: g4 or @last. Repeatable.")] = None,
-    tag: Annotated[list[str] | None, typer.Option(help="Only jobs with this tag. Repeatable: with all tags.")] = None,
+    tag: Annotated[
+        list[str] | None, typer.Option(help="Only jobs with this tag. Repeatable: jobs with all of them.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Show this many of the newest jobs.")] = LIMIT,
     all: Annotated[bool, typer.Option("--all", help="Show every job.")] = False,
     deleted: Annotated[bool, typer.Option("--deleted", help="Show the jobs that mpsq delete has hidden.")] = False,

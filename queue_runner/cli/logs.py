@@ -21,7 +21,7 @@ def logs(
         bool, typer.Option("--follow", "-f", help="Follow the output until the selected runs have ended.")
     ] = False,
     stderr: Annotated[bool, typer.Option("--stderr", help="Show stderr instead of stdout.")] = False,
-    both: Annotated[bool, typer.Option("--both", help="Show both; its stderr goes to our stderr.")] = False,
+    both: Annotated[bool, typer.Option("--both", help="Show both; the job's stderr goes to stderr.")] = False,
     tail: Annotated[int | None, typer.Option("--tail", "-n", min=0, metavar="N", help="Only the last N lines.")] = None,
     raw: Annotated[
         bool, typer.Option("--raw", help="Print the bytes unchanged, with progress bars and escape sequences.")
@@ -33,8 +33,8 @@ def logs(
     run of the job or group (a repeat, a retry), reports starts and ends on stderr, and exits 0 whatever the outcome:
     mpsq wait has an exit code for that.
 
-    Of text overwritten by carriage returns only the last state is shown, and escape sequences are removed, in a pipe
-    too: --raw keeps both.
+    A progress bar that uses carriage returns shows only its last state, and escape sequences are removed, in a pipe
+    too. --raw keeps both.
     """
     from queue_runner.monitor import log_files as use_case
     from queue_runner.monitor.log_text import Outputs

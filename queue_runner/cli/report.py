@@ -71,7 +71,7 @@ def report(
     format: Annotated[str, typer.Option(help="The output format.")] = "table",
     json: Annotated[bool, typer.Option("--json", help="Same as --format json; docs/json.md describes it.")] = False,
     submit: Annotated[
-        bool, typer.Option("--submit", help="For the report missing: queue the missing runs, with the current code.")
+        bool, typer.Option("--submit", help="With the report `missing`: queue the missing runs, with the current code.")
     ] = False,
     list_: Annotated[bool, typer.Option("--list", help="List the available reports.")] = False,
 ) -> None:

@@ -21,7 +21,7 @@ def rerun(
     priority: Annotated[int | None, typer.Option(metavar="N", help="Default: as before.")] = None,
     tag: Annotated[list[str] | None, typer.Option(metavar="WORD", help="An additional tag.")] = None,
     note: Annotated[str | None, typer.Option(metavar="TEXT", help="A note to keep with the job.")] = None,
-    hold: Annotated[bool, typer.Option("--hold", help="Queue it held, until mpsq resume ID.")] = False,
+    hold: Annotated[bool, typer.Option("--hold", help="Queue it on hold, until mpsq resume ID.")] = False,
     allow_changed: Annotated[
         bool, typer.Option("--allow-changed", help="If the code has changed, run the current code.")
     ] = False,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 app = new_app()
 
 EPILOG = (
-    "If no worker runs, mpsq run starts one that exits when the queue is empty. Jobs that already wait run first. "
+    "If no worker runs, mpsq run starts one that exits when the queue is empty. Jobs in the queue run first. "
     "Ctrl-C cancels the jobs and waits for their end; a second Ctrl-C does not wait."
 )
 

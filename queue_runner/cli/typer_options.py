@@ -32,7 +32,7 @@ class WithCommand(TyperCommand):
         except typer.TyperException as error:
             if type(error).__name__ == "NoSuchOption" and "command" not in ctx.meta and _is_program(args[:1]):
                 raise UsageError(
-                    f"{shlex.join(args)} is a command: its options are not those of mpsq {ctx.info_name}",
+                    f"{shlex.join(args)} is a command, and mpsq {ctx.info_name} cannot read its options",
                     f"a command goes after --: mpsq {ctx.info_name} -- {shlex.join(args)}",
                 ) from error
             raise

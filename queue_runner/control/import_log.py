@@ -92,7 +92,7 @@ def _labels(labels: Mapping[str, str]) -> dict[str, Value]:
     if device := labels.get("device"):
         devices = grid.devices(grid.names(device, "device"))
         if len(devices) != 1:
-            raise UsageError("a log has one device", "for example --set device=mps")
+            raise UsageError("a log comes from one device", "for example --set device=mps")
         values["device"] = devices[0]
     if compiled := labels.get("compile"):
         modes = grid.compiles(grid.names(compiled, "compile"))

@@ -158,4 +158,4 @@ def _nothing(rows: Sequence[NamedRun], last: Sequence[NamedRun], named: bool) ->
         old = next(row.run for row in rows if (row.job_id, row.repeat) == (new.job_id, new.repeat))
         return UsageError(f"run {old} is already being retried, as run {new.run}", "mpsq status shows it")
     what = "that run" if named else "every selected run"
-    return UsageError(f"{what} succeeded: nothing failed", "--all runs it again; mpsq rerun creates a new job")
+    return UsageError(f"{what} succeeded: nothing failed", "--all retries it anyway; mpsq rerun creates a new job")

@@ -65,7 +65,10 @@ def parse(texts: Sequence[str]) -> Keep:
     for text in texts:
         name, value = _rule(text.strip())
         if name in rules:
-            raise UsageError(f'--keep "{text}" repeats a kind that another --keep has set', "give each kind once")
+            raise UsageError(
+                f'--keep "{text}": another --keep sets a rule of this kind',
+                "give at most one age, one last:N and one size",
+            )
         rules[name] = value
     last, limit = rules.get("last"), rules.get("size_bytes")
     return Keep(rules.get("age_s"), None if last is None else int(last), None if limit is None else int(limit))

@@ -51,7 +51,7 @@ def of_target(layout: Layout, name: str, smoke: bool = False) -> list[Check]:
     """
     checks = extensions.target_checks()
     if checks is None:
-        raise UsageError("this installation of mpsq cannot send runs to other machines", "install mpsq as a whole")
+        raise UsageError("this installation of mpsq cannot send runs to other machines", "install the complete package")
     return checks(config_file.load(layout.config), layout, name, smoke=smoke)
 
 
@@ -70,7 +70,7 @@ def _python(
         fix = "install an arm64 Python: under Rosetta there is no MPS and no torch later than 2.2"
         if torch.conda:
             fix = f"{fix}. Of conda: CONDA_SUBDIR=osx-arm64 conda create -n native python, or Miniforge for arm64"
-        return Check(name, "fail", f"{about}: it runs under Rosetta on this Apple silicon", fix)
+        return Check(name, "fail", f"{about}: it runs under Rosetta on this Apple silicon Mac", fix)
     if system == "darwin" and built_for == "arm64" and torch.processor not in (None, "arm", "arm64"):
         fix = "put /usr/bin before other programs named uname in PATH, or install another arm64 Python"
         return Check(name, "warn", f"{about}: Lightning takes MPS only where that is arm", fix)
@@ -195,5 +195,5 @@ def _device(name: str, state: str, text: str, torch: torch_probe.Torch) -> Check
         name,
         "fail",
         f"it is available but fails to compute: {text}",
-        "stop programs that use it, or restart; Metal in a virtual machine does not work; else try another torch",
+        "stop programs that use it, restart, or try another torch; Metal does not work in a virtual machine",
     )

@@ -74,7 +74,7 @@ def cores(facts: Mapping[str, Any]) -> Check:
     quota = facts.get("cpu_quota")
     if quota and logical and quota < logical:
         fix = "raise the container's limit, or give --set threads=N: torch counts all cores and would be throttled"
-        return Check("cores", "warn", f"{finding}; this container may use {quota:g}", fix)
+        return Check("cores", "warn", f"{finding}; this container may use {quota:g} cores", fix)
     return Check("cores", "ok", finding)
 
 

@@ -74,8 +74,8 @@ def read(layout: Layout, name: str) -> dict[str, str]:
         env: dict[str, str] = json.loads(read_regular(layout.environments / name))
     except (OSError, ValueError) as error:
         raise Missing(
-            "the file with its environment is gone, which backups do not contain",
-            "mpsq rerun runs it with the environment of the shell that you type it in",
+            "the file with its environment is gone, and backups do not contain it",
+            "mpsq rerun uses the environment of your current shell",
         ) from error
     return env
 

@@ -24,7 +24,7 @@ def storable(value: Any, depth: int = 0) -> None:
         raise BadLine("nested too deeply")
     if type(value) is str:
         if "\0" in value or (not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value)):
-            raise BadLine("text holds NUL or half a surrogate pair")
+            raise BadLine("the text contains NUL or an unpaired surrogate")
     elif type(value) is float:
         if not math.isfinite(value):
             raise BadLine("a number beyond the range of a double")

@@ -136,7 +136,7 @@ def _search_meaning(run: RunView, sentence: str, step: str) -> tuple[str, str]:
 
 _LOGS = "mpsq logs {run} --both shows what it wrote"
 _ENDED = {
-    Outcome.SUCCEEDED: ("it succeeded{ran}", "mpsq report reads its numbers"),
+    Outcome.SUCCEEDED: ("it succeeded{ran}", "mpsq report shows its numbers"),
     Outcome.FAILED: ("it failed with exit code {run.exit_code}{ran}{reason}", _LOGS),
     Outcome.KILLED: ("signal {run.signal} killed it{ran}{reason}", f"{_LOGS}; the system log may show the sender"),
     Outcome.SPAWN_FAILED: (

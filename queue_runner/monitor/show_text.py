@@ -215,7 +215,9 @@ def _place(details: Details) -> str:
         return "a copy of the code as it was at submit"
     if details.code is None or not details.code.tree_hash:
         return "its folder; changes of the code are not detected"
-    return "its folder; " + ("its code may change" if details.spec.allow_changed else "refused if its code has changed")
+    return "the original folder; " + (
+        "the code may change" if details.spec.allow_changed else "not if the code has changed"
+    )
 
 
 def _segment(part: ChainLink) -> str:

@@ -194,4 +194,6 @@ def write(path: Path, page: str) -> None:
             partial.write_text(page, "utf-8", "replace")
     except OSError as error:
         reason = error.strerror or str(error)
-        raise MpsqError(f"{path} cannot be written: {reason}", "--html takes the name of a file in a folder") from error
+        raise MpsqError(
+            f"{path} cannot be written: {reason}", "--html needs a file name in an existing folder"
+        ) from error

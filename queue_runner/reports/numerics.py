@@ -91,7 +91,8 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     """
     if context.options.group_by:
         raise UsageError(
-            f"{NAME} takes no --group-by: pooled runs have no common loss", "select a baseline with --vs dtype=fp32"
+            f"the report {NAME} takes no --group-by: runs in one row would have different losses",
+            "select a baseline with --vs dtype=fp32",
         )
     runs = prepare.prepare(stored, context)
     outcomes = {run.run_id: run.outcome for run in runs}  # losses of a failed run are usable up to its end

@@ -127,7 +127,8 @@ def finish(rows: list[ReportedRun], context: Context) -> Result:
     """
     if context.options.vs:
         raise UsageError(
-            f"{NAME} takes no --vs: curves are not compared", "name the swept setting with --group-by batch_size"
+            f"the report {NAME} takes no --vs: it does not compare curves",
+            "name the swept setting with --group-by batch_size",
         )
     runs = prepare.windowed(rows, context)
     settings = effective(runs, context) if runs else {}

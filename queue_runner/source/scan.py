@@ -143,7 +143,7 @@ def _walk(folder: Path, home: str | None = None) -> list[str]:
         names += [prefix + name for name in (*files, *links)]
         if len(names) > rules.MAX_FILES:
             raise MpsqError(
-                f"{folder} contains more than {rules.MAX_FILES:,} files, which is more than source code",
+                f"{folder} contains more than {rules.MAX_FILES:,} files, too many for source code",
                 _OWN_FOLDER,
             )
     return names

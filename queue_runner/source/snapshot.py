@@ -157,7 +157,7 @@ def _check_size(tree: SourceTree) -> None:
     if total > rules.MAX_TREE_BYTES:
         raise UsageError(
             f"the code in {tree.root} is {total / 2**30:.1f} GiB, and every run would copy it",
-            f"the limit of --snapshot copy is {rules.MAX_TREE_BYTES >> 30} GiB: omit it, or add data to .gitignore",
+            f"omit --snapshot copy, whose limit is {rules.MAX_TREE_BYTES >> 30} GiB, or add data to .gitignore",
         )
 
 

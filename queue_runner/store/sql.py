@@ -141,7 +141,7 @@ def _explained(error: Exception, names: set[str]) -> UsageError:
         views = ", ".join(sorted(name for name in names if name.startswith("v_")))
         return UsageError(text, did_you_mean(text.rpartition(" ")[2], names, f"the views are {views}"))
     if "one statement at a time" in text:
-        return UsageError("there is more than one statement", "ask one SELECT at a time")
+        return UsageError("there is more than one statement", "run one SELECT at a time")
     if "too big" in text:
         return UsageError(f"a value is larger than {units.size(MOST_BYTES)}", "select less")
     return UsageError(f"SQLite does not accept the query: {text}", "docs/schema.md has the views and their columns")

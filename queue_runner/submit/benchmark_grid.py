@@ -22,7 +22,7 @@ def complete(fields: Fields, layout: Layout) -> tuple[dict[str, Any], list[str]]
     """
     if not fields.get("workload") or fields.get("argv"):
         raise UsageError(
-            "bench takes a workload", "mpsq workloads lists them; a command: mpsq submit --repeats 4 -- ..."
+            "bench takes a workload", "mpsq workloads lists them; for a command, use mpsq submit --repeats 4 -- ..."
         )
     full: dict[str, Any] = {**({} if "find_max" in fields else {"repeats": REPEATS}), "until_valid": True, **fields}
     notes: list[str] = []

@@ -87,7 +87,8 @@ def plan(path: str, defaults: Fields) -> Plan:
         waits.append(siblings)
         if len(order) > run_order.MAX_RUNS:
             raise UsageError(
-                f"{line.where}: that is {len(order):,} runs", f"a submission can have {run_order.MAX_RUNS:,} at most"
+                f"{line.where}: that is {len(order):,} runs",
+                f"a submission can have at most {run_order.MAX_RUNS:,} runs",
             )
     _refuse_circles(waits, lines)
     if "order_seed" in defaults:
@@ -149,7 +150,7 @@ def _siblings(
             )
         for other in named[name]:
             if other == number:
-                raise UsageError(f'after: "{name}" is this line itself', "a job cannot wait for itself")
+                raise UsageError(f'"after" names this same line: "{name}"', "a job cannot wait for itself")
             if siblings.setdefault(other, how or Condition.OK) is not (how or Condition.OK):
                 raise UsageError(f'after: "{name}" is given with two conditions', "give one of them")
     return tuple(siblings.items()), tuple(rest)
@@ -165,7 +166,7 @@ def _refuse_circles(waits: Sequence[Sequence[tuple[int, Condition]]], lines: Seq
         chain = " waits for ".join(lines[number].where for number in circle[:12])
         raise UsageError(
             f"jobs would wait for each other: {chain}{' ...' if len(circle) > 12 else ''}",
-            'leave one of these out of "after"',
+            'remove one of these from "after"',
         ) from error
 
 

@@ -70,7 +70,7 @@ def plan(request: Request, shared: expand.Shared | None = None, *, alone: bool =
     specs = _started(request, cells, shared, seed, several=not alone or len(cells) > 1)
     count = len(specs) * request.repeats
     if count > run_order.MAX_RUNS:
-        raise UsageError(f"that is {count:,} runs", f"a submission can have {run_order.MAX_RUNS:,} at most")
+        raise UsageError(f"that is {count:,} runs", f"a submission can have at most {run_order.MAX_RUNS:,} runs")
     if any(value is not None for value in (request.on, request.partition, request.time_s, request.sbatch)):
         specs = extensions.placement().placed(request, specs)
     terms, after = shared.terms(request)
@@ -205,7 +205,9 @@ def _insert(
         from queue_runner.store import schedules
 
         if not schedules.advance(connection, due.id, due.due_at, due.next_at, group, None):
-            raise UsageError(f"schedule {due.id} is no longer due", "mpsq schedule list shows when each is")
+            raise UsageError(
+                f"schedule {due.id} is no longer due", "mpsq schedule list shows when each schedule is due"
+            )
     return Submitted(group, tuple(ids), (*notes, *sorted(why), *trials.note(tried, planned.jobs)))
 
 

@@ -40,7 +40,7 @@ def dependency(text: str) -> Dependency:
     name, colon, word = text.partition(":")
     selector = parse_selector(name)
     if selector.number is not None:
-        raise UsageError(f"--after {text} names a run", f"a job can only wait for a whole job: --after {selector.job}")
+        raise UsageError(f"--after {text} names a run", f"--after takes a job: --after {selector.job}")
     if colon and word not in tuple(Condition):
         raise UsageError(f'--after {text}: unknown condition "{word}"', "use ok, any or fail; the default is ok")
     return Dependency(selector, Condition(word) if word else Condition.OK)

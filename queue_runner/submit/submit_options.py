@@ -84,7 +84,9 @@ def _copies(snapshot: str | bool) -> bool:
     if isinstance(snapshot, bool):
         return snapshot
     if snapshot not in ("off", "copy"):
-        raise UsageError(f'--snapshot takes off or copy, not "{snapshot}"', "copy runs it in a copy of its folder")
+        raise UsageError(
+            f'--snapshot takes off or copy, not "{snapshot}"', "with copy, the job runs in a copy of its folder"
+        )
     return snapshot == "copy"
 
 
@@ -101,7 +103,7 @@ def _settings(pairs: Mapping[str, str | tuple[str, ...] | None]) -> dict[str, tu
 
 
 def _variables(pairs: Mapping[str, str | tuple[str, ...] | None]) -> dict[str, str]:
-    """Return the variables of --env; NAME alone has its value here."""
+    """Return the variables of --env; NAME alone takes its value from the shell."""
     for name, value in pairs.items():
         if value is None and name not in os.environ:
             raise UsageError(f"--env {name}: there is no such variable here", f"give it a value: --env {name}=VALUE")
@@ -156,30 +158,36 @@ class Request:
     repeats: int = _option(Kind.NUMBER, "Runs of each combination; a verdict needs 4 or more.", "N", default=1)
     seed: int = _option(Kind.NUMBER, f"Seed of the workload, {DEFAULT_SEED} by default.", "N", default=DEFAULT_SEED)
     order_seed: int | None = _option(Kind.NUMBER, "Seed of the order of the runs; random by default.", "N")
-    priority: int = _option(Kind.NUMBER, "Higher runs first, then older; 0 by default.", "N", default=0)
-    name: str | None = _option(Kind.TEXT, "Its name in lists and reports.", "NAME")
-    tags: tuple[str, ...] = _option(Kind.WORDS, "A tag to select it by. Repeatable.", "WORD", name="tag")
+    priority: int = _option(
+        Kind.NUMBER, "The highest runs first, among equals the oldest; 0 by default.", "N", default=0
+    )
+    name: str | None = _option(Kind.TEXT, "The job's name in lists and reports.", "NAME")
+    tags: tuple[str, ...] = _option(Kind.WORDS, "A tag for selecting the job. Repeatable.", "WORD", name="tag")
     env: Mapping[str, str] = _option(
         Kind.PAIRS,
-        "A variable of the job; NAME alone has its value here. Repeatable.",
+        "A variable of the job; NAME alone takes its value from your shell. Repeatable.",
         "NAME[=VALUE]",
         convert=_variables,
     )
     secrets: tuple[str, ...] = _option(
         Kind.WORDS, "A variable whose value is in MPSQ_HOME/secrets/NAME. Repeatable.", "NAME", name="secret"
     )
-    allow_plain: bool = _option(Kind.FLAG, "Store a command line that contains a token.")
+    allow_plain: bool = _option(Kind.FLAG, "Accept a command line that contains a token; it is stored as plain text.")
     cwd: str | None = _option(Kind.TEXT, "The job's working directory; the current one by default.", "FOLDER")
     python: str | None = _option(Kind.TEXT, "The Python interpreter that runs the workload.", "PATH")
     env_name: tuple[str, ...] = _option(Kind.LIST, "Environments made by mpsq env; a list is swept.", "LIST")
     mps: tuple[str, ...] = _option(
-        Kind.WORDS, "torch's MPS switches, as in fallback=on,fast_math=on. Several --mps are swept.", "NAME=VALUE,..."
+        Kind.WORDS,
+        "torch's MPS switches, as in fallback=on,fast_math=on. Repeatable: the sets are swept.",
+        "NAME=VALUE,...",
     )
     timeout_s: float | None = _option(Kind.TIME, "End a run after this: 90s, 15m, 2h.", "TIME", name="timeout")
     parser: str | None = _option(Kind.TEXT, f"Parse the command's output live: {', '.join(parsers.names())}.", "NAME")
     allow_daemons: bool = _option(Kind.FLAG, "Do not end processes that the job leaves running.")
     after: tuple[str, ...] = _option(
-        Kind.WORDS, "Wait until 12, g4 or @last has succeeded. Repeatable.", "ID[:any|fail]"
+        Kind.WORDS,
+        "Wait until 12, g4 or @last has succeeded, has ended (:any) or has failed (:fail). Repeatable.",
+        "ID[:any|fail]",
     )
     at: str | None = _option(Kind.TEXT, 'Not before 22:30, "2026-11-22 06:00" or +2h.', "TIME")
     deadline: str | None = _option(Kind.TEXT, "Skip it if it has not started by then.", "TIME")
@@ -188,7 +196,7 @@ class Request:
     retries: int = _option(Kind.NUMBER, "Retry automatically, up to N times; 0 by default.", "N", default=0)
     backoff_s: float = _option(
         Kind.TIME,
-        "Wait before the first retry; doubled before each further one, up to a day.",
+        "The wait before the first retry; it doubles for each further one, up to a day.",
         "TIME",
         default=0.0,
         name="backoff",
@@ -199,7 +207,7 @@ class Request:
     resume: bool = _option(Kind.FLAG, "Retries continue from the last checkpoint; lost runs are retried, too.")
     stall: Mapping[str, float] = _option(
         Kind.PAIRS,
-        "End a run that reports nothing for this long. Repeatable.",
+        "End a run that reports nothing for this long, in this phase (such as compile) or in any. Repeatable.",
         "[PHASE=]TIME",
         convert=_stall_limits,
     )
@@ -219,16 +227,18 @@ class Request:
     )
     allow_changed: bool = _option(Kind.FLAG, "Run a command even if its code has changed since submit.")
     preflight: bool | None = _option(
-        Kind.SWITCH, "First try each job of a workload with one iteration; by default if there are several jobs."
+        Kind.SWITCH, "First try each job of a workload with one iteration; on by default for several jobs."
     )
     until_valid: bool | None = _option(
-        Kind.SWITCH, "Repeat runs that the machine disturbed, twice at most; by default in bench and run."
+        Kind.SWITCH, "Repeat runs that the machine disturbed, twice at most; on by default in bench and run."
     )
     no_gate: bool = _option(Kind.FLAG, "Start at once, even on a busy machine.")
     gate_timeout_s: float | None = _option(
         Kind.TIME, "Start when the machine is quiet, or after this time; 10m by default.", "TIME", name="gate_timeout"
     )
-    randomize: bool = _option(Kind.FLAG, "Give each run a random size of its environment, and a random PYTHONHASHSEED.")
+    randomize: bool = _option(
+        Kind.FLAG, "Pad each run's environment by a random size, and set a random PYTHONHASHSEED."
+    )
     on: str | None = _option(Kind.TEXT, "Run it on another machine: slurm, ssh:HOST or a profile.", "TARGET")
     partition: str | None = _option(Kind.TEXT, "With --on slurm: the partition.", "NAME")
     time_s: float | None = _option(Kind.TIME, "With --on slurm: the time limit of the allocation.", "TIME", name="time")

@@ -101,7 +101,7 @@ def due_time(layout: Layout, id: int) -> plan.DueTime:
     with read.reading(layout.db) as connection:
         row = next((row for row in read.schedules(connection) if row.id == id), None)
     if row is None or row.next_at is None or row.next_at > time.time():
-        raise UsageError(f"schedule {id} is not due", "mpsq schedule list shows when each is")
+        raise UsageError(f"schedule {id} is not due", "mpsq schedule list shows when each schedule is due")
     following = Cron(row.cron, row.timezone).next_after(time.time())
     return plan.DueTime(id, f"mpsq schedule {row.name}: {row.title}", row.next_at, following)
 

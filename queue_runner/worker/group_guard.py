@@ -50,7 +50,7 @@ def guard(connection: Connection, run: Claimed, ending: Ending, limit: int, now:
 
 def _skip_device(connection: Connection, run: Claimed, now: float) -> None:
     waiting = or_(runs.c.state == State.QUEUED, and_(runs.c.state == State.HELD, runs.c.blocked_reason.is_not(None)))
-    ending = Ending(Outcome.SKIPPED, reason=f"device: {run.spec.device} was not available to run {run.id}")
+    ending = Ending(Outcome.SKIPPED, reason=f"device: run {run.id} could not use {run.spec.device}")
     chosen = and_(_in_group(run, _same(*_WHERE)), waiting)
     jobs.move_all(connection, _ids(connection, chosen), Verb.SKIP, actor="worker", ending=ending, ended_at=now)
 

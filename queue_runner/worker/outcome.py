@@ -48,7 +48,7 @@ def of_exit(exit_: RunEnd, notes: Mapping[str, str]) -> Ending:
         return Ending(_STOPPED[stop.cause], code, number, plain(stop.detail))
     if number is not None:
         if number == signal.SIGKILL and exit_.oom_killed:
-            return Ending(Outcome.OUT_OF_MEMORY, signal=number, reason="the kernel killed it for memory")
+            return Ending(Outcome.OUT_OF_MEMORY, signal=number, reason="the kernel killed it because memory ran out")
         how = "it crashed" if number in _CRASHES else "sent from outside mpsq"
         return Ending(Outcome.KILLED, signal=number, reason=f"{_signal_name(number)}: {how}")
     if code == 0:

@@ -92,7 +92,7 @@ class WorkerStarter:
         self._starts += 1
         self._started_at = time.monotonic()
         self._worker_pid = self._start()
-        self._say(f"no worker runs this queue: started one as process {self._worker_pid}, until the queue is empty")
+        self._say(f"no worker was running: started process {self._worker_pid}, which exits when the queue is empty")
 
     def close(self) -> None:
         """Start no more workers. A running one continues."""

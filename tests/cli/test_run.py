@@ -141,7 +141,7 @@ def test_what_runs_is_not_nice_because_its_follower_is(queue: Queue) -> None:
     out, err = process.communicate()
     assert process.returncode == 0, err
     assert [first, out.splitlines(keepends=True)[0]] == [f"nice {os.nice(0)}\n"] * 2
-    assert err.count("no worker runs this queue: started one as process") == 2
+    assert err.count("no worker was running: started process") == 2
 
 
 def test_ctrl_c_shows_the_last_words_of_a_job(queue: Queue) -> None:

@@ -60,7 +60,7 @@ def test_cancelled_runs_with_the_same_result_share_a_sentence(mpsq: Cli) -> None
 def test_a_command_with_its_own_options_is_told_where_it_goes(mpsq: Cli) -> None:
     refused = mpsq("submit", "ls", "-la")
     assert refused.code == 2
-    assert "error: ls -la is a command: its options are not those of mpsq submit" in refused.err
+    assert "error: ls -la is a command, and mpsq submit cannot read its options" in refused.err
     assert "a command goes after --: mpsq submit -- ls -la" in refused.err
     assert "a command goes after --: mpsq submit -- ls\n" in mpsq("submit", "ls").err
     assert "--" not in mpsq("submit", "no-such-program-here").err.partition("hint")[2]

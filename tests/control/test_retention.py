@@ -43,5 +43,5 @@ def test_what_is_no_rule(text: str) -> None:
 
 
 def test_one_kind_twice() -> None:
-    with pytest.raises(UsageError, match="repeats a kind"):
+    with pytest.raises(UsageError, match="another --keep"):
         parse(["5GB", "3GB"])

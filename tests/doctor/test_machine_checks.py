@@ -174,7 +174,7 @@ def test_a_card_that_is_hot_and_used(home: Path, tmp_path: Path, monkeypatch: py
 
 def test_a_container_that_may_use_half_a_core() -> None:
     told = {"cpu": "x", "cores_logical": 8, "cores_physical": 4, "cpu_quota": 0.5}
-    assert machine_checks.cores(told).finding == "x, cores: 4 (8 threads); this container may use 0.5"
+    assert machine_checks.cores(told).finding == "x, cores: 4 (8 threads); this container may use 0.5 cores"
 
 
 def test_power_that_nobody_knows() -> None:

@@ -146,8 +146,14 @@ KEPT: list[tuple[dict[str, Any], str]] = [
     ({"type": "hello", "t": 1, "v": 1, "seed": 2**64}, "hello: seed: expected int <= 9223372036854775807"),
     ({"type": "hello", "t": 1, "v": 1, "versions": {"torch": 2}}, "hello: versions: expected str, got int"),
     ({"type": "hello", "t": 1, "v": 1, "flops_per_iter": 0}, "hello: flops_per_iter: expected float > 0.0"),
-    ({"type": "hello", "t": 1, "v": 1, "device": "c\0pu"}, "hello: 'device': text holds NUL or half a surrogate pair"),
-    ({"type": "hello", "t": 1, "v": 1, "\ud800": 1}, r"hello: '\ud800': text holds NUL or half a surrogate pair"),
+    (
+        {"type": "hello", "t": 1, "v": 1, "device": "c\0pu"},
+        "hello: 'device': the text contains NUL or an unpaired surrogate",
+    ),
+    (
+        {"type": "hello", "t": 1, "v": 1, "\ud800": 1},
+        r"hello: '\ud800': the text contains NUL or an unpaired surrogate",
+    ),
     ({"type": "phase", "t": 1, "name": "eval", "edge": "end", "cpu_s": -1}, "phase: cpu_s: expected float >= 0.0"),
     ({"type": "eval", "t": 1, "i": 1, "metrics": {"loss": 1, "acc": None}}, "eval: acc: expected float, got null"),
     ({"type": "eval", "t": 1, "i": 1, "metrics": {"loss": 1}, "dur_s": -1}, "eval: dur_s: expected float >= 0.0"),

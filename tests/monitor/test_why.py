@@ -78,7 +78,7 @@ def run(state: str, **changes: Any) -> RunView:
         (run("DONE", outcome="SKIPPED", reason="12.1 failed"), RunContext(WORKER), "skipped: 12.1 failed", "mpsq retry"),
         (run("DONE", outcome="SKIPPED", reason="dependency: job 7 did not succeed"), RunContext(WORKER), "job 7", "fix the job it depended on"),
         (run("DONE", outcome="SKIPPED", reason=f"dependency: job 7 {NOT_FAILED}"), RunContext(WORKER), "requires that it fails", "nothing is wrong: it should run only after a failure; mpsq rerun 12 runs it anyway"),
-        (run("DONE", outcome="SKIPPED", reason="device: cuda was not available to run 1.1"), RunContext(WORKER), "cuda", "mpsq doctor tries every device; then mpsq retry 12.3"),
+        (run("DONE", outcome="SKIPPED", reason="device: run 1.1 could not use cuda"), RunContext(WORKER), "cuda", "mpsq doctor tries every device; then mpsq retry 12.3"),
         (run("DONE", outcome="SKIPPED", reason="deadline: it did not start"), RunContext(WORKER), "deadline", "mpsq rerun 12 runs it without the deadline"),
         (run("DONE", outcome="LOST", reason="reboot: gone"), RunContext(WORKER), "it was lost: reboot", "mpsq retry 12.3"),
     ],

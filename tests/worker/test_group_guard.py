@@ -110,7 +110,7 @@ def test_a_missing_device_is_tried_once_in_a_group(queue: Queue, mpsq: Cli) -> N
     job = queue.submit(NO_DEVICE, repeats=4, device="cuda", parser=None)
     queue.worker("", "--until-idle").wait()
     assert states(queue) == ["DEVICE_UNAVAILABLE", *["SKIPPED"] * 3] and queue.written() == ["tried"]
-    assert "cuda was not available to run 1.1" in mpsq.ok("why", f"{job}.2").out
+    assert "run 1.1 could not use cuda" in mpsq.ok("why", f"{job}.2").out
     mpsq.ok("retry", "1")
     queue.worker("", "--until-idle").wait()
     assert queue.written() == ["tried"] * 2, "a retry looks once more"

@@ -58,7 +58,7 @@ def program_for(layout: Layout, settings: Config, python: str, environ: Mapping[
     for value in (python, str(layout.home)):
         if not value.isprintable():
             raise MpsqError(
-                f"{value!r} contains a control character, which a service definition cannot", "rename the folder"
+                f"{value!r} contains a control character, and a service definition must not", "rename the folder"
             )
     environment = dict(sorted({**captured, **ours}.items()))
     return Program(settings.service_label, python, layout.home, environment, _installed_command(python))
