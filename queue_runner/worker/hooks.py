@@ -22,7 +22,7 @@ from queue_runner.config_file import Config
 from queue_runner.host import notify, processes
 from queue_runner.model import Row
 from queue_runner.paths import Layout
-from queue_runner.store import jobs, read, run_ends
+from queue_runner.store import hook_events, jobs, read
 from queue_runner.store.engine import Engine, looking
 from queue_runner.text import plain
 
@@ -84,8 +84,8 @@ class Hooks:
         while True:
             with looking(self._engine) as connection:
                 newest = jobs.last_event(connection)
-                ends = run_ends.since(connection, self.last_event)
-                is_idle = has_ended and not ends and run_ends.is_idle(connection)
+                ends = hook_events.since(connection, self.last_event)
+                is_idle = has_ended and not ends and hook_events.is_idle(connection)
             if not ends:
                 break
             has_ended = True

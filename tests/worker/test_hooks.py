@@ -16,7 +16,7 @@ from queue_runner.host import processes
 from queue_runner.model import DEFAULT_LANE, Condition, Ending, Outcome, State, Verb
 from queue_runner.paths import Layout
 from queue_runner.spec import NewJob, Terms
-from queue_runner.store import jobs, read, run_ends
+from queue_runner.store import hook_events, jobs, read
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.worker import hooks
 from tests.cli_support import SPEC, Cli, empty_queue, full_queue
@@ -106,7 +106,7 @@ def test_idle_when_all_remaining_runs_wait_for_a_held_run(home: Path) -> None:
     with writing(engine) as connection:
         jobs.submit(connection, "t", 0, [NewJob(SPEC, terms=Terms(hold=True))], [(0, 1)])
         jobs.submit(connection, "t", 0, [NewJob(SPEC, terms=Terms(after=((1, Condition.ANY),)))], [(0, 1)])
-        assert run_ends.is_idle(connection)
+        assert hook_events.is_idle(connection)
 
 
 def test_output_and_failure_are_logged_without_tokens(queue: Layout) -> None:
