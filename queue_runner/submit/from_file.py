@@ -11,7 +11,6 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -51,8 +50,8 @@ class Line:
 def plan(path: str, defaults: Fields) -> Plan:
     """Return the plan of all jobs in the file, `-` for standard input. Nothing is stored.
 
-    Runs are in file order, one round per repeat, so that repeats are interleaved; an order seed in `defaults` shuffles
-    each round as in a grid.
+    Runs are in rounds of drawn order, as those of a grid: in the order of the file, a line that is always first would
+    look slower or faster than it is.
 
     Raises: UsageError, which names the line and its error; MpsqError for a file that cannot be read.
     """
@@ -67,7 +66,7 @@ def plan(path: str, defaults: Fields) -> Plan:
     shared = expand.Shared()
     jobs: list[NewJob] = []
     first: list[int] = []
-    order: list[tuple[int, int]] = []
+    runs = 0
     warnings: dict[str, None] = {}
     after: list[tuple[Dependency, ...]] = []
     waits: list[Sequence[tuple[int, Condition]]] = []
@@ -80,26 +79,22 @@ def plan(path: str, defaults: Fields) -> Plan:
         except UsageError as error:
             raise UsageError(f"{line.where}: {error.message}", error.hint) from error
         first.append(len(jobs))
-        order += ((first[-1] + cell, repeat) for cell, repeat in planned.order)
+        runs += len(planned.order)
         jobs += planned.jobs
         warnings |= dict.fromkeys(planned.warnings)
         after.append(planned.after)
         waits.append(siblings)
-        if len(order) > run_order.MAX_RUNS:
+        if runs > run_order.MAX_RUNS:
             raise UsageError(
-                f"{line.where}: that is {len(order):,} runs",
+                f"{line.where}: that is {runs:,} runs",
                 f"a submission can have at most {run_order.MAX_RUNS:,} runs",
             )
     _refuse_circles(waits, lines)
-    if "order_seed" in defaults:
-        order = run_order.rounds([job.repeats for job in jobs], seed)
-    else:
-        order.sort(key=itemgetter(1))  # stable: a round is in the order of the file
     return Plan(
         defaults.get("title", Request.title),
         seed,
         tuple(jobs),
-        tuple(order),
+        tuple(run_order.rounds([job.repeats for job in jobs], seed)),
         tuple(warnings),
         own_after=_own_after(after, waits, first, jobs),
     )

@@ -31,10 +31,35 @@ def test_every_round_runs_every_cell_once(cells: int, repeats: int, seed: int) -
     assert order == run_order.interleave(cells, repeats, seed)
 
 
-def test_rounds_are_shuffled_each_anew() -> None:
-    order = [cell for cell, _ in run_order.interleave(8, 6, seed=1)]
-    rounds = [tuple(order[n : n + 8]) for n in range(0, 48, 8)]
-    assert len(set(rounds)) > 1 and order != [cell for cell, _ in run_order.interleave(8, 6, seed=2)]
+@given(st.integers(1, 12), st.integers(1, 9), st.integers(0, 2**32))
+@settings(max_examples=30, deadline=None)
+def test_an_even_round_reverses_the_odd_one_before(cells: int, number: int, seed: int) -> None:
+    odd = 2 * number - 1
+    assert run_order.round_order(cells, odd + 1, seed) == run_order.round_order(cells, odd, seed)[::-1]
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=9), st.integers(0, 2**32))
+@settings(max_examples=30, deadline=None)
+def test_rounds_added_later_continue_the_order(repeats: list[int], seed: int) -> None:
+    """Cells with fewer repeats leave the others in their order, and in mirrored pairs."""
+    order = run_order.rounds(repeats, seed)
+    more = run_order.rounds([n + 2 for n in repeats], seed)
+    assert [(cell, n) for cell, n in more if n <= repeats[cell]] == order
+    for number in range(1, max(repeats) + 1):
+        expected = [cell for cell in run_order.round_order(len(repeats), number, seed) if repeats[cell] >= number]
+        assert [cell for cell, n in order if n == number] == expected
+
+
+def test_each_pair_of_rounds_draws_its_own_order() -> None:
+    odd = [tuple(run_order.round_order(8, number, seed=1)) for number in range(1, 20, 2)]
+    assert len(set(odd)) == len(odd)
+    assert odd[0] != tuple(run_order.round_order(8, 1, seed=2))
+    firsts = Counter(run_order.round_order(2, number, seed)[0] for number in (1, 3) for seed in range(200))
+    assert min(firsts.values()) > 160  # of 400
+
+
+def test_the_seed_of_the_workload_changes_with_the_round() -> None:
+    assert [run_order.workload_seed(1337, number) for number in (1, 2, 7)] == [1337, 1338, 1343]
 
 
 @pytest.mark.parametrize(
