@@ -250,9 +250,9 @@ def a_tag() -> str:
     for program in (BUSY, ("/bin/sleep", "60")):  # Apple's own may hide it
         with subprocess.Popen(program, env={**os.environ, "MPSQ_TAG": "tag-of-a-check"}) as child:
             deadline = time.monotonic() + 1  # Popen may return while exec still sets it up
-            while not (told := process_tree.has_tag(child.pid, "tag-of-a-check")) and time.monotonic() < deadline:
+            while not (told := process_tree.tagged([child.pid], "tag-of-a-check")) and time.monotonic() < deadline:
                 time.sleep(0.01)
-            seen[program[0]] = told
+            seen[program[0]] = bool(told)
             child.kill()
     assert seen[BUSY[0]], f"no MPSQ_TAG among {len(process_tree.environment(os.getpid()))} variables of ours"
     return ", ".join(f"{name}: {'yes' if told else 'hidden'}" for name, told in seen.items())

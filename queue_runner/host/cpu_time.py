@@ -9,8 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from queue_runner.host import processes
-from queue_runner.warden.files import LINUX, read
-from queue_runner.warden.process_tree import descendants, rusage_darwin, table
+from queue_runner.warden.files import LINUX
+from queue_runner.warden.process_tree import descendants, read, rusage_darwin, table
 
 Named = int | tuple[int, float]
 """A process: its pid, or (pid, start) in the kernel's own units, so that a reused pid is not mistaken for it."""

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from queue_runner.host import boot
 from queue_runner.warden import process_tree
-from queue_runner.warden.files import LINUX, awake, read
-from queue_runner.warden.process_tree import Row, Termination, descendants
+from queue_runner.warden.files import LINUX, awake
+from queue_runner.warden.process_tree import Row, Termination, descendants, read
 
 KILL_S = 3.0
 """How long SIGKILL is repeated before a process counts as unkillable (it hangs in the kernel)."""
@@ -102,20 +102,21 @@ def find_orphans(traces: Traces) -> dict[int, Row]:
     """Find all living processes of the run and their descendants, never this process or its ancestors."""
     if traces.boot_id is not None and traces.boot_id != boot.boot_id():
         return {}
-    table = process_tree.table(look)
+    table = process_tree.table() if LINUX else process_tree.table(look)
     spared = _ancestors(table, os.getpid())
     sessions = _still_theirs(traces, table)
     noted = dict(traces.noted)
-    holds_lane = _lane_of(traces)
 
     def is_known(pid: int, row: Row) -> bool:
         if pid in noted and same_start(row.start, noted[pid]):
             return True
-        if (row.session in sessions or row.group in sessions) and _is_ours(pid):
-            return True
-        return (traces.tag is not None and process_tree.has_tag(pid, traces.tag)) or holds_lane(pid)
+        return (row.session in sessions or row.group in sessions) and _is_ours(pid)
 
-    theirs = {pid for pid, seen in table.items() if pid not in spared and not seen.ended and is_known(pid, seen)}
+    others = {pid for pid, row in table.items() if pid not in spared and not row.ended}
+    theirs = {pid for pid in others if is_known(pid, table[pid])}
+    if traces.tag is not None:
+        theirs |= process_tree.tagged(others - theirs, traces.tag)
+        theirs |= _lane_holders(traces.lane, traces.tag, others - theirs)
     return {pid: table[pid] for pid in descendants(table, theirs) - spared if not table[pid].ended}
 
 
@@ -179,20 +180,18 @@ def _is_ours(pid: int) -> bool:
         return False
 
 
-def _lane_of(traces: Traces) -> Callable[[int], bool]:
-    """Return a test for holders of this run's lane. The note is reread per scan: the lane may be another's by now."""
-    if traces.lane is not None and traces.tag is not None:
-        from queue_runner.host.locks import read_holder
+def _lane_holders(lane: Path | None, tag: str, pids: set[int]) -> set[int]:
+    """Return which of these processes hold this run's lane. The note is reread per scan: the lane may be another's."""
+    from queue_runner.host.locks import read_holder
 
-        lane, note = traces.lane, read_holder(traces.lane) or {}
-        if note.get("token") == traces.tag:
-            try:
-                file = lane.stat()
-            except OSError:
-                return lambda pid: False
-            taker = note.get("pid")
-            return lambda pid: _is_ours(pid) and _holds_lock(pid, lane, file, taker)
-    return lambda pid: False
+    note = read_holder(lane) if lane is not None else None
+    if lane is None or note is None or note.get("token") != tag:
+        return set()
+    try:
+        file = lane.stat()
+    except OSError:
+        return set()
+    return {pid for pid in pids if _is_ours(pid) and _holds_lock(pid, lane, file, note.get("pid"))}
 
 
 def _holds_lock(pid: int, path: Path, file: os.stat_result, taker: int | None) -> bool:

@@ -49,18 +49,6 @@ def say(*words: object) -> None:
         pass  # the disk is full: do not lose the result over a log line
 
 
-def read(path: str) -> bytes:
-    """Read a whole file. Raises: OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        parts = []
-        while part := os.read(fd, 1 << 16):
-            parts.append(part)
-        return b"".join(parts)
-    finally:
-        os.close(fd)
-
-
 def grants(fd: int, kind: int) -> bool:
     """Try a flock without waiting. Return whether it was granted."""
     try:

@@ -12,7 +12,7 @@ import json
 import os
 import signal
 
-from queue_runner.warden.files import LINUX, awake, read
+from queue_runner.warden.files import LINUX, awake
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,6 +43,18 @@ class Row:
     ) -> None:
         self.parent, self.group, self.session, self.start = parent, group, session, start
         self.ended, self.stopped, self.uninterruptible = ended, stopped, uninterruptible
+
+
+def read(path: str) -> bytes:
+    """Read a whole file. Raises: OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = []
+        while part := os.read(fd, 1 << 16):
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        os.close(fd)
 
 
 def row_linux(pid: int) -> Row | None:
@@ -176,9 +188,10 @@ def environment_darwin(pid: int) -> list[bytes]:
 environment: Callable[[int], list[bytes]] = environment_linux if LINUX else environment_darwin
 
 
-def has_tag(pid: int, tag: str) -> bool:
-    """Return whether the process was started with MPSQ_TAG=tag, where its environment can be read."""
-    return f"MPSQ_TAG={tag}".encode() in environment(pid)
+def tagged(pids: Iterable[int], tag: str) -> set[int]:
+    """Return the processes that were started with MPSQ_TAG=tag, where their environments can be read."""
+    word = f"MPSQ_TAG={tag}".encode()
+    return {pid for pid in pids if word in environment(pid)}
 
 
 def send(pid: int, start: float, *numbers: int) -> None:
@@ -235,17 +248,12 @@ class ProcessTree:
         rows = table()
         rows.pop(os.getpid(), None)
         sessions = {s for s, start in self.sessions.items() if s not in rows or start in (None, rows[s].start)}
-        roots = [
+        roots = {
             pid
             for pid, each in rows.items()
-            if pid > 1
-            and (
-                (pid, each.start) in self.noted
-                or each.session in sessions
-                or each.parent == os.getpid()
-                or has_tag(pid, self.tag)
-            )
-        ]
+            if (pid, each.start) in self.noted or each.session in sessions or each.parent == os.getpid()
+        } - {1}
+        roots |= tagged(rows.keys() - roots - {1}, self.tag)
         return {pid: rows[pid] for pid in descendants(rows, roots) if not rows[pid].ended}
 
     def note(self) -> None:

@@ -31,9 +31,9 @@ import signal
 import time
 
 from queue_runner.warden import files
-from queue_runner.warden.files import LINUX, awake, reach, read, say, with_sleep
+from queue_runner.warden.files import LINUX, awake, reach, say, with_sleep
 from queue_runner.warden.limits import Limits, cancelled
-from queue_runner.warden.process_tree import KILL_S, ProcessTree, Termination, kill_children, row
+from queue_runner.warden.process_tree import KILL_S, ProcessTree, Termination, kill_children, read, row
 from queue_runner.warden.spawn import PR_SET_CHILD_SUBREAPER, Trainer, prctl, start
 from queue_runner.warden.suspend import Pause
 

@@ -53,19 +53,19 @@ def test_who_shares_the_machine_is_no_leftover_of_the_run_that_had_it_before(
     before = LaneLocks(MACHINE).take()
     assert before
     before.write_holder({"token": "t" * 32})
-    traces = processes.Traces(tag="t" * 32, lane=lane_locks.paths(MACHINE)[0])
+    lane = lane_locks.paths(MACHINE)[0]
     with holding(before.fds) as own:
-        assert processes._lane_of(traces)(own)
+        assert processes._lane_holders(lane, "t" * 32, {own}) == {own}
     before.close()
     another = LaneLocks(A).take()
     assert another
     with holding(another.fds) as theirs:
-        assert not processes._lane_of(traces)(theirs), "it would be ended"
+        assert not processes._lane_holders(lane, "t" * 32, {theirs}), "it would be ended"
     another.close()
     again = LaneLocks(MACHINE).take()
     assert again
     again.write_holder({"token": "t" * 32})
-    assert locks.read_holder(traces.lane or Path())
+    assert locks.read_holder(lane)
 
 
 def test_several_lanes_are_taken_all_or_none() -> None:

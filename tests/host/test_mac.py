@@ -194,8 +194,8 @@ def test_a_tag_is_read_from_the_environment_of_a_macs_process(mac: LibSystem, mo
         79: procargs2(b"/bin/sleep", [b"sleep", b"60"], []),  # restricted: the variables are hidden
     }
     assert process_tree.environment_darwin(77)[:2] == [b"A=1", b"MPSQ_TAG=abc"]
-    assert [pid for pid in (77, 78, 79, 80) if process_tree.has_tag(pid, "abc")] == [77]
-    assert not process_tree.has_tag(77, "ab")
+    assert process_tree.tagged([77, 78, 79, 80], "abc") == {77}
+    assert not process_tree.tagged([77], "ab")
 
 
 def test_the_warden_finds_an_orphan_of_a_mac_by_its_tag(
