@@ -41,6 +41,15 @@ def is_public(name: str, value: str) -> bool:
     return _PUBLIC.match(name) is not None and _HIDDEN.search(value) is None
 
 
+def private(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables whose values may not be stored; the placeholder of a secret may."""
+    return {
+        name: value
+        for name, value in env.items()
+        if not is_public(name, value) and PLACEHOLDER.fullmatch(value) is None
+    }
+
+
 def has_token(text: str) -> bool:
     """Return whether a text contains a token or a password of a known format."""
     return _TOKEN.search(text) is not None

@@ -56,7 +56,7 @@ def save(layout: Layout, env: Mapping[str, str]) -> str:
 
 def public(layout: Layout, env: Mapping[str, str]) -> dict[str, str]:
     """Return variables as the database may have them: values that are not public as keyed hashes. Raises: OSError."""
-    private = {name: value for name, value in env.items() if not _is_storable(name, value)}
+    private = redact.private(env)
     if not private:
         return dict(env)
     key = _key(layout)
@@ -96,10 +96,6 @@ def files(layout: Layout) -> list[Path]:
 
 def _hash(key: bytes, value: str) -> str:
     return "#" + hmac.digest(key, value.encode(errors="surrogateescape"), "sha256").hex()[:16]
-
-
-def _is_storable(name: str, value: str) -> bool:
-    return redact.is_public(name, value) or redact.PLACEHOLDER.fullmatch(value) is not None
 
 
 def _key(layout: Layout) -> bytes:

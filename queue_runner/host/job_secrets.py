@@ -36,8 +36,9 @@ class Missing(MpsqError):
 
 def reveal(layout: Layout, argv: Iterable[str], env: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
     """Return a command line and variables with what their placeholders stand for. Raises: Missing."""
-    words = [_revealed(layout.words, word, "a word of its command line") for word in argv]
-    return words, {name: _revealed(layout.words, value, f"the value of --env {name}") for name, value in env.items()}
+    folder = layout.words
+    words = [_revealed(folder, word, "a word of its command line") for word in argv]
+    return words, {name: _revealed(folder, value, f"the value of --env {name}") for name, value in env.items()}
 
 
 def named(layout: Layout, names: Iterable[str]) -> dict[str, str]:
