@@ -44,22 +44,19 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Option:
-    """The declaration of an option: its name as in a file (`env_name` is --env-name), and the field that it sets.
+    """The declaration of an option: its name as in a file (`env_name`), on a command line (--env-name), and the field
+    that it sets.
 
     `convert` returns the field's value from a value of its kind. Raises: UsageError.
     """
 
     name: str
+    flag: str
     field: str
     kind: Kind
     help: str
     metavar: str
     convert: Callable[[Any], Any] | None
-
-    @property
-    def flag(self) -> str:
-        """The option as it is given on a command line."""
-        return f"--{self.name.replace('_', '-')}"
 
 
 _EMPTY: Mapping[Kind, Any] = {Kind.LIST: (), Kind.WORDS: (), Kind.COMMAND: (), Kind.FLAG: False}
@@ -74,7 +71,7 @@ def _option(
     name: str = "",
     convert: Callable[[Any], Any] | None = None,
 ) -> Any:
-    metadata = {"option": Option(name, "", kind, help, metavar, convert)}
+    metadata = {"option": Option(name, "", "", kind, help, metavar, convert)}
     if kind is Kind.PAIRS:
         return field(default_factory=dict, metadata=metadata)
     return field(default=_EMPTY.get(kind, default), metadata=metadata)
@@ -250,9 +247,10 @@ class Request:
 
 
 OPTIONS: dict[str, Option] = {
-    option.name or column.name: replace(option, name=option.name or column.name, field=column.name)
+    name: replace(option, name=name, flag=f"--{name.replace('_', '-')}", field=column.name)
     for column in fields(Request)
     if (option := column.metadata.get("option"))
+    for name in [option.name or column.name]
 }
 """Every option of a submission, by name, in the order of the help."""
 
