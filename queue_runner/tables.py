@@ -164,11 +164,13 @@ def _pieces(word: str, columns: int) -> list[str]:
 
 
 _NOTHING = "\0"
-"""Filler after a double-width letter while tabulate, which counts letters, computes the layout; never in text."""
+"""Filler for double-width letters while tabulate, which counts letters, computes the layout; never in text."""
 
 
 def _padded(cell: str) -> str:
-    return cell if cell.isascii() else "".join(letter + _NOTHING * (width(letter) - 1) for letter in cell)
+    if cell.isascii():
+        return cell
+    return "\n".join(line + _NOTHING * (width(line) - len(line)) for line in cell.split("\n"))
 
 
 def csv(rows: Sequence[Any], columns: Sequence[Column]) -> str:
