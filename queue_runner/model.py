@@ -91,7 +91,6 @@ class Verb(StrEnum):
     FINISH = "finish"
     CANCEL = "cancel"
     SKIP = "skip"
-    REPLACE = "replace"
     IMPORT = "import"
 
 
@@ -108,7 +107,6 @@ TRANSITIONS: dict[Verb, Transition] = {
     Verb.SUBMIT: Transition(frozenset({None}), State.QUEUED, "the user submitted it"),
     Verb.SUBMIT_HELD: Transition(frozenset({None}), State.HELD, "the user submitted it held, to be released later"),
     Verb.RETRY: Transition(frozenset({None}), State.QUEUED, "an earlier attempt did not succeed"),
-    Verb.REPLACE: Transition(frozenset({None}), State.QUEUED, "the machine disturbed a run of its group"),
     Verb.IMPORT: Transition(frozenset({None}), State.DONE, "the run happened elsewhere and its log was imported"),
     Verb.HOLD: Transition(frozenset({State.QUEUED}), State.HELD, "the user held it"),
     Verb.RELEASE: Transition(frozenset({State.HELD}), State.QUEUED, "the user released it"),

@@ -21,7 +21,7 @@ _PLACE = frozenset(
     {
         *("cwd", "env", "env_file", "python", "snapshot", "name", "copy", "allow_changed", "stall_s"),
         *("tree", "code", "root", "inside", "resume", "packages", "find_max", "template", "secrets"),
-        *("preflight", "until_valid"),
+        "preflight",
         *("gate", "gate_s", "layout_seed", "randomize", "on", "lane", "affinity"),
     }
 )
@@ -104,7 +104,6 @@ class JobSpec:
     template: tuple[str, ...] = ()  # a probe's command, with the setting in braces
     secrets: tuple[str, ...] = ()  # variables of --secret, whose values the worker reads at the start
     preflight: Mapping[str, Value] = field(default_factory=dict)  # settings of its preflight; empty: it has none
-    until_valid: bool = False  # runs that the machine disturbed are replaced by a new round
     gate: bool = False  # its runs start on a quiet machine
     gate_s: float | None = None  # how long they wait for that; the setting gate_timeout_s if None
     layout_seed: int | None = None  # of the size of each run's environment; None: as it is

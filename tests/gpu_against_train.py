@@ -112,7 +112,7 @@ class Comparison:
         """Queue the jobs, each `repeats` times and interleaved, and run them. Return the ended runs by name."""
         lines = self.folder / "jobs.jsonl"
         lines.write_text("".join(json.dumps({**job, "repeats": repeats}) + "\n" for job in jobs))
-        as_they_are = ("--no-preflight", "--no-gate", "--no-until-valid")
+        as_they_are = ("--no-preflight", "--no-gate")
         submitted = self.mpsq("submit", "--from", str(lines), "--order-seed", "1", "--json", *as_they_are)
         group = json.loads(submitted)["group"]
         with (self.folder / "worker.log").open("ab") as log:

@@ -38,7 +38,7 @@ def measure(options: argparse.Namespace, layout: Layout) -> Runs:
     }  # fmt: skip
     lines = layout.home / "jobs.jsonl"
     lines.write_text("".join(json.dumps({**line, "gpus": n}) + "\n" for n in (1, options.gpus)))
-    as_they_are = ["--no-preflight", "--no-gate", "--no-until-valid"]
+    as_they_are = ["--no-preflight", "--no-gate"]
     subprocess.run([*MPSQ, "submit", "--from", str(lines), "--order-seed", "1", *as_they_are], check=True)
     subprocess.run([*MPSQ, "worker", "--until-idle"], check=True, timeout=options.seconds)
     runs: dict[int, list[Mapping[str, Any]]] = {1: [], options.gpus: []}

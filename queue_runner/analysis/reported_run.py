@@ -86,8 +86,6 @@ class ReportedRun(RunNumbers, LastEvaluation):
     sys_s: float | None = None
     max_rss_bytes: int | None = None
     resumed_from: str | int | None = None
-    replaces: int | None = None
-    replaced: int | bool = False
     params: int | None = None
     spec_json: str = ""
     find_max: str | None = None

@@ -40,12 +40,6 @@ MOST_DROPPED = 5
 """Maximum number of dropped fields that a detail names."""
 
 
-MACHINE = frozenset({"contended", "slept", "swapping", "gpu_contended", "throttled"})
-"""Taints by which the machine disturbed a run, whatever its numbers say: --until-valid replaces these runs. Never one
-that is read from the numbers (drift, levels, diverged, wrong_loss): choosing runs by their results biases them. Nor
-gpu_busy, which a desktop that only holds memory of the GPU would cause in every run."""
-
-
 @dataclass(frozen=True)
 class Taint:
     kind: str
@@ -86,14 +80,6 @@ def find_taints(facts: Facts) -> list[Taint]:
     """Return all taints of a run, the invalidating ones first."""
     rules = {"invalid": _invalid(facts), "caveat": _caveats(facts)}
     return [Taint(kind, severity, detail) for severity, taints in rules.items() for kind, detail in taints]
-
-
-def disturbance(outcome: str | None, reason: str | None, taints: str | None) -> list[str]:
-    """Return how the machine disturbed a run that has ended: kinds of MACHINE, or "reboot"; empty if it did not.
-    `taints` are separated by commas."""
-    if outcome == Outcome.LOST and (reason or "").startswith("reboot"):
-        return ["reboot"]
-    return sorted(MACHINE.intersection((taints or "").split(","))) if outcome == Outcome.SUCCEEDED else []
 
 
 def _invalid(f: Facts) -> Iterable[tuple[str, str]]:

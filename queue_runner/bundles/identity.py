@@ -17,7 +17,7 @@ from queue_runner.store.read import tuples
 
 KEPT = (
     *("number", "repeat", "attempt", "outcome", "exit_code", "signal", "reason", "created_at", "claimed_at"),
-    *("started_at", "ended_at", "replaces"),
+    *("started_at", "ended_at"),
 )
 """Columns of a run that are the same in every queue."""
 _TEXTS = frozenset({"reason", "text"})
@@ -39,7 +39,9 @@ def of_content(content: Scratch, run: BundleRun) -> str:
     """Return the sha256 of the end of a run and of all its measurements: without fields that its owner may edit, and
     without prose, which another mpsq may clean in another way."""
     names = [name for name in KEPT if name not in _TEXTS]
-    digest = hashlib.sha256(_json([getattr(run, name) for name in (*names, "machine_hash", "software_hash")]))
+    values = [getattr(run, name) for name in names]
+    # None stands for a column that earlier versions of mpsq had: their hashes stay valid
+    digest = hashlib.sha256(_json([*values, None, run.machine_hash, run.software_hash]))
     for part in OF_RUN:
         if part.name != "taints":  # judged anew
             numbers = [at for at, name in enumerate(part.names) if name not in _TEXTS]

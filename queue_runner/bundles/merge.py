@@ -16,11 +16,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from queue_runner.analysis.validity import disturbance
 from queue_runner.bundles import file, identity
 from queue_runner.bundles.parts import OF_RUN, BadBundle, BundleGroup, BundleJob, BundleRun
 from queue_runner.bundles.scratch import Scratch, scratch
-from queue_runner.model import Outcome, RunId, State, Verb
+from queue_runner.model import RunId, State, Verb
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import jobs, migrate, results
@@ -29,6 +28,8 @@ from queue_runner.store.read import reading, tuples
 
 SAME_WITHIN = 1e-9
 """Relative difference of two numbers of a report that is rounding: logarithms differ between C libraries."""
+UNKNOWN = ""
+"""The content hash of a merged run where migration 0014 removed a column that was hashed."""
 _BATCH = 1000
 _MEASURED = (*(part.name for part in OF_RUN), "summaries")
 
@@ -197,13 +198,11 @@ class _Store:
         )
         if known is not None:
             run_id, known_hash = known
-            if known_hash != content_hash:
+            if known_hash not in (content_hash, UNKNOWN):
                 raise self._differs(f"run {origin}", f"{job_id}.{run.number}", "with other content", job_id)
             self._here[run.id] = run_id
             self._counts["known"] += 1
             return
-        if run.replaces:
-            self._check_replaced(origin, job_id, run.replaces)
         run_id = jobs.add_run(
             self._connection,
             job_id,
@@ -230,25 +229,6 @@ class _Store:
         copied = {table: _copy(self._content, self._connection, table, run.id, run_id) for table in _MEASURED}
         self._counts["iterations"] += copied["iterations"]
         self._counts["runs"] += 1
-
-    def _check_replaced(self, run: RunId, job_id: int, repeat: int) -> None:
-        """Check that a new run replaces none that another bundle brought, unless the machine disturbed that one:
-        --until-valid replaces no other. Raises: BadBundle."""
-        rows = self._connection.rows(
-            "SELECT r.id, r.number, r.outcome, r.reason,"
-            " (SELECT group_concat(kind) FROM taints WHERE run_id = r.id) AS taints"
-            " FROM runs r WHERE r.job_id = ? AND r.repeat = ? ORDER BY r.attempt, r.id",
-            (job_id, repeat),
-        )
-        for row in rows:
-            run_id, number, outcome, reason, taints = row
-            counts = row is rows[-1] or outcome == Outcome.SUCCEEDED
-            if run_id not in self._new and counts and not disturbance(outcome, reason, taints):
-                raise BadBundle(
-                    f"its run {run} would replace {job_id}.{number}, which another bundle brought and nothing"
-                    f" disturbed ({self._bundle.name})",
-                    f"mpsq delete --results {job_id} removes the one that is here",
-                )
 
     def _fingerprint(self, hash: str | None) -> str | None:
         if hash is None:

@@ -164,11 +164,13 @@ class PartColumn:
 
 @dataclass(frozen=True)
 class Part:
-    """Rows of one kind. `order` names what they are sorted by, as SQL."""
+    """Rows of one kind. `order` names what they are sorted by, as SQL. `removed` are further columns, which
+    earlier versions of mpsq wrote; they are checked and dropped."""
 
     name: str
     columns: Sequence[PartColumn]
     order: str
+    removed: Sequence[PartColumn] = ()
 
     @property
     def names(self) -> list[str]:
@@ -176,12 +178,14 @@ class Part:
 
     def check(self, row: Any) -> list[Any]:
         """Return the values of a row. Raises: BadLine."""
-        if type(row) is not list or len(row) != len(self.columns):
-            raise BadLine(f"a row of {self.name} has not {len(self.columns)} values")
-        return [
+        n = len(self.columns)
+        if type(row) is not list or len(row) not in (n, n + len(self.removed)):
+            raise BadLine(f"a row of {self.name} has not {n} values")
+        values = [
             None if value is None and column.optional else column.check(value, column.name)
-            for value, column in zip(row, self.columns, strict=True)
+            for value, column in zip(row, [*self.columns, *self.removed], strict=False)
         ]
+        return values[:n]
 
 
 def _columns(**checks: Check) -> list[PartColumn]:
@@ -207,9 +211,10 @@ PARTS = (
             id=_ID, job_id=_ID, number=whole(1, 10**9), repeat=whole(1, 10**9), attempt=whole(1, 10**9),
             position=whole(-(2**53), 2**53), outcome=one_of(*map(str, Outcome)), exit_code_=whole(-(2**31), 2**31),
             signal_=whole(0, 1000), reason_=TEXT, created_at=_AT, claimed_at_=_AT, started_at_=_AT, ended_at_=_AT,
-            machine_hash_=digest, software_hash_=digest, resumed_from_=_ID, replaces_=whole(0, 10**9),
+            machine_hash_=digest, software_hash_=digest, resumed_from_=_ID,
         ),
         "id",
+        _columns(replaces_=whole(0, 10**9)),
     ),
     Part(
         "hellos",
@@ -303,7 +308,6 @@ class BundleRun(NamedTuple):
     machine_hash: str | None
     software_hash: str | None
     resumed_from: int | None
-    replaces: int | None
 
 
 BY_NAME = {part.name: part for part in PARTS}

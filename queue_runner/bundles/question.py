@@ -75,10 +75,10 @@ FIELDS: Mapping[str, Check] = {
     "timeout_s": _LIMIT,
     "gate_s": _LIMIT,
     "layout_seed": _or(None, whole(-MAX_INT)),
-    **dict.fromkeys(("resume", "until_valid", "gate", "randomize"), flag),
+    **dict.fromkeys(("resume", "gate", "randomize"), flag),
 }
 """The question and the code."""
-_REMOVED = {"pairing"}
+_REMOVED = {"pairing", "until_valid"}
 """Fields that earlier versions of mpsq wrote; they are read and dropped."""
 LEFT = frozenset(
     [

@@ -49,7 +49,7 @@ def run(ctx: typer.Context, fields: dict[str, Any], json: Json = False) -> None:
         raise UsageError(
             "run --hold would wait forever", "use mpsq submit --hold to queue it, and mpsq resume ID to release it"
         )
-    planned = use_case.plan(Request(**{"until_valid": True, **fields, "measures": True}))
+    planned = use_case.plan(Request(**{**fields, "measures": True}))
     layout = new_home()
     remind(planned.warnings, layout, json)
     out = Outputs(sys.stderr if json else sys.stdout, sys.stderr, raw=False)

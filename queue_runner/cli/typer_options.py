@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from queue_runner.errors import UsageError
-from queue_runner.submit.submit_options import GROUPS, OPTIONS, Kind, Option
+from queue_runner.submit.submit_options import GROUPS, OPTIONS, REMOVED, Kind, Option
 
 
 class WithCommand(TyperCommand):
@@ -35,6 +35,9 @@ class WithCommand(TyperCommand):
                     f"{shlex.join(args)} is a command, and mpsq {ctx.info_name} cannot read its options",
                     f"a command goes after --: mpsq {ctx.info_name} -- {shlex.join(args)}",
                 ) from error
+            flag = str(getattr(error, "option_name", ""))
+            if removed := REMOVED.get(flag.strip("-").replace("-", "_")):
+                raise UsageError(f"{flag} was removed: {removed[0]}", removed[1]) from error
             raise
         return rest
 

@@ -82,7 +82,7 @@ def _selected(connection: Connection, selectors: Sequence[Selector], succeeded_t
 
     rows = resolve.runs_of(connection, selectors)
     siblings = sorted(resolve.siblings(connection, rows), key=lambda row: row.attempt)
-    last = list({(row.job_id, row.repeat): row for row in siblings if not row.replaced}.values())
+    last = list({(row.job_id, row.repeat): row for row in siblings}.values())
     jobs = {selector.job for selector in selectors}
     # ids follow the seeded order of a grid, numbers do not
     chosen = sorted((row for row in last if _is_meant(row, rows, succeeded_too, jobs)), key=lambda row: row.id)

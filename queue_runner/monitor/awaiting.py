@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from queue_runner import extensions, units
-from queue_runner.analysis.validity import disturbance
 from queue_runner.errors import WaitedJobFailed, WaitTimeout
 from queue_runner.model import Outcome, Selector, State
 from queue_runner.monitor import run_view, waiting
@@ -25,12 +24,11 @@ _MOST_NAMES = 5
 @dataclass(frozen=True)
 class Awaited:
     """The runs that a command waits for. `stops` holds, by run id, why mpsq keeps a run from starting; `silences`
-    since when targets do not answer; `replaceable`: the end of a group may replace one of them."""
+    since when targets do not answer."""
 
     runs: Sequence[RunView]
     stops: Mapping[int, str] = field(default_factory=dict)
     silences: Sequence[str] = ()
-    replaceable: bool = False
 
     @property
     def pending(self) -> list[RunView]:
@@ -102,12 +100,7 @@ def _few(names: Sequence[str], separator: str) -> str:
 def look(connection: sqlite3.Connection, selectors: Sequence[Selector]) -> Awaited:
     """Return the selected runs as they are now. Raises: UsageError (no match)."""
     runs = run_view.select(connection, selectors)
-    return Awaited(
-        runs,
-        waiting.stops(connection, runs),
-        silences(connection, runs),
-        _replaceable(connection, selectors, runs),
-    )
+    return Awaited(runs, waiting.stops(connection, runs), silences(connection, runs))
 
 
 def silences(connection: sqlite3.Connection, runs: Sequence[RunView]) -> list[str]:
@@ -122,9 +115,8 @@ def until_done(
 ) -> Awaited:
     """Wait until none of the runs that `selectors` match can change any more, and return them.
 
-    A run that will be retried is not the last of its repeat: the retry is stored with its end, and waited for. So is
-    the replacement of a disturbed run (--until-valid), which is stored with the end of its group. `on_waiting` is
-    called if there is something to wait for, and after each change.
+    A run that will be retried is not the last of its repeat: the retry is stored with its end, and waited for.
+    `on_waiting` is called if there is something to wait for, and after each change.
 
     Raises: UsageError (no match), WaitTimeout (after `timeout_s` seconds).
     """
@@ -134,16 +126,14 @@ def until_done(
         while True:
             if poller.poll() in (Change.QUEUE, Change.AGE):
                 awaited = look(poller.connection, selectors)
-                if not awaited.pending and not awaited.replaceable:
+                if not awaited.pending:
                     return awaited
                 state = ([(run.run_id, run.state) for run in awaited.runs], awaited.silences)
-                if state != reported and awaited.pending:
+                if state != reported:
                     on_waiting(awaited)
                     reported = state
             if deadline is not None and time.monotonic() >= deadline:
                 waits = f"{len(awaited.pending)} of {len(awaited.runs)} runs have not ended"
-                if not awaited.pending:
-                    waits = "a run that the machine disturbed has not been replaced"
                 raise WaitTimeout(f"{waits} after {units.duration(timeout_s)}", "mpsq status shows them")
             time.sleep(_POLL_S)
 
@@ -155,19 +145,6 @@ def until_idle(layout: Layout, timeout_s: float | None, lane: str | None = None)
         if deadline is not None and time.monotonic() >= deadline:
             raise WaitTimeout(f"a run has not ended after {units.duration(timeout_s)}", "mpsq status shows it")
         time.sleep(_POLL_S)
-
-
-def _replaceable(connection: sqlite3.Connection, selectors: Sequence[Selector], runs: Sequence[RunView]) -> bool:
-    """Return whether the end of a group may replace one of its runs, which belongs to a selected job."""
-    if all(selector.number is not None for selector in selectors):
-        return False  # each is that one run, whatever comes after it
-    groups = {
-        run.group_id
-        for run in run_view.last_attempts(runs)
-        if run.spec.until_valid and disturbance(run.outcome, run.reason, ",".join(run.taints))
-    }
-    sql = "SELECT 1 FROM v_run WHERE group_id = ? AND state IN ('QUEUED', 'RUNNING') LIMIT 1"
-    return any(read.tuples(connection, sql, [group]).fetchone() for group in groups)
 
 
 def open_jobs(layout: Layout) -> list[Selector]:

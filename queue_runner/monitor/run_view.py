@@ -120,7 +120,6 @@ class RunLine(QueuedRun):
     median_s: float | None
     taints: tuple[str, ...]
     valid: bool
-    replaced: bool
     spec_json: str
 
     @property
@@ -267,7 +266,6 @@ def _split(value: str | None) -> tuple[str, ...]:
 _CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
     "compile": flag,
     "valid": bool,
-    "replaced": bool,
     "taints": _split,
     "tags": _split,
 }
@@ -335,11 +333,11 @@ def last_ended(connection: sqlite3.Connection, count: int) -> list[RunView]:
 
 
 def last_attempts(runs: Iterable[R]) -> list[R]:
-    """Return the last attempt, the one that counts, of each repeat of each job that was not replaced."""
+    """Return the last attempt, the one that counts, of each repeat of each job."""
     last: dict[tuple[int, int], R] = {}
     for run in runs:
         key = (run.job_id, run.repeat)
-        if not run.replaced and (key not in last or run.attempt > last[key].attempt):
+        if key not in last or run.attempt > last[key].attempt:
             last[key] = run
     return list(last.values())
 

@@ -153,7 +153,7 @@ def load(
     default_env: dict[str, str],
     python: str | None,
 ) -> None:
-    """Store the jobs and runs of a block under their own ids; the front alone retries and replaces.
+    """Store the jobs and runs of a block under their own ids; the front alone retries.
 
     `env` is set by a scheduler on the node: it takes precedence in every job, and the front's variables of such names
     (OF_NODE) are dropped; None where there is no scheduler. A job's own variables take precedence over `default_env`.
@@ -170,7 +170,7 @@ def load(
             "env": job_environments.public(layout, values),
             "env_file": job_environments.save(layout, values),
         }
-        spec = spec.changed(**environment, until_valid=False, on={})
+        spec = spec.changed(**environment, on={})
         if python is not None:
             spec = spec.changed(python=python if spec.kind == "workload" else "")
         rows.append(replace(job, spec_json=spec.to_json()))

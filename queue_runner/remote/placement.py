@@ -14,7 +14,6 @@ from queue_runner.submit.submit_options import Request
 
 _HERE_ALONE = {
     "find_max": "--find-max decides about the next run after each, which a block cannot",
-    "until_valid": "--until-valid would replace runs on another node, with which they cannot be compared",
     "resume": "--resume continues from a checkpoint that is on another node",
     "secrets": "--secret values are not sent to other machines",
 }

@@ -19,16 +19,6 @@ from queue_runner.store.schema import dependencies, job_tags, jobs, runs
 WAITING = (State.QUEUED, State.HELD)
 
 
-_WAITS = """
-SELECT job_id, on_job_id FROM dependencies
-UNION SELECT d.job_id, s.id FROM dependencies d
-JOIN jobs o ON o.id = d.on_job_id JOIN jobs w ON w.id = d.job_id JOIN jobs s ON s.group_id = o.group_id
-WHERE w.group_id <> o.group_id AND json_extract(o.spec_json, '$.until_valid')
-AND EXISTS (SELECT 1 FROM runs WHERE job_id = s.id AND state <> 'DONE')
-"""
-"""Pairs of a job and one that it waits for, as in v_dependency."""
-
-
 class Where(StrEnum):
     """The target of a move: either end of the queue, or next to other runs."""
 
@@ -113,15 +103,11 @@ def set_tags(connection: Connection, job_id: int, add: Iterable[str], remove: It
 
 
 def set_dependencies(connection: Connection, job_id: int, after: Sequence[tuple[int, Condition]]) -> None:
-    """Replace the dependencies of a job.
-
-    Raises: UsageError when that would create a cycle: a job that waits for one of a group with --until-valid waits for
-    all of that group.
-    """
+    """Replace the dependencies of a job. Raises: UsageError when that would create a cycle."""
     connection.execute(delete(dependencies).where(dependencies.c.job_id == job_id))
     add_dependencies(connection, [(job_id, on, condition) for on, condition in after if on != job_id])
     graph = {job_id: [on for on, _ in after if on == job_id]}
-    for job, on in connection.rows(_WAITS):
+    for job, on in connection.rows("SELECT job_id, on_job_id FROM dependencies"):
         graph.setdefault(job, []).append(on)
     try:
         TopologicalSorter(graph).prepare()

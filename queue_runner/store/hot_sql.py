@@ -46,7 +46,7 @@ ADD_FIRST_RUN = """
 INSERT INTO runs (job_id, number, repeat, attempt, lane, position, state, created_at, not_before_at) VALUES (:job_id, :number, :repeat, :attempt, :lane, :position, :state, :created_at, :not_before_at)
 """
 ADD_RUN = """
-INSERT INTO runs (job_id, number, repeat, attempt, lane, position, state, outcome, exit_code, signal, reason, created_at, claimed_at, started_at, ended_at, cancel_requested_at, blocked_reason, paused_at, token, boot_id, machine_hash, software_hash, not_before_at, resumed_from, replaces) VALUES (:job_id, :number, :repeat, :attempt, :lane, :position, :state, :outcome, :exit_code, :signal, :reason, :created_at, :claimed_at, :started_at, :ended_at, :cancel_requested_at, :blocked_reason, :paused_at, :token, :boot_id, :machine_hash, :software_hash, :not_before_at, :resumed_from, :replaces) RETURNING id
+INSERT INTO runs (job_id, number, repeat, attempt, lane, position, state, outcome, exit_code, signal, reason, created_at, claimed_at, started_at, ended_at, cancel_requested_at, blocked_reason, paused_at, token, boot_id, machine_hash, software_hash, not_before_at, resumed_from) VALUES (:job_id, :number, :repeat, :attempt, :lane, :position, :state, :outcome, :exit_code, :signal, :reason, :created_at, :claimed_at, :started_at, :ended_at, :cancel_requested_at, :blocked_reason, :paused_at, :token, :boot_id, :machine_hash, :software_hash, :not_before_at, :resumed_from) RETURNING id
 """
 CAN_START = """
 SELECT runs.id
@@ -391,17 +391,6 @@ WAITING_OF_JOB = """
 SELECT runs.id
 FROM runs
 WHERE runs.job_id = :job_id AND runs.state IN ('QUEUED', 'HELD')
-"""
-GROUP_OF_JOB = """
-SELECT jobs.group_id, groups.seed
-FROM jobs JOIN groups ON groups.id = jobs.group_id
-WHERE jobs.id = :job_id
-"""
-LAST_JOBS_OF_GROUPS = """
-SELECT max(runs.job_id) AS max_1
-FROM runs JOIN jobs ON jobs.id = runs.job_id
-WHERE runs.id IN (SELECT anon_1.value
-FROM json_each(:ids) AS anon_1) GROUP BY jobs.group_id
 """
 TERMS_OF_JOB = """
 SELECT jobs.group_id, jobs.priority, jobs.note, jobs.deadline_at, jobs.retries, jobs.backoff_s, jobs.retry_on, jobs.schedule_id

@@ -357,7 +357,7 @@ def add_run(connection: Connection, job_id: int, *, position: int, **columns: An
 
 _RUN = (
     *("number", "repeat", "attempt", "lane", "state", "created_at", "started_at", *_MOVED),
-    *("machine_hash", "software_hash", "not_before_at", "resumed_from", "replaces"),
+    *("machine_hash", "software_hash", "not_before_at", "resumed_from"),
 )
 
 

@@ -18,14 +18,8 @@ _NOT_AS_WANTED = {
     Condition.FAIL: f"job {{on}} {NOT_FAILED}",
     Condition.ANY: "job {on} will never end",
 }
-UNDECIDED = """
-SELECT job_id, on_job_id FROM v_dependency WHERE verdict = 'undecided'
-UNION SELECT d.job_id, s.id FROM v_dependency d
-JOIN jobs o ON o.id = d.on_job_id JOIN jobs w ON w.id = d.job_id JOIN jobs s ON s.group_id = o.group_id
-WHERE d.verdict = 'undecided' AND w.group_id <> o.group_id AND json_extract(o.spec_json, '$.until_valid')
-AND EXISTS (SELECT 1 FROM runs WHERE job_id = s.id AND state <> 'DONE')
-"""
-"""Pairs of a job and one that it waits for: with --until-valid also of those in the group of that."""
+UNDECIDED = "SELECT job_id, on_job_id FROM v_dependency WHERE verdict = 'undecided'"
+"""Pairs of a job and one that it waits for."""
 
 
 def something_can_start(connection: Connection, lane: str, now: float) -> bool:

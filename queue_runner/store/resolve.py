@@ -17,7 +17,7 @@ from queue_runner.store.read import condition_of, names_nothing
 @dataclass(frozen=True, slots=True)
 class NamedRun:
     """A run that a user named, or another run of its job. `run` is 12.3. `kind`, `deleted_at` and `find_max` describe
-    the job. `replaced`: a new round of runs replaces its repeat."""
+    the job."""
 
     id: int
     run: str
@@ -30,7 +30,6 @@ class NamedRun:
     kind: str
     deleted_at: float | None
     find_max: str
-    replaced: bool
 
 
 class Memory:
@@ -104,7 +103,6 @@ def _select(connection: Connection, condition: str, values: Sequence[Any]) -> li
 
 _RUNS = """
 SELECT r.id, r.job_id || '.' || r.number AS run, r.job_id, r.number, r.repeat, r.attempt, r.state, r.outcome,
-    j.kind, j.deleted_at, COALESCE(json_extract(j.spec_json, '$.find_max'), '') AS find_max,
-    EXISTS (SELECT 1 FROM runs n WHERE n.job_id = r.job_id AND n.replaces = r.repeat) AS replaced
+    j.kind, j.deleted_at, COALESCE(json_extract(j.spec_json, '$.find_max'), '') AS find_max
 FROM runs r JOIN jobs j ON j.id = r.job_id WHERE {} ORDER BY r.job_id, r.number
 """

@@ -129,7 +129,6 @@ runs = Table(
     Column("software_hash", Text, ForeignKey("fingerprints.hash")),
     Column("not_before_at", Float),  # --at, or the back-off of a retry
     Column("resumed_from", Integer),  # the run whose checkpoint it resumes from: a separate segment
-    Column("replaces", Integer),  # in a round that --until-valid added: the repeat it replaces, 0 for none of its job's
     UniqueConstraint("job_id", "number", name="runs_number"),
     CheckConstraint(_one_of("state", State), name="state"),
     CheckConstraint(_one_of("outcome", Outcome), name="outcome"),

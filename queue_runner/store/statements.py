@@ -286,12 +286,6 @@ RETRY_TERMS = (
     .where(_IS_THE_RUN)
 )
 WAITING_OF_JOB = select(runs.c.id).where(runs.c.job_id == _JOB_ID, runs.c.state.in_((State.QUEUED, State.HELD)))
-GROUP_OF_JOB = (
-    select(jobs.c.group_id, groups.c.seed).join(groups, groups.c.id == jobs.c.group_id).where(jobs.c.id == _JOB_ID)
-)
-LAST_JOBS_OF_GROUPS = (
-    select(func.max(runs.c.job_id)).select_from(_RUNS_OF_JOBS).where(runs.c.id.in_(_IDS)).group_by(jobs.c.group_id)
-)
 TERMS_OF_JOB = select(
     *(jobs.c.group_id, jobs.c.priority, jobs.c.note, jobs.c.deadline_at, jobs.c.retries, jobs.c.backoff_s),
     *(jobs.c.retry_on, jobs.c.schedule_id),

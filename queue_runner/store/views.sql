@@ -25,8 +25,7 @@ SELECT
     (SELECT group_concat(kind, ',') FROM (SELECT kind FROM taints WHERE run_id = r.id ORDER BY severity DESC, kind)) AS taints,
     NOT EXISTS (SELECT 1 FROM taints WHERE run_id = r.id AND severity = 'invalid') AS valid,
     j.note, j.deadline_at, j.retries, j.backoff_s, j.retry_on, j.rerun_of, j.schedule_id, j.deleted_at,
-    r.not_before_at, r.resumed_from, r.replaces,
-    EXISTS (SELECT 1 FROM runs n WHERE n.job_id = r.job_id AND n.replaces = r.repeat) AS replaced
+    r.not_before_at, r.resumed_from
 FROM runs r
 JOIN jobs j ON j.id = r.job_id
 LEFT JOIN hellos h ON h.run_id = r.id
@@ -58,22 +57,15 @@ CREATE VIEW v_merged AS
 SELECT t.run_id, j.id || '.' || r.number AS run, t.merged_at, t.bundle_hash, t.content_hash, m.identity AS job_identity
 FROM merged_runs t JOIN runs r ON r.id = t.run_id JOIN jobs j ON j.id = r.job_id JOIN merged_jobs m ON m.job_id = j.id;
 
--- A job is ok when the last attempt of each of its repeats SUCCEEDED or was replaced; it is decided when none of its runs
--- is left. With --until-valid the end of its group may add runs to it, for which jobs of other groups wait.
+-- A job is ok when the last attempt of each of its repeats SUCCEEDED; it is decided when none of its runs is left.
 CREATE VIEW v_dependency AS
 SELECT d.job_id, d.on_job_id, d.condition,
     CASE
         WHEN EXISTS (SELECT 1 FROM runs WHERE job_id = d.on_job_id AND state <> 'DONE') THEN 'undecided'
-        WHEN EXISTS (
-            SELECT 1 FROM jobs o JOIN jobs w ON w.id = d.job_id JOIN jobs s ON s.group_id = o.group_id
-            JOIN runs r ON r.job_id = s.id
-            WHERE o.id = d.on_job_id AND w.group_id <> o.group_id AND r.state <> 'DONE'
-            AND json_extract(o.spec_json, '$.until_valid')) THEN 'undecided'
         WHEN d.condition = 'any' THEN 'met'
         WHEN (d.condition = 'ok') = NOT EXISTS (
             SELECT 1 FROM runs l WHERE l.job_id = d.on_job_id AND l.outcome <> 'SUCCEEDED' AND NOT EXISTS (
-                SELECT 1 FROM runs WHERE job_id = l.job_id
-                    AND ((repeat = l.repeat AND attempt > l.attempt) OR replaces = l.repeat)))
+                SELECT 1 FROM runs WHERE job_id = l.job_id AND repeat = l.repeat AND attempt > l.attempt))
             THEN 'met'
         ELSE 'impossible'
     END AS verdict

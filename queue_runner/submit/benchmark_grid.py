@@ -24,7 +24,7 @@ def complete(fields: Fields, layout: Layout) -> tuple[dict[str, Any], list[str]]
         raise UsageError(
             "bench takes a workload", "mpsq workloads lists them; for a command, use mpsq submit --repeats 4 -- ..."
         )
-    full: dict[str, Any] = {**({} if "find_max" in fields else {"repeats": REPEATS}), "until_valid": True, **fields}
+    full: dict[str, Any] = {**({} if "find_max" in fields else {"repeats": REPEATS}), **fields}
     notes: list[str] = []
     frameworks = fields.get("framework", ())
     name = "torch" if "torch" in frameworks else next(iter(frameworks), None)  # torch's devices can be queried

@@ -14,12 +14,12 @@ from typing import Any
 from queue_runner import units
 from queue_runner.errors import UsageError, did_you_mean
 from queue_runner.submit import grid
-from queue_runner.submit.submit_options import OPTIONS, Kind, Option
+from queue_runner.submit.submit_options import OPTIONS, REMOVED, Kind, Option
 
 Fields = Mapping[str, Any]
 """Values by the field of Request that they set; None for one that is given as null."""
 
-OF_THE_WHOLE = ("order_seed", "until_valid")
+OF_THE_WHOLE = ("order_seed",)
 """Options that only the whole file can have, not a single job."""
 _BY_FIELD = {option.field: option for option in OPTIONS.values()}
 _MOST_DIGITS = 18
@@ -65,6 +65,9 @@ def _named(key: str) -> Option:
     """Return an option by its name or that of its field: both `tag` and `tags`."""
     name = key.replace("-", "_")
     option = OPTIONS.get(name) or _BY_FIELD.get(name)
+    if name in REMOVED:
+        reason, hint = REMOVED[name]
+        raise UsageError(f'"{key}" was removed: {reason}', hint)
     if option is None:
         known = [name for name in OPTIONS if name not in OF_THE_WHOLE]
         raise UsageError(f'no option "{key}"', did_you_mean(name, known, f"the options are {', '.join(known)}"))

@@ -87,7 +87,7 @@ def plan(request: Request, shared: expand.Shared | None = None, *, alone: bool =
 def _started(
     request: Request, specs: Sequence[JobSpec], shared: expand.Shared, seed: int, *, several: bool
 ) -> list[JobSpec]:
-    """Return the cells with how their runs are started, tried and replaced.
+    """Return the cells with how their runs are started and tried.
 
     The gate waits for those of a comparison, of `mpsq bench` and `mpsq run`, but not of --find-max, which finds out
     what fits in memory; and where --gate-timeout is given. The size of the environment differs from run to run with
@@ -107,7 +107,6 @@ def _started(
             gate=gate,
             gate_s=request.gate_timeout_s if gate else None,
             randomize=request.randomize,
-            until_valid=bool(request.until_valid) and is_timed,
             layout_seed=seed if request.randomize or (is_compared and _is_timed_by_clock(spec)) else None,
             preflight=shared.trial(request, spec.framework) if is_tried else {},
         )

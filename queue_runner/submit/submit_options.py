@@ -226,9 +226,6 @@ class Request:
     preflight: bool | None = _option(
         Kind.SWITCH, "First try each job of a workload with one iteration; on by default for several jobs."
     )
-    until_valid: bool | None = _option(
-        Kind.SWITCH, "Repeat runs that the machine disturbed, twice at most; on by default in bench and run."
-    )
     no_gate: bool = _option(Kind.FLAG, "Start at once, even on a busy machine.")
     gate_timeout_s: float | None = _option(
         Kind.TIME, "Start when the machine is quiet, or after this time; 10m by default.", "TIME", name="gate_timeout"
@@ -253,6 +250,14 @@ OPTIONS: dict[str, Option] = {
     for name in [option.name or column.name]
 }
 """Every option of a submission, by name, in the order of the help."""
+
+REMOVED = {
+    **dict.fromkeys(
+        ("until_valid", "no_until_valid"),
+        ("disturbed runs are not repeated", "leave it out; mpsq rerun ID queues the jobs again"),
+    )
+}
+"""Options of earlier versions: why each was removed, and what to do instead."""
 
 GROUPS = {
     "Common": "device compile config dtype set repeats name tag priority after timeout dry_run",

@@ -24,13 +24,12 @@ from queue_runner.control import checkpoints
 from queue_runner.host import machine
 from queue_runner.ingest import summarize_run
 from queue_runner.ingest.summarize_run import hello_of
-from queue_runner.model import Ending, Outcome, RunId, State, Verb
+from queue_runner.model import Ending, Outcome, State, Verb
 from queue_runner.run_dir import RunDir, read_end
 from queue_runner.spec import JobSpec
-from queue_runner.store import jobs, lane_claims, replacements, results, retries
+from queue_runner.store import jobs, lane_claims, results, retries
 from queue_runner.store.engine import Connection, Engine, looking, writing
 from queue_runner.store.jobs import Claimed
-from queue_runner.submit import run_order
 from queue_runner.submit.find_max import next_probe
 from queue_runner.text import last_line, plain
 from queue_runner.warden_records import RunEnd
@@ -105,29 +104,24 @@ def finish(
             blocked_reason=None,
         )
         failpoints.reach("finish.before_retry")
-        retry = None
         if is_preflight:
             preflight_end.judge(connection, run, ending, busy)
         else:
-            retry = _queue_next(connection, run, ending, checkpoint, facts)
+            _queue_next(connection, run, ending, checkpoint, facts)
             if ending.outcome is not Outcome.SUCCEEDED:
                 group_guard.guard(connection, run, ending, hold_after, time.time())
-        if retry is None and run.spec.until_valid:
-            replacements.after(connection, run.id.job, run_order.round_order, time.time())
         failpoints.reach("finish.before_commit")
     return ending
 
 
 def _queue_next(
     connection: Connection, run: Claimed, ending: Ending, checkpoint: int | None, facts: Mapping[str, Any]
-) -> RunId | None:
-    """Queue the run that was agreed to follow a run: a retry, which is returned, or the next probe of a search."""
-    if not next_probe.is_answer(run.spec, ending) and (
-        retry := retries.retry_as_agreed(connection, run.run_id, ending, time.time(), checkpoint)
+) -> None:
+    """Queue the run that was agreed to follow a run: a retry, or the next probe of a search."""
+    if next_probe.is_answer(run.spec, ending) or not retries.retry_as_agreed(
+        connection, run.run_id, ending, time.time(), checkpoint
     ):
-        return retry
-    next_probe.queue_next(connection, run.id.job, run.spec, next_probe.memory_bytes(facts))
-    return None
+        next_probe.queue_next(connection, run.id.job, run.spec, next_probe.memory_bytes(facts))
 
 
 def _checkpoint(connection: Connection, run: Claimed, folder: RunDir) -> int | None:

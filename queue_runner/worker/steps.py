@@ -15,10 +15,9 @@ from queue_runner.host import lane_list
 from queue_runner.lanes import Lane
 from queue_runner.model import DEFAULT_LANE, Verb
 from queue_runner.paths import Layout
-from queue_runner.store import jobs, lane_claims, ready, replacements
+from queue_runner.store import jobs, lane_claims, ready
 from queue_runner.store.engine import Engine, writing
 from queue_runner.store.jobs import Following
-from queue_runner.submit import run_order
 from queue_runner.worker import decide
 from queue_runner.worker.backups import Backups
 from queue_runner.worker.decide import (
@@ -154,11 +153,8 @@ class Steps:
         """End the runs that can never start. Which these are is looked up again: a user may have changed it."""
         with writing(self._engine) as connection:
             now = self._clocks.wall()
-            skipped = ready.unsatisfiable(connection, now)
-            for run_id, ending in skipped:
+            for run_id, ending in ready.unsatisfiable(connection, now):
                 jobs.move(connection, run_id, Verb.SKIP, actor="worker", ending=ending, ended_at=now)
-            if skipped:
-                replacements.after_skips(connection, [run_id for run_id, _ in skipped], run_order.round_order, now)
 
     def _back_up(self, beside_runs: bool) -> None:
         if not beside_runs:

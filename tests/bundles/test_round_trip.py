@@ -129,10 +129,6 @@ def ran_elsewhere(store: Store) -> None:
     store.db.execute("UPDATE runs SET machine_hash = ?", [other])
 
 
-def replaces_a_run(store: Store) -> None:
-    store.db.execute("UPDATE runs SET replaces = 1 WHERE id = 7")
-
-
 def ran_with_other_software(store: Store) -> None:
     store.db.execute("UPDATE runs SET software_hash = ? WHERE id = 1", [store.fingerprint("software", {})])
 
@@ -147,7 +143,6 @@ def said_otherwise(store: Store) -> None:
         (asks_otherwise, "its job 1 is here already, as 1, with another question"),
         (is_of_other_code, "its job 1 is here already, as 1, with another question"),
         (ran_elsewhere, "its job 1 is here already, as 1, of another machine"),
-        (replaces_a_run, r"its run 1\.4 would replace 1\.1, which another bundle brought"),
         (ran_with_other_software, r"its run 1\.1 is here already, as 1\.1, with other content"),
         (said_otherwise, r"its run 1\.1 is here already, as 1\.1, with other content"),
     ],
@@ -172,14 +167,21 @@ def add_run(store: Store) -> None:
     assert run == 7
 
 
-def test_a_later_bundle_brings_the_replacement_of_a_disturbed_run(tmp_path: Path) -> None:
+def test_a_bundle_with_replaced_rounds_is_merged_without_them(tmp_path: Path) -> None:
+    """Earlier versions wrote --until-valid of a job, and which round a run replaces."""
     store, there = sender(tmp_path / "a"), receiver(tmp_path / "b")
-    store.db.execute("UPDATE taints SET kind = 'contended' WHERE run_id = 2")
-    merged(there, exported(store))
-    add_run(store)
-    store.db.execute("UPDATE runs SET replaces = 2 WHERE id = 7")
-    assert merged(there, exported(store))[0].runs == 1
-    assert [row["run"] for row in rows_of(there.db) if row["replaced"]] == ["1.2"]
+    new = exported(store)
+    lines = lines_of(new)
+    for row in rows(lines, "runs"):
+        row.append(1)
+    for row in rows(lines, "jobs"):
+        row[3]["until_valid"] = True
+    assert merged(there, sealed(lines))[0].runs == 6
+    assert merged(there, new)[0].known == 6
+    with sqlite3.connect(there.db) as connection:  # as migration 0014 leaves a run that was such a round
+        connection.execute("UPDATE merged_runs SET content_hash = ''")
+    connection.close()
+    assert merged(there, new)[0].known == 6
 
 
 def test_runs_of_the_queue_itself_are_left_as_they_are(tmp_path: Path) -> None:

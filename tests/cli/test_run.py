@@ -41,7 +41,7 @@ def queue(layout: Layout, tmp_path: Path) -> Iterator[Queue]:
 
 def run(queue: Queue, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [*MPSQ, "run", "--no-until-valid", *arguments],  # else a busy machine adds runs
+        [*MPSQ, "run", *arguments],
         cwd=queue.folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

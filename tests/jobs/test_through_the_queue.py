@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner.analysis.validity import MACHINE
 from queue_runner.paths import Layout
 from queue_runner.store import read
 
 pytestmark = pytest.mark.slow
 
-BY_OTHERS = MACHINE | {"stolen", "unwatched"}
+BY_OTHERS = {"contended", "slept", "swapping", "gpu_contended", "throttled", "stolen", "unwatched"}
 """What other processes may do to a run of these tests."""
 
 

@@ -18,9 +18,8 @@ from queue_runner.monitor.awaiting import Awaited
 from queue_runner.monitor.follow import Follower
 from queue_runner.paths import Layout
 from queue_runner.spec import NewJob, Terms
-from queue_runner.store import jobs, read, replacements, results, retries
+from queue_runner.store import jobs, read, retries
 from queue_runner.store.engine import Engine, open_engine, writing
-from queue_runner.submit import run_order
 from tests.cli_support import SPEC, Cli
 from tests.store_support import claim_next
 
@@ -61,27 +60,6 @@ def test_a_job_with_a_retry_to_come_has_not_ended(engine: Engine, mpsq: Cli) -> 
     assert mpsq("wait", "1.1").code == 3  # that attempt is over, whatever comes
     end_next(engine, OK)
     assert mpsq.ok("wait", "g1").out == "1 of 1 runs succeeded\n"
-
-
-def test_a_disturbed_run_has_not_ended_before_its_group_has_replaced_it(engine: Engine, mpsq: Cli) -> None:
-    spec = replace(SPEC, until_valid=True)
-    with writing(engine) as connection:
-        jobs.submit(connection, "t", 0, [NewJob(spec), NewJob(replace(spec, name="b"))], [(0, 1), (1, 1)])
-    end_next(engine, OK)
-    assert mpsq("wait", "1", "--timeout", "1ms").code == 0
-    with writing(engine) as connection:
-        results.save_taints(connection, 1, [("contended", "invalid", "others used 90%")])
-    waits = mpsq("wait", "1", "--timeout", "1ms")
-    assert waits.code == 124 and "a run that the machine disturbed has not been replaced after" in waits.err
-    assert mpsq("wait", "1.1").code == 0, "that run alone is over"
-    end_next(engine, OK)
-    with writing(engine) as connection:
-        assert replacements.after(connection, 2, run_order.round_order, time.time()) == 2
-    waits = mpsq("wait", "1", "--timeout", "1ms")
-    assert waits.code == 124 and "1 of 2 runs have not ended" in waits.err
-    end_next(engine, OK)
-    end_next(engine, OK)
-    assert mpsq.ok("wait", "1").out == "1 of 1 runs succeeded\n", "the replaced one does not count"
 
 
 def test_retries_that_are_used_up_are_a_failure(engine: Engine, mpsq: Cli) -> None:

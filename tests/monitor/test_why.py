@@ -39,7 +39,7 @@ def run(state: str, **changes: Any) -> RunView:
         "valid": True,
         "kind": "command",
     }
-    return RunView(**{**nothing, **columns, "taints": (), "replaced": False, "spec_json": SPEC.to_json(), **changes})
+    return RunView(**{**nothing, **columns, "taints": (), "spec_json": SPEC.to_json(), **changes})
 
 
 @pytest.mark.parametrize(

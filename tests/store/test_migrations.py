@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sqlite3
 import subprocess
 import sys
@@ -131,6 +132,7 @@ def test_what_blocked_a_lane_before_its_kind_was_stored_is_kept(layout: Layout) 
             old.execute(f"ALTER TABLE lanes DROP COLUMN {column}")
         old.execute("DROP INDEX jobs_question")  # 0010
         old.execute("ALTER TABLE schedules DROP COLUMN env_file")  # 0011
+        with_replacements(old)
         without_commands(old)
         old.execute("INSERT INTO lanes (name, blocked_reason, blocked_at) VALUES ('box-g1-abcdef', 'silent', 5.0)")
         old.execute("UPDATE alembic_version SET version_num = '0007'")
@@ -158,6 +160,7 @@ def test_an_open_bench_of_neighbours_keeps_its_order_and_its_neighbours_are_held
         jobs.submit(connection, "test", 0, [NewJob(spec), NewJob(spec), NewJob(spec)], [(0, 1), (1, 1), (2, 1)])
         jobs.add_dependencies(connection, [(2, 1, Condition.OK)])
     with sqlite3.connect(layout.db) as old:
+        with_replacements(old)
         without_commands(old)
         before = old.execute("SELECT spec_json FROM jobs").fetchall()
         for job, pairing in ((1, "alone"), (2, ""), (3, "neighbour")):
@@ -205,7 +208,6 @@ def test_runs_keep_what_they_had_when_their_table_is_made_anew(layout: Layout) -
             old.execute(f"CREATE VIEW {view} AS SELECT 1")
         for made in ("VIEW v_merged", "TABLE merged_runs", "TABLE merged_jobs"):  # 0006 makes them
             old.execute(f"DROP {made}")
-        old.execute("ALTER TABLE runs DROP COLUMN replaces")
         old.execute("DROP INDEX runs_ended")  # 0006
         for column in ("blocked_kind", "blocked_for", "next_try_at"):  # 0008
             old.execute(f"ALTER TABLE lanes DROP COLUMN {column}")
@@ -226,6 +228,11 @@ def test_runs_keep_what_they_had_when_their_table_is_made_anew(layout: Layout) -
     assert backup.problems(layout.db) == []
 
 
+def with_replacements(connection: sqlite3.Connection) -> None:
+    """Undo what 0014 does to the table of runs."""
+    connection.execute("ALTER TABLE runs ADD COLUMN replaces INTEGER")
+
+
 def without_commands(connection: sqlite3.Connection) -> None:
     """Undo what 0012 does to the table of schedules."""
     for column in ("command_json", "cwd", "python"):
@@ -243,6 +250,7 @@ def test_schedules_become_command_lines(layout: Layout) -> None:
     }
     command = {"workload": None, "argv": ["sh", "-c", "exit 0"], "copy": True, "python": "/opt/bin/python"}
     with sqlite3.connect(layout.db) as old:
+        with_replacements(old)
         without_commands(old)
         for id, stored in enumerate((request, command), start=1):
             columns = "id, created_at, name, cron, timezone, title, request_json, env_file, next_at"
@@ -277,6 +285,7 @@ def test_environments_leave_the_database(layout: Layout, caplog: pytest.LogCaptu
     request = {"workload": None, "argv": ["true"], "env": ["MINE=word-2"], "environment": {"SHELLS": "word-1"}}
     with sqlite3.connect(layout.db) as old:
         old.execute("UPDATE runs SET state = 'DONE', outcome = 'SUCCEEDED', ended_at = 1 WHERE job_id = 3")
+        with_replacements(old)
         without_commands(old)
         old.execute("ALTER TABLE schedules DROP COLUMN env_file")
         columns = "id, created_at, name, cron, timezone, title, request_json"
@@ -304,3 +313,39 @@ def test_environments_leave_the_database(layout: Layout, caplog: pytest.LogCaptu
     assert [job_environments.load(layout, spec) for spec in specs[:2]] == [env, dict(chosen.env)]
     assert not specs[2].env_file  # it succeeded
     assert job_environments.read(layout, schedule) == {"SHELLS": "word-1", "MINE": "word-2"}
+
+
+def test_a_replaced_round_becomes_an_ordinary_one(layout: Layout) -> None:
+    """0014 removes --until-valid from runs, specifications, schedules and the hashes of merged runs."""
+    migrate.ensure(layout)
+    spec = JobSpec(kind="command", name="x", argv=("/usr/bin/true",))
+    with writing(open_engine(layout.db)) as connection:
+        jobs.submit(connection, "test", 0, [NewJob(spec, 3)], [(0, 1), (0, 2), (0, 3)])
+        jobs.submit(connection, "test", 0, [NewJob(spec)], [(0, 1)])
+        jobs.add_dependencies(connection, [(2, 1, Condition.OK)])
+    words = ["--until-valid", "--repeats=2", "--", "sh", "--no-until-valid"]
+    with sqlite3.connect(layout.db) as old:
+        with_replacements(old)
+        old.execute("UPDATE runs SET replaces = 1 WHERE number = 3")
+        old.execute("UPDATE runs SET state = 'DONE', outcome = 'SUCCEEDED' WHERE job_id = 1")
+        old.execute("UPDATE jobs SET spec_json = json_set(spec_json, '$.until_valid', json('true'))")
+        for run in (1, 3):
+            old.execute("INSERT INTO merged_runs VALUES (?, 0, 'bundle', 'content')", [run])
+        old.execute(
+            "INSERT INTO schedules (id, created_at, name, cron, timezone, title, command_json, cwd, next_at)"
+            " VALUES (1, 0, 'n', '0 2 * * *', 'UTC', ?, ?, '/', 7.0)",
+            [shlex.join(words), json.dumps(words)],
+        )
+        old.execute("UPDATE alembic_version SET version_num = '0013'")
+    old.close()
+    migrate.ensure(layout)
+    with read.reading(layout.db) as connection:
+        sql = "SELECT run, repeat, spec_json, spec_hash FROM v_run WHERE job_id = 1"
+        rows = read.tuples(connection, sql).fetchall()
+        assert [(run, repeat) for run, repeat, _, _ in rows] == [("1.1", 1), ("1.2", 2), ("1.3", 3)]
+        assert {JobSpec.from_json(text).content_hash() for _, _, text, _ in rows} == {rows[0][3]}
+        assert read.tuples(connection, "SELECT verdict FROM v_dependency").fetchall() == [("met",)]
+        hashes = "SELECT content_hash FROM merged_runs ORDER BY run_id"
+        assert read.tuples(connection, hashes).fetchall() == [("content",), ("",)]
+        ((title, command),) = read.tuples(connection, "SELECT title, command_json FROM schedules").fetchall()
+    assert json.loads(command) == shlex.split(title) == ["--repeats=2", "--", "sh", "--no-until-valid"]

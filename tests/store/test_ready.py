@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -156,21 +155,6 @@ def test_a_circle_of_dependencies_is_refused(engine: Engine) -> None:
             editing.set_dependencies(connection, 1, [(3, ANY)])
         with pytest.raises(UsageError, match="1 waits for 1"):
             editing.set_dependencies(connection, 1, [(1, ANY)])
-
-
-def test_a_circle_through_a_group_that_is_waited_for_is_refused(engine: Engine) -> None:
-    """Whoever waits for job 1 waits for the replacements of its whole group: job 2 must not wait for that one."""
-    valid = replace(SPEC, until_valid=True)
-    with writing(engine) as connection:
-        jobs.submit(connection, "test", 0, [NewJob(valid, 1, Terms())] * 2, [(0, 1), (1, 1)])
-        submit(connection, 0)
-        editing.set_dependencies(connection, 3, [(1, OK)])
-        with pytest.raises(UsageError, match="wait for each other"):
-            editing.set_dependencies(connection, 2, [(3, ANY)])
-    with writing(engine) as connection:
-        submit(connection, 0)
-        editing.set_dependencies(connection, 2, [(1, OK)])
-        editing.set_dependencies(connection, 2, [(4, OK)])
 
 
 def test_a_paused_lane_starts_nothing(engine: Engine) -> None:

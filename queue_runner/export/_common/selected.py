@@ -75,7 +75,7 @@ RUNS = _table(
     "first_third_median_s last_third_median_s drift_ratio:float loss_first:float loss_last:float loss_min:float",
     "val_loss_last:float setup_s compile_s warmup_s measure_s eval_s checkpoint_s other_s projected_real_s",
     "peak_allocated_bytes peak_reserved_bytes note deadline_at not_before_at retries:int backoff_s retry_on",
-    "rerun_of:int resumed_from:int replaces:int replaced:bool schedule_id deleted_at",
+    "rerun_of:int resumed_from:int schedule_id deleted_at",
 )
 ITERATIONS = _table(
     "iterations",
@@ -105,7 +105,7 @@ class SelectedRun:
     @property
     def valid(self) -> bool:
         """Whether reports use the numbers of the run."""
-        return bool(self.run.outcome == Outcome.SUCCEEDED and self.run.valid and not self.run.replaced)
+        return bool(self.run.outcome == Outcome.SUCCEEDED and self.run.valid)
 
     @property
     def title(self) -> str:

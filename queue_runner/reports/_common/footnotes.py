@@ -13,7 +13,6 @@ from queue_runner.analysis.finding import Finding
 from queue_runner.analysis.grouping import LOG, MAIN, Arm, by_key, taints, value_of
 from queue_runner.analysis.peaks import Peak
 from queue_runner.analysis.reported_run import ReportedRun
-from queue_runner.analysis.validity import disturbance
 from queue_runner.model import Outcome, State
 from queue_runner.reports._common import select_runs
 from queue_runner.reports._common.arm_rows import ArmRow
@@ -125,7 +124,6 @@ def notes(
         *_window(context),
         *marks.notes(),
         *_excluded(arms, marks, context),
-        *_replaced(arms, context),
         *_pending(arms),
         *_mixed_first_iteration(arms),
         *peaks(((row.device_name or row.device, row.dtype, row.peak) for row in raw), "MFU: relative to"),
@@ -192,38 +190,6 @@ def _excluded(arms: Sequence[Arm], marks: CaveatMarks, context: Context) -> Iter
         yield Finding(f"{brief} (--all includes them)", brief)
     if context.options.include_invalid:
         yield from marks.excluded((row for arm in arms for row in arm.used if not row.valid), True)
-
-
-def _replaced(arms: Sequence[Arm], context: Context) -> Iterable[str]:
-    """Count the runs that new rounds have replaced (--until-valid), by arm. They are not among the rows."""
-    new = [row for arm in arms for row in arm.runs if row.replaces is not None and not row.replaced]
-    if not new or context.options.include_invalid:
-        return
-    jobs = ", ".join(str(job) for job in sorted({row.job_id for row in new}))
-    columns = "run_id, run, job_id, outcome, reason, taints, replaces"
-    sql = f"SELECT {columns} FROM v_run WHERE replaced AND job_id IN ({jobs}) ORDER BY job_id, number"
-    stored = ((row, disturbance(row.outcome, row.reason, row.taints)) for row in context.runs(sql))
-    old = by_key((pair for pair in stored if pair[1]), lambda pair: pair[0].job_id)
-    parts, replaced, n_old, n_repeated = list[str](), list[Arm](), 0, 0
-    for arm in arms:
-        disturbed = [pair for job in dict.fromkeys(row.job_id for row in arm.runs) for pair in old.get(job, [])]
-        if disturbed:
-            runs = ", ".join(f"{row.run} ({', '.join(why)})" for row, why in disturbed[:MOST_NAMED])
-            more = f" and {len(disturbed) - MOST_NAMED} more" if len(disturbed) > MOST_NAMED else ""
-            replaced.append(arm)
-            parts.append(f"{arm.label or arm.key['subject']} {runs}{more}")
-            n_old += sum(row.replaces is None for row, _ in disturbed)
-            n_repeated += sum(row.replaces is not None for row, _ in disturbed)
-    if parts:
-        submitted = n_old + sum(row.replaces is None and not row.replaced for arm in arms for row in arm.runs)
-        repeated = f", and {n_repeated} of the repetitions" if n_repeated else ""
-        text = f"{n_old} of {submitted} runs repeated{repeated}, because the machine disturbed them"
-        yield Finding(f"{text}: {'; '.join(parts)}", text)
-    if busy := [arm.label or str(arm.key["subject"]) for arm in arms if not arm.used and arm in replaced]:
-        yield (
-            f"no verdict on {named(busy)}: the machine disturbed every run, and the runs that replaced them;"
-            " when it is quiet, mpsq report missing --submit runs them again"
-        )
 
 
 def _pending(arms: Sequence[Arm]) -> Iterable[str]:

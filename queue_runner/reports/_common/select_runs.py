@@ -55,8 +55,6 @@ def condition(connection: sqlite3.Connection, options: Options) -> tuple[str, li
             parts.append(part)
             values += more
         terms.append("(" + " OR ".join(f"({part})" for part in parts) + ")")
-    if not options.include_invalid and all(selector.number is None for selector in options.selectors):
-        terms.append("NOT replaced")
     if options.since is not None:
         terms.append("COALESCE(ended_at, created_at) >= ?")
         values.append(options.since)
