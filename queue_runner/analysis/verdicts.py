@@ -1,0 +1,265 @@
+"""Words and intervals from rounds, valid at every look (docs/methodology.md).
+
+A round is one run of every row. A contrast is one row against its baseline in one metric: one difference a round. The
+evidence after n rounds is the Bayes factor of the t statistic for an effect ~ N(0, c^2) in standard deviations.
+For normal differences the chance that it ever reaches 1/alpha is at most alpha. So one may look after each round, stop,
+and add rounds later. docs/simulations.md has the rates.
+
+Gronau, Ly & Wagenmakers 2020, "Informed Bayesian t-Tests", The American Statistician 74, 137-143.
+Perez-Ortiz, Lardy, de Heide & Grunwald 2024, "E-statistics, group invariance and anytime-valid testing", Annals of
+Statistics 52, 1410-1432.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from statistics import fmean
+
+ALPHA = 0.05
+EFFECT_SD = 5.0
+"""c: 5 is as safe as 3 in each simulated cell, and decides a difference of ten standard deviations a round earlier."""
+PRIOR_ROUNDS = 1.0
+"""d0: the weight of the other contrasts' variance, in rounds. With 2 the words of normal noise are wrong too often."""
+FIRST_LOOK = 3
+FIRST_LOOK_WITH_LEVELS = 8
+"""The same for a row that is known to have several levels: its first rounds may fall on one level by chance."""
+MOST_ROUNDS = 1_000
+"""A number of rounds above this is not suggested."""
+LOPSIDED_RUNS = 2
+LOPSIDED_SHARE = 0.25
+"""Runs left out of one row beyond those of the other, and their share of the rounds, from which no word is given."""
+
+
+class Decision(StrEnum):
+    """Of the difference: above zero, below zero, within the margin on both sides, or none of these so far."""
+
+    ABOVE = "above"
+    BELOW = "below"
+    SAME = "the same"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True, slots=True)
+class Contrast:
+    """A row minus its baseline in one metric, by round; None where one of the two runs is missing.
+
+    A time enters as its logarithm, negated: the difference is the logarithm of the speedup. `step` is the rounding step
+    and `margin` the half width of "the same", both in the unit of the difference. With an `obstacle` there is no word.
+    """
+
+    differences: Sequence[float | None]
+    margin: float | None = None
+    step: float = 0.0
+    several_levels: bool = False
+    obstacle: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """The difference after n rounds: its mean, the shrunk variance of one round, and that variance's degrees of
+    freedom."""
+
+    n: int
+    mean: float
+    variance: float
+    freedom: float
+    step: float = 0.0
+
+    def log_evidence(self, mu: float) -> float:
+        """Return log E_n(mu), the evidence against the true difference `mu`."""
+        g = 1 + self.n * EFFECT_SD**2
+        distance = self.n * (self.mean - mu) ** 2
+        if not self.variance:  # the limit of t^2 = distance / variance
+            return math.log(g) * (self.freedom / 2 if distance else -0.5)
+        t2 = distance / self.variance
+        log_ratio = math.log1p(t2 / (self.freedom * g)) - math.log1p(t2 / self.freedom)
+        return -math.log(g) / 2 - (self.freedom + 1) / 2 * log_ratio
+
+    def half_width(self, n_words: int) -> float:
+        """Return the half width of the interval: all mu with E_n(mu) < n_words / alpha. Never less than a rounding
+        step, because equal roundings of both rows do not average out."""
+        g = 1 + self.n * EFFECT_SD**2
+        a = (n_words / ALPHA * math.sqrt(g)) ** (2 / (self.freedom + 1))
+        if a >= g:
+            return math.inf
+        t2 = self.freedom * (a - 1) / (1 - a / g)
+        return max(self.step, math.sqrt(t2 * self.variance / self.n))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """The answer for one contrast after `n` complete rounds.
+
+    `decision` was given after `given_after` of them and stays. `low` and `high` are the ends of the interval: what no
+    look so far has excluded; infinite while too few rounds exclude anything. `more` is about how many further rounds
+    would decide, None if too many. `contradicted`: later rounds contradicted what earlier ones had excluded.
+    """
+
+    decision: Decision
+    given_after: int | None
+    n: int
+    mean: float
+    low: float
+    high: float
+    within_margin: bool
+    more: int | None
+    contradicted: bool = False
+    waits_for_levels: bool = False
+    obstacle: str = ""
+
+
+def all_pairs(n_rows: int) -> int:
+    """Return the number of words where each row may be compared with each: for another baseline, and for compare."""
+    return n_rows * (n_rows - 1) // 2
+
+
+def lopsided(left_out: int, of_baseline: int, rounds: int) -> bool:
+    """Return whether the runs left out concentrate in one of two rows, whose slow rounds may have vanished."""
+    excess = abs(left_out - of_baseline)
+    return excess >= max(LOPSIDED_RUNS, LOPSIDED_SHARE * rounds)
+
+
+def judge(
+    contrasts: Sequence[Contrast], n_words: int | None = None, earlier_variance: float | None = None
+) -> list[Judgement]:
+    """Judge the contrasts of one question in one metric; the differences of all stand in the order of the rounds.
+
+    `n_words` is the number of contrasts that the question declares, times its metrics, whatever is shown of it. The
+    chance that any of so many words is ever wrong is at most ALPHA. `earlier_variance` of earlier rounds of the same
+    question on this machine serves a single contrast.
+    """
+    n_words = n_words or len(contrasts)
+    estimates = _estimates(contrasts, earlier_variance)
+    return [_judge(contrast, list(looks), n_words) for contrast, looks in zip(contrasts, estimates, strict=True)]
+
+
+def _estimates(contrasts: Sequence[Contrast], earlier_variance: float | None) -> Iterator[list[Estimate]]:
+    """Yield, for each contrast, the estimates after each of its complete rounds."""
+    moments = [list(_moments(contrast.differences)) for contrast in contrasts]
+    rounds = max((len(contrast.differences) for contrast in contrasts), default=0)
+    typical: list[float | None] = []
+    for at in range(rounds):
+        variances = [rows[at][2] for rows in moments if at < len(rows) and rows[at][0] > 1]
+        typical.append(fmean(variances) if len(variances) > 1 else earlier_variance)
+    for contrast, rows in zip(contrasts, moments, strict=True):
+        yield [
+            _shrunk(*row, typical[at], contrast.step)
+            for at, row in enumerate(rows)
+            if contrast.differences[at] is not None
+        ]
+
+
+def _moments(differences: Sequence[float | None]) -> Iterator[tuple[int, float, float]]:
+    """Yield the number, mean and variance of the differences up to each round (Welford 1962)."""
+    n, mean, squares = 0, 0.0, 0.0
+    for difference in differences:
+        if difference is not None:
+            n += 1
+            distance = difference - mean
+            mean += distance / n
+            squares += distance * (difference - mean)
+        yield n, mean, squares / (n - 1) if n > 1 else 0.0
+
+
+def _shrunk(n: int, mean: float, variance: float, typical: float | None, step: float) -> Estimate:
+    """Shrink the variance towards the `typical` one (Smyth 2004, "Linear Models and Empirical Bayes Methods",
+    Statistical Applications in Genetics and Molecular Biology 3, 3), and add that of two roundings."""
+    prior = 0.0 if typical is None else PRIOR_ROUNDS
+    freedom = prior + n - 1
+    shrunk = (prior * (typical or 0.0) + (n - 1) * variance) / freedom if freedom else 0.0
+    return Estimate(n, mean, shrunk + step**2 / 6, freedom, step)
+
+
+def _judge(contrast: Contrast, looks: Sequence[Estimate], n_words: int) -> Judgement:
+    """Look after each round. The interval only narrows, because what one look excludes stays excluded, until the mean
+    of all rounds leaves it: then the rounds contradict each other, and it starts anew from all of them."""
+    first = FIRST_LOOK_WITH_LEVELS if contrast.several_levels else FIRST_LOOK
+    low, high = -math.inf, math.inf
+    decision, given_after, contradicted = Decision.UNDECIDED, None, False
+    for look in looks:
+        if look.n < first:
+            continue
+        half_width = look.half_width(n_words)
+        low, high = max(low, look.mean - half_width), min(high, look.mean + half_width)
+        if not low <= look.mean <= high:
+            low, high = look.mean - half_width, look.mean + half_width
+            decision, given_after, contradicted = Decision.UNDECIDED, None, True
+        if decision is Decision.UNDECIDED and not contrast.obstacle:
+            decision = decide(low, high, contrast.margin)
+            given_after = None if decision is Decision.UNDECIDED else look.n
+    last = looks[-1] if looks else Estimate(0, math.nan, math.nan, 0.0)
+    return Judgement(
+        decision=decision,
+        given_after=given_after,
+        n=last.n,
+        mean=last.mean,
+        low=low,
+        high=high,
+        within_margin=contrast.margin is not None and -contrast.margin < low and high < contrast.margin,
+        more=None if given_after or contrast.obstacle else _more(last, n_words, contrast.margin, first),
+        contradicted=contradicted,
+        waits_for_levels=contrast.several_levels and last.n < first,
+        obstacle=contrast.obstacle,
+    )
+
+
+def decide(low: float, high: float, margin: float | None) -> Decision:
+    """Return the word for an interval of the difference."""
+    if low > 0:
+        return Decision.ABOVE
+    if high < 0:
+        return Decision.BELOW
+    if margin is not None and -margin < low and high < margin:
+        return Decision.SAME
+    return Decision.UNDECIDED
+
+
+def _more(last: Estimate, n_words: int, margin: float | None, first: int) -> int | None:
+    """Return about how many more rounds decide, if the mean and the variance stay as they are."""
+    if last.n < 2:
+        return first - last.n
+    reach = max(abs(last.mean), (margin or 0.0) - abs(last.mean))
+    for n in range(max(first, last.n + 1), MOST_ROUNDS):
+        if replace(last, n=n, freedom=last.freedom + n - last.n).half_width(n_words) < reach:
+            return n - last.n
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class StartedRun:
+    """A run that shares no planned round with its counterpart: its value, and when it started, Unix seconds."""
+
+    started_at: float
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedRounds:
+    """Rounds that were formed afterwards, in order of time, and the share of them in which the row came first."""
+
+    differences: tuple[float, ...] = ()
+    row_first: float = math.nan
+
+    @property
+    def balanced(self) -> bool:
+        """Whether each row came first often enough: one always before the other looks like a machine that warms up."""
+        return 1 / 3 <= self.row_first <= 2 / 3
+
+
+def close_rounds(row: Sequence[StartedRun], baseline: Sequence[StartedRun]) -> ClosedRounds:
+    """Form rounds of runs without planned ones: a round closes at the first run that completes both rows, and no run
+    belongs to two rounds. Where a row ran several times in a round, their mean counts."""
+    runs = [*((run, True) for run in row), *((run, False) for run in baseline)]
+    differences: list[float] = []
+    firsts = 0
+    values: dict[bool, list[float]] = {}
+    for run, is_row in sorted(runs, key=lambda pair: pair[0].started_at):
+        values.setdefault(is_row, []).append(run.value)
+        if len(values) == 2:
+            firsts += next(iter(values))
+            differences.append(fmean(values[True]) - fmean(values[False]))
+            values = {}
+    return ClosedRounds(tuple(differences), firsts / len(differences)) if differences else ClosedRounds()

@@ -1,0 +1,90 @@
+"""analysis/verdicts.py for thousands of families at once; tests/analysis/test_simulated.py holds the two equal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from queue_runner.analysis import verdicts
+from tests.simulate.machines import Array
+
+ABOVE, BELOW, SAME = 1, -1, 2
+
+
+@dataclass(frozen=True)
+class Looks:
+    """Arrays of families, rounds and contrasts: the words that stand (0: none), the intervals, and where the rounds
+    contradicted each other."""
+
+    words: Array
+    lows: Array
+    highs: Array
+    contradicted: Array
+
+    def wrong(self, *words: int) -> Array:
+        """Return, for each family, whether any contrast had one of these words at any look."""
+        return np.isin(self.words, words).any((1, 2))
+
+    def standing(self, *words: int) -> Array:
+        """Return the same for the last look."""
+        return np.isin(self.words[:, -1], words).any(1)
+
+    def first(self, contrast: int = 0) -> Array:
+        """Return the round of the first word of a contrast; one above the number of rounds where there is none."""
+        given = self.words[:, :, contrast] != 0
+        return np.where(given.any(1), given.argmax(1) + 1, given.shape[1] + 1)
+
+
+def looks(
+    differences: Array,
+    n_words: int | None = None,
+    margin: float | None = None,
+    *,
+    levels: bool = False,
+    step: float = 0.0,
+    earlier_variance: float | None = None,
+    c: float = verdicts.EFFECT_SD,
+    d0: float = verdicts.PRIOR_ROUNDS,
+) -> Looks:
+    """Look after each round at families of contrasts."""
+    n_families, n_rounds, n_contrasts = differences.shape
+    means, half_widths = _intervals(differences, n_words or n_contrasts, step, earlier_variance, c, d0)
+    low = np.full((n_families, n_contrasts), -np.inf)
+    high, word = -low, np.zeros_like(low, dtype=int)
+    words, lows, highs, contradicted = [word], [low], [high], [np.zeros_like(low, dtype=bool)]
+    first = verdicts.FIRST_LOOK_WITH_LEVELS if levels else verdicts.FIRST_LOOK
+    for at in range(1, n_rounds):
+        mean, half_width = means[:, at], half_widths[:, at]
+        left = np.zeros_like(word, dtype=bool)
+        if at + 1 >= first:
+            low, high = np.maximum(low, mean - half_width), np.minimum(high, mean + half_width)
+            left = (mean < low) | (mean > high)
+            low, high = np.where(left, mean - half_width, low), np.where(left, mean + half_width, high)
+            same = (low > -margin) & (high < margin) if margin is not None else np.zeros_like(left)
+            now = np.select([low > 0, high < 0, same], [ABOVE, BELOW, SAME])
+            word = np.where(left | (word == 0), now, word)
+        for rows, row in ((words, word), (lows, low), (highs, high), (contradicted, left)):
+            rows.append(row)
+    return Looks(*(np.stack(rows, 1) for rows in (words, lows, highs, contradicted)))
+
+
+def _intervals(
+    differences: Array, n_words: int, step: float, earlier_variance: float | None, c: float, d0: float
+) -> tuple[Array, Array]:
+    """Return the means and the half widths after each round."""
+    n = np.arange(1, differences.shape[1] + 1)[None, :, None]
+    means = differences.cumsum(1) / n
+    centred = differences - differences[:, :1]
+    squares = (centred**2).cumsum(1) - n * (centred.cumsum(1) / n) ** 2
+    variances = np.maximum(squares, 0) / np.maximum(n - 1, 1)
+    typical = variances.mean(-1, keepdims=True) if differences.shape[-1] > 1 else earlier_variance
+    prior = 0.0 if typical is None else d0
+    freedom = prior + n - 1
+    shrunk = (prior * (0.0 if typical is None else typical) + (n - 1) * variances) / np.maximum(freedom, 1e-300)
+    g = 1 + n * c**2
+    a = (n_words / verdicts.ALPHA * np.sqrt(g)) ** (2 / (freedom + 1))
+    t2 = np.where(a < g, freedom * (a - 1) / np.where(a < g, 1 - a / g, 1.0), np.inf)
+    with np.errstate(invalid="ignore"):
+        half_widths = np.sqrt(t2 * (shrunk + step**2 / 6) / n)
+    return means, np.maximum(step, np.where(a < g, half_widths, np.inf))
