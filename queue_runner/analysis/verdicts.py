@@ -29,7 +29,7 @@ FIRST_LOOK_WITH_LEVELS = 8
 MOST_ROUNDS = 1_000
 """A number of rounds above this is not suggested."""
 LOPSIDED_RUNS = 2
-LOPSIDED_SHARE = 0.25
+LOPSIDED_SHARE = 0.1
 """Runs left out of one row beyond those of the other, and their share of the rounds, from which no word is given."""
 
 
@@ -47,13 +47,16 @@ class Contrast:
     """A row minus its baseline in one metric, by round; None where one of the two runs is missing.
 
     A time enters as its logarithm, negated: the difference is the logarithm of the speedup. `step` is the rounding step
-    and `margin` the half width of "the same", both in the unit of the difference. With an `obstacle` there is no word.
+    and `margin` the half width of "the same", both in the unit of the difference. `earlier_variance` is the variance of
+    earlier rounds of the same question on this machine: what it knows of levels and rare events, three rounds cannot
+    show. With an `obstacle` there is no word.
     """
 
     differences: Sequence[float | None]
     margin: float | None = None
     step: float = 0.0
     several_levels: bool = False
+    earlier_variance: float | None = None
     obstacle: str = ""
 
 
@@ -122,33 +125,32 @@ def lopsided(left_out: int, of_baseline: int, rounds: int) -> bool:
     return excess >= max(LOPSIDED_RUNS, LOPSIDED_SHARE * rounds)
 
 
-def judge(
-    contrasts: Sequence[Contrast], n_words: int | None = None, earlier_variance: float | None = None
-) -> list[Judgement]:
+def judge(contrasts: Sequence[Contrast], n_words: int | None = None) -> list[Judgement]:
     """Judge the contrasts of one question in one metric; the differences of all stand in the order of the rounds.
 
     `n_words` is the number of contrasts that the question declares, times its metrics, whatever is shown of it. The
-    chance that any of so many words is ever wrong is at most ALPHA. `earlier_variance` of earlier rounds of the same
-    question on this machine serves a single contrast.
+    chance that any of so many words is ever wrong is at most ALPHA.
     """
     n_words = n_words or len(contrasts)
-    estimates = _estimates(contrasts, earlier_variance)
-    return [_judge(contrast, list(looks), n_words) for contrast, looks in zip(contrasts, estimates, strict=True)]
+    estimates = zip(contrasts, _estimates(contrasts), strict=True)
+    return [_judge(contrast, looks, n_words) for contrast, looks in estimates]
 
 
-def _estimates(contrasts: Sequence[Contrast], earlier_variance: float | None) -> Iterator[list[Estimate]]:
-    """Yield, for each contrast, the estimates after each of its complete rounds."""
+def _estimates(contrasts: Sequence[Contrast]) -> Iterator[list[Estimate]]:
+    """Yield, for each contrast, the estimates after each of its complete rounds. Variances are shrunk towards the mean
+    of all contrasts, or towards that of earlier rounds if it is larger: towards a smaller one words get too sure."""
     moments = [list(_moments(contrast.differences)) for contrast in contrasts]
-    rounds = max((len(contrast.differences) for contrast in contrasts), default=0)
-    typical: list[float | None] = []
-    for at in range(rounds):
+    means: list[float | None] = []
+    for at in range(max(map(len, moments), default=0)):
         variances = [rows[at][2] for rows in moments if at < len(rows) and rows[at][0] > 1]
-        typical.append(fmean(variances) if len(variances) > 1 else earlier_variance)
+        means.append(fmean(variances) if len(variances) > 1 else None)
     for contrast, rows in zip(contrasts, moments, strict=True):
         yield [
-            _shrunk(*row, typical[at], contrast.step)
-            for at, row in enumerate(rows)
-            if contrast.differences[at] is not None
+            _shrunk(
+                *row, max((x for x in (mean, contrast.earlier_variance) if x is not None), default=None), contrast.step
+            )
+            for difference, row, mean in zip(contrast.differences, rows, means, strict=False)
+            if difference is not None
         ]
 
 
@@ -238,15 +240,17 @@ class StartedRun:
 
 @dataclass(frozen=True, slots=True)
 class ClosedRounds:
-    """Rounds that were formed afterwards, in order of time, and the share of them in which the row came first."""
+    """Rounds that were formed afterwards, in order of time: the differences, and whether the row came first."""
 
-    differences: tuple[float, ...] = ()
-    row_first: float = math.nan
+    differences: tuple[float, ...]
+    row_first: tuple[bool, ...]
 
     @property
     def balanced(self) -> bool:
-        """Whether each row came first often enough: one always before the other looks like a machine that warms up."""
-        return 1 / 3 <= self.row_first <= 2 / 3
+        """Whether each row came first in a third of the rounds or more: one always before the other looks like a
+        machine that warms up."""
+        firsts = sum(self.row_first)
+        return bool(self.row_first) and len(self.row_first) <= 3 * firsts <= 2 * len(self.row_first)
 
 
 def close_rounds(row: Sequence[StartedRun], baseline: Sequence[StartedRun]) -> ClosedRounds:
@@ -254,12 +258,12 @@ def close_rounds(row: Sequence[StartedRun], baseline: Sequence[StartedRun]) -> C
     belongs to two rounds. Where a row ran several times in a round, their mean counts."""
     runs = [*((run, True) for run in row), *((run, False) for run in baseline)]
     differences: list[float] = []
-    firsts = 0
+    row_first: list[bool] = []
     values: dict[bool, list[float]] = {}
     for run, is_row in sorted(runs, key=lambda pair: pair[0].started_at):
         values.setdefault(is_row, []).append(run.value)
         if len(values) == 2:
-            firsts += next(iter(values))
+            row_first.append(next(iter(values)))
             differences.append(fmean(values[True]) - fmean(values[False]))
             values = {}
-    return ClosedRounds(tuple(differences), firsts / len(differences)) if differences else ClosedRounds()
+    return ClosedRounds(tuple(differences), tuple(row_first))

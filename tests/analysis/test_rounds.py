@@ -54,9 +54,14 @@ def test_shrinks_by_one_round_towards_the_mean_of_the_variances() -> None:
         assert judgement.high == pytest.approx(Estimate(3, 0.0, variance, 3.0).half_width(2))
 
 
-def test_earlier_rounds_count_as_one_round_of_a_single_contrast() -> None:
-    judgement = judge([Contrast([-1.0, 0.0, 1.0])], earlier_variance=4.0)[0]
-    assert judgement.high == pytest.approx(Estimate(3, 0.0, 2.0, 3.0).half_width(1))
+@pytest.mark.parametrize(("earlier", "alone", "beside"), [(4.0, 2.0, 7 / 3), (7.0, 3.0, 3.0)])
+def test_the_larger_of_earlier_rounds_and_other_rows_counts_as_one_round(
+    earlier: float, alone: float, beside: float
+) -> None:
+    contrasts = [Contrast([-1.0, 0.0, 1.0], earlier_variance=earlier), Contrast([-3.0, 0.0, 3.0])]
+    assert judge(contrasts[:1])[0].high == pytest.approx(Estimate(3, 0.0, alone, 3.0).half_width(1))
+    assert judge(contrasts)[0].high == pytest.approx(Estimate(3, 0.0, beside, 3.0).half_width(2))
+    assert judge(contrasts)[1].high == pytest.approx(Estimate(3, 0.0, 23 / 3, 3.0).half_width(2))
 
 
 def test_a_contrast_alone_with_its_numbers_is_not_shrunk_towards_itself() -> None:
@@ -247,7 +252,7 @@ def test_family_of_another_baseline() -> None:
 
 @pytest.mark.parametrize(
     ("left_out", "of_baseline", "rounds", "answer"),
-    [(0, 0, 4, False), (1, 0, 4, False), (2, 0, 4, True), (2, 1, 4, False), (3, 0, 20, False), (5, 0, 20, True)],
+    [(0, 0, 4, False), (1, 0, 4, False), (2, 0, 4, True), (2, 1, 4, False), (2, 0, 40, False), (5, 1, 40, True)],
 )
 def test_left_out_runs_of_one_row(left_out: int, of_baseline: int, rounds: int, answer: bool) -> None:
     assert lopsided(left_out, of_baseline, rounds) is lopsided(of_baseline, left_out, rounds) is answer

@@ -15,20 +15,20 @@ WORDS = {0: Decision.UNDECIDED, copy.ABOVE: Decision.ABOVE, copy.BELOW: Decision
 @pytest.mark.parametrize("noise", ["normal", "two levels 80:20", "Cauchy"])
 @pytest.mark.parametrize(
     ("n_rows", "n_words", "earlier_variance", "levels", "step"),
-    [(2, 1, None, False, 0.0), (2, 4, 0.5, False, 0.1), (4, 3, None, True, 0.0), (4, 30, None, False, 0.0)],
+    [(2, 1, None, False, 0.0), (2, 4, 0.5, False, 0.1), (4, 3, None, True, 0.0), (4, 30, 2.0, False, 0.0)],
 )
 def test_numpy_copy_is_the_shipped_method(
     noise: str, n_rows: int, n_words: int, earlier_variance: float | None, levels: bool, step: float
 ) -> None:
-    n_rounds, n_families, margin = 14, 6, 1.5
+    n_rounds, n_families, margin = 12, 3, 1.5
     differences = machines.differences(machines.values(noise, n_families, n_rounds, n_rows, 3.0))
     differences[..., 0] += 2.0
     many = copy.looks(differences, n_words, margin, levels=levels, step=step, earlier_variance=earlier_variance)
     for family in range(n_families):
         for n in range(1, n_rounds + 1):
             rows = differences[family, :n].T
-            contrasts = [Contrast([*map(float, row)], margin, step, levels) for row in rows]
-            for k, judgement in enumerate(judge(contrasts, n_words, earlier_variance)):
+            contrasts = [Contrast([*map(float, row)], margin, step, levels, earlier_variance) for row in rows]
+            for k, judgement in enumerate(judge(contrasts, n_words)):
                 assert judgement.decision is WORDS[int(many.words[family, n - 1, k])]
                 assert judgement.low == pytest.approx(many.lows[family, n - 1, k], abs=1e-9)
                 assert judgement.high == pytest.approx(many.highs[family, n - 1, k], abs=1e-9)

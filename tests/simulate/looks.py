@@ -43,13 +43,13 @@ def looks(
     *,
     levels: bool = False,
     step: float = 0.0,
-    earlier_variance: float | None = None,
+    earlier_variance: Array | float | None = None,
     c: float = verdicts.EFFECT_SD,
     d0: float = verdicts.PRIOR_ROUNDS,
 ) -> Looks:
     """Look after each round at families of contrasts."""
     n_families, n_rounds, n_contrasts = differences.shape
-    means, half_widths = _intervals(differences, n_words or n_contrasts, step, earlier_variance, c, d0)
+    means, half_widths = intervals(differences, n_words or n_contrasts, step, earlier_variance, c, d0)
     low = np.full((n_families, n_contrasts), -np.inf)
     high, word = -low, np.zeros_like(low, dtype=int)
     words, lows, highs, contradicted = [word], [low], [high], [np.zeros_like(low, dtype=bool)]
@@ -69,8 +69,13 @@ def looks(
     return Looks(*(np.stack(rows, 1) for rows in (words, lows, highs, contradicted)))
 
 
-def _intervals(
-    differences: Array, n_words: int, step: float, earlier_variance: float | None, c: float, d0: float
+def intervals(
+    differences: Array,
+    n_words: int = 1,
+    step: float = 0.0,
+    earlier_variance: Array | float | None = None,
+    c: float = verdicts.EFFECT_SD,
+    d0: float = verdicts.PRIOR_ROUNDS,
 ) -> tuple[Array, Array]:
     """Return the means and the half widths after each round."""
     n = np.arange(1, differences.shape[1] + 1)[None, :, None]
@@ -78,7 +83,9 @@ def _intervals(
     centred = differences - differences[:, :1]
     squares = (centred**2).cumsum(1) - n * (centred.cumsum(1) / n) ** 2
     variances = np.maximum(squares, 0) / np.maximum(n - 1, 1)
-    typical = variances.mean(-1, keepdims=True) if differences.shape[-1] > 1 else earlier_variance
+    typical = earlier_variance
+    if differences.shape[-1] > 1:
+        typical = np.maximum(variances.mean(-1, keepdims=True), 0.0 if typical is None else typical)
     prior = 0.0 if typical is None else d0
     freedom = prior + n - 1
     shrunk = (prior * (0.0 if typical is None else typical) + (n - 1) * variances) / np.maximum(freedom, 1e-300)

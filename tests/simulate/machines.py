@@ -105,14 +105,15 @@ def values(
     cell = (noise, n_rounds, n_rows, ratio, course, how)
     rng, size = rng_of(*cell), (n_families, n_rounds, n_rows)
     if noise == AUTOREGRESSIVE:
-        in_time = _autoregressive(rng, n_families, n_rounds * n_rows)
+        in_time = autoregressive(rng, n_families, n_rounds * n_rows)
         places = orders(cell, *size, "random")
         return np.take_along_axis(in_time, places.reshape(n_families, -1), 1).reshape(size) * spreads(n_rows, ratio)
     deviations = NOISES[noise](rng, size) * spreads(n_rows, ratio)
     return deviations + COURSES[course](orders(cell, *size, how), n_rows) if course else deviations
 
 
-def _autoregressive(rng: np.random.Generator, n_families: int, n_runs: int, phi: float = 0.9) -> Array:
+def autoregressive(rng: np.random.Generator, n_families: int, n_runs: int, phi: float = 0.9) -> Array:
+    """Return noise whose runs resemble the ones before."""
     steps = rng.standard_normal((n_families, n_runs))
     steps[:, 1:] *= math.sqrt(1 - phi * phi)
     for at in range(1, n_runs):
