@@ -36,7 +36,7 @@ def test_numpy_copy_is_the_shipped_method(
 
 
 @pytest.mark.parametrize("n_rows", [2, 4, 12])
-def test_equal_rows_are_seldom_told_apart_and_large_differences_soon(n_rows: int) -> None:
+def test_equal_rows_seldom_differ_and_large_differences_show_soon(n_rows: int) -> None:
     values = machines.values("normal", 500, 24, n_rows)
     assert copy.looks(machines.differences(values)).wrong(copy.ABOVE, copy.BELOW).mean() < 0.06
     values[..., 1] += 10.0

@@ -60,6 +60,8 @@ NOISES: Mapping[str, Noise] = {
     "two levels 80:20": _levels(0.2),
 }
 AUTOREGRESSIVE = "AR(1) 0.9 in time"
+PERSISTENT = {"AR(1) 0.3 of each row by itself": 0.3, "AR(1) 0.5 of each row by itself": 0.5}
+"""Rows whose rounds resemble each other for reasons of their own: nothing tells that from a difference."""
 
 COURSES: Mapping[str, Callable[[Array, int], Array]] = {
     "first of a round slower by 3 sd": lambda at, rows: 3.0 * (at % rows == 0),
@@ -104,6 +106,9 @@ def values(
     """Return the logarithms of the times: an array of families, rounds and rows, the baseline first."""
     cell = (noise, n_rounds, n_rows, ratio, course, how)
     rng, size = rng_of(*cell), (n_families, n_rounds, n_rows)
+    if noise in PERSISTENT:
+        by_row = autoregressive(rng, n_families * n_rows, n_rounds, PERSISTENT[noise])
+        return by_row.reshape(n_families, n_rows, n_rounds).swapaxes(1, 2) * spreads(n_rows, ratio)
     if noise == AUTOREGRESSIVE:
         in_time = autoregressive(rng, n_families, n_rounds * n_rows)
         places = orders(cell, *size, "random")
