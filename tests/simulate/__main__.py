@@ -9,7 +9,12 @@ from pathlib import Path
 
 from tests.simulate import load, look_tables, runs, verdict_tables
 
-TABLES: Mapping[str, Callable[[], str]] = {**verdict_tables.TABLES, **look_tables.TABLES, "runs": runs.table, "load": load.table}
+TABLES: Mapping[str, Callable[[], str]] = {
+    **verdict_tables.TABLES,
+    **look_tables.TABLES,
+    "runs": runs.table,
+    "load": load.table,
+}
 """By the name in the markers, `<!-- simulate:NAME -->` to `<!-- simulate:end -->`: what returns the Markdown."""
 PAGE = Path(__file__).parents[2] / "docs" / "simulations.md"
 

@@ -64,15 +64,12 @@ PERSISTENT = {"AR(1) 0.3 of each row by itself": 0.3, "AR(1) 0.5 of each row by 
 """Rows whose rounds resemble each other for reasons of their own: nothing tells that from a difference."""
 
 COURSES: Mapping[str, Callable[[Array, int], Array]] = {
-    "first of a round slower by 3 sd": lambda at, rows: 3.0 * (at % rows == 0),
     "first of a round slower by 10 sd": lambda at, rows: 10.0 * (at % rows == 0),
     "first of a round slower by 30 sd": lambda at, rows: 30.0 * (at % rows == 0),
     "drift of 1 sd a run": lambda at, rows: 1.0 * at,
     "drift of 10 sd a run": lambda at, rows: 10.0 * at,
-    "drift that speeds up": lambda at, rows: 0.2 * at**2,
     "warm-up of 30 sd over a round": lambda at, rows: -30.0 * np.exp(-at / rows),
     "a step of 30 sd halfway": lambda at, rows: 30.0 * (at >= 12 * rows),
-    "waves of 10 sd, seven rounds long": lambda at, rows: 10.0 * np.sin(2 * np.pi * at / (7 * rows)),
     "waves of 10 sd, two rounds long": lambda at, rows: 10.0 * np.sin(2 * np.pi * (at / (2 * rows) + 0.1)),
 }
 """What the machine adds to the run that starts as number `at` of all."""
