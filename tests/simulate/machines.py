@@ -48,7 +48,6 @@ def _slow_outliers(rng: np.random.Generator, size: tuple[int, ...]) -> Array:
 NOISES: Mapping[str, Noise] = {
     "normal": lambda rng, size: rng.standard_normal(size),
     "Laplace": lambda rng, size: rng.laplace(0, math.sqrt(0.5), size),
-    "Student's t, 3 df": lambda rng, size: rng.standard_t(3, size) / math.sqrt(3),
     "Cauchy": lambda rng, size: rng.standard_cauchy(size),
     "uniform": lambda rng, size: rng.uniform(-math.sqrt(3), math.sqrt(3), size),
     "5 % outliers of either sign, 10 x": _outliers,
