@@ -182,16 +182,24 @@ def percent(share: Number, digits: int = 3) -> str:
     return _with_unit(share if share is None or not_finite(share) else share * 100, digits, "%")
 
 
-def ratio(x: Number) -> str:
-    """Format a ratio: "8.99 x"."""
-    return _with_unit(x, 3, "x")
+def ratio(x: Number, low: Number = None, high: Number = None) -> str:
+    """Format a ratio: "8.99 x"; with as many digits as its interval from `low` to `high` needs: "1.024 x"."""
+    return _with_unit(x, _ratio_digits(low, high), "x")
 
 
 def ratio_interval(low: Number, high: Number) -> str:
-    """Format an interval of ratios: "8.91 to 9.07 x"; "-" when either end is missing."""
+    """Format an interval of ratios: "8.91 to 9.07 x", "1.021 to 1.027 x"; "-" when either end is missing."""
     if not_finite(low) == MISSING or not_finite(high) == MISSING:
         return MISSING
-    return f"{number(low, 3)} to {number(high, 3)} x"
+    digits = _ratio_digits(low, high)
+    return f"{number(low, digits)} to {number(high, digits)} x"
+
+
+def _ratio_digits(low: Number, high: Number) -> int:
+    """Return how many significant digits show the width of an interval: 3 to 5."""
+    if low is None or high is None or not 0 < low < high < math.inf:
+        return 3
+    return min(5, max(3, 1 + math.floor(math.log10(low)) - math.floor(math.log10(high - low))))
 
 
 def size(n_bytes: Number) -> str:

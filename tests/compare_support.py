@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 from queue_runner.analysis.comparison import Family, Question, compare
@@ -35,5 +37,19 @@ def row(device: str | None = "cpu", compile: int = 0, median_s: float | None = 0
     return ReportedRun(device=device, compile=compile, median_s=median_s, **{**base, **more})
 
 
+def in_rounds(rows: list[ReportedRun]) -> list[ReportedRun]:
+    """Return the runs as one submission planned them: the n-th of each row in its n-th round. Others stay as they are:
+    imported logs, and runs that have a submission."""
+    numbers: Counter[Any] = Counter()
+    planned = []
+    for run in rows:
+        if run.group_id is None and run.kind != "import":
+            numbers[row_key := (run.device, run.compile, run.dtype, run.optimizer, str(run.factors), run.subject)] += 1
+            repeat = numbers[row_key]
+            run = replace(run, group_id=1, repeat=repeat, started_at=repeat * 100.0 + len(numbers))
+        planned.append(run)
+    return planned
+
+
 def ask(rows: list[ReportedRun], **more: Any) -> list[Family]:
-    return compare(rows, Question(NAMES, **{"settings": ["n_layer"], **more}))
+    return compare(in_rounds(rows), Question(NAMES, **{"settings": ["n_layer"], **more}))

@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from queue_runner.analysis.significance import compare_all
+from queue_runner.analysis.rounds import mean_interval
 from queue_runner.analysis.stats import mad, median
 from queue_runner.paths import Layout, jobs_dir
 from queue_runner.store import read
@@ -258,9 +258,8 @@ def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> str:
     if not ours or not theirs or min(*ours, *theirs) <= 0:
         return "-"
     ratio = f"{median(ours) / median(theirs):.3f}"
-    verdict = compare_all([(ours, theirs)])[0]
-    if verdict.low and verdict.high:
-        ratio += f" ({1 / verdict.high:.3f} to {1 / verdict.low:.3f})"
+    if interval := mean_interval([mine / other for mine, other in zip(ours, theirs, strict=False)]):
+        ratio += f" ({interval[0]:.3f} to {interval[1]:.3f})"
     return ratio
 
 

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from queue_runner.analysis.significance import compare_all
+from queue_runner.analysis.rounds import mean_interval
 from queue_runner.analysis.stats import mad, median
 from queue_runner.paths import Layout
 from queue_runner.store import read
@@ -71,10 +71,9 @@ def of_speed(runs: Runs, gpus: int) -> list[str]:
         name, middle = f"{n} GPU" + ("s" if n > 1 else ""), median(values)
         spread, rate = 1e3 * mad(values, middle), runs[n][0]["tokens_per_iter"] / middle
         lines.append(f"| {name} | {len(values)} | {1e3 * middle:.3f} ± {spread:.3f} | {rate:,.0f} |")
-    verdict = compare_all([(times[gpus], times[1])])[0]
     ratio = f"{median(times[1]) / median(times[gpus]):.3f}"
-    if verdict.low and verdict.high:
-        ratio += f" (95 %: {verdict.low:.3f} to {verdict.high:.3f})"
+    if interval := mean_interval([one / several for one, several in zip(times[1], times[gpus], strict=False)]):
+        ratio += f" (95 %: {interval[0]:.3f} to {interval[1]:.3f})"
     taints = sorted({row["taints"] for rows in runs.values() for row in rows if row["taints"]})
     return [*lines, f"speed-up of {gpus} GPUs: {ratio}", *([f"taints: {', '.join(taints)}"] if taints else [])]
 

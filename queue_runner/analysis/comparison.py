@@ -1,14 +1,14 @@
 """Comparison of arms: baselines, eager twins, ratios and verdicts. Pure.
 
 A family is a set of arms that may be compared: same machine, workload, config and settings. Ratios compare run medians;
-a verdict needs several runs on both sides.
+verdicts compare them round by round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from queue_runner.analysis.grouping import (
     BESIDE,
@@ -19,19 +19,18 @@ from queue_runner.analysis.grouping import (
     group,
     labelled,
     order,
-    round_of,
 )
 from queue_runner.analysis.reported_run import ReportedRun
+from queue_runner.analysis.rounds import Verdict, Word, judge
+from queue_runner.analysis.verdicts import all_pairs
 from queue_runner.errors import UsageError
-
-if TYPE_CHECKING:
-    from queue_runner.analysis.pairing import Runs
-    from queue_runner.analysis.significance import Verdict
 
 WALL = "run"
 """The `time_of` of a row whose time is that of the whole run; others have that of an iteration."""
 TIME = ("time_of",)
 """Times of runs and times of iterations are never compared."""
+CHOSEN = "chosen by --vs"
+"""Why the user's baseline is one."""
 SWEPT = "(swept)"
 UNSET = "unset"
 """The value in labels and for --vs of a setting that an arm does not have."""
@@ -50,7 +49,7 @@ class Question:
     sweeps: bool = False
     """whether what a submission swept (the rows' `swept`) distinguishes arms, although SUBJECT or `settings` has it"""
     same_within: float | None = None
-    """margin of an equivalence, 0.01 for ±1 %; None: the default of `significance`"""
+    """margin of an equivalence, 0.01 for ±1 %; None: the default of `rounds`"""
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class Pair:
     @property
     def pays_off(self) -> bool:
         """Whether the arm is shown to be faster: without that, nothing says when its costs are repaid."""
-        return self.verdict.word == "faster"
+        return self.verdict.word is Word.FASTER
 
     @property
     def ratio(self) -> float:
@@ -172,7 +171,7 @@ def _with_baselines(families: Sequence[Family], vs: Mapping[str, Any]) -> list[F
                 "add what distinguishes them, as in --vs "
                 + ",".join([requested, *(_asked(name, match[0].key[name]) for name in apart)]),
             )
-        chosen.append(replace(family, baseline=match[0] if match else None, why="chosen by --vs"))
+        chosen.append(replace(family, baseline=match[0] if match else None, why=CHOSEN))
     if families and not any(family.baseline for family in chosen):
         rows = list(dict.fromkeys(arm.label for family in families for arm in family.arms))
         raise UsageError(f"--vs {requested} matches none of the rows", f"the rows: {', '.join(rows[:8])}")
@@ -234,53 +233,20 @@ def _judged(family: Family, same_within: float | None) -> Family:
     base = family.baseline
     pairs = [(arm, base) for arm in able if base is not None and base in able and arm is not base]
     twins = [(arm, twin) for arm in able if (twin := family.twin(arm)) is not None and twin in able]
-    planned = [row.planned_cells or 0 for arm in family.arms for row in arm.runs]
-    verdicts = judge([*pairs, *twins], per_work, same_within, max([len(family.arms), *planned]) - 1)
+    verdicts = judge([*pairs, *twins], n_words(family), per_work, same_within)
     judged = [[Pair(arm, against, verdicts[arm, against]) for arm, against in some] for some in (pairs, twins)]
     return replace(family, per_work=per_work, pairs=judged[0], twins=judged[1])
 
 
-def judge(
-    requested: Iterable[tuple[Arm, Arm]], per_work: str = "", same_within: float | None = None, n_planned: int = 0
-) -> dict[tuple[Arm, Arm], Verdict]:
-    """Judge all pairs with a common correction, those with the baseline and those with eager twins. A pair requested in
-    both directions counts once (docs/decisions/verdicts.md)."""
-    pairs = [*{frozenset(pair): pair for pair in requested}.values()]
-    if not pairs:
-        return {}
-    from queue_runner.analysis import significance
+def n_words(family: Family) -> int:
+    """Return how many pairs the family's question declares, whatever the report shows of it.
 
-    runs = [(_runs(arm, per_work), _runs(base, per_work)) for arm, base in pairs]
-    judged = {}
-    for (arm, base), verdict in zip(pairs, significance.compare_all(runs, same_within, n_planned), strict=True):
-        judged[arm, base] = verdict
-        judged[base, arm] = verdict.mirrored()
-    return judged
-
-
-def _runs(arm: Arm, per_work: str) -> Runs:
-    """Return the times of an arm, of an iteration or of a token or sample, with when they were planned and started."""
-    from queue_runner.analysis.pairing import Runs
-
-    work = (arm.work(per_work) or 1.0) if per_work else 1.0
-    return Runs(
-        [time_s / work for time_s in arm.times],
-        [round_of(row) for row in arm.timed],
-        [row.started_at for row in arm.timed],
-        frozenset(key for row in arm.runs if (key := round_of(row)) is not None),
-    )
-
-
-def added_later(arm: Arm) -> tuple[int, int]:
-    """Return how many used runs were submitted after another submission's run of the arm had ended, and by how many
-    such submissions. A run of the same submission, a retry or a replacement, is none: its number was fixed before."""
-    ends: dict[int, float] = {}  # the first of each submission
-    for row in arm.runs:
-        if row.ended_at and row.group_id:
-            ends[row.group_id] = min(row.ended_at, ends.get(row.group_id, row.ended_at))
-    late = [
-        row.group_id
-        for row in arm.timed
-        if row.created_at and any(at < row.created_at and group != row.group_id for group, at in ends.items())
-    ]
-    return len(late), len({*late})
+    These are each row with the default baseline, and each compiled row with its eager twin. With a baseline of the
+    user's choice it is each row with each."""
+    rows = [row for arm in family.arms for row in arm.runs]
+    n_rows = max([len(family.arms), *(row.planned_rows for row in rows)])
+    if family.why == CHOSEN:
+        return all_pairs(n_rows)
+    n_compiled = sum(bool(arm.key.get("compile")) for arm in family.arms)
+    n_compiled = max([n_compiled, *(row.planned_compiled for row in rows)])
+    return n_rows - 1 + max(0, n_compiled - 1)

@@ -1,7 +1,6 @@
 """Findings of a comparison as sentences, each with its own limits. Pure: numbers in, text out.
 
-A ratio of too few runs is reported as measured, without a verdict; only `significance` decides that a difference is
-real.
+A ratio without a word is reported as measured; only `verdicts` decides that a difference is real.
 """
 
 from __future__ import annotations
@@ -11,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from queue_runner import units
-from queue_runner.analysis.comparison import WALL, Family, Pair, added_later
+from queue_runner.analysis.comparison import WALL, Family, Pair
 from queue_runner.analysis.compile_payoff import break_even_iters, compile_cost_s, main_cache
 from queue_runner.analysis.finding import Finding
-from queue_runner.analysis.grouping import BESIDE, MAIN, Arm, by_key, is_mode, word
+from queue_runner.analysis.grouping import BESIDE, MAIN, Arm, by_key, is_mode, taints, word
 from queue_runner.analysis.reported_run import ReportedRun
-from queue_runner.analysis.significance import Word, after_looks
+from queue_runner.analysis.rounds import Verdict, Word
 from queue_runner.spec import mode_word
 
 T = TypeVar("T")
@@ -71,13 +70,35 @@ def _ratios(family: Family) -> list[str]:
     pairs = [pair for pair in against if frozenset((pair.arm, pair.baseline)) not in twins]
     lines = [ratio(pair, family.unit) for pair in pairs[:MOST_PAIRS]]
     lines += [ratio(pair, family.unit, compiling=True) for pair in family.twins[:MOST_PAIRS]]
-    every = [*pairs, *family.twins]
     first = answer(family)
     lines = [*filter(None, [first]), *(Finding(line) for line in lines if line != first)]
-    need = max((p.verdict.need or 0 for p in every if p.verdict.word is Word.TOO_FEW), default=0)
-    if need:
-        lines.append(f"a verdict needs {need} runs of each row: use --repeats {need}")
-    return [*lines, *_not_in_turn(every), *_by_rounds(every), *_added(family)]
+    return [*lines, *_open(family), *_incomplete([*pairs, *family.twins]), *_rare_events(family)]
+
+
+def _open(family: Family) -> Iterable[str]:
+    """Say how many more rounds would decide the pairs that have no word, or what stands against one."""
+    undecided = [pair for pair in (*family.pairs, *family.twins) if not pair.verdict.decided]
+    for needs, alike in by_key(undecided, lambda pair: pair.verdict.next_step).items():
+        names = list(dict.fromkeys(f"{pair.arm.label} vs {pair.baseline.label}" for pair in alike))
+        more = f" and {len(names) - MOST_FACTORS} more pairs" if len(names) > MOST_FACTORS else ""
+        yield Finding(f"undecided: {', '.join(names[:MOST_FACTORS])}{more}: {needs}", f"undecided: {needs}")
+
+
+def _incomplete(pairs: Iterable[Pair]) -> Iterable[str]:
+    """Name the pairs that are compared over fewer rounds than their rows have runs."""
+    for pair in pairs:
+        if 0 < pair.verdict.n < max(len(pair.arm.times), len(pair.baseline.times)):
+            names = f"{pair.arm.label} vs {pair.baseline.label}"
+            rounds = units.counted(pair.verdict.n, "round")
+            yield Finding(f"{names}: compared over the {rounds} in which both have a valid run")
+
+
+def _rare_events(family: Family) -> Iterable[str]:
+    """Limit the words on rows some of whose iterations take much longer than the others."""
+    decided = {arm for pair in family.pairs if pair.verdict.decided for arm in (pair.arm, pair.baseline)}
+    rows = [arm.label for arm in decided if any("stragglers" in taints(row) for row in arm.timed)]
+    if rows:
+        yield Finding(f"for a typical run; rare events are not covered ({', '.join(sorted(rows)[:MOST_FACTORS])})")
 
 
 def answer(family: Family) -> str:
@@ -91,72 +112,26 @@ def answer(family: Family) -> str:
     return ratio(best, family.unit, compiling=twin and bool(best.arm.key.get("compile")))
 
 
-def _not_in_turn(pairs: Iterable[Pair]) -> Iterable[str]:
-    """Say how arms that ran one after the other get a verdict."""
-    apart = [pair for pair in pairs if pair.verdict.word is Word.NOT_IN_TURN]
-    if apart:
-        each = ", ".join(dict.fromkeys(f"{pair.arm.label} and {pair.baseline.label}" for pair in apart[:MOST_FACTORS]))
-        more = f" and {len(apart) - MOST_FACTORS} more pairs" if len(apart) > MOST_FACTORS else ""
-        n = max(pair.verdict.need or 0 for pair in apart)
-        yield Finding(
-            f"not interleaved: {each}{more} ran one after the other, so a change of the machine looks like a"
-            f" difference between the rows; submit the rows together with --repeats {n}, and mpsq runs them in turn",
-            f"not interleaved: no verdict; submit the rows together with --repeats {n}",
-        )
-
-
-def _by_rounds(pairs: Iterable[Pair]) -> Iterable[str]:
-    """Say which runs a comparison left out: of rounds that are incomplete, of submissions that only one row was in."""
-    for pair in pairs:
-        verdict, names = pair.verdict, f"{pair.arm.label} vs {pair.baseline.label}"
-        if verdict.n == len(pair.arm.times) and verdict.n_baseline == len(pair.baseline.times):
-            continue
-        if verdict.n_rounds:
-            yield Finding(f"{names}: compared over the {verdict.n_rounds} rounds in which both have a valid run")
-        else:
-            runs = f"compared over the {verdict.n} and {verdict.n_baseline} runs that were submitted together"
-            yield Finding(f"{names}: {runs}")
-
-
-def _added(family: Family) -> Iterable[str]:
-    """Report repeats that were submitted after others had ended: whoever adds runs until a verdict comes gets one."""
-    compared = {arm for pair in [*family.pairs, *family.twins] for arm in (pair.arm, pair.baseline)}
-    additions = {arm: added_later(arm) for arm in family.arms if arm in compared}
-    late = {arm: added for arm, added in additions.items() if added[0]}
-    if late:
-        each = ", ".join(f"{n} of {len(arm.timed)} of {arm.label}" for arm, (n, _) in [*late.items()][:MOST_FACTORS])
-        wrong = after_looks(max(n for _, n in late.values()))
-        more = f" and of {len(late) - MOST_FACTORS} more rows" if len(late) > MOST_FACTORS else ""
-        yield Finding(
-            f"runs added after others had ended: {each}{more}; if they were added because there was no verdict, one is"
-            f" wrong in up to {units.percent(wrong, 2)} of cases, not 5 %",
-            f"runs were added after others had ended: a verdict may be wrong in up to {units.percent(wrong, 2)}",
-        )
-
-
 def ratio(pair: Pair, per_work: str, compiling: bool = False) -> str:
     """Compare an arm with its baseline, with the limits of the result: "is" marks a verdict, "measured" a ratio without
     one."""
     arm, base, verdict = pair.arm.label, pair.baseline.label, pair.verdict
-    slower = pair.ratio < 1
-    times = units.ratio(1 / pair.ratio if slower else pair.ratio)
-    how = "slower" if slower else "faster"
-    judged = verdict.decided
-    if same := verdict.word in (Word.NO_DIFFERENCE, Word.SAME):
-        subject = f"{arm} and {base}"
-        nothing = verdict.word is Word.NO_DIFFERENCE
-        text = f"{verdict.word} between {subject}" if nothing else f"{subject} are {verdict.word}"
-        text += f": {units.ratio(pair.ratio)}"
-    elif not judged and times == units.ratio(1.0):
+    how = "slower" if pair.ratio < 1 and verdict.word is not Word.SAME else "faster"
+    stated = verdict.mirrored() if how == "slower" else verdict
+    times = units.ratio(stated.speedup, stated.low, stated.high)
+    if verdict.word is Word.SAME:
+        text = f"{arm} and {base} are {verdict}: {times}"
+    elif not verdict.decided and units.ratio(stated.speedup) == units.ratio(1.0):
         text = f"{arm} measured as fast as {base}"
     elif compiling:
         it = without_mode(pair.baseline)
         mode = pair.arm.key.get("compile")
         by = f"compile {mode}" if isinstance(mode, str) else "compile"
         ours = f"{it} {mode_word(mode)}".removeprefix("it ")
-        text = f"{by} makes {it} {times} {how}" if judged else f"{ours} measured {times} {how} than eager"
+        decided = f"{by} makes {it} {times} {how}"
+        text = decided if verdict.decided else f"{ours} measured {times} {how} than eager"
     else:
-        text = f"{arm} {'is' if judged else 'measured'} {times} {how} than {base}"
+        text = f"{arm} {'is' if verdict.decided else 'measured'} {times} {how} than {base}"
     if per_work == WALL:
         numbers = f", {units.number(verdict.arm_s)} vs {units.number(verdict.baseline_s)} s"
     elif not per_work:
@@ -164,26 +139,13 @@ def ratio(pair: Pair, per_work: str, compiling: bool = False) -> str:
     else:
         a, b = (units.number(1 / time) for time in (verdict.arm_s, verdict.baseline_s))
         numbers = f" per {per_work}, {a} vs {b} {per_work}s/s"
-    return f"{text}{numbers} ({_limits(pair, slower and not same)})"
+    return f"{text}{numbers} ({_limits(stated)})"
 
 
-def _limits(pair: Pair, inverted: bool) -> str:
-    verdict = pair.verdict
-    words = []
-    if verdict.low is not None and verdict.high is not None:
-        low, high = (1 / verdict.high, 1 / verdict.low) if inverted else (verdict.low, verdict.high)
-        words.append(f"95 % CI {units.ratio_interval(low, high)}")
-    runs = f"{verdict.n} runs each" if verdict.n == verdict.n_baseline else f"{verdict.n} and {verdict.n_baseline} runs"
-    if verdict.n_rounds:
-        runs = f"{verdict.n_rounds} rounds"
-    words.append("one run each" if verdict.n == verdict.n_baseline == 1 else runs)
-    if verdict.p_corrected is not None:
-        words.append(f"p = {units.number(verdict.p_corrected, 2)}")
-    if verdict.word in (Word.NO_DIFFERENCE, Word.SAME) and verdict.same_within is not None:
-        words.append(f"same within {units.PLUS_MINUS}{units.percent(verdict.same_within, 2)}")
-    if verdict.word is Word.UNEQUAL:
-        return ", ".join(words) + f": no verdict, {verdict}"
-    return ", ".join(words) + ("" if verdict.decided else ": no verdict")
+def _limits(verdict: Verdict) -> str:
+    interval = [f"95 % CI {units.ratio_interval(verdict.low, verdict.high)}"] if verdict.low is not None else []
+    rounds = [units.counted(verdict.n, "round")] if verdict.n else []
+    return ", ".join([*interval, *rounds, *([] if verdict.decided else ["undecided"])])
 
 
 def without_mode(arm: Arm) -> str:

@@ -100,7 +100,9 @@ class ReportedRun(RunNumbers, LastEvaluation):
     """requested with --set"""
     factors: Mapping[str, Any] = field(default_factory=dict)
     """the settings, versions and variables that distinguish runs"""
-    planned_cells: int | None = None
+    planned_rows: int = 0
+    """how many jobs of its workload the submission planned, and how many of them are compiled"""
+    planned_compiled: int = 0
     swept: frozenset[str] = frozenset()
     """names that the submission swept"""
     time_of: str | None = None

@@ -240,10 +240,12 @@ class StartedRun:
 
 @dataclass(frozen=True, slots=True)
 class ClosedRounds:
-    """Rounds that were formed afterwards, in order of time: the differences, and whether the row came first."""
+    """Rounds that were formed afterwards, in order of time: the differences, whether the row came first, and the start
+    of the run that completed the round."""
 
     differences: tuple[float, ...]
     row_first: tuple[bool, ...]
+    completed_at: tuple[float, ...]
 
     @property
     def balanced(self) -> bool:
@@ -259,11 +261,13 @@ def close_rounds(row: Sequence[StartedRun], baseline: Sequence[StartedRun]) -> C
     runs = [*((run, True) for run in row), *((run, False) for run in baseline)]
     differences: list[float] = []
     row_first: list[bool] = []
+    completed_at: list[float] = []
     values: dict[bool, list[float]] = {}
     for run, is_row in sorted(runs, key=lambda pair: pair[0].started_at):
         values.setdefault(is_row, []).append(run.value)
         if len(values) == 2:
             row_first.append(next(iter(values)))
+            completed_at.append(run.started_at)
             differences.append(fmean(values[True]) - fmean(values[False]))
             values = {}
-    return ClosedRounds(tuple(differences), tuple(row_first))
+    return ClosedRounds(tuple(differences), tuple(row_first), tuple(completed_at))

@@ -63,7 +63,7 @@ def report(
     ] = False,
     same_within: Annotated[
         str | None,
-        typer.Option(metavar="PERCENT", help="Rows that differ by less are practically the same; 1% by default."),
+        typer.Option(metavar="PERCENT", help="Rows that differ by less are the same; 1% by default."),
     ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Show everything behind the answer: costs, losses, tests, footnotes.")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.grouping import Arm, taints
-from queue_runner.analysis.pairing import ALPHA, needed_repeats
 from queue_runner.analysis.reported_run import ReportedRun
-from queue_runner.analysis.student import quantile
+from queue_runner.analysis.rounds import mean_interval
+from queue_runner.analysis.verdicts import FIRST_LOOK
 from queue_runner.model import Outcome
 from queue_runner.pages.axis import Axis, axis, ticked
 
@@ -62,25 +61,12 @@ def colour(place: int) -> str:
     return f"c{place % COLOURS}"
 
 
-def interval(times: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % interval of the geometric mean of run medians, by Student's t on their logarithms; None with
-    fewer runs than a verdict needs, whose interval would say little."""
-    n = len(times)
-    if n < needed_repeats():
-        return None
-    logs = [math.log(x) for x in times]
-    mean = math.fsum(logs) / n
-    se = math.sqrt(math.fsum((x - mean) ** 2 for x in logs) / (n - 1) / n)
-    reach = quantile(ALPHA, n - 1) * se
-    return math.exp(mean - reach), math.exp(mean + reach)
-
-
 def charts(family: Family, details: Mapping[int, Sequence[object]]) -> list[Chart]:
     """Return the charts of a family, none if no run has a time. `details`: the taints of a run in words, by run_id.
 
     Where the times are so far apart that the axis is logarithmic, a second chart shows each run against its own row.
     """
-    intervals = [interval(arm.times) for arm in family.arms]
+    intervals = [mean_interval(arm.times) for arm in family.arms]
     shown = [[row for row in arm.ended if (row.median_s or 0) > 0] for arm in family.arms]
     first = _chart(family, shown, intervals, details, None)
     if first is None:
@@ -162,7 +148,7 @@ def _notes(
     few = [arm.label for arm, ends in zip(family.arms, intervals, strict=True) if ends is None and arm.times]
     if few:
         which = "no row" if len(few) == len(family.arms) else f"not {', '.join(few[:4])}{' …' * (len(few) > 4)}"
-        yield f"{which} has an interval: it needs {needed_repeats()} valid runs"
+        yield f"{which} has an interval: it needs {FIRST_LOOK} valid runs"
     failed = [
         row.run
         for arm, rows in zip(family.arms, shown, strict=True)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family, Pair
-from queue_runner.analysis.grouping import taints
-from queue_runner.analysis.significance import Word
+from queue_runner.analysis.grouping import by_key, taints
 from queue_runner.model import State
 from queue_runner.pages.run_records import RunRecords
 
@@ -44,33 +43,25 @@ def _pairs(families: Iterable[Family]) -> list[Pair]:
 
 def _judged(families: Iterable[Family]) -> Iterable[TrustReason]:
     pairs = _pairs(families)
-    by_word = Counter(pair.verdict.word for pair in pairs)
     decided = sum(pair.verdict.decided for pair in pairs)
     if decided:
-        runs = [n for pair in pairs if pair.verdict.decided for n in (pair.verdict.n, pair.verdict.n_baseline)]
-        each = f"{min(runs)} to {max(runs)} runs" if min(runs) < max(runs) else f"{runs[0]} runs"
+        rounds = [pair.verdict.n for pair in pairs if pair.verdict.decided]
+        fewest, most = min(rounds), max(rounds)
+        each = f"{fewest} to {most} rounds" if fewest < most else units.counted(most, "round")
         which = (
             "the verdict rests"
             if len(pairs) == 1
             else f"{decided} of {len(pairs)} comparisons have a verdict: they rest"
         )
         yield TrustReason(
-            "good", f"{which} on {each} of each row, each run one number, at 5 % error in all of them together"
+            "good", f"{which} on {each}; that any word is wrong has a chance of at most 5 %, whenever one looks"
         )
-    if n := by_word[Word.TOO_FEW]:
-        need = max(pair.verdict.need or 0 for pair in pairs if pair.verdict.word is Word.TOO_FEW)
-        text = f"{_of(n, len(pairs))} too few runs for a verdict: {need} valid runs of each row are needed"
-        yield TrustReason("warn", f"{text}; until then a ratio is a measurement, not a verdict")
-    if n := by_word[Word.NOT_IN_TURN]:
-        yield TrustReason("bad", f"{_of(n, len(pairs))} rows that ran one after the other, not in turn: no verdict")
-    if n := by_word[Word.UNEQUAL]:
-        yield TrustReason("warn", f"{_of(n, len(pairs))} rows whose spread is too unequal for so few runs: no verdict")
+    undecided = by_key((pair for pair in pairs if not pair.verdict.decided), lambda pair: pair.verdict.next_step)
+    for needs, alike in undecided.items():
+        number = "the comparison is" if len(pairs) == 1 else f"{len(alike)} of {len(pairs)} comparisons are"
+        yield TrustReason("warn", f"{number} undecided: {needs}; until then a ratio is a measurement, not a verdict")
     if not pairs:
         yield TrustReason("warn", "nothing was compared: there are not two rows with valid runs of the same question")
-
-
-def _of(n: int, total: int) -> str:
-    return "the comparison has" if n == total == 1 else f"{n} of {total} comparisons have"
 
 
 def _left_out(evidence: RunRecords) -> Iterable[TrustReason]:

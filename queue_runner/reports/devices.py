@@ -43,7 +43,8 @@ COLUMNS = columns(
     "real_s user_s sys_s max_rss_bytes peak_reserved_bytes n_iters",
     Column("loss_first", "first loss", units.loss, True),
     "loss_last val_loss_last eval_train_loss eval_val_loss eval_step_first eval_step_last projected_real_s "
-    "is_baseline speedup speedup_low speedup_high p p_corrected verdict same_within seen",
+    "is_baseline speedup speedup_low speedup_high",
+    "verdict undecided_because n_rounds given_after more_rounds same_within",
     "taints",
 )
 

@@ -10,11 +10,11 @@ from itertools import combinations
 from typing import Any
 
 from queue_runner import units
-from queue_runner.analysis.comparison import Family, compare, judge
+from queue_runner.analysis.comparison import CHOSEN, Family, compare
 from queue_runner.analysis.findings import drifts, not_falling, others_that_differ, ratio
 from queue_runner.analysis.grouping import Arm, by_key, is_mode, word
 from queue_runner.analysis.reported_run import ReportedRun
-from queue_runner.analysis.significance import Word
+from queue_runner.analysis.rounds import Word, judge
 from queue_runner.errors import UsageError
 from queue_runner.reports._common import arm_tables, divergence, footnotes, panels, prepare, select_runs
 from queue_runner.reports._common.arm_rows import ArmRow, newest_first, row_of
@@ -30,7 +30,7 @@ SQL = f"SELECT {prepare.RUN}, data_sha256 FROM v_run WHERE {{chosen}} AND framew
 COLUMNS = columns(
     "workload config device device_name dtype label framework framework_version compile factors runs n_runs n_valid "
     "compared median_s spread_s spread_over tokens_per_s samples_per_s first_iter_s is_baseline speedup speedup_low "
-    "speedup_high p_corrected verdict same_within seen n_iters",
+    "speedup_high verdict undecided_because n_rounds given_after more_rounds same_within n_iters",
     Column("loss_mean", "loss", units.loss, True),
     Column("loss_iterations", "loss iterations", units.count, True),
     Column("loss_apart", "loss difference", units.percent, True),
@@ -108,7 +108,7 @@ def _families(rows: Sequence[ReportedRun], context: Context) -> list[Family]:
                 raise
             refused = error
             families += compare(places[place], replace(question, vs={}))
-    if refused is not None and not any(family.why == "chosen by --vs" for family in families):
+    if refused is not None and not any(family.why == CHOSEN for family in families):
         raise refused
     return families
 
@@ -182,7 +182,6 @@ def _sections(
     answer, hidden = arm_tables.fitted(whole, ("loss_mean", rate, "framework_version", "loss_apart"))
     yield answer
     yield from arm_tables.beside(hidden, table, label)
-    yield from (replace(tests, explained=True) for tests in arm_tables.verdicts(family, table))
 
 
 def _label(row: ArmRow) -> str:
@@ -195,7 +194,7 @@ def _label(row: ArmRow) -> str:
 def _why(family: Family) -> str:
     assert family.baseline is not None
     key = family.baseline.key
-    plain = key.get("framework") == "torch" and not key.get("compile") and family.why != "chosen by --vs"
+    plain = key.get("framework") == "torch" and not key.get("compile") and family.why != CHOSEN
     return "eager torch; --vs framework=jax,compile=on selects another" if plain else family.why
 
 
@@ -228,21 +227,20 @@ def _findings(family: Family, rows: Sequence[FrameworkRow], context: Context) ->
 
 
 def _fastest(family: Family, rows: Sequence[ArmRow], context: Context) -> Iterable[str]:
-    """Compare the two fastest, judged together with all other pairs because they were selected from the data."""
+    """Compare the two fastest. All pairs count as words, because the data chose these two."""
     able = sorted((arm for arm in family.arms if arm.times), key=lambda arm: _cost(family, arm))
     if family.per_work:
         able = [arm for arm in able if arm.work(family.per_work)]
     if len(able) < 2:
         return
     first, second = able[:2]
-    verdict = judge(combinations(able, 2), family.per_work, context.options.same_within)[first, second]
+    verdict = judge(combinations(able, 2), 0, family.per_work, context.options.same_within)[first, second]
     version = {row.label: row.framework_version for row in rows}
-    words = str(verdict) if verdict.decided else f"no verdict, {verdict}"
     fastest = "fastest" if verdict.word == Word.FASTER else "fastest as measured"
     yield (
         f"{fastest}: {first.label} ({first.key['framework']} {version[first.label] or 'of unknown version'}),"
         f" {units.ms(first.median_s)} ms/iter; next: {second.label}, {units.ms(second.median_s)} ms/iter,"
-        f" {units.ratio(verdict.speedup)} ({words}, corrected for all pairs)"
+        f" {units.ratio(verdict.speedup)} ({verdict})"
     )
 
 

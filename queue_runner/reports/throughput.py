@@ -33,7 +33,8 @@ COLUMNS = columns(
     Column("mode", "mode"),
     "config label framework framework_version device device_name compile dtype factors runs n_runs n_valid "
     "samples_per_s tokens_per_s median_s spread_s spread_over n_measure flops_per_s mfu peak_flops peak_source "
-    "is_baseline speedup speedup_low speedup_high p p_corrected verdict same_within seen taints",
+    "is_baseline speedup speedup_low speedup_high verdict undecided_because n_rounds given_after more_rounds "
+    "same_within taints",
 )
 _SUFFIX = "-eval"
 """Suffix of a workload's name in mode=eval (docs/methodology.md)."""
@@ -167,12 +168,7 @@ def _sections(table: ModelTable, taints: footnotes.CaveatMarks) -> list[Section]
     )
     whole = arm_tables.without_empty(Section(f"{table.title}{n_each}", shown, rows, _relative(table)))
     answer, hidden = arm_tables.fitted(whole, ("median_s", "flops_per_s", "mfu"))
-    tests = [
-        replace(tests, explained=True)
-        for mode, family in table.families.items()
-        for tests in arm_tables.verdicts(family, table.of(mode), mode)
-    ]
-    return [answer, *arm_tables.beside(hidden, rows, arm_tables.LABEL, _MODE), *tests]
+    return [answer, *arm_tables.beside(hidden, rows, arm_tables.LABEL, _MODE)]
 
 
 def _relative(table: ModelTable) -> list[str]:
@@ -202,8 +198,7 @@ def _answers(table: ModelTable) -> Iterator[str]:
         base = next(row.label for row in rows if row.is_baseline)
         within = f" (95 % CI {units.ratio_interval(judged.low, judged.high)})" if judged.low is not None else ""
         times = f"{'is' if judged.decided else 'measured'} {units.ratio(judged.speedup)}"
-        verdict = str(judged) if judged.decided else f"no verdict, {judged}"
-        yield f"{mode}: {best.label} {times} as fast as {base}{within}: {verdict}"
+        yield f"{mode}: {best.label} {times} as fast as {base}{within}: {judged}"
 
 
 def _no_ratio(rows: Sequence[ArmRow]) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from queue_runner import units
-from queue_runner.analysis import comparison, stats
+from queue_runner.analysis import stats
 from queue_runner.analysis.grouping import (
     BESIDE,
     MAIN,
@@ -25,7 +25,7 @@ from queue_runner.analysis.grouping import (
     taints,
 )
 from queue_runner.analysis.reported_run import ReportedRun
-from queue_runner.analysis.significance import Verdict, Word
+from queue_runner.analysis.rounds import Verdict, judge
 from queue_runner.model import Outcome
 from queue_runner.reports._common import arm_tables, footnotes, panels, prepare, select_runs
 from queue_runner.reports._common.arm_rows import JudgedRow
@@ -69,7 +69,7 @@ COLUMNS = columns(
     Column("unit", "unit", value=lambda row: f"{row.arm.key[_UNIT]}/s"),
     Column("spread", "spread", units.number, True),
     _TIMES_TRAINING,
-    "speedup speedup_low speedup_high p_corrected verdict same_within seen taints",
+    "speedup speedup_low speedup_high verdict undecided_because n_rounds given_after more_rounds same_within taints",
 )
 TRAIN = "train"
 KINDS = (TRAIN, "eval", "prefill", "decode")
@@ -195,8 +195,8 @@ def _rate(arm: Arm) -> float:
 def _judge(arms: Sequence[Arm], same_within: float | None) -> Verdicts:
     """Compare each valid arm of another device with its twin on the CPU, judging all pairs together."""
     pairs = [(arm, twin) for arm in arms if (twin := _twin(arm, arms)) is not None]
-    planned = max((row.planned_cells or 0 for arm in arms for row in arm.shown), default=0)
-    verdicts = comparison.judge(pairs, "", same_within, planned - 1)
+    planned = max((row.planned_rows for arm in arms for row in arm.shown), default=0)
+    verdicts = judge(pairs, planned - 1, same_within=same_within)
     return {pair[0]: verdicts[pair] for pair in pairs}
 
 
@@ -285,8 +285,6 @@ def _sections(arms: Sequence[Arm], rows: Sequence[WorkRow], marks: footnotes.Cav
     answer, hidden = arm_tables.fitted(whole, (_BATCH_SIZE.key, _TIMES_TRAINING.key))
     yield answer
     yield from arm_tables.beside(hidden, rows, arm_tables.LABEL, kind)
-    if tested := [row for row in rows if row.low is not None]:
-        yield replace(arm_tables.verdict_table(tested, "vs CPU", "", kind), explained=True)
 
 
 def _findings(arms: Sequence[Arm], verdicts: Verdicts) -> Iterable[str]:
@@ -303,17 +301,14 @@ def _findings(arms: Sequence[Arm], verdicts: Verdicts) -> Iterable[str]:
 
 def _speedup(verdict: Verdict) -> str:
     interval = units.ratio_interval(verdict.low, verdict.high)
-    return f"{units.ratio(verdict.speedup)} ({f'95 % CI {interval}' if verdict.low is not None else 'no verdict'})"
+    return f"{units.ratio(verdict.speedup)} ({f'95 % CI {interval}' if verdict.low is not None else 'undecided'})"
 
 
 def _relation(inference: Verdict, training: Verdict) -> str:
     times = inference.speedup / training.speedup
     text = f"{units.ratio(max(times, 1 / times))} {'higher' if times > 1 else 'lower'} than training"
     if inference.low is None or inference.high is None or training.low is None or training.high is None:
-        if Word.NOT_IN_TURN in (inference.word, training.word):
-            return f"{text} (no verdict: not interleaved with the CPU; submit both devices together with --repeats)"
-        need = max(inference.need or 0, training.need or 0)
-        return f"{text} ({inference.n} and {training.n} runs: no verdict, use --repeats {need})"
+        return f"{text} (undecided: {inference.next_step or training.next_step})"
     if inference.low > training.high or inference.high < training.low:
         return f"{text}; the CIs do not overlap"
     return "no difference from training shown: the CIs overlap"

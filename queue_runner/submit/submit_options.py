@@ -152,7 +152,7 @@ class Request:
     sets: Mapping[str, tuple[str, ...]] = _option(
         Kind.PAIRS, "A setting; VALUE,VALUE is swept. Repeatable.", "KEY=VALUE", name="set", convert=_settings
     )
-    repeats: int = _option(Kind.NUMBER, "Runs of each combination; a verdict needs 4 or more.", "N", default=1)
+    repeats: int = _option(Kind.NUMBER, "Runs of each combination; a verdict needs 3 or more.", "N", default=1)
     seed: int = _option(Kind.NUMBER, f"Seed of the workload, {DEFAULT_SEED} by default.", "N", default=DEFAULT_SEED)
     order_seed: int | None = _option(Kind.NUMBER, "Seed of the order of the runs; random by default.", "N")
     priority: int = _option(

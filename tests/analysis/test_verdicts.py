@@ -1,4 +1,4 @@
-"""Verdicts hold where the audit of version 0.2 found them wrong: unequal spread, order in time, plan, equivalence."""
+"""The method of analysis/verdicts.py: values by hand, the interval as an inversion, and what no input may break."""
 
 from __future__ import annotations
 
@@ -6,309 +6,278 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import count, product
+from itertools import product
 
 import pytest
 
-from queue_runner import units
-from queue_runner.analysis import student
-from queue_runner.analysis.comparison import Family
-from queue_runner.analysis.confidence_interval import by_rounds, unpaired
-from queue_runner.analysis.findings import RunDetails, describe
-from queue_runner.analysis.pairing import Order, Runs, needed_repeats, weigh
-from queue_runner.analysis.reported_run import ReportedRun
-from queue_runner.analysis.significance import Verdict, Word, compare_all
-from queue_runner.errors import UsageError
-from queue_runner.reports._common.arm_tables import powers
-from queue_runner.reports._common.report_options import read_options
-from tests.compare_support import ask, row
-from tests.simulate import verdicts as sim
+from queue_runner.analysis.verdicts import (
+    ALPHA,
+    FIRST_LOOK_WITH_LEVELS,
+    ClosedRounds,
+    Contrast,
+    Decision,
+    Estimate,
+    Judgement,
+    StartedRun,
+    all_pairs,
+    close_rounds,
+    decide,
+    judge,
+    lopsided,
+)
 
-pytestmark = pytest.mark.fast
-DIFFERENT = (Word.FASTER, Word.SLOWER)
-NUMBERS = {"real_s": 10.0, "n_iters": 50, "loss_first": 4.2, "loss_last": 2.0}
-_ids = count(1)
-
-
-def lognormal(rng: random.Random, spread: float, n: int) -> list[float]:
-    return [math.exp(rng.gauss(0, spread)) for _ in range(n)]
+MARGIN = math.log1p(0.01)
 
 
-def rate(found: Sequence[bool]) -> float:
-    return sum(found) / len(found)
+def after(differences: Sequence[float | None], **options: object) -> Judgement:
+    """Judge a single contrast."""
+    return judge([replace(Contrast(differences), **options)])[0]
 
 
-def planned(
-    device: str, times: Sequence[float | None], group: int = 1, at: float = 0.0, created: float = 0.0
-) -> list[ReportedRun]:
-    """Rows of a job's repeats that start every 2 hours from `at` on; None: the run failed."""
-    return [
-        row(
-            device,
-            median_s=time,
-            group_id=group,
-            repeat=k + 1,
-            kind="workload",
-            job_id=next(_ids),
-            created_at=1.0 + created * 3600,
-            started_at=(at + 2 * k) * 3600 + 1,
-            ended_at=(at + 2 * k) * 3600 + 100,
-            outcome="SUCCEEDED" if time else "FAILED",
-            **NUMBERS,
-        )
-        for k, time in enumerate(times)
-    ]
+def normal(seed: object, n: int, mean: float = 0.0, sd: float = 0.01) -> list[float]:
+    rng = random.Random(str(seed))
+    return [rng.gauss(mean, sd) for _ in range(n)]
 
 
-def only(family: Family) -> Verdict:
-    (pair,) = family.pairs
-    return pair.verdict
+def test_three_rounds_by_hand() -> None:
+    """g = 76; A = (20 sqrt 76)^(2/3) = 31.21; t^2 = 2 (A - 1) / (1 - A / g) = 102.5; half width 0.01 sqrt(t^2 / 3)."""
+    judgement = after([0.68, 0.69, 0.70])
+    assert judgement.mean == pytest.approx(0.69)
+    assert (judgement.high - judgement.low) / 2 == pytest.approx(0.05846, abs=2e-5)
+    assert (judgement.decision, judgement.given_after, judgement.more) == (Decision.ABOVE, 3, None)
 
 
-def said(family: Family) -> str:
-    return "\n".join(describe(family, RunDetails()))
+def test_shrinks_by_one_round_towards_the_mean_of_the_variances() -> None:
+    """Variances 1 and 9 after three rounds: (5 + 2 * 1) / 3 and (5 + 2 * 9) / 3, of three degrees of freedom."""
+    contrasts = [Contrast([-1.0, 0.0, 1.0]), Contrast([-3.0, 0.0, 3.0])]
+    for judgement, variance in zip(judge(contrasts), (7 / 3, 23 / 3), strict=True):
+        assert judgement.high == pytest.approx(Estimate(3, 0.0, variance, 3.0).half_width(2))
 
 
-@pytest.mark.parametrize("size", [(5, 5), (4, 6), (4, 12), (6, 30)])
-@pytest.mark.parametrize("spreads", [(0.03, 0.003), (0.003, 0.03)])
-def test_equal_arms_of_unequal_spread_are_seldom_called_different(
-    size: tuple[int, int], spreads: tuple[float, float]
+@pytest.mark.parametrize(("earlier", "alone", "beside"), [(4.0, 2.0, 7 / 3), (7.0, 3.0, 3.0)])
+def test_the_larger_of_earlier_rounds_and_other_rows_counts_as_one_round(
+    earlier: float, alone: float, beside: float
 ) -> None:
-    """CV 3 % against 0.3 %: the permutation test alone is wrong in 10, 20, 35 and 40 %; one row, or 12 of a family."""
-    pairs = sim.independent(None, spreads, size, sim.rng_of("test", size, spreads), 300)
-    low, high = pairs.ends(0.05)
-    for n_pairs in (1, 12):
-        cell = sim.counted(pairs, n_pairs, (low, high))
-        assert cell.rate <= 0.05 and cell.coverage >= 0.935
+    contrasts = [Contrast([-1.0, 0.0, 1.0], earlier_variance=earlier), Contrast([-3.0, 0.0, 3.0])]
+    assert judge(contrasts[:1])[0].high == pytest.approx(Estimate(3, 0.0, alone, 3.0).half_width(1))
+    assert judge(contrasts)[0].high == pytest.approx(Estimate(3, 0.0, beside, 3.0).half_width(2))
+    assert judge(contrasts)[1].high == pytest.approx(Estimate(3, 0.0, 23 / 3, 3.0).half_width(2))
 
 
-@pytest.mark.parametrize("size", [(4, 4), (6, 6), (4, 6), (6, 30), (9, 9), (9, 30)])
-def test_the_simulation_decides_as_the_reports_do(size: tuple[int, int]) -> None:
-    rng = sim.rng_of("equal", size)
-    arms, base = (0.02 * rng.standard_normal((3, 2, size[0])), 0.005 * rng.standard_normal((3, size[1])))
-    pairs = sim.unpaired(arms, base, n_ends=2, exact=True)
-    ends = pairs.ends(0.05)
-    for of, arm in product(range(3), range(2)):
-        found = unpaired([*arms[of, arm]], [*base[of]])
-        assert (pairs.p[of, arm], pairs.p_equal[of, arm], pairs.widening[of, arm]) == pytest.approx(
-            (found.p, found.p_equal, found.widening)
-        )
-        assert (ends[0][of, arm], ends[1][of, arm]) == pytest.approx(found.ends(0.05))
-    if size[0] == size[1]:
-        rounds = sim.by_rounds(arms, base)
-        for of, arm in product(range(3), range(2)):
-            found = by_rounds([*arms[of, arm]], [*base[of]])
-            assert rounds.p[of, arm] == pytest.approx(found.p)
-            assert (rounds.ends(0.1)[0][of, arm], rounds.ends(0.1)[1][of, arm]) == pytest.approx(found.ends(0.1))
-    times = [([*map(math.exp, arms[0, k])], [*map(math.exp, base[0])]) for k in range(2)]
-    words = [verdict.p_corrected is not None and verdict.p_corrected <= 0.05 for verdict in compare_all(times)]
-    assert words == [*sim.holm_rejects(pairs.p)[0]]
+def test_a_contrast_alone_with_its_numbers_is_not_shrunk_towards_itself() -> None:
+    alone = judge([Contrast([-1.0, 0.0, 1.0])], 2)[0]
+    beside_an_empty_row = judge([Contrast([-1.0, 0.0, 1.0]), Contrast([None, None, None])])
+    assert (alone.low, alone.high) == (beside_an_empty_row[0].low, beside_an_empty_row[0].high)
+    assert beside_an_empty_row[1].decision is Decision.UNDECIDED
+    assert beside_an_empty_row[1].more == 3
 
 
-def test_a_large_difference_of_a_noisy_arm_is_still_one() -> None:
-    rng = random.Random(1)
-    cpu, gpu = lognormal(rng, 0.05, 4), lognormal(rng, 0.003, 4)
-    assert compare_all([([x / 9 for x in gpu], cpu)])[0].word is Word.FASTER
+@pytest.mark.parametrize(("n", "freedom", "n_words"), [*product((3, 4, 8, 40, 200), (0.0, 1.0), (1, 3, 66))])
+def test_closed_form_is_the_inversion_of_the_evidence(n: int, freedom: float, n_words: int) -> None:
+    estimate = Estimate(n, 0.3, 0.02, freedom + n - 1)
+    half_width, limit = estimate.half_width(n_words), math.log(n_words / ALPHA)
+    if math.isinf(half_width):
+        assert estimate.log_evidence(1e9) < limit
+        return
+    low, high = 0.0, 1e6
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if estimate.log_evidence(0.3 + middle) < limit else (low, middle)
+    assert half_width == pytest.approx(high, rel=1e-9)
 
 
-def test_where_the_spread_is_unequal_the_word_is_withheld_and_the_runs_that_would_do_are_said() -> None:
-    quiet = [1.0, 1.0005, 0.9995, 1.0002, 0.9998]
-    noisy = [1.03, 1.05, 1.08, 1.02, 1.1]
-    (found,) = compare_all([(noisy, quiet)])
-    assert found.word is Word.UNEQUAL and not found.decided and found.p is not None and found.p > 0.05
-    assert str(found) == f"cannot tell: unequal spread; {found.need} runs each would do"
-    assert found.short == f"unequal spread: need {found.need} runs each" and 6 <= (found.need or 0) <= 20
-    assert found.low is not None and found.low < 1 < (found.high or 0)
+def test_evidence_of_equal_values_is_finite() -> None:
+    constant = Estimate(4, 2.0, 0.0, 3.0)
+    assert constant.log_evidence(2.0) < 0 < constant.log_evidence(2.1) == pytest.approx(1.5 * math.log(101))
 
 
-def test_student_against_tables() -> None:
-    """Abramowitz & Stegun, table 26.10."""
-    table = {
-        (0.05, 1): 12.706,
-        (0.05, 3): 3.182,
-        (0.05, 5): 2.571,
-        (0.01, 10): 3.169,
-        (0.05, 30): 2.042,
-        (0.4, 4): 0.941,
-    }
-    for (p, df), t in table.items():
-        assert student.quantile(p, df) == pytest.approx(t, abs=6e-4)
-        assert student.normal_quantile(0.8) == pytest.approx(0.84162, abs=1e-5)
-        assert student.two_sided(student.quantile(p, df), df) == pytest.approx(p)
-    assert student.two_sided(math.inf, 3) == student.SMALLEST_P == student.two_sided(1e9, 30)
+@pytest.mark.parametrize(("prior", "n_words"), [(0, [3, 50]), (1, [33, 510])])
+def test_how_soon_a_large_family_can_be_decided(prior: int, n_words: list[int]) -> None:
+    """An interval is finite where g^((d0 + n - 1) / 2) > words / alpha: the largest family after 3 and 4 rounds."""
+    for n, most in enumerate(n_words, start=3):
+        estimate = Estimate(n, 0.0, 1.0, prior + n - 1.0)
+        assert math.isfinite(estimate.half_width(most)) and math.isinf(estimate.half_width(most + 1))
 
 
-@pytest.mark.parametrize("n", [4, 9, 10, 13, 15])
-def test_the_ratio_is_that_of_the_geometric_means_and_of_the_times_shown(n: int) -> None:
-    """No run counts twice: 9 to 15 runs were folded into batches that shared some. A bimodal arm against a steady one
-    had 0.954 x beside medians of 135.8 and 183.3 ms."""
-    rng = random.Random(n)
-    two_levels = [(0.1358 if k % 3 else 0.25) * math.exp(rng.gauss(0, 0.01)) for k in range(n)]
-    steady = [0.1833 * math.exp(rng.gauss(0, 0.01)) for _ in range(n)]
-    (family,) = ask(
-        [row(device, median_s=x, **NUMBERS) for device, xs in (("cpu", steady), ("mps", two_levels)) for x in xs]
-    )
-    (pair,) = family.pairs
-    mine, base = (math.exp(math.fsum(map(math.log, xs)) / n) for xs in (two_levels, steady))
-    assert pair.verdict.speedup == pytest.approx(base / mine)
-    assert (pair.arm.median_s, pair.baseline.median_s) == pytest.approx((mine, base))
-    assert f"{units.ms(mine)} vs {units.ms(base)} ms/iter" in said(family)
+def test_no_word_before_the_third_round() -> None:
+    assert after([1.0, 1.0]).decision is Decision.UNDECIDED
+    assert after([1.0, 1.0, 1.0]).decision is Decision.ABOVE
+    assert [after([1.0] * n).more for n in range(3)] == [3, 2, 1]
 
 
-def test_the_default_baseline_is_not_chosen_by_its_time() -> None:
-    """The slowest of 12 equal rows seems slow in 8 to 9 % of families."""
-    times = [0.1, 0.12, 0.11]
-    for order in (times, times[::-1]):
-        rows = [row("cuda", median_s=time, optimizer=f"o{k}", job_id=k) for k, time in enumerate(order)]
-        (family,) = ask(rows)
-        assert family.baseline is not None and family.baseline.median_s == pytest.approx(order[0])
-        assert family.why.startswith("the first eager row submitted")
+@pytest.mark.parametrize(
+    ("low", "high", "margin", "decision"),
+    [
+        (0.001, 0.5, 0.01, Decision.ABOVE),
+        (0.001, 0.005, 0.01, Decision.ABOVE),
+        (-0.5, -0.001, 0.01, Decision.BELOW),
+        (-0.009, 0.009, 0.01, Decision.SAME),
+        (-0.009, 0.01, 0.01, Decision.UNDECIDED),
+        (-0.009, 0.009, None, Decision.UNDECIDED),
+        (-math.inf, math.inf, 0.01, Decision.UNDECIDED),
+    ],
+)
+def test_words_in_order(low: float, high: float, margin: float | None, decision: Decision) -> None:
+    assert decide(low, high, margin) is decision
 
 
-def test_arms_that_ran_one_after_the_other_get_no_verdict_and_a_way_to_one() -> None:
-    slow, fast = [0.2, 0.2001, 0.2002, 0.2003, 0.2004], [0.1, 0.1001, 0.1002, 0.1003, 0.1004]
-    for at in (100, -100):
-        (family,) = ask([*planned("cpu", slow, 1), *planned("mps", fast, 2, at=at)])
-        found = only(family)
-        assert (found.word, found.low, found.p, found.decided) == (Word.NOT_IN_TURN, None, None, False)
-        text = said(family)
-        assert "measured 2.00 x faster" in text and "ran one after the other" in text
-        assert "submit the rows together with --repeats 4" in text
-    (family,) = ask([*planned("cpu", slow, 1), *planned("mps", fast, 2, at=1)])  # in turn, if not in one submission
-    assert only(family).word is Word.FASTER
-    (family,) = ask([*planned("cpu", slow, 1), *[row("mps", median_s=x, kind="import", **NUMBERS) for x in fast]])
-    assert only(family).word is Word.FASTER  # an imported log has no start time
+def test_a_small_difference_is_above_and_within_the_margin() -> None:
+    judgement = after(normal(1, 12, 0.004, 0.0005), margin=MARGIN)
+    assert judgement.decision is Decision.ABOVE
+    assert judgement.within_margin
 
 
-def test_runs_of_a_submission_that_only_one_row_was_in_are_left_out() -> None:
-    base, arm = [0.2, 0.2001, 0.2002, 0.2003], [0.1, 0.1001, 0.1002, 0.1003]
-    earlier = planned("cpu", [x * 3 for x in base], 1, at=-100, created=-101)
-    rows = [*earlier, *planned("cpu", base, 2), *planned("mps", arm, 2, at=1)]
-    (family,) = ask(rows)
-    found = only(family)
-    assert found.word is Word.FASTER and (found.n, found.n_baseline) == (4, 4) and 1.9 < found.speedup < 2.1
-    assert "mps eager vs cpu eager: compared over the 4 and 4 runs that were submitted together" in said(family)
-    assert "100.1 vs 200.1 ms/iter" in said(family)
+def test_the_same_stays_although_later_rounds_show_a_difference_within_the_margin() -> None:
+    differences = [0.0015, 0.0025, 0.002, *normal(2, 60, 0.002, 0.0003)]
+    early, late = after(differences[:3], margin=MARGIN), after(differences, margin=MARGIN)
+    assert early.decision is late.decision is Decision.SAME
+    assert early.given_after == late.given_after
+    assert late.low > 0
 
 
-def test_interleaved_arms_are_compared_round_by_round_where_the_planned_rounds_suffice() -> None:
-    """A machine that slows down by 20 % from round to round hides 3 % from an unpaired test."""
-    slow = [0.2 * 1.2**k for k in range(6)]
-    (family,) = ask([*planned("cpu", slow), *planned("mps", [x / (1.03 + k / 1000) for k, x in enumerate(slow)], at=1)])
-    found = only(family)
-    assert (found.word, found.n_rounds, found.p) == (Word.FASTER, 6, 2 / 64)
-    assert found.low is not None and 1.029 < found.low < found.speedup < (found.high or 0) < 1.036
-    assert "6 rounds, p = 0.031" in said(family)
-    (family,) = ask([*planned("cpu", slow[:5]), *planned("mps", [x / 1.03 for x in slow[:5]], at=1)])
-    assert only(family).word is Word.NO_DIFFERENCE and not only(family).n_rounds
+@pytest.mark.parametrize("effect", [0.0, 0.01, 0.02, 0.1])
+def test_word_and_interval_never_contradict_at_any_look(effect: float) -> None:
+    for seed in range(60):
+        differences = normal(seed, 24, effect)
+        before: Judgement | None = None
+        for n in range(3, 25):
+            judgement = after(differences[:n], margin=MARGIN)
+            assert judgement.low <= judgement.mean <= judgement.high
+            match judgement.decision:
+                case Decision.ABOVE:
+                    assert judgement.low > 0
+                case Decision.BELOW:
+                    assert judgement.high < 0
+                case Decision.SAME:
+                    assert judgement.within_margin
+                case Decision.UNDECIDED:
+                    assert judgement.low <= 0 <= judgement.high
+                    assert not judgement.within_margin
+            if before is not None and not judgement.contradicted:
+                assert before.low <= judgement.low <= judgement.high <= before.high
+                assert before.given_after in (None, judgement.given_after)
+            before = judgement
 
 
-def test_the_test_is_chosen_by_what_was_planned_and_incomplete_rounds_are_dropped() -> None:
-    base, arm = [0.2] * 6, [0.1, None, 0.11, 0.105, 0.1, 0.1]
-    (family,) = ask([*planned("cpu", base), *planned("mps", arm, at=1)])
-    found = only(family)
-    assert (found.n_rounds, found.word) == (5, Word.TOO_FEW)  # 2/2^5: no other test is tried because of that
-    assert "mps eager vs cpu eager: compared over the 5 rounds in which both have a valid run" in said(family)
-    rounds = frozenset((1, k) for k in range(6))
-    runs = Runs([1.0] * 6, sorted(rounds), [None] * 6, rounds)
-    assert weigh(runs, runs, 1).order is Order.ROUNDS and weigh(runs, runs, 2).order is Order.UNPAIRED
-    assert [2**r * 0.05 / m >= 2 for r, m in ((6, 1), (8, 4), (9, 12), (10, 16))] == [True] * 4
-    many = [replace(run, planned_cells=9) for run in (*planned("cpu", base), *planned("mps", [0.1] * 6, at=1))]
-    assert only(ask(many)[0]).n_rounds == 0  # what --where leaves out was planned all the same
+def test_rounds_that_contradict_the_first_ones_withdraw_the_word() -> None:
+    """Two levels: the first three rounds fall on one of them, later ones on both."""
+    differences = [0.1, 0.1001, 0.0999, -0.1, 0.1, -0.1, -0.1, 0.1, -0.1, 0.1]
+    assert after(differences[:3]).decision is Decision.ABOVE
+    judgement = after(differences)
+    assert judgement.decision is Decision.UNDECIDED
+    assert judgement.contradicted
+    assert judgement.low < 0 < judgement.high
 
 
-def test_flips_of_signs_against_their_definition() -> None:
-    arm, base = [1.0, 2.0, 4.0, 3.0, 2.5, 7.0], [1.5, 2.75, 3.5, 4.5, 2.75, 9.0]
-    ds = [b - a for a, b in zip(arm, base, strict=True)]
-
-    def extreme(shift: float) -> float:
-        moved = [d - shift for d in ds]
-        sums = [math.fsum(x if k >> at & 1 else -x for at, x in enumerate(moved)) for k in range(64)]
-        return rate([abs(s) >= abs(math.fsum(moved)) - 1e-12 for s in sums])
-
-    found = by_rounds(arm, base)
-    assert found.p == extreme(0) and found.shift == pytest.approx(math.fsum(ds) / 6)
-    low, high = found.ends(0.05)
-    assert extreme(low + 1e-9) > 0.05 >= extreme(low - 1e-9) and extreme(high - 1e-9) > 0.05 >= extreme(high + 1e-9)
+def test_known_levels_wait_for_eight_rounds() -> None:
+    differences = normal(3, 12, 0.5)
+    for n in range(3, 13):
+        judgement = after(differences[:n], several_levels=True)
+        assert (judgement.decision is Decision.UNDECIDED) == judgement.waits_for_levels == (n < FIRST_LOOK_WITH_LEVELS)
+    assert judgement.given_after == FIRST_LOOK_WITH_LEVELS
+    assert after(differences[:5], several_levels=True).more == 3
 
 
-def test_practically_the_same_is_an_equivalence_that_was_shown() -> None:
-    near = [1.0, 1.001, 0.999, 1.0005, 0.9995]
-    pair = (near, [x * 1.001 for x in near])
-    (found,) = compare_all([pair])
-    assert found.word is Word.SAME and found.same_within is not None and 0.001 < found.same_within < 0.003
-    assert compare_all([pair], same_within=found.same_within * 0.99)[0].word is Word.NO_DIFFERENCE
-    assert compare_all([pair] * 4)[0].same_within or found.same_within < 0  # corrected
-    (apart,) = compare_all([(near, [x * 1.003 for x in near])], same_within=0.001)
-    assert apart.word is Word.FASTER
+def test_an_obstacle_leaves_the_interval_and_no_word() -> None:
+    judgement = after([0.68, 0.69, 0.70], obstacle="the seed did not change with the round")
+    assert judgement.decision is Decision.UNDECIDED
+    assert judgement.low > 0
+    assert judgement.more is judgement.given_after is None
+    assert judgement.obstacle
 
 
-def test_rows_that_differ_by_more_than_the_margin_are_seldom_called_the_same() -> None:
-    """11 rows at 1.02 %, spread 0.3 %: without a correction 14 % of such families have a false word."""
-    rng = sim.rng_of("apart by the margin")
-    arms = 0.003 * rng.standard_normal((200, 11, 5)) + math.log(1.0102)
-    pairs = sim.unpaired(arms, 0.003 * rng.standard_normal((200, 5)), n_ends=11)
-    assert sim.same(pairs, 11).any(1).mean() <= 0.05
-    assert sim.same(pairs, 1).any(1).mean() > 0.05  # what the correction is for
+@pytest.mark.parametrize("step", [0.01, 0.1])
+def test_no_word_about_less_than_a_rounding_step(step: float) -> None:
+    """Both rows without noise, a quarter of a step apart: their roundings differ by a step in each round or in none."""
+    for offset in range(20):
+        true = [offset * step / 20, (offset / 20 + 0.25) * step]
+        rounded = [round(value / step) * step for value in true]
+        judgement = after([rounded[1] - rounded[0]] * 200, step=step, margin=2 * step)
+        assert judgement.decision in (Decision.UNDECIDED, Decision.SAME)
+        assert judgement.low <= 0.25 * step <= judgement.high
 
 
-def test_the_difference_named_below_a_table_is_seen_in_about_80_percent() -> None:
-    rng = sim.rng_of("named")
-    logs = 0.01 * rng.standard_normal((200, 2, 8))
-    named = sorted(unpaired([*a], [*b]).seen(0.05) for a, b in logs[:25])[12]
-    pairs = sim.unpaired(logs[:, :1] + named, logs[:, 1])
-    assert 0.65 <= (pairs.p <= 0.05).mean() <= 0.95
+@pytest.mark.parametrize("effect", [0.0, 0.01, 0.05])
+def test_unit_order_of_contrasts_and_direction_change_nothing(effect: float) -> None:
+    for seed in range(20):
+        contrasts = [Contrast(normal((seed, k), 10, effect * k, 0.01 * (k + 1)), margin=0.01) for k in range(3)]
+        judgements = judge(contrasts)
+        assert judge(contrasts[::-1])[::-1] == judgements
+        scaled = judge([Contrast([1024 * x for x in c.differences if x is not None], margin=10.24) for c in contrasts])
+        mirrored = judge([Contrast([-x for x in c.differences if x is not None], margin=0.01) for c in contrasts])
+        for plain, large, opposite in zip(judgements, scaled, mirrored, strict=True):
+            assert (large.decision, large.given_after, large.more) == (plain.decision, plain.given_after, plain.more)
+            assert (large.low, large.high) == pytest.approx((1024 * plain.low, 1024 * plain.high))
+            assert (opposite.low, opposite.high) == (-plain.high, -plain.low)
+            assert opposite.given_after == plain.given_after
+            assert (opposite.decision is Decision.ABOVE) == (plain.decision is Decision.BELOW)
 
 
-def test_a_table_says_what_its_runs_could_show() -> None:
-    rng = random.Random(2)
-    verdicts = compare_all([(lognormal(rng, 0.01, 5), lognormal(rng, 0.01, 5)) for _ in range(2)])
-    (line,) = powers(verdicts)
-    assert line.startswith("with these 5 runs each and their spread differences of ") and line.endswith("80 % of cases")
-    (few,) = compare_all([(lognormal(rng, 0.01, 3), lognormal(rng, 0.01, 3))])
-    (line,) = powers([few])
-    assert line.startswith("with 4 runs each and this spread a difference of ")
-    assert [*powers(compare_all([([1.0], [2.0])]))] == []  # one run has no spread between runs
+def test_a_shift_of_all_values_of_a_round_changes_nothing() -> None:
+    """Only differences enter: a round in which the machine is twice as slow says as much as any other."""
+    rng = random.Random(4)
+    row, baseline = ([rng.gauss(mean, 0.01) for _ in range(6)] for mean in (0.03, 0.0))
+    slow = [rng.uniform(0, 2) for _ in range(6)]
+    plain = after([a - b for a, b in zip(row, baseline, strict=True)])
+    shifted = after([(a + s) - (b + s) for a, b, s in zip(row, baseline, slow, strict=True)])
+    assert (plain.low, plain.high) == pytest.approx((shifted.low, shifted.high))
 
 
-def test_repeats_added_after_others_ended_are_said_with_what_that_does() -> None:
-    times = [0.1, 0.101, 0.102, 0.1005]
-    first = [*planned("cpu", times), *planned("mps", times, at=1)]
-    assert "added" not in said(ask(first)[0])
-    more = [*planned("cpu", times, 2, 50, 49), *planned("mps", times, 2, 51, 49)]
-    text = said(ask([*first, *more])[0])
-    assert "runs added after others had ended: 4 of 8 of cpu eager, 4 of 8 of mps eager" in text
-    assert "of cases, not 5 %" in text
-    beside = [*planned("cpu", times, 2, at=0), *planned("mps", times, 2, at=0)]  # submitted before any had ended
-    assert "added" not in said(ask([*first, *beside])[0])
+def test_missing_rounds_are_passed_over() -> None:
+    differences = normal(5, 8, 0.05)
+    gaps: list[float | None] = [None, *differences[:2], None, *differences[2:], None]
+    assert after(gaps) == after(differences)
 
 
-@pytest.mark.parametrize(("text", "margin"), [("1%", 0.01), ("0.5 %", 0.005), ("2", 0.02)])
-def test_same_within(text: str, margin: float) -> None:
-    assert read_options(same_within=text).same_within == pytest.approx(margin)
-    for wrong in ("x", "0%", "-1%", "80%", "nan%"):
-        with pytest.raises(UsageError, match="same-within"):
-            read_options(same_within=wrong)
+def test_more_words_widen_the_interval_and_more_rounds_are_suggested() -> None:
+    contrast = Contrast(normal(6, 5, 0.02), margin=0.01)
+    few, many = (judge([contrast], n)[0] for n in (1, 50))
+    assert many.high - many.low > few.high - few.low
+    assert few.more is None or (many.more or 0) >= few.more
 
 
-def test_the_least_runs_are_still_those_of_disjoint_arms() -> None:
-    assert [needed_repeats(n) for n in (1, 4, 16)] == [4, 5, 6]
+def test_number_of_rounds_suggested_is_what_decides_if_nothing_changes() -> None:
+    judgement = after([0.01, 0.05, -0.01, 0.06])
+    assert judgement.more is not None
+    estimate = Estimate(4, judgement.mean, 0.033**2, 3.0)
+    n = next(n for n in range(5, 99) if replace(estimate, n=n, freedom=n - 1.0).half_width(1) < judgement.mean)
+    assert judgement.more == pytest.approx(n - 4, abs=2)
+    assert after([0.001, -0.001] * 3).more is None
+    assert after([0.01, -0.01] * 3, margin=0.005).more is not None
 
 
-def test_rows_submitted_together_that_lost_runs_are_told_how_many_more_and_not_to_submit_them_together() -> None:
-    rows = planned("cpu", [0.2, 0.2001, 0.2002, 0.2003])
-    for lost in (0, 2):  # the first two rounds or the last two are left of one row: it "ran first" or "last"
-        kept = [one for one in planned("mps", [0.1, 0.1001, 0.1002, 0.1003], at=1) if one.repeat - lost in (1, 2)]
-        (family,) = ask([*rows, *kept])
-        assert (only(family).word, only(family).brief) == (Word.TOO_FEW, "need 4 each")
-        assert "use --repeats 4" in said(family) and "not interleaved" not in said(family)
+def test_family_of_another_baseline() -> None:
+    assert [all_pairs(n) for n in (2, 4, 12)] == [1, 6, 66]
 
 
-def test_a_comparison_by_rounds_asks_for_as_many_rounds_as_can_decide() -> None:
-    """Of 6 planned rounds 4 are complete, each row has 5 runs: "need 4 each" would be what there is."""
-    mine = planned("cpu", [None if k == 0 else 0.2 + k / 1e4 for k in range(6)])
-    other = planned("mps", [None if k == 3 else 0.1 + k / 1e4 for k in range(6)], at=1)
-    (family,) = ask([*mine, *other])
-    found = only(family)
-    assert (found.word, found.n_rounds, found.p, found.brief) == (Word.TOO_FEW, 4, 2 / 16, "need 6 each")
-    assert "a verdict needs 6 runs of each row: use --repeats 6" in said(family)
+@pytest.mark.parametrize(
+    ("left_out", "of_baseline", "rounds", "answer"),
+    [(0, 0, 4, False), (1, 0, 4, False), (2, 0, 4, True), (2, 1, 4, False), (2, 0, 40, False), (5, 1, 40, True)],
+)
+def test_left_out_runs_of_one_row(left_out: int, of_baseline: int, rounds: int, answer: bool) -> None:
+    assert lopsided(left_out, of_baseline, rounds) is lopsided(of_baseline, left_out, rounds) is answer
+
+
+def closed(order: str) -> ClosedRounds:
+    """Close the rounds of runs of A, the row, and B in this order; A takes 10 + its place, B its place."""
+    runs = [(name, StartedRun(at, at + (10.0 if name == "A" else 0.0))) for at, name in enumerate(order)]
+    return close_rounds([run for name, run in runs if name == "A"], [run for name, run in runs if name == "B"])
+
+
+@pytest.mark.parametrize(
+    ("order", "differences", "balanced"),
+    [
+        ("ABBA", [9.0, 11.0], True),
+        ("ABAB", [9.0, 9.0], False),
+        ("AABB", [8.5], False),
+        ("AABBBA", [8.5, 11.5], True),
+        ("AB", [9.0], False),
+        ("AAAA", [], False),
+        ("", [], False),
+    ],
+)
+def test_a_round_closes_at_the_first_run_that_completes_both_rows(
+    order: str, differences: list[float], balanced: bool
+) -> None:
+    assert list(closed(order).differences) == differences
+    assert closed(order).balanced is balanced

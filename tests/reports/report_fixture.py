@@ -118,6 +118,7 @@ class Store:
             exit_code=exit_code,
             reason=reason,
             created_at=ended_at - 10,
+            started_at=ended_at + (number - 1) / 1000 if done else None,
             ended_at=ended_at if done else None,
             machine_hash=self.fingerprint("machine", machine or {"name": "here"}) if done else None,
             software_hash=self.fingerprint("software", software or {"versions": {framework: version}})

@@ -73,12 +73,14 @@ class Everything(Answers, Benches, Checks, Models):
 
     def _models(self) -> None:
         for device, scale in (("cpu", 1.0), ("cuda", 0.01)):
-            self.train(device, *around(10.0 * scale))
-            self.evaluate(device, *around(2.5 * scale), taints=BATTERY)
+            order = -1 if device == "cuda" else 1
+            self.train(device, *around(10.0 * scale)[::order])
+            self.evaluate(device, *around(2.5 * scale)[::order], taints=BATTERY)
         for device, rate in (("cpu", 100.0), ("mps", 300.0)):
             for k in range(4):
                 self.written(device, rate * 10 + k, rate + k, config="small", group=2)
-                self.run(device, median_s=16384 / rate / 4, config="small", hello={"params": 1000}, group=2)
+                median_s = 16384 / rate / 4 * (1 + (k if device == "cpu" else 3 - k) / 1000)
+                self.run(device, median_s=median_s, config="small", hello={"params": 1000}, group=2)
 
     def _sweep(self) -> None:
         for batch, median_s in ((8, 0.1), (16, 0.12), (32, 0.2), (64, 0.39)):
@@ -91,12 +93,13 @@ class Everything(Answers, Benches, Checks, Models):
                 for compile in (False, True):
                     cache = {"compile_cache": ("cold" if k == 0 else "warm") if compile else None}
                     summary = {"first_iter_excess_s": 0.5 + compile * (20.0 if k == 0 else 3.0)}
-                    times = median_s * (0.8 if compile else 1) * (1 + k / 1000)
+                    noise = 1 + (1 + compile + 2 * (device == "mps")) * k % 5 / 400
+                    times = median_s * (0.8 if compile else 1) * noise
                     run_id = self.run(device, compile, times, hello=cache, summary=summary)
                     self.losses(run_id, [4 / (i + 1) * (1 + (device == "mps") * i * 1e-4) for i in range(20)])
                     if device == "mps":
                         self.watched(run_id, [*self._of_a_mac(compile)])
-            self.run("mps", framework="mlx", version="0.31.0", median_s=0.2 * (1 + k / 1000))
+            self.run("mps", framework="mlx", version="0.31.0", median_s=0.2 * (1 + (k + 2) % 5 / 400))
         leak = self.run("mps", median_s=0.5, taints=BUSY)
         self.memory(leak, [2**30 + i * 2**20 for i in range(30)], [2**29 + i * 2**20 for i in range(30)])
         self.run("cpu", outcome="FAILED", exit_code=1, reason="no data", median_s=None)

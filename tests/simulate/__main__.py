@@ -7,10 +7,9 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.simulate import load, look_tables, runs, verdict_tables
+from tests.simulate import load, look_tables, runs
 
 TABLES: Mapping[str, Callable[[], str]] = {
-    **verdict_tables.TABLES,
     **look_tables.TABLES,
     "runs": runs.table,
     "load": load.table,

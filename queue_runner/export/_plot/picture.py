@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from queue_runner import atomic_file, units
-from queue_runner.analysis.significance import Verdict
+from queue_runner.analysis.rounds import Verdict
 from queue_runner.errors import UsageError
 from queue_runner.export._common.library import need
 from queue_runner.export._plot.plot_data import LOG_FROM, Comparison, Plot, PlotRow, PlotRun
@@ -167,7 +167,7 @@ def _speedups(axes: Any, comparison: Comparison, beside: Any) -> None:
 
 def _words(verdict: Verdict) -> str:
     """Return the ratio, its interval if there is one, and the verdict: "7.09 x (6.9 to 7.2 x)", below it "faster"."""
-    shown = units.ratio(verdict.speedup)
+    shown = units.ratio(verdict.speedup, verdict.low, verdict.high)
     if verdict.low is not None:
         shown += f" ({units.ratio_interval(verdict.low, verdict.high)})"
     return f"{shown}\n{verdict}"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from queue_runner import reports, units
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.grouping import Arm
-from queue_runner.analysis.significance import Verdict
+from queue_runner.analysis.rounds import Verdict
 from queue_runner.errors import UsageError
 from queue_runner.reports import devices
 from queue_runner.reports._common import arm_tables, select_runs

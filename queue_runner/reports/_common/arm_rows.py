@@ -11,7 +11,7 @@ from queue_runner.analysis.compile_payoff import break_even_iters, compile_cost_
 from queue_runner.analysis.grouping import Arm, kinds_of_taint
 from queue_runner.analysis.peaks import Peak, mfu
 from queue_runner.analysis.reported_run import LastEvaluation
-from queue_runner.analysis.significance import Verdict
+from queue_runner.analysis.rounds import Verdict
 from queue_runner.analysis.summary import RunNumbers
 from queue_runner.reports._common import losses
 from queue_runner.reports._common.device_peaks import Peaks

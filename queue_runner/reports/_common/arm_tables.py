@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,7 +11,7 @@ from queue_runner import units
 from queue_runner.analysis.comparison import TIME, Family
 from queue_runner.analysis.finding import Finding
 from queue_runner.analysis.grouping import MAIN, PLACE, SUBJECT, Arm, word
-from queue_runner.analysis.significance import Verdict, Word
+from queue_runner.analysis.rounds import Word
 from queue_runner.reports._common import losses
 from queue_runner.reports._common.arm_rows import ArmRow, JudgedRow
 from queue_runner.reports._common.columns import columns, shared, short
@@ -37,8 +37,7 @@ STEP = Column("eval_step", "at step", right=True, value=losses.steps)
 TFLOPS = Column("flops_per_s", "TFLOP/s", units.tflops, True)
 WALL_S = Column("ms", "wall s", right=True, value=lambda row: spread(row.median_s, row.spread_s, row.spread_over))
 RSS = replace(*columns("max_rss_bytes"), title="RSS")
-INTERVAL = Column("interval", "95 % CI", right=True, value=lambda row: _interval(row))
-RATIO = Column("speedup", "speedup", units.ratio, True)
+RATIO = Column("ratio", "speedup", right=True, value=lambda row: _ratio(row))
 WITHIN = Column("interval", "95 % CI", right=True, value=lambda row: _interval(row).removesuffix(" x"))
 VERDICT = Column("verdict", "verdict", value=lambda row: _spoken(row), style=lambda row: _style(row))
 
@@ -73,7 +72,7 @@ ARM_MS = replace(MS, value=lambda row: _arm_ms(row.arm))
 
 
 def sections(family: Family, rows: Sequence[ArmRow], taints: CaveatMarks) -> list[Section]:
-    """Return speed with verdicts, and to be explained tests, cost and outcome; nothing before a run has ended."""
+    """Return speed with verdicts, and for --explain cost and outcome; nothing before a run has ended."""
     if not any(row.n_runs for row in rows):
         return []
     outcome = Section(
@@ -81,7 +80,7 @@ def sections(family: Family, rows: Sequence[ArmRow], taints: CaveatMarks) -> lis
     )
     work = Section("", columns(LABEL, "samples_per_s tokens_per_s", TFLOPS, "mfu mfu_printed"), rows)
     others = [without_empty(section) for section in (work, _cost(rows), *(() if family.wall else (outcome,)))]
-    explained = [*verdicts(family, rows), *(section for section in others if len(section.columns) > 1)]
+    explained = [section for section in others if len(section.columns) > 1]
     return [*speed(family, rows, taints), *(replace(section, explained=True) for section in explained)]
 
 
@@ -186,7 +185,7 @@ def beside(hidden: Sequence[Column], rows: Sequence[Any], *keys: Column) -> list
 
 
 def _spoken(row: JudgedRow) -> str:
-    return "baseline" if row.is_baseline else row.judged.brief if row.judged else units.MISSING
+    return "baseline" if row.is_baseline else str(row.judged.word) if row.judged else units.MISSING
 
 
 def _style(row: JudgedRow) -> str:
@@ -196,46 +195,8 @@ def _style(row: JudgedRow) -> str:
     return {Word.FASTER: "good", Word.SLOWER: "bad"}.get(verdict.word, "" if verdict.decided else "doubt")
 
 
-def verdicts(family: Family, rows: Sequence[ArmRow], title: str = "") -> list[Section]:
-    """Return a table of speedups with intervals, p-values and verdicts, if there is an interval."""
-    if family.baseline is None or all(row.low is None for row in rows):
-        return []
-    over = [row for row in rows if not row.is_baseline and row.speedup is not None]
-    return [verdict_table(over, f"vs {elide(family.baseline.label, 24)}", title)]
-
-
-def verdict_table(rows: Sequence[JudgedRow], heading: str, title: str = "", *more: Column) -> Section:
-    """Return a table of the speedups of `rows` with interval, p-value and verdict; `more` columns follow the label."""
-    verdict = Column("verdict", "verdict", value=lambda row: row.judged.short if row.judged else None, style=_style)
-    shown = columns(replace(LABEL, title=heading), *more, "speedup", INTERVAL, "p_corrected", verdict)
-    return Section(title, shown, rows, [*powers(row.judged for row in rows), *_margins(rows)])
-
-
-def powers(verdicts: Iterable[Verdict | None]) -> Iterable[str]:
-    """Say which difference the runs of these rows could show: without it, "no difference shown" says nothing."""
-    able = [verdict for verdict in verdicts if verdict and verdict.visible]
-    enough = [verdict for verdict in able if verdict.word is not Word.TOO_FEW]
-    for judged_rows in (enough, [] if enough else able):
-        if judged_rows:
-            low, high = (
-                units.percent(pick(verdict.visible or 0.0 for verdict in judged_rows), 2) for pick in (min, max)
-            )
-            runs = {n for v in judged_rows for n in ((v.n, v.n_baseline) if enough else (v.need,))}
-            which = f"{'these ' if enough else ''}{runs.pop()} runs each" if len(runs) == 1 else "these runs"
-            difference = f"a difference of {low}" if low == high else f"differences of {low} to {high}, by row,"
-            spread = "this spread" if low == high else "their spread"
-            yield f"with {which} and {spread} {difference} would be seen in 80 % of cases"
-
-
-def _margins(rows: Sequence[JudgedRow]) -> Iterable[str]:
-    """Say how far apart the rows may be that were not shown to differ."""
-    margins = [
-        f"{row.label} {units.PLUS_MINUS}{units.percent(row.judged.same_within, 2)}"
-        for row in rows
-        if row.judged and row.judged.word in (Word.NO_DIFFERENCE, Word.SAME) and row.judged.same_within is not None
-    ]
-    if margins:
-        yield f"the same within: {', '.join(margins)}"
+def _ratio(row: ArmRow) -> str:
+    return units.ratio(row.speedup, row.low, row.judged.high if row.judged else None)
 
 
 def _interval(row: JudgedRow) -> str:

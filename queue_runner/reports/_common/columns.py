@@ -90,11 +90,12 @@ _SHARED = (
     Column("speedup", "speedup", units.ratio, True),
     Column("speedup_low", "95 % low", units.ratio, True, value=_of_verdict("low")),
     Column("speedup_high", "95 % high", units.ratio, True, value=_of_verdict("high")),
-    Column("p", "p", lambda p: units.number(p, 2), True, value=_of_verdict("p")),
-    Column("p_corrected", "p (Holm)", lambda p: units.number(p, 2), True, value=_of_verdict("p_corrected")),
-    Column("verdict", "verdict", value=lambda row: row.judged and str(row.judged)),
+    Column("verdict", "verdict", value=lambda row: row.judged and str(row.judged.word)),
+    Column("undecided_because", "undecided because", value=lambda row: (row.judged and row.judged.next_step) or None),
+    Column("n_rounds", "rounds", units.count, True, value=_of_verdict("n")),
+    Column("given_after", "word after", units.count, True, value=_of_verdict("given_after")),
+    Column("more_rounds", "more rounds", units.count, True, value=_of_verdict("more")),
     Column("same_within", "same within", lambda share: units.percent(share, 2), True, value=_of_verdict("same_within")),
-    Column("seen", "would be seen", lambda share: units.percent(share, 2), True, value=_of_verdict("visible")),
     Column("taints", "taints", " ".join),
 )
 _BY_KEY = {column.key: column for column in _SHARED}

@@ -64,7 +64,7 @@ def prepare(stored: Iterable[ReportedRun], context: Context) -> list[ReportedRun
     several = len({*machines}) > 1
     on_cores = any(run.cores for run in runs)
     with_threads = any((run.cores or 0) != (run.threads or 0) for run in runs)
-    cells = _planned_cells(runs, context)
+    planned = _planned(runs, context)
     logs = _unknown_logs(runs)
     prepared = []
     for run, machine in zip(runs, machines, strict=True):
@@ -97,7 +97,8 @@ def prepare(stored: Iterable[ReportedRun], context: Context) -> list[ReportedRun
                 loss_last=math.nan if diverged else run.loss_last,  # SQLite has no NaN, so the summary omits it
                 machine=machine,
                 compile=run.compile_mode or (None if run.compile is None else bool(run.compile)),
-                planned_cells=cells.get(run.job_id),
+                planned_rows=planned.get(run.job_id, (0, 0))[0],
+                planned_compiled=planned.get(run.job_id, (0, 0))[1],
                 where=where(machine) if several or run.merged else "",
                 settings=parsed[text],
                 factors=factors,
@@ -120,11 +121,14 @@ def _machine(run: ReportedRun) -> str | None:
     return select_runs.MERGED + run.machine_hash if run.machine_hash and run.merged else run.machine_hash
 
 
-def _planned_cells(rows: Sequence[ReportedRun], context: Context) -> dict[int, int]:
-    """Return, by job, how many jobs of the same workload its submission planned, chosen now or not: the number of
-    compared pairs decides the test, which must not depend on the selection."""
-    sql = "SELECT id, count(*) OVER (PARTITION BY group_id, workload) FROM jobs WHERE group_id IN ({groups})"
-    return dict(context.by_groups(sql, rows))
+def _planned(rows: Sequence[ReportedRun], context: Context) -> dict[int, tuple[int, int]]:
+    """Return, by job, how many jobs of the same workload its submission planned, chosen now or not, and how many of
+    them are compiled: a verdict counts all pairs of the question, not those selected."""
+    sql = (
+        "SELECT id, count(*) OVER same, total(compile) OVER same FROM jobs"
+        " WHERE group_id IN ({groups}) WINDOW same AS (PARTITION BY group_id, workload)"
+    )
+    return {job: (n_rows, round(n_compiled)) for job, n_rows, n_compiled in context.by_groups(sql, rows)}
 
 
 def uncompared(rows: Iterable[ReportedRun], context: Context, who: str) -> list[ReportedRun]:
