@@ -124,20 +124,20 @@ class Client:
         with read.reading(self._layout.db) as connection:
             jobs = listing.jobs(connection, filter)
         numbers = {(selector.job, selector.number) for selector in named if selector.number is not None}
-        whole = {selector.job for selector in named if selector.number is None} | ({None} if not named else set())
+        whole = {selector.job for selector in named if selector.number is None}
         return Rows(
-            run
+            row
             for job in jobs
-            for run in run_view.as_json(job.runs)
-            if not numbers or (run["job_id"], run["number"]) in numbers or run["job_id"] in whole
+            for run, row in zip(job.runs, run_view.as_json(job.runs), strict=True)
+            if not numbers or (run.job_id, run.number) in numbers or run.job_id in whole
         )
 
     def iterations(self, *ids: Id) -> Rows:
         """Return all iterations of the named: run, i, dur_s, loss, phase, synced, allocated_bytes, reserved_bytes."""
         with read.reading(self._layout.db) as connection:
-            run_ids = [row["run_id"] for row in read.select(connection, _selectors(ids))]
+            runs = run_view.select(connection, _selectors(ids))
             sql = "SELECT * FROM v_iteration WHERE run_id = ? ORDER BY offset"
-            return Rows(row for run_id in run_ids for row in connection.execute(sql, [run_id]))
+            return Rows(row for run in runs for row in connection.execute(sql, [run.run_id]))
 
     def report(self, name: str = reports.DEFAULT, *ids: Id, **options: Any) -> Rows:
         """Return the rows of a report, raw and in SI units; `options` as on the command line: vs, where, ...; with

@@ -7,15 +7,10 @@ changes a state, and it does so only along `TRANSITIONS`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from queue_runner.errors import UsageError
-
-Row = Mapping[str, Any]
-"""A row of a query, by the names of its columns."""
 
 
 class State(StrEnum):

@@ -24,6 +24,7 @@ from queue_runner.analysis.rounds import mean_interval
 from queue_runner.analysis.stats import mad, median
 from queue_runner.paths import Layout
 from queue_runner.store import read
+from tests import named_rows
 
 MPSQ = [sys.executable, "-m", "queue_runner.cli.main"]
 Runs = Mapping[int, Sequence[Mapping[str, Any]]]
@@ -43,10 +44,10 @@ def measure(options: argparse.Namespace, layout: Layout) -> Runs:
     subprocess.run([*MPSQ, "worker", "--until-idle"], check=True, timeout=options.seconds)
     runs: dict[int, list[Mapping[str, Any]]] = {1: [], options.gpus: []}
     with read.reading(layout.db) as connection:
-        for row in read.runs(connection):
+        for row in named_rows.runs(connection):
             print(f"{row['run']}: {row['outcome']} {row['reason'] or ''}".rstrip(), flush=True)
             if row["outcome"] == "SUCCEEDED":
-                at = read.detail(connection, "iterations", row["run_id"])
+                at = named_rows.detail(connection, "iterations", row["run_id"])
                 losses = {one["i"]: one["loss"] for one in at}
                 runs[json.loads(row["spec_json"])["gpus"]].append({**dict(row), "losses": losses})
     return runs

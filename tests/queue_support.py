@@ -18,6 +18,7 @@ from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.store import read
 from queue_runner.submit import plan
+from tests import named_rows
 from tests.patience import UNTIL_S, until
 from tests.process_support import state_of
 from tests.submit_support import requested
@@ -65,11 +66,11 @@ class Queue:
         marker.unlink()
         return pid
 
-    def rows(self) -> list[read.Row]:
+    def rows(self) -> list[named_rows.Row]:
         with read.reading(self.layout.db) as connection:
-            return read.runs(connection)
+            return named_rows.runs(connection)
 
-    def done(self, count: int = 1, limit_s: float = UNTIL_S) -> list[read.Row]:
+    def done(self, count: int = 1, limit_s: float = UNTIL_S) -> list[named_rows.Row]:
         """Wait until `count` runs are DONE; returns all rows."""
         until(
             lambda: sum(r["state"] == "DONE" for r in self.rows()) >= count, f"{count} runs done\n{self.log()}", limit_s
@@ -82,7 +83,7 @@ class Queue:
 
     def verbs(self, job: int) -> list[str]:
         with read.reading(self.layout.db) as connection:
-            return [event["verb"] for event in read.events(connection, job)]
+            return [event["verb"] for event in named_rows.events(connection, job)]
 
     def log(self) -> str:
         path = self.folder / "worker.log"

@@ -102,7 +102,7 @@ def find(layout: Layout, keep: Keep, *, keep_backups: int, now: float) -> list[I
 
 
 def _column(connection: sqlite3.Connection, sql: str) -> list[str | int]:
-    return [value for row in connection.execute(sql) for value in row.values()]
+    return [value for row in read.tuples(connection, sql) for value in row]
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -143,7 +143,7 @@ def _runs(layout: Layout, connection: sqlite3.Connection, keep: Keep, now: float
     """Yield the folders of deleted jobs, and the files of ended jobs that no rule keeps."""
     by_job: dict[int, list[Item]] = {}
     ended = []
-    for job in [_EndedJob(**row) for row in connection.execute(_JOBS)]:
+    for job in [_EndedJob(*row) for row in read.tuples(connection, _JOBS)]:
         for run_id, number in zip(job.run_ids.split(","), job.numbers.split(","), strict=True):
             folder = layout.runs / f"{job.job_id}.{number}"
             if job.deleted_at is not None:
@@ -161,8 +161,8 @@ def _runs(layout: Layout, connection: sqlite3.Connection, keep: Keep, now: float
 
 def _caches(layout: Layout, connection: sqlite3.Connection, dropped: Collection[int | None]) -> Iterator[Item]:
     """Yield compiler caches that only jobs without files and ended preflights used."""
-    jobs = connection.execute("SELECT id, substr(spec_hash, 1, 16) AS prefix FROM jobs WHERE deleted_at IS NULL")
-    needed = {prefix for job_id, prefix in map(dict.values, jobs) if job_id not in dropped}
+    jobs = read.tuples(connection, "SELECT id, substr(spec_hash, 1, 16) FROM jobs WHERE deleted_at IS NULL")
+    needed = {prefix for job_id, prefix in jobs if job_id not in dropped}
     preflights = _column(connection, f"SELECT job_id FROM runs WHERE number = {PREFLIGHT} AND state <> 'DONE'")
     needed |= {preflight_cache(f"{job_id}.{PREFLIGHT}") for job_id in preflights}
     for path in sorted(_entries(layout.cache / "compile")):

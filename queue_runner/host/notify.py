@@ -7,11 +7,8 @@ Linux: notify-send(1) of libnotify; a notification's body is markup (Desktop Not
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from html import escape
-from typing import Any
 
-from queue_runner import units
 from queue_runner.host.install_hint import install_hint
 from queue_runner.text import plain
 
@@ -41,13 +38,3 @@ def argv(title: str, body: str, platform: str = sys.platform) -> list[str]:
         script = [word for line in _SCRIPT for word in ("-e", line)]
         return ["osascript", *script, title, body]
     return ["notify-send", "--app-name=mpsq", "--", title, escape(body, quote=False)]
-
-
-def words(event: str, row: Mapping[str, Any] | None) -> tuple[str, str]:
-    """Return title and body for done, failed or idle. `row` is the run's row of v_run, None for idle."""
-    if row is None:
-        return "mpsq: the queue is idle", "no job is running or queued"
-    what = "succeeded" if event == "done" else f"ended as {row['outcome']}"
-    after = f" after {units.duration(row['real_s'])}" if row["real_s"] is not None else ""
-    reason = f": {row['reason']}" if row["reason"] else ""
-    return f"mpsq: run {row['run']} {what}", f"{row['name']}{after}{reason}"

@@ -158,6 +158,8 @@ def details(layout: Layout, connection: sqlite3.Connection, run: RunView) -> Det
     marks = read.tuples(connection, "SELECT t_s, name, edge FROM phases WHERE run_id = ? ORDER BY offset", [run_id])
     uses = gpu_use.by_phase(read_samples(samples), [PhaseMark(*row) for row in marks], run.started_at, run.real_s)
     measured = gpu_use.measured(uses)
+    of_run = f"run_id = {run_id}"
+    history = _rows(connection, HistoryEvent, f"v_event WHERE job_id = {run.job_id} ORDER BY id")
     return Details(
         run,
         spec,
@@ -169,10 +171,10 @@ def details(layout: Layout, connection: sqlite3.Connection, run: RunView) -> Det
         exit=_json(_value(connection, "SELECT exit_json FROM exits WHERE run_id = ?", run_id)),
         phases_s={name: s for name in _PHASES if (s := getattr(run, f"{name}_s")) is not None},
         segments=_segments(connection, run_id),
-        taints=_rows(Taint, read.detail(connection, "taints", run_id)),
-        notes=_rows(TrainerNote, read.detail(connection, "notes", run_id)),
+        taints=_rows(connection, Taint, f"taints WHERE {of_run} ORDER BY severity DESC, kind"),
+        notes=_rows(connection, TrainerNote, f"notes WHERE {of_run} ORDER BY offset"),
         lines=_lost_lines(connection, run_id),
-        history=[e for e in _rows(HistoryEvent, read.events(connection, run.job_id)) if e.run in (None, run.run)],
+        history=[entry for entry in history if entry.run in (None, run.run)],
         files=_files(RunDir(layout.runs / run.run)),
         after=[AwaitedJob(*row) for row in read.tuples(connection, _AFTER, [run.job_id])],
         search=_search(connection, run.job_id, spec),
@@ -193,10 +195,10 @@ _AFTER = "SELECT on_job_id, condition, verdict FROM v_dependency WHERE job_id = 
 T = TypeVar("T")
 
 
-def _rows(kind: type[T], rows: Iterable[Mapping[str, Any]]) -> list[T]:
-    """Return rows as dataclasses, which have some of their columns."""
-    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
-    return [kind(**{name: row[name] for name in names}) for row in rows]
+def _rows(connection: sqlite3.Connection, kind: type[T], source: str) -> list[T]:
+    """Return rows as dataclasses, each with the columns of its fields. `source` is SQL after FROM."""
+    names = ", ".join(field.name for field in fields(kind))  # type: ignore[arg-type]
+    return [kind(*row) for row in read.tuples(connection, f"SELECT {names} FROM {source}")]
 
 
 def _value(connection: sqlite3.Connection, sql: str, key: object) -> Any:

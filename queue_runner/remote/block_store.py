@@ -21,15 +21,14 @@ from queue_runner.model import DEFAULT_LANE, RunId, State
 from queue_runner.paths import Layout
 from queue_runner.remote.block import Instructions, PlannedJob, PlannedRun
 from queue_runner.spec import OF_NODE, JobSpec
-from queue_runner.store import hot_sql, results
+from queue_runner.store import hot_sql, read, results
 from queue_runner.store.engine import Connection
 from queue_runner.store.jobs import Claimed
 
 _LANES = """
-SELECT r.lane, count(*) AS runs, sum(r.state = 'DONE') AS done,
-    coalesce(l.blocked_reason, 'to be sent as a block') AS state,
-    l.blocked_kind IS 'silent' AS silent, l.next_try_at,
-    max(CASE WHEN r.state = 'RUNNING' THEN r.job_id || '.' || r.number END) AS running
+SELECT r.lane, count(*), sum(r.state = 'DONE'),
+    max(CASE WHEN r.state = 'RUNNING' THEN r.job_id || '.' || r.number END),
+    coalesce(l.blocked_reason, 'to be sent as a block'), l.blocked_kind IS 'silent', l.next_try_at
 FROM runs r LEFT JOIN lanes l ON l.name = r.lane
 WHERE r.lane IN (SELECT DISTINCT lane FROM runs WHERE state <> 'DONE' AND lane GLOB ?)
 GROUP BY r.lane ORDER BY min(r.id)
@@ -61,8 +60,10 @@ class BlockRun:
 
 def remote_lanes(connection: sqlite3.Connection) -> dict[str, RemoteLane]:
     """Return the lanes with runs that are not DONE by name, in the order of their submission."""
-    lanes = [RemoteLane(**{**row, "silent": bool(row["silent"])}) for row in connection.execute(_LANES, [REMOTE_GLOB])]
-    return {lane.lane: lane for lane in lanes}
+    return {
+        lane: RemoteLane(lane, runs, done, running, state, bool(silent), next_try_at)
+        for lane, runs, done, running, state, silent, next_try_at in read.tuples(connection, _LANES, [REMOTE_GLOB])
+    }
 
 
 def open_lanes(connection: Connection) -> list[str]:

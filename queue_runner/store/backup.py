@@ -13,7 +13,7 @@ from pathlib import Path
 from queue_runner.atomic_file import replacing
 from queue_runner.errors import DamageError, MpsqError
 from queue_runner.paths import Layout
-from queue_runner.store.read import DAMAGE, no_queue, reading, schema_revision
+from queue_runner.store.read import DAMAGE, no_queue, reading, schema_revision, tuples
 
 AUTO = "auto"
 BY_HAND = "by-hand"
@@ -78,9 +78,9 @@ def problems(db: Path, *, quick: bool = False) -> list[str]:
     with reading(db, any_schema=True) as connection:
         try:
             check = "PRAGMA quick_check" if quick else "PRAGMA integrity_check"
-            lines += [str(next(iter(row.values()))) for row in connection.execute(check)]
-            rows = [] if quick else connection.execute("PRAGMA foreign_key_check")
-            lines += [f"dangling reference in {row['table']}" for row in rows]
+            lines += [str(line) for (line,) in tuples(connection, check)]
+            dangling = [] if quick else tuples(connection, "PRAGMA foreign_key_check")
+            lines += [f"dangling reference in {table}" for table, *_ in dangling]
         except sqlite3.DatabaseError as error:
             if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_BUSY):
                 raise  # nothing was read

@@ -7,10 +7,10 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from queue_runner.analysis import stats
-from queue_runner.spec import JobSpec
+from queue_runner.spec import JobSpec, Value
+from queue_runner.store import read
 
 SAME, ALIKE, PACE = "same", "alike", "pace"
 """Sources of an expected duration: runs of the same question; runs of a similar question; the run's own pace."""
@@ -62,7 +62,8 @@ class History:
     @cached_property
     def _times(self) -> dict[str, list[_Took]]:
         """Durations of each question in seconds awake and not paused, and its start-up, the newest first."""
-        rows = self._connection.execute(
+        rows = read.tuples(
+            self._connection,
             """SELECT j.spec_hash, e.real_s - COALESCE(e.slept_s, 0) - COALESCE(e.paused_s, 0) AS took_s,
                    CASE WHEN s.n_iters > 0 THEN e.real_s - COALESCE(e.slept_s, 0) - COALESCE(e.paused_s, 0)
                        - COALESCE(s.warmup_s, 0) - COALESCE(s.measure_s, 0) - COALESCE(s.eval_s, 0)
@@ -77,28 +78,27 @@ class History:
             [_MOST_RUNS],
         )
         times: dict[str, list[_Took]] = {}
-        for row in rows:
-            startup_s = None if row["startup_s"] is None else max(row["startup_s"], 0.0)
-            times.setdefault(row["spec_hash"], []).append((max(row["took_s"], 0.0), startup_s))
+        for digest, took_s, startup_s in rows:
+            times.setdefault(digest, []).append((max(took_s, 0.0), None if startup_s is None else max(startup_s, 0.0)))
         return times
 
     @cached_property
-    def _questions(self) -> dict[tuple[Any, ...], list[tuple[dict[str, Any], _Took]]]:
+    def _questions(self) -> dict[tuple[object, ...], list[tuple[dict[str, Value], _Took]]]:
         """(settings, durations) of every question that has a duration, by what must be equal."""
-        rows = self._connection.execute(
-            """SELECT spec_hash, kind, name, workload, framework, device, compile, dtype, config,
-                   json_extract(spec_json, '$.argv[0]') AS program, json_extract(spec_json, '$.params') AS params,
-                   COALESCE(json_extract(spec_json, '$.compile_mode'), '') AS compile_mode,
-                   COALESCE(json_extract(spec_json, '$.gpus'), 1) AS gpus
+        rows = read.tuples(
+            self._connection,
+            """SELECT spec_hash, json_extract(spec_json, '$.params'), kind, COALESCE(workload, name),
+                   json_extract(spec_json, '$.argv[0]'), framework, device, compile,
+                   COALESCE(json_extract(spec_json, '$.compile_mode'), ''),
+                   COALESCE(json_extract(spec_json, '$.gpus'), 1), dtype, config
                FROM jobs WHERE kind <> 'import' GROUP BY spec_hash ORDER BY max(id) DESC LIMIT ?""",
             [_MOST_QUESTIONS],
         )
-        questions: dict[tuple[Any, ...], list[tuple[dict[str, Any], _Took]]] = {}
-        for row in rows:
-            if times := self._times.get(row["spec_hash"]):
-                settings = json.loads(row["params"])
-                compiled = None if row["compile"] is None else bool(row["compile"])
-                key = _kin({**row, "compile": compiled}, row["program"], settings)
+        questions: dict[tuple[object, ...], list[tuple[dict[str, Value], _Took]]] = {}
+        for digest, params, kind, *facts in rows:
+            if times := self._times.get(digest):
+                settings = json.loads(params)
+                key = _kin(settings, kind, *facts)
                 expected = _expected(times[:NEWEST], SAME)
                 questions.setdefault(key, []).append((settings, (expected.real_s or 0.0, expected.startup_s)))
         return questions
@@ -106,7 +106,10 @@ class History:
     def _alike(self, spec: JobSpec) -> Expected:
         if spec.kind == "command" and not spec.params:
             return Expected()  # two commands of one program need not have anything in common
-        kin = self._questions.get(_kin(spec.fields(), spec.argv[0] if spec.argv else None, spec.params), [])
+        program = spec.argv[0] if spec.argv else None
+        mode = (spec.compile, spec.compile_mode, spec.gpus)
+        facts = (spec.workload or spec.name, program, spec.framework, spec.device, *mode, spec.dtype, spec.config)
+        kin = self._questions.get(_kin(spec.params, spec.kind, *facts), [])
         if not kin:
             return Expected()
         alike = [(sum(settings.get(k) == v for k, v in spec.params.items()), took) for settings, took in kin]
@@ -119,10 +122,8 @@ def _expected(times: Sequence[_Took], basis: str) -> Expected:
     return Expected(stats.median([took_s for took_s, _ in times]), basis, stats.median(startups) if startups else None)
 
 
-def _kin(question: Mapping[str, Any], program: str | None, settings: Mapping[str, Any]) -> tuple[Any, ...]:
+def _kin(settings: Mapping[str, Value], kind: str, *facts: object) -> tuple[object, ...]:
     """Return what similar runs have in common: everything but the values of settings that do not change the work."""
-    what = question["workload"] or question["name"]
     lengths = tuple(settings.get(name) for name in _LENGTHS)
-    names = ("kind", "framework", "device", "compile", "compile_mode", "gpus", "dtype", "config")
-    keys = tuple(sorted(settings)) if question["kind"] == "command" else ()
-    return what, program, lengths, keys, *(question[name] for name in names)
+    keys = tuple(sorted(settings)) if kind == "command" else ()
+    return kind, *facts, lengths, keys

@@ -17,7 +17,7 @@ from queue_runner.host import locks
 from queue_runner.paths import Layout, migrations_dir
 from queue_runner.store import backup
 from queue_runner.store.engine import lock_alone, open_engine, writing
-from queue_runner.store.read import HEAD, lost, reading, schema_revision
+from queue_runner.store.read import HEAD, lost, reading, schema_revision, tuples
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -102,9 +102,8 @@ def _refuse_newer(revision: str) -> None:
 def _refuse_active(layout: Layout) -> None:
     """Refuse while a run is active, i.e. its warden lives. Without a warden, the worker ends it after the upgrade."""
     with reading(layout.db, any_schema=True) as connection:
-        running = connection.execute("SELECT job_id, number FROM runs WHERE state = 'RUNNING'").fetchall()
-    for row in running:
-        name = f"{row['job_id']}.{row['number']}"
+        running = tuples(connection, "SELECT job_id || '.' || number FROM runs WHERE state = 'RUNNING'").fetchall()
+    for (name,) in running:
         if locks.is_held(layout.run_dir(name) / "warden.lock"):
             raise RunActive(
                 f"run {name} is active: the schema is not changed meanwhile", "wait until it ends, then try again"

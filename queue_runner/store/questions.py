@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from queue_runner.model import PREFLIGHT
+from queue_runner.store import read
 
 _QUESTION = (
     "CASE WHEN {job}kind = 'import' AND json_extract({job}spec_json, '$.merged.kind') IS NULL THEN 'import'"
@@ -48,16 +49,16 @@ class NewestQuestions:
 
 def newest(connection: sqlite3.Connection, n: int) -> Iterator[NewestQuestions]:
     """Yield the jobs of the `n` newest questions, then of more each time, until only all of them would be left."""
-    total = connection.execute(f"SELECT COUNT(DISTINCT {QUESTION}) AS n FROM jobs").fetchone()["n"]
+    (total,) = read.tuples(connection, f"SELECT COUNT(DISTINCT {QUESTION}) FROM jobs").fetchone()
     while n < total:
         since_runs: dict[str, int] = {}
-        for row in connection.execute(_NEWEST):
-            since_runs.setdefault(row["question"], row["run_id"])
+        for run_id, question in read.tuples(connection, _NEWEST):
+            since_runs.setdefault(question, run_id)
             if len(since_runs) == n:
                 break
-        rows = connection.execute(_RELATED, [json.dumps(list(since_runs))]).fetchall()
-        n_older = total - len({row["question"] for row in rows})
+        related = read.tuples(connection, _RELATED, [json.dumps(list(since_runs))]).fetchall()
+        n_older = total - len({question for _, question in related})
         if not n_older or len(since_runs) < n:
             return
-        yield NewestQuestions([row["job_id"] for row in rows], min(since_runs.values()), n_older)
+        yield NewestQuestions([job for job, _ in related], min(since_runs.values()), n_older)
         n *= _WIDEN

@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,7 +121,7 @@ def check_schema(connection: sqlite3.Connection, db: Path) -> None:
     refuse_other(_revision(connection), db)
 
 
-def tuples(connection: sqlite3.Connection, sql: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
+def tuples(connection: sqlite3.Connection, sql: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> sqlite3.Cursor:
     """Return the rows of a query as tuples."""
     cursor = connection.cursor()
     cursor.row_factory = None
@@ -156,13 +156,13 @@ def schema_revision(db: Path) -> str | None:
 
 
 def _revision(connection: sqlite3.Connection) -> str | None:
-    names = {row["name"] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    names = {name for (name,) in tuples(connection, "SELECT name FROM sqlite_master WHERE type = 'table'")}
     if "alembic_version" not in names:
         if names:
             raise MpsqError("this database was not made by mpsq", "move it away or set MPSQ_HOME to another folder")
         return None
-    row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
-    return str(row["version_num"]) if row else None
+    (revision,) = tuples(connection, "SELECT version_num FROM alembic_version").fetchone() or (None,)
+    return revision
 
 
 def refuse_other(revision: str | None, db: Path) -> None:
@@ -220,42 +220,16 @@ def where(selector: Selector, connection: sqlite3.Connection) -> tuple[str, list
     return condition, values
 
 
-def runs(
-    connection: sqlite3.Connection, condition: str = "1", values: Sequence[Any] = (), order: str = "job_id, number"
-) -> list[Row]:
-    """Return rows of v_run. `condition` and `order` are trusted SQL, `values` come from the user."""
-    return list(connection.execute(f"SELECT * FROM v_run WHERE {condition} ORDER BY {order}", values))
-
-
-def runs_of(connection: sqlite3.Connection, columns: str, condition: str, values: Sequence[Any] = ()) -> list[Row]:
-    """Return some columns of v_run: for many runs, the whole spec with its environment is more than a reader needs."""
-    return list(connection.execute(f"SELECT {columns} FROM v_run WHERE {condition} ORDER BY job_id, number", values))
-
-
-def select(connection: sqlite3.Connection, selectors: Sequence[Selector]) -> list[Row]:
-    """Return every run that one of `selectors` names, each once, by job and number. Raises: UsageError (see where)."""
-    by_id: dict[int, Row] = {}
-    for selector in selectors:
-        condition, values = where(selector, connection)
-        by_id.update((row["run_id"], row) for row in runs(connection, condition, values))
-    return sorted(by_id.values(), key=lambda row: (row["job_id"], row["number"]))
-
-
 def count_waiting(connection: sqlite3.Connection) -> int:
     """Return how many runs wait, held ones included."""
-    waiting = connection.execute("SELECT count(*) AS n FROM runs WHERE state IN ('QUEUED', 'HELD')").fetchone()
-    return int(waiting["n"])
+    (count,) = tuples(connection, "SELECT count(*) FROM runs WHERE state IN ('QUEUED', 'HELD')").fetchone()
+    return int(count)
 
 
 def waiting_specs(connection: sqlite3.Connection) -> list[str]:
     """Return the specifications, as JSON, of the jobs that have not ended."""
     jobs = "SELECT DISTINCT j.spec_json FROM jobs j JOIN runs r ON r.job_id = j.id WHERE r.state <> 'DONE'"
-    return [str(row["spec_json"]) for row in connection.execute(jobs)]
-
-
-def events(connection: sqlite3.Connection, job_id: int) -> list[Row]:
-    """Return the history of a job, oldest first."""
-    return list(connection.execute("SELECT * FROM v_event WHERE job_id = ? ORDER BY id", [job_id]))
+    return [spec for (spec,) in tuples(connection, jobs)]
 
 
 @dataclass(frozen=True)
@@ -277,22 +251,16 @@ class ScheduleRow:
 def schedules(connection: sqlite3.Connection) -> list[ScheduleRow]:
     """Return every schedule; the next to submit first, paused ones last."""
     columns = ", ".join(ScheduleRow.__dataclass_fields__)
-    rows = connection.execute(f"SELECT {columns} FROM schedules ORDER BY next_at IS NULL, next_at, id")
-    return [ScheduleRow(**row) for row in rows]
+    rows = tuples(connection, f"SELECT {columns} FROM schedules ORDER BY next_at IS NULL, next_at, id")
+    return [ScheduleRow(*row) for row in rows]
 
 
 def schedule_name(connection: sqlite3.Connection, id: int | None) -> str | None:
     """Return the name of the schedule that submitted a job; None for a job submitted by a person."""
     if id is None:
         return None
-    row = connection.execute("SELECT name FROM schedules WHERE id = ?", [id]).fetchone()
-    return str(row["name"]) if row else f"number {id}, removed since"
-
-
-def detail(connection: sqlite3.Connection, table: str, run_id: int) -> list[Row]:
-    """Return all rows of one run in one of the result tables, in the order of its file."""
-    order = {"taints": "severity DESC, kind", "conditions": "at", "ingests": "source"}.get(table, "offset")
-    return list(connection.execute(f"SELECT * FROM {table} WHERE run_id = ? ORDER BY {order}", [run_id]))
+    row = tuples(connection, "SELECT name FROM schedules WHERE id = ?", [id]).fetchone()
+    return str(row[0]) if row else f"number {id}, removed since"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Lookup of what a user named, in the transaction that acts on it. `read.select` does the same for readers."""
+"""Lookup of what a user named, in the transaction that acts on it. `run_view.select` does the same for readers."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.store import backup, migrate
 from queue_runner.store.engine import checkpoint, lock_alone
-from queue_runner.store.read import HEAD, reading, schema_revision
+from queue_runner.store.read import HEAD, reading, schema_revision, tuples
 
 _RUN = re.compile(r"(\d{1,18})\.\d{1,9}")
 _WHY = "the database was restored: check the queued jobs, then run mpsq resume"
@@ -113,8 +113,8 @@ def _highest_job(layout: Layout) -> int:
     highest = max((int(name[1]) for name in names if name), default=0)
     for db in (layout.db, *layout.backups.glob("*.db")):
         with suppress(sqlite3.Error, MpsqError), reading(db, any_schema=True) as connection:
-            for row in connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'jobs'"):
-                highest = max(highest, row["seq"])
+            for (seq,) in tuples(connection, "SELECT seq FROM sqlite_sequence WHERE name = 'jobs'"):
+                highest = max(highest, seq)
     return highest
 
 

@@ -6,7 +6,7 @@ import sqlite3
 from dataclasses import dataclass
 
 from queue_runner.model import RETRY_ON, Ending, RunId, State, Verb
-from queue_runner.store import hot_sql
+from queue_runner.store import hot_sql, read
 from queue_runner.store.engine import Connection
 from queue_runner.store.jobs import add_run, places, record
 
@@ -111,7 +111,7 @@ class Segment:
 
 def chain(connection: sqlite3.Connection, run_id: int) -> list[Segment]:
     """Return the resume chain that contains `run_id`, the first run first; only that run where none was resumed."""
-    return [Segment(**row) for row in connection.execute(_CHAIN, [run_id])]
+    return [Segment(*row) for row in read.tuples(connection, _CHAIN, [run_id])]
 
 
 def redone(segments: list[Segment], run_id: int) -> list[Segment]:

@@ -45,12 +45,10 @@ def ask(connection: sqlite3.Connection, query: str, *, limit_s: float = LIMIT_S,
 
     Raises: UsageError for a query that is invalid, does more than read, or takes longer than `limit_s` seconds.
     """
-    names = {
-        row["name"] for row in connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
-    }
+    connection.row_factory = None
+    names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")}
     for module in _MODULES:  # SQLite makes them at first use, by what looks like a write to the authorizer
         connection.execute(f"SELECT 1 FROM {module} LIMIT 0")
-    connection.row_factory = None
     connection.text_factory = lambda raw: raw.decode(errors="replace")
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_BYTES)
     connection.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, 1000)

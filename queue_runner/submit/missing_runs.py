@@ -52,12 +52,9 @@ def look(connection: sqlite3.Connection, chosen: Sequence[ReportedRun]) -> Missi
     """Return the missing runs in the cells of these runs."""
     cells = by_key(chosen, lambda run: run.spec_hash)
     since = min((run.job_id for run in chosen), default=0)
-    columns = (
-        "spec_hash, job_id, repeat, attempt, run_id, run, state, outcome, exit_code, signal, reason, valid, taints,"
-        " resumed_from"
-    )
-    rows = read.runs_of(connection, columns, "job_id >= ? AND kind <> 'import'", [since])
-    later = by_key((ReportedRun(**row) for row in rows if row["spec_hash"] in cells), lambda run: run.spec_hash)
+    sql = f"SELECT {', '.join(_COLUMNS)} FROM v_run WHERE job_id >= ? AND kind <> 'import' ORDER BY job_id, number"
+    rows = (ReportedRun(**dict(zip(_COLUMNS, row, strict=True))) for row in read.tuples(connection, sql, [since]))
+    later = by_key((run for run in rows if run.spec_hash in cells), lambda run: run.spec_hash)
     gaps = [_gap(runs, later[digest]) for digest, runs in cells.items()]
     return MissingRuns(
         gaps=[gap for gap in gaps if gap.valid < gap.repeats],
@@ -65,6 +62,12 @@ def look(connection: sqlite3.Connection, chosen: Sequence[ReportedRun]) -> Missi
         repeats=sum(gap.repeats for gap in gaps),
         resumed=sum(gap.resumed for gap in gaps),
     )
+
+
+_COLUMNS = (
+    *("spec_hash", "job_id", "repeat", "attempt", "run_id", "run", "state", "outcome", "exit_code", "signal", "reason"),
+    *("valid", "taints", "resumed_from"),
+)
 
 
 def _gap(runs: Sequence[ReportedRun], known: Sequence[ReportedRun]) -> Gap:
@@ -99,17 +102,18 @@ def plan(connection: sqlite3.Connection, missing: Sequence[tuple[int, int]], tit
     """
     new = []
     for job_id, repeats in missing:
-        row = read.runs(connection, "job_id = ?", [job_id])[0]
+        sql = "SELECT spec_json, priority, tags, note, retries, backoff_s, retry_on FROM v_run WHERE job_id = ? LIMIT 1"
+        spec, priority, tags, note, retries, backoff_s, retry_on = read.tuples(connection, sql, [job_id]).fetchone()
         terms = Terms(
-            priority=row["priority"],
-            tags=tuple(row["tags"].split(",")) if row["tags"] else (),
-            note=row["note"],
-            retries=row["retries"],
-            backoff_s=row["backoff_s"],
-            retry_on=tuple(row["retry_on"].split(",")) if row["retry_on"] else ("failed",),
+            priority=priority,
+            tags=tuple(tags.split(",")) if tags else (),
+            note=note,
+            retries=retries,
+            backoff_s=backoff_s,
+            retry_on=tuple((retry_on or "failed").split(",")),
             rerun_of=job_id,
         )
-        new.append(NewJob(JobSpec.from_json(row["spec_json"]).changed(snapshot=None, find_max=""), repeats, terms))
+        new.append(NewJob(JobSpec.from_json(spec).changed(snapshot=None, find_max=""), repeats, terms))
     seed = drawn(None)
     return Plan(title, seed, tuple(new), tuple(run_order.rounds([job.repeats for job in new], seed)), ())
 
@@ -117,6 +121,6 @@ def plan(connection: sqlite3.Connection, missing: Sequence[tuple[int, int]], tit
 def code_changed(connection: sqlite3.Connection, before: Sequence[int], after: Sequence[int]) -> bool:
     """Return whether a job of `after` runs other code than its counterpart in `before`."""
     marks = ", ".join("?" for _ in (*before, *after))
-    rows = connection.execute(f"SELECT id, snapshot_hash FROM jobs WHERE id IN ({marks})", [*before, *after])
-    code = {row["id"]: row["snapshot_hash"] for row in rows}
+    sql = f"SELECT id, snapshot_hash FROM jobs WHERE id IN ({marks})"
+    code: dict[int, str | None] = dict(read.tuples(connection, sql, [*before, *after]))
     return any(code[old] != code[new] for old, new in zip(before, after, strict=True))

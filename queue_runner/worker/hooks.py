@@ -16,15 +16,18 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from queue_runner import redact
+from queue_runner import redact, units
 from queue_runner.config_file import Config
 from queue_runner.host import notify, processes
-from queue_runner.model import Row
 from queue_runner.paths import Layout
 from queue_runner.store import hook_events, jobs, read
 from queue_runner.store.engine import Engine, looking
 from queue_runner.text import plain
+
+if TYPE_CHECKING:
+    from queue_runner.monitor.run_view import RunView
 
 NICE = ("nice", "-n", "19")
 """The lowest priority of nice(1): a hook must not take processors from a measured run."""
@@ -106,30 +109,42 @@ class Hooks:
         command, notifies = self._commands[event], event in self._notify
         if not command and not notifies:
             return
-        row = None
+        run = None
         if run_id is not None:
+            from queue_runner.monitor import run_view  # most queues have no hooks
+
             with read.reading(self._layout.db) as connection:
-                row = next(iter(read.runs(connection, "run_id = ?", [run_id])), None)
+                run = next(iter(run_view.runs(connection, "run_id = ?", [run_id])), None)
         if command:
-            self._run(event, ["/bin/sh", "-c", command], row)
+            self._run(event, ["/bin/sh", "-c", command], run)
         if notifies:
-            argv = notify.argv(*notify.words(event, row))
+            argv = notify.argv(*notification(event, run))
             if shutil.which(argv[0]) is None:
                 self._log(f"the notification cannot be shown: {argv[0]} was not found: {notify.remedy()}")
             else:
-                self._run(event, argv, row)
+                self._run(event, argv, run)
 
-    def _run(self, event: str, argv: Sequence[str], row: Row | None) -> None:
+    def _run(self, event: str, argv: Sequence[str], ended: RunView | None) -> None:
         if self._stop.is_set():
             return
         argv = [*NICE, *argv] if shutil.which(NICE[0]) else argv
-        problem, output = run(argv, environment(self._layout, event, row), self._timeout_s, self._stop)
-        name = f"hook_{event}" + (f" after run {row['run']}" if row else "")
+        problem, output = run(argv, environment(self._layout, event, ended), self._timeout_s, self._stop)
+        name = f"hook_{event}" + (f" after run {ended.run}" if ended else "")
         for line in redact.redact(filter(None, [*plain(output).splitlines(), problem])):
             self._log(f"{name}: {line}")
 
 
-def environment(layout: Layout, event: str, row: Row | None) -> dict[str, str]:
+def notification(event: str, run: RunView | None) -> tuple[str, str]:
+    """Return the title and the body of a notification."""
+    if run is None:
+        return "mpsq: the queue is idle", "no job is running or queued"
+    fate = "succeeded" if event == "done" else f"ended as {run.outcome}"
+    after = f" after {units.duration(run.real_s)}" if run.real_s is not None else ""
+    reason = f": {run.reason}" if run.reason else ""
+    return f"mpsq: run {run.run} {fate}", f"{run.name}{after}{reason}"
+
+
+def environment(layout: Layout, event: str, run: RunView | None) -> dict[str, str]:
     """Return the worker's environment with the variables of a hook (docs/hooks.md). Texts are sanitized and on one
     line."""
     values: dict[str, object] = {
@@ -138,23 +153,23 @@ def environment(layout: Layout, event: str, row: Row | None) -> dict[str, str]:
         "TAG": tag_of(layout),
         "HOOK": event,
     }
-    if row is not None:
+    if run is not None:
         values |= {
-            "RUN": row["run"],
-            "JOB": row["job_id"],
-            "GROUP": f"g{row['group_id']}",
-            "NAME": row["name"],
-            "TAGS": row["tags"] or "",
-            "ATTEMPT": row["attempt"],
-            "OUTCOME": row["outcome"],
-            "EXIT_CODE": row["exit_code"],
-            "SIGNAL": row["signal"],
-            "REASON": row["reason"],
-            "REAL_S": row["real_s"],
-            "MEDIAN_S": row["median_s"],
-            "LOSS": row["loss_last"],
-            "TAINTS": row["taints"] or "",
-            "FOLDER": layout.run_dir(row["run"]),
+            "RUN": run.run,
+            "JOB": run.job_id,
+            "GROUP": f"g{run.group_id}",
+            "NAME": run.name,
+            "TAGS": ",".join(run.tags),
+            "ATTEMPT": run.attempt,
+            "OUTCOME": run.outcome,
+            "EXIT_CODE": run.exit_code,
+            "SIGNAL": run.signal,
+            "REASON": run.reason,
+            "REAL_S": run.real_s,
+            "MEDIAN_S": run.median_s,
+            "LOSS": run.loss_last,
+            "TAINTS": ",".join(run.taints),
+            "FOLDER": layout.run_dir(run.run),
         }
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("MPSQ_")}
     return inherited | {

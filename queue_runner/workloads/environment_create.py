@@ -148,9 +148,9 @@ def _needed_by(layout: Layout, name: str, folder: Path) -> tuple[list[str], list
     )
     inside = f"{folder}/"
     with read.reading(layout.db) as connection:
-        rows = list(connection.execute(of_schedules))
-        users = [int(row["job_id"]) for row in connection.execute(of_jobs, [name, len(inside), inside])]
-    named = [str(row["name"]) for row in rows if name in _environments_of(json.loads(row["command_json"]))]
+        schedules = read.tuples(connection, of_schedules).fetchall()
+        users = [job for (job,) in read.tuples(connection, of_jobs, [name, len(inside), inside])]
+    named = [schedule for schedule, words in schedules if name in _environments_of(json.loads(words))]
     return named, users
 
 

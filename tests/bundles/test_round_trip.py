@@ -22,6 +22,7 @@ from queue_runner.reports._common.report_options import read_options
 from queue_runner.spec import JobSpec
 from queue_runner.store import read
 from queue_runner.store.history import History
+from tests import named_rows
 from tests.bundles.bundles_support import (
     ALPHA,
     SYSTEM,
@@ -99,9 +100,9 @@ def test_a_later_bundle_adds_only_what_is_new(tmp_path: Path) -> None:
     assert len(machines) == 1, "a run that never started is of the machine of its submission"
 
 
-def rows_of(db: Path) -> list[read.Row]:
+def rows_of(db: Path) -> list[named_rows.Row]:
     with read.reading(db) as connection:
-        return read.runs(connection)
+        return named_rows.runs(connection)
 
 
 def test_a_run_with_other_content_is_refused_by_name(tmp_path: Path) -> None:
@@ -256,7 +257,7 @@ def test_forecasts_are_of_this_machine(tmp_path: Path) -> None:
 
     def expected() -> float | None:
         with read.reading(there.layout.db) as connection:
-            row = read.runs(connection)[0]
+            row = named_rows.runs(connection)[0]
             return History(connection).expected(JobSpec.from_json(row["spec_json"]), digest).real_s
 
     before = expected()

@@ -13,6 +13,7 @@ from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import editing, jobs, read, resolve, retries
 from queue_runner.store.engine import Connection, Engine, open_engine, writing
+from tests import named_rows
 from tests.cli_support import Cli
 from tests.store_support import claim_next
 
@@ -50,7 +51,7 @@ def end(connection: Connection, ending: Ending = FAILED) -> None:
 
 def states(layout: Layout) -> dict[str, str]:
     with read.reading(layout.db) as connection:
-        return {row["run"]: row["outcome"] or row["state"] for row in read.runs(connection)}
+        return {row["run"]: row["outcome"] or row["state"] for row in named_rows.runs(connection)}
 
 
 def test_a_cancel_takes_the_retry_that_is_stored_meanwhile(
@@ -146,7 +147,7 @@ def test_the_history_of_a_job_tells_what_was_taken_away(engine: Engine, layout: 
     mpsq.ok("edit", "2", "--after", "1:any", "--priority", "-2", "--tag", "a", "--tag", "b")
     mpsq.ok("edit", "2", "--no-after", "--no-at", "--no-deadline", "--note", "")
     with read.reading(layout.db) as connection:
-        said = [event["reason"] for event in read.events(connection, 2) if event["verb"] == "edit"]
+        said = [event["reason"] for event in named_rows.events(connection, 2) if event["verb"] == "edit"]
     assert said == ["priority -2; after 1:any; tags a b", "no after; no at; no deadline; no note"]
 
 

@@ -24,6 +24,7 @@ from queue_runner.store import jobs, read, retries
 from queue_runner.store.engine import Engine, looking, open_engine, writing
 from queue_runner.submit import plan
 from queue_runner.worker import finish
+from tests import named_rows
 from tests.reports.report_fixture import Store, words
 from tests.store_support import claim_next
 from tests.submit_support import requested
@@ -108,9 +109,9 @@ def test_an_agreed_retry_goes_on_from_the_newest_checkpoint_of_all_before(engine
     torch_file(layout.run_dir("1.4") / "out" / "checkpoint.pt")
     fail_once(engine, layout)
     with read.reading(layout.db) as connection:
-        rows = read.runs(connection)
+        rows = named_rows.runs(connection)
         chain = retries.chain(connection, rows[3]["run_id"])
-        taints = [taint["kind"] for taint in read.detail(connection, "taints", rows[2]["run_id"])]
+        taints = [taint["kind"] for taint in named_rows.detail(connection, "taints", rows[2]["run_id"])]
     ids = [row["run_id"] for row in rows]
     assert [row["resumed_from"] for row in rows] == [None, None, ids[1], ids[1], ids[3]]
     assert [part.run for part in chain] == ["1.2", "1.3", "1.4", "1.5"] and taints == ["resumed"]

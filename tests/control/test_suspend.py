@@ -19,6 +19,7 @@ from queue_runner.host.processes import Process
 from queue_runner.model import Selector, parse_selector
 from queue_runner.run_dir import RunDir
 from queue_runner.store import read
+from tests import named_rows
 from tests.process_support import SETSID, WardenRun, is_alive, python, state_of
 from tests.queue_support import Queue, until, warden_pid
 
@@ -330,4 +331,4 @@ def test_a_job_that_suspends_itself_is_let_go_on(queue: Queue, what: str) -> Non
     (queue.folder / "go").touch()
     (row,) = queue.done()
     with read.reading(queue.layout.db) as connection:
-        assert row["outcome"] == "SUCCEEDED" and read.runs(connection)[0]["paused_s"] is not None
+        assert row["outcome"] == "SUCCEEDED" and named_rows.runs(connection)[0]["paused_s"] is not None

@@ -29,6 +29,7 @@ from queue_runner.text import last_line
 from queue_runner.warden import process_tree
 from queue_runner.worker import finish, launch
 from queue_runner.worker.outcome import failed_on_metal, with_last_words
+from tests import named_rows
 from tests.store_support import claim_next
 
 VM_STAT = """Mach Virtual Memory Statistics: (page size of 16384 bytes)
@@ -305,8 +306,8 @@ def test_a_command_buffer_that_metal_gave_up_makes_the_run_invalid(layout: Layou
     finish.finish(engine, run, folder, Ending(Outcome.SUCCEEDED, 0), None)
     engine.dispose()
     with read.reading(layout.db) as connection:
-        (row,) = read.runs(connection)
-        (taint,) = read.detail(connection, "taints", run.run_id)
+        (row,) = named_rows.runs(connection)
+        (taint,) = named_rows.detail(connection, "taints", run.run_id)
     assert (row["outcome"], row["valid"], taint["kind"]) == ("SUCCEEDED", 0, "wrong_result")
     assert "Metal aborted a command buffer (Insufficient Memory)" in taint["detail"]
 

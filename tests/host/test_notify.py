@@ -25,16 +25,6 @@ def test_a_long_text_is_cut() -> None:
     assert len(notify.argv("t", "x" * 9999, "linux")[-1]) == 240
 
 
-def test_words() -> None:
-    row = {"run": "1.2", "name": "toy", "outcome": "OUT_OF_MEMORY", "reason": "no room", "real_s": 61.0}
-    assert notify.words("failed", row) == (
-        "mpsq: run 1.2 ended as OUT_OF_MEMORY",
-        "toy after 1 min 01 s: no room",
-    )
-    assert notify.words("done", {**row, "reason": None, "real_s": None}) == ("mpsq: run 1.2 succeeded", "toy")
-    assert "idle" in notify.words("idle", None)[0]
-
-
 def test_the_same_complaint_is_said_rarely() -> None:
     said: list[str] = []
     now = [0.0]

@@ -14,6 +14,7 @@ from queue_runner.store import read
 from queue_runner.store.engine import open_engine
 from queue_runner.warden_records import RunEnd
 from queue_runner.worker import finish
+from tests import named_rows
 from tests.ingest.test_ingest import Case
 
 pytestmark = pytest.mark.process
@@ -51,7 +52,7 @@ def taints(case: Case, layout: Layout, lines: list[Line], real_s: float, steps: 
     exit_ = RunEnd(exit_code=0, real_s=real_s)
     finish.finish(case.engine, case.run, case.folder, Ending(Outcome.SUCCEEDED, 0), exit_)
     with read.reading(layout.db) as connection:
-        found = read.detail(connection, "taints", case.run.run_id)
+        found = named_rows.detail(connection, "taints", case.run.run_id)
     return {taint["kind"]: taint["detail"] for taint in found}
 
 
@@ -114,8 +115,8 @@ def test_a_dropped_field_of_hello_is_told_and_the_others_are_kept(case: Case, la
     found = taints(case, layout, [*lines, lines[0]], 3.0, steps=3)
     assert found["field_dropped"] == "left out of the trainer's report: hello: params: expected int | null, got object"
     with read.reading(layout.db) as connection:
-        (row,) = read.runs(connection)
-        texts = [note["text"] for note in read.detail(connection, "notes", case.run.run_id)]
+        (row,) = named_rows.runs(connection)
+        texts = [note["text"] for note in named_rows.detail(connection, "notes", case.run.run_id)]
     assert (row["workload"], row["params"], row["valid"]) == ("mine", None, 1)
     assert texts.count("hello: params: expected int | null, got object") == 1
 

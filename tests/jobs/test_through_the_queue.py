@@ -11,6 +11,7 @@ import pytest
 
 from queue_runner.paths import Layout
 from queue_runner.store import read
+from tests import named_rows
 
 pytestmark = pytest.mark.slow
 
@@ -25,9 +26,9 @@ def mpsq(*arguments: str, code: int = 0) -> str:
     return done.stdout
 
 
-def rows(layout: Layout) -> list[read.Row]:
+def rows(layout: Layout) -> list[named_rows.Row]:
     with read.reading(layout.db) as connection:
-        return read.runs(connection)
+        return named_rows.runs(connection)
 
 
 def test_nanogpt_is_queued_trained_and_reported(layout: Layout, tmp_path: Path) -> None:
@@ -48,7 +49,7 @@ def test_nanogpt_is_queued_trained_and_reported(layout: Layout, tmp_path: Path) 
     took = []
     for row in stored:
         with read.reading(layout.db) as connection:
-            notes = read.detail(connection, "notes", row["run_id"])
+            notes = named_rows.detail(connection, "notes", row["run_id"])
             (found_exit,) = connection.execute("SELECT exit_json FROM exits WHERE run_id = ?", [row["run_id"]])
         assert "reference_in_run" not in {note["kind"] for note in notes}
         took.append(json.loads(found_exit["exit_json"])["prepared"])

@@ -21,6 +21,7 @@ from queue_runner.remote.target import Seen
 from queue_runner.store import read
 from queue_runner.store.engine import open_engine
 from queue_runner.submit import plan
+from tests import named_rows
 from tests.submit_support import requested
 
 PROFILE = '[on.slurm]\nfolder = "{shared}"\npoll = "0s"\n'
@@ -91,6 +92,6 @@ class Front:
         write_json(path / "began.json", {"at": 10.0, "started": 11.0, **told})
         return path
 
-    def row(self, number: int = 1) -> read.Row:
+    def row(self, number: int = 1) -> named_rows.Row:
         with read.reading(self.layout.db) as connection:
-            return read.runs(connection)[number - 1]
+            return named_rows.runs(connection)[number - 1]

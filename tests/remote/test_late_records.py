@@ -17,6 +17,7 @@ from queue_runner.remote.json_files import write_json
 from queue_runner.store import read
 from queue_runner.store.engine import open_engine
 from queue_runner.submit import plan
+from tests import named_rows
 from tests.queue_support import until
 from tests.remote.block_support import RECORD
 from tests.remote.slurm_support import TIMES
@@ -46,9 +47,9 @@ def front(
     return blocks, block.Folder(next((tmp_path / "shared").glob("*/block.json")).parent)
 
 
-def ending(layout: Layout) -> read.Row:
+def ending(layout: Layout) -> named_rows.Row:
     with read.reading(layout.db) as connection:
-        return read.runs(connection)[0]
+        return named_rows.runs(connection)[0]
 
 
 def run_begins(folder: block.Folder) -> None:

@@ -12,6 +12,7 @@ from queue_runner import reports
 from queue_runner.reports._common import printing
 from queue_runner.reports._common.report_options import read_options
 from queue_runner.store import questions, read
+from tests import named_rows
 from tests.reports.report_fixture import Store
 
 pytestmark = pytest.mark.process
@@ -46,7 +47,7 @@ def rows_read(store: Store, name: str, **options: Any) -> int:
     """The number of rows that the report reads from SQLite."""
     n = 0
 
-    def counted(cursor: Any, values: tuple[Any, ...]) -> read.Row:
+    def counted(cursor: Any, values: tuple[Any, ...]) -> named_rows.Row:
         nonlocal n
         n += 1
         return read.as_dict(cursor, values)

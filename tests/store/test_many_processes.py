@@ -48,9 +48,10 @@ import time
 from queue_runner.host.home import ensure_home
 from queue_runner.monitor import run_view
 from queue_runner.store import read
+from tests import named_rows
 while True:
     with read.reading(ensure_home().db) as connection:
-        rows = read.runs(connection)
+        rows = named_rows.runs(connection)
         assert sum(row["state"] == "RUNNING" for row in rows) <= 1
         run_view.queue(connection)
     time.sleep(0.02)  # or two readers take both processors from what they look at

@@ -21,6 +21,7 @@ from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import editing, jobs, lane_claims, read, ready, retries
 from queue_runner.store.engine import looking, open_engine, writing
+from tests import named_rows
 from tests.cli_support import empty_queue
 from tests.store_support import claim_next
 
@@ -270,7 +271,7 @@ class Queue(RuleBasedStateMachine):
     @invariant()
     def the_store_is_the_model(self) -> None:
         with read.reading(self.layout.db) as connection:
-            rows = read.runs(connection)
+            rows = named_rows.runs(connection)
             shown = [run.run for run in run_view.queue(connection) if run.state == State.QUEUED]
         assert {row["run"]: (row["state"], row["outcome"]) for row in rows} == {
             name: (run.state, run.outcome) for name, run in self.runs.items()

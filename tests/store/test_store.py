@@ -16,6 +16,7 @@ from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import backup, jobs, read
 from queue_runner.store.engine import Connection, Engine, looking, open_engine, writing
 from queue_runner.store.jobs import StateConflict
+from tests import named_rows
 from tests.store_support import claim_next
 
 SPEC = JobSpec(kind="command", name="true", argv=("/usr/bin/true",), cwd="/", env={"A": "b"})
@@ -104,8 +105,8 @@ def test_done_is_final_and_history_is_append_only(engine: Engine, layout: Layout
         with sqlite3.connect(layout.db) as raw, pytest.raises(sqlite3.IntegrityError):
             raw.execute(statement)
     with read.reading(layout.db) as connection:
-        verbs = [event["verb"] for event in read.events(connection, 1)]
-        (row,) = read.runs(connection)
+        verbs = [event["verb"] for event in named_rows.events(connection, 1)]
+        (row,) = named_rows.runs(connection)
     assert verbs == ["submit", "claim", "finish"]
     assert (row["outcome"], row["exit_code"], row["reason"]) == ("FAILED", 3, "no data")
 
@@ -117,7 +118,7 @@ def test_a_move_that_fails_leaves_nothing(engine: Engine, layout: Layout) -> Non
         jobs.move(connection, 1, Verb.HOLD, actor="test")
         jobs.move(connection, 1, Verb.FINISH, actor="test", ending=Ending(Outcome.SUCCEEDED, 0))
     with read.reading(layout.db) as connection:
-        assert read.runs(connection)[0]["state"] == "QUEUED"
+        assert named_rows.runs(connection)[0]["state"] == "QUEUED"
 
 
 def test_cancel_ends_what_waits_and_asks_what_runs(engine: Engine, layout: Layout) -> None:
@@ -129,7 +130,7 @@ def test_cancel_ends_what_waits_and_asks_what_runs(engine: Engine, layout: Layou
         assert [run.state for run in touched] == ["RUNNING", "QUEUED"]
         assert jobs.request_cancel(connection, [2], "user") == []
     with read.reading(layout.db) as connection:
-        states = [(row["state"], row["outcome"]) for row in read.runs(connection)]
+        states = [(row["state"], row["outcome"]) for row in named_rows.runs(connection)]
     assert states == [("RUNNING", None), ("DONE", "CANCELLED"), ("QUEUED", None)]
 
 
@@ -152,7 +153,7 @@ def test_a_database_that_another_program_locks_is_no_damage(layout: Layout) -> N
             pytest.raises(MpsqError, match="another program has locked the database") as error,
             read.reading(layout.db, patience_s=0.1) as reader,
         ):
-            read.runs(reader)
+            named_rows.runs(reader)
     assert "close the program" in error.value.hint
 
 
@@ -163,7 +164,7 @@ def test_a_folder_that_nobody_may_write_is_no_damage(layout: Layout, monkeypatch
     layout.db.with_name("mpsq.db-wal").mkdir()  # the stand-in, for root
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(MpsqError, match="not writable") as error, read.reading(layout.db) as reader:
-        read.runs(reader)
+        named_rows.runs(reader)
     assert "damage" not in error.value.hint
     with pytest.raises(MpsqError, match="not writable"):
         backup.problems(layout.db)

@@ -22,6 +22,7 @@ from queue_runner.store import read
 from queue_runner.store.engine import open_engine
 from queue_runner.submit import plan, timetable
 from queue_runner.worker.due import DueSchedules
+from tests import named_rows
 from tests.cli_support import Cli, empty_queue
 from tests.process_support import is_there, until
 from tests.submit_support import requested
@@ -64,9 +65,9 @@ def row(layout: Layout, name: str = "nightly") -> read.ScheduleRow:
         return next(row for row in read.schedules(connection) if row.name == name)
 
 
-def submitted(layout: Layout) -> list[read.Row]:
+def submitted(layout: Layout) -> list[named_rows.Row]:
     with read.reading(layout.db) as connection:
-        return read.runs(connection)
+        return named_rows.runs(connection)
 
 
 def test_what_is_not_due_waits(layout: Layout) -> None:
@@ -86,7 +87,7 @@ def test_many_missed_times_are_made_up_for_once(layout: Layout) -> None:
     assert [(run["run"], run["schedule_id"]) for run in runs] == [("1.1", 1), ("1.2", 1)]
     assert now.next_at and now.last_at and now.next_at > time.time() >= now.last_at and now.last_group_id == 1
     with read.reading(layout.db) as connection:
-        (event,) = read.events(connection, 1)
+        (event,) = named_rows.events(connection, 1)
         (group,) = connection.execute("SELECT title FROM groups")
     assert (event["actor"], event["verb"]) == ("schedule", "submit")
     assert group["title"] == "mpsq schedule nightly: --repeats 2 -- /bin/sh -c 'exit 0'"

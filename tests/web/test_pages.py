@@ -20,6 +20,7 @@ from queue_runner.spec import NewJob, Terms
 from queue_runner.store import jobs, read
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.web import live, log_page
+from tests import named_rows
 from tests.cli_support import SPEC, Cli, end_running_run, full_queue, taint
 from tests.web.site_support import Browser
 
@@ -329,7 +330,7 @@ def press(browser: Browser, page: str, verb: str, id: str, status: int = 303, **
 
 def history(layout: Layout, job: int) -> list[tuple[str, str]]:
     with read.reading(layout.db) as connection:
-        return [(event["actor"], event["verb"]) for event in read.events(connection, job)]
+        return [(event["actor"], event["verb"]) for event in named_rows.events(connection, job)]
 
 
 def test_hold_release_and_move_as_the_command_does(queue: Layout, writer: Browser) -> None:

@@ -11,6 +11,7 @@ import pytest
 from queue_runner.host import peer
 from queue_runner.paths import Layout
 from queue_runner.store import read
+from tests import named_rows
 from tests.cli_support import full_queue
 from tests.process_support import needs_linux
 from tests.web.site_support import ORIGIN, Browser, unknown
@@ -27,7 +28,7 @@ def queue(home: Path) -> Layout:
 
 def states(layout: Layout) -> list[str]:
     with read.reading(layout.db) as connection:
-        return [row["state"] for row in read.runs(connection)]
+        return [row["state"] for row in named_rows.runs(connection)]
 
 
 @pytest.mark.parametrize("page", PAGES)

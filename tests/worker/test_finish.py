@@ -25,6 +25,7 @@ from queue_runner.store.engine import Engine, open_engine, writing
 from queue_runner.worker import finish
 from queue_runner.worker.canary import Canary
 from queue_runner.worker.gate import Gate
+from tests import named_rows
 from tests.queue_support import until
 from tests.store_support import claim_next
 
@@ -47,7 +48,7 @@ def test_a_run_that_ended_as_nan_is_stored_without_a_last_loss(engine: Engine, l
         )
     finish.finish(engine, run, RunDir(layout.run_dir(run.id)), Ending(Outcome.SUCCEEDED, 0), None)
     with read.reading(layout.db) as connection:
-        (row,) = read.runs(connection)
+        (row,) = named_rows.runs(connection)
     assert (row["loss_first"], row["loss_last"], row["valid"]) == (4.0, None, 0) and "diverged" in row["taints"]
 
 
@@ -68,7 +69,7 @@ def test_a_gpu_that_was_busy_before_the_start_is_a_taint(
     gate.note(run)
     finish.finish(engine, run, RunDir(layout.run_dir(run.id)), Ending(Outcome.SUCCEEDED, 0), None)
     with read.reading(layout.db) as connection:
-        found = [taint["detail"] for taint in read.detail(connection, "taints", run.run_id)]
+        found = [taint["detail"] for taint in named_rows.detail(connection, "taints", run.run_id)]
     assert found == (["other programs kept the GPU 43 % busy before the run started"] if tainted else [])
 
 
@@ -105,7 +106,7 @@ def test_the_write_lock_is_free_while_the_summary_is_computed(
     finish.finish(engine, run, RunDir(layout.run_dir(run.id)), Ending(Outcome.SUCCEEDED, 0), None)
     assert sorted(computing) == ["find_neighbours", "find_taints", "of_software", "summarize"]
     with read.reading(layout.db) as connection:
-        row = read.runs(connection)[0]
+        row = named_rows.runs(connection)[0]
     assert (row["state"], row["n_iters"]) == ("DONE", iterations)
 
 
@@ -124,8 +125,8 @@ def test_a_fault_of_ours_invalidates_the_numbers_and_holds_nobody(
     folder = RunDir(layout.run_dir(run.id))
     finish.finish(engine, run, folder, Ending(Outcome.FAILED, 1, reason="so it said"), None)
     with read.reading(layout.db) as connection:
-        first, second = read.runs(connection)
-        (taint,) = read.detail(connection, "taints", run.run_id)
+        first, second = named_rows.runs(connection)
+        (taint,) = named_rows.detail(connection, "taints", run.run_id)
     assert (first["outcome"], first["valid"]) == ("FAILED", 0)
     assert (second["state"], second["attempt"]) == ("QUEUED", 2)
     assert "ZeroDivisionError: of ours" in taint["detail"] and "report it" in taint["detail"]

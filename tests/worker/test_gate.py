@@ -22,6 +22,7 @@ from queue_runner.control import cancellation
 from queue_runner.model import DEFAULT_LANE, parse_selector
 from queue_runner.monitor import explanation, run_details, run_view
 from queue_runner.store import read
+from tests import named_rows
 from tests.cli_support import Cli
 from tests.queue_support import Queue, until
 
@@ -126,7 +127,7 @@ def test_after_a_wait_in_vain_the_next_wait_is_a_tenth(queue: Queue, machine: Pa
     queue.submit("true", gate_timeout_s=36000.0)
     until(lambda: "run 4.1 waits" in blocked(queue), "the next load")
     with read.reading(queue.layout.db) as connection:
-        since = next(event["at"] for event in read.events(connection, 4) if event["verb"] == "wait for quiet")
+        since = next(event["at"] for event in named_rows.events(connection, 4) if event["verb"] == "wait for quiet")
     assert times.clock(since + 36000, since) in blocked(queue), "the machine was quiet: the whole timeout"
 
 

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from queue_runner.config_file import Config
 from queue_runner.doctor import queue_checks
 from queue_runner.host import processes
 from queue_runner.model import DEFAULT_LANE, Condition, Ending, Outcome, State, Verb
+from queue_runner.monitor import run_view
+from queue_runner.monitor.run_view import RunView
 from queue_runner.paths import Layout
 from queue_runner.spec import NewJob, Terms
 from queue_runner.store import hook_events, jobs, read
@@ -55,9 +58,9 @@ class Caller:
         return self._calls.read_text().splitlines() if self._calls.exists() else []
 
 
-def _rows(layout: Layout) -> list[read.Row]:
+def _run(layout: Layout, name: str) -> RunView:
     with read.reading(layout.db) as connection:
-        return read.runs(connection)
+        return {run.run: run for run in run_view.runs(connection)}[name]
 
 
 # -- when they are called ---------------------------------------------------------------------------------------------
@@ -85,7 +88,8 @@ def test_no_command_means_no_call(queue: Layout) -> None:
 
 def test_idle_when_nothing_remains(queue: Layout) -> None:
     caller = Caller(queue)
-    waiting = [row["run_id"] for row in _rows(queue) if row["state"] == State.QUEUED]
+    with read.reading(queue.db) as connection:
+        waiting = [run.run_id for run in run_view.runs(connection) if run.state == State.QUEUED]
     with writing(caller.engine) as connection:
         jobs.request_cancel(connection, waiting[:1], "user")
         jobs.move(connection, waiting[1], Verb.HOLD, actor="user")
@@ -123,8 +127,8 @@ def test_output_and_failure_are_logged_without_tokens(queue: Layout) -> None:
 def test_texts_of_a_job_are_one_harmless_line(queue: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPSQ_TAG", "of somebody else")
     monkeypatch.setenv("MPSQ_STOP_AT", "nowhere")
-    row = {row["run"]: row for row in _rows(queue)}["2.1"] | {"reason": "a\x1b[31m\nb\x00c" + "x" * 9999, "tags": None}
-    variables = hooks.environment(queue, "failed", row)
+    run = replace(_run(queue, "2.1"), reason="a\x1b[31m\nb\x00c" + "x" * 9999, tags=())
+    variables = hooks.environment(queue, "failed", run)
     assert variables["MPSQ_REASON"].startswith("a bcx") and len(variables["MPSQ_REASON"]) == 4096
     assert (variables["MPSQ_RUN"], variables["MPSQ_JOB"], variables["MPSQ_GROUP"]) == ("2.1", "2", "g1")
     assert (variables["MPSQ_OUTCOME"], variables["MPSQ_EXIT_CODE"], variables["MPSQ_HOOK"]) == ("FAILED", "3", "failed")
@@ -138,9 +142,20 @@ def test_texts_of_a_job_are_one_harmless_line(queue: Layout, monkeypatch: pytest
 
 def test_every_variable_is_documented(queue: Layout) -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "hooks.md").read_text()
-    variables = hooks.environment(queue, "failed", {name: "x" for name in _rows(queue)[0]})
+    variables = hooks.environment(queue, "failed", replace(_run(queue, "2.1"), signal=9, median_s=0.1, loss_last=1.0))
     names = [name for name in variables if name.startswith("MPSQ_") and name not in ("MPSQ_TAG", "MPSQ_LOCKS")]
     assert names and all(name in page for name in names)
+
+
+def test_a_notification_names_the_run_and_its_end(queue: Layout) -> None:
+    run = replace(_run(queue, "2.1"), name="toy", outcome="OUT_OF_MEMORY", reason="no room", real_s=61.0)
+    assert hooks.notification("failed", run) == (
+        "mpsq: run 2.1 ended as OUT_OF_MEMORY",
+        "toy after 1 min 01 s: no room",
+    )
+    done = replace(run, reason=None, real_s=None)
+    assert hooks.notification("done", done) == ("mpsq: run 2.1 succeeded", "toy")
+    assert "idle" in hooks.notification("idle", None)[0]
 
 
 # -- one process ------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from queue_runner.paths import jobs_dir
 from queue_runner.spec import JobSpec, NewJob
 from queue_runner.store import read
 from queue_runner.submit import plan
+from tests import named_rows
 from tests.process_support import needs_linux
 from tests.queue_support import Queue, until
 
@@ -55,7 +56,7 @@ def spec(queue: Queue, n: int) -> JobSpec:
 def taints(queue: Queue, run: str) -> dict[str, str]:
     with read.reading(queue.layout.db) as connection:
         (run_id,) = (row["run_id"] for row in queue.rows() if row["run"] == run)
-        return {taint["kind"]: taint["detail"] for taint in read.detail(connection, "taints", run_id)}
+        return {taint["kind"]: taint["detail"] for taint in named_rows.detail(connection, "taints", run_id)}
 
 
 def test_two_submissions_that_overlap_name_each_other(queue: Queue) -> None:

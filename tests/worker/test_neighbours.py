@@ -20,6 +20,7 @@ from queue_runner.store.engine import Engine, open_engine, writing
 from queue_runner.store.jobs import Claimed
 from queue_runner.warden_records import RunEnd
 from queue_runner.worker import finish
+from tests import named_rows
 
 pytestmark = pytest.mark.process
 
@@ -67,7 +68,11 @@ class Box:
 
     def said(self, run: Claimed) -> list[str]:
         with read.reading(self.layout.db) as connection:
-            return [t["detail"] for t in read.detail(connection, "taints", run.run_id) if t["kind"] == "neighbour_busy"]
+            return [
+                t["detail"]
+                for t in named_rows.detail(connection, "taints", run.run_id)
+                if t["kind"] == "neighbour_busy"
+            ]
 
     def share(self, run: Claimed) -> float | None:
         with read.reading(self.layout.db) as connection:

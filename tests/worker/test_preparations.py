@@ -14,6 +14,7 @@ import pytest
 from queue_runner.store import read
 from queue_runner.submit import plan
 from queue_runner.worker.main_loop import BUSY_TICK_S
+from tests import named_rows
 from tests.process_support import state_of
 from tests.queue_support import Queue, until, warden_pid
 from tests.submit_support import requested
@@ -67,7 +68,7 @@ def pids(queue: Queue) -> list[int]:
 
 def samples(queue: Queue) -> list[dict[str, Any]]:
     with read.reading(queue.layout.db) as connection:
-        return [json.loads(row["data_json"]) for row in read.detail(connection, "conditions", 1)]
+        return [json.loads(row["data_json"]) for row in named_rows.detail(connection, "conditions", 1)]
 
 
 def test_a_new_worker_adopts_a_preparation(queue: Queue) -> None:
@@ -89,7 +90,7 @@ def test_a_new_worker_adopts_a_preparation(queue: Queue) -> None:
     assert exit_["prepared"]["exit_code"] == 0 and row["started_at"] > at
     assert exit_["prepared"]["real_s"] > BUSY_TICK_S and row["real_s"] == exit_["real_s"]
     with read.reading(queue.layout.db) as connection:
-        (metric,) = read.detail(connection, "metrics", 1)
+        (metric,) = named_rows.detail(connection, "metrics", 1)
     assert metric["value"] == 3.14
 
 

@@ -17,6 +17,7 @@ from queue_runner.store import jobs, read
 from queue_runner.store.engine import Engine, open_engine, writing
 from queue_runner.store.jobs import Claimed
 from queue_runner.worker import observer
+from tests import named_rows
 from tests.queue_support import Queue, until
 from tests.store_support import claim_next
 
@@ -32,12 +33,12 @@ def engine(layout: Layout) -> Iterator[Engine]:
 
 def samples(queue: Queue) -> list[dict[str, Any]]:
     with read.reading(queue.layout.db) as connection:
-        return [json.loads(row["data_json"]) for row in read.detail(connection, "conditions", 1)]
+        return [json.loads(row["data_json"]) for row in named_rows.detail(connection, "conditions", 1)]
 
 
 def taints(queue: Queue) -> list[str]:
     with read.reading(queue.layout.db) as connection:
-        return [row["kind"] for row in read.detail(connection, "taints", 1)]
+        return [row["kind"] for row in named_rows.detail(connection, "taints", 1)]
 
 
 def test_a_run_shorter_than_the_first_interval_is_watched(queue: Queue) -> None:
@@ -70,7 +71,7 @@ def test_a_border_of_phases_is_sampled_at_once(layout: Layout, engine: Engine, m
     def stored() -> int:
         watching.observe(None)
         with read.reading(layout.db) as connection:
-            return len(read.detail(connection, "conditions", run.run_id))
+            return len(named_rows.detail(connection, "conditions", run.run_id))
 
     assert [stored(), stored()] == [1, 1]
     for n, (name, edge) in enumerate((("setup", "begin"), ("measure", "begin"), ("measure", "end"))):
@@ -95,5 +96,5 @@ def test_a_look_at_the_gpu_after_the_end_holds_nobody(
     go_on.set()
     until(lambda: watching.finish(None, None), "the look")
     with read.reading(layout.db) as connection:
-        found = [json.loads(row["data_json"]) for row in read.detail(connection, "conditions", run.run_id)]
+        found = [json.loads(row["data_json"]) for row in named_rows.detail(connection, "conditions", run.run_id)]
     assert [one["gpu_busy_after"] for one in found if "gpu_busy_after" in one] == [0.9]

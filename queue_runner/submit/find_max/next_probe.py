@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from queue_runner.model import Ending, Outcome, RunId
 from queue_runner.spec import JobSpec
+from queue_runner.store import read
 from queue_runner.store.read import PROBES, ProbeRow
 from queue_runner.submit.find_max import search
 from queue_runner.submit.find_max.search import Limit, Probe, SearchRange, SearchState
@@ -47,16 +48,17 @@ def queue_next(connection: Connection, job_id: int, spec: JobSpec, memory_bytes:
 
 def state_of_job(connection: sqlite3.Connection, job_id: int) -> SearchState | None:
     """Return the state of the search that a job is a probe of (read-only connection); None for any other job."""
-    row = connection.execute("SELECT spec_json FROM jobs WHERE id = ?", [job_id]).fetchone()
-    spec = JobSpec.from_json(row["spec_json"])
+    (spec_json,) = read.tuples(connection, "SELECT spec_json FROM jobs WHERE id = ?", [job_id]).fetchone()
+    spec = JobSpec.from_json(spec_json)
     if not spec.find_max:
         return None
     params = search.parse(spec.find_max)
-    rows = [ProbeRow(**row) for row in connection.execute(PROBES, {"job": job_id, "find_max": spec.find_max})]
+    probes = read.tuples(connection, PROBES, {"job": job_id, "find_max": spec.find_max})
+    rows = [ProbeRow(*row) for row in probes]
     rows = _of_same_search(rows, spec, params)
     machine = next((row.machine_hash for row in reversed(rows) if row.machine_hash), None)
-    fingerprint = connection.execute("SELECT data_json FROM fingerprints WHERE hash = ?", [machine]).fetchone()
-    return state_of(params, rows, memory_bytes(json.loads(fingerprint["data_json"]) if fingerprint else {}))
+    facts = read.tuples(connection, "SELECT data_json FROM fingerprints WHERE hash = ?", [machine]).fetchone()
+    return state_of(params, rows, memory_bytes(json.loads(facts[0]) if facts else {}))
 
 
 def memory_bytes(machine: Mapping[str, Any]) -> float | None:
