@@ -12,6 +12,8 @@ from typing import Any
 from queue_runner.model import Condition
 
 Value = str | int | float | bool
+DEFAULT_SEED = 1337
+"""The seed of nanoGPT's train.py."""
 DTYPES = ("fp32", "bf16", "fp16")
 """Default dtypes of a workload ("dtypes" in its literal)."""
 COMPILE_MODES = ("reduce-overhead", "max-autotune", "no-cudagraphs")
@@ -21,7 +23,7 @@ _PLACE = frozenset(
     {
         *("cwd", "env", "env_file", "python", "snapshot", "name", "copy", "allow_changed", "stall_s"),
         *("tree", "code", "root", "inside", "resume", "packages", "find_max", "template", "secrets"),
-        "preflight",
+        *("preflight", "seed_by_round"),
         *("gate", "gate_s", "layout_seed", "randomize", "on", "lane", "affinity"),
     }
 )
@@ -117,6 +119,7 @@ class JobSpec:
     cores: int = 0  # their number; 0: it may use all
     threads: int = 0  # of each process, by OMP_NUM_THREADS, on a lane
     env_file: str = ""  # of a stored job: the file with its whole environment
+    seed_by_round: bool = False  # `seed` is that of the first round, and grows by one with each
 
     def fields(self) -> dict[str, Any]:
         """Return its values by name."""
@@ -159,6 +162,16 @@ class JobSpec:
         with_what += [f"cores={self.cores}"] if self.cores else []
         with_what += [f"threads={self.threads}"] if self.threads != self.cores else []
         return " ".join([*filter(None, words), *(f"{k}={v}" for k, v in self.params.items()), *with_what])
+
+    def in_round(self, number: int) -> JobSpec:
+        """Return the job as its run of this round, from 1, is started: with the seed that the rows of a round share.
+
+        Unless the user has chosen the seed, each round has another. The losses of rounds with one seed would hardly
+        differ, and each word about them would be too sure.
+        """
+        if not self.seed_by_round:
+            return self
+        return self.changed(seed=(DEFAULT_SEED if self.seed is None else self.seed) + number - 1)
 
     def for_preflight(self, limit_s: float) -> JobSpec:
         """Return the job as its preflight runs it, for at most `limit_s` seconds."""

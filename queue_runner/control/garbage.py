@@ -25,6 +25,8 @@ from queue_runner.workloads.venvs import RECORD
 
 YOUNG_S = 3600.0
 """Minimum age of files without a row in the database: no submit takes nearly as long."""
+PREPARED_S = 30 * 86_400.0
+"""Minimum age of a file that was prepared for runs."""
 KEPT = frozenset({"spec.json", "warden", "warden.lock"})
 """Files kept of a run's folder: the question, the ending, and a lock file, which is never unlinked. All are small."""
 LOCK_WAIT_S = 5.0
@@ -83,7 +85,7 @@ _REFERENCED = (
 
 def find(layout: Layout, keep: Keep, *, keep_backups: int, now: float) -> list[Item]:
     """Find everything that these rules allow to remove. Raises: MpsqError if there is no queue."""
-    items = [*_leftovers(layout, now), *_incomplete_environments(layout, now)]
+    items = [*_leftovers(layout, now), *_incomplete_environments(layout, now), *_unused_preparations(layout, now)]
     folders = sorted(path for path in _entries(layout.runs) if _RUN.fullmatch(path.name))  # before the rows are read
     with read.reading(layout.db) as connection:
         items += (runs := list(_runs(layout, connection, keep, now)))
@@ -112,9 +114,9 @@ def _entries(folder: Path) -> list[Path]:
         return []
 
 
-def _is_old(path: Path, now: float) -> bool:
+def _is_old(path: Path, now: float, age_s: float = YOUNG_S) -> bool:
     try:
-        return abs(now - path.lstat().st_mtime) > YOUNG_S
+        return abs(now - path.lstat().st_mtime) > age_s
     except OSError:
         return False
 
@@ -128,6 +130,13 @@ def _leftovers(layout: Layout, now: float) -> Iterator[Item]:
                 yield _item("leftover", path, "left by an interrupted removal", name)
             elif (path.name.startswith(".partial-") or path.suffix == ".partial") and _is_old(path, now):
                 yield _item("leftover", path, "left by an interrupted copy", name)
+
+
+def _unused_preparations(layout: Layout, now: float) -> Iterator[Item]:
+    """Yield the prepared values of runs of long ago; a run without its file computes them anew."""
+    for path in sorted(_entries(layout.cache / "prepared")):
+        if _is_old(path, now, PREPARED_S):
+            yield _item("leftover", path, "prepared for runs of long ago", f"prepared/{path.name}")
 
 
 def _incomplete_environments(layout: Layout, now: float) -> Iterator[Item]:

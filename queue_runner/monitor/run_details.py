@@ -153,7 +153,7 @@ _OF_SPEC = ("cwd", "python", "seed", "timeout_s", "parser", "copy", "allow_chang
 
 def details(layout: Layout, connection: sqlite3.Connection, run: RunView) -> Details:
     """Return everything about one run."""
-    spec, run_id = run.spec, run.run_id
+    spec, run_id = run.spec.in_round(run.repeat), run.run_id
     samples = read.tuples(connection, "SELECT at, data_json FROM conditions WHERE run_id = ?", [run_id])
     marks = read.tuples(connection, "SELECT t_s, name, edge FROM phases WHERE run_id = ? ORDER BY offset", [run_id])
     uses = gpu_use.by_phase(read_samples(samples), [PhaseMark(*row) for row in marks], run.started_at, run.real_s)

@@ -150,7 +150,9 @@ def programs(evidence: RunRecords, layout: Layout) -> list[Ran]:
         row = arm.runs[-1]
         if row.kind == "import" or row.merged:
             continue
-        ((spec,),) = tuples(evidence.context.connection, "SELECT spec_json FROM v_run WHERE run_id = ?", [row.run_id])
-        line = shlex.join(redact.redact(command_line.build_argv(JobSpec.from_json(spec), layout.snapshots)))
+        sql = "SELECT spec_json, repeat FROM v_run WHERE run_id = ?"
+        ((spec_json, repeat),) = tuples(evidence.context.connection, sql, [row.run_id])
+        spec = JobSpec.from_json(spec_json).in_round(repeat)
+        line = shlex.join(redact.redact(command_line.build_argv(spec, layout.snapshots)))
         by_line.setdefault(line, Ran(arm.label, row.run, [line]))
     return [*by_line.values()]

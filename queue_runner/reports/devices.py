@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -94,10 +95,17 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     return Result(shown_columns, raw, sections, lines, notes, empty, visible, newest_runs)
 
 
+def _of_one_seed(rows: Sequence[Sequence[ReportedRun]]) -> list[ReportedRun]:
+    """Return the first run of each row that has the seed of most rows: losses of two seeds do not compare."""
+    seeds = Counter(seed for runs in rows for seed in dict.fromkeys(run.seed for run in runs))
+    seed = max(seeds, key=seeds.__getitem__, default=None)
+    return [run for runs in rows for run in [run for run in runs if run.seed == seed][:1]]
+
+
 def _details(families: Sequence[Family], context: Context) -> RunDetails:
     """Read data missing from the summaries, for one run of each arm."""
-    arms = [arm for family in families if len(family.arms) > 1 for arm in family.arms if arm.shown]
-    runs = [arm.shown[0] for arm in arms][:MOST_DETAILED]
+    compared = [[arm.shown for arm in family.arms if arm.shown] for family in families if len(family.arms) > 1]
+    runs = [row for rows in compared for row in _of_one_seed(rows)][:MOST_DETAILED]
     losses = context.tuples_by_run(
         "SELECT run_id, split, value FROM v_eval"
         " WHERE run_id IN ({runs}) AND i = 0 AND metric = 'loss' AND value IS NOT NULL"

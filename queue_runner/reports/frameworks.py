@@ -140,11 +140,10 @@ def _rows(family: Family, peaks: Peaks, losses: Callable[[int], Mapping[int, flo
 def _loss(arm: Arm, base: Arm | None, losses: Callable[[int], Mapping[int, float]]) -> dict[str, Any]:
     """Compare the mean losses of the last iterations that a run of the arm and one of the baseline, of the same seed
     and data, have in common; empty if there are none."""
-    other = base.shown[0] if base is not None and base.shown else None
-    ours = next((row for row in arm.shown if other is not None and _data(row) == _data(other)), None)
-    if ours is None or other is None:
+    both = ((ours, other) for other in (base.shown if base else ()) for ours in arm.shown)
+    if (pair := next((pair for pair in both if _data(pair[0]) == _data(pair[1])), None)) is None:
         return {}
-    a, b = losses(ours.run_id), losses(other.run_id)
+    a, b = (losses(row.run_id) for row in pair)
     common = sorted(a.keys() & b.keys())
     last = common[-max(LAST_AT_LEAST, math.ceil(len(common) * LAST_SHARE)) :]
     if not last:

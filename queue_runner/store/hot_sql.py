@@ -132,7 +132,7 @@ FROM lanes
 WHERE instr(',' || jobs.lane || ',', ',' || lanes.name || ',') > 0 AND lanes.name != 'machine' AND lanes.paused_at IS NOT NULL)) AND runs.id = :run_id ORDER BY jobs.priority DESC, runs.position, runs.id
 """
 CLAIM = """
-UPDATE runs SET lane=:lane, state='RUNNING', claimed_at=:claimed_at, blocked_reason=NULL, token=:token, boot_id=:boot_id WHERE runs.id = :run_id AND runs.state = 'QUEUED' RETURNING job_id, number
+UPDATE runs SET lane=:lane, state='RUNNING', claimed_at=:claimed_at, blocked_reason=NULL, token=:token, boot_id=:boot_id WHERE runs.id = :run_id AND runs.state = 'QUEUED' RETURNING job_id, number, repeat
 """
 SPEC_OF_JOB = """
 SELECT jobs.spec_json

@@ -45,6 +45,7 @@ class Claimed:
     token: str
     boot_id: str
     lane: str = DEFAULT_LANE
+    repeat: int = 1  # known where it starts
 
     @classmethod
     def of(cls, run_id: int, id: RunId, spec_json: str, token: str, boot_id: str, lane: str) -> Claimed:
@@ -401,7 +402,7 @@ def claimed(connection: Connection, run_id: int, lane: str, token: str, boot_id:
     row = connection.row(hot_sql.CLAIM, values)
     if row is None:
         return None
-    job, number = row
+    job, number, repeat = row
     record(
         connection,
         job_id=job,
@@ -413,7 +414,7 @@ def claimed(connection: Connection, run_id: int, lane: str, token: str, boot_id:
         reason="" if lane == DEFAULT_LANE else f"on {lane}",
     )
     spec = _of_run(spec_of(connection, job), number)
-    return Claimed(run_id, RunId(job, number), spec, token, boot_id, lane)
+    return Claimed(run_id, RunId(job, number), spec, token, boot_id, lane, repeat)
 
 
 def spec_of(connection: Connection, job: int) -> JobSpec:

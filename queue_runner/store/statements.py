@@ -160,7 +160,7 @@ CLAIM = _change_run(
     state=State.RUNNING,
     blocked_reason=None,
     **_bound(["claimed_at", "lane", "token", "boot_id"]),
-).returning(runs.c.job_id, runs.c.number)
+).returning(runs.c.job_id, runs.c.number, runs.c.repeat)
 SPEC_OF_JOB = select(jobs.c.spec_json).where(jobs.c.id == _JOB_ID)
 NAME_OF_RUN = _run(runs.c.job_id, runs.c.number)
 RUNNING = (

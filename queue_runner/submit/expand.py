@@ -17,7 +17,7 @@ from queue_runner import redact
 from queue_runner.errors import UsageError
 from queue_runner.model import Dependency
 from queue_runner.paths import jobs_dir
-from queue_runner.spec import COMPILE_MODES, JobSpec, Terms, Value
+from queue_runner.spec import COMPILE_MODES, DEFAULT_SEED, JobSpec, Terms, Value
 from queue_runner.submit import environment_axis, gpus, grid, interpreter, launchers, policy, trials
 from queue_runner.submit.submit_options import Request
 
@@ -187,7 +187,7 @@ def _workload_cells(request: Request, shared: Shared) -> Iterator[JobSpec]:
                 compile_mode=_mode(cell["compile"]),
                 dtype=str(cell["dtype"]),
                 config=str(cell["config"]) or None,
-                seed=request.seed,
+                seed=DEFAULT_SEED if request.seed is None else request.seed,
                 params={key: cell[f"set:{key}"] for key in sets},
             )
             launchers.refuse_several_on_mps((), spec.device, spec.env)
@@ -318,6 +318,8 @@ def _common(request: Request) -> JobSpec:
         cwd=str(cwd),
         env=env,
         variables=request.env,
+        seed=request.seed,
+        seed_by_round=request.seed is None,
         python=_python(request.python, env),
         timeout_s=request.timeout_s,
         allow_daemons=request.allow_daemons,

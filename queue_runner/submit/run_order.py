@@ -33,11 +33,3 @@ def round_order(cells: int, number: int, seed: int) -> list[int]:
     order = list(range(cells))
     random.Random(f"{seed} {(number + 1) // 2}").shuffle(order)
     return order if number % 2 else order[::-1]
-
-
-def workload_seed(seed: int, number: int) -> int:
-    """Return the seed of the workload in the round of this number, which its cells share: `seed` in the first.
-
-    A metric such as the loss would hardly vary between rounds of one seed, and each word on it would be too sure.
-    """
-    return seed + number - 1

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 from queue_runner.errors import UsageError
 from queue_runner.ingest import parsers
 from queue_runner.model import PHASES
+from queue_runner.spec import DEFAULT_SEED
 from queue_runner.units import parse_duration
 
 if TYPE_CHECKING:
     from queue_runner.submit.find_max.search import SearchRange
-
-DEFAULT_SEED = 1337  # the seed of nanoGPT's train.py
 
 
 STALLING = PHASES[:6]
@@ -153,7 +152,9 @@ class Request:
         Kind.PAIRS, "A setting; VALUE,VALUE is swept. Repeatable.", "KEY=VALUE", name="set", convert=_settings
     )
     repeats: int = _option(Kind.NUMBER, "Runs of each combination; a verdict needs 3 or more.", "N", default=1)
-    seed: int = _option(Kind.NUMBER, f"Seed of the workload, {DEFAULT_SEED} by default.", "N", default=DEFAULT_SEED)
+    seed: int | None = _option(
+        Kind.NUMBER, f"Seed of every round; by default {DEFAULT_SEED} in the first, one more in each next.", "N"
+    )
     order_seed: int | None = _option(Kind.NUMBER, "Seed of the order of the runs; random by default.", "N")
     priority: int = _option(
         Kind.NUMBER, "The highest runs first, among equals the oldest; 0 by default.", "N", default=0

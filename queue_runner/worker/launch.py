@@ -73,7 +73,8 @@ def prepare(
         cwd = working_copy.make(layout.snapshots, run.spec, folder.tree)
         command = working_copy.command(run.spec, folder.tree, cwd, real)
     else:
-        command, cwd = command_line.build_argv(run.spec, layout.snapshots), Path(run.spec.cwd)
+        command = command_line.build_argv(run.spec.in_round(run.repeat), layout.snapshots)
+        cwd = Path(run.spec.cwd)
     run = replace(run, spec=run.spec.changed(env=job_environments.load(layout, run.spec)))
     env = environment(layout, run, folder)
     revealed, values = job_secrets.reveal(layout, command, env)
@@ -122,10 +123,10 @@ def _write_private(path: Path, data: Mapping[str, Any]) -> None:
 def environment(layout: Layout, run: Claimed, folder: RunDir) -> dict[str, str]:
     """Return the trainer's environment with placeholders for secrets: that of `run.spec`, and our variables.
 
-    Each question has its own compiler cache, so that the cache state, cold or warm, is meaningful. Its folder also
-    holds the files that are prepared for its runs.
+    Each question has its own compiler cache, so that the cache state, cold or warm, is meaningful.
     """
     compiled = compile_cache(layout, run)
+    seed = run.spec.in_round(run.repeat).seed
     caches = {
         "TORCHINDUCTOR_CACHE_DIR": str(compiled / "inductor"),
         "TRITON_CACHE_DIR": str(compiled / "triton"),
@@ -140,7 +141,8 @@ def environment(layout: Layout, run: Claimed, folder: RunDir) -> dict[str, str]:
         "MPSQ_OUT": str(folder.out),
         "MPSQ_CWD": run.spec.cwd,
         **caches,
-        "MPSQ_PREPARED": str(compiled / "prepared.json"),
+        "MPSQ_PREPARED": str(_prepared(layout, run, compiled)),
+        **({} if seed is None else {"MPSQ_SEED": str(seed)}),
         "PYTHONUNBUFFERED": "1",
     }
     if locks_dir := os.environ.get("MPSQ_LOCKS"):
@@ -158,6 +160,15 @@ def environment(layout: Layout, run: Claimed, folder: RunDir) -> dict[str, str]:
         **(caches if run.id.number == PREFLIGHT else {}),  # a cache of the user's must be as the first run expects it
         **randomize_layout.variables(run.spec, run.id),
     }
+
+
+def _prepared(layout: Layout, run: Claimed, compiled: Path) -> Path:
+    """Return the file with values that the CPU computes before a run. The rows of a round that differ in device and
+    mode share it, so that each seed costs that time once."""
+    if run.id.number == PREFLIGHT:
+        return compiled / "prepared.json"
+    question = run.spec.in_round(run.repeat).changed(device=None, compile=None, compile_mode="")
+    return layout.cache / "prepared" / f"{question.content_hash()[:16]}.json"
 
 
 def of_lane(spec: JobSpec) -> dict[str, str]:

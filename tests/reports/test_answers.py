@@ -213,6 +213,16 @@ def test_where_the_knee_is() -> None:
 # -- numerics -------------------------------------------------------------------------------------------------------
 
 
+def test_losses_before_the_first_step_are_those_of_one_seed(store: Answers) -> None:
+    """The first run of a row may have failed: the others would be compared with another seed."""
+    for device in ("cpu", "mps"):
+        for seed in (1, 2, 3):
+            ended = {"outcome": "FAILED", "exit_code": 1} if (device, seed) == ("mps", 1) else {}
+            run = store.run(device, median_s=0.1, hello={"seed": seed}, **ended)
+            store.metric(run, "reference_loss_device", 4.0 + seed / 10)
+    assert "step-0 losses agree (tolerance 0.1 %): 4.2000" in shown(store, "devices")
+
+
 def test_where_losses_part(store: Answers) -> None:
     base = [4.0] * 30
     store.losses(store.run("cpu"), base)

@@ -29,6 +29,16 @@ def test_a_workload_has_defaults() -> None:
     assert spec.python == sys.executable and spec.cwd == str(Path.cwd())
 
 
+def test_each_round_has_its_own_seed_unless_one_is_chosen() -> None:
+    (spec,) = expand.expand(requested(workload="toy"))
+    assert [spec.in_round(number).seed for number in (1, 2, 7)] == [1337, 1338, 1343]
+    (chosen,) = expand.expand(requested(workload="toy", seed=1337))
+    assert [chosen.in_round(number).seed for number in (1, 2, 7)] == [1337, 1337, 1337]
+    assert chosen.content_hash() == spec.content_hash()  # one question: reports compare the seeds of the runs
+    older = {name: value for name, value in spec.fields().items() if name != "seed_by_round"}
+    assert JobSpec(**older).in_round(2).seed == 1337  # a job of an earlier version repeats its seed
+
+
 @pytest.mark.parametrize(
     ("parser", "asked", "written"),
     [

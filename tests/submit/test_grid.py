@@ -58,10 +58,6 @@ def test_each_pair_of_rounds_draws_its_own_order() -> None:
     assert min(firsts.values()) > 160  # of 400
 
 
-def test_the_seed_of_the_workload_changes_with_the_round() -> None:
-    assert [run_order.workload_seed(1337, number) for number in (1, 2, 7)] == [1337, 1338, 1343]
-
-
 @pytest.mark.parametrize(
     ("text", "devices"),
     [
