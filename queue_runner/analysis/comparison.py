@@ -27,6 +27,8 @@ from queue_runner.errors import UsageError
 
 WALL = "run"
 """The `time_of` of a row whose time is that of the whole run; others have that of an iteration."""
+PHASE = "phase"
+"""The `time_of` of a row whose time is the wall time of its measured phase, divided by the iterations."""
 TIME = ("time_of",)
 """Times of runs and times of iterations are never compared."""
 CHOSEN = "chosen by --vs"

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from queue_runner import units
-from queue_runner.analysis.comparison import WALL, Family, Pair
+from queue_runner.analysis.comparison import PHASE, WALL, Family, Pair
 from queue_runner.analysis.compile_payoff import break_even_iters, compile_cost_s, main_cache
 from queue_runner.analysis.finding import Finding
-from queue_runner.analysis.grouping import BESIDE, MAIN, Arm, by_key, is_mode, taints, word
+from queue_runner.analysis.grouping import BESIDE, MAIN, Arm, by_key, is_mode, kinds_of_taint, taints, word
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict, Word
 from queue_runner.spec import mode_word
@@ -48,6 +48,7 @@ def describe(family: Family, details: RunDetails) -> list[str]:
     return [
         *_nothing(family),
         *_ratios(family),
+        *_other_clock(family),
         *(Finding(line) for pair in family.twins for line in _twin_costs(pair, details)),
         *map(Finding, drifts(family.arms)),  # the taint is a caveat as well
         *_step0(family.arms, details),
@@ -91,6 +92,15 @@ def _incomplete(pairs: Iterable[Pair]) -> Iterable[str]:
             names = f"{pair.arm.label} vs {pair.baseline.label}"
             rounds = units.counted(pair.verdict.n, "round")
             yield Finding(f"{names}: compared over the {rounds} in which both have a valid run")
+
+
+def _other_clock(family: Family) -> Iterable[str]:
+    """Say why the reported times of iterations are not compared."""
+    doubtful = [arm.label for arm in family.arms if {"wrong_clock", "unsynced"} & {*kinds_of_taint(arm.timed)}]
+    time_of = next((row.time_of for arm in family.arms for row in arm.timed), None)
+    if doubtful and time_of in (PHASE, WALL):
+        brief = f"compared by the wall time of the {time_of}, because a clock cannot be trusted"
+        yield Finding(f"{brief}: {', '.join(doubtful[:MOST_FACTORS])}", brief)
 
 
 def _rare_events(family: Family) -> Iterable[str]:

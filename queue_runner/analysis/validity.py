@@ -67,7 +67,7 @@ class Facts:
     real_s: float | None = None
     dur_is: object = None
     """in its hello: "mean" where an iteration stands for several calls"""
-    lines: clock_check.LineCounts = field(default_factory=clock_check.LineCounts)
+    lines: clock_check.LineTimes = field(default_factory=clock_check.LineTimes)
     dropped: Sequence[str] = ()
     """fields that were left out of the trainer's lines"""
     recompiled: Mapping[int, tuple[int, int]] = field(default_factory=dict)
@@ -88,7 +88,7 @@ def _invalid(f: Facts) -> Iterable[tuple[str, str]]:
     if f.paused_s > 0:
         pause = units.duration(f.paused_s)
         yield "suspended", f"the run was stopped for {pause} (mpsq pause or SIGSTOP): an iteration may include that"
-    if (detail := clock_check.contradiction(f.iterations, f.summary, f.real_s, f.lines, f.dur_is)) is not None:
+    if f.real_s is None and (detail := _contradiction(f)):
         yield "wrong_clock", detail
     for kind in ("wrong_loss", "wrong_result", "log_rewritten"):
         if kind in f.notes:
@@ -122,6 +122,8 @@ def _caveats(f: Facts) -> Iterable[tuple[str, str]]:
             "unsynced",
             "times taken without synchronizing the device: an iteration may include time of the one before",
         )
+    if f.real_s is not None and (detail := _contradiction(f)):  # reports compare by the real time then
+        yield "wrong_clock", detail
     if "op_fallback" in f.notes:
         yield "op_fallback", f.notes["op_fallback"]
     if f.dropped:
@@ -152,6 +154,10 @@ def _caveats(f: Facts) -> Iterable[tuple[str, str]]:
     if (share := _mean(f, "steal_share")) is not None and share > STOLEN_SHARE:
         yield "stolen", f"the hypervisor took {share:.1%} of the CPU time"
     yield from steadiness.marks(f.summary.course)
+
+
+def _contradiction(f: Facts) -> str | None:
+    return clock_check.contradiction(f.iterations, f.summary, f.real_s, f.lines, f.dur_is)
 
 
 def _contended(conditions: Sequence[SensorSample]) -> str | None:

@@ -142,6 +142,28 @@ def test_times_of_whole_runs_are_never_compared_with_those_of_iterations(store: 
     assert [row["time_of"] for row in result.rows] == ["run", "iteration"]
 
 
+@pytest.mark.parametrize("kind", ["wrong_clock", "unsynced"])
+def test_a_clock_that_cannot_be_trusted_makes_all_rows_compared_by_wall_time(store: Store, kind: str) -> None:
+    """mps reports a tenth of the time that its measured phase took: not 20 x faster, but 2 x."""
+    for k in range(4):
+        for device, told_s, phase_s in (("cpu", 0.2, 20.0 + k / 10), ("mps", 0.01, 10.0 + k % 3 / 10)):
+            taints = {kind: ("caveat", "the detail")} if device == "mps" and k == 3 else {}
+            store.run(device, median_s=told_s, summary={"measure_s": phase_s, "n_measure": 100}, taints=taints)
+    found = rows(store.report())
+    assert {row["time_of"] for row in found.values()} == {"phase"}
+    assert found["mps eager"]["median_s"] == pytest.approx(0.1, rel=0.02)
+    assert (found["mps eager"]["verdict"], found["mps eager"]["speedup"]) == ("faster", pytest.approx(2, rel=0.02))
+    assert "compared by the wall time of the phase" in words(store.report())
+    store.db.execute("UPDATE summaries SET measure_s = NULL")
+    assert {row["time_of"] for row in rows(store.report()).values()} == {"run"}
+
+
+def test_rows_that_are_all_unsynced_keep_their_iterations(store: Store) -> None:
+    for device in ("cpu", "mps"):
+        store.run(device, taints={"unsynced": ("caveat", "the detail")})
+    assert {row["time_of"] for row in store.report().rows} == {"iteration"}
+
+
 def test_grouping_commands_by_a_setting_pools_the_rest(store: Store) -> None:
     for s in ("0.2", "0.4"):
         for n in ("1", "2"):

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from queue_runner.analysis.comparison import WALL
+from queue_runner.analysis.comparison import PHASE, WALL
+from queue_runner.analysis.grouping import by_key, taints
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.model import Outcome
 from queue_runner.reports._common import select_runs
@@ -88,12 +89,32 @@ def _with_wall_times(rows: list[ReportedRun], declared: bool) -> list[ReportedRu
     ended = [row for row in rows if row.outcome == Outcome.SUCCEEDED]
     iterate = {_subject(row) for row in ended if row.median_s is not None}
     wall = {root(_subject(row)) for row in ended if row.real_s is not None and _subject(row) not in iterate}
+    biased = by_key((row for row in ended if row.kind != "import" and row.median_s), lambda row: root(_subject(row)))
+    for question, compared in biased.items():
+        if _is_biased(compared):
+            rows = [_of_phase(row) if root(_subject(row)) == question else row for row in rows]
+            if not all(row.measure_s and row.n_measure for row in compared):
+                wall.add(question)
     return [
         replace(row, **_OF_ITERATIONS, median_s=row.real_s, time_of=WALL)
         if row.outcome == Outcome.SUCCEEDED and row.real_s is not None and root(_subject(row)) in wall
         else row
         for row in rows
     ]
+
+
+def _is_biased(rows: Iterable[ReportedRun]) -> bool:
+    """Return whether some clock contradicts itself, or waits for the device in some runs and not in others."""
+    unsynced = {"unsynced" in taints(row) for row in rows}
+    return len(unsynced) > 1 or any("wrong_clock" in taints(row) for row in rows)
+
+
+def _of_phase(row: ReportedRun) -> ReportedRun:
+    """Return the run with the wall time of its measured phase instead of the times that its iterations reported."""
+    if not (row.measure_s and row.n_measure):
+        return row
+    mean_s = row.measure_s / row.n_measure
+    return replace(row, median_s=mean_s, mean_s=mean_s, mad_s=None, q1_s=None, q3_s=None, time_of=PHASE)
 
 
 def _subject(row: ReportedRun) -> tuple[Any, ...]:
