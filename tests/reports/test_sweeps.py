@@ -149,10 +149,10 @@ def test_a_clock_that_cannot_be_trusted_makes_all_rows_compared_by_wall_time(sto
         for device, told_s, phase_s in (("cpu", 0.2, 20.0 + k / 10), ("mps", 0.01, 10.0 + k % 3 / 10)):
             taints = {kind: ("caveat", "the detail")} if device == "mps" and k == 3 else {}
             store.run(device, median_s=told_s, summary={"measure_s": phase_s, "n_measure": 100}, taints=taints)
-    found = rows(store.report())
-    assert {row["time_of"] for row in found.values()} == {"phase"}
-    assert found["mps eager"]["median_s"] == pytest.approx(0.1, rel=0.02)
-    assert (found["mps eager"]["verdict"], found["mps eager"]["speedup"]) == ("faster", pytest.approx(2, rel=0.02))
+    compared = rows(store.report())
+    assert {row["time_of"] for row in compared.values()} == {"phase"}
+    assert compared["mps eager"]["median_s"] == pytest.approx(0.1, rel=0.02)
+    assert (compared["mps eager"]["verdict"], compared["mps eager"]["speedup"]) == ("faster", pytest.approx(2, rel=0.02))
     assert "compared by the wall time of the phase" in words(store.report())
     store.db.execute("UPDATE summaries SET measure_s = NULL")
     assert {row["time_of"] for row in rows(store.report()).values()} == {"run"}
