@@ -23,7 +23,7 @@ app = new_app()
 
 EPILOG = (
     "mpsq bench nanogpt is mpsq submit nanogpt on every working device of this machine, eager and compiled, four times "
-    "each, so that a comparison can be significant. Options override the preset."
+    "each: enough for a verdict on most differences. Options override the preset."
 )
 
 

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-REPEATS = 4  # the fewest with which a comparison can be significant
+REPEATS = 4  # a verdict needs three: one may be lost to the time limit
 LIMIT_S = 150.0
 """After this time the runs that have not ended are cancelled, so that the demo ends within four minutes."""
 
