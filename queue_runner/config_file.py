@@ -51,7 +51,6 @@ class Config:
     gate_gpu_temperature_c: float = 80.0
     gate_memory_bytes: int = 2**30
     gate_battery: bool = True
-    canary: str = "auto"
     output_limit_bytes: int = 2 * 2**30
     min_free_bytes: int = 2**30
     hold_after_failures: int = 3
@@ -109,14 +108,6 @@ KEYS: dict[str, Key] = {
         Key("gate_gpu_temperature_c", "number", "degrees C", "such a start waits while the GPU is hotter", most=1000),
         Key("gate_memory_bytes", "size", "bytes", "a start waits while less memory is available"),
         Key("gate_battery", "bool", "", "a start waits while the machine runs on battery or saves power"),
-        Key(
-            "canary",
-            "text",
-            "",
-            "a fixed second of work on the device before a run: on, off, or auto where it is short beside the run",
-            pattern="on|off|auto",
-            example="on, off or auto",
-        ),
         Key("output_limit_bytes", "size", "bytes", "a run that writes more is stopped", least=4096),
         Key("min_free_bytes", "size", "bytes", "a run is stopped when less disk space is free"),
         Key("hold_after_failures", "count", "runs", "a group whose runs fail at once so many times is held; 0 never"),
@@ -156,6 +147,9 @@ KEYS: dict[str, Key] = {
     )
 }
 
+REMOVED = {"canary": "nothing measures the device's speed before a run any more"}
+"""Keys of earlier versions, and why each is gone; a file may still have them."""
+
 PROFILE = (
     *("kind", "folder", "python", "poll", "grace"),  # of every target
     *("local", "partition", "gpus", "time", "sbatch"),  # of Slurm
@@ -184,6 +178,12 @@ def load(path: Path) -> Config:
     Raises: ConfigError (unreadable, bad TOML with its line, unknown key, bad value) naming the file.
     """
     return to_config(read(path), path)
+
+
+def removed(path: Path) -> list[str]:
+    """Return a sentence for each key of a file that mpsq ignores. Raises: ConfigError as `read`."""
+    keys = [name for name in read(path) if name in REMOVED]
+    return [f"{path}: the setting {name} was removed and is ignored: {REMOVED[name]}" for name in keys]
 
 
 def set_value(path: Path, name: str, text: str) -> Value:
@@ -255,6 +255,8 @@ def to_config(data: Mapping[str, Any], path: Path) -> Config:
     """Validate the content of a file. Raises: ConfigError naming the file, the key and its valid values."""
     values: dict[str, Any] = {}
     for name, value in data.items():
+        if name in REMOVED:
+            continue
         try:
             key = find(name)
             values[name] = _CHECKS.get(key.kind, _check_single)(key, name, value)
@@ -280,6 +282,8 @@ def get(settings: Config, name: str) -> Any:
 def find(name: str) -> Key:
     """Return the key of that name, or of the table that holds the entry. Raises: UsageError with the nearest name."""
     first, dot, entry = name.partition(".")
+    if name in REMOVED:
+        raise UsageError(f"the setting {name} was removed: {REMOVED[name]}", "leave it out")
     key = KEYS.get(first)
     if key is None or (dot and (key.kind not in ("numbers", "profiles") or not entry)):
         raise UsageError(f'unknown setting "{name}"', did_you_mean(name, KEYS, "mpsq config get lists all keys"))

@@ -1,13 +1,12 @@
-"""The gate and the canary on a real NVIDIA GPU: `python -m tests.gpu_gate` prints a table. Never part of `make test`.
+"""The gate on a real NVIDIA GPU: `python -m tests.gpu_gate` prints a table. Never part of `make test`.
 
 A foreign process multiplies matrices on the GPU: how soon the gate tells it, and how soon after its end the waiting job
-starts; what the canary reads before the runs of a workload, and what it would read beside that process.
+starts.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import statistics
@@ -19,7 +18,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from queue_runner.model import DEFAULT_LANE
-from queue_runner.paths import jobs_dir
 from queue_runner.store import read
 
 MPSQ = [sys.executable, "-m", "queue_runner.cli.main"]
@@ -99,24 +97,6 @@ def gate(db: Path, folder: Path) -> tuple[list[float], list[float], list[float]]
     return lines, opened, quiet
 
 
-def canaries(db: Path) -> list[dict[str, float]]:
-    """The canary's readings before the runs of a workload."""
-    mpsq("submit", "nanogpt", "--config", "tiny", "--device", "cuda", "--repeats", "6", "--gate-timeout", "2m")
-    until(lambda: runs_left(db) == 0, "the runs", 500.0)
-    with read.reading(db) as connection:
-        rows = connection.execute("SELECT data_json FROM conditions ORDER BY run_id, at").fetchall()
-    return [one for row in rows if "canary_s" in (one := json.loads(row["data_json"]))]
-
-
-def canary_beside(count: float) -> float:
-    """The canary's reading beside the foreign process: a GPU that gives less than it did."""
-    script = str(jobs_dir() / "canary_torch.py")
-    with foreign():
-        words = [sys.executable, script, "--device", "cuda", "--count", f"{count:.0f}"]
-        output = subprocess.run(words, check=True, capture_output=True).stdout
-    return float(json.loads(output)["dur_s"])
-
-
 def row(what: str, values: list[float], unit: str = "s") -> str:
     return (
         f"| {what} | {statistics.median(values):.3f} {unit} | {min(values):.3f} to {max(values):.3f} | {len(values)} |"
@@ -129,30 +109,20 @@ def main() -> int:
         (folder / "locks").mkdir(mode=0o700)
         (folder / "home").mkdir(mode=0o700)
         os.environ["MPSQ_HOME"], os.environ["MPSQ_LOCKS"] = str(folder / "home"), str(folder / "locks")
-        (folder / "home" / "config.toml").write_text('canary = "on"\n')
         db = folder / "home" / "mpsq.db"
         mpsq("submit", "--no-gate", "--", "/usr/bin/true")
         worker = subprocess.Popen([sys.executable, "-m", "queue_runner.worker"], stderr=subprocess.DEVNULL)
         try:
             until(lambda: runs_left(db) == 0, "the first job")
             lines, opened, quiet = gate(db, folder)
-            readings = canaries(db)
         finally:
             worker.send_signal(signal.SIGTERM)
             worker.wait(60)
-        beside = canary_beside(readings[0]["canary_count"]) if readings else float("nan")
     print("| what | median | range | n |\n|---|--:|--:|--:|")
     print(row("submit beside a process on the GPU -> the gate says so", lines))
     print(row("end of that process -> first instruction of the waiting job (at most 5 s)", opened))
     print(row("submit on a quiet GPU -> first instruction", quiet))
-    if readings:
-        print(row("canary before a run", [one["canary_s"] for one in readings]))
-        print(row("of its level", [one["canary_s"] / one["canary_level_s"] for one in readings], ""))
-        print(row("its cost altogether", [one["canary_cost_s"] for one in readings]))
-        print(row("canary beside that process", [beside]))
-    else:
-        print("| canary | no reading: see worker.log | | 0 |")
-    return 0 if max(opened) <= 5.0 and readings else 1
+    return 0 if max(opened) <= 5.0 else 1
 
 
 if __name__ == "__main__":

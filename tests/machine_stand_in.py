@@ -20,7 +20,7 @@ from typing import Any
 
 from queue_runner.host import gate_load, run_sampler
 from queue_runner.host.cpu_time import CpuTimes, MachineTime, Named, ProcessTime
-from queue_runner.worker import canary, gate
+from queue_runner.worker import gate
 from queue_runner.worker.main_loop import main
 
 
@@ -70,7 +70,6 @@ def look(busy_share: float) -> float | None:
 
 if __name__ == "__main__":
     gate_load.WINDOW_S, gate_load.EVERY_S, gate.LOOK_S = 0.2, 0.05, 0.05
-    canary.COOL_S = 0.1
     gate_load.CpuTimes = Processors  # type: ignore[misc]
     gate_load.run_sampler = SimpleNamespace(Sampler=Sensors)  # type: ignore[assignment]  # the runs have real ones
     run_sampler.gpu_use_before = look  # type: ignore[assignment]

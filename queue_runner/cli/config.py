@@ -22,6 +22,8 @@ def list_(json: Json = False) -> None:
     layout = home()
     settings = config_file.load(layout.config)
     stored = config_file.read(layout.config)
+    for sentence in config_file.removed(layout.config):
+        say(sentence)
     rows = [
         {
             "name": k.name,

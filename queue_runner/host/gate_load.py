@@ -39,12 +39,6 @@ START_KEYS: dict[str, str] = {
     "gate_waited_s": "how long the start waited for a quiet machine, seconds",
     "env_padding_bytes": "bytes by which the environment was padded",
     "hash_seed": "PYTHONHASHSEED, where it was drawn",
-    "canary_s": "duration of the canary before the run, seconds",
-    "canary_level_s": "its level: the median of its first readings under this boot of the same canary_of",
-    "canary_of": "what its level belongs to: device, version of torch, variables that change its speed",
-    "canary_count": "multiplications in it",
-    "canary_cost_s": "how long it took altogether, seconds",
-    "canary_tries": "how often it was asked: more than once if the device was below its level",
 }
 """Keys of the record of a run's start, which is one of its conditions."""
 

@@ -90,10 +90,6 @@ def _start(start: Mapping[str, float]) -> str | None:
         parts.append(f"environment padded with {units.count(start['env_padding_bytes'])} bytes")
     if "hash_seed" in start:
         parts.append(f"PYTHONHASHSEED {start['hash_seed']}")
-    if "canary_s" in start:
-        tries = f", at try {start['canary_tries']:.0f}" if start["canary_tries"] > 1 else ""
-        level = f"level {units.ms(start['canary_level_s'])} ms"
-        parts.append(f"canary {units.ms(start['canary_s'])} ms ({level}{tries})")
     return "; ".join(parts) or None
 
 

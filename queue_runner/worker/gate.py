@@ -1,5 +1,4 @@
-"""The gate: a run of a comparison starts when the machine is quiet and its device at its level (canary.py), or after a
-time with the caveat `not_quiet`.
+"""The gate: a run of a comparison starts when the machine is quiet, or after a time with the caveat `not_quiet`.
 
 Right before a run that may use the GPU it looks who else does: while that computes, only NVML tells its use from that
 of others. A look holds nothing: each step looks once for milliseconds, so that a cancelled, held or paused run leaves
@@ -23,20 +22,19 @@ from queue_runner.config_file import Config
 from queue_runner.host import run_sampler
 from queue_runner.host.background import BackgroundCall
 from queue_runner.host.gate_load import Load
-from queue_runner.host.lane_locks import Hold
 from queue_runner.model import PREFLIGHT
 from queue_runner.store import jobs, results
 from queue_runner.store.engine import Engine, looking, writing
 from queue_runner.store.jobs import Claimed, Following
 from queue_runner.worker import randomize_layout
-from queue_runner.worker.canary import LOOK_S as CANARY_S
-from queue_runner.worker.canary import Canary
 
 LOOK_S = 0.5
 """Interval between two looks while a run waits: with the window of the readings it starts within 5 s of calm."""
 AGAIN_SHARE = 0.1
 """Share of its limit that a run waits after one that waited in vain: one forgotten program costs a night one wait, and
 not one for each run."""
+GPU_LOOK_S = 0.1
+"""Interval at which the gate asks whether the look at the GPU has ended."""
 TELL_S = 30.0
 """Interval at which the numbers of an unchanged reason are brought up to date."""
 
@@ -44,11 +42,10 @@ TELL_S = 30.0
 class Gate:
     """The gate of one lane. `caveat` says how the machine was when it opened for the last run, None: quiet."""
 
-    def __init__(self, engine: Engine, config: Config, load: Load, canary: Canary) -> None:
-        self._engine, self._config, self._load, self._canary = engine, config, load, canary
+    def __init__(self, engine: Engine, config: Config, load: Load) -> None:
+        self._engine, self._config, self._load = engine, config, load
         self._run: Following | None = None
-        self._found: list[Disturbance] | None = None  # what disturbs the run that the gate let pass to the canary
-        self._passed: list[Disturbance] | None = None  # the same, once it has also passed the canary
+        self._passed: list[Disturbance] | None = None  # what disturbs the run that the gate lets pass
         self._use: BackgroundCall[float | None] | None = None  # the look at the GPU right before the start
         self._gpu_before: float | None = None
         self._since: float | None = None  # monotonic, when its wait began
@@ -71,14 +68,14 @@ class Gate:
     @property
     def keeps_lane(self) -> bool:
         """Whether the lane is in use while the run waits."""
-        return self._canary.at_work or self._use is not None
+        return self._use is not None
 
     @property
     def is_waiting(self) -> bool:
         """Whether the run waits for a quiet machine."""
         return self._since is not None
 
-    def keeps(self, run: Following, lane: Hold) -> str | None:
+    def keeps(self, run: Following) -> str | None:
         """Return why the run must wait, "" while that is not known yet; None: it may start."""
         if self._run is None or self._run.run_id != run.run_id:
             self.leave("another run is next")
@@ -88,12 +85,10 @@ class Gate:
             return None
         if run.spec.gate and self._passed is None:
             self.due = time.time() + LOOK_S
-            if self._found is None and (reason := self._look(run)) is not None:
-                return reason
-            if (reason := self._sing(run, lane)) is not None:
+            if (reason := self._look(run)) is not None:
                 return reason
         if run.spec.device != "cpu" and not self._knows_the_gpu():
-            self.due = time.time() + CANARY_S
+            self.due = time.time() + GPU_LOOK_S
             return ""
         self.due = None
         if self._passed is not None:
@@ -117,36 +112,21 @@ class Gate:
         disturbed = disturbances(convert(reading, SensorSample), self._config, gpu=gpu)
         self._given_up &= {disturbance.kind for disturbance in disturbed}
         if all(disturbance.kind in self._given_up for disturbance in disturbed):
-            self._found = disturbed
+            self._passed = disturbed
             return None
         if self._since is None:
             self._begin(run, disturbed)
         if self._waited_s() >= self._limit_s(run):
             self._given_up |= {disturbance.kind for disturbance in disturbed if disturbance.lasting}
-            self._found = disturbed
-            return None
-        return self._reason(run, disturbed)
-
-    def _sing(self, run: Following, lane: Hold) -> str | None:
-        """Let the canary look at the device; return as `keeps`."""
-        ready, slow = self._canary.look(run, lane, self._limit_s(run) - self._waited_s())
-        disturbed = [*(self._found or ()), *([slow] if slow else ())]
-        if ready:
             self._passed = disturbed
             return None
-        self.due = time.time() + CANARY_S
-        if slow is None:
-            return f"run {run.id} waits for its canary, a second of work on {run.spec.device}"
-        if self._since is None:
-            self._begin(run, disturbed)
         return self._reason(run, disturbed)
 
     def leave(self, why: str = "nothing may start") -> None:
         """End the wait of the run that was next, and forget it."""
         if self._run is not None and self._since is not None:
             self._record(jobs.LEFT, why)
-        self._run = self._since = self.due = self._found = self._passed = self._use = None
-        self._canary.stop()
+        self._run = self._since = self.due = self._passed = self._use = None
         self._told = ("", frozenset(), 0.0)
 
     def look_later(self) -> None:
@@ -160,7 +140,7 @@ class Gate:
         if not _is_measured(run):
             return
         if run.spec.gate:
-            start |= {"gate_waited_s": round(self.waited_s, 1), **self._canary.record}
+            start["gate_waited_s"] = round(self.waited_s, 1)
         looked = {} if self._gpu_before is None else {"gpu_busy_before": self._gpu_before}
         if start or looked:
             with writing(self._engine) as connection:
@@ -170,9 +150,8 @@ class Gate:
                     results.save_note(connection, run.run_id, "not_quiet", self.caveat)
 
     def close(self) -> None:
-        """End the tools and the canary that are still running."""
+        """End the tools that are still running."""
         self._load.close()
-        self._canary.stop()
 
     def _limit_s(self, run: Following) -> float:
         limit_s = self._config.gate_timeout_s if run.spec.gate_s is None else run.spec.gate_s
@@ -199,7 +178,7 @@ class Gate:
             self._record(
                 jobs.NOT_QUIET if disturbed else jobs.QUIET, f"{after}: {_words(disturbed)}" if disturbed else after
             )
-        self._since = self._found = self._passed = None
+        self._since = self._passed = None
 
     def _reason(self, run: Following, disturbed: list[Disturbance]) -> str:
         now, kinds = time.monotonic(), frozenset(disturbance.kind for disturbance in disturbed)

@@ -269,6 +269,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _migrate(layout)
         open_file_limit.allow()
         log.info("worker %d on %s", os.getpid(), layout.home)
+        for sentence in config_file.removed(layout.config):
+            log.warning("%s", sentence)
         Worker(layout, settings, held, until_idle=options.until_idle).run()
         held.close()
     except MpsqError as error:

@@ -34,7 +34,6 @@ from queue_runner.store.lane_claims import Blocked
 from queue_runner.text import last_line, plain
 from queue_runner.warden_records import RunEnd
 from queue_runner.worker import launch, preflight_end
-from queue_runner.worker.canary import Canary
 from queue_runner.worker.finish import compact_logs, finish
 from queue_runner.worker.gate import Gate
 from queue_runner.worker.now import ActiveRun, Clocks, LaneNow
@@ -82,7 +81,7 @@ class Supervisor:
         self._log = log
         self._clocks = clocks or Clocks()
         uuids = lanes.parts(self.lane.name) if self.lane.kind == "cuda" else ()
-        self._gate = Gate(engine, config, Load(gpus=uuids), Canary(layout, config, log))
+        self._gate = Gate(engine, config, Load(gpus=uuids))
         self._locks = LaneLocks(self.lane.name, self.lane.cores)
         self._held: Hold | None = None
         self._launching: _Launching | None = None
@@ -299,7 +298,7 @@ class Supervisor:
         if purpose := self._locks.goes_first():
             self.release(Blocked(f"a run of another queue needs {purpose} and starts first"))
             return False
-        if (why_not := self._gate.keeps(following, self._held)) is not None:
+        if (why_not := self._gate.keeps(following)) is not None:
             if why_not:
                 self._block(Blocked(why_not, Obstacle.GATE if self._gate.is_waiting else None))
             if not self._gate.keeps_lane:

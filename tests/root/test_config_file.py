@@ -193,3 +193,13 @@ def _flat(data: dict[str, object]) -> dict[str, object]:
     for name, value in data.items():
         found |= {f"{name}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {name: value}
     return found
+
+
+def test_a_file_with_a_removed_setting_is_accepted(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text('canary = "on"\npoll_s = 2\n')
+    assert config_file.load(path).poll_s == 2
+    (sentence,) = config_file.removed(path)
+    assert "canary" in sentence and str(path) in sentence
+    with pytest.raises(UsageError, match="canary was removed"):
+        config_file.set_value(path, "canary", "off")

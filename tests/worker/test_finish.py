@@ -14,7 +14,6 @@ from queue_runner.config_file import Config
 from queue_runner.events import Iter
 from queue_runner.host import run_sampler
 from queue_runner.host.gate_load import Load
-from queue_runner.host.lane_locks import Hold
 from queue_runner.lanes import Lane
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome
 from queue_runner.paths import Layout
@@ -23,7 +22,6 @@ from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import jobs, lane_claims, read, results
 from queue_runner.store.engine import Engine, open_engine, writing
 from queue_runner.worker import finish
-from queue_runner.worker.canary import Canary
 from queue_runner.worker.gate import Gate
 from tests import named_rows
 from tests.queue_support import until
@@ -61,8 +59,8 @@ def test_a_gpu_that_was_busy_before_the_start_is_a_taint(
         spec = JobSpec(kind="command", name="x", argv=("true",), device=device)
         jobs.submit(connection, "test", 0, [NewJob(spec, 1)], [(0, 1)])
         following = lane_claims.following(connection, 1, Lane(DEFAULT_LANE))
-    gate = Gate(engine, Config(), Load(), Canary(layout, Config(), print))
-    until(lambda: gate.keeps(following, Hold([])) is None, "the look")
+    gate = Gate(engine, Config(), Load())
+    until(lambda: gate.keeps(following) is None, "the look")
     with writing(engine) as connection:
         run = claim_next(connection)
     assert run is not None
