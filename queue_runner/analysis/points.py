@@ -84,6 +84,8 @@ class SensorSample(Struct, frozen=True, kw_only=True):
     on_battery: bool | None = None
     others_cpu_share: float | None = None
     """other processes, share of all processors"""
+    processors: float | None = None
+    """number of logical processors, to which the shares of all processors refer"""
     power_w: dict[str, float] | None = None
     """watts by meter, as energy_j"""
     priority: float | None = None

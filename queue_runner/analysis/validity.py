@@ -1,5 +1,8 @@
 """Taints: reasons to reject the numbers of a run (invalid) or to qualify them (caveat); docs/methodology.md lists them.
 
+What disturbs a run makes comparisons less certain and is a caveat; a run is invalid only if it does not measure what it
+should.
+
 Each rule checks recorded data; the detail of a taint is what it found, with units.
 """
 
@@ -15,12 +18,12 @@ from queue_runner.analysis.points import IterationPoint, SensorSample
 from queue_runner.analysis.summary import Summary
 from queue_runner.model import PHASES, SYNC_UNKNOWN, Outcome
 
-CONTENDED_CPU_SHARE = 0.25
-"""Mean share of the machine's cores that other programs may use during a run that is not contended."""
-CONTENDED_PART_SHARE = 0.5
-"""The same for the worst tenth of a run (analysis/stretches.py); CONTENDED_CPU_SHARE there, too, where tasks waited."""
-WAITED_SHARE = 0.2
-"""Share of a stretch in which some task waited for a processor, from which on the stricter limit holds."""
+OTHERS_BESIDE_SHARE = 0.5
+"""Processors that other programs may use during a run that is not contended, as a share of those that the run itself
+uses, one at least: others share its caches and lower its clock. Twice that in its worst tenth (stretches.py)."""
+OTHERS_WHEN_FULL_SHARE = 0.1
+"""The same while less than IDLE_SHARE of the machine is idle: others take the run's time then."""
+IDLE_SHARE = 0.05
 GPU_BUSY_SHARE = 0.1
 """Utilisation of the GPU that other programs may cause without a taint; WindowServer is one."""
 HOT_C = 90.0
@@ -99,15 +102,8 @@ def _invalid(f: Facts) -> Iterable[tuple[str, str]]:
         yield "diverged", detail
     if f.expects_iterations and not f.iterations and f.outcome is Outcome.SUCCEEDED:
         yield "unobserved", "the run succeeded but reported no iteration"
-    if detail := _contended(f.conditions):
-        yield "contended", detail
-    if detail := _gpu_contended(f.conditions):
-        yield "gpu_contended", detail
     if (rate := _mean(f, "swap_out_bytes_per_s")) is not None and rate > SWAP_BYTES_PER_S:
         yield "swapping", f"the machine wrote {rate / 1e6:.0f} MB/s to swap"
-    # the maximum, since macOS lowers priorities for a while if threads outnumber cores; throttling caps them
-    if (priority := _greatest(f, "priority")) is not None and priority < LAUNCHD_PRIORITY:
-        yield "throttled_service", f"the scheduler priority was {priority:.0f}: run mpsq service install again"
 
 
 def _caveats(f: Facts) -> Iterable[tuple[str, str]]:
@@ -138,6 +134,13 @@ def _caveats(f: Facts) -> Iterable[tuple[str, str]]:
         yield "resumed", f"resumed{at} from the checkpoint of run {f.resumed_from}: only a segment of the training"
     if f.beside is not None:
         yield neighbour_share.KIND, f.beside.detail()
+    if detail := _contended(f.conditions):
+        yield "contended", detail
+    if detail := _gpu_contended(f.conditions):
+        yield "gpu_contended", detail
+    # the maximum, since macOS lowers priorities for a while if threads outnumber cores; throttling caps them
+    if (priority := _greatest(f, "priority")) is not None and priority < LAUNCHD_PRIORITY:
+        yield "throttled_service", f"the scheduler priority was {priority:.0f}: run mpsq service install again"
     if "not_quiet" in f.notes:
         yield "not_quiet", f.notes["not_quiet"]
     if any(sample.on_battery for sample in f.conditions):
@@ -162,17 +165,33 @@ def _contradiction(f: Facts) -> str | None:
 
 def _contended(conditions: Sequence[SensorSample]) -> str | None:
     """Return the load of other programs if it was too much: over the run, or over its worst tenth."""
+    processors = max((sample.processors or 0.0 for sample in conditions), default=0.0)
     share = stretches.whole(conditions, "others_cpu_share")
-    if share is not None and share > CONTENDED_CPU_SHARE:
-        return f"other programs used {share:.0%} of the machine's cores"
-    too_much: list[tuple[float, str]] = []
-    for part in stretches.parts(conditions, "others_cpu_share", "cpu_pressure_share"):
-        share, waited = part.means["others_cpu_share"], part.means.get("cpu_pressure_share", 0.0)
-        if share > (CONTENDED_CPU_SHARE if waited > WAITED_SHARE else CONTENDED_PART_SHARE):
-            waits = f", and tasks waited for a processor {waited:.0%} of that time" if waited > WAITED_SHARE else ""
-            detail = f"other programs used {share:.0%} of the machine's cores for {units.duration(part.dur_s)}{waits}"
-            too_much.append((share, detail))
-    return max(too_much, default=(0.0, None))[1]
+    if share is not None and share > _limit_share(share, stretches.whole(conditions, "job_cpu_share"), processors):
+        return f"other programs used {_cpu_use(share, processors)}"
+    too_much: list[tuple[float, float]] = []
+    for part in stretches.parts(conditions, "others_cpu_share", "job_cpu_share"):
+        share = part.means["others_cpu_share"]
+        if share > 2 * _limit_share(share, part.means.get("job_cpu_share"), processors):
+            too_much.append((share, part.dur_s))
+    if not too_much:
+        return None
+    share, dur_s = max(too_much)
+    return f"other programs used {_cpu_use(share, processors)} for {units.duration(dur_s)}"
+
+
+def _limit_share(others: float, job: float | None, processors: float) -> float:
+    """Return what others may use, as a share of all processors. Where the number of processors is unknown (samples of
+    earlier versions), the run counts as one that uses half of them."""
+    if not processors:
+        return OTHERS_BESIDE_SHARE * 0.5
+    used = max(job or 0.0, 1 / processors)
+    return used * (OTHERS_WHEN_FULL_SHARE if others + used > 1 - IDLE_SHARE else OTHERS_BESIDE_SHARE)
+
+
+def _cpu_use(share: float, processors: float) -> str:
+    of = f" ({share * processors:.1f} of {processors:.0f})" if processors else ""
+    return f"{share:.0%} of the machine's cores{of}"
 
 
 def _gpu_contended(conditions: Sequence[SensorSample]) -> str | None:

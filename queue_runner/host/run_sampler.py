@@ -79,6 +79,7 @@ class Sampler:
             self._shares.since_last(named)  # the processes' baseline; shares come with the next sample
         sample = {
             "load1": _load1(),
+            "processors": os.cpu_count(),
             "memory_available_bytes": available,
             **self._rates,
             **self._tools.sample(named, now),

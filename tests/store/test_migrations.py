@@ -349,3 +349,20 @@ def test_a_replaced_round_becomes_an_ordinary_one(layout: Layout) -> None:
         assert read.tuples(connection, hashes).fetchall() == [("content",), ("",)]
         ((title, command),) = read.tuples(connection, "SELECT title, command_json FROM schedules").fetchall()
     assert json.loads(command) == shlex.split(title) == ["--repeats=2", "--", "sh", "--no-until-valid"]
+
+
+def test_a_run_that_was_disturbed_is_valid(layout: Layout) -> None:
+    """0015 makes caveats of what disturbs a run without making its numbers wrong."""
+    migrate.ensure(layout)
+    spec = JobSpec(kind="command", name="x", argv=("/usr/bin/true",))
+    with writing(open_engine(layout.db)) as connection:
+        jobs.submit(connection, "test", 0, [NewJob(spec, 2)], [(0, 1), (0, 2)])
+    with sqlite3.connect(layout.db) as old:
+        for run, kind in ((1, "contended"), (1, "gpu_contended"), (2, "throttled_service"), (2, "slept")):
+            old.execute("INSERT INTO taints VALUES (?, ?, 'invalid', 'planted')", [run, kind])
+        old.execute("UPDATE alembic_version SET version_num = '0014'")
+    old.close()
+    migrate.ensure(layout)
+    with read.reading(layout.db) as connection:
+        rows = read.tuples(connection, "SELECT valid, taints FROM v_run ORDER BY run_id").fetchall()
+    assert rows == [(1, "contended,gpu_contended"), (0, "slept,throttled_service")]
