@@ -190,8 +190,8 @@ def _limit_share(others: float, job: float | None, processors: float) -> float:
 
 
 def _cpu_use(share: float, processors: float) -> str:
-    of = f" ({share * processors:.1f} of {processors:.0f})" if processors else ""
-    return f"{share:.0%} of the machine's cores{of}"
+    count = f" ({share * processors:.1f} of {processors:.0f})" if processors else ""
+    return f"{share:.0%} of the machine's cores{count}"
 
 
 def _gpu_contended(conditions: Sequence[SensorSample]) -> str | None:
