@@ -19,6 +19,8 @@ from queue_runner.analysis.grouping import (
     group,
     labelled,
     order,
+    round_of,
+    taints,
 )
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict, Word, judge
@@ -33,6 +35,20 @@ TIME = ("time_of",)
 """Times of runs and times of iterations are never compared."""
 CHOSEN = "chosen by --vs"
 """Why the user's baseline is one."""
+DISTURBANCES = frozenset(
+    {
+        "contended",
+        "gpu_contended",
+        "gpu_busy",
+        "neighbour_busy",
+        "not_quiet",
+        "stolen",
+        "battery",
+        "low_power",
+        "throttled",
+    }
+)
+"""Caveats by which something outside of the run disturbed it."""
 SWEPT = "(swept)"
 UNSET = "unset"
 """The value in labels and for --vs of a setting that an arm does not have."""
@@ -238,6 +254,23 @@ def _judged(family: Family, same_within: float | None) -> Family:
     verdicts = judge([*pairs, *twins], n_words(family), per_work, same_within)
     judged = [[Pair(arm, against, verdicts[arm, against]) for arm, against in some] for some in (pairs, twins)]
     return replace(family, per_work=per_work, pairs=judged[0], twins=judged[1])
+
+
+def undisturbed(family: Family) -> tuple[Family, int]:
+    """Return the family without the rounds in which something disturbed a run, judged anew, and their number."""
+    runs = [row for arm in family.arms for row in arm.runs]
+    disturbed = {round_of(row) for row in runs if DISTURBANCES.intersection(taints(row))} - {None}
+    arms = {
+        arm: replace(
+            arm,
+            runs=[row for row in arm.runs if round_of(row) not in disturbed],
+            used=[row for row in arm.used if round_of(row) not in disturbed],
+        )
+        for arm in family.arms
+    }
+    margin = next((pair.verdict.same_within for pair in family.pairs), None)
+    baseline = family.baseline and arms[family.baseline]
+    return _judged(replace(family, arms=[*arms.values()], baseline=baseline), margin), len(disturbed)
 
 
 def n_words(family: Family) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from queue_runner import units
-from queue_runner.analysis.comparison import PHASE, WALL, Family, Pair
+from queue_runner.analysis.comparison import PHASE, WALL, Family, Pair, undisturbed
 from queue_runner.analysis.compile_payoff import break_even_iters, compile_cost_s, main_cache
 from queue_runner.analysis.finding import Finding
 from queue_runner.analysis.grouping import BESIDE, MAIN, Arm, by_key, is_mode, kinds_of_taint, taints, word
@@ -73,7 +73,7 @@ def _ratios(family: Family) -> list[str]:
     lines += [ratio(pair, family.unit, compiling=True) for pair in family.twins[:MOST_PAIRS]]
     first = answer(family)
     lines = [*filter(None, [first]), *(Finding(line) for line in lines if line != first)]
-    return [*lines, *_open(family), *_incomplete([*pairs, *family.twins]), *_rare_events(family)]
+    return [*lines, *_open(family), *_incomplete([*pairs, *family.twins]), *_disturbed(family), *_rare_events(family)]
 
 
 def _open(family: Family) -> Iterable[str]:
@@ -101,6 +101,20 @@ def _other_clock(family: Family) -> Iterable[str]:
     if doubtful and time_of in (PHASE, WALL):
         brief = f"compared by the wall time of the {time_of}, because a clock cannot be trusted"
         yield Finding(f"{brief}: {', '.join(doubtful[:MOST_FACTORS])}", brief)
+
+
+def _disturbed(family: Family) -> Iterable[str]:
+    """Say which words the rounds decided in which something disturbed a run."""
+    calm, n_disturbed = undisturbed(family)
+    words = {(pair.arm.label, pair.baseline.label): pair.verdict.word for pair in (*calm.pairs, *calm.twins)}
+    pairs = {frozenset((pair.arm, pair.baseline)): pair for pair in (*family.twins, *family.pairs)}
+    for pair in pairs.values() if n_disturbed else ():
+        without = words.get((pair.arm.label, pair.baseline.label), pair.verdict.word)  # none without any other round
+        if without is not pair.verdict.word:
+            names = f"{pair.arm.label} vs {pair.baseline.label}"
+            rounds = f"{n_disturbed} disturbed round{'s' * (n_disturbed > 1)}"
+            brief = f"without the {rounds} a word would change"
+            yield Finding(f"without the {rounds}, {names} would be {without}, not {pair.verdict.word}", brief)
 
 
 def _rare_events(family: Family) -> Iterable[str]:

@@ -224,3 +224,14 @@ def test_the_interval_of_one_row() -> None:
     rng = random.Random(3)
     intervals = [mean_interval([math.exp(rng.gauss(0, 0.05)) for _ in range(5)]) for _ in range(500)]
     assert sum(low <= 1 <= high for low, high in filter(None, intervals)) / 500 >= 0.95
+
+
+def test_a_word_that_rests_on_disturbed_rounds_says_so() -> None:
+    base = [0.2 * x for x in STEADY]
+    rows = [*planned("cpu", base), *planned("mps", [x / 2 for x in base], at=1)]
+    busy = [replace(run, taints="contended") if run.repeat in (2, 3, 4) else run for run in rows]
+    assert verdict_of(ask(busy)[0]).word is Word.FASTER  # disturbed runs count
+    text = text_of(ask(busy)[0])
+    assert "without the 3 disturbed rounds, mps eager vs cpu eager would be undecided, not faster" in text
+    seldom = [replace(run, taints="battery") if run.repeat == 2 else run for run in rows]
+    assert "disturbed" not in text_of(ask(seldom)[0])

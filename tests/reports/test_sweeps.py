@@ -152,7 +152,10 @@ def test_a_clock_that_cannot_be_trusted_makes_all_rows_compared_by_wall_time(sto
     compared = rows(store.report())
     assert {row["time_of"] for row in compared.values()} == {"phase"}
     assert compared["mps eager"]["median_s"] == pytest.approx(0.1, rel=0.02)
-    assert (compared["mps eager"]["verdict"], compared["mps eager"]["speedup"]) == ("faster", pytest.approx(2, rel=0.02))
+    assert (compared["mps eager"]["verdict"], compared["mps eager"]["speedup"]) == (
+        "faster",
+        pytest.approx(2, rel=0.02),
+    )
     assert "compared by the wall time of the phase" in words(store.report())
     store.db.execute("UPDATE summaries SET measure_s = NULL")
     assert {row["time_of"] for row in rows(store.report()).values()} == {"run"}
