@@ -126,6 +126,8 @@ EXIT_OUT_OF_MEMORY = 71  # EX_OSERR of sysexits.h: a workload caught its framewo
 
 DEFAULT_LANE = "machine"
 
+NEIGHBOUR_BUSY = "neighbour_busy"
+"""The taint of a run that was beside another one while it was measured."""
 PREFLIGHT = 0
 """Number and attempt of a preflight: run 12.0 tries job 12 with one iteration before its first repeat. Every attempt at
 that repeat supersedes it, so that it never counts as a run."""

@@ -13,8 +13,9 @@ from functools import cached_property
 from typing import Any
 
 from queue_runner.analysis import knee, stats
-from queue_runner.analysis.grouping import BESIDE, MAIN, SUBJECT, WORK, Arm, by_key, taints, value_of
+from queue_runner.analysis.grouping import BESIDE, MAIN, SUBJECT, WORK, Arm, taints, value_of
 from queue_runner.analysis.reported_run import ReportedRun
+from queue_runner.analysis.stats import by_key
 from queue_runner.model import Outcome, State
 
 MATERIAL = 0.05

@@ -13,9 +13,10 @@ from queue_runner import units
 from queue_runner.analysis.comparison import PHASE, WALL, Family, Pair, undisturbed
 from queue_runner.analysis.compile_payoff import break_even_iters, compile_cost_s, main_cache
 from queue_runner.analysis.finding import Finding
-from queue_runner.analysis.grouping import BESIDE, MAIN, Arm, by_key, is_mode, kinds_of_taint, taints, word
+from queue_runner.analysis.grouping import BESIDE, MAIN, Arm, is_mode, kinds_of_taint, taints, word
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict, Word
+from queue_runner.analysis.stats import by_key
 from queue_runner.spec import mode_word
 
 T = TypeVar("T")

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 from queue_runner.analysis import stats
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.model import Outcome, State
 from queue_runner.spec import mode_word
 
-T = TypeVar("T")
 SUBJECT = ("machine", "subject", "config")
 """Factors that compared arms share: runs of two machines are never compared."""
 MAIN = ("device", "compile", "dtype", "framework", "gpus")
@@ -37,14 +36,6 @@ _BARE = frozenset(
 """Factors shown by their value alone."""
 _FLAGS = {"resumed": ("", "resumed"), BESIDE: ("alone", "beside another lane")}
 """Factors that a run has or not, and the two texts for it."""
-
-
-def by_key(items: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
-    """Return the items by their key, both in order of first appearance."""
-    by_value: dict[Any, list[T]] = {}
-    for item in items:
-        by_value.setdefault(key(item), []).append(item)
-    return by_value
 
 
 def value_of(row: ReportedRun, name: str) -> Any:

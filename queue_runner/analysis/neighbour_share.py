@@ -13,8 +13,6 @@ from queue_runner import units
 from queue_runner.analysis.phases import spans
 from queue_runner.analysis.points import PhaseMark
 
-KIND = "neighbour_busy"
-"""The taint of a run that was beside another one while it was measured."""
 SHARE = "neighbour_busy_share"
 """The metric of such a run: the share of its measured time during which a neighbour was active, 0 to 1."""
 MOST_NAMED = 3

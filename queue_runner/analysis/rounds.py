@@ -12,8 +12,9 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis import verdicts
-from queue_runner.analysis.grouping import Arm, by_key, round_of, taints
+from queue_runner.analysis.grouping import Arm, round_of, taints
 from queue_runner.analysis.reported_run import ReportedRun
+from queue_runner.analysis.stats import by_key
 
 SAME_WITHIN = 0.01
 """Default margin of --same-within: ±1 %, the noise threshold of Criterion.rs."""

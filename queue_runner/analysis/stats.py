@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 MAD_TO_SD = 1.4826022185056018
 """1 / Φ⁻¹(3/4): the raw MAD times this estimates the standard deviation of normal data
@@ -20,6 +23,14 @@ THEIL_SEN_POINTS = 90
 SLOPE_BLOCKS = 30
 Z_95 = 1.959963984540054
 """Φ⁻¹(0.975)"""
+
+
+def by_key(items: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
+    """Return the items by their key, both in order of first appearance."""
+    by_value: dict[Any, list[T]] = {}
+    for item in items:
+        by_value.setdefault(key(item), []).append(item)
+    return by_value
 
 
 def median(xs: Iterable[float]) -> float:

@@ -16,7 +16,7 @@ from queue_runner import units
 from queue_runner.analysis import clock_check, neighbour_share, stats, steadiness, stretches
 from queue_runner.analysis.points import IterationPoint, SensorSample
 from queue_runner.analysis.summary import Summary
-from queue_runner.model import PHASES, SYNC_UNKNOWN, Outcome
+from queue_runner.model import NEIGHBOUR_BUSY, PHASES, SYNC_UNKNOWN, Outcome
 
 OTHERS_BESIDE_SHARE = 0.5
 """Processors that other programs may use during a run that is not contended, as a share of those that the run itself
@@ -133,7 +133,7 @@ def _caveats(f: Facts) -> Iterable[tuple[str, str]]:
         at = f" at iteration {units.count(f.iterations[0].i)}" if f.iterations else ""
         yield "resumed", f"resumed{at} from the checkpoint of run {f.resumed_from}: only a segment of the training"
     if f.beside is not None:
-        yield neighbour_share.KIND, f.beside.detail()
+        yield NEIGHBOUR_BUSY, f.beside.detail()
     if detail := _contended(f.conditions):
         yield "contended", detail
     if detail := _gpu_contended(f.conditions):

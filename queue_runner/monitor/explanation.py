@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from queue_runner import config_file, extensions, units
-from queue_runner.analysis.grouping import by_key
+from queue_runner.analysis.stats import by_key
 from queue_runner.host import protected
 from queue_runner.model import DEFAULT_LANE, NOT_FAILED, PREFLIGHT, Outcome, Selector, State
 from queue_runner.monitor import eta, queue_state, run_view, waiting

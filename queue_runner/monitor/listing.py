@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Any, TypeVar
 
 from queue_runner import tables, units
-from queue_runner.analysis.grouping import by_key
+from queue_runner.analysis.stats import by_key
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome, Selector, State
 from queue_runner.monitor import run_view

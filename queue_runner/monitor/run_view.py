@@ -11,8 +11,8 @@ from itertools import groupby
 from typing import Any, Generic, TypeVar
 
 from queue_runner import redact
-from queue_runner.analysis import neighbour_share, stats
-from queue_runner.model import PREFLIGHT, Ending, Outcome, Selector, State
+from queue_runner.analysis import stats
+from queue_runner.model import NEIGHBOUR_BUSY, PREFLIGHT, Ending, Outcome, Selector, State
 from queue_runner.spec import JobSpec, Value, mode_word
 from queue_runner.store import read
 
@@ -378,7 +378,7 @@ class JobView(Generic[R]):
     def median_s(self) -> float | None:
         """The median of the runs' medians; None if only some had neighbours: these times are never one number."""
         timed = [run for run in last_attempts(self.runs) if run.succeeded and run.median_s is not None]
-        mixed = len({neighbour_share.KIND in run.taints for run in timed}) > 1
+        mixed = len({NEIGHBOUR_BUSY in run.taints for run in timed}) > 1
         return None if mixed or not timed else stats.median([run.median_s or 0.0 for run in timed])
 
     @property

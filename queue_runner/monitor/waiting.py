@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from queue_runner import extensions, units
-from queue_runner.analysis.grouping import by_key
+from queue_runner.analysis.stats import by_key
 from queue_runner.extensions import RemoteLane
 from queue_runner.lanes import is_remote, parts, short
 from queue_runner.model import DEFAULT_LANE, Condition, Obstacle, State

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from queue_runner.analysis import comparison
 from queue_runner.analysis.comparison import Family
-from queue_runner.analysis.grouping import by_key
 from queue_runner.analysis.points import PhaseMark, SensorSample, read_samples
 from queue_runner.analysis.reported_run import ReportedRun
+from queue_runner.analysis.stats import by_key
 from queue_runner.reports import contexts
 from queue_runner.reports._common import prepare, select_runs
 from queue_runner.reports._common.arm_rows import newest_first

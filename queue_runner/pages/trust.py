@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family, Pair
-from queue_runner.analysis.grouping import by_key, taints
+from queue_runner.analysis.grouping import taints
+from queue_runner.analysis.stats import by_key
 from queue_runner.model import State
 from queue_runner.pages.run_records import RunRecords
 

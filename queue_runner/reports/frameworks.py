@@ -12,9 +12,10 @@ from typing import Any
 from queue_runner import units
 from queue_runner.analysis.comparison import CHOSEN, Family, compare
 from queue_runner.analysis.findings import drifts, not_falling, others_that_differ, ratio
-from queue_runner.analysis.grouping import Arm, by_key, is_mode, word
+from queue_runner.analysis.grouping import Arm, is_mode, word
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Word, judge
+from queue_runner.analysis.stats import by_key
 from queue_runner.errors import UsageError
 from queue_runner.reports._common import arm_tables, divergence, footnotes, panels, prepare, select_runs
 from queue_runner.reports._common.arm_rows import ArmRow, newest_first, row_of

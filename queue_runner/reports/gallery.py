@@ -11,8 +11,9 @@ from operator import attrgetter
 from typing import Any
 
 from queue_runner import units
-from queue_runner.analysis.grouping import Arm, by_key, group, is_mode, kinds_of_taint, labelled, word
+from queue_runner.analysis.grouping import Arm, group, is_mode, kinds_of_taint, labelled, word
 from queue_runner.analysis.reported_run import ReportedRun
+from queue_runner.analysis.stats import by_key
 from queue_runner.reports._common import arm_tables, footnotes, prepare, select_runs, settings
 from queue_runner.reports._common.columns import columns, shared, through
 from queue_runner.reports._common.document import Context, Result, Section

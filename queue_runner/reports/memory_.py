@@ -7,9 +7,10 @@ from dataclasses import replace
 from operator import attrgetter
 
 from queue_runner import units
-from queue_runner.analysis.grouping import SUBJECT, by_key, group, kinds_of_taint, labelled, order
+from queue_runner.analysis.grouping import SUBJECT, group, kinds_of_taint, labelled, order
 from queue_runner.analysis.memory_growth import FEWEST, MATERIAL_BYTES, MATERIAL_SHARE, MemoryPoint, MemorySeries
 from queue_runner.analysis.reported_run import ReportedRun
+from queue_runner.analysis.stats import by_key
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
 from queue_runner.monitor.run_view import outcome_style

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family, compare
-from queue_runner.analysis.grouping import Arm, by_key, taints
+from queue_runner.analysis.grouping import Arm, taints
 from queue_runner.analysis.reported_run import ReportedRun
+from queue_runner.analysis.stats import by_key
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
 from queue_runner.reports._common import arm_tables, footnotes, panels, prepare, select_runs

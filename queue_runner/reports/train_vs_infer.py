@@ -17,7 +17,6 @@ from queue_runner.analysis.grouping import (
     MAIN,
     WORK,
     Arm,
-    by_key,
     group,
     kinds_of_taint,
     labelled,
@@ -26,6 +25,7 @@ from queue_runner.analysis.grouping import (
 )
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict, judge
+from queue_runner.analysis.stats import by_key
 from queue_runner.model import Outcome
 from queue_runner.reports._common import arm_tables, footnotes, panels, prepare, select_runs
 from queue_runner.reports._common.arm_rows import JudgedRow

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from queue_runner import units
-from queue_runner.analysis.grouping import by_key
+from queue_runner.analysis.stats import by_key
 from queue_runner.reports._common import microbench
 from queue_runner.reports._common.columns import columns, shared, short
 from queue_runner.reports._common.document import Section

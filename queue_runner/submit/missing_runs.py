@@ -10,8 +10,8 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from queue_runner.analysis.grouping import by_key
 from queue_runner.analysis.reported_run import ReportedRun
+from queue_runner.analysis.stats import by_key
 from queue_runner.model import Outcome, State
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import read

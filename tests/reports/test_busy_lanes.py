@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from queue_runner.analysis.neighbour_share import KIND
+from queue_runner.model import NEIGHBOUR_BUSY
 from queue_runner.reports._common import printing
 from tests.reports.report_fixture import Store
 
-BUSY = {KIND: ("caveat", "for 100 % of its measured time another lane was busy: 9.1 on cpu:1")}
+BUSY = {NEIGHBOUR_BUSY: ("caveat", "for 100 % of its measured time another lane was busy: 9.1 on cpu:1")}
 
 
 def test_runs_beside_another_lane_are_rows_of_their_own(tmp_path: Path) -> None:

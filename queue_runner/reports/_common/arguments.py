@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from queue_runner import redact
-from queue_runner.analysis.grouping import by_key
 from queue_runner.analysis.reported_run import ReportedRun
+from queue_runner.analysis.stats import by_key
 
 _KNOWN = re.compile(r"--?(device|compile|dtype|seed)(=.*)?")
 """Arguments that reports distinguish, or pool, by columns of their own."""

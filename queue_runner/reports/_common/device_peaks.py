@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from queue_runner.analysis.grouping import Arm, by_key
+from queue_runner.analysis.grouping import Arm
 from queue_runner.analysis.peaks import Peak, known, of_gpus
+from queue_runner.analysis.stats import by_key
 from queue_runner.reports._common.document import Context
 from queue_runner.reports._common.select_runs import MERGED
 

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 from queue_runner import units
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.finding import Finding
-from queue_runner.analysis.grouping import LOG, MAIN, Arm, by_key, taints, value_of
+from queue_runner.analysis.grouping import LOG, MAIN, Arm, taints, value_of
 from queue_runner.analysis.peaks import Peak
 from queue_runner.analysis.reported_run import ReportedRun
+from queue_runner.analysis.stats import by_key
 from queue_runner.model import Outcome, State
 from queue_runner.reports._common import select_runs
 from queue_runner.reports._common.arm_rows import ArmRow

@@ -12,9 +12,10 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis import stats
-from queue_runner.analysis.grouping import Arm, by_key, group, kinds_of_taint, word
+from queue_runner.analysis.grouping import Arm, group, kinds_of_taint, word
 from queue_runner.analysis.peaks import Peak
 from queue_runner.analysis.reported_run import ReportedRun
+from queue_runner.analysis.stats import by_key
 from queue_runner.model import Outcome
 from queue_runner.reports._common import footnotes, prepare, select_runs
 from queue_runner.reports._common.columns import columns, shared, short, through

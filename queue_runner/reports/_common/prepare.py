@@ -10,11 +10,11 @@ from pathlib import PurePath
 from typing import Any
 
 from queue_runner.analysis.comparison import Question
-from queue_runner.analysis.grouping import BESIDE, LOG, MAIN, SUBJECT, by_key, taints
-from queue_runner.analysis.neighbour_share import KIND
+from queue_runner.analysis.grouping import BESIDE, LOG, MAIN, SUBJECT, taints
 from queue_runner.analysis.reported_run import ReportedRun
+from queue_runner.analysis.stats import by_key
 from queue_runner.errors import UsageError
-from queue_runner.model import Outcome
+from queue_runner.model import NEIGHBOUR_BUSY, Outcome
 from queue_runner.reports._common import select_runs
 from queue_runner.reports._common.arguments import arguments_by_run
 from queue_runner.reports._common.document import Context
@@ -84,7 +84,7 @@ def prepare(stored: Iterable[ReportedRun], context: Context) -> list[ReportedRun
             factors["env"] = run.env_name or None
         if run.resumed_from:
             factors["resumed"] = True
-        if KIND in taints(run):
+        if NEIGHBOUR_BUSY in taints(run):
             factors[BESIDE] = True
         if run.run_id in logs:
             factors[LOG] = logs[run.run_id]

@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from queue_runner.analysis.comparison import PHASE, WALL
-from queue_runner.analysis.grouping import by_key, taints
+from queue_runner.analysis.grouping import taints
 from queue_runner.analysis.reported_run import ReportedRun
+from queue_runner.analysis.stats import by_key
 from queue_runner.model import Outcome
 from queue_runner.reports._common import select_runs
 from queue_runner.reports._common.document import Context

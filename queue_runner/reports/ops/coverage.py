@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from queue_runner.analysis.grouping import by_key, taints, value_of
+from queue_runner.analysis.grouping import taints, value_of
 from queue_runner.analysis.reported_run import ReportedRun
+from queue_runner.analysis.stats import by_key
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
 from queue_runner.reports._common import select_runs
