@@ -90,12 +90,15 @@ _CHAIN = """
 WITH RECURSIVE
     up(id) AS (
         SELECT ? UNION SELECT r.resumed_from FROM runs r JOIN up ON r.id = up.id WHERE r.resumed_from IS NOT NULL),
-    down(id) AS (SELECT min(id) FROM up UNION SELECT r.id FROM runs r JOIN down ON r.resumed_from = down.id)
+    down(id, job_id) AS (
+        SELECT id, job_id FROM runs WHERE id = (SELECT min(id) FROM up)
+        UNION SELECT r.id, r.job_id FROM runs r JOIN down ON r.job_id = down.job_id AND r.resumed_from = down.id)
 SELECT r.id AS run_id, r.job_id || '.' || r.number AS run, r.resumed_from,
     (SELECT min(i) FROM iterations WHERE run_id = r.id) AS first_i,
     (SELECT max(i) FROM iterations WHERE run_id = r.id) AS last_i
 FROM runs r JOIN down ON down.id = r.id ORDER BY r.id
 """
+"""A run resumes from a run of its own job only."""
 
 
 @dataclass(frozen=True)
