@@ -8,6 +8,7 @@ import typer
 
 from queue_runner.cli.common import JobIds, Json, home, new_app, print_json, queued, remind, say_if_no_worker
 from queue_runner.cli.typer_options import title
+from queue_runner.errors import UsageError
 from queue_runner.model import parse_selector
 
 app = new_app()
@@ -18,6 +19,9 @@ def rerun(
     ctx: typer.Context,
     ids: JobIds,
     repeats: Annotated[int | None, typer.Option(metavar="N", help="Number of repeats; default: as before.")] = None,
+    rounds: Annotated[
+        int | None, typer.Option(metavar="N", help="Add N rounds to the submission g4 instead, all of its jobs.")
+    ] = None,
     priority: Annotated[int | None, typer.Option(metavar="N", help="Default: as before.")] = None,
     tag: Annotated[list[str] | None, typer.Option(metavar="WORD", help="An additional tag.")] = None,
     note: Annotated[str | None, typer.Option(metavar="TEXT", help="A note to keep with the job.")] = None,
@@ -30,13 +34,20 @@ def rerun(
     """Queue jobs again, with exactly the code that they ran.
 
     Settings, variables, interpreter and seed are those of the old job. If the code has changed since, it is rebuilt
-    from the commit and the stored changes, and the new job runs in a copy of it.
+    from the commit and the stored changes, and the new job runs in a copy of it. Rounds that --rounds adds continue
+    those of the submission: reports take them as one answer.
     """
     from queue_runner.control import resubmission as use_case
 
     layout = home()
     options = use_case.RerunOptions(repeats, priority, tuple(tag or ()), note, hold, allow_changed)
-    done = use_case.rerun(layout, [parse_selector(text) for text in ids], options, title(ctx))
+    selectors = [parse_selector(text) for text in ids]
+    if rounds is None:
+        done = use_case.rerun(layout, selectors, options, title(ctx))
+    elif options != use_case.RerunOptions():
+        raise UsageError("--rounds takes no other option", "the added rounds are as those before")
+    else:
+        done = use_case.add_rounds(layout, selectors, rounds)
     remind(done.notes, layout, json)
     if json:
         print_json("mpsq.rerun/1", group=done.group, jobs=list(done.jobs), runs=list(done.runs))

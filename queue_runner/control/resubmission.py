@@ -1,11 +1,14 @@
-"""Rerun: ask a job's question once more, with exactly the code that it ran, as a new job in a new group."""
+"""Rerun: ask a job's question once more, with exactly the code that it ran, as a new job in a new group, or by further
+rounds of the same group."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from queue_runner import extensions, failpoints, redact
 from queue_runner.errors import MpsqError, UsageError
@@ -21,6 +24,9 @@ from queue_runner.store import read
 from queue_runner.submit import policy, run_order
 from queue_runner.submit.plan import drawn
 from queue_runner.workloads import mps_switches, venvs
+
+if TYPE_CHECKING:
+    from queue_runner.store.added_rounds import RoundJob
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,87 @@ def rerun(layout: Layout, selectors: Sequence[Selector], options: RerunOptions, 
         pass  # reports a missing queue
     with locks.share(layout.snapshots_lock):  # keep snapshots until the new jobs refer to them
         return _rerun(layout, selectors, options, title)
+
+
+def add_rounds(layout: Layout, selectors: Sequence[Selector], count: int) -> Rerun:
+    """Queue this many further rounds of a submission, all of its jobs. Nothing else of it changes.
+
+    Raises: UsageError (not one whole submission, or one that can have no rounds), MpsqError when a job's code or
+    environment is no longer as it was.
+    """
+    if count < 1:
+        raise UsageError(f"--rounds {count} would run nothing", "give 1 or more")
+    if len(selectors) != 1 or (selectors[0].group is None and not selectors[0].last):
+        raise UsageError("--rounds adds to one whole submission", "name it, as in mpsq rerun g4 --rounds 3")
+    from queue_runner.store import added_rounds, resolve
+    from queue_runner.store.engine import looking, open_engine, writing
+
+    with read.reading(layout.db):
+        pass  # reports a missing queue
+    engine = open_engine(layout.db)
+    with locks.share(layout.snapshots_lock):
+        with looking(engine) as connection:
+            job_ids = resolve.job_ids(connection, selectors[0])
+            group = connection.value("SELECT group_id FROM jobs WHERE id = ?", [job_ids[0]])
+            jobs = added_rounds.jobs_of(connection, group)
+            specs = resolve.specs(connection, job_ids)
+        _refuse_rounds(jobs, count)
+        renewed = {job: _refuse_changed(layout, job, spec) for job, spec in specs.items()}  # reads the trees
+        with writing(engine) as connection:
+            _refuse_rounds(added_rounds.jobs_of(connection, group), count)  # one may have been deleted meanwhile
+            for job, spec in renewed.items():
+                if spec is not None:
+                    added_rounds.renew_environment(connection, job, job_environments.save(layout, spec.env))
+            runs = added_rounds.add(connection, group, count, run_order.round_order, "user")
+            failpoints.reach("submit.before_commit")
+    failpoints.reach("submit.committed")
+    wakeup.ring(layout.fifo)
+    return Rerun(group, tuple(job.id for job in jobs), tuple(map(str, runs)), ())
+
+
+def _refuse_rounds(jobs: Sequence[RoundJob], count: int) -> None:
+    if (total := len(jobs) * count) > run_order.MAX_RUNS:
+        raise UsageError(f"that is {total:,} runs", f"at most {run_order.MAX_RUNS:,} can be added at once")
+    for job in jobs:
+        if job.kind == "import":
+            raise UsageError(f"job {job.id} was imported: it never ran here", "submit a job with the same settings")
+        if job.is_probe:
+            raise UsageError(f"job {job.id} is a probe of --find-max, which has no rounds", f"mpsq rerun {job.id}")
+        if job.deleted_at is not None:
+            raise UsageError(f"job {job.id} was deleted, so its rounds would not be whole", "submit the jobs again")
+        if job.deadline_at is not None and job.deadline_at <= time.time():
+            raise UsageError(
+                f"the --deadline of job {job.id} has passed: it would be skipped", "mpsq rerun starts anew"
+            )
+
+
+def _refuse_changed(layout: Layout, job: int, spec: JobSpec) -> JobSpec | None:
+    """Refuse further rounds of a job that would not run as its earlier ones did. Return it with today's environment if
+    its own is no longer stored: the queue forgets it once nothing of the job waits or may be retried.
+
+    Today's is the same where all variables of the fingerprint have their old values.
+    """
+    what = f"job {job} can have no further rounds"
+    hint = f"mpsq rerun {job} starts a new answer"
+    if refusal := verify.refusal(layout.snapshots, spec):
+        raise MpsqError(f"{what}: {refusal.reason}", hint)
+    new = None
+    try:
+        env = job_environments.load(layout, spec)
+    except job_secrets.Missing:
+        new = _with_todays_environment(layout, spec, job)
+        env = dict(new.env)
+    today = job_environments.public(layout, env)
+    for name in sorted({*today, *spec.env}):
+        values = spec.env.get(name), today.get(name)
+        if values[0] != values[1] and any(redact.is_public(name, value) for value in values if value is not None):
+            raise MpsqError(f"{what}: {name} was {values[0] or 'unset'}, and is {values[1] or 'unset'} now", hint)
+    try:
+        job_secrets.reveal(layout, spec.argv, env)
+        job_secrets.named(layout, spec.secrets)
+    except job_secrets.Missing as error:
+        raise MpsqError(f"{what}: {error.message}", error.hint) from error
+    return new
 
 
 def _rerun(layout: Layout, selectors: Sequence[Selector], options: RerunOptions, title: str) -> Rerun:
