@@ -141,11 +141,12 @@ def _is_id(word: str) -> bool:
 def _list(format: str) -> None:
     from queue_runner import reports
 
-    rows = [{"name": name, "help": text} for name, text in reports.helps().items()]
+    helps = reports.helps()
+    rows = [{"name": name, "help": text} for name, text in helps.items()]
     if format == "json":
         print(tables.envelope("mpsq.reports/1", reports=rows))
     elif format == "table":
-        room = tables.WIDTH - max(len(row["name"]) for row in rows) - 2
-        print(tables.facts([(row["name"], textwrap.fill(row["help"], room)) for row in rows]))
+        room = tables.WIDTH - max(map(len, helps)) - 2
+        print(tables.facts([(name, textwrap.fill(text, room)) for name, text in helps.items()]))
     else:
         print(tables.table(rows, [tables.Column("name", "report"), tables.Column("help", "shows")], format))

@@ -132,6 +132,29 @@ def test_jobs_never_import_the_queue() -> None:
         assert not any(name.split(".")[0] == "queue_runner" for name in imports(path)), path
 
 
+ROWS = {"row", "run", "job", "event", "group", "lane", "schedule", "sample", "hello", "taint"}
+"""Names of what a row of the database is read into."""
+BY_NAME = {
+    "cli/config.py": "the settings as `mpsq config list --json` prints them",
+    "cli/report.py": "the rows of a report as --format json prints them",
+}
+
+
+def test_a_row_outside_of_the_store_has_attributes() -> None:
+    """A row is read into a dataclass, whose fields mypy knows: no `row["name"]`."""
+    by_name = set()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        place = path.relative_to(PACKAGE)
+        if place.parts[0] == "store":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Constant):
+                continue
+            if isinstance(node.slice.value, str) and ast.unparse(node.value) in ROWS:
+                by_name.add(str(place))
+    assert by_name == BY_NAME.keys()
+
+
 def test_no_module_shadows_another_distribution() -> None:
     taken = set(packages_distributions()) | sys.stdlib_module_names
     ours = {path.stem for path in (ROOT / "jobs").rglob("*.py")} | {path.stem for path in PACKAGE.glob("*.py")}
