@@ -24,7 +24,11 @@ sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in geta
 """
 """Of an editable install, the finder leads to the modules of the checkout, also to those that the copy lacks."""
 
-each = pytest.mark.skipif("MPSQ_CAMPAIGN" not in os.environ, reason="one by one in make campaign")
+LONG = "MPSQ_CAMPAIGN" in os.environ
+each = pytest.mark.skipif(not LONG, reason="one by one in make campaign")
+SUITES = ["tests"] if LONG else [f"tests/{name}" for name in ("cli", "control", "monitor", "reports", "root", "submit")]
+"""Whose fast tests run without the packages: of what looks them up in the registry. That nothing else of the core
+imports them, test_layers reads in the code; `make campaign` runs all."""
 
 
 def copy_without(packages: list[str], folder: Path) -> dict[str, str]:
@@ -78,7 +82,7 @@ def test_the_core_works_without(removed: list[str], tmp_path: Path) -> None:
         answer = mpsq(*words)
         assert answer.returncode == 0, f"mpsq {words}: {answer.stderr}"
     suite = subprocess.run(
-        [sys.executable, "-m", "pytest", "tests", "-m", "fast", "-q"],
+        [sys.executable, "-m", "pytest", *SUITES, "-m", "fast", "-q"],
         cwd=tmp_path,
         env={name: value for name, value in environment.items() if not name.startswith(("MPSQ_", "PYTEST_"))},
         capture_output=True,

@@ -19,7 +19,7 @@ from tests.queue_support import Queue, until
 pytestmark = pytest.mark.process
 
 LONG = os.environ.get("MPSQ_CAMPAIGN") == "long"
-SUBMITTERS, EACH = 8, 125 if LONG else 15
+SUBMITTERS, EACH = 8, 125 if LONG else 6
 SEED = int(os.environ.get("MPSQ_SEED", "20261121"))
 
 SUBMITTER = """
@@ -73,7 +73,7 @@ def test_eight_submitters_one_worker_and_readers(queue: Queue) -> None:
         assert [(process.returncode, err) for process, (_, err) in zip(submitters, said, strict=True)] == [(0, "")] * 8
         ids = [int(line) for out, _ in said for line in out.split()]
         assert len(set(ids)) == len(ids) == SUBMITTERS * EACH
-        for count in range(10, (len(ids) if LONG else 30) + 1, 10):
+        for count in range(10, (len(ids) if LONG else 20) + 1, 10):
             queue.done(count)  # each ten in their time: how long all take depends on the machine
         assert [reader.poll() for reader in readers] == [None, None], [reader.stderr.read() for reader in readers]
     finally:
@@ -91,7 +91,7 @@ def test_eight_submitters_one_worker_and_readers(queue: Queue) -> None:
 
 def test_eight_submitters_into_a_new_home(home: Path, tmp_path: Path) -> None:
     """All see that there is no database yet. Whoever has to create it, or to write, has its turn as often as others."""
-    each = 500 if LONG else 60
+    each = 500 if LONG else 25
     submitters = [spawn(TIMED_SUBMITTER, f"s{i}", str(each), str(tmp_path)) for i in range(SUBMITTERS)]
     said = [process.communicate(timeout=600) for process in submitters]
     assert [(process.returncode, err) for process, (_, err) in zip(submitters, said, strict=True)] == [(0, "")] * 8
