@@ -45,7 +45,7 @@ class Config:
     sample_s: float = 5.0
     cooldown_s: float = 0.0
     lanes: str = "serial"
-    gate_timeout_s: float = 600.0
+    gate_timeout_s: float = 120.0
     gate_cpu_share: float = 0.1
     gate_gpu_share: float = 0.1
     gate_gpu_temperature_c: float = 80.0
@@ -102,7 +102,13 @@ KEYS: dict[str, Key] = {
         Key("sample_s", "duration", "s", "how often load, power and temperature are sampled", least=1, most=3600),
         Key("cooldown_s", "duration", "s", "pause between two runs", most=_DAY_S),
         Key("lanes", "text", "", "what runs side by side: serial, auto (a lane for each GPU), UUIDs, or cpu:0-3,..."),
-        Key("gate_timeout_s", "duration", "s", "how long a start waits for a quiet machine", most=_DAY_S),
+        Key(
+            "gate_timeout_s",
+            "duration",
+            "s",
+            "how long a submission waits for a quiet machine",
+            most=_DAY_S,
+        ),
         Key("gate_cpu_share", "number", "", "a start waits while others use more of all processors", most=1),
         Key("gate_gpu_share", "number", "", "a start that may use the GPU waits while it is busier", most=1),
         Key("gate_gpu_temperature_c", "number", "degrees C", "such a start waits while the GPU is hotter", most=1000),

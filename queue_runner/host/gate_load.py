@@ -80,11 +80,12 @@ class Load:
         if not self._samples or now - self._samples[-1].at >= every_s:
             self._samples.extend(self._take(now, roots))
 
-    def cpu_share(self) -> float | None:
-        """Return the share of all processors that others used within the last few seconds; None before there are
-        samples of that time."""
+    def cpu_share(self, window_s: float | None = None) -> float | None:
+        """Return the share of all processors that others used within the last seconds, at least `window_s` (WINDOW_S
+        if None); None before there are samples of that time."""
         now = self._clock()
-        earlier = [sample for sample in self._samples if WINDOW_S <= now - sample.at <= OLD_S]
+        least_s = WINDOW_S if window_s is None else window_s
+        earlier = [sample for sample in self._samples if least_s <= now - sample.at <= OLD_S]
         if not earlier or not (latest := self._take(now, ())):
             return None
         before, after = earlier[-1], latest[0]
@@ -92,10 +93,10 @@ class Load:
         others_s = after.machine.busy_s - before.machine.busy_s - used_between(before.queue, after.queue)
         return min(1.0, max(0.0, others_s) / total_s) if total_s > 0 else None
 
-    def read(self, *, cpu: bool = True, gpu: bool = True) -> dict[str, Any] | None:
+    def read(self, *, cpu: bool = True, gpu: bool = True, window_s: float | None = None) -> dict[str, Any] | None:
         """Return the current readings by the names of a sample; None while one that will come is still missing.
 
-        Without `cpu` or `gpu`, nothing of these is read or waited for.
+        Without `cpu` or `gpu`, nothing of these is read or waited for. `window_s` is that of `cpu_share`.
         """
         now = self._clock()
         self._sampler = self._sampler or run_sampler.Sampler(gpus=self._gpus, gpu_every_s=_GPU_EVERY_S)
@@ -103,7 +104,7 @@ class Load:
         if now < self._settled_at:
             return None
         if cpu and self._samples:  # else this kernel does not tell
-            if (share := self.cpu_share()) is None:
+            if (share := self.cpu_share(window_s)) is None:
                 return None
             reading["others_cpu_share"] = share
         if gpu:

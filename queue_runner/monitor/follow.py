@@ -24,11 +24,14 @@ from queue_runner.monitor.queue_state import START_A_WORKER
 from queue_runner.monitor.run_view import RunView
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
+from queue_runner.store import read
+from queue_runner.store.jobs import NOT_QUIET
 
 _WORKER_S = 2.0
 """Interval at which the worker is checked."""
 _PATIENCE_S = 5.0
 """How long a finished run is kept open for a worker to come back and record its end."""
+_NOT_QUIET = "SELECT reason FROM job_events WHERE run_id = ? AND verb = ? ORDER BY id DESC LIMIT 1"
 _PROGRESS_S = 60.0
 """Interval at which the progress of a long run is reported."""
 _PIECES = 1024
@@ -120,7 +123,7 @@ class Follower:
         """Follow one run. Returns it as it is when it ends or is requeued; None if nobody records its end."""
         folder = RunDir(self._layout.runs / run.run)
         if self._current is None:
-            self._begin(run, folder)
+            self._begin(poller, run, folder)
         finished_at: float | None = None
         while True:
             # the store is read before the log, so that nothing written at its end is missed
@@ -148,10 +151,12 @@ class Follower:
             self._report_progress()
         return run
 
-    def _begin(self, run: RunView, folder: RunDir) -> None:
+    def _begin(self, poller: Poller, run: RunView, folder: RunDir) -> None:
         self._current = run
         if run.claimed_at is not None or run.state == State.RUNNING:  # not cancelled or skipped before it began
             attempt = f" (attempt {run.attempt})" if run.attempt > 1 else ""
+            for (reason,) in read.tuples(poller.connection, _NOT_QUIET, [run.run_id, NOT_QUIET]):
+                self._say(f"--- {reason}")
             self._say(f"--- run {run.run}{attempt}: {run.name}  {run.settings_line}".rstrip())
             self._sources = self._open_logs(folder, self._tail)
             self._tail = None

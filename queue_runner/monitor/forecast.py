@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from queue_runner import config_file, times, units
 from queue_runner.monitor import eta, run_view
@@ -13,6 +13,12 @@ from queue_runner.paths import Layout
 from queue_runner.store import read
 from queue_runner.store.history import ALIKE, History
 from queue_runner.submit.plan import Plan
+
+FOREGROUND_S = 5.0
+"""How long a command that somebody watches waits for a quiet machine; FOREGROUND_SHORT_S where all of its runs are
+expected to take less than SHORT_S."""
+FOREGROUND_SHORT_S = 1.0
+SHORT_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,15 @@ def forecast(layout: Layout, planned: Plan) -> Forecast:
         waits_s=waits_s,
         n_runs=n_runs,
     )
+
+
+def with_short_gate(layout: Layout, planned: Plan) -> Plan:
+    """Return the plan of a command that somebody watches: its gate waits FOREGROUND_S at most."""
+    expected = forecast(layout, planned)
+    is_short = not expected.unknown and expected.total_s < SHORT_S
+    gate_s = FOREGROUND_SHORT_S if is_short else FOREGROUND_S
+    jobs = (replace(job, spec=job.spec.changed(gate_s=gate_s)) if job.spec.gate else job for job in planned.jobs)
+    return replace(planned, jobs=tuple(jobs))
 
 
 def lines(planned: Plan, foreseen: Forecast) -> Sequence[tuple[str, str]]:

@@ -539,6 +539,20 @@ def waits_since(connection: Connection, run_id: int) -> float | None:
     return at if verb == WAITS else None
 
 
+def group_ran_since(connection: Connection, run: Following, since: float) -> bool:
+    """Return whether another run of the submission runs, or has ended after `since` (Unix seconds); preflights do not
+    count."""
+    values = (run.id.job, run.run_id, PREFLIGHT, since)
+    return connection.row(_GROUP_RAN_SINCE, values) is not None
+
+
+_GROUP_RAN_SINCE = """
+SELECT 1 FROM runs r JOIN jobs j ON j.id = r.job_id
+WHERE j.group_id = (SELECT group_id FROM jobs WHERE id = ?) AND r.id <> ? AND r.number <> ?
+AND r.claimed_at IS NOT NULL AND (r.state = 'RUNNING' OR (r.state = 'DONE' AND r.ended_at > ?)) LIMIT 1
+"""
+
+
 def record_wait(connection: Connection, run: Following, verb: str, reason: str) -> None:
     """Append a step of the wait to the run's history; LEFT only if the run still waits."""
     if verb != LEFT or waits_since(connection, run.run_id) is not None:

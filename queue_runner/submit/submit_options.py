@@ -229,7 +229,7 @@ class Request:
     )
     no_gate: bool = _option(Kind.FLAG, "Start at once, even on a busy machine.")
     gate_timeout_s: float | None = _option(
-        Kind.TIME, "Start when the machine is quiet, or after this time; 10m by default.", "TIME", name="gate_timeout"
+        Kind.TIME, "Start when the machine is quiet, or after this time; 2m by default.", "TIME", name="gate_timeout"
     )
     randomize: bool = _option(
         Kind.FLAG, "Pad each run's environment by a random size, and set a random PYTHONHASHSEED."

@@ -1,4 +1,6 @@
-"""The gate: a run of a comparison starts when the machine is quiet, or after a time with the caveat `not_quiet`.
+"""The gate: a submission that compares starts when the machine is quiet, or after a time with the caveat `not_quiet`.
+
+It asks once: the later runs of a submission start at once, with the caveat where the machine is not quiet then.
 
 Right before a run that may use the GPU it looks who else does: while that computes, only NVML tells its use from that
 of others. A look holds nothing: each step looks once for milliseconds, so that a cancelled, held or paused run leaves
@@ -19,7 +21,7 @@ from queue_runner.analysis.gate_rules import Disturbance, disturbances
 from queue_runner.analysis.points import SensorSample
 from queue_runner.analysis.validity import GPU_BUSY_SHARE
 from queue_runner.config_file import Config
-from queue_runner.host import run_sampler
+from queue_runner.host import gate_load, run_sampler
 from queue_runner.host.background import BackgroundCall
 from queue_runner.host.gate_load import Load
 from queue_runner.model import PREFLIGHT
@@ -30,9 +32,10 @@ from queue_runner.worker import randomize_layout
 
 LOOK_S = 0.5
 """Interval between two looks while a run waits: with the window of the readings it starts within 5 s of calm."""
-AGAIN_SHARE = 0.1
-"""Share of its limit that a run waits after one that waited in vain: one forgotten program costs a night one wait, and
-not one for each run."""
+ASK_AGAIN_S = 600.0
+"""A submission whose last run ended longer ago asks again."""
+WINDOWS = 5
+"""Least number of windows of the processors' load in a wait: one of a second looks at 0.2 s."""
 GPU_LOOK_S = 0.1
 """Interval at which the gate asks whether the look at the GPU has ended."""
 TELL_S = 30.0
@@ -51,7 +54,8 @@ class Gate:
         self._since: float | None = None  # monotonic, when its wait began
         self._told = ("", frozenset[str](), 0.0)  # the reason, its kinds, and when it was made
         self._given_up: frozenset[str] = frozenset()
-        self._in_vain = False  # the last run has waited until its limit for what might have gone by itself
+        self._has_asked = False  # another run of the submission has passed the gate
+        self._looks_since = 0.0  # monotonic, when it first looked for this run
         self.caveat: str | None = None
         self.waited_s = 0.0
         self.due: float | None = None
@@ -79,7 +83,9 @@ class Gate:
         """Return why the run must wait, "" while that is not known yet; None: it may start."""
         if self._run is None or self._run.run_id != run.run_id:
             self.leave("another run is next")
-            self._run = run
+            self._run, self._looks_since = run, time.monotonic()
+            with looking(self._engine) as connection:
+                self._has_asked = jobs.group_ran_since(connection, run, time.time() - ASK_AGAIN_S)
         self.caveat, self.waited_s, self._gpu_before = None, 0.0, None
         if not _is_measured(run):
             return None
@@ -106,17 +112,23 @@ class Gate:
     def _look(self, run: Following) -> str | None:
         """Look at the machine; return as `keeps`, and set what disturbs a run that passes nevertheless."""
         gpu = run.spec.device != "cpu"
-        reading = self._load.read(cpu=self._config.gate_cpu_share < 1, gpu=gpu)
+        limit_s = self._limit_s(run)
+        window_s = min(gate_load.WINDOW_S, limit_s / WINDOWS)
+        cpu = self._config.gate_cpu_share < 1
+        reading = self._load.read(cpu=cpu, gpu=gpu, window_s=window_s)
         if reading is None:
-            return self._told[0]
+            if not self._has_asked and time.monotonic() - self._looks_since < limit_s:
+                return self._told[0]
+            known = self._load.read(cpu=cpu, gpu=False, window_s=window_s)
+            reading = known or self._load.read(cpu=False, gpu=False) or {}
         disturbed = disturbances(convert(reading, SensorSample), self._config, gpu=gpu)
         self._given_up &= {disturbance.kind for disturbance in disturbed}
-        if all(disturbance.kind in self._given_up for disturbance in disturbed):
+        if self._has_asked or all(disturbance.kind in self._given_up for disturbance in disturbed):
             self._passed = disturbed
             return None
         if self._since is None:
             self._begin(run, disturbed)
-        if self._waited_s() >= self._limit_s(run):
+        if self._waited_s() >= limit_s:
             self._given_up |= {disturbance.kind for disturbance in disturbed if disturbance.lasting}
             self._passed = disturbed
             return None
@@ -154,8 +166,7 @@ class Gate:
         self._load.close()
 
     def _limit_s(self, run: Following) -> float:
-        limit_s = self._config.gate_timeout_s if run.spec.gate_s is None else run.spec.gate_s
-        return limit_s * (AGAIN_SHARE if self._in_vain else 1.0)
+        return self._config.gate_timeout_s if run.spec.gate_s is None else run.spec.gate_s
 
     def _waited_s(self) -> float:
         return 0.0 if self._since is None else time.monotonic() - self._since
@@ -170,14 +181,12 @@ class Gate:
 
     def _open(self, disturbed: list[Disturbance]) -> None:
         self.waited_s = self._waited_s()
-        self._in_vain = any(not disturbance.lasting for disturbance in disturbed)
         self.caveat = f"started although {_words(disturbed)}" if disturbed else None
         if self._since is not None:
             after = f"after {units.duration(self.waited_s)}"
             self.caveat = f"{self.caveat}, {after} of waiting" if self.caveat else None
-            self._record(
-                jobs.NOT_QUIET if disturbed else jobs.QUIET, f"{after}: {_words(disturbed)}" if disturbed else after
-            )
+            words = f"{_words(disturbed)}: starting anyway {after}, the intervals will be wider"
+            self._record(jobs.NOT_QUIET if disturbed else jobs.QUIET, words if disturbed else after)
         self._since = self._passed = None
 
     def _reason(self, run: Following, disturbed: list[Disturbance]) -> str:

@@ -17,12 +17,10 @@ from typing import Any
 import psutil
 import pytest
 
-from queue_runner import times
 from queue_runner.control import cancellation
 from queue_runner.model import DEFAULT_LANE, parse_selector
 from queue_runner.monitor import explanation, run_details, run_view
 from queue_runner.store import read
-from tests import named_rows
 from tests.cli_support import Cli
 from tests.queue_support import Queue, until
 
@@ -112,23 +110,58 @@ def test_after_the_timeout_it_starts_with_a_caveat(queue: Queue, machine: Path) 
     assert "other programs use 90" in caveat and "of waiting" in caveat
 
 
-def test_after_a_wait_in_vain_the_next_wait_is_a_tenth(queue: Queue, machine: Path) -> None:
-    """Each run had waited the whole timeout: a night of 60 runs beside one forgotten program lost ten hours."""
+def test_a_submission_waits_once(queue: Queue, machine: Path) -> None:
+    """Each run had waited: a night of 60 runs beside one forgotten program lost ten hours."""
     reads(machine, cpu=0.9)
-    queue.submit("true", gate_timeout_s=0.5)
-    queue.submit("true", gate_timeout_s=2.0)
-    queue.worker(module=STAND_IN)
-    queue.done(2)
-    assert "not_quiet" in taints(queue, "2.1") and 0.2 <= details(queue, "2.1").start["gate_waited_s"] < 2
-    reads(machine)
-    queue.submit("true", gate_timeout_s=3600.0)
+    queue.submit("true", repeats=3, gate_timeout_s=0.5)
+    worker = queue.worker(module=STAND_IN)
     queue.done(3)
+    assert [verb for verb in history(queue, "1.1") if "quiet" in verb] == ["wait for quiet", "not quiet"]
+    for run in ("1.2", "1.3"):
+        assert history(queue, run) == ["submit", "claim", "finish"] and taints(queue, run)["not_quiet"] == "caveat"
+    queue.submit("true", gate_timeout_s=3600.0)
+    until(lambda: "run 2.1 waits" in blocked(queue), "the wait of another submission")
+    worker.send_signal(signal.SIGKILL)
+    worker.wait()
+
+
+@pytest.mark.parametrize(("ended_s_ago", "waits"), [(300, False), (900, True)])
+def test_a_submission_asks_again_after_ten_minutes(
+    queue: Queue, machine: Path, ended_s_ago: float, waits: bool
+) -> None:
+    """Also of a new worker: the store tells when its last run ended."""
+    reads(machine)
+    queue.submit("true", repeats=2, gate_timeout_s=3600.0)
+    with sqlite3.connect(queue.layout.db) as connection:
+        connection.execute("UPDATE runs SET not_before_at = 4e9 WHERE number = 2")
+    connection.close()
+    worker = queue.worker(module=STAND_IN)
+    until(lambda: any(row["state"] == "DONE" for row in queue.rows()), "the first run")
+    worker.send_signal(signal.SIGKILL)
+    worker.wait()
+    with sqlite3.connect(queue.layout.db) as connection:
+        connection.execute("UPDATE runs SET ended_at = ? WHERE number = 1", [time.time() - ended_s_ago])
+        connection.execute("UPDATE runs SET not_before_at = NULL")
+    connection.close()
     reads(machine, cpu=0.9)
-    queue.submit("true", gate_timeout_s=36000.0)
-    until(lambda: "run 4.1 waits" in blocked(queue), "the next load")
-    with read.reading(queue.layout.db) as connection:
-        since = next(event["at"] for event in named_rows.events(connection, 4) if event["verb"] == "wait for quiet")
-    assert times.clock(since + 36000, since) in blocked(queue), "the machine was quiet: the whole timeout"
+    queue.worker(module=STAND_IN)
+    if waits:
+        until(lambda: "run 1.2 waits" in blocked(queue), "the wait")
+    else:
+        queue.done(2)
+        assert "wait for quiet" not in history(queue, "1.2")
+
+
+def test_a_command_that_somebody_watches_waits_briefly(queue: Queue, machine: Path) -> None:
+    reads(machine, cpu=0.9)
+    queue.worker(module=STAND_IN)
+    waited = []
+    for group in (1, 2):  # the second question is known to be short
+        words = [sys.executable, "-m", "queue_runner.cli.main", "run", "--repeats", "2", "--", "/usr/bin/true"]
+        done = subprocess.run(words, cwd=queue.folder, capture_output=True, text=True, timeout=60, check=True)
+        assert (done.stdout + done.stderr).count("starting anyway") == 1
+        waited.append(details(queue, f"{group}.1").start["gate_waited_s"])
+    assert waited[0] >= 4.5 > 4 > waited[1] >= 0.8
 
 
 def test_a_start_that_did_not_come_about_leaves_no_caveat(queue: Queue, machine: Path) -> None:
@@ -147,17 +180,17 @@ def test_a_start_that_did_not_come_about_leaves_no_caveat(queue: Queue, machine:
 
 
 def test_a_battery_is_waited_for_once(queue: Queue, machine: Path) -> None:
-    """It does not go away by itself: the second run starts at once, and says so; a load would be waited for again."""
+    """It does not go away by itself: the next submission starts at once, and says so."""
     reads(machine, on_battery=True)
-    queue.submit("true", repeats=2, gate_timeout_s=0.5)
+    first, second = (queue.submit("true", gate_timeout_s=0.5) for _ in range(2))
     queue.worker(module=STAND_IN)
     queue.done(2)
-    assert "wait for quiet" in history(queue, "1.1") and "wait for quiet" not in history(queue, "1.2")
-    assert {taints(queue, run)["not_quiet"] for run in ("1.1", "1.2")} == {"caveat"}
+    assert "wait for quiet" in history(queue, f"{first}.1") and "wait for quiet" not in history(queue, f"{second}.1")
+    assert {taints(queue, run)["not_quiet"] for run in (f"{first}.1", f"{second}.1")} == {"caveat"}
     reads(machine)
     queue.submit("true", gate_timeout_s=3600.0)
     queue.done(3)
-    assert "not_quiet" not in taints(queue, "2.1")
+    assert "not_quiet" not in taints(queue, "3.1")
     reads(machine, on_battery=True)
     queue.submit("true", gate_timeout_s=3600.0)
     until(lambda: "battery" in blocked(queue), "its return")
