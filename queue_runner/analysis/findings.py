@@ -123,7 +123,9 @@ def _rare_events(family: Family) -> Iterable[str]:
     decided = {arm for pair in family.pairs if pair.verdict.decided for arm in (pair.arm, pair.baseline)}
     rows = [arm.label for arm in decided if any("stragglers" in taints(row) for row in arm.timed)]
     if rows:
-        yield Finding(f"for a typical run; rare events are not covered ({', '.join(sorted(rows)[:MOST_FACTORS])})")
+        yield Finding(
+            f"verdicts hold for typical iterations, not for rare slow ones ({', '.join(sorted(rows)[:MOST_FACTORS])})"
+        )
 
 
 def answer(family: Family) -> str:
@@ -191,7 +193,7 @@ def _twin_costs(pair: Pair, details: RunDetails) -> Iterable[str]:
         elif pair.verdict.word is Word.SLOWER:
             pays = " and never pays off"
         on_mps = any(row.device == "mps" for row in arm.shown)
-        metals = "; of Metal's own nothing is known" if on_mps else ""
+        metals = "; the state of Metal's own cache is unknown" if on_mps else ""
         first = f"in the first iteration ({cache} cache{metals})"
         in_mode = f" in {mode}" if isinstance(mode := arm.key.get("compile"), str) else ""
         yield f"compiling {without_mode(twin)}{in_mode} costs {units.duration(cost_s)} {first}{pays}"
@@ -289,8 +291,8 @@ def _beside(arms: Sequence[Arm]) -> Iterable[str]:
     if apart and any(arm.shown for arm in arms if not arm.key.get(BESIDE)):
         names = ", ".join(arm.label for arm in apart[:MOST_FACTORS])
         more = f" and {len(apart) - MOST_FACTORS} more rows" if len(apart) > MOST_FACTORS else ""
-        brief = f"{names}{more}: measured while another lane was busy, the other rows alone"
-        yield Finding(f"{brief}; their ratios include the effect of the other lane", brief)
+        brief = f"{names}{more}: measured while another lane was busy; the other rows ran alone"
+        yield Finding(f"{brief}, so ratios include the effect of the other lane", brief)
 
 
 def others_that_differ(family: Family) -> Iterable[str]:

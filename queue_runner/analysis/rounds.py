@@ -150,7 +150,7 @@ def _pairing(arm: Arm, baseline: Arm, began: Mapping[Any, float], per_work: str,
     closed, obstacle = _close(*([run for run in runs if round_of(run[0]) not in shared] for runs in (mine, theirs)))
     if verdicts.lopsided(missing, of_baseline, len(ended)):
         most, row = max((missing, arm.label), (of_baseline, baseline.label))
-        obstacle = f"{most} of {len(ended)} rounds have no valid run of {row}: its slow ones may be missing"
+        obstacle = f"{most} of {len(ended)} rounds have no valid run of {row}: slow runs may be missing"
     elif complete:
         obstacle = ""
     differences = [*((began[key], complete.get(key)) for key in began), *closed]
@@ -187,11 +187,11 @@ def _close(mine: Runs, theirs: Runs) -> tuple[list[tuple[float, float]], str]:
     if not mine or not theirs:
         return [], ""
     if any(row.started_at is None for row, _ in (*mine, *theirs)):
-        return [], "nothing tells in which order the runs were"
+        return [], "the order of the runs is unknown"
     started = ([verdicts.StartedRun(row.started_at or 0.0, log) for row, log in runs] for runs in (mine, theirs))
     closed = verdicts.close_rounds(*started)
     if not closed.balanced:
-        return [], "the rows ran one after the other: submit them together, and mpsq runs them in turn"
+        return [], "the rows ran one after the other: submit them together, and mpsq alternates them"
     speedups = (-difference for difference in closed.differences)
     return [*zip(closed.completed_at, speedups, strict=True)], ""
 
@@ -222,7 +222,8 @@ def _verdict(pairing: _Pairing, judgement: verdicts.Judgement, margin: float) ->
     speedup = math.exp(judgement.mean if judgement.n else pairing.ratio)
     why = judgement.obstacle
     if judgement.waits_for_levels:
-        why = f"a row has several levels: {verdicts.FIRST_LOOK_WITH_LEVELS} rounds show whether they last"
+        n = verdicts.FIRST_LOOK_WITH_LEVELS
+        why = f"the runs of a row form groups of different speed: {n} rounds show whether this lasts"
     elif not (why or judgement.given_after or judgement.more) and pairing.contrast.step > abs(judgement.mean):
         why = f"the times are rounded to steps of {units.percent(pairing.contrast.step, 2)}"
     elif judgement.contradicted and judgement.decision is verdicts.Decision.UNDECIDED:

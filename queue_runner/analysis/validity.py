@@ -111,12 +111,12 @@ def _caveats(f: Facts) -> Iterable[tuple[str, str]]:
     if SYNC_UNKNOWN in synced:
         yield (
             "sync_unknown",
-            "whether the clock waited for the device is unknown: its iterations have no value of synced",
+            "it is unknown whether the clock waited for the device: the iterations do not report `synced`",
         )
     if 0 in synced:
         yield (
             "unsynced",
-            "times taken without synchronizing the device: an iteration may include time of the one before",
+            "times taken without synchronizing the device: an iteration may include part of the previous one",
         )
     if f.real_s is not None and (detail := _contradiction(f)):  # reports compare by the real time then
         yield "wrong_clock", detail
@@ -151,7 +151,7 @@ def _caveats(f: Facts) -> Iterable[tuple[str, str]]:
         yield "gpu_busy", f"other programs kept the GPU {units.percent(share, 2)} busy before the run started"
     elif (n := _greatest(f, "gpu_others")) and not _values(f, "gpu_others_busy_share"):
         held = units.size(_greatest(f, "gpu_others_bytes") or 0)
-        yield "gpu_busy", f"{n:.0f} programs that are not the run's held {held} of its GPU; their use is unknown"
+        yield "gpu_busy", f"{n:.0f} other programs held {held} of the GPU's memory; how busy they kept it is unknown"
     if details := [*_throttled(f)]:
         yield "throttled", "; ".join(details)
     if (share := _mean(f, "steal_share")) is not None and share > STOLEN_SHARE:
@@ -237,7 +237,7 @@ def _is_hot(sample: SensorSample) -> bool:
 def _recompiled(f: Facts) -> str:
     graphs, breaks = (sum(counts) for counts in zip(*f.recompiled.values(), strict=True))
     n = f"{units.count(len(f.recompiled))} of {units.count(f.summary.n_measure)} measured iterations"
-    text = f"{n} compiled again, the first of them {units.count(min(f.recompiled))}: {units.count(graphs)} graph"
+    text = f"{n} compiled again, first iteration {units.count(min(f.recompiled))}: {units.count(graphs)} graph"
     text += "" if graphs == 1 else "s"
     return text + (f", {units.count(breaks)} graph break{'' if breaks == 1 else 's'}" if breaks else "")
 

@@ -23,7 +23,7 @@ app = new_app()
 
 EPILOG = (
     "mpsq bench nanogpt is mpsq submit nanogpt on every working device of this machine, eager and compiled, four times "
-    "each: enough for a verdict on most differences. Options override the preset."
+    "each: enough for a verdict on most differences. Options override these defaults."
 )
 
 
@@ -34,7 +34,7 @@ def bench(
     fields: dict[str, Any],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the grid cells and the order of the runs; store nothing.")
+        bool, typer.Option("--dry-run", help="Print the jobs and the order of their runs; store nothing.")
     ] = False,
     json: Json = False,
 ) -> None:

@@ -24,7 +24,7 @@ SQL_EPILOG = (
 @app.command("sql", epilog=SQL_EPILOG)
 def sql(
     query: Annotated[str, typer.Argument(metavar="QUERY", help="One SELECT.")],
-    format: Annotated[str, typer.Option(help="The output format.")] = "table",
+    format: Annotated[str, typer.Option(metavar="FORMAT", help="The output format.")] = "table",
     json: Json = False,
     limit: Annotated[int, typer.Option(metavar="ROWS", min=1, help="Show at most this many rows.")] = 10_000,
     timeout: Annotated[str, typer.Option(metavar="TIME", help="Stop the query after this: 90s, 15m.")] = "10s",

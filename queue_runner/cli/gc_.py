@@ -24,7 +24,7 @@ def gc(
         list[str] | None,
         typer.Option(
             metavar="RULE",
-            help="Keep the files of these jobs: 30d, last:20 or 5GB (the newest that fit). Repeatable: any rule keeps.",
+            help="Keep files of jobs matching 30d, last:20 or 5GB (the newest that fit). Repeatable; any match counts.",
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed, and remove nothing.")] = False,
@@ -64,9 +64,9 @@ def gc(
             print(_table(removed, whole=dry_run))
         print(f"{units.size(total)} {'would be freed' if dry_run else 'freed'}")
         if rules.keeps_all:
-            say("the files of ended jobs were kept: --keep 30d, last:20 or 5GB allows removal of the others")
+            say("the files of ended jobs were kept: --keep 30d, last:20 or 5GB removes older ones")
         elif dry_run and removed:
-            hint("nothing was removed: leave out --dry-run to remove it")
+            hint("nothing was removed: leave out --dry-run to remove these files")
     if stuck:
         raise MpsqError("\n".join(["some files could not be removed:", *stuck]), "fix that, then run mpsq gc again")
 

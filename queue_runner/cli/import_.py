@@ -49,7 +49,9 @@ def import_(
     for importer in extensions.importers():
         recognized = [path for path in files if importer.recognizes(path)]
         if recognized and (len(recognized) < len(files) or parser or set_ or name or tag):
-            raise UsageError("a bundle is imported without options and without logs", "run mpsq import once for each")
+            raise UsageError(
+                "a bundle cannot be imported together with logs or options", "run mpsq import once for each"
+            )
         if recognized:
             importer.import_files(files, json)
             return

@@ -19,13 +19,17 @@ LIMIT = 20
 def list_(
     ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="12, g4 or @last.")] = None,
     state: Annotated[
-        str | None, typer.Option(help="Only jobs with this state or outcome: queued, running, failed, ...")
+        str | None,
+        typer.Option(metavar="STATE", help="Only jobs with this state or outcome: queued, running, failed, ..."),
     ] = None,
-    group: Annotated[list[str] | None, typer.Option(help="Only jobs of this group: g4 or @last. Repeatable.")] = None,
+    group: Annotated[
+        list[str] | None, typer.Option(metavar="ID", help="Only jobs of this group: g4 or @last. Repeatable.")
+    ] = None,
     tag: Annotated[
-        list[str] | None, typer.Option(help="Only jobs with this tag. Repeatable: jobs with all of them.")
+        list[str] | None,
+        typer.Option(metavar="WORD", help="Only jobs with this tag. Repeatable: jobs with all of them."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Show this many of the newest jobs.")] = LIMIT,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="Show this many of the newest jobs.")] = LIMIT,
     all: Annotated[bool, typer.Option("--all", help="Show every job.")] = False,
     deleted: Annotated[bool, typer.Option("--deleted", help="Show the jobs that mpsq delete has hidden.")] = False,
     runs: Annotated[bool, typer.Option("--runs", help="One line per run instead of per job.")] = False,

@@ -30,8 +30,8 @@ def logs(
     """Print or follow the output of a job.
 
     If several runs match, the running one is shown, else the one that started last. --follow continues with the next
-    run of the job or group (a repeat, a retry), reports starts and ends on stderr, and exits 0 whatever the outcome:
-    mpsq wait has an exit code for that.
+    run of the job or group (a repeat, a retry), reports starts and ends on stderr, and exits with 0 whatever the
+    outcome; mpsq wait exits with an error if a job fails.
 
     A progress bar that uses carriage returns shows only its last state, and escape sequences are removed, in a pipe
     too. --raw keeps both.

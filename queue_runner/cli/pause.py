@@ -15,7 +15,7 @@ from queue_runner.text import plain
 app = new_app()
 resume_app = new_app()
 
-STILL_START = "runs that need the machine alone still start: mpsq pause keeps these back, too"
+STILL_START = "runs that need the whole machine still start; mpsq pause without --lane stops these, too"
 """The limit of pausing one lane of several."""
 
 

@@ -68,7 +68,7 @@ def report(
     explain: Annotated[
         bool, typer.Option("--explain", help="Show everything behind the answer: costs, losses, tests, footnotes.")
     ] = False,
-    format: Annotated[str, typer.Option(help="The output format.")] = "table",
+    format: Annotated[str, typer.Option(metavar="FORMAT", help="The output format.")] = "table",
     json: Annotated[bool, typer.Option("--json", help="Same as --format json; docs/json.md describes it.")] = False,
     submit: Annotated[
         bool, typer.Option("--submit", help="With the report `missing`: queue the missing runs, with the current code.")

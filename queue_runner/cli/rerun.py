@@ -33,9 +33,9 @@ def rerun(
 ) -> None:
     """Queue jobs again, with exactly the code that they ran.
 
-    Settings, variables, interpreter and seed are those of the old job. If the code has changed since, it is rebuilt
-    from the commit and the stored changes, and the new job runs in a copy of it. Rounds that --rounds adds continue
-    those of the submission: reports take them as one answer.
+    Settings, variables, interpreter and seed are those of the old job. If the code has changed since, mpsq rebuilds
+    the old code from the commit and the stored changes, and the new job runs in that copy. Rounds that --rounds adds
+    belong to the same submission: reports combine them into one answer.
     """
     from queue_runner.control import resubmission as use_case
 

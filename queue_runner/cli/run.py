@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 app = new_app()
 
 EPILOG = (
-    "If no worker runs, mpsq run starts one that exits when the queue is empty. Jobs in the queue run first. "
-    "Ctrl-C cancels the jobs and waits for their end; a second Ctrl-C does not wait."
+    "If no worker runs, mpsq run starts one that exits when the queue is empty. Jobs that were queued earlier run "
+    "first. Ctrl-C cancels the jobs and waits for their end; a second Ctrl-C does not wait."
 )
 
 

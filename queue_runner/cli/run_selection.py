@@ -28,7 +28,9 @@ _ROWS = {
     "vs": Annotated[
         str | None, typer.Option(metavar="KEY=VALUE,...", help="The baseline, for example device=cpu,compile=off.")
     ],
-    "group_by": Annotated[str | None, typer.Option(metavar="KEY,...", help="The keys that form a row.")],
+    "group_by": Annotated[
+        str | None, typer.Option(metavar="KEY,...", help="Make one row for each combination of these keys.")
+    ],
     "iters": Annotated[str | None, typer.Option(metavar="A:B", help="Only iterations A to B, both included.")],
     "include_invalid": Annotated[bool, typer.Option("--all", help="Include invalid runs.")],
 }

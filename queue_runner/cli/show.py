@@ -27,7 +27,9 @@ app = new_app()
 def show(
     ids: IdsOrLast = None,
     tag: Tags = None,
-    diff: Annotated[bool, typer.Option("--diff", help="Print only the patch of its code.")] = False,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="Print only the uncommitted changes of its code, as a patch.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Show everything known about a job or a run, or the summary of a group."""

@@ -20,7 +20,7 @@ app = new_app()
 @app.command("status")
 def status(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Keep showing it until Ctrl-C.")] = False,
-    all: Annotated[bool, typer.Option("--all", help="Show all waiting jobs, not only the first.")] = False,
+    all: Annotated[bool, typer.Option("--all", help="Show all waiting jobs, not only the first few.")] = False,
     json: Json = False,
 ) -> None:
     """Show running and waiting jobs, and whether there is a worker.

@@ -37,7 +37,7 @@ def delete(layout: Layout, selectors: Sequence[Selector], *, results: bool) -> D
     for selector in selectors:
         if selector.number is not None:
             raise UsageError(
-                f"{selector.text} is a run of job {selector.job}", f"jobs are deleted whole: {selector.job}"
+                f"{selector.text} is a run of job {selector.job}", f"delete the whole job: mpsq delete {selector.job}"
             )
     reserve.release(layout)  # before the first look, which on some disks needs space too
     with reading(layout.db):

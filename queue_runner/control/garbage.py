@@ -136,7 +136,7 @@ def _unused_preparations(layout: Layout, now: float) -> Iterator[Item]:
     """Yield the prepared values of runs of long ago; a run without its file computes them anew."""
     for path in sorted(_entries(layout.cache / "prepared")):
         if _is_old(path, now, PREPARED_S):
-            yield _item("leftover", path, "prepared for runs of long ago", f"prepared/{path.name}")
+            yield _item("leftover", path, "prepared for runs that ended long ago", f"prepared/{path.name}")
 
 
 def _incomplete_environments(layout: Layout, now: float) -> Iterator[Item]:

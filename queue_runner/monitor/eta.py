@@ -84,7 +84,7 @@ def starting(turn: Turn | None, now: float) -> str:
     """Return `in about 12 min, at 22:40`; empty if unknown or now."""
     if turn is None or turn.start_at is None or turn.start_at <= now + 1:
         return ""
-    sure = "in about" if turn.start_sure else "at the earliest in"
+    sure = "in about" if turn.start_sure else "in at least"
     return f"{sure} {units.duration(turn.start_at - now)}, at {times.clock(turn.start_at, now)}"
 
 

@@ -183,7 +183,7 @@ def _done(run: RunView) -> tuple[str, str]:
     sentence, step = _ENDED[outcome]
     if run.kind == "import" and outcome is not Outcome.SUCCEEDED:
         sentence = "how it ended is unknown{reason}" if outcome is Outcome.LOST else sentence
-        step = "mpsq show {run} shows what the log tells; mpsq report --all includes its numbers"
+        step = "mpsq show {run} shows what the log contains; mpsq report --all includes its numbers"
     if outcome is Outcome.SKIPPED:
         kind, _, rest = (run.reason or "").partition(": ")
         step = _SKIPPED.get(kind, "mpsq retry {run}")

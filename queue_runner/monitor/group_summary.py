@@ -57,4 +57,4 @@ def _invalid(last: Sequence[RunView]) -> str:
     runs = [run for run in last if run.mark]
     kinds = Counter(kind for run in runs for kind in run.taints)
     named = ", ".join(f"{kind} {n}" for kind, n in kinds.most_common())
-    return f"{units.counted(len(runs), 'run')} ({named}): in no comparison" if runs else ""
+    return f"{units.counted(len(runs), 'run')} ({named}): not compared" if runs else ""

@@ -42,7 +42,9 @@ def folder_of(layout: Layout, run: RunView) -> RunDir:
         raise MpsqError(f"run {run.run} has not started: there is no log yet", f"mpsq why {run.run}")
     if run.kind == "import":
         if run.machine_hash is not None:  # a log does not name the machine
-            raise MpsqError(f"the log of run {run.run} is on its own machine: a bundle holds none", "ask its owner")
+            raise MpsqError(
+                f"the log of run {run.run} is on the machine where it ran: bundles contain no logs", "look there"
+            )
         raise MpsqError(f"run {run.run} was imported: its log is the imported file", f"mpsq show {run.run}")
     if run.started_at is not None:
         raise MpsqError(f"the log of run {run.run} was removed", f"mpsq show {run.run} says when")

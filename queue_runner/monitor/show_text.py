@@ -102,7 +102,7 @@ def _terms(details: Details) -> Iterator[Fact]:
     run = details.run
     yield "remark", run.note
     for dependency in details.after:
-        wish = {"ok": "is ok", "any": "has ended", "fail": "is not ok"}[dependency.condition]
+        wish = {"ok": "must succeed", "any": "must end", "fail": "must fail"}[dependency.condition]
         yield "after", f"job {dependency.job} {wish}: {dependency.verdict}"
     yield "not before", _known(run.not_before_at, _when)
     yield "deadline", _known(run.deadline_at, lambda at: f"{_when(at)}: skipped if it has not started by then")
@@ -131,12 +131,12 @@ def _measured(details: Details) -> Iterator[Fact]:
     if run.real_s is not None:
         times = [f"{units.seconds(getattr(run, f'{name}_s'))} {name}" for name in ("real", "user", "sys")]
         yield "time", ", ".join(times) + " (s)"
-    yield "memory", _known(run.max_rss_bytes, lambda most: f"{units.size(most)} at most")
+    yield "memory", _known(run.max_rss_bytes, lambda most: f"{units.size(most)} at peak")
     if run.peak_reserved_bytes and run.device not in (None, "cpu"):
         allocated = run.peak_allocated_bytes
         yield (
             "GPU memory",
-            f"{units.size(run.peak_reserved_bytes)} at most"
+            f"{units.size(run.peak_reserved_bytes)} at peak"
             + (f", {units.size(allocated)} of it in tensors" if allocated else ""),
         )
     uses = [f"{use.phase} {units.percent(use.busy_share)} ({use.samples})" for use in details.gpu_use]
@@ -144,7 +144,7 @@ def _measured(details: Details) -> Iterator[Fact]:
 
 
 def _python(details: Details) -> str:
-    torch = f" (torch {details.torch} is there now)" if details.torch else ""
+    torch = f" (which now has torch {details.torch})" if details.torch else ""
     unknown = units.MISSING if details.run.kind == "import" else "unknown: the command does not say which"
     return f"{details.spec.python}{torch}" if details.spec.python else unknown
 
@@ -164,7 +164,7 @@ def _mfu(mfu: Mfu) -> str:
         peak = f"{units.flops_per_s(mfu.peak_flops)} ({mfu.peak_source})"
         text = f"{units.percent(mfu.share)}: {units.flops_per_s(mfu.flops_per_s)} of {peak}"
     elif mfu.flops_per_s is not None:
-        text = f"unknown: {units.flops_per_s(mfu.flops_per_s)}, of a peak that is not known"
+        text = f"unknown: {units.flops_per_s(mfu.flops_per_s)}, but the peak is unknown"
     else:
         text = "unknown: the FLOP of an iteration were not reported"
     if mfu.printed_share is None:
@@ -211,8 +211,8 @@ def _place(details: Details) -> str:
         return "a copy of the code as it was at submit"
     if details.code is None or not details.code.tree_hash:
         return "its folder; changes of the code are not detected"
-    return "the original folder; " + (
-        "the code may change" if details.spec.allow_changed else "not if the code has changed"
+    return "the original folder, " + (
+        "even if the code changes" if details.spec.allow_changed else "unless the code has changed"
     )
 
 

@@ -139,7 +139,7 @@ def trouble(status: Status) -> list[str]:
     if run.paused_at:
         lines.append("suspended: mpsq resume continues it; it keeps the lane and its memory")
     elif supervision.stopped and supervision.warden:
-        lines.append("stopped by a signal, not by mpsq pause: mpsq why says how it goes on")
+        lines.append("stopped by a signal, not by mpsq pause: mpsq why says how to continue it")
     if supervision.waits_for_exec and supervision.warden:
         lines.append("its program has not started: mpsq why says what it waits for")
     if not status.queue.worker and not supervision.warden:

@@ -129,10 +129,12 @@ def _of_lane(run: QueuedRun, queue: QueueState, bound: str) -> Reason | None:
             continue
         if lane.paused_at:
             step = f"mpsq resume --lane {short(lane.name)} resumes it"
-            return Reason("paused", "mpsq resume --lane", f"its submission is bound to lane {lane.name}, paused", step)
+            return Reason(
+                "paused", "mpsq resume --lane", f"its submission is bound to lane {lane.name}, which is paused", step
+            )
         if lane.running is not None:
             on = lane.running.run
-            sentence = f"its submission is bound to lane {lane.name}, which run {on} has"
+            sentence = f"its submission is bound to lane {lane.name}, which run {on} occupies"
             return Reason("turn", f"lane {short(lane.name)}, run {on}", sentence, "mpsq status shows the lanes")
     return None
 

@@ -40,7 +40,9 @@ def complete(fields: Fields, layout: Layout) -> tuple[dict[str, Any], list[str]]
                 )
             full["device"] = tuple(devices)
         else:
-            notes.append(f"the devices of {framework} are not probed: device is auto; --device chooses others")
+            notes.append(
+                f"mpsq cannot probe the devices of {framework} and uses --device auto; --device chooses others"
+            )
     if "compile" not in fields:
         compiler_check = compiler.probe()
         full["compile"] = ("both" if compiler_check.works else "off",)

@@ -275,7 +275,9 @@ def _axes_of_command(request: Request) -> dict[str, Sequence[str]]:
         axes["config"] = request.config
     for key, values in request.sets.items():
         if key in _OPTIONS:
-            raise UsageError(f"{key} is an option, not a setting", f"--{key} {values[0]}: {{{key}}} stands for it")
+            raise UsageError(
+                f"{key} is an option, not a setting", f"use --{key} {values[0]}; in a command, {{{key}}} stands for it"
+            )
         axes[key] = values
     return axes
 
@@ -338,7 +340,7 @@ def _secrets(request: Request) -> tuple[str, ...]:
     from queue_runner.host import job_secrets
 
     if both := sorted({*request.secrets} & request.env.keys()):
-        raise UsageError(f"{both[0]} has both --env and --secret", "give one of them")
+        raise UsageError(f"{both[0]} is given with both --env and --secret", "give one of them")
     return job_secrets.check_names(environment_axis.home(request), request.secrets)
 
 

@@ -134,13 +134,13 @@ def _siblings(
         name = name if how else text
         if name not in named:
             if not _ID.fullmatch(name.partition(":")[0]):
-                otherwise = '"after" takes ids (12, g4, @last) and names that lines of this file have'
+                otherwise = '"after" takes ids (12, g4, @last) and names of jobs in this file'
                 raise UsageError(f'after: no line is named "{name}"', did_you_mean(name, named, otherwise))
             rest.append(text)
             continue
         if _ID.fullmatch(name):
             raise UsageError(
-                f'after: "{name}" may be a job of the queue or {lines[named[name][0]].where}',
+                f'after: "{name}" could mean a job of the queue or {lines[named[name][0]].where}',
                 "give the line another name",
             )
         for other in named[name]:
@@ -182,7 +182,7 @@ def _content(path: str) -> bytes:
         reason = (error.strerror or str(error)).lower()
         raise MpsqError(f"{path} cannot be read: {reason}", "--from takes a file, or - for standard input") from error
     except ValueError as error:
-        raise UsageError("the name after --from holds a NUL character", "--from takes a file, or -") from error
+        raise UsageError("the name after --from contains a NUL character", "--from takes a file, or -") from error
 
 
 def _limited(stream: BinaryIO, path: str) -> bytes:
@@ -230,7 +230,7 @@ def _parsed(text: str, where: str) -> Any:
     except RecursionError as error:
         raise UsageError(f"{where} is nested too deeply", _EXAMPLE) from error
     except ValueError as error:  # an integer of thousands of digits
-        raise UsageError(f"{where} holds a number that is too long", _EXAMPLE) from error
+        raise UsageError(f"{where} contains a number that is too long", _EXAMPLE) from error
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -244,7 +244,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_number(word: str) -> Any:
     raise UsageError(
-        f"{word} is not a number", "JSON has no NaN and no infinities: leave it out, or write it as a text"
+        f"{word} is not a number", "JSON has no NaN and no infinities: leave it out, or write it as a string"
     )
 
 

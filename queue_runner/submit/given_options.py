@@ -81,7 +81,7 @@ def _typed(option: Option, value: Any) -> Any:
         return value
     if kind is Kind.NUMBER and isinstance(value, Integral) and not isinstance(value, bool):
         if abs(value) >= 10**_MOST_DIGITS and option.name != "order_seed":
-            raise UsageError(f'"{name}" is a number of more than {_MOST_DIGITS} digits', "give a smaller one")
+            raise UsageError(f'"{name}" has more than {_MOST_DIGITS} digits', "give a smaller one")
         return int(value)
     if kind is Kind.TIME and isinstance(value, Real) and not isinstance(value, bool):
         return _plain_seconds(name, value)
@@ -98,7 +98,9 @@ def _typed(option: Option, value: Any) -> Any:
         return dict(_pair(option, word) for word in words) if kind is Kind.PAIRS else words
     if kind is Kind.PAIRS and isinstance(value, Mapping):
         if unusable := [key for key in value if not key or "=" in key]:
-            raise UsageError(f'"{name}" has the name "{unusable[0]}"', "a name is not empty and contains no =")
+            raise UsageError(
+                f'"{name}" contains the invalid name "{unusable[0]}"', "a name is not empty and contains no ="
+            )
         return {_text(name, key): _values(f"{name}.{key}", entry) for key, entry in value.items()}
     raise UsageError(f'"{name}" is {_what(value)}, not {kind.value}', _remedy(name, kind, value))
 
@@ -118,7 +120,7 @@ def _remedy(name: str, kind: Kind, value: Any) -> str:
             words = []
         if words:
             quoted = ", ".join(f'"{word}"' for word in words)
-            return f'write "command": [{quoted}]; what needs a shell is ["sh", "-c", "..."]'
+            return f'write "command": [{quoted}]; to use a shell, write ["sh", "-c", "..."]'
     return f'"{name}" takes {kind.value}'
 
 
@@ -147,7 +149,7 @@ def _scalar(name: str, value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, Integral) or (isinstance(value, Real) and math.isfinite(value)):
         return str(value)
-    raise UsageError(f'"{name}" holds {_what(value)}', "a value is a text, a number, true or false")
+    raise UsageError(f'"{name}" contains {_what(value)}', "a value is a string, a number, true or false")
 
 
 def _plain_seconds(name: str, value: Any) -> float:
@@ -158,12 +160,12 @@ def _plain_seconds(name: str, value: Any) -> float:
 
 def _text(name: str, text: str) -> str:
     if "\0" in text:
-        raise UsageError(f'"{name}" holds a NUL character', "leave it out")
+        raise UsageError(f'"{name}" contains a NUL character', "leave it out")
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise UsageError(
-            f'"{name}" contains half a character (\\ud800 to \\udfff)', "write the whole character"
+            f'"{name}" contains an unpaired surrogate (\\ud800 to \\udfff)', "write the whole character"
         ) from error
     return text
 
@@ -173,7 +175,7 @@ def _what(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, str):
-        return f'the text "{value[:40]}"'
+        return f'the string "{value[:40]}"'
     if isinstance(value, int | float):
         return f"the number {value}" if math.isfinite(value) else "a number that is too large"
     return "an object" if isinstance(value, Mapping) else "a list" if value else "an empty list"

@@ -56,7 +56,7 @@ def _refuse_workload(spec: JobSpec, workload: Workload, option: str) -> None:
     value = int(values.get(key) or 1)
     if value % spec.gpus:
         raise UsageError(
-            f"{option} does not divide {key}={value}, the batches of an iteration that the processes share",
+            f"{key}={value} is not divisible by {option}: the processes share the batches of an iteration",
             f"for example --set {key}={spec.gpus * max(1, value // spec.gpus)}; one GPU with the same setting has the "
             "same global batch",
         )

@@ -65,14 +65,14 @@ def _folder_in_command(request: Request, cells: Cells) -> Iterator[str]:
     folder = str(expand.folder(request))
     paths = [word if word.startswith("/") else word.partition("=")[2] for word in request.argv]
     if any(folder in word and not Path(path).is_file() for word, path in zip(request.argv, paths, strict=True)):
-        yield f"{folder} is named in the command, which reads it there and not in the copy"
+        yield f"the command names {folder}, so it reads that folder and not the copy"
 
 
 def _stall_phases(request: Request, cells: Cells) -> Iterator[str]:
     limits = request.stall
     if request.workload is None and set(limits) - {"*"}:
         limit = f"the longest limit, {units.duration(max(limits.values()))}," if "*" in limits else "no limit"
-        yield f"a command's phases are known only if it reports them: until then {limit} applies to --stall"
+        yield f"--stall: the phase of a command is unknown until it reports one; until then {limit} applies"
 
 
 def _search(request: Request, cells: Cells) -> Iterator[str]:
@@ -98,7 +98,7 @@ def _guarded_folders(request: Request, cells: Cells) -> Iterator[str]:
     if not _is_elsewhere(cells):
         places = protected.found(path for spec in cells for path in paths_read(spec))
         for path, place in places.items():
-            yield f"{path} is in {place}, which macOS guards: {protected.REMEDY}"
+            yield f"{path} is in {place}, which macOS protects: {protected.REMEDY}"
 
 
 def _missing_checkpoints(request: Request, cells: Cells) -> Iterator[str]:

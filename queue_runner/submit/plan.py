@@ -254,6 +254,4 @@ def _take(layout: Layout, job: NewJob) -> snapshot.Taken:
             return snapshot.Taken(snapshot.of_workloads(jobs_dir(), layout.snapshots, revision, files))
         return snapshot.of_command(cwd, layout.snapshots, copy=spec.copy, allow_changed=spec.allow_changed)
     except OSError as error:
-        raise MpsqError(
-            f"the code could not be snapshotted: {error.strerror}", "free some space and try again"
-        ) from error
+        raise MpsqError(f"mpsq could not copy the code: {error.strerror}", "free some space and try again") from error

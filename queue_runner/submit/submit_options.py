@@ -29,16 +29,16 @@ STALLING = PHASES[:6]
 class Kind(Enum):
     """The type of an option, described as the type of a JSON value."""
 
-    TEXT = "a text"
+    TEXT = "a string"
     TIME = 'a time, such as 90, "15m" or "2h"'
     LIST = "a value or a list of values"
     NUMBER = "a whole number"
     FLAG = "true or false"
     SWITCH = "true, false or null"
     """Like FLAG, with a --no- form: where it is not given, something else decides."""
-    WORDS = "a text or a list of texts"
+    WORDS = "a string or a list of strings"
     PAIRS = 'an object, such as {"lr": 0.001}'
-    COMMAND = 'a list of words, such as ["python", "train.py"]'
+    COMMAND = 'a list of strings, such as ["python", "train.py"]'
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,9 @@ def _variables(pairs: Mapping[str, str | tuple[str, ...] | None]) -> dict[str, s
     """Return the variables of --env; NAME alone takes its value from the shell."""
     for name, value in pairs.items():
         if value is None and name not in os.environ:
-            raise UsageError(f"--env {name}: there is no such variable here", f"give it a value: --env {name}=VALUE")
+            raise UsageError(
+                f"--env {name}: the variable is not set in this shell", f"give it a value: --env {name}=VALUE"
+            )
         if name.startswith("MPSQ_"):
             raise UsageError(f"{name} is reserved for mpsq", "set it for the worker, not for a job")
     return {name: os.environ[name] if value is None else _joined(value) for name, value in pairs.items()}
@@ -146,37 +148,44 @@ class Request:
     )
     config: tuple[str, ...] = _option(Kind.LIST, "The workload's preset; a list is swept.", "LIST")
     dtype: tuple[str, ...] = _option(Kind.LIST, "fp32, bf16 or fp16; a list is swept.", "LIST")
-    framework: tuple[str, ...] = _option(Kind.LIST, "For a workload that has several; a list is swept.", "LIST")
-    gpus: int | None = _option(Kind.NUMBER, "The number of GPUs that each run computes on; 1 by default.", "N")
+    framework: tuple[str, ...] = _option(
+        Kind.LIST, "The framework, if the workload has several; a list is swept.", "LIST"
+    )
+    gpus: int | None = _option(Kind.NUMBER, "GPUs for each run; 1 by default.", "N")
     sets: Mapping[str, tuple[str, ...]] = _option(
         Kind.PAIRS, "A setting; VALUE,VALUE is swept. Repeatable.", "KEY=VALUE", name="set", convert=_settings
     )
     repeats: int = _option(Kind.NUMBER, "Runs of each combination; a verdict needs 3 or more.", "N", default=1)
     seed: int | None = _option(
-        Kind.NUMBER, f"Seed of every round; by default {DEFAULT_SEED} in the first, one more in each next.", "N"
+        Kind.NUMBER,
+        f"Seed of every round; by default {DEFAULT_SEED} in the first, and one higher in each later round.",
+        "N",
     )
     order_seed: int | None = _option(Kind.NUMBER, "Seed of the order of the runs; random by default.", "N")
     priority: int = _option(
-        Kind.NUMBER, "The highest runs first, among equals the oldest; 0 by default.", "N", default=0
+        Kind.NUMBER, "Higher priorities run first, equal ones in order of submission; 0 by default.", "N", default=0
     )
     name: str | None = _option(Kind.TEXT, "The job's name in lists and reports.", "NAME")
     tags: tuple[str, ...] = _option(Kind.WORDS, "A tag for selecting the job. Repeatable.", "WORD", name="tag")
     env: Mapping[str, str] = _option(
         Kind.PAIRS,
-        "A variable of the job; NAME alone takes its value from your shell. Repeatable.",
+        "An environment variable of the job; NAME alone takes its value from your shell. Repeatable.",
         "NAME[=VALUE]",
         convert=_variables,
     )
     secrets: tuple[str, ...] = _option(
-        Kind.WORDS, "A variable whose value is in MPSQ_HOME/secrets/NAME. Repeatable.", "NAME", name="secret"
+        Kind.WORDS,
+        "An environment variable whose value is in MPSQ_HOME/secrets/NAME. Repeatable.",
+        "NAME",
+        name="secret",
     )
     allow_plain: bool = _option(Kind.FLAG, "Accept a command line that contains a token; it is stored as plain text.")
     cwd: str | None = _option(Kind.TEXT, "The job's working directory; the current one by default.", "FOLDER")
     python: str | None = _option(Kind.TEXT, "The Python interpreter that runs the workload.", "PATH")
-    env_name: tuple[str, ...] = _option(Kind.LIST, "Environments made by mpsq env; a list is swept.", "LIST")
+    env_name: tuple[str, ...] = _option(Kind.LIST, "Python environments from mpsq env; a list is swept.", "LIST")
     mps: tuple[str, ...] = _option(
         Kind.WORDS,
-        "torch's MPS switches, as in fallback=on,fast_math=on. Repeatable: the sets are swept.",
+        "torch's MPS switches, as in fallback=on,fast_math=on. Repeatable: each use is one value of a sweep.",
         "NAME=VALUE,...",
     )
     timeout_s: float | None = _option(Kind.TIME, "End a run after this: 90s, 15m, 2h.", "TIME", name="timeout")
@@ -187,8 +196,8 @@ class Request:
         "Wait until 12, g4 or @last has succeeded, has ended (:any) or has failed (:fail). Repeatable.",
         "ID[:any|fail]",
     )
-    at: str | None = _option(Kind.TEXT, 'Not before 22:30, "2026-11-22 06:00" or +2h.', "TIME")
-    deadline: str | None = _option(Kind.TEXT, "Skip it if it has not started by then.", "TIME")
+    at: str | None = _option(Kind.TEXT, 'Do not start before 22:30, "2026-11-22 06:00" or +2h.', "TIME")
+    deadline: str | None = _option(Kind.TEXT, "Skip the job if it has not started by this time.", "TIME")
     hold: bool = _option(Kind.FLAG, "Queue it on hold, until mpsq resume ID.")
     note: str | None = _option(Kind.TEXT, "A note that mpsq show prints.", "TEXT")
     retries: int = _option(Kind.NUMBER, "Retry automatically, up to N times; 0 by default.", "N", default=0)
@@ -232,7 +241,8 @@ class Request:
         Kind.TIME, "Start when the machine is quiet, or after this time; 2m by default.", "TIME", name="gate_timeout"
     )
     randomize: bool = _option(
-        Kind.FLAG, "Pad each run's environment by a random size, and set a random PYTHONHASHSEED."
+        Kind.FLAG,
+        "Pad each run's environment variables with a random number of bytes, and set a random PYTHONHASHSEED.",
     )
     on: str | None = _option(Kind.TEXT, "Run it on another machine: slurm, ssh:HOST or a profile.", "TARGET")
     partition: str | None = _option(Kind.TEXT, "With --on slurm: the partition.", "NAME")

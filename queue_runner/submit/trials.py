@@ -72,9 +72,7 @@ def note(tried: Sequence[int], jobs: Sequence[NewJob]) -> list[str]:
     if not tried:
         return []
     which = (
-        "each cell is"
-        if len(tried) == len(jobs)
-        else f"{units.count(len(tried))} of {units.count(len(jobs))} cells are"
+        "each job is" if len(tried) == len(jobs) else f"{units.count(len(tried))} of {units.count(len(jobs))} jobs are"
     )
-    text = f"{which} first tried with one iteration, which no report counts (--no-preflight leaves that out)"
+    text = f"{which} first tried with one iteration, which reports leave out (--no-preflight skips this)"
     return [RepeatedNote(text)]

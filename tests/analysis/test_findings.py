@@ -102,7 +102,7 @@ def test_a_cold_cache_on_mps_is_not_metals() -> None:
     for state in ("cold", "warm"):
         compiled = run("mps", 1, 0.1, first_iter_excess_s=21.0, compile_cache=state)
         told = said([run("mps", 0, 0.2, first_iter_excess_s=1.0), compiled])
-        assert f"costs 20.0 s in the first iteration ({state} cache; of Metal's own nothing is known)" in told
+        assert f"costs 20.0 s in the first iteration ({state} cache; the state of Metal's own cache is unknown)" in told
 
 
 def test_evaluations_and_real_time_that_grew_beyond_the_iterations() -> None:

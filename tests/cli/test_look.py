@@ -110,7 +110,7 @@ def test_a_list_says_what_differs_how_old_and_how_long_and_marks_what_is_invalid
         out = mpsq.ok(*command).out
         lines = [line for line in out.splitlines() if line.endswith("!")]
         assert len(lines) == 1 and "ok" in lines[0] and "! not valid: mpsq show" in out, out
-    assert "1 run (contended 1): in no comparison" in mpsq.ok("show", "g1").out
+    assert "1 run (contended 1): not compared" in mpsq.ok("show", "g1").out
 
 
 def test_show_of_a_group_is_its_summary(queue: Layout, mpsq: Cli) -> None:
@@ -235,7 +235,7 @@ def test_show_tells_when_a_job_may_run_and_how_often(queue: Layout, mpsq: Cli) -
     for said in (
         "remark",
         "why",
-        "job 4 has ended: undecided",
+        "job 4 must end: undecided",
         "not before",
         "skipped if",
         "2 at most, if failed",

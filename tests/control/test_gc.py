@@ -104,7 +104,7 @@ def test_delete_with_results_leaves_no_row(mpsq: Cli, queue: Layout) -> None:
         (("5",), "run 5.1 waits: nothing was deleted", "mpsq cancel 5"),
         (("1", "5"), "run 5.1 waits", "mpsq cancel 5"),
         (("g1",), "run 4.1 is running", "mpsq cancel 4"),
-        (("1.1",), "1.1 is a run of job 1", "jobs are deleted whole: 1"),
+        (("1.1",), "1.1 is a run of job 1", "delete the whole job: mpsq delete 1"),
         (("77",), "there is no job 77", "mpsq list"),
         (("x",), '"x" does not name a job', "@last"),
         (("2", "--results"), "job 5 waits for the result of job 2", "mpsq cancel 5"),

@@ -41,7 +41,7 @@ def test_a_submit_warns_of_its_folder_program_and_data(tmp_path: Path, monkeypat
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     request = requested(argv=(str(program), "--data", f"{tmp_path}/data"), cwd=str(tmp_path))
-    said = [text for text in plan.plan(request).warnings if "macOS guards" in text]
+    said = [text for text in plan.plan(request).warnings if "macOS protects" in text]
     assert [text.partition(" is in ~/Documents, ")[0] for text in said] == [
         str(tmp_path),
         str(program),
@@ -49,10 +49,10 @@ def test_a_submit_warns_of_its_folder_program_and_data(tmp_path: Path, monkeypat
     ]
     (tmp_path / "code").mkdir()
     beside = requested(argv=("/usr/bin/true", "../data", "--data=../more"), cwd=str(tmp_path / "code"), copy=True)
-    said = [text for text in plan.plan(beside).warnings if "macOS guards" in text]
+    said = [text for text in plan.plan(beside).warnings if "macOS protects" in text]
     assert [text.partition(" is in ~/Documents, ")[0] for text in said] == [
         f"{tmp_path}/code/../data",
         f"{tmp_path}/code/../more",
     ]
     copied = plan.plan(requested(argv=("/usr/bin/true",), cwd=str(tmp_path), copy=True))
-    assert not [text for text in copied.warnings if "macOS guards" in text]
+    assert not [text for text in copied.warnings if "macOS protects" in text]

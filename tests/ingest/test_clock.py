@@ -141,5 +141,5 @@ def test_what_measured_iterations_compiled_is_told(case: Case, layout: Layout) -
     ]
     found = taints(case, layout, [*training(20, 0.05, 0.05), *compiled], 3.0)
     assert found["recompiled"] == (
-        "2 of 20 measured iterations compiled again, the first of them 7: 3 graphs, 1 graph break"
+        "2 of 20 measured iterations compiled again, first iteration 7: 3 graphs, 1 graph break"
     )

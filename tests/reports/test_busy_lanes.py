@@ -24,5 +24,5 @@ def test_runs_beside_another_lane_are_rows_of_their_own(tmp_path: Path) -> None:
         assert sorted(row["label"].endswith("beside another lane") for row in result.rows) == [False, True, True]
         assert next(row for row in result.rows if row["is_baseline"])["label"].startswith("cpu")
         text = " ".join(printing.as_text("devices", result, "table", explain=True).split())
-        assert "beside another lane: measured while another lane was busy, the other rows alone" in text
+        assert "beside another lane: measured while another lane was busy; the other rows ran alone" in text
     store.db.close()

@@ -115,7 +115,7 @@ def test_the_printed_mfu_stands_beside_ours_and_says_of_which_peak(post: Store) 
         assert "unknown: the FLOP of an iteration were not reported" in text
     assert "printed MFU" not in shown(post), "only where it is asked for"
     asked = shown(post, printed_mfu=True)
-    for text in ("0.19 %", "1.69 %", "1.22 %", "of an A100's 312 TFLOP/s in bf16 on every device"):
+    for text in ("0.19 %", "1.69 %", "1.22 %", "to an A100's 312 TFLOP/s in bf16 on every device"):
         assert text in " ".join(asked.split())
     assert [row["mfu_printed"] for row in post.report(printed_mfu=True).rows] == pytest.approx([0.0019, 0.0169, 0.0122])
 
@@ -123,7 +123,7 @@ def test_the_printed_mfu_stands_beside_ours_and_says_of_which_peak(post: Store) 
 def test_a_run_without_a_printed_mfu_says_so_where_it_is_asked_for(store: Store) -> None:
     store.run("cpu", False, 1.0, hello={"flops_per_iter": 2e12})
     assert "no run printed one" in words(store.report(printed_mfu=True))
-    assert "unknown: 2.00 TFLOP/s, of a peak that is not known" in page(store, "1.1")
+    assert "unknown: 2.00 TFLOP/s, but the peak is unknown" in page(store, "1.1")
     store.layout.config.write_text("[peak_tflops]\ncpu = 4.0\n")
     assert "50.0 %: 2.00 TFLOP/s of 4.00 TFLOP/s (given by the user)" in page(store, "1.1")
 
@@ -171,7 +171,7 @@ def test_logs_of_which_nobody_said_the_device_and_the_mode_are_rows_of_their_own
         put(store, f"{name}.log", (LOGS / f"metal_post_{name}.log").read_text())
     assert [*rows(store.report("devices"))] == ["cpu_eager", "mps_compile", "mps_eager"]
     assert {*rows(store.report("breakdown"))} == {"cpu_eager", "mps_compile", "mps_eager"}
-    said = "logs of unknown device or mode are rows of their own"
+    said = "logs of unknown device or mode form separate rows"
     assert said in words(store.report("devices"))
     (pooled,) = store.report("devices", group_by="device").rows
     assert pooled["n_valid"] == 3 and "rows pool runs that differ in log" in words(

@@ -123,7 +123,7 @@ def test_the_post_in_words(post: Store) -> None:
         "mps eager measured 8.99 x faster than cpu eager, 220.7 vs 1,984 ms/iter (undecided)",
         "mps compiled measured 6.50 x faster than cpu eager",
         "mps compiled measured 1.38 x slower than eager",
-        "nothing tells in which order the runs were",
+        "the order of the runs is unknown",
         "the last iteration with an evaluation (5,000) took 1,255.9 s in mps compiled, 33.0 s in mps eager",
         "real time of mps compiled is 10.9 times longer",
         "step-0 losses agree (tolerance 0.1 %): 4.2823 (val) in 3 of 3 rows",
@@ -261,11 +261,11 @@ def test_a_ratio_to_another_machine_is_refused_with_the_reason(store: Store) -> 
     store.run("cuda", False, 0.1, machine={"name": "desktop"})
     result = store.report(vs="device=cuda")
     assert all(row["speedup"] is None for row in result.rows if row["device"] != "cuda")
-    (note,) = [note for note in result.notes if "is not a baseline for it" in note]
-    assert "has no row cuda eager of its own" in note
-    with pytest.raises(UsageError, match="two machines never form a ratio, since processor, memory, cooling") as caught:
+    (note,) = [note for note in result.notes if "cannot be its baseline" in note]
+    assert "has no row cuda eager, and that of" in note
+    with pytest.raises(UsageError, match="never compares two machines, since processor, memory, cooling") as caught:
         store.report(vs="machine=desktop")
-    assert "the speed-up over its own CPU" in caught.value.hint
+    assert "its speedup over its own CPU" in caught.value.hint
 
 
 def test_software_that_differs_is_a_named_factor(store: Store) -> None:

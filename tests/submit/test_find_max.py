@@ -71,7 +71,7 @@ def test_a_worker_that_dies_between_two_probes_loses_neither(queue: Queue) -> No
     worker.wait()
     queue.worker("", "--until-idle").wait()
     assert queue.written() == ["4", "8", "11"]
-    assert "n 11 works, and it is the largest to try" in sentence(queue)
+    assert "n 11 works, and it is the largest allowed" in sentence(queue)
 
 
 def test_a_width_is_searched_for_in_steps_of_its_heads() -> None:

@@ -68,7 +68,7 @@ def test_only_multiples_of_the_step_are_tried(most: int) -> None:
 
 
 def test_the_ends_of_a_search_in_steps() -> None:
-    assert walk(SearchRange("n", 8, 30, 4), 100) == ([8, 16, 28], "n 28 works, and it is the largest to try")
+    assert walk(SearchRange("n", 8, 30, 4), 100) == ([8, 16, 28], "n 28 works, and it is the largest allowed")
     _, said = walk(SearchRange("n", 8, step=8), 10**6, per_value=1e8, memory=MEMORY)
     assert "it would need more than" in said and int(said.split("; ")[1].split()[0].replace(",", "")) % 8 == 0
 
@@ -79,7 +79,7 @@ def test_a_search_is_stored_as_it_was_asked_for(said: str) -> None:
 
 
 def test_the_ends_of_a_search() -> None:
-    assert walk(SearchRange("n", 8, 20), 100) == ([8, 16, 20], "n 20 works, and it is the largest to try")
+    assert walk(SearchRange("n", 8, 20), 100) == ([8, 16, 20], "n 20 works, and it is the largest allowed")
     assert walk(SearchRange("n", 4), 0) == ([4, 2, 1], "not even n 1 works: OUT_OF_MEMORY: no room")
 
 

@@ -67,7 +67,7 @@ def test_an_option_declared_in_the_request_is_one_of_the_command_line_and_of_a_f
     for option in OPTIONS.values():
         if option.name not in ("workload", "command"):
             assert f"{option.flag} " in shown
-        with pytest.raises(UsageError, match=rf'"{option.name}(\.no)?" (is|holds) '):
+        with pytest.raises(UsageError, match=rf'"{option.name}(\.no)?" (is|contains) '):
             submit_options.read({option.field: {"no": None}}, whole=True)
 
 
@@ -172,7 +172,7 @@ def chain(*after: int) -> list[dict[str, Any]]:
         ([*chain(1)], 'line 1: "after" names this same line: "n1"'),
         ([*chain(2, 3, 4, 5, 4)], "line 4 waits for line 5 waits for line 4"),
         ([TOY, {**TOY, "name": "train"}, {**TOY, "after": "trian"}], 'line 3: after: no line is named "trian"'),
-        ([{**TOY, "name": "12"}, {**TOY, "after": "12"}], "may be a job of the queue or line 1"),
+        ([{**TOY, "name": "12"}, {**TOY, "after": "12"}], "could mean a job of the queue or line 1"),
         ([{**TOY, "name": "a"}, {**TOY, "after": ["a", "a:fail"]}], "with two conditions"),
         ([{**TOY, "after": "77"}], "there is no job 77"),
     ],
@@ -196,11 +196,11 @@ def test_dependencies_that_cannot_be(layout: Layout, submit: From, lines: list[A
             'line 1: workload "toy" has no key "lrr"\n\nhint: did you mean "lr"?',
         ),
         (b'{"workload": "toy", "set": {"max_iters": "x"}}', 'line 1: max_iters=x: "x" is not a whole number'),
-        (b'{"workload": "toy", "repeats": "3"}', 'line 1: "repeats" is the text "3", not a whole number'),
+        (b'{"workload": "toy", "repeats": "3"}', 'line 1: "repeats" is the string "3", not a whole number'),
         (b'{"workload": "toy", "repeats": true}', '"repeats" is true, not a whole number'),
         (b'{"workload": "toy", "repeats": 2.5}', '"repeats" is the number 2.5, not a whole number'),
         (b'{"workload": "toy", "repeats": 0}', "line 1: --repeats 0 would run nothing"),
-        (b'{"workload": "toy", "hold": "yes"}', '"hold" is the text "yes", not true or false'),
+        (b'{"workload": "toy", "hold": "yes"}', '"hold" is the string "yes", not true or false'),
         (b'{"workload": "toy", "device": {"a": 1}}', '"device" is an object, not a value or a list of values'),
         (b'{"workload": "toy", "device": ["cpu,mps"]}', 'unknown device "cpu,mps"'),
         (b'{"workload": "toy", "timeout": -1}', '"timeout" is -1, which is not a number of seconds'),
@@ -209,16 +209,16 @@ def test_dependencies_that_cannot_be(layout: Layout, submit: From, lines: list[A
         (b'{"workload": "toy", "tag": "a", "tags": "b"}', 'line 1: "tags" is given twice'),
         (b'{"workload": "toy", "set": {"lr": 1, "lr": 2}}', 'line 1: "lr" is given twice'),
         (b'{"workload": "toy", "set": {"lr": NaN}}', "line 1: NaN is not a number"),
-        (b'{"workload": "toy", "set": {"lr": 1e999}}', '"set.lr" holds a number that is too large'),
-        (b'{"workload": "toy", "seed": ' + b"9" * 5000 + b"}", "line 1 holds a number that is too long"),
+        (b'{"workload": "toy", "set": {"lr": 1e999}}', '"set.lr" contains a number that is too large'),
+        (b'{"workload": "toy", "seed": ' + b"9" * 5000 + b"}", "line 1 contains a number that is too long"),
         (b'{"workload": "toy", "seed": ' + b"9" * 30 + b"}", "more than 18 digits"),
-        (b'{"workload": "toy", "name": "\\ud800"}', "half a character"),
-        (b'{"command": ["echo", "\\u0000"]}', "holds a NUL character"),
+        (b'{"workload": "toy", "name": "\\ud800"}', "unpaired surrogate"),
+        (b'{"command": ["echo", "\\u0000"]}', "contains a NUL character"),
         (b'{"command": "python train.py"}', 'hint: write "command": ["python", "train.py"]'),
         (b'{"command": []}', '"command" is an empty list'),
-        (b'{"command": ["a"], "env": {"": "x"}}', '"env" has the name ""'),
-        (b'{"command": ["a"], "env": {"A=B": "x"}}', '"env" has the name "A=B"'),
-        (b'{"command": ["a"], "set": {"": 1}}', '"set" has the name ""'),
+        (b'{"command": ["a"], "env": {"": "x"}}', '"env" contains the invalid name ""'),
+        (b'{"command": ["a"], "env": {"A=B": "x"}}', '"env" contains the invalid name "A=B"'),
+        (b'{"command": ["a"], "set": {"": 1}}', '"set" contains the invalid name ""'),
         (b'{"command": ["a"], "set": {"x": [" "]}}', '"set.x" has an empty value'),
         (b'{"command": ["a"], "device": [""]}', '"device" has an empty value'),
         (b'{"command": ["true"], "workload": "toy"}', "line 1: submit takes a workload or a command"),

@@ -49,8 +49,8 @@ def test_a_job_of_before_is_of_one_gpu_and_has_the_hash_that_it_had() -> None:
         ({"workload": "matmul", "sets": ()}, "matmul in torch trains in one process", "nanogpt in torch"),
         ({"workload": "lightning_gpt"}, "lightning_gpt in torch trains in one process", "nanogpt in torch"),
         ({"sets": ("mode=sample", "grad_accum=2")}, "mode=sample runs in one process", "remove --gpus"),
-        ({"sets": ()}, "--gpus 2 does not divide grad_accum=1", "grad_accum=2"),
-        ({"gpus": 3}, "--gpus 3 does not divide grad_accum=4", "grad_accum=3"),
+        ({"sets": ()}, "grad_accum=1 is not divisible by --gpus 2", "grad_accum=2"),
+        ({"gpus": 3}, "grad_accum=4 is not divisible by --gpus 3", "grad_accum=3"),
         ({"find_max": "batch_size"}, "--find-max works with one GPU only", "remove --gpus"),
     ],
 )

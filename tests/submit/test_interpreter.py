@@ -74,7 +74,7 @@ def test_show_names_it_and_not_mpsqs_own(
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)
     mpsq.ok("submit", "--", "uv", "run", "train.py")
     said = " ".join(mpsq.ok("show", "1").out.split())
-    assert f"python {python} (torch 2.9.1+cpu is there now)" in said
+    assert f"python {python} (which now has torch 2.9.1+cpu)" in said
     mpsq.ok("submit", "--", "sh", "-c", "true")
     assert "unknown: the command does not say which" in mpsq.ok("show", "2").out
 

@@ -138,8 +138,8 @@ def _unknown_logs(arms: Sequence[Arm]) -> Iterable[str]:
     """Say why imported logs are not pooled."""
     if sum(arm.key.get(LOG) is not None for arm in arms) > 1:
         yield (
-            "logs of unknown device or mode are rows of their own: mpsq import FILE --set device=mps --set compile=off"
-            " says both; --group-by device pools repeats"
+            "logs of unknown device or mode form separate rows: mpsq import FILE --set device=mps --set compile=off"
+            " sets both; --group-by device pools repeats"
         )
 
 
@@ -234,8 +234,8 @@ def _baselines_elsewhere(families: Sequence[Family]) -> Iterable[str]:
         if family.baseline is None and others and len({other.common["machine"] for other in families}) > 1:
             label = others[0].baseline.label if others[0].baseline else ""
             yield (
-                f"{family.arms[0].runs[0].where} has no row {label} of its own: that of "
-                f"{others[0].arms[0].runs[0].where} is not a baseline for it"
+                f"{family.arms[0].runs[0].where} has no row {label}, and that of "
+                f"{others[0].arms[0].runs[0].where} cannot be its baseline"
             )
 
 

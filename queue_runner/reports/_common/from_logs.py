@@ -13,8 +13,8 @@ from queue_runner.reports._common.document import Context
 
 FIRST, WITH_EVAL, OTHERS, REST = "1st iter", "with eval", "other iters", "not in log"
 EXPLAINED = (
-    f"{FIRST}: of a log, with the first evaluation, if there is one, and compilation; {WITH_EVAL}: later iterations "
-    f"with an evaluation; {OTHERS}: the others that the log shows; {REST}: the rest of real, of which it tells nothing"
+    f"{FIRST}: the first iteration in the log, with compilation and any evaluation; {WITH_EVAL}: later iterations with "
+    f"an evaluation; {OTHERS}: all others in the log; {REST}: the rest of the real time"
 )
 
 _SQL = (

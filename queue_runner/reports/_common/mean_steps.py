@@ -14,9 +14,9 @@ from queue_runner.tables import Column
 from queue_runner.units import ms
 
 SENTENCE = (
-    "mean step: seconds of the whole training by its steps, with its evaluations, checkpoints and first iteration: no"
-    " speed, and not compared. The log has no times of iterations; mpsq_report's TrainerCallback in the script reports"
-    " each (docs/protocol.md)"
+    "mean step: time of the whole training divided by its steps, including evaluations, checkpoints and the first"
+    " iteration, and therefore not compared. The log has no iteration times; add mpsq_report's TrainerCallback to the"
+    " script to report them (docs/protocol.md)"
 )
 
 

@@ -167,9 +167,8 @@ def question(rows: Sequence[ReportedRun], context: Context) -> Question:
     vs: dict[str, Any] = {_name(context, n, "--vs", [*settings, *others]): value for n, value in options.vs.items()}
     if "machine" in vs:
         raise UsageError(
-            "--vs machine: runs of two machines never form a ratio, since processor, memory, cooling and system differ "
-            "at once and no setting explains it",
-            "compare what each has of its own: MFU, or the speed-up over its own CPU; --where machine=... selects one",
+            "--vs machine: mpsq never compares two machines, since processor, memory, cooling and system all differ",
+            "compare each machine's MFU, or its speedup over its own CPU; --where machine=... selects one",
         )
     for name in vs:
         if rows and name not in names and name not in SUBJECT:

@@ -27,7 +27,9 @@ def note(rows: Iterable[ArmRow]) -> str:
     """Say what the printed number is, and which rates it stands for."""
     known = [(row.label, share) for row in rows if (share := row.mfu_printed) is not None]
     if not known:
-        return "printed MFU: no run printed one, as nanoGPT's train.py does"
+        return "printed MFU: no run printed one; nanoGPT's train.py does"
     rates = ", ".join(f"{label} {units.flops_per_s(share * A100_BF16_FLOPS)}" for label, share in known)
     peak = units.flops_per_s(A100_BF16_FLOPS)
-    return f"printed MFU: by nanoGPT's train.py, of an A100's {peak} in bf16 on every device and dtype: {rates}"
+    return (
+        f"printed MFU: from nanoGPT's train.py, relative to an A100's {peak} in bf16 on every device and dtype: {rates}"
+    )

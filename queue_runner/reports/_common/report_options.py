@@ -72,7 +72,7 @@ def _margin(text: str) -> float:
     except ValueError:
         percent = 0.0
     if not 0 < percent <= 50:
-        raise UsageError(f'--same-within: "{text}" is not a margin', "use a number of percent, as in --same-within 1%")
+        raise UsageError(f'--same-within: "{text}" is not a percentage up to 50%', "use for example --same-within 1%")
     return percent / 100
 
 

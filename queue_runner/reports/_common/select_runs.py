@@ -179,7 +179,7 @@ def not_valid(rows: Sequence[ReportedRun]) -> list[str]:
 def listed(lines: Sequence[str]) -> list[str]:
     """Return at most MOST_LISTED lines of one run each; the rest is counted."""
     n_more = len(lines) - MOST_LISTED
-    more = [f"... and of {units.counted(n_more, 'more run')} (--format json has all)"] if n_more > 0 else []
+    more = [f"... and {units.counted(n_more, 'more run')} (--format json has all)"] if n_more > 0 else []
     return [*lines[:MOST_LISTED], *more]
 
 

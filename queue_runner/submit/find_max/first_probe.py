@@ -29,7 +29,7 @@ def settings(
     param = catalog.named(workload, search.key)
     if type(param.default) is not int or param.choices:
         what = "takes only a few values" if param.choices else "is not a whole number"
-        raise UsageError(f"--find-max {search.key}: that {what}", f"for example --find-max {_example(workload)}")
+        raise UsageError(f"--find-max: {search.key} {what}", f"for example --find-max {_example(workload)}")
     params = {key: param for key, param in workload.params.items() if key != search.key}
     brief = {key: [value] for key, value in BRIEF.items() if key in params and not params[key].wrong(value)}
     return {**brief, **{key: values for key, values in sets.items() if key != search.key}}

@@ -136,7 +136,7 @@ class SearchState:
         if self.largest is None:
             return f"not even {key} {units.count(self.too_large)} works: {self.why_not}"
         if self.too_large is None:
-            return f"{key} {units.count(self.largest)} works, and it is the largest to try"
+            return f"{key} {units.count(self.largest)} works, and it is the largest allowed"
         largest, beyond = units.count(self.largest), units.count(self.too_large)
         return f"{key} {largest} is the largest that works; {beyond} does not: {self.why_not}"
 
