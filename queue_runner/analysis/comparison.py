@@ -273,14 +273,14 @@ def undisturbed(family: Family) -> tuple[Family, int]:
     return _judged(replace(family, arms=[*arms.values()], baseline=baseline), margin), len(disturbed)
 
 
-def n_words(family: Family) -> int:
+def n_words(family: Family, each_with_each: bool = False) -> int:
     """Return how many pairs the family's question declares, whatever the report shows of it.
 
     These are each row with the default baseline, and each compiled row with its eager twin. With a baseline of the
-    user's choice it is each row with each."""
+    user's choice, or for the two fastest, it is each row with each."""
     rows = [row for arm in family.arms for row in arm.runs]
     n_rows = max([len(family.arms), *(row.planned_rows for row in rows)])
-    if family.why == CHOSEN:
+    if each_with_each or family.why == CHOSEN:
         return all_pairs(n_rows)
     n_compiled = sum(bool(arm.key.get("compile")) for arm in family.arms)
     n_compiled = max([n_compiled, *(row.planned_compiled for row in rows)])

@@ -10,7 +10,7 @@ from itertools import combinations
 from typing import Any
 
 from queue_runner import units
-from queue_runner.analysis.comparison import CHOSEN, Family, compare
+from queue_runner.analysis.comparison import CHOSEN, Family, compare, n_words
 from queue_runner.analysis.findings import drifts, not_falling, others_that_differ, ratio
 from queue_runner.analysis.grouping import Arm, is_mode, word
 from queue_runner.analysis.reported_run import ReportedRun
@@ -234,7 +234,8 @@ def _fastest(family: Family, rows: Sequence[ArmRow], context: Context) -> Iterab
     if len(able) < 2:
         return
     first, second = able[:2]
-    verdict = judge(combinations(able, 2), 0, family.per_work, context.options.same_within)[first, second]
+    words = n_words(family, each_with_each=True)
+    verdict = judge(combinations(able, 2), words, family.per_work, context.options.same_within)[first, second]
     version = {row.label: row.framework_version for row in rows}
     fastest = "fastest" if verdict.word == Word.FASTER else "fastest as measured"
     yield (
