@@ -18,8 +18,9 @@ from queue_runner.analysis.stats import by_key
 
 SAME_WITHIN = 0.01
 """Default margin of --same-within: ±1 %, the noise threshold of Criterion.rs."""
-COARSEST_DIGIT, FINEST_DIGIT = 0, 5
-"""Times printed with so many decimals of a second may decide a word by their rounding: whole seconds to 10 us."""
+FINEST_DIGIT = 9
+FINEST_STEP = 2e-5
+"""A rounding step that is a smaller share of the times decides no word; any times would pass as its multiples."""
 
 
 class Word(StrEnum):
@@ -140,7 +141,8 @@ def _pairing(arm: Arm, baseline: Arm, began: Mapping[Any, float], per_work: str,
     shared = {round_of(row) for row in arm.runs} & {round_of(row) for row in baseline.runs} - {None}
     mine, theirs = ([(row, _log_time(row, some, per_work)) for row in some.timed] for some in (arm, baseline))
     by_round = [by_key(some, lambda run: round_of(run[0])) for some in (mine, theirs)]
-    ended = shared & {round_of(row) for row in arm.ended} & {round_of(row) for row in baseline.ended} & began.keys()
+    tried = [{round_of(row) for row in some.ended if row.started_at is not None} for some in (arm, baseline)]
+    ended = shared & tried[0] & tried[1] & began.keys()
     missing, of_baseline = (sum(key not in runs for key in ended) for runs in by_round)
     complete = {
         key: _mean(by_round[1][key]) - _mean(by_round[0][key])
@@ -159,7 +161,7 @@ def _pairing(arm: Arm, baseline: Arm, began: Mapping[Any, float], per_work: str,
         verdicts.Contrast(
             [difference for _, difference in sorted(differences, key=itemgetter(0))],
             margin=margin,
-            step=rounding_step([row.median_s or 0.0 for row in (*arm.timed, *baseline.timed)]),
+            step=rounding_step([*arm.times, *baseline.times]) or max(map(rounding_step, (arm.times, baseline.times))),
             several_levels=any(sum("levels" in taints(row) for row in some.timed) > 1 for some in (arm, baseline)),
             obstacle=obstacle,
         ),
@@ -211,10 +213,11 @@ def rounding_step(times_s: Sequence[float]) -> float:
 
     A log that prints whole milliseconds shows equal times for rows that differ. The median of an even number of times
     may lie halfway between two steps."""
-    for digits in range(COARSEST_DIGIT, FINEST_DIGIT + 1):
+    for digits in range(FINEST_DIGIT + 1):
+        step = 10.0**-digits / min(times_s, default=math.inf)
         halves = [2 * time_s * 10**digits for time_s in times_s]
-        if all(abs(half - round(half)) < 1e-6 * half for half in halves):
-            return 10.0**-digits / min(times_s)
+        if step >= FINEST_STEP and all(abs(half - round(half)) < 1e-6 * half for half in halves):
+            return step
     return 0.0
 
 

@@ -109,7 +109,7 @@ def test_another_baseline_counts_all_pairs() -> None:
         run for k, device in enumerate(("cpu", "mps", "cuda")) for run in planned(device, [0.1 * (k + 1)] * 3, at=k / 9)
     ]
     assert n_words(ask(rows)[0]) == 2
-    assert n_words(ask(rows, vs={"device": "mps"})[0]) == 3
+    assert n_words(ask(rows, vs={"device": "mps"})[0]) == n_words(ask(rows)[0], each_with_each=True) == 3
     grid = [replace(run, compile=compile) for compile in (0, 1) for run in rows]
     assert n_words(ask(grid)[0]) == 5 + 2
 
@@ -139,6 +139,15 @@ def test_a_row_that_loses_many_rounds_gets_no_word() -> None:
     assert verdict.word is Word.UNDECIDED and verdict.more is None
     assert verdict.why == "2 of 5 rounds have no valid run of mps eager: slow runs may be missing"
     assert verdict.why in text_of(family)
+
+
+def test_a_run_that_never_started_hides_no_slow_round() -> None:
+    """What a user cancelled in the queue cannot have been slow."""
+    base = [0.2 * x for x in (*STEADY, *STEADY)]
+    arm = planned("mps", [*(0.1 * x for x in STEADY), *[None] * 5], at=1)
+    cancelled = [replace(run, started_at=None, outcome="CANCELLED") for run in arm[5:]]
+    (family,) = ask([*planned("cpu", base), *arm[:5], *cancelled])
+    assert (verdict_of(family).word, verdict_of(family).n) == (Word.FASTER, 5)
 
 
 def test_a_round_that_still_runs_is_not_missing() -> None:
@@ -204,6 +213,14 @@ def test_rounded_times_give_no_word() -> None:
     assert rounding_step([0.0055, 0.006]) == pytest.approx(0.001 / 0.0055)  # the median of 5 and 6 ms
     assert rounding_step([0.22074, 0.1984]) == pytest.approx(1e-5 / 0.1984)
     assert rounding_step([0.220741234, 0.1984]) == 0.0
+    assert rounding_step([20e-6, 21e-6]) == pytest.approx(0.05)  # 0.020 and 0.021 ms
+
+
+def test_one_rounded_row_is_enough_for_a_rounding_step() -> None:
+    """A log of whole milliseconds beside a row that was measured: 0.2 ms may be the rounding."""
+    base, arm = [0.02] * 5, [0.0198 * x for x in STEADY]
+    (family,) = ask([*planned("cpu", base), *planned("mps", arm, at=1)])
+    assert verdict_of(family).word is Word.UNDECIDED
 
 
 def test_the_words_are_seldom_wrong() -> None:
