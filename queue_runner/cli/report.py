@@ -66,7 +66,7 @@ def report(
         typer.Option(metavar="PERCENT", help="Rows that differ by less are the same; 1% by default."),
     ] = None,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Show everything behind the answer: costs, losses, tests, footnotes.")
+        bool, typer.Option("--explain", help="Show everything behind the answer: costs, losses, footnotes.")
     ] = False,
     format: Annotated[str, typer.Option(metavar="FORMAT", help="The output format.")] = "table",
     json: Annotated[bool, typer.Option("--json", help="Same as --format json; docs/json.md describes it.")] = False,

@@ -31,7 +31,7 @@ def as_text(name: str, result: Result, format: str, *, explain: bool = False, co
         parts = [_section(one, format, explain, colour) for one in sections if explain or not one.explained]
     both = [_lines(lines, explain) for lines in (result.lines, result.notes)]
     if not explain and _has_more(result):
-        both[-1].append("--explain shows everything behind this: costs, losses, tests, footnotes")
+        both[-1].append("--explain shows everything behind this: costs, losses, footnotes")
     parts += ["\n".join(_painted(line, format, colour) for line in lines) for lines in both]
     return "\n\n".join(part.rstrip() for part in parts if part.strip())
 
