@@ -284,4 +284,5 @@ def n_words(family: Family, each_with_each: bool = False) -> int:
         return all_pairs(n_rows)
     n_compiled = sum(bool(arm.key.get("compile")) for arm in family.arms)
     n_compiled = max([n_compiled, *(row.planned_compiled for row in rows)])
-    return n_rows - 1 + max(0, n_compiled - 1)
+    both = any(family.twin(arm) is family.baseline for arm in family.arms)  # its twin is compared with it anyway
+    return n_rows - 1 + max(0, n_compiled - both)

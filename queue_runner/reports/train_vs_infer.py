@@ -196,7 +196,7 @@ def _judge(arms: Sequence[Arm], same_within: float | None) -> Verdicts:
     """Compare each valid arm of another device with its twin on the CPU, judging all pairs together."""
     pairs = [(arm, twin) for arm in arms if (twin := _twin(arm, arms)) is not None]
     planned = max((row.planned_rows for arm in arms for row in arm.shown), default=0)
-    verdicts = judge(pairs, planned - 1, same_within=same_within)
+    verdicts = judge(pairs, planned, same_within=same_within)
     return {pair[0]: verdicts[pair] for pair in pairs}
 
 

@@ -161,6 +161,15 @@ def test_a_clock_that_cannot_be_trusted_makes_all_rows_compared_by_wall_time(sto
     assert {row["time_of"] for row in rows(store.report()).values()} == {"run"}
 
 
+def test_a_trainer_that_reports_every_tenth_iteration_is_not_ten_times_slower(store: Store) -> None:
+    for device, every in (("cpu", 1), ("mps", 10)):
+        taints = {"wrong_clock": ("caveat", "the detail")} if device == "mps" else {}
+        run_id = store.run(device, summary={"measure_s": 10.0, "n_measure": 100 // every}, taints=taints)
+        for i in range(0, 100, every):
+            store.iterations(run_id, [0.1], first=i)
+    assert [row["median_s"] for row in store.report().rows] == pytest.approx([0.1, 0.1], rel=0.1)
+
+
 def test_rows_that_are_all_unsynced_keep_their_iterations(store: Store) -> None:
     for device in ("cpu", "mps"):
         store.run(device, taints={"unsynced": ("caveat", "the detail")})

@@ -31,7 +31,7 @@ def add(rows: Iterable[ReportedRun], context: Context, declared: bool) -> list[R
     swept = _swept(rows, context)
     keys = [(row.group_id, _workload(row.kind, row.asked_workload)) for row in rows]
     rows = [replace(row, swept=swept.get(key, frozenset())) for row, key in zip(rows, keys, strict=True)]
-    return _with_wall_times(rows, declared)
+    return _with_wall_times(rows, context, declared)
 
 
 def _workload(kind: str, workload: str | None) -> str | None:
@@ -73,7 +73,7 @@ def _swept(rows: Iterable[ReportedRun], context: Context) -> dict[tuple[int | No
     }
 
 
-def _with_wall_times(rows: list[ReportedRun], declared: bool) -> list[ReportedRun]:
+def _with_wall_times(rows: list[ReportedRun], context: Context, declared: bool) -> list[ReportedRun]:
     """Return rows with the real time as `median_s` where some run that they are compared with reports no iterations."""
     together: dict[Any, Any] = {}
 
@@ -93,7 +93,8 @@ def _with_wall_times(rows: list[ReportedRun], declared: bool) -> list[ReportedRu
     biased = by_key((row for row in ended if row.kind != "import" and row.median_s), lambda row: root(_subject(row)))
     for question, compared in biased.items():
         if _is_biased(compared):
-            rows = [_of_phase(row) if root(_subject(row)) == question else row for row in rows]
+            passed = context.tuples_by_run(_PASSED, compared)
+            rows = [_of_phase(row, passed) if root(_subject(row)) == question else row for row in rows]
             if not all(row.measure_s and row.n_measure for row in compared):
                 wall.add(question)
     return [
@@ -110,11 +111,17 @@ def _is_biased(rows: Iterable[ReportedRun]) -> bool:
     return len(unsynced) > 1 or any("wrong_clock" in taints(row) for row in rows)
 
 
-def _of_phase(row: ReportedRun) -> ReportedRun:
+_PASSED = (
+    "SELECT run_id, max(i) - min(i) + 1 FROM v_iteration WHERE run_id IN ({runs}) AND phase = 'measure' GROUP BY 1"
+)
+"""The number of measured iterations: a trainer may report every tenth."""
+
+
+def _of_phase(row: ReportedRun, passed: Mapping[int, list[Any]]) -> ReportedRun:
     """Return the run with the wall time of its measured phase instead of the times that its iterations reported."""
     if not (row.measure_s and row.n_measure):
         return row
-    mean_s = row.measure_s / row.n_measure
+    mean_s = row.measure_s / max([row.n_measure, *(n for (n,) in passed.get(row.run_id, ()))])
     return replace(row, median_s=mean_s, mean_s=mean_s, mad_s=None, q1_s=None, q3_s=None, time_of=PHASE)
 
 
