@@ -29,6 +29,7 @@ _BY_PARAMETER = {
     "import set_": "",
     "workloads words": "workload",
     "report format": "format",
+    "list group": "group",
     "report group": "group",
     "export to": "target",
 }
