@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from queue_runner.cli import complete
 from queue_runner.cli.complete import after_break, shells, split
 from queue_runner.errors import MpsqError, UsageError
+from queue_runner.paths import jobs_dir
 from queue_runner.store.engine import open_engine, writing
 from tests.cli_support import TOY, Cli, full_queue, stand_in_venv
 
@@ -35,6 +37,8 @@ def queue(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         .replace('"default": None', '"default": "a", "each_of": ["a", "b"]')
     )
     (home / "workloads" / "half.py").write_text("WORKLOAD = {\n    'name': name,\n}\n")
+    (folder / "harness").mkdir()
+    shutil.copy(jobs_dir() / "harness" / "__init__.py", folder / "harness")
     monkeypatch.setattr("queue_runner.paths.jobs_dir", lambda: folder)
     return home
 
