@@ -89,7 +89,7 @@ def test_a_killed_training_goes_on_and_loses_nothing(layout: Layout, worker: obj
 
 
 def test_a_suspended_training_computes_what_it_would_have(layout: Layout, worker: object) -> None:
-    mpsq(*SUBMIT, *settings(max_iters=1000, lr_decay_iters=1000), "--repeats", "2")
+    mpsq(*SUBMIT, *settings(max_iters=1000, lr_decay_iters=1000), "--repeats", "2", "--seed", "1337")
     until(lambda: len(losses(layout, "1.1")) > 50, "some iterations")
     (result,) = pausing.pause(layout, [parse_selector("1.1")], now=True)
     assert result.did

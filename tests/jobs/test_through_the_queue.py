@@ -33,7 +33,7 @@ def rows(layout: Layout) -> list[named_rows.Row]:
 
 def test_nanogpt_is_queued_trained_and_reported(layout: Layout, tmp_path: Path) -> None:
     small = ["--set", "max_iters=12", "--set", "eval_interval=6", "--set", "warmup_iters=2"]
-    grid = ["--dtype", "fp32,bf16", "--repeats", "2", "--no-gate"]
+    grid = ["--dtype", "fp32,bf16", "--repeats", "2", "--seed", "1337", "--no-gate"]
     mpsq("submit", "--no-preflight", "nanogpt", "--config", "tiny", "--device", "cpu", *grid, *small)
     mpsq("worker", "--until-idle")
     stored = rows(layout)
