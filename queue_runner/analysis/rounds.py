@@ -79,7 +79,11 @@ class Verdict:
         """What an undecided pair needs: "about 3 more rounds", or what stands against a word."""
         if self.decided or self.why:
             return self.why
-        return f"about {units.counted(self.more, 'more round')}" if self.more else "more rounds would hardly help"
+        return (
+            f"about {units.counted(self.more, 'more round')}"
+            if self.more
+            else f"over {verdicts.MOST_ROUNDS} more rounds"
+        )
 
     def mirrored(self) -> Verdict:
         """Return the verdict on the baseline against the arm."""

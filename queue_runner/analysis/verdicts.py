@@ -26,7 +26,7 @@ PRIOR_ROUNDS = 1.0
 FIRST_LOOK = 3
 FIRST_LOOK_WITH_LEVELS = 8
 """The same for a row that is known to have several levels: its first rounds may fall on one level by chance."""
-MOST_ROUNDS = 1_000
+MOST_ROUNDS = 200
 """A number of rounds above this is not suggested."""
 LOPSIDED_RUNS = 2
 LOPSIDED_SHARE = 0.1
