@@ -26,6 +26,7 @@ from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict, Word, judge
 from queue_runner.analysis.verdicts import all_pairs
 from queue_runner.errors import UsageError
+from queue_runner.model import NEIGHBOUR_BUSY
 
 WALL = "run"
 """The `time_of` of a row whose time is that of the whole run; others have that of an iteration."""
@@ -40,7 +41,7 @@ DISTURBANCES = frozenset(
         "contended",
         "gpu_contended",
         "gpu_busy",
-        "neighbour_busy",
+        NEIGHBOUR_BUSY,
         "not_quiet",
         "stolen",
         "battery",
@@ -256,21 +257,25 @@ def _judged(family: Family, same_within: float | None) -> Family:
     return replace(family, per_work=per_work, pairs=judged[0], twins=judged[1])
 
 
-def undisturbed(family: Family) -> tuple[Family, int]:
-    """Return the family without the rounds in which something disturbed a run, judged anew, and their number."""
+def disturbed_rounds(family: Family) -> set[Any]:
+    """Return the rounds in which something disturbed a run."""
     runs = [row for arm in family.arms for row in arm.runs]
-    disturbed = {round_of(row) for row in runs if DISTURBANCES.intersection(taints(row))} - {None}
+    return {round_of(row) for row in runs if DISTURBANCES.intersection(taints(row))} - {None}
+
+
+def without(family: Family, rounds: Collection[Any]) -> Family:
+    """Return the family without these rounds, judged anew."""
     arms = {
         arm: replace(
             arm,
-            runs=[row for row in arm.runs if round_of(row) not in disturbed],
-            used=[row for row in arm.used if round_of(row) not in disturbed],
+            runs=[row for row in arm.runs if round_of(row) not in rounds],
+            used=[row for row in arm.used if round_of(row) not in rounds],
         )
         for arm in family.arms
     }
     margin = next((pair.verdict.same_within for pair in family.pairs), None)
     baseline = family.baseline and arms[family.baseline]
-    return _judged(replace(family, arms=[*arms.values()], baseline=baseline), margin), len(disturbed)
+    return _judged(replace(family, arms=[*arms.values()], baseline=baseline), margin)
 
 
 def n_words(family: Family, each_with_each: bool = False) -> int:

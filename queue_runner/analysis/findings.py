@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from queue_runner import units
-from queue_runner.analysis.comparison import PHASE, WALL, Family, Pair, undisturbed
+from queue_runner.analysis.comparison import PHASE, WALL, Family, Pair, disturbed_rounds, without
 from queue_runner.analysis.compile_payoff import break_even_iters, compile_cost_s, main_cache
 from queue_runner.analysis.finding import Finding
 from queue_runner.analysis.grouping import BESIDE, MAIN, Arm, is_mode, kinds_of_taint, taints, word
@@ -106,16 +106,19 @@ def _other_clock(family: Family) -> Iterable[str]:
 
 def _disturbed(family: Family) -> Iterable[str]:
     """Say which words the rounds decided in which something disturbed a run."""
-    calm, n_disturbed = undisturbed(family)
+    disturbed = disturbed_rounds(family)
+    if not disturbed:
+        return
+    calm = without(family, disturbed)
     words = {(pair.arm.label, pair.baseline.label): pair.verdict.word for pair in (*calm.pairs, *calm.twins)}
     pairs = {frozenset((pair.arm, pair.baseline)): pair for pair in (*family.twins, *family.pairs)}
-    for pair in pairs.values() if n_disturbed else ():
-        without = words.get((pair.arm.label, pair.baseline.label), pair.verdict.word)  # none without any other round
-        if without is not pair.verdict.word:
+    for pair in pairs.values():
+        word = words.get((pair.arm.label, pair.baseline.label), pair.verdict.word)  # none without any other round
+        if word is not pair.verdict.word:
             names = f"{pair.arm.label} vs {pair.baseline.label}"
-            rounds = f"{n_disturbed} disturbed round{'s' * (n_disturbed > 1)}"
+            rounds = units.counted(len(disturbed), "disturbed round")
             brief = f"without the {rounds} a word would change"
-            yield Finding(f"without the {rounds}, {names} would be {without}, not {pair.verdict.word}", brief)
+            yield Finding(f"without the {rounds}, {names} would be {word}, not {pair.verdict.word}", brief)
 
 
 def _rare_events(family: Family) -> Iterable[str]:
