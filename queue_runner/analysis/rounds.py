@@ -76,7 +76,7 @@ class Verdict:
 
     @property
     def next_step(self) -> str:
-        """What an undecided pair needs: "about 3 more rounds", or what stands against a word."""
+        """The remedy for an undecided pair, such as "about 3 more rounds", or the obstacle to a word."""
         if self.decided or self.why:
             return self.why
         return (

@@ -28,9 +28,8 @@ def main() -> int:
         print(f"note: {cxx.finding}, so the demo runs eager only ({cxx.fix})\n", flush=True)
     compiled = "both" if cxx.works else "off"
     submit = f"submit nanogpt --config tiny --device {','.join(devices)} --compile {compiled} --repeats {REPEATS}"
-    if code := mpsq(
-        f"{submit} --seed 1337 --no-gate --no-preflight"
-    ):  # with one seed, what runs share is computed once
+    # with one seed, what the runs share is computed once
+    if code := mpsq(f"{submit} --seed 1337 --no-gate --no-preflight"):
         return code
     worked = work(start + LIMIT_S)
     reports = [mpsq(f"report {name}--group @last") for name in ("", "breakdown ")]

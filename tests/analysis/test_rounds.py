@@ -142,7 +142,7 @@ def test_a_row_that_loses_many_rounds_gets_no_word() -> None:
 
 
 def test_a_run_that_never_started_hides_no_slow_round() -> None:
-    """What a user cancelled in the queue cannot have been slow."""
+    """A run that a user cancelled in the queue cannot have been slow."""
     base = [0.2 * x for x in (*STEADY, *STEADY)]
     arm = planned("mps", [*(0.1 * x for x in STEADY), *[None] * 5], at=1)
     cancelled = [replace(run, started_at=None, outcome="CANCELLED") for run in arm[5:]]

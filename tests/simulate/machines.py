@@ -71,7 +71,7 @@ COURSES: Mapping[str, Callable[[Array, int], Array]] = {
     "a step of 30 sd halfway": lambda at, rows: 30.0 * (at >= 12 * rows),
     "waves of 10 sd, two rounds long": lambda at, rows: 10.0 * np.sin(2 * np.pi * (at / (2 * rows) + 0.1)),
 }
-"""What the machine adds to the run that starts as number `at` of all."""
+"""The time that the machine adds to run number `at` of all."""
 
 
 def spreads(n_rows: int, ratio: float) -> Array:

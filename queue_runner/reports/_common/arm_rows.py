@@ -38,6 +38,11 @@ class JudgedRow:
         """The lower end of the interval of the speedup; None without an interval."""
         return self.judged.low if self.judged else None
 
+    @property
+    def high(self) -> float | None:
+        """The upper end; None without an interval."""
+        return self.judged.high if self.judged else None
+
 
 @dataclass(frozen=True, kw_only=True)
 class ArmRow(RunNumbers, LastEvaluation, JudgedRow):

@@ -196,11 +196,11 @@ def _style(row: JudgedRow) -> str:
 
 
 def _ratio(row: ArmRow) -> str:
-    return units.ratio(row.speedup, row.low, row.judged.high if row.judged else None)
+    return units.ratio(row.speedup, row.low, row.high)
 
 
 def _interval(row: JudgedRow) -> str:
-    return units.ratio_interval(row.low, row.judged.high if row.judged else None)
+    return units.ratio_interval(row.low, row.high)
 
 
 def _cost(rows: Sequence[ArmRow]) -> Section:
