@@ -18,7 +18,7 @@ from queue_runner.text import cut, cut_head, one_line, plain, width, wrap
 from queue_runner.units import MISSING, not_finite
 
 _NAMED = ("table", "csv", "json", "md")
-WIDTH = 80  # minimum width of a table; a wider terminal is used in full
+WIDTH = 60  # minimum width of a table; a wider terminal is used in full
 _OURS = {"table": "simple", "md": "github"}
 
 

@@ -30,6 +30,7 @@ _SIZE_UNITS: dict[str, int] = {"": 1, "b": 1} | {
 }
 _DURATION_PART = re.compile(r"\s*(\d{1,15}(?:\.\d{0,15})?|\.\d{1,15})\s*(us|µs|ms|min|[smhd])", re.ASCII)
 _SIZE = re.compile(r"(\d{1,19}(?:\.\d{0,15})?)\s*([A-Za-z]{0,3})", re.ASCII)
+MOST_RATIO_DIGITS = 6
 MAX_DURATION_S = 10 * 365.25 * 86400.0
 """The longest duration an option accepts: ten years. Anything longer is more likely a typing error."""
 MAX_SIZE_BYTES = 2**63 - 1
@@ -153,8 +154,8 @@ def plus_minus(x: Number, spread: Number, unit: str = "", scale: float = 1.0) ->
     if not_finite(spread) is not None or spread is None:
         return number(value) + tail
     width = abs(spread / scale)
-    if width == 0:
-        return f"{number(value)} {PLUS_MINUS} 0{tail}"
+    if width == 0:  # the values are rounded, or there is only one
+        return number(value) + tail
     places = -_exponent(width, 1)
     if f"{width:.0e}".startswith("1"):
         places += 1
@@ -192,14 +193,18 @@ def ratio_interval(low: Number, high: Number) -> str:
     if not_finite(low) == MISSING or not_finite(high) == MISSING:
         return MISSING
     digits = _ratio_digits(low, high)
+    if digits == MOST_RATIO_DIGITS and low and high and 0 < low < high < math.inf:  # else both ends might look the same
+        step = 10.0 ** (math.floor(math.log10(low)) - digits + 1)
+        low, high = math.floor(low / step) * step, math.ceil(high / step) * step
     return f"{number(low, digits)} to {number(high, digits)} x"
 
 
 def _ratio_digits(low: Number, high: Number) -> int:
-    """Return how many significant digits show the width of an interval: 3 to 5."""
+    """Return how many significant digits show the width of an interval, 3 to MOST_RATIO_DIGITS."""
     if low is None or high is None or not 0 < low < high < math.inf:
         return 3
-    return min(5, max(3, 1 + math.floor(math.log10(low)) - math.floor(math.log10(high - low))))
+    digits = 1 + math.floor(math.log10(low)) - math.floor(math.log10(high - low))
+    return min(MOST_RATIO_DIGITS, max(3, digits))
 
 
 def size(n_bytes: Number) -> str:

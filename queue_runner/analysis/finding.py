@@ -1,15 +1,41 @@
-"""Sentences of a report that are long by nature: `--explain` prints them, and otherwise a few words or nothing."""
+"""Sentences of a report. A plain string is printed in any case; the kinds below go behind --explain, whole."""
 
 from __future__ import annotations
 
 
 class Finding(str):
-    """A sentence that only --explain prints. `brief` is printed otherwise: a condition that makes a number or a verdict
-    less believable is never left out; an explanation is ("")."""
+    """A sentence that only --explain prints."""
 
-    brief: str
+    def after(self, prefix: str) -> Finding:
+        """Return the sentence after a prefix, such as the letter of its table."""
+        return Finding(f"{prefix}{self}")
 
-    def __new__(cls, text: str, brief: str = "") -> Finding:
-        made = super().__new__(cls, text)
-        made.brief = brief
+
+class Caveat(Finding):
+    """A condition that makes a number or a word less believable. The default report names it without its figures, in
+    one line with the others, the `minor` ones last."""
+
+    sentence: str
+    minor: bool
+
+    def __new__(cls, sentence: str, figures: str = "", *, minor: bool = False) -> Caveat:
+        made = super().__new__(cls, sentence + figures)
+        made.sentence, made.minor = sentence, minor
         return made
+
+    def after(self, prefix: str) -> Caveat:
+        return Caveat(f"{prefix}{self.sentence}", self[len(self.sentence) :], minor=self.minor)
+
+
+class NextStep(Finding):
+    """A sentence with what to do about it; the default report prints the `command` in its last line."""
+
+    command: str
+
+    def __new__(cls, text: str, command: str) -> NextStep:
+        made = super().__new__(cls, text)
+        made.command = command
+        return made
+
+    def after(self, prefix: str) -> NextStep:
+        return NextStep(f"{prefix}{self}", self.command)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from queue_runner import units
 from queue_runner.analysis.comparison import PHASE, WALL, Family, Pair, disturbed_rounds, without
 from queue_runner.analysis.compile_payoff import break_even_iters, compile_cost_s, main_cache
-from queue_runner.analysis.finding import Finding
+from queue_runner.analysis.finding import Caveat, Finding, NextStep
 from queue_runner.analysis.grouping import BESIDE, MAIN, Arm, is_mode, kinds_of_taint, taints, word
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict, Word
@@ -73,17 +73,48 @@ def _ratios(family: Family) -> list[str]:
     lines = [ratio(pair, family.unit) for pair in pairs[:MOST_PAIRS]]
     lines += [ratio(pair, family.unit, compiling=True) for pair in family.twins[:MOST_PAIRS]]
     first = answer(family)
-    lines = [*filter(None, [first]), *(Finding(line) for line in lines if line != first)]
+    lines = [*filter(None, [first, compilation(family, first)]), *(Finding(line) for line in lines if line != first)]
     return [*lines, *_open(family), *_incomplete([*pairs, *family.twins]), *_disturbed(family), *_rare_events(family)]
+
+
+def compilation(family: Family, answer: str) -> str:
+    """Return in one sentence whether compilation helps each device; "" where the answer says it, or none compiles."""
+    twins = [pair for pair in family.twins if ratio(pair, family.unit, compiling=True) != answer]
+    if not twins:
+        return ""
+    parts = [_compiled(pair) for pair in twins[:MOST_FACTORS]]
+    more = f", and {len(twins) - MOST_FACTORS} more rows" if len(twins) > MOST_FACTORS else ""
+    return f"compiled against eager: {', '.join(parts)}{more}"
+
+
+def _compiled(pair: Pair) -> str:
+    """Say how much faster or slower a compiled row is than its eager twin: "mps 1.38 x slower (undecided)"."""
+    slower = pair.ratio < 1
+    stated = pair.verdict.mirrored() if slower else pair.verdict
+    mode = pair.arm.key.get("compile")
+    row = " ".join([without_mode(pair.baseline).removeprefix("it"), mode if isinstance(mode, str) else ""]).strip()
+    times = units.ratio(stated.speedup)
+    if stated.word is Word.SAME:
+        return f"{row} {stated}".strip()
+    word = "" if stated.decided else " (undecided)"
+    return f"{row} {times} {'slower' if slower else 'faster'}{word}".strip()
 
 
 def _open(family: Family) -> Iterable[str]:
     """Say how many more rounds would decide the pairs that have no word, or what stands against one."""
+    runs = [row for arm in family.arms for row in arm.runs]
+    groups = {row.group_id for row in runs if row.kind != "import" and not row.merged}
     undecided = [pair for pair in (*family.pairs, *family.twins) if not pair.verdict.decided]
     for needs, alike in by_key(undecided, lambda pair: pair.verdict.next_step).items():
         names = list(dict.fromkeys(f"{pair.arm.label} vs {pair.baseline.label}" for pair in alike))
         more = f" and {len(names) - MOST_FACTORS} more pairs" if len(names) > MOST_FACTORS else ""
-        yield Finding(f"undecided: {', '.join(names[:MOST_FACTORS])}{more}: {needs}", f"undecided: {needs}")
+        text = f"undecided: {', '.join(names[:MOST_FACTORS])}{more}: {needs}"
+        rounds = max(pair.verdict.more or 0 for pair in alike)
+        if alike[0].verdict.why or not rounds:
+            yield Caveat(f"undecided: {needs}", text.removeprefix("undecided").removesuffix(f": {needs}"))
+        else:
+            command = f"mpsq rerun g{groups.pop()} --rounds {rounds}" if len(groups) == 1 else needs
+            yield NextStep(text, command)
 
 
 def _incomplete(pairs: Iterable[Pair]) -> Iterable[str]:
@@ -100,8 +131,8 @@ def _other_clock(family: Family) -> Iterable[str]:
     doubtful = [arm.label for arm in family.arms if {"wrong_clock", "unsynced"} & {*kinds_of_taint(arm.timed)}]
     time_of = next((row.time_of for arm in family.arms for row in arm.timed), None)
     if doubtful and time_of in (PHASE, WALL):
-        brief = f"compared by the wall time of the {time_of}, because a clock cannot be trusted"
-        yield Finding(f"{brief}: {', '.join(doubtful[:MOST_FACTORS])}", brief)
+        why = f"compared by the wall time of the {time_of}, because a clock cannot be trusted"
+        yield Caveat(why, f": {', '.join(doubtful[:MOST_FACTORS])}")
 
 
 def _disturbed(family: Family) -> Iterable[str]:
@@ -117,8 +148,7 @@ def _disturbed(family: Family) -> Iterable[str]:
         if word is not pair.verdict.word:
             names = f"{pair.arm.label} vs {pair.baseline.label}"
             rounds = units.counted(len(disturbed), "disturbed round")
-            brief = f"without the {rounds} a word would change"
-            yield Finding(f"without the {rounds}, {names} would be {word}, not {pair.verdict.word}", brief)
+            yield Caveat(f"without the {rounds} a word would change", f": {names}, {word}, not {pair.verdict.word}")
 
 
 def _rare_events(family: Family) -> Iterable[str]:
@@ -274,8 +304,7 @@ def _same_start(arms: Sequence[Arm], details: RunDetails) -> Iterable[str]:
         return
     each = ", ".join(f"{units.loss(value)} {arm.label}" for arm, value in losses)
     differ = f"step-0 losses differ by {units.percent(off, 2)}"
-    brief = f"{differ}: the rows may not compute the same"
-    yield Finding(f"{differ} ({within}; {name}): {each}; they may not compute the same", brief)
+    yield Caveat(differ, f" ({within}; {name}): {each}; they may not compute the same")
 
 
 def not_falling(arms: Sequence[Arm]) -> Iterable[str]:
@@ -294,8 +323,8 @@ def _beside(arms: Sequence[Arm]) -> Iterable[str]:
     if apart and any(arm.shown for arm in arms if not arm.key.get(BESIDE)):
         names = ", ".join(arm.label for arm in apart[:MOST_FACTORS])
         more = f" and {len(apart) - MOST_FACTORS} more rows" if len(apart) > MOST_FACTORS else ""
-        brief = f"{names}{more}: measured while another lane was busy; the other rows ran alone"
-        yield Finding(f"{brief}, so ratios include the effect of the other lane", brief)
+        busy = f"{names}{more}: measured while another lane was busy"
+        yield Caveat(busy, "; the other rows ran alone, so ratios include the effect of the other lane")
 
 
 def others_that_differ(family: Family) -> Iterable[str]:
@@ -324,5 +353,4 @@ def _differ(names: Sequence[str], parts: Sequence[Sequence[Arm]]) -> str:
     factors = " and ".join(filter(None, [", ".join(listed[:-1]), listed[-1]]))
     each = [(", ".join(str(of[0].key[name] or "unset") for name in names[:MOST_FACTORS]), of) for of in parts]
     where = "; ".join(f"{values}: {', '.join(arm.label for arm in of)}" for values, of in each)
-    brief = f"the rows also differ in {factors}"
-    return Finding(f"{brief} ({where})", brief)
+    return Caveat(f"the rows also differ in {factors}", f" ({where})")

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import stdev
 from typing import Any
 
 from queue_runner.analysis import stats
@@ -123,10 +124,13 @@ def middle(rows: Iterable[ReportedRun], name: str) -> float | None:
 
 
 def spread_s(rows: Sequence[ReportedRun]) -> tuple[float | None, str | None]:
-    """Return the MAD over the medians of several runs ("runs"); of a single run, over its iterations ("iterations")."""
+    """Return the spread that belongs to `median_s`. Over several runs ("runs") this is the standard deviation of the
+    logarithms, as seconds; of a single run it is the MAD over its iterations ("iterations")."""
     medians = [row.median_s for row in rows if row.median_s is not None]
     if len(medians) > 1:
-        return stats.mad(medians), "runs"
+        positive = min(medians) > 0
+        deviation = stdev(map(math.log, medians)) * stats.geometric_mean(medians) if positive else stdev(medians)
+        return deviation, "runs"
     several = (middle(rows, "n_measure") or 0) > 1
     return (middle(rows, "mad_s"), "iterations") if medians and several else (None, None)
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family, compare
-from queue_runner.analysis.finding import Finding
+from queue_runner.analysis.finding import NextStep
 from queue_runner.analysis.findings import RunDetails, describe
 from queue_runner.analysis.grouping import taints
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.reports._common import (
     arm_tables,
+    divergence,
     footnotes,
     losses,
     mean_steps,
@@ -66,12 +68,12 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     marks = footnotes.CaveatMarks(rows, (row for family in visible for row in family.shown), context)
     peaks, details = Peaks(context), _details(families, context)
     tables = [[row_of(family, arm, peaks) for arm in family.arms] for family in families]
-    sections, lines = panels.together(
-        [
-            (arm_tables.sections(family, table, marks), [*describe(family, details), *losses.findings(family, context)])
-            for family, table in zip(visible, tables, strict=False)
-        ]
-    )
+    curves = cache(lambda run_id: divergence.losses(run_id, context))
+    blocks = []
+    for family, table in zip(visible, tables, strict=False):
+        answers = [*describe(family, details), *divergence.wrong_losses(family, curves)]
+        blocks.append((arm_tables.sections(family, table, marks), [*answers, *losses.findings(family, context)]))
+    sections, lines = panels.together(blocks)
     means = mean_steps.sections(visible, context)
     sections = [*sections, *means]
     lines = [*lines, *([mean_steps.SENTENCE] if means else [])]
@@ -80,11 +82,11 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     elif not sections:
         lines = ["no run has ended yet: see mpsq status"]
     shown_rows = [row for table in tables[: len(visible)] for row in table]
-    notes = [*footnotes.few(shown_rows), *footnotes.notes(visible, shown_rows, marks, context)]
+    notes = [*footnotes.notes(visible, shown_rows, marks, context), *footnotes.few(shown_rows)]
     if n_older := len(families) - len(visible) + context.n_older:
         older = f"{n_older} older comparison{'s' * (n_older > 1)} not shown"
         text = f"{older}: select with mpsq report g4, --since 2d or --where config=NAME; csv and json have all"
-        notes.append(Finding(text, f"{older} -> mpsq report g4"))
+        notes.append(NextStep(text, f"mpsq report g4 ({n_older} older)"))
     raw = [row for table in tables for row in table]
     shown_columns = COLUMNS
     if context.options.printed_mfu:

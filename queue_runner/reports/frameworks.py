@@ -11,6 +11,7 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.comparison import CHOSEN, Family, compare, n_words
+from queue_runner.analysis.finding import Finding
 from queue_runner.analysis.findings import drifts, not_falling, others_that_differ, ratio
 from queue_runner.analysis.grouping import Arm, is_mode, word
 from queue_runner.analysis.reported_run import ReportedRun
@@ -39,11 +40,6 @@ COLUMNS = columns(
     Column("is_fastest", "fastest"),
     "taints",
 )
-SAME_LOSS_WITHIN = 0.02
-"""Maximum relative difference of alike mean losses of the last iterations: dropout alone causes about 1 %."""
-LAST_SHARE = 0.1
-LAST_AT_LEAST = 10
-"""The losses compared are those of the last tenth of the iterations that both arms have, but of at least this many."""
 NEWEST = 4
 """Maximum number of comparisons shown when no runs were chosen."""
 
@@ -60,7 +56,7 @@ class FrameworkRow(ArmRow):
     @property
     def trains_alike(self) -> bool | None:
         """Whether the losses agree; None where they are not compared."""
-        return None if self.loss_apart is None else self.loss_apart <= SAME_LOSS_WITHIN
+        return None if self.loss_apart is None else self.loss_apart <= divergence.SAME_LOSS_WITHIN
 
 
 def finish(stored: list[ReportedRun], context: Context) -> Result:
@@ -86,9 +82,8 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     shown_rows = [row for table in tables[: len(visible)] for row in table]
     notes = [*_unlike(all_families), *footnotes.few(shown_rows), *footnotes.notes(visible, raw, taints, context)]
     if any(row.loss_mean is not None for row in shown_rows):
-        notes.append(
-            f"loss: mean of the last tenth of the iterations; alike: within {units.percent(SAME_LOSS_WITHIN, 1)}"
-        )
+        within = units.percent(divergence.SAME_LOSS_WITHIN, 1)
+        notes.append(Finding(f"loss: mean of the last tenth of the iterations; alike: within {within}"))
     newest_runs = [family.newest_run for family in visible]
     return Result(COLUMNS, raw, sections, lines, notes, families=visible, newest_runs=newest_runs)
 
@@ -139,24 +134,11 @@ def _rows(family: Family, peaks: Peaks, losses: Callable[[int], Mapping[int, flo
 
 
 def _loss(arm: Arm, base: Arm | None, losses: Callable[[int], Mapping[int, float]]) -> dict[str, Any]:
-    """Compare the mean losses of the last iterations that a run of the arm and one of the baseline, of the same seed
-    and data, have in common; empty if there are none."""
-    both = ((ours, other) for other in (base.shown if base else ()) for ours in arm.shown)
-    if (pair := next((pair for pair in both if _data(pair[0]) == _data(pair[1])), None)) is None:
+    """Return the columns of the last losses of an arm and of the baseline; empty if they have none in common."""
+    last = divergence.last_losses(arm, base, losses) if base else None
+    if last is None:
         return {}
-    a, b = (losses(row.run_id) for row in pair)
-    common = sorted(a.keys() & b.keys())
-    last = common[-max(LAST_AT_LEAST, math.ceil(len(common) * LAST_SHARE)) :]
-    if not last:
-        return {}
-    mine, theirs = (math.fsum(by_i[i] for i in last) / len(last) for by_i in (a, b))
-    difference = divergence.relative(mine, theirs)
-    apart = None if arm is base else math.inf if difference is None else difference
-    return {"loss_mean": mine, "loss_iterations": len(last), "loss_apart": apart}
-
-
-def _data(row: ReportedRun) -> tuple[Any, ...]:
-    return row.seed, row.data_sha256
+    return {"loss_mean": last.mean, "loss_iterations": last.n, "loss_apart": None if arm is base else last.apart}
 
 
 def _sections(

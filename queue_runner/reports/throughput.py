@@ -178,7 +178,7 @@ def _relative(table: ModelTable) -> list[str]:
     for mode, line in ((mode, line) for mode, by_mode in findings.items() for line in by_mode):
         lines.setdefault(line, []).append(mode)
     prefixes = {line: "" if len(lines) == 1 else f"{' and '.join(modes)}: " for line, modes in lines.items()}
-    return [Finding(f"{prefixes[line]}{line}", f"{prefixes[line]}{line.brief}" if line.brief else "") for line in lines]
+    return [line.after(prefixes[line]) for line in lines]
 
 
 def _rate(row: ArmRow) -> str:

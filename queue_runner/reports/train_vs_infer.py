@@ -98,11 +98,6 @@ class WorkRow(JudgedRow):
     times_training: float | None
 
     @property
-    def speedup(self) -> float | None:
-        """The ratio to the same work on the CPU."""
-        return self.judged.speedup if self.judged else None
-
-    @property
     def excluded(self) -> bool:
         """Whether its runs are not valid."""
         return not self.arm.used
@@ -278,8 +273,7 @@ def _sections(arms: Sequence[Arm], rows: Sequence[WorkRow], marks: footnotes.Cav
         *marks.columns(rows),
         *([_keyed(Column("work", "of"), _UNIT)] if len(work_units) > 1 else []),
         _TIMES_TRAINING,
-        Column("speedup", "vs CPU", units.ratio, True),
-        *((arm_tables.WITHIN, arm_tables.VERDICT) if any(row.judged for row in rows) else ()),
+        *arm_tables.judged(rows, "vs CPU"),
     )
     whole = arm_tables.without_empty(Section(f"{_title(arms)}{runs_each}", table, rows))
     answer, hidden = arm_tables.fitted(whole, (_BATCH_SIZE.key, _TIMES_TRAINING.key))
@@ -318,8 +312,8 @@ def _notes(
     arms: Sequence[Arm], rows: Sequence[ReportedRun], marks: footnotes.CaveatMarks, context: Context
 ) -> Iterable[str]:
     yield (
-        f"throughput: at the geometric mean of the run medians, {units.PLUS_MINUS} MAD; prefill and decode are the two"
-        " parts of one iteration"
+        f"throughput: at the geometric mean of the run medians, {units.PLUS_MINUS} their standard deviation; prefill"
+        " and decode are the two parts of one iteration"
     )
     if any(_times_training(arm, arms) for arm in arms):
         yield "vs train: relative to training on the same device, whose batch size and settings may differ"

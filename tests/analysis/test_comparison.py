@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from queue_runner.analysis.comparison import Family
@@ -164,8 +166,16 @@ def test_the_spread_is_over_runs_where_there_are_several() -> None:
     (cell,) = group([row(median_s=0.1, mad_s=0.007)], NAMES)
     assert cell.spread_s == (0.007, "iterations")
     (cell,) = group([row(median_s=t) for t in (0.1, 0.2, 0.4)], NAMES)
-    spread, over = cell.spread_s
-    assert (round(spread or 0, 9), over) == (0.1, "runs")
+    assert cell.spread_s == (pytest.approx(0.2 * math.log(2)), "runs")
+
+
+def test_most_runs_lie_within_the_spread_around_the_mean() -> None:
+    """A MAD around a geometric mean held none of these four: 30.5 ± 0.7."""
+    times_s = (44.4e-3, 27.5e-3, 27.2e-3, 26.1e-3)
+    (arm,) = group([row(median_s=time_s) for time_s in times_s], NAMES)
+    spread_s, _ = arm.spread_s
+    assert arm.median_s is not None and spread_s is not None
+    assert sum(abs(time_s - arm.median_s) <= spread_s for time_s in times_s) == 3
 
 
 def test_iterations_of_different_size_are_compared_per_token() -> None:

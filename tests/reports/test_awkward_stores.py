@@ -80,8 +80,8 @@ def commands(store: Store) -> None:
         add(store, None, [4.0], compile=None, argv=("python", "train.py", x), **said)
 
 
-def said(store: Store, name: str, **options: Any) -> str:
-    return " ".join(printing.as_text(name, store.report(name, **options), "table").split())
+def said(store: Store, name: str, explain: bool = False, **options: Any) -> str:
+    return " ".join(printing.as_text(name, store.report(name, **options), "table", explain=explain).split())
 
 
 def test_nothing_to_report_is_told_by_what_became_of_the_runs(store: Store) -> None:
@@ -105,13 +105,13 @@ def test_rows_that_pool_frameworks_are_of_none(store: Store) -> None:
 def test_few_iterations_are_told_and_none_are_too(store: Store) -> None:
     one_iteration(store)
     few = "fewer than 10 measured iterations per run: cpu eager jax (1), cpu eager torch (1), cuda eager jax (1)"
-    assert few in said(store, "devices") and "measured iterations per run: cuda eager torch (1)" not in said(
-        store, "devices"
-    )
+    text = said(store, "devices", explain=True)
+    assert few in text and "measured iterations per run: cuda eager torch (1)" not in text
     few = {"n_measure": 3, "n_iters": 5}
     store.run("cpu", workload="vgg16", hello=HELLO, summary=few)
-    assert "resnet50 tiny cpu eager jax (1)" in said(store, "devices")
-    assert "(0)" in said(store, "devices", iters="1000:2000") and "samples/s" in said(store, "throughput", iters="7:9")
+    assert "resnet50 tiny cpu eager jax (1)" in said(store, "devices", explain=True)
+    assert "(0)" in said(store, "devices", explain=True, iters="1000:2000")
+    assert "samples/s" in said(store, "throughput", iters="7:9")
     assert "no iterations 7 to 9 (--iters) in 5 runs" in said(
         store, "iterations", where=["device=cpu,cuda"], iters="7:9"
     )

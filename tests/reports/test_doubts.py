@@ -54,7 +54,7 @@ def test_a_contended_run_beside_runs_that_count_is_named(store: Answers) -> None
     _both(store)
     store.run("cuda", median_s=0.9, software=CUDA, hello={"params": 1000}, taints=BUSY)
     text = shown(store, "train-vs-infer")
-    assert "! excluded: 3.2 contended" in text
+    assert "left out (contended): 3.2 contended" in text
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "1e999"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,6 +50,20 @@ def post(store: Store) -> Store:
     ):
         put(store, f"{name}.log", (LOGS / f"metal_post_{name}.log").read_text(), device=device, compile=compiled)
     return store
+
+
+@pytest.mark.parametrize("columns", [80, 60])
+def test_the_posts_logs_are_answered_in_fifteen_lines(
+    post: Store, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = printing.as_text("devices", post.report(), "table").splitlines()
+    assert len(lines) <= printing.MOST_LINES and max(map(len, lines)) <= columns
+    assert "compiled against eager: mps 1.38 x slower (undecided)" in lines
+    golden = LOGS.parent / f"metal-post-{columns}.txt"
+    if os.environ.get("MPSQ_WRITE_GOLDENS"):
+        golden.write_text("\n".join(lines) + "\n")
+    assert golden.read_text().splitlines() == lines
 
 
 def test_the_command_that_repeats_an_import_is_whole(store: Store) -> None:

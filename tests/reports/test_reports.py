@@ -216,7 +216,7 @@ def test_invalid_runs_are_left_out_and_said(store: Store) -> None:
     assert "2.3, 2.4 FAILED(1): RuntimeError: boom" in words(result)
     counted = store.report(include_invalid=True)
     assert rows(counted)["mps eager"]["median_s"] == pytest.approx(math.sqrt(0.2 * 0.9))
-    assert "included by --all: 2.2 contended" in words(counted)
+    assert "included by --all (contended): 2.2 contended" in words(counted)
 
 
 def test_a_report_of_invalid_runs_alone_is_not_empty(store: Store) -> None:

@@ -34,6 +34,11 @@ class JudgedRow:
     taints: Sequence[str]
 
     @property
+    def speedup(self) -> float | None:
+        """The ratio to the baseline."""
+        return self.judged.speedup if self.judged else None
+
+    @property
     def low(self) -> float | None:
         """The lower end of the interval of the speedup; None without an interval."""
         return self.judged.low if self.judged else None

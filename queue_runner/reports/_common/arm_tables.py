@@ -37,8 +37,7 @@ STEP = Column("eval_step", "at step", right=True, value=losses.steps)
 TFLOPS = Column("flops_per_s", "TFLOP/s", units.tflops, True)
 WALL_S = Column("ms", "wall s", right=True, value=lambda row: spread(row.median_s, row.spread_s, row.spread_over))
 RSS = replace(*columns("max_rss_bytes"), title="RSS")
-RATIO = Column("ratio", "speedup", right=True, value=lambda row: _ratio(row))
-WITHIN = Column("interval", "95 % CI", right=True, value=lambda row: _interval(row).removesuffix(" x"))
+RATIO = Column("ratio", "speedup (95 % CI)", value=lambda row: _ratio(row))
 VERDICT = Column("verdict", "verdict", value=lambda row: _spoken(row), style=lambda row: _style(row))
 
 
@@ -135,15 +134,27 @@ def speed(family: Family, rows: Sequence[ArmRow], taints: CaveatMarks) -> list[S
     has = {unit for unit in ("tokens", "samples") if any(getattr(row, f"{unit}_per_s") for row in rows)}
     rate = "samples_per_s" if has == {"samples"} else "tokens_per_s"
     each, runs = counts(rows)
+    title = f"speedup per {family.per_work}" if family.per_work else "speedup"
     times = columns(WALL_S, "user_s sys_s", RSS) if family.wall else columns(MS, rate, "mfu mfu_printed")
-    shown = columns(LABEL, *runs, times[0], *taints.columns(rows), *times[1:], *judged(rows))
+    shown = columns(LABEL, *runs, times[0], *taints.columns(rows), *times[1:], *judged(rows, title))
     whole = without_empty(Section(caption(family, rows) + each, shown, rows, relative(family, rows, family.why)))
-    answer, _ = fitted(whole, ("mfu_printed", "mfu", rate))  # which a table of --explain has in any case
+    whole = replace(whole, in_order=sorted(rows, key=lambda row: (not row.is_baseline, -(row.speedup or 0.0))))
+    spare = ("mfu_printed", "mfu", rate, *([] if family.wall else ["runs"]))  # a table of --explain has the rates
+    answer, _ = fitted(whole, spare)
+    if table_width(rows, answer.columns) > room():
+        answer = replace(answer, columns=[without_spread(column) for column in answer.columns])
     used = [column for column in columns("user_s sys_s", RSS) if column in whole.columns]
     if not used or table_width(rows, answer.columns) <= room():
         return [answer]
     times_only = [column for column in answer.columns if column not in used]
-    return [replace(answer, columns=times_only), Section("", (LABEL, *used), rows)]
+    return [replace(answer, columns=times_only), Section("", (LABEL, *used), rows, explained=True)]
+
+
+def without_spread(column: Column) -> Column:
+    """Return the column of times without their spread, for a narrow terminal; other columns as they are."""
+    if column.key != MS.key:
+        return column
+    return replace(column, value=lambda row: (units.ms if column.title == MS.title else units.number)(row.median_s))
 
 
 def counts(rows: Sequence[ArmRow]) -> tuple[str, tuple[Column, ...]]:
@@ -153,9 +164,12 @@ def counts(rows: Sequence[ArmRow]) -> tuple[str, tuple[Column, ...]]:
     return (f", {units.counted(rows[0].n_valid, 'run')} each", ()) if same else ("", (RUNS,))
 
 
-def judged(rows: Sequence[ArmRow]) -> tuple[Column, ...]:
-    """Return the columns of ratio, interval and verdict; none if nothing is compared."""
-    return (RATIO, WITHIN, VERDICT) if any(row.speedup is not None for row in rows) else ()
+def judged(rows: Sequence[JudgedRow], title: str = "speedup") -> tuple[Column, ...]:
+    """Return the columns of the ratio with its interval, and of the verdict; none if nothing is compared."""
+    if not any(row.speedup is not None for row in rows):
+        return ()
+    tested = any(row.low is not None for row in rows)
+    return replace(RATIO, title=f"{title} (95 % CI)" if tested else title), VERDICT
 
 
 def relative(family: Family, rows: Sequence[ArmRow], why: str) -> list[Finding]:
@@ -165,8 +179,7 @@ def relative(family: Family, rows: Sequence[ArmRow], why: str) -> list[Finding]:
     per = f" in time per {family.per_work}, because iterations differ in size" if family.per_work else ""
     tested = any(row.low is not None for row in rows)
     meaning = "; ratio of the geometric means of the run medians" if tested else ""
-    text = f"speedup: relative to {family.baseline.label} ({why}){per}{meaning}"
-    return [Finding(text, f"speedup: in time per {family.per_work}" if family.per_work else "")]
+    return [Finding(f"speedup: relative to {family.baseline.label} ({why}){per}{meaning}")]
 
 
 def fitted(section: Section, spare: Sequence[str]) -> tuple[Section, list[Column]]:
@@ -195,12 +208,13 @@ def _style(row: JudgedRow) -> str:
     return {Word.FASTER: "good", Word.SLOWER: "bad"}.get(verdict.word, "" if verdict.decided else "doubt")
 
 
-def _ratio(row: ArmRow) -> str:
-    return units.ratio(row.speedup, row.low, row.high)
-
-
-def _interval(row: JudgedRow) -> str:
-    return units.ratio_interval(row.low, row.high)
+def _ratio(row: JudgedRow) -> str:
+    """Format a ratio with its interval: "1.024 (1.021 to 1.027)"."""
+    if row.is_baseline:
+        return "1" if row.speedup is not None else units.MISSING
+    ratio = units.ratio(row.speedup, row.low, row.high).removesuffix(" x")
+    interval = units.ratio_interval(row.low, row.high).removesuffix(" x")
+    return ratio if interval == units.MISSING else f"{ratio} ({interval})"
 
 
 def _cost(rows: Sequence[ArmRow]) -> Section:

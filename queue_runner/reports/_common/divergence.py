@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from queue_runner import units
-from queue_runner.analysis.grouping import Arm
+from queue_runner.analysis.comparison import Family
+from queue_runner.analysis.grouping import SUBJECT, Arm
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.reports._common.document import Context
+from queue_runner.reports._common.losses import of_arm
 
+SAME_LOSS_WITHIN = 0.02
+"""Maximum relative difference of alike mean losses of the last iterations: dropout alone causes about 1 %."""
+LAST_SHARE = 0.1
+LAST_AT_LEAST = 10
+"""The losses compared are those of the last tenth of the iterations that both arms have, but of at least this many."""
 LEVELS = (1e-3, 1e-2)
 """Relative differences whose first iteration is reported."""
 
@@ -66,6 +74,56 @@ def losses(run_id: int, context: Context) -> dict[int, float]:
     iterations = context.tuples(sql, [run_id, first, last])
     known = {i: math.nan if loss is None else float(loss) for i, loss, _ in iterations}
     return known if any(is_nan for *_, is_nan in iterations) else {i: x for i, x in known.items() if not math.isnan(x)}
+
+
+class LastLosses(NamedTuple):
+    """The mean of a run's last `n` losses, that of the baseline, and their relative difference."""
+
+    mean: float
+    baseline: float
+    n: int
+    apart: float
+
+
+def last_losses(arm: Arm, base: Arm, losses: Callable[[int], Mapping[int, float]]) -> LastLosses | None:
+    """Compare the mean losses of the last iterations that a run of the arm and one of the baseline, of the same seed
+    and data, have in common; None if there are none. `losses` are those of a run by iteration."""
+    both = ((ours, other) for other in base.shown for ours in arm.shown)
+    pairs = (pair for pair in both if (pair[0].seed, pair[0].data_sha256) == (pair[1].seed, pair[1].data_sha256))
+    if (pair := next(pairs, None)) is None:
+        return None
+    a, b = (losses(row.run_id) for row in pair)
+    common = sorted(a.keys() & b.keys())
+    last = common[-max(LAST_AT_LEAST, math.ceil(len(common) * LAST_SHARE)) :]
+    if not last:
+        return None
+    mine, theirs = (math.fsum(by_i[i] for i in last) / len(last) for by_i in (a, b))
+    difference = relative(mine, theirs)
+    return LastLosses(mine, theirs, len(last), math.inf if difference is None else difference)
+
+
+def wrong_losses(family: Family, losses: Callable[[int], Mapping[int, float]]) -> Iterable[str]:
+    """Name the rows whose last losses differ although they should compute the same as the baseline: all that
+    distinguishes them is device, mode and software."""
+    base = family.baseline
+    for arm in family.arms if base is not None else ():
+        if base is None or arm is base or _settings(arm) != _settings(base):
+            continue
+        last = last_losses(arm, base, losses)
+        pairs = [(last.mean, last.baseline)] if last else []
+        val, base_val = of_arm(arm), of_arm(base)
+        if val.eval_step_last == base_val.eval_step_last and val.eval_val_loss and base_val.eval_val_loss:
+            pairs.append((val.eval_val_loss, base_val.eval_val_loss))
+        for ours, theirs in pairs:
+            if (relative(ours, theirs) or 0.0) > SAME_LOSS_WITHIN:
+                ends = f"{arm.label} ends at {units.loss(ours)}, {base.label} at {units.loss(theirs)}"
+                yield f"wrong loss: {ends}; find out why before using its speed"
+                break
+
+
+def _settings(arm: Arm) -> dict[str, Any]:
+    settings = {name: value for run in arm.runs for name, value in run.settings.items()}
+    return {**settings, **{name: arm.key.get(name) for name in SUBJECT}}
 
 
 def format_difference(x: float | None) -> str:

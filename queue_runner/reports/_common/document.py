@@ -47,13 +47,16 @@ class Options:
 
 @dataclass(frozen=True)
 class Section:
-    """A table of a report for people; `lines` are printed below it. With `explained` only --explain prints it."""
+    """A table of a report for people; `lines` are printed below it. With `explained` only --explain prints it.
+
+    `in_order`, if not empty, has the rows in order of importance: where the short report has no room, the last go."""
 
     title: str
     columns: Sequence[Column]
     rows: Sequence[Any]
     lines: Sequence[str] = ()
     explained: bool = False
+    in_order: Sequence[Any] = ()
 
 
 @dataclass(frozen=True)

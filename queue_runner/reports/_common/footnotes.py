@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family
-from queue_runner.analysis.finding import Finding
+from queue_runner.analysis.finding import Caveat, Finding, NextStep
 from queue_runner.analysis.grouping import LOG, MAIN, Arm, taints, value_of
 from queue_runner.analysis.peaks import Peak
 from queue_runner.analysis.reported_run import ReportedRun
@@ -60,13 +60,11 @@ class CaveatMarks:
 
     def notes(self) -> Iterable[str]:
         """Explain each letter by the details stored with the runs, and name these runs."""
-        marks = ", ".join(f"{letter} {kind}" for kind, letter in self._letters.items())
-        brief = f"caveat{'s' * (len(self._letters) > 1)}: {marks}"
         for kind, letter in self._letters.items():
             details = by_key(self._caveats[kind], lambda taint: taint.detail)
             parts = [f"{detail} ({named([self._names[t.run_id] for t in same])})" for detail, same in details.items()]
             more = f"; {len(details) - MOST_DETAILS} more" if len(details) > MOST_DETAILS else ""
-            yield Finding(f"{letter} {kind}: {'; '.join(parts[:MOST_DETAILS])}{more}", brief)
+            yield Caveat(f"{letter} {kind}", f": {'; '.join(parts[:MOST_DETAILS])}{more}")
 
     def excluded(self, rows: Iterable[ReportedRun], include_invalid: bool) -> Iterable[str]:
         """Name runs that are excluded, or included by --all although invalid, each reason once after its runs."""
@@ -76,19 +74,15 @@ class CaveatMarks:
             parts = [f"{named([row.run for row in same])} {reason}" for reason, same in reasons.items()]
             if (more := len(parts) - MOST_NAMED) > 0:
                 parts[MOST_NAMED:] = [f"{more} more reason{'s' * (more > 1)}"]
-            text = f"{'included by --all' if include_invalid else f'{EXCLUDED} excluded'}: {'; '.join(parts)}"
-            yield Finding(text, self._in_brief(rows, include_invalid))
-
-    def _in_brief(self, rows: Sequence[ReportedRun], include_invalid: bool) -> str:
-        """Count the runs, and say for what kinds of reason, and how to run them again."""
-        kinds = ", ".join(dict.fromkeys(kind for row in rows for kind in self._kinds(row)))
-        runs = units.counted(len({row.run_id for row in rows}), "run")
-        if include_invalid:
-            return f"{runs} included although invalid (--all): {kinds}"
-        groups = sorted({row.group_id or 0 for row in rows if row.kind != "import" and not row.merged})
-        which = "".join(f" g{group}" for group in groups[:MOST_NAMED])
-        remedy = f" -> mpsq report missing{which} --submit" if groups else ""
-        return f"{EXCLUDED} {runs} left out: {kinds}{remedy}"
+            kinds = ", ".join(dict.fromkeys(kind for row in rows for kind in self._kinds(row)))
+            runs = units.counted(len({row.run_id for row in rows}), "run")
+            counted = f"{runs} included by --all" if include_invalid else f"{EXCLUDED} {runs} left out"
+            yield Caveat(f"{counted} ({kinds})", f": {'; '.join(parts)}")
+            groups = sorted({row.group_id or 0 for row in rows if row.kind != "import" and not row.merged})
+            if groups and not include_invalid:
+                which = "".join(f" g{group}" for group in groups[:MOST_NAMED])
+                command = f"mpsq report missing{which} --submit"
+                yield NextStep(f"to run them again: {command}", command)
 
     def _kinds(self, row: ReportedRun) -> list[str]:
         if row.outcome != Outcome.SUCCEEDED:
@@ -137,10 +131,8 @@ def notes(
 def _unknown_logs(arms: Sequence[Arm]) -> Iterable[str]:
     """Say why imported logs are not pooled."""
     if sum(arm.key.get(LOG) is not None for arm in arms) > 1:
-        yield (
-            "logs of unknown device or mode form separate rows: mpsq import FILE --set device=mps --set compile=off"
-            " sets both; --group-by device pools repeats"
-        )
+        remedy = ": mpsq import FILE --set device=mps --set compile=off sets both; --group-by device pools repeats"
+        yield Caveat("logs of unknown device or mode form separate rows", remedy, minor=True)
 
 
 def few(rows: Sequence[ArmRow]) -> Iterable[str]:
@@ -158,13 +150,14 @@ def few_iterations(rows: Iterable[tuple[str, float | None]]) -> Iterable[str]:
     """Name those of the (name, number of measured iterations) pairs with fewer than FEW_ITERS."""
     short = [f"{name} ({n_rounded})" for name, n in rows if (n_rounded := round(n or 0)) < FEW_ITERS]
     if short:
-        yield f"fewer than {FEW_ITERS} measured iterations per run: {named(short)}; --set max_iters=N sets the number"
+        few = f"fewer than {FEW_ITERS} measured iterations per run"
+        yield Caveat(few, f": {named(short)}; --set max_iters=N sets the number", minor=True)
 
 
 def spreads(subject: str, over: Iterable[str | None]) -> Iterable[str]:
     """Explain the spread of a table, by what it is over; nothing if there is none."""
     texts = {
-        "runs": f"{units.PLUS_MINUS}: MAD of the run medians",
+        "runs": f"{units.PLUS_MINUS}: standard deviation of the runs, in logarithms as their mean",
         "iterations": "(in parentheses): MAD of the iterations of one run, not of several runs",
         "samples": "(in parentheses): MAD of the samples of one run, not of several runs",
     }
@@ -175,7 +168,7 @@ def spreads(subject: str, over: Iterable[str | None]) -> Iterable[str]:
 def _window(context: Context) -> Iterable[str]:
     if context.options.iters:
         first, last = context.options.iters
-        yield f"ms/iter: of iterations {units.count(first)} to {units.count(last)} (--iters)"
+        yield Caveat(f"ms/iter: of iterations {units.count(first)} to {units.count(last)} (--iters)")
 
 
 def named(names: Sequence[str]) -> str:
@@ -187,8 +180,8 @@ def named(names: Sequence[str]) -> str:
 def _excluded(arms: Sequence[Arm], marks: CaveatMarks, context: Context) -> Iterable[str]:
     yield from marks.excluded((row for arm in arms for row in arm.left_out), False)
     if any(not arm.used and arm.median_s is not None for arm in arms):
-        brief = "a row without valid runs shows its invalid ones and is not compared"
-        yield Finding(f"{brief} (--all includes them)", brief)
+        without = "a row without valid runs shows its invalid ones and is not compared"
+        yield Caveat(without, " (--all includes them)", minor=True)
     if context.options.include_invalid:
         yield from marks.excluded((row for arm in arms for row in arm.used if not row.valid), True)
 
@@ -196,7 +189,8 @@ def _excluded(arms: Sequence[Arm], marks: CaveatMarks, context: Context) -> Iter
 def _pending(arms: Sequence[Arm]) -> Iterable[str]:
     n = sum(row.state != State.DONE for arm in arms for row in arm.runs)
     if n:
-        yield f"{n} run{'s have' if n > 1 else ' has'} not ended yet"
+        text = f"{n} run{'s have' if n > 1 else ' has'} not ended yet"
+        yield NextStep(text, f"{text} (mpsq status)")
 
 
 def _mixed_first_iteration(arms: Sequence[Arm]) -> Iterable[str]:
@@ -214,13 +208,12 @@ def peaks(peaks: Iterable[tuple[str | None, str | None, Peak | None]], subject: 
 def _machines(families: Sequence[Family], context: Context) -> Iterable[str]:
     machines = {family.common["machine"]: family.arms[0].runs[0].where for family in families}
     if len(machines) > 1:
-        separate = f"runs of {len(machines)} machines: in separate tables, "
-        yield Finding(separate + NEVER_COMPARED, separate + "never compared")
+        yield Caveat(f"runs of {len(machines)} machines: in separate tables", f", {NEVER_COMPARED}", minor=True)
         yield from _baselines_elsewhere(families)
         yield from (Finding(f"{where}: {_machine(m, context)}") for m, where in machines.items() if m)
     if any(f.common["machine"] is None and len(f.arms) > 1 and any(arm.used for arm in f.arms) for f in families):
-        brief = "imported logs do not name their machine and count as one"
-        yield Finding(f"{brief} (mpsq import --set machine=NAME separates them)", brief)
+        unnamed = "imported logs do not name their machine and count as one"
+        yield Caveat(unnamed, " (mpsq import --set machine=NAME separates them)", minor=True)
 
 
 NEVER_COMPARED = "never compared: processor, memory, cooling and system differ at once"
@@ -233,10 +226,8 @@ def _baselines_elsewhere(families: Sequence[Family]) -> Iterable[str]:
         others = [other for other in families if other.baseline and {**other.common, "machine": None} == common]
         if family.baseline is None and others and len({other.common["machine"] for other in families}) > 1:
             label = others[0].baseline.label if others[0].baseline else ""
-            yield (
-                f"{family.arms[0].runs[0].where} has no row {label}, and that of "
-                f"{others[0].arms[0].runs[0].where} cannot be its baseline"
-            )
+            here, there = (of.arms[0].runs[0].where for of in (family, others[0]))
+            yield Caveat(f"{here} has no row {label}", f", and that of {there} cannot be its baseline", minor=True)
 
 
 def _machine(machine: str, context: Context) -> str:
@@ -257,4 +248,4 @@ def _pooled(arms: Sequence[Arm], context: Context) -> Iterable[str]:
     names = [*MAIN, *sorted({name for arm in arms for row in arm.used for name in row.factors})]
     mixed = [n for n in names if any(len({value_of(row, n) for row in arm.used}) > 1 for arm in arms)]
     if mixed:
-        yield f"rows pool runs that differ in {', '.join(mixed)}: the median mixes them (--group-by)"
+        yield Caveat(f"rows pool runs that differ in {', '.join(mixed)}", ": the median mixes them (--group-by)")

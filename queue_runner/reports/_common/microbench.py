@@ -108,7 +108,7 @@ class Microbench:
         for (_, title), table in by_key(cells, lambda cell: (cell.run.machine, self.title(cell))).items():
             sections += self.sections(title, table, marks.column)
             lines += self.findings([cell for cell in table if cell.valid or include_invalid])
-        spreads = footnotes.spreads("time: median of the run medians", {cell.spread_over for cell in cells})
+        spreads = footnotes.spreads("time: geometric mean of the run medians", {cell.spread_over for cell in cells})
         return Result(self.columns, cells, sections, lines, [*self.notes(cells), *spreads, *notes])
 
 
@@ -145,7 +145,7 @@ def _cells(runs: Sequence[ReportedRun], context: Context, with_config: bool) -> 
 
 def _cell(arm: Arm, metrics: Sequence[Metrics], several: Collection[str], peaks: Peaks) -> CellRow:
     key, samples_s = arm.key, [time_s for values in metrics for time_s in values["time"]]
-    median_s, (spread_s, over), (q1_s, q3_s) = arm.median("median_s") or 0.0, arm.spread_s, stats.quartiles(samples_s)
+    median_s, (spread_s, over), (q1_s, q3_s) = arm.median_s or 0.0, arm.spread_s, stats.quartiles(samples_s)
     names = {name for values in metrics for name in values} - {"time"}
     facts = {name: stats.median(stats.median(of_run[name]) for of_run in metrics if name in of_run) for name in names}
     flop, moved = facts.get("flop"), facts.get("bytes")

@@ -35,6 +35,4 @@ def _letters(n: int) -> str:
 def _lettered(letter: str, line: str) -> str:
     if not letter or line.startswith(" "):  # an indented line continues another
         return line
-    if isinstance(line, Finding):
-        return Finding(f"{letter}: {line}", f"{letter}: {line.brief}" if line.brief else "")
-    return f"{letter}: {line}"
+    return line.after(f"{letter}: ") if isinstance(line, Finding) else f"{letter}: {line}"

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import re
+import sys
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import replace
 
-from queue_runner import tables
-from queue_runner.analysis.finding import Finding
+from queue_runner import tables, units
+from queue_runner.analysis.finding import Caveat, Finding, NextStep
 from queue_runner.reports._common.document import Result, Section
-from queue_runner.text import plain
+from queue_runner.text import plain, width
 
 WIDTH = 80
+"""Maximum width of a sentence."""
+EXPLAIN = "--explain for more"
+MOST_LINES = 15
+"""Maximum number of lines of the short report on one question, as long as its table has two rows."""
+BELOW_EACH = 5
+"""Number of these that stand below each of several tables, together at the end."""
 
 
 def as_text(name: str, result: Result, format: str, *, explain: bool = False, colour: bool = False) -> str:
@@ -24,28 +32,60 @@ def as_text(name: str, result: Result, format: str, *, explain: bool = False, co
         return as_json(name, result)
     if format == "csv":
         return tables.csv(result.items, result.columns)
+    sections = result.sections or [Section("", result.columns, result.items)]
+    visible = [section for section in sections if explain or not section.explained]
+    if explain:
+        groups: list[list[str]] = [list(result.lines), list(result.notes)]
+    else:
+        answers, notes = (
+            [line for line in lines if not isinstance(line, Finding)] for lines in (result.lines, result.notes)
+        )
+        closing = _closing(result, sections, format)
+        groups = [answers, [*notes, *closing]] if notes else [[*answers, *closing]]
+    below = ["\n".join(_painted(line, format, colour) for line in group) for group in groups]
     if format == "table" and result.text is not None:
         parts = [result.text]
+    elif explain or format != "table":
+        parts = [_section(section, format, explain, colour) for section in visible]
     else:
-        sections = result.sections or [Section("", result.columns, result.items)]
-        parts = [_section(one, format, explain, colour) for one in sections if explain or not one.explained]
-    both = [_lines(lines, explain) for lines in (result.lines, result.notes)]
-    if not explain and _has_more(result):
-        both[-1].append("--explain shows everything behind this: costs, losses, footnotes")
-    parts += ["\n".join(_painted(line, format, colour) for line in lines) for lines in both]
-    return "\n\n".join(part.rstrip() for part in parts if part.strip())
+        n_below = sum(text.count("\n") + 2 for text in below if text) if len(visible) == 1 else BELOW_EACH
+        parts = [_shortened(section, MOST_LINES - n_below, colour) for section in visible]
+    return "\n\n".join(part.rstrip() for part in [*parts, *below] if part.strip())
 
 
-def _lines(lines: Iterable[str], explain: bool) -> list[str]:
-    """Return the sentences to print: without `explain` each in brief, once."""
-    if explain:
-        return list(lines)
-    return list(dict.fromkeys(filter(None, (line.brief if isinstance(line, Finding) else line for line in lines))))
+def _closing(result: Result, sections: Sequence[Section], format: str) -> list[str]:
+    """Return the last lines of the short report: one of caveats, one with what to do next."""
+    lines = [*result.notes, *result.lines, *(line for section in sections for line in section.lines)]
+    caveats = sorted((line for line in lines if isinstance(line, Caveat)), key=lambda caveat: caveat.minor)
+    commands = [line.command for line in lines if isinstance(line, NextStep)]
+    explained = any(section.explained for section in sections) or any(isinstance(line, Finding) for line in lines)
+    room = min(WIDTH, tables.room()) if format == "table" else sys.maxsize
+    closing = [_on_one_line("caveats", list(dict.fromkeys(caveat.sentence for caveat in caveats)), "", room)]
+    closing.append(_on_one_line("next", list(dict.fromkeys(commands)), EXPLAIN if explained else "", room))
+    return [line for line in closing if line]
 
 
-def _has_more(result: Result) -> bool:
-    lines = (*result.lines, *result.notes, *(line for section in result.sections for line in section.lines))
-    return any(section.explained for section in result.sections) or any(isinstance(line, Finding) for line in lines)
+def _on_one_line(title: str, parts: Sequence[str], last: str, room: int) -> str:
+    """Join as many parts as fit; `last` stands after them, else the number of parts left out. "" without any."""
+    for n in range(len(parts), 0, -1):
+        more = last or (f"{len(parts) - n} more" if n < len(parts) else "")
+        text = plain(f"{title}: {'; '.join(filter(None, [*parts[:n], more]))}")
+        if width(text) <= room:
+            return text
+    return tables.shorten(f"{title}: {last or '; '.join(parts)}", room) if parts or last else ""
+
+
+def _shortened(section: Section, n_lines: int, colour: bool) -> str:
+    """Format a table on at most `n_lines`, or with two rows: the least important rows go."""
+    text = _section(section, "table", False, colour)
+    rows, n_all = list(section.rows), len(section.rows)
+    for row in reversed(section.in_order):
+        if len(rows) <= 2 or len(text.split("\n")) <= n_lines:
+            break
+        rows = [other for other in rows if other is not row]
+        text = _section(replace(section, rows=rows), "table", False, colour)
+        text += f"\n... {units.counted(n_all - len(rows), 'more row')} (--explain)"
+    return text
 
 
 def _section(section: Section, format: str, explain: bool, colour: bool) -> str:
@@ -54,12 +94,12 @@ def _section(section: Section, format: str, explain: bool, colour: bool) -> str:
         parts.append(f"### {section.title}" if format == "md" else _sentence(section.title, format))
     if section.rows:
         parts.append(tables.table(section.rows, section.columns, format, colour=colour))
-    if lines := _lines(section.lines, explain):
+    if lines := [line for line in section.lines if explain or not isinstance(line, Finding)]:
         parts.append("\n".join(_sentence(line, format) for line in lines))
     return "\n\n".join(parts) if format == "md" else "\n".join(parts)
 
 
-_WARNINGS = ("!", "warning: ", "implausible: ", "caveat")
+_WARNINGS = ("!", "warning: ", "implausible: ", "caveats: ")
 """How sentences begin that make a number or a verdict less believable; a letter of a table may stand before it."""
 
 
@@ -73,10 +113,11 @@ def _painted(line: str, format: str, colour: bool) -> str:
 
 
 def _sentence(line: str, format: str) -> str:
-    """Format a sentence: a list item in Markdown, else wrapped at 80 columns."""
+    """Format a sentence: a list item in Markdown, else wrapped at the terminal's width, at most WIDTH."""
     if format == "md":
         return f"- {line}"
-    return textwrap.fill(plain(line), WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    room = min(WIDTH, tables.room())
+    return textwrap.fill(plain(line), room, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def as_json(name: str, result: Result) -> str:

@@ -22,6 +22,7 @@ _OF_ITERATIONS: Mapping[str, Any] = dict.fromkeys(
     )
 )
 """Values of a row that say nothing of a whole run."""
+_AXES = "device, mode, dtype and framework"
 
 
 def add(rows: Iterable[ReportedRun], context: Context, declared: bool) -> list[ReportedRun]:
@@ -42,14 +43,16 @@ def _swept(rows: Iterable[ReportedRun], context: Context) -> dict[tuple[int | No
     """Return what each submission swept, by submission and workload: of all its jobs, chosen now or not.
 
     Names are swept where a submission has several for one workload, or a command beside what else it has: commands do
-    not say what they compute, and whoever submits them together compares them.
+    not say what they compute, and whoever submits them together compares them. Configs are swept only where nothing
+    else is: another config is another model, and gpt2 is not compared with shakespeare_char beside cpu with mps.
     """
     by_submission: dict[tuple[int | None, str | None], dict[str, set[str]]] = {}
     several: dict[int | None, set[str]] = {}
     mixed: set[int | None] = set()
-    for group, job_name, kind, config, workload, params in context.by_groups(
+    for group, job_name, kind, config, workload, params, *axes in context.by_groups(
         f"SELECT group_id, name, {select_runs.KIND}, config, json_extract(spec_json, '$.workload'),"
-        " json_extract(spec_json, '$.params') FROM jobs"
+        " json_extract(spec_json, '$.params'), device, dtype, framework, compile,"
+        " json_extract(spec_json, '$.compile_mode') FROM jobs"
         " WHERE (kind <> 'import' OR json_extract(spec_json, '$.merged.kind') IS NOT NULL)"
         " AND group_id IN ({groups})",
         rows,
@@ -57,7 +60,7 @@ def _swept(rows: Iterable[ReportedRun], context: Context) -> dict[tuple[int | No
         values = by_submission.setdefault((group, _workload(kind, workload)), {})
         settings: dict[str, Any] = json.loads(params)
         values.setdefault("", set()).update(settings)
-        for name, value in {"subject": job_name, "config": config, **settings}.items():
+        for name, value in {"subject": job_name, "config": config, _AXES: axes, **settings}.items():
             values.setdefault(name, set()).add(json.dumps(value))
         several.setdefault(group, set()).add(str(job_name))
         if kind == "command":
@@ -66,11 +69,13 @@ def _swept(rows: Iterable[ReportedRun], context: Context) -> dict[tuple[int | No
     for (group, _), values in by_submission.items():
         if group in mixed and len(several[group]) > 1:
             together.setdefault(group, {"subject", "config"}).update(values[""])
-    return {
-        (group, workload): frozenset(name for name, texts in values.items() if name and len(texts) > 1)
-        | together.get(group, frozenset())
-        for (group, workload), values in by_submission.items()
-    }
+    swept = {}
+    for (group, workload), values in by_submission.items():
+        names = frozenset(name for name, texts in values.items() if name and len(texts) > 1)
+        if workload is not None and names - {"config", "subject"}:
+            names -= {"config"}
+        swept[group, workload] = (names - {_AXES}) | together.get(group, frozenset())
+    return swept
 
 
 def _with_wall_times(rows: list[ReportedRun], context: Context, declared: bool) -> list[ReportedRun]:

@@ -1,0 +1,117 @@
+"""The default report on one question: at most 15 lines, and nothing in them that misleads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from queue_runner.reports._common import printing
+from tests.reports.report_fixture import Store
+
+pytestmark = pytest.mark.fast
+BATTERY = {"battery": ("caveat", "the machine ran on battery")}
+BUSY = {"contended": ("caveat", "other programs used 60 % of the machine's cores")}
+
+
+@pytest.fixture
+def store(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    made = Store(tmp_path / "home", tmp_path_factory.mktemp("template"))
+    yield made
+    made.db.close()
+
+
+def grid(store: Store, n_rounds: int = 4) -> None:
+    """A grid of two devices and two modes with everything that the report may have to say."""
+    times_s = {("cpu", False): 2.0, ("cpu", True): 1.6, ("mps", False): 0.2210, ("mps", True): 0.3057}
+    for k in range(n_rounds):
+        for (device, compiled), time_s in times_s.items():
+            summary = {"val_loss_last": 1.9, "n_measure": 5}
+            taints = {**BATTERY, **(BUSY if k == 1 else {})}
+            store.run(device, compiled, time_s * (1 + (k + compiled) / 500), taints=taints, summary=summary)
+    store.run("mps", False, median_s=None, outcome="FAILED", exit_code=1, reason="boom")
+
+
+def losses(store: Store, run: int, value: float) -> None:
+    for i in range(40):
+        at = {"run_id": run, "i": i, "offset": i, "phase": "measure", "synced": 1}
+        store._insert("iterations", **at, dur_s=0.1, loss=value)
+
+
+@pytest.fixture(params=[80, 60])
+def columns(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setenv("COLUMNS", str(request.param))
+    return int(request.param)
+
+
+def short(store: Store, **options: object) -> list[str]:
+    return printing.as_text("devices", store.report(**options), "table").splitlines()
+
+
+def test_a_grid_fits_fifteen_lines(store: Store, columns: int) -> None:
+    grid(store)
+    lines = short(store)
+    assert len(lines) <= printing.MOST_LINES and max(map(len, lines)) <= columns, "\n".join(lines)
+    compiled = " ".join(" ".join(lines).split("compiled against eager: ")[1:])
+    assert compiled.startswith("cpu 1.2") and "mps 1.39 x slower" in compiled
+    assert sum(line.startswith("caveats: ") for line in lines) == 1
+    assert lines[-1].startswith("next: ") and lines[-1].endswith("--explain for more")
+
+
+@pytest.mark.parametrize("n_rows", [2, 6, 24])
+def test_a_sweep_of_any_length_fits_and_keeps_its_baseline_and_its_best(
+    store: Store, columns: int, n_rows: int
+) -> None:
+    for k in range(4):
+        for n in range(n_rows):
+            store.run(params={"n_layer": n}, median_s=0.1 * (1 + abs(n - 1)) * (1 + (k * n % 3) / 1000))
+    lines = short(store)
+    assert len(lines) <= printing.MOST_LINES and max(map(len, lines)) <= columns, "\n".join(lines)
+    assert any(line.endswith("baseline") for line in lines) and any(line.startswith("n_layer=1 ") for line in lines)
+    assert any("more row" in line for line in lines) == (n_rows == 24)
+
+
+def test_each_row_with_an_interval_shows_it(store: Store) -> None:
+    for k in range(4):
+        for device, time_s in (("cpu", 1.024), ("mps", 1.0)):
+            store.run(device, median_s=time_s * (1 + (k * (device == "mps")) / 20000))
+    row = next(line for line in short(store) if line.startswith("mps eager"))
+    ratio, low, high = (float(word.strip("()")) for word in row.replace(" to ", " ").split()[-4:-1])
+    assert low < ratio < high
+
+
+def test_times_that_a_log_rounds_have_no_spread(store: Store) -> None:
+    for device in ("cpu", "mps"):
+        for _ in range(4):
+            store.run(device, median_s=0.1)
+    assert "±" not in "\n".join(short(store))
+
+
+@pytest.mark.parametrize("wrong", [True, False])
+def test_a_wrong_final_loss_is_in_the_short_report(store: Store, wrong: bool) -> None:
+    for device, loss in (("cpu", 1.9), ("mps", 3.4 if wrong else 1.905)):
+        losses(store, store.run(device, median_s=0.1), loss)
+    text = "\n".join(short(store))
+    assert ("wrong loss: mps eager ends at 3.4000" in text) == wrong and ("wrong loss" in text) == wrong
+
+
+def test_rows_of_another_setting_may_end_at_another_loss(store: Store) -> None:
+    for rate, loss in ((0.1, 1.9), (0.2, 3.4)):
+        losses(store, store.run(params={"learning_rate": rate}, median_s=0.1), loss)
+    assert "wrong loss" not in "\n".join(short(store))
+
+
+def test_another_config_beside_another_device_is_another_table(store: Store) -> None:
+    for config, scale in (("gpt2", 10.0), ("shakespeare_char", 1.0)):
+        for device, time_s in (("cpu", 1.0), ("mps", 0.1)):
+            store.run(device, median_s=time_s * scale, config=config)
+    titles = [section.title for section in store.report().sections if not section.explained]
+    assert len(titles) == 2 and "gpt2" in titles[0] + titles[1]
+    assert {row["n_rounds"] for row in store.report().rows} == {None, 1}
+
+
+def test_configs_alone_are_the_question(store: Store) -> None:
+    for config in ("gpt2", "shakespeare_char"):
+        store.run(config=config)
+    assert len([section for section in store.report().sections if not section.explained]) == 1
