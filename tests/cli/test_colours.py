@@ -69,7 +69,7 @@ def test_a_terminal_shows_colours() -> None:
     assert f"{GREEN}SUCCEEDED" in shown["show 1.1"]
     assert f"{RED}FAILED(3)" in shown["show 2"] and f"{RED}contended" in shown["show 2"]
     assert f"{RED}FAILED(3)" in shown["show g1"]
-    assert f"{YELLOW}! " in shown["report"]
+    assert f"{YELLOW}caveats: " in shown["report"]
     assert f"{RED}FAILED" in shown["report time"] and f"{YELLOW}!" in shown["report time"]
     assert f"{YELLOW}!" in shown["report iterations 2"]
 
