@@ -39,26 +39,27 @@ def run(ctx: typer.Context, fields: dict[str, Any], json: Json = False) -> None:
 
     Exit codes: 0 if all succeeded, 3 if not, 130 after Ctrl-C.
     """
-    from queue_runner.cli.submit import store
-    from queue_runner.monitor.forecast import with_short_gate
     from queue_runner.monitor.log_text import Outputs
-    from queue_runner.submit import plan as use_case
-    from queue_runner.submit.submit_options import Request
     from queue_runner.worker.start_worker import WorkerStarter
 
     if fields.get("hold"):
         raise UsageError(
             "run --hold would wait forever", "use mpsq submit --hold to queue it, and mpsq resume ID to release it"
         )
-    planned = use_case.plan(Request(**{**fields, "measures": True}))
     layout = new_home()
-    if fields.get("gate_timeout_s") is None:
-        planned = with_short_gate(layout, planned)
-    remind(planned.warnings, layout, json)
     out = Outputs(sys.stderr if json else sys.stdout, sys.stderr, raw=False)
     starter = WorkerStarter(layout, out.say)  # before Ctrl-C is deferred: its child processes would inherit that
     follower = None
     try:
+        from queue_runner.cli.submit import store
+        from queue_runner.monitor.forecast import with_short_gate
+        from queue_runner.submit import plan as use_case
+        from queue_runner.submit.submit_options import Request
+
+        planned = use_case.plan(Request(**{**fields, "measures": True}))
+        if fields.get("gate_timeout_s") is None:
+            planned = with_short_gate(layout, planned)
+        remind(planned.warnings, layout, json)
         with _undisturbed():
             stored = store(planned, layout, json)
             runs = [f"{stored.jobs[cell]}.{repeat}" for cell, repeat in planned.order]

@@ -1,5 +1,5 @@
-"""A function called in a child process with a time limit, for what may wait in the kernel for hours: a folder that
-macOS guards until somebody answers a privacy prompt, a network drive that is gone."""
+"""Functions called in a child process with a time limit, for what may wait in the kernel for hours: a folder that macOS
+guards until somebody answers a privacy prompt, a network drive that is gone."""
 
 from __future__ import annotations
 
@@ -7,30 +7,41 @@ import contextlib
 import json
 import os
 import pickle
+import select
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from typing import Generic, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 _GIVEN_UP_S = 1.0
 """How long a killed child is waited for: one that waits in the kernel may stay."""
 _PROGRAM = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
-import os, pickle, threading
-def end_with_the_parent():
-    os.read(int(sys.argv[2]), 1)
-    os.killpg(0, 9)
-threading.Thread(target=end_with_the_parent, daemon=True).start()
-function, arguments, named = pickle.load(sys.stdin.buffer)
-try:
-    answer = function(*arguments, **named), None
-except Exception as error:
-    answer = None, error
-pickle.dump(answer, sys.stdout.buffer)
+import os, pickle, queue, threading
+calls = queue.SimpleQueue()
+def listen():
+    while os.read(0, 1):
+        calls.put(None)
+    os.killpg(0, 9)  # the parent has ended
+threading.Thread(target=listen, daemon=True).start()
+content, result = int(sys.argv[2]), int(sys.argv[3])
+while True:
+    calls.get()
+    function, arguments, named = pickle.loads(os.pread(content, os.fstat(content).st_size, 0))
+    try:
+        answer = function(*arguments, **named), None
+    except Exception as error:
+        answer = None, error
+    answer = pickle.dumps(answer)
+    os.ftruncate(result, 0)
+    os.pwrite(result, answer, 0)
+    os.write(1, b"\\n")
 """
+"""For each byte from the parent, it calls the function in one file, writes its answer to another, and answers with a
+byte: neither side ever waits for the other to read."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,59 +51,74 @@ class TookTooLong(Exception):
     """The child was ended after the time limit."""
 
 
-class ChildCall(Generic[T]):
-    """A call in a child, which ends with this process even if that is killed. Close it."""
+class Child:
+    """A child process that makes one call after the other, and ends with this process even if that is killed. It starts
+    with the first call; a call that does not end is ended by `close`. Close it."""
 
-    def __init__(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> None:
-        """Begin it; all must be picklable. Raises: OSError when there can be no child."""
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._files = contextlib.ExitStack()
+        self._name = ""
+
+    def begin(self, function: Callable[..., object], *arguments: object, **named: object) -> None:
+        """Begin a call; all must be picklable. An earlier one must have ended. Raises: OSError when there can be no
+        child."""
+        if self._process is None or self._process.poll() is not None:
+            self.close()
+            self._start()
         self._name = function.__name__
-        with contextlib.ExitStack() as stack:
-            self._said = stack.enter_context(tempfile.TemporaryFile())
-            content = stack.enter_context(tempfile.TemporaryFile())
-            pickle.dump((function, arguments, named), content)
-            content.seek(0)
-            watched, self._life = os.pipe()
-            stack.callback(os.close, self._life)
-            try:
-                self._process = subprocess.Popen(
-                    # -P: a file of the name of a module in the current folder must not take its place
-                    [sys.executable, "-P", "-c", _PROGRAM, json.dumps(sys.path), str(watched)],
-                    stdin=content,
-                    stdout=self._said,
-                    pass_fds=[watched],
-                    start_new_session=True,
-                )
-            finally:
-                os.close(watched)
-            content.close()
-            self._kept = stack.pop_all()
+        request = pickle.dumps((function, arguments, named))
+        os.ftruncate(self._content, 0)
+        os.pwrite(self._content, request, 0)
+        assert self._process is not None and self._process.stdin is not None
+        self._process.stdin.write(b"\n")
 
     def wait(self, at_most_s: float) -> bool:
-        """Wait for its end; return whether it has ended."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(max(at_most_s, 0))
-        return self._process.returncode is not None
+        """Wait for the end of the call; return whether it has ended."""
+        assert self._process is not None and self._process.stdout is not None
+        return bool(select.select([self._process.stdout], [], [], max(at_most_s, 0))[0])
 
-    def answer(self) -> T:
-        """Return what the function returned, once the child has ended.
+    def answer(self) -> Any:
+        """Return what the function returned, once the call has ended.
 
         Raises: OSError when the child died; whatever the function raised.
         """
-        if self._process.returncode:
-            raise OSError(f"the child process of {self._name} ended with {self._process.returncode}")
-        self._said.seek(0)
-        answer, error = pickle.load(self._said)
+        assert self._process is not None and self._process.stdout is not None
+        if not self._process.stdout.read(1):
+            raise OSError(f"the child process of {self._name} ended with {self._process.wait()}")
+        answer, error = pickle.loads(os.pread(self._result, os.fstat(self._result).st_size, 0))
         if error is not None:
             raise error
-        return answer  # type: ignore[no-any-return]
+        return answer
 
     def close(self) -> None:
-        """End the child and what it has started."""
-        if self._process.poll() is None:
+        """End the child and what it has started. The next call starts another."""
+        process, self._process = self._process, None
+        if process is not None and process.poll() is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):  # it has just ended (macOS: EPERM)
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self.wait(_GIVEN_UP_S)
-        self._kept.close()
+                os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_GIVEN_UP_S)
+        self._files.close()
+
+    def _start(self) -> None:
+        with contextlib.ExitStack() as files:
+            self._content = files.enter_context(tempfile.TemporaryFile()).fileno()
+            self._result = files.enter_context(tempfile.TemporaryFile()).fileno()
+            paths = [json.dumps(sys.path), str(self._content), str(self._result)]
+            process = subprocess.Popen(
+                # -P: a file of the name of a module in the current folder must not take its place
+                [sys.executable, "-P", "-c", _PROGRAM, *paths],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                bufsize=0,
+                pass_fds=[self._content, self._result],
+                start_new_session=True,
+            )
+            assert process.stdin is not None and process.stdout is not None
+            files.callback(process.stdin.close)
+            files.callback(process.stdout.close)
+            self._process, self._files = process, files.pop_all()
 
 
 def call(limit_s: float, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
@@ -100,7 +126,9 @@ def call(limit_s: float, function: Callable[P, T], *arguments: P.args, **named: 
 
     Raises: TookTooLong; OSError when there can be no child, or it died; whatever the function raises.
     """
-    with contextlib.closing(ChildCall(function, *arguments, **named)) as called:
-        if not called.wait(limit_s):
+    with contextlib.closing(Child()) as child:
+        child.begin(function, *arguments, **named)
+        if not child.wait(limit_s):
             raise TookTooLong
-        return called.answer()
+        result: T = child.answer()
+        return result

@@ -33,30 +33,33 @@ class Look:
     """A look at the code of a job before its start. The user's folders are read in a child process, for at most READ_S
     seconds: that may wait in the kernel for hours. Close it."""
 
-    def __init__(self, snapshots: Path, spec: JobSpec) -> None:
-        """Begin it. Raises: OSError as `refusal`."""
+    def __init__(self, snapshots: Path, spec: JobSpec, reader: child.Child) -> None:
+        """Begin it. `reader` lives as long as the runs follow each other: its start takes longer than a look.
+
+        Raises: OSError as `refusal`.
+        """
         named = working_copy.named_folders(spec) if spec.copy else set()
         self.what = "command's files in " + ", ".join(sorted(named)) if named else f"code in {spec.root}"
         self._deadline = time.monotonic() + READ_S
+        self._reader = reader
         elsewhere = spec.kind != "workload" and spec.tree and (named or not (spec.copy or spec.allow_changed))
-        self._call = child.ChildCall(look, snapshots, spec) if elsewhere else None
-        self._found = None if self._call else look(snapshots, spec)
+        if elsewhere:
+            reader.begin(look, snapshots, spec)
+        self._found = None if elsewhere else look(snapshots, spec)
 
     def wait(self, at_most_s: float) -> Found | None:
         """Return the result; None if it is not known yet. Raises: OSError as `refusal`."""
-        if self._call is None:
+        if self._found is None and self._reader.wait(min(at_most_s, self._deadline - time.monotonic())):
+            self._found = self._reader.answer()
+        if self._found is not None or time.monotonic() < self._deadline:
             return self._found
-        if self._call.wait(min(at_most_s, self._deadline - time.monotonic())):
-            return self._call.answer()
-        if time.monotonic() < self._deadline:
-            return None
         text = f"its {self.what} could not be read within {READ_S:.0f} s ({protected.SLOW})"
         return Found(Ending(Outcome.SPAWN_FAILED, reason=plain(text)))
 
     def close(self) -> None:
         """End a look that is not wanted any more."""
-        if self._call is not None:
-            self._call.close()
+        if self._found is None:
+            self._reader.close()
 
 
 def look(snapshots: Path, spec: JobSpec) -> Found:

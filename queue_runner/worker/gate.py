@@ -90,7 +90,7 @@ class Gate:
         if not _is_measured(run):
             return None
         if run.spec.gate and self._passed is None:
-            self.due = time.time() + LOOK_S
+            self.due = time.time() + min(LOOK_S, self._window_s(run))
             if (reason := self._look(run)) is not None:
                 return reason
         if run.spec.device != "cpu" and not self._knows_the_gpu():
@@ -113,7 +113,7 @@ class Gate:
         """Look at the machine; return as `keeps`, and set what disturbs a run that passes nevertheless."""
         gpu = run.spec.device != "cpu"
         limit_s = self._limit_s(run)
-        window_s = min(gate_load.WINDOW_S, limit_s / WINDOWS)
+        window_s = self._window_s(run)
         cpu = self._config.gate_cpu_share < 1
         reading = self._load.read(cpu=cpu, gpu=gpu, window_s=window_s)
         if reading is None:
@@ -167,6 +167,10 @@ class Gate:
 
     def _limit_s(self, run: Following) -> float:
         return self._config.gate_timeout_s if run.spec.gate_s is None else run.spec.gate_s
+
+    def _window_s(self, run: Following) -> float:
+        """Return over what time the processors' load is taken before this run."""
+        return min(gate_load.WINDOW_S, self._limit_s(run) / WINDOWS)
 
     def _waited_s(self) -> float:
         return 0.0 if self._since is None else time.monotonic() - self._since

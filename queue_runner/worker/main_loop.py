@@ -256,7 +256,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="mpsq worker", description="run the queue, one job at a time")
     parser.add_argument("--service", action="store_true", help="started by launchd or systemd")
     parser.add_argument("--until-idle", action="store_true", help="exit when no job is queued or running")
+    parser.add_argument(
+        "--on-request", action="store_true", help="begin at a line on standard input"
+    )
     options = parser.parse_args(arguments)
+    if options.on_request and not _is_requested():
+        return 0
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
     for library in ("apscheduler", "alembic"):
         logging.getLogger(library).setLevel(logging.ERROR)
@@ -279,6 +284,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             log.error("hint: %s", error.hint)
         return 0 if options.service and isinstance(error, _NO_RESTART_MENDS) else error.exit_code
     return 0
+
+
+def _is_requested() -> bool:
+    """Wait for a line on standard input, and let go of that; return whether there was one."""
+    requested = bool(os.read(0, 1))  # nothing after the line: that is for the next worker
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    return requested
 
 
 _NO_RESTART_MENDS = (AlreadyRunning, ConfigError, DamageError, OwnershipError, SchemaError, UsageError)

@@ -43,13 +43,17 @@ def program(module: str, *options: str) -> tuple[list[str], dict[str, str]]:
 
 
 _STARTER = """
-while read -r _; do
-    /bin/sh -c 'echo $$; exec "$@" >>"$0" 2>&1' "$0" "$@" </dev/null
+[ "$1" = ready ] || read -r _ || exit
+shift
+while
+    /bin/sh -c 'echo $$; exec "$@" >>"$0" 2>&1' "$0" "$@"
     echo $?
-done
+    read -r _
+do :; done
 """
-"""A shell script that starts a worker for each line from us, and prints its process id and then its exit status. $0 is
-its log, $@ its command."""
+"""A shell script that starts a worker for each line from us, the first at once if it is to be ready, and prints its
+process id and then its exit status. A worker reads the next line itself and begins then. $0 is its log, then comes its
+command."""
 
 
 class WorkerStarter:
@@ -59,7 +63,8 @@ class WorkerStarter:
     that neither Ctrl-C nor the end of the terminal reaches it; its lock ensures that there are never two.
 
     The waiting command may give way to the measured run (nice), but a worker and its runs must not. A shell starts the
-    workers: it was started before, with the priority that this program had then.
+    workers: it was started before, with the priority that this program had then. The first worker is loaded beside this
+    program, which takes as long as making a plan, and begins when it is needed.
     """
 
     def __init__(self, layout: Layout, say: Callable[[str], None]) -> None:
@@ -68,9 +73,12 @@ class WorkerStarter:
         self._worker_pid: int | None = None
         self._started_at = 0.0
         self._starts = 0
-        argv, environment = command("--until-idle")
+        self._is_ready = not queue_state.worker(layout)[0]
+        argv, environment = command("--until-idle", "--on-request")
+        first = "ready" if self._is_ready else "later"
+        layout.worker_log.touch(0o600)
         self._starter = subprocess.Popen(
-            ["/bin/sh", "-c", _STARTER, str(layout.worker_log), *argv],
+            ["/bin/sh", "-c", _STARTER, str(layout.worker_log), first, *argv],
             env=environment,
             cwd=layout.home,
             stdin=subprocess.PIPE,
@@ -103,9 +111,8 @@ class WorkerStarter:
     def _start(self) -> int:
         assert self._starter.stdin is not None and self._starter.stdout is not None
         try:
-            self._layout.worker_log.touch(0o600)
-            self._starter.stdin.write(b"\n")
-            self._starter.stdin.flush()
+            self._starter.stdin.write(b"\n" if self._is_ready else b"\n\n")
+            self._is_ready = False
             return int(self._starter.stdout.readline())
         except (OSError, ValueError):
             raise MpsqError("no worker can be started: the helper shell has exited", "mpsq worker") from None

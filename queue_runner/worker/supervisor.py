@@ -17,7 +17,7 @@ from queue_runner import failpoints, lanes
 from queue_runner.config_file import Config
 from queue_runner.control import checkpoints, pausing
 from queue_runner.errors import MpsqError
-from queue_runner.host import job_secrets, lane_locks, processes, protected, wakeup
+from queue_runner.host import child, job_secrets, lane_locks, processes, protected, wakeup
 from queue_runner.host.boot import boot_id
 from queue_runner.host.gate_load import Load
 from queue_runner.host.keep_awake import keep_awake
@@ -85,6 +85,7 @@ class Supervisor:
         self._locks = LaneLocks(self.lane.name, self.lane.cores)
         self._held: Hold | None = None
         self._launching: _Launching | None = None
+        self._reader = child.Child()
         self._warden: subprocess.Popen[bytes] | None = None
         self._observer: Observer | None = None
         self._kept_awake: int | None = None  # the run for which the machine is kept awake
@@ -157,6 +158,8 @@ class Supervisor:
             self._gate.leave()
         self._block(reason)
         self.close()
+        if self._launching is None:
+            self._reader.close()
 
     def close(self) -> None:
         """Release the lane, if this worker holds it; a run continues under its warden."""
@@ -177,6 +180,7 @@ class Supervisor:
             with contextlib.suppress(MpsqError):  # the next worker finds that it never started
                 self._unclaim(run, "the worker ended while its code was being read")
         self.close()
+        self._reader.close()
         self._gate.close()
 
     # -- the current run ----------------------------------------------------------------------------------------------
@@ -366,7 +370,7 @@ class Supervisor:
         Raises: OSError as verify.Look."""
         if self._launching is None or self._launching.run.run_id != run.run_id:
             self._end_look()
-            self._launching = _Launching(run, origin, verify.Look(self._layout.snapshots, run.spec))
+            self._launching = _Launching(run, origin, verify.Look(self._layout.snapshots, run.spec, self._reader))
         look = self._launching.look
         try:
             code = look.wait(patience_s)

@@ -168,7 +168,7 @@ def test_it_waits_without_a_worker_for_what_only_a_hand_can_change(queue: Queue)
     client.pause("2")
     while "run 2.1 is held" not in (line := process.stderr.readline()):
         assert line and "no worker" not in line
-    assert not queue.layout.worker_log.exists()
+        assert not queue.layout.worker_log.read_bytes()
     client.resume("2", str(held))
     out, err = process.communicate()
     assert process.returncode == 0 and out.startswith("out\n"), err

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from queue_runner.errors import MpsqError
+from queue_runner.host.child import Child
 from queue_runner.model import Ending, Outcome
 from queue_runner.source import archive, git_commands, rules, scan, snapshot, verify, working_copy
 from queue_runner.source.scan import SourceTree, of_repository
@@ -356,7 +357,7 @@ def test_code_that_cannot_be_read_ends_its_job_and_not_the_queue(
 
 
 def looked(kept: Path, spec: JobSpec) -> Ending | None:
-    with contextlib.closing(verify.Look(kept, spec)) as look:
+    with contextlib.closing(Child()) as reader, contextlib.closing(verify.Look(kept, spec, reader)) as look:
         found = until(lambda: look.wait(0.1), "an answer")
         assert found is not None
         return found.refusal
@@ -386,7 +387,7 @@ def test_who_reads_ends_with_a_worker_that_is_killed(
     worker = os.fork()
     if worker == 0:
         try:
-            verify.Look(kept, spec).wait(60)
+            verify.Look(kept, spec, Child()).wait(60)
         finally:
             os._exit(1)
     try:
