@@ -24,7 +24,7 @@ _PLACE = frozenset(
         *("cwd", "env", "env_file", "python", "snapshot", "name", "copy", "allow_changed", "stall_s"),
         *("tree", "code", "root", "inside", "resume", "packages", "find_max", "template", "secrets"),
         *("preflight", "seed_by_round"),
-        *("gate", "gate_s", "layout_seed", "randomize", "on", "lane", "affinity"),
+        *("metrics", "gate", "gate_s", "layout_seed", "randomize", "on", "lane", "affinity"),
     }
 )
 """Fields that describe where and with what a job runs, not what it computes: left out of the hash."""
@@ -119,6 +119,7 @@ class JobSpec:
     cores: int = 0  # their number; 0: it may use all
     threads: int = 0  # of each process, by OMP_NUM_THREADS, on a lane
     env_file: str = ""  # of a stored job: the file with its whole environment
+    metrics: Mapping[str, str] = field(default_factory=dict)  # read from its log: regular expressions by name
     seed_by_round: bool = False  # `seed` is that of the first round, and grows by one with each
 
     def fields(self) -> dict[str, Any]:

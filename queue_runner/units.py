@@ -199,6 +199,23 @@ def ratio_interval(low: Number, high: Number) -> str:
     return f"{number(low, digits)} to {number(high, digits)} x"
 
 
+def measured(x: Number, low: Number = None, high: Number = None, *, sign: bool = False) -> str:
+    """Format a number in its own unit: with 4 significant digits, or as many decimals as its interval from `low` to
+    `high` needs: "2.3104"; with `sign` as a difference: "+0.0202"."""
+    if (text := not_finite(x)) is not None or x is None:
+        return text or MISSING
+    if low is None or high is None or not 0 < high - low < math.inf:
+        text = number(x)
+    else:
+        text = _to_place(x, 1 - _exponent(high - low, 2))
+    return f"+{text}" if sign and x > 0 else text
+
+
+def interval(low: Number, high: Number) -> str:
+    """Format an interval as `measured`: "0.190 to 0.214"; empty when either end is missing."""
+    return "" if low is None or high is None else f"{measured(low, low, high)} to {measured(high, low, high)}"
+
+
 def _ratio_digits(low: Number, high: Number) -> int:
     """Return how many significant digits show the width of an interval, 3 to MOST_RATIO_DIGITS."""
     if low is None or high is None or not 0 < low < high < math.inf:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
+from queue_runner.analysis import run_metrics
 from queue_runner.analysis.grouping import (
     BESIDE,
     NAMES,
@@ -23,7 +25,7 @@ from queue_runner.analysis.grouping import (
     taints,
 )
 from queue_runner.analysis.reported_run import ReportedRun
-from queue_runner.analysis.rounds import Verdict, Word, judge
+from queue_runner.analysis.rounds import MetricAnswer, Verdict, Word, judge, judge_metric
 from queue_runner.analysis.verdicts import all_pairs
 from queue_runner.errors import UsageError
 from queue_runner.model import NEIGHBOUR_BUSY
@@ -69,15 +71,18 @@ class Question:
     """whether what a submission swept (the rows' `swept`) distinguishes arms, although SUBJECT or `settings` has it"""
     same_within: float | None = None
     """margin of an equivalence, 0.01 for ±1 %; None: the default of `rounds`"""
+    margins: Mapping[str, float] = field(default_factory=dict)
+    """the same by metric, in its unit"""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """An arm, its baseline and the verdict, which is corrected for all pairs of the family."""
+    """An arm, its baseline, the verdict and the answers on metrics, corrected for all words of the family."""
 
     arm: Arm
     baseline: Arm
     verdict: Verdict
+    metrics: Mapping[str, MetricAnswer] = field(default_factory=dict)
 
     @property
     def pays_off(self) -> bool:
@@ -102,6 +107,8 @@ class Family:
     pairs: Sequence[Pair] = ()
     twins: Sequence[Pair] = ()
     per_work: str = ""
+    metrics: Mapping[str, str] = field(default_factory=dict)
+    """the metrics compared, and what stands against words on each; empty if nothing does"""
 
     @property
     def wall(self) -> bool:
@@ -145,7 +152,7 @@ def compare(rows: Iterable[ReportedRun], question: Question) -> list[Family]:
     Raises: UsageError when the requested baseline matches no arm, or several of a family.
     """
     chosen = _with_baselines(families(rows, question), question.vs)
-    return [_judged(family, question.same_within) for family in chosen]
+    return [_judged(family, question.same_within, question.margins) for family in chosen]
 
 
 def families(rows: Iterable[ReportedRun], question: Question) -> list[Family]:
@@ -244,7 +251,7 @@ def _distance(arm: Arm) -> tuple[bool, ...]:
     return away, compiled, *other, bool(key.get("resumed")), bool(key.get(BESIDE))
 
 
-def _judged(family: Family, same_within: float | None) -> Family:
+def _judged(family: Family, same_within: float | None, margins: Mapping[str, float]) -> Family:
     """Return the family with its pairs; if iterations differ in size, time per token or sample is compared."""
     able = [arm for arm in family.arms if arm.times]
     per_work = next((unit for unit in WORK if len({arm.work(unit) for arm in able} - {None}) > 1), "")
@@ -252,9 +259,20 @@ def _judged(family: Family, same_within: float | None) -> Family:
     base = family.baseline
     pairs = [(arm, base) for arm in able if base is not None and base in able and arm is not base]
     twins = [(arm, twin) for arm in able if (twin := family.twin(arm)) is not None and twin in able]
-    verdicts = judge([*pairs, *twins], n_words(family), per_work, same_within)
-    judged = [[Pair(arm, against, verdicts[arm, against]) for arm, against in some] for some in (pairs, twins)]
-    return replace(family, per_work=per_work, pairs=judged[0], twins=judged[1])
+    family = replace(family, per_work=per_work, metrics=run_metrics.obstacles(family.arms))
+    both, words = [*pairs, *twins], n_words(family)
+    verdicts = judge(both, words, per_work, same_within)
+    metrics = {
+        name: judge_metric(both, partial(run_metrics.value, name=name), words, margins.get(name), obstacle)
+        for name, obstacle in family.metrics.items()
+    }
+
+    def judged(some: Sequence[tuple[Arm, Arm]]) -> list[Pair]:
+        return [
+            Pair(*pair, verdicts[pair], {name: of[pair] for name, of in metrics.items() if pair in of}) for pair in some
+        ]
+
+    return replace(family, pairs=judged(pairs), twins=judged(twins))
 
 
 def disturbed_rounds(family: Family) -> set[Any]:
@@ -275,14 +293,19 @@ def without(family: Family, rounds: Collection[Any]) -> Family:
     }
     margin = next((pair.verdict.same_within for pair in family.pairs), None)
     baseline = family.baseline and arms[family.baseline]
-    return _judged(replace(family, arms=[*arms.values()], baseline=baseline), margin)
+    return _judged(replace(family, arms=[*arms.values()], baseline=baseline), margin, {})
 
 
 def n_words(family: Family, each_with_each: bool = False) -> int:
-    """Return how many pairs the family's question declares, whatever the report shows of it.
+    """Return how many words the family's question declares, whatever the report shows of it: its pairs, for the time
+    and for each metric that gets words.
 
-    These are each row with the default baseline, and each compiled row with its eager twin. With a baseline of the
+    The pairs are each row with the default baseline, and each compiled row with its eager twin. With a baseline of the
     user's choice, or for the two fastest, it is each row with each."""
+    return _n_pairs(family, each_with_each) * (1 + sum(not obstacle for obstacle in family.metrics.values()))
+
+
+def _n_pairs(family: Family, each_with_each: bool) -> int:
     rows = [row for arm in family.arms for row in arm.runs]
     n_rows = max([len(family.arms), *(row.planned_rows for row in rows)])
     if each_with_each or family.why == CHOSEN:

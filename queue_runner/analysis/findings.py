@@ -44,11 +44,15 @@ class RunDetails:
     last_eval: Mapping[int, tuple[int, float]] = field(default_factory=dict)
 
 
-def describe(family: Family, details: RunDetails) -> list[str]:
-    """Return all findings about a family, the answer first."""
+def describe(family: Family, details: RunDetails, by: str | None = None) -> list[str]:
+    """Return all findings about a family, the answer first: that on the time, or on the metric `by`."""
+    metrics = sorted(family.metrics, key=lambda name: name != by)
     return [
         *_nothing(family),
-        *_ratios(family),
+        *(line for name in metrics if name == by for line in _metric(family, name)),
+        *(_behind(line) if by in metrics else line for line in _ratios(family)),
+        *(Finding(line) for name in metrics if name != by for line in _metric(family, name)),
+        *_without_words(family),
         *_other_clock(family),
         *(Finding(line) for pair in family.twins for line in _twin_costs(pair, details)),
         *map(Finding, drifts(family.arms)),  # the taint is a caveat as well
@@ -57,6 +61,11 @@ def describe(family: Family, details: RunDetails) -> list[str]:
         *_beside(family.arms),
         *others_that_differ(family),
     ]
+
+
+def _behind(line: str) -> Finding:
+    """Return a sentence that does not answer the question in the first place: only --explain prints it."""
+    return line if isinstance(line, Finding) else Finding(line)
 
 
 def _nothing(family: Family) -> Iterable[str]:
@@ -170,6 +179,34 @@ def answer(family: Family) -> str:
     best = max(ahead or family.pairs, key=lambda pair: (bool(ahead) and pair.pays_off, pair.ratio))
     twin = any(frozenset((pair.arm, pair.baseline)) == frozenset((best.arm, best.baseline)) for pair in family.twins)
     return ratio(best, family.unit, compiling=twin and bool(best.arm.key.get("compile")))
+
+
+def _metric(family: Family, name: str) -> Iterable[str]:
+    """Say the answer on a metric in one sentence: the largest difference that has a word, else the largest."""
+    pairs = [pair for pair in (*family.pairs, *family.twins) if name in pair.metrics]
+    if not pairs:
+        return
+    best = max(pairs, key=lambda pair: (pair.metrics[name].decided, abs(pair.metrics[name].difference)))
+    arm, base, answer = best.arm.label, best.baseline.label, best.metrics[name]
+    low, high = (answer.low, answer.high) if answer.difference > 0 else (answer.mirrored().low, answer.mirrored().high)
+    size, *values = (units.measured(x, low, high) for x in (abs(answer.difference), answer.value, answer.baseline))
+    if answer.word is Word.SAME:
+        text = f"{name} of {arm} and {base} is {answer}"
+    else:
+        how = "higher" if answer.difference > 0 else "lower"
+        text = f"{name} of {arm} {'is' if answer.decided else 'measured'} {size} {how} than of {base}"
+    interval = units.interval(low, high)
+    rounds = units.counted(answer.n, "round") if answer.n else ""
+    needs = "" if answer.decided else "undecided" if family.metrics[name] else str(answer)
+    limits = ", ".join(filter(None, [interval and f"95 % CI {interval}", rounds, needs]))
+    yield f"{text}, {' vs '.join(values)} ({limits})"
+
+
+def _without_words(family: Family) -> Iterable[str]:
+    """Say on which metrics there can be no words, and why."""
+    names = [name for name, obstacle in family.metrics.items() if obstacle]
+    for obstacle, same in by_key(names, family.metrics.__getitem__).items():
+        yield Caveat(f"no words on {', '.join(same)}: {obstacle}")
 
 
 def ratio(pair: Pair, per_work: str, compiling: bool = False) -> str:

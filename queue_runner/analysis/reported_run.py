@@ -46,6 +46,7 @@ class ReportedRun(RunNumbers, LastEvaluation):
     dtype: str | None = None
     config: str | None = None
     seed: int | None = None
+    seed_by_round: int | bool | None = None
     repeat: int | None = None
     spec_hash: str = ""
     params_json: str = "{}"
@@ -105,6 +106,8 @@ class ReportedRun(RunNumbers, LastEvaluation):
     planned_compiled: int = 0
     swept: frozenset[str] = frozenset()
     """names that the submission swept"""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """the last value of each metric that the log or the program names"""
     time_of: str | None = None
     mfu_printed: float | None = None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from operator import itemgetter
@@ -26,6 +26,8 @@ FINEST_STEP = 2e-5
 class Word(StrEnum):
     FASTER = "faster"
     SLOWER = "slower"
+    HIGHER = "higher"
+    LOWER = "lower"
     SAME = "the same"
     UNDECIDED = "undecided"
 
@@ -36,30 +38,33 @@ _WORDS = {
     verdicts.Decision.SAME: Word.SAME,
     verdicts.Decision.UNDECIDED: Word.UNDECIDED,
 }
+_METRIC_WORDS = _WORDS | {verdicts.Decision.ABOVE: Word.HIGHER, verdicts.Decision.BELOW: Word.LOWER}
+_MIRRORED = {Word.FASTER: Word.SLOWER, Word.HIGHER: Word.LOWER}
+_MIRRORED |= {opposite: word for word, opposite in _MIRRORED.items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """The verdict on an arm against its baseline after `n` rounds. `speedup` above 1: the arm takes less time.
+@dataclass(frozen=True, kw_only=True)
+class RoundAnswer:
+    """The answer on an arm against its baseline after `n` rounds.
 
-    `low` and `high` are the ends of the 95 % interval of the speedup, None where so few rounds exclude nothing.
-    `given_after`: the round after which the word was given. `more`: about how many more rounds decide; None if too
-    many, or if rounds alone do not: then `why` says what stands against a word. `arm_s` and `baseline_s` are the
-    geometric means of the times compared.
+    `low` and `high` are the ends of the 95 % interval, None where so few rounds exclude nothing. `given_after`: the
+    round after which the word was given. `more`: about how many more rounds decide; None if too many, or if rounds
+    alone do not: then `why` says what stands against a word.
     """
 
     word: Word
-    speedup: float
     low: float | None
     high: float | None
     n: int
     given_after: int | None
     more: int | None
-    arm_s: float
-    baseline_s: float
-    same_within: float = SAME_WITHIN
     within_margin: bool = False
     why: str = ""
+
+    @property
+    def margin(self) -> str:
+        """The margin of "the same", with its unit."""
+        raise NotImplementedError
 
     @property
     def decided(self) -> bool:
@@ -67,11 +72,10 @@ class Verdict:
         return self.word is not Word.UNDECIDED
 
     def __str__(self) -> str:
-        margin = f"{100 * self.same_within:g} %"
         if self.word is Word.SAME:
-            return f"the same within {margin}"
+            return f"the same within {self.margin}"
         if self.decided:
-            return f"{self.word} by less than {margin}" if self.within_margin else str(self.word)
+            return f"{self.word} by less than {self.margin}" if self.within_margin else str(self.word)
         return f"{self.word} ({self.next_step})" if self.next_step else str(self.word)
 
     @property
@@ -85,16 +89,58 @@ class Verdict:
             else f"over {verdicts.MOST_ROUNDS} more rounds"
         )
 
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict(RoundAnswer):
+    """The answer on times. `speedup` above 1: the arm takes less time. `arm_s` and `baseline_s` are the geometric means
+    of the times compared."""
+
+    speedup: float
+    arm_s: float
+    baseline_s: float
+    same_within: float = SAME_WITHIN
+
+    @property
+    def margin(self) -> str:
+        return f"{100 * self.same_within:g} %"
+
     def mirrored(self) -> Verdict:
         """Return the verdict on the baseline against the arm."""
         return replace(
             self,
-            word={Word.FASTER: Word.SLOWER, Word.SLOWER: Word.FASTER}.get(self.word, self.word),
+            word=_MIRRORED.get(self.word, self.word),
             speedup=1 / self.speedup,
             low=1 / self.high if self.high else None,
             high=1 / self.low if self.low else None,
             arm_s=self.baseline_s,
             baseline_s=self.arm_s,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricAnswer(RoundAnswer):
+    """The answer on a metric: the arm's mean minus that of the baseline, in the metric's unit. `same_within` is the
+    margin in that unit, None without one."""
+
+    difference: float
+    value: float
+    baseline: float
+    same_within: float | None = None
+
+    @property
+    def margin(self) -> str:
+        return f"{self.same_within:g}"
+
+    def mirrored(self) -> MetricAnswer:
+        """Return the answer on the baseline against the arm."""
+        return replace(
+            self,
+            word=_MIRRORED.get(self.word, self.word),
+            difference=-self.difference,
+            low=None if self.high is None else -self.high,
+            high=None if self.low is None else -self.low,
+            value=self.baseline,
+            baseline=self.value,
         )
 
 
@@ -109,97 +155,159 @@ def judge(
     `n_words` is the number of pairs that the question declares, if more than those requested: what --where hides
     counts too. `per_work` compares the time per token or sample.
     """
-    pairs = [*{frozenset(pair): pair for pair in requested}.values()]
     margin = SAME_WITHIN if same_within is None else same_within
-    began = _began(arm for pair in pairs for arm in pair)
-    pairings = [_pairing(arm, baseline, began, per_work, math.log1p(margin)) for arm, baseline in pairs]
-    judgements = verdicts.judge([pairing.contrast for pairing in pairings], max(n_words, len(pairs)))
+
+    def values(arm: Arm) -> Values:
+        """Return the negated logarithms of the times: a difference is the logarithm of the speedup."""
+        work = (arm.work(per_work) or 1.0) if per_work else 1.0
+        return [(row, -math.log((row.median_s or math.nan) / work)) for row in arm.timed]
+
+    def step(arm: Arm, baseline: Arm) -> float:
+        return rounding_step([*arm.times, *baseline.times]) or max(map(rounding_step, (arm.times, baseline.times)))
+
     judged: dict[Pair, Verdict] = {}
-    for (arm, baseline), pairing, judgement in zip(pairs, pairings, judgements, strict=True):
+    for pairing, judgement in _judgements(requested, values, step, math.log1p(margin), n_words):
+        arm, baseline = pairing.pair
         judged[arm, baseline] = verdict = _verdict(pairing, judgement, margin)
         judged[baseline, arm] = verdict.mirrored()
     return judged
 
 
-def _began(arms: Iterable[Arm]) -> dict[Any, float]:
-    """Return when each planned round of the arms began."""
-    began: dict[Any, float] = {}
-    for arm in arms:
-        for row in arm.timed:
-            if (key := round_of(row)) is not None and row.started_at is not None:
-                began[key] = min(began.get(key, math.inf), row.started_at)
-    return began
+def judge_metric(
+    requested: Iterable[Pair],
+    value: Callable[[ReportedRun], float | None],
+    n_words: int,
+    same_within: float | None,
+    obstacle: str,
+) -> dict[Pair, MetricAnswer]:
+    """Judge pairs of (arm, baseline) by a metric: differences of its values, in its unit. An `obstacle` stands against
+    every word."""
+
+    def values(arm: Arm) -> Values:
+        return [(row, x) for row in arm.used if (x := value(row)) is not None]
+
+    def step(arm: Arm, baseline: Arm) -> float:
+        return decimal_step([x for of_arm in (arm, baseline) for _, x in values(of_arm)])
+
+    judged: dict[Pair, MetricAnswer] = {}
+    with_values = [pair for pair in requested if all(map(values, pair))]
+    for pairing, judgement in _judgements(with_values, values, step, same_within, n_words, obstacle):
+        arm, baseline = pairing.pair
+        difference = judgement.mean if judgement.n else pairing.difference
+        judged[arm, baseline] = answer = MetricAnswer(
+            **_common(
+                pairing, judgement, _METRIC_WORDS, f"the values are rounded to steps of {pairing.contrast.step:g}"
+            ),
+            low=_finite(judgement.low),
+            high=_finite(judgement.high),
+            difference=difference,
+            value=pairing.baseline + difference,
+            baseline=pairing.baseline,
+            same_within=same_within,
+        )
+        judged[baseline, arm] = answer.mirrored()
+    return judged
+
+
+Values = Sequence[tuple[ReportedRun, float]]
+"""Runs with the values compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Pairing:
-    """The contrast of a pair, the ratio of all its times, and the baseline's geometric mean of the times compared."""
+    """The contrast of a pair, the difference of all its values, and the baseline's mean of the values compared."""
 
+    pair: Pair
     contrast: verdicts.Contrast
-    ratio: float
-    baseline_s: float
+    difference: float
+    baseline: float
 
 
-def _pairing(arm: Arm, baseline: Arm, began: Mapping[Any, float], per_work: str, margin: float) -> _Pairing:
+def _judgements(
+    requested: Iterable[Pair],
+    values: Callable[[Arm], Values],
+    step: Callable[[Arm, Arm], float],
+    margin: float | None,
+    n_words: int,
+    obstacle: str = "",
+) -> Iterable[tuple[_Pairing, verdicts.Judgement]]:
+    """Judge the distinct pairs; an `obstacle` stands against every word."""
+    pairs = [*{frozenset(pair): pair for pair in requested}.values()]
+    of_arm = {arm: values(arm) for pair in pairs for arm in pair}
+    began = _began(row for runs in of_arm.values() for row, _ in runs)
+    pairings = [
+        _pairing(pair, of_arm[pair[0]], of_arm[pair[1]], began, step(*pair), margin, obstacle) for pair in pairs
+    ]
+    judgements = verdicts.judge([pairing.contrast for pairing in pairings], max(n_words, len(pairs)))
+    return zip(pairings, judgements, strict=True)
+
+
+def _began(rows: Iterable[ReportedRun]) -> dict[Any, float]:
+    """Return when each planned round of the runs began."""
+    began: dict[Any, float] = {}
+    for row in rows:
+        if (key := round_of(row)) is not None and row.started_at is not None:
+            began[key] = min(began.get(key, math.inf), row.started_at)
+    return began
+
+
+def _pairing(
+    pair: Pair,
+    mine: Values,
+    theirs: Values,
+    began: Mapping[Any, float],
+    step: float,
+    margin: float | None,
+    obstacle: str,
+) -> _Pairing:
     """Form the rounds of two arms: those planned for both, and those that their other runs close."""
+    arm, baseline = pair
     shared = {round_of(row) for row in arm.runs} & {round_of(row) for row in baseline.runs} - {None}
-    mine, theirs = ([(row, _log_time(row, some, per_work)) for row in some.timed] for some in (arm, baseline))
-    by_round = [by_key(some, lambda run: round_of(run[0])) for some in (mine, theirs)]
-    tried = [{round_of(row) for row in some.ended if row.started_at is not None} for some in (arm, baseline)]
+    by_round = [by_key(runs, lambda run: round_of(run[0])) for runs in (mine, theirs)]
+    tried = [{round_of(row) for row in some.ended if row.started_at is not None} for some in pair]
     ended = shared & tried[0] & tried[1] & began.keys()
     missing, of_baseline = (sum(key not in runs for key in ended) for runs in by_round)
     complete = {
-        key: _mean(by_round[1][key]) - _mean(by_round[0][key])
+        key: _mean(by_round[0][key]) - _mean(by_round[1][key])
         for key in ended
         if key in by_round[0] and key in by_round[1]
     }
-    closed, obstacle = _close(*([run for run in runs if round_of(run[0]) not in shared] for runs in (mine, theirs)))
-    if verdicts.lopsided(missing, of_baseline, len(ended)):
+    closed, unordered = _close(*([run for run in runs if round_of(run[0]) not in shared] for runs in (mine, theirs)))
+    if obstacle:
+        pass
+    elif verdicts.lopsided(missing, of_baseline, len(ended)):
         most, row = max((missing, arm.label), (of_baseline, baseline.label))
         obstacle = f"{most} of {len(ended)} rounds have no valid run of {row}: slow runs may be missing"
-    elif complete:
-        obstacle = ""
+    elif not complete:
+        obstacle = unordered
     differences = [*((began[key], complete.get(key)) for key in began), *closed]
     compared = [run for key in complete for run in by_round[1][key]] if complete else theirs
-    return _Pairing(
-        verdicts.Contrast(
-            [difference for _, difference in sorted(differences, key=itemgetter(0))],
-            margin=margin,
-            step=rounding_step([*arm.times, *baseline.times]) or max(map(rounding_step, (arm.times, baseline.times))),
-            several_levels=any(sum("levels" in taints(row) for row in some.timed) > 1 for some in (arm, baseline)),
-            obstacle=obstacle,
-        ),
-        _mean(theirs) - _mean(mine),
-        math.exp(_mean(compared)),
+    contrast = verdicts.Contrast(
+        [difference for _, difference in sorted(differences, key=itemgetter(0))],
+        margin=margin,
+        step=step,
+        several_levels=any(sum("levels" in taints(row) for row in some.timed) > 1 for some in pair),
+        obstacle=obstacle,
     )
+    return _Pairing(pair, contrast, _mean(mine) - _mean(theirs), _mean(compared))
 
 
-Runs = Sequence[tuple[ReportedRun, float]]
-"""Runs with the logarithms of their times."""
+def _mean(runs: Values) -> float:
+    return fmean(value for _, value in runs)
 
 
-def _log_time(row: ReportedRun, arm: Arm, per_work: str) -> float:
-    """Return the logarithm of the time of an iteration, or of a token or sample."""
-    return math.log((row.median_s or math.nan) / ((arm.work(per_work) or 1.0) if per_work else 1.0))
-
-
-def _mean(runs: Runs) -> float:
-    return fmean(log_time for _, log_time in runs)
-
-
-def _close(mine: Runs, theirs: Runs) -> tuple[list[tuple[float, float]], str]:
+def _close(mine: Values, theirs: Values) -> tuple[list[tuple[float, float]], str]:
     """Return the differences of the rounds that runs without planned ones close, with their times; else why they are
     not compared."""
     if not mine or not theirs:
         return [], ""
     if any(row.started_at is None for row, _ in (*mine, *theirs)):
         return [], "the order of the runs is unknown"
-    started = ([verdicts.StartedRun(row.started_at or 0.0, log) for row, log in runs] for runs in (mine, theirs))
+    started = ([verdicts.StartedRun(row.started_at or 0.0, value) for row, value in runs] for runs in (mine, theirs))
     closed = verdicts.close_rounds(*started)
     if not closed.balanced:
         return [], "the rows ran one after the other: submit them together, and mpsq alternates them"
-    speedups = (-difference for difference in closed.differences)
-    return [*zip(closed.completed_at, speedups, strict=True)], ""
+    return [*zip(closed.completed_at, closed.differences, strict=True)], ""
 
 
 def mean_interval(times_s: Sequence[float]) -> tuple[float, float] | None:
@@ -225,30 +333,54 @@ def rounding_step(times_s: Sequence[float]) -> float:
     return 0.0
 
 
+def decimal_step(values: Sequence[float]) -> float:
+    """Return the step of the last decimal to which all these values are printed; 0 if they are not rounded."""
+    for digits in range(FINEST_DIGIT + 1):
+        if all(round(value, digits) == value for value in values):
+            return 10.0**-digits
+    return 0.0
+
+
 def _verdict(pairing: _Pairing, judgement: verdicts.Judgement, margin: float) -> Verdict:
-    speedup = math.exp(judgement.mean if judgement.n else pairing.ratio)
+    speedup = math.exp(judgement.mean if judgement.n else pairing.difference)
+    baseline_s = math.exp(-pairing.baseline)
+    rounded = f"the times are rounded to steps of {units.percent(pairing.contrast.step, 2)}"
+    return Verdict(
+        **_common(pairing, judgement, _WORDS, rounded),
+        speedup=speedup,
+        low=_ratio(judgement.low),
+        high=_ratio(judgement.high),
+        arm_s=baseline_s / speedup,
+        baseline_s=baseline_s,
+        same_within=margin,
+    )
+
+
+def _common(
+    pairing: _Pairing, judgement: verdicts.Judgement, words: Mapping[verdicts.Decision, Word], rounded: str
+) -> dict[str, Any]:
+    """Return what the answers on times and metrics have in common; `rounded` says that steps of values hide the
+    difference."""
     why = judgement.obstacle
     if judgement.waits_for_levels:
         n = verdicts.FIRST_LOOK_WITH_LEVELS
         why = f"the runs of a row form groups of different speed: {n} rounds show whether this lasts"
     elif not (why or judgement.given_after or judgement.more) and pairing.contrast.step > abs(judgement.mean):
-        why = f"the times are rounded to steps of {units.percent(pairing.contrast.step, 2)}"
+        why = rounded
     elif judgement.contradicted and judgement.decision is verdicts.Decision.UNDECIDED:
         why = "later rounds contradict the earlier ones"
-    return Verdict(
-        word=_WORDS[judgement.decision],
-        speedup=speedup,
-        low=_ratio(judgement.low),
-        high=_ratio(judgement.high),
-        n=judgement.n,
-        given_after=judgement.given_after,
-        more=judgement.more,
-        arm_s=pairing.baseline_s / speedup,
-        baseline_s=pairing.baseline_s,
-        same_within=margin,
-        within_margin=judgement.within_margin,
-        why=why,
-    )
+    return {
+        "word": words[judgement.decision],
+        "n": judgement.n,
+        "given_after": judgement.given_after,
+        "more": judgement.more,
+        "within_margin": judgement.within_margin,
+        "why": why,
+    }
+
+
+def _finite(x: float) -> float | None:
+    return x if math.isfinite(x) else None
 
 
 def _ratio(log_ratio: float) -> float | None:

@@ -83,7 +83,7 @@ _REMOVED = {"pairing", "until_valid"}
 LEFT = frozenset(
     [
         *("cwd", "env", "env_file", "python", "script", "copy", "allow_changed", "allow_daemons", "stall_s", "root"),
-        *("inside", "secrets", "preflight", "seed_by_round", "on", "merged", "lane", "affinity"),
+        *("inside", "secrets", "preflight", "metrics", "seed_by_round", "on", "merged", "lane", "affinity"),
     ]
 )
 """The place, the environment, and what only matters before a run: in no bundle."""

@@ -63,7 +63,13 @@ def report(
     ] = False,
     same_within: Annotated[
         str | None,
-        typer.Option(metavar="PERCENT", help="Rows that differ by less are the same; 1% by default."),
+        typer.Option(
+            metavar="MARGIN,...",
+            help="Rows that differ by less are the same: 1% (of the time, the default), loss=0.01.",
+        ),
+    ] = None,
+    by: Annotated[
+        str | None, typer.Option(metavar="METRIC", help="Answer about this metric first, such as loss.")
     ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Show everything behind the answer: costs, losses, footnotes.")
@@ -92,12 +98,15 @@ def report(
         raise UsageError(f"--submit does not apply to the report {name}", "mpsq report missing g4 --submit")
     if printed_mfu and name != reports.DEFAULT:
         raise UsageError(f"--printed-mfu does not apply to the report {name}", "mpsq report --printed-mfu")
+    if by is not None and name != reports.DEFAULT:
+        raise UsageError(f"--by does not apply to the report {name}", f"mpsq report --by {by}")
     options = selection.read(
         ids,
         peak_tflops=config_file.load(layout.config).peak_tflops,
         peak=peak,
         printed_mfu=printed_mfu,
         same_within=same_within,
+        by=by,
         newest=format not in ("csv", "json"),
     )
     if (write_added := added_option(ctx)) is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from queue_runner.cli.common import Json, new_app, new_home, print_json, queued, remind, say
+from queue_runner.cli.common import Json, hint, new_app, new_home, print_json, queued, remind, say
 from queue_runner.cli.typer_options import LikeSubmit, with_options
 from queue_runner.errors import UsageError
 from queue_runner.model import Selector
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from queue_runner.worker.start_worker import WorkerStarter
 
 app = new_app()
+_LOG_BYTES = 65_536
+"""Bytes at the end of an output in which a number is sought."""
 
 EPILOG = (
     "If no worker runs, mpsq run starts one that exits when the queue is empty. Jobs that were queued earlier run "
@@ -86,6 +88,8 @@ def run(ctx: typer.Context, fields: dict[str, Any], json: Json = False) -> None:
         _print_json(stored.group, awaited)
     else:
         _report(layout, stored.group, awaited)
+        if all(job.spec.kind == "command" and not (job.spec.metrics or job.spec.parser) for job in planned.jobs):
+            _suggest_metric(layout, awaited)
     awaited.refuse_failures()
 
 
@@ -148,3 +152,17 @@ def _report(layout: Layout, group: int, awaited: Awaited) -> None:
         result = reports.run(name, connection, options)
     say("")
     print(printing.as_text(name, result, "table", colour=tables.in_colour()))
+
+
+def _suggest_metric(layout: Layout, awaited: Awaited) -> None:
+    """Print the option that compares the rows by a number in the newest log, if it has one."""
+    import shlex
+
+    from queue_runner.ingest import log_metrics
+    from queue_runner.run_dir import RunDir, read_end
+
+    if awaited.runs and len({run.job_id for run in awaited.runs}) > 1:
+        log = read_end(RunDir(layout.run_dir(awaited.runs[-1].run)).stdout, _LOG_BYTES).decode("utf-8", "replace")
+        if (suggested := log_metrics.suggest(log)) is not None:
+            name, pattern = suggested
+            hint(f"the output has numbers: --metric {shlex.quote(f'{name}={pattern}')} compares the rows by {name}")

@@ -13,6 +13,7 @@ from queue_runner.analysis.finding import NextStep
 from queue_runner.analysis.findings import RunDetails, describe
 from queue_runner.analysis.grouping import taints
 from queue_runner.analysis.reported_run import ReportedRun
+from queue_runner.errors import UsageError
 from queue_runner.reports._common import (
     arm_tables,
     divergence,
@@ -47,7 +48,7 @@ COLUMNS = columns(
     Column("loss_first", "first loss", units.loss, True),
     "loss_last val_loss_last eval_train_loss eval_val_loss eval_step_first eval_step_last projected_real_s "
     "is_baseline speedup speedup_low speedup_high",
-    "verdict undecided_because n_rounds given_after more_rounds same_within",
+    "verdict undecided_because n_rounds given_after more_rounds same_within metrics",
     "taints",
 )
 
@@ -67,12 +68,21 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     visible = families if context.options.chosen else families[:NEWEST]
     marks = footnotes.CaveatMarks(rows, (row for family in visible for row in family.shown), context)
     peaks, details = Peaks(context), _details(families, context)
-    tables = [[row_of(family, arm, peaks) for arm in family.arms] for family in families]
+    by = context.options.by
+    if by is not None and not any(by in family.metrics for family in visible):
+        names = sorted({name for family in visible for name in family.metrics})
+        known = (
+            f"--by takes {', '.join(names)}"
+            if names
+            else "mpsq run --metric 'loss=loss ([0-9.]+)' reads one from a log"
+        )
+        raise UsageError(f'these runs are not compared by "{by}"', known)
+    tables = [[row_of(family, arm, peaks, by) for arm in family.arms] for family in families]
     curves = cache(lambda run_id: divergence.losses(run_id, context))
     blocks = []
     for family, table in zip(visible, tables, strict=False):
-        answers = [*describe(family, details), *divergence.wrong_losses(family, curves)]
-        blocks.append((arm_tables.sections(family, table, marks), [*answers, *losses.findings(family, context)]))
+        answers = [*describe(family, details, by), *divergence.wrong_losses(family, curves)]
+        blocks.append((arm_tables.sections(family, table, marks, by), [*answers, *losses.findings(family, context)]))
     sections, lines = panels.together(blocks)
     means = mean_steps.sections(visible, context)
     sections = [*sections, *means]

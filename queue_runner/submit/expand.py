@@ -331,6 +331,7 @@ def _common(request: Request) -> JobSpec:
         resume=request.resume,
         secrets=_secrets(request),
         gpus=gpus.requested(request),
+        metrics=request.metrics,
     )
 
 

@@ -7,13 +7,14 @@ completion derive from the declarations.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from queue_runner.errors import UsageError
-from queue_runner.ingest import parsers
+from queue_runner.ingest import log_metrics, parsers
 from queue_runner.model import PHASES
 from queue_runner.spec import DEFAULT_SEED
 from queue_runner.units import parse_duration
@@ -123,6 +124,29 @@ def _stall_limits(pairs: Mapping[str, str | tuple[str, ...] | None]) -> dict[str
     return limits
 
 
+def _metrics(pairs: Mapping[str, str | tuple[str, ...] | None]) -> dict[str, str]:
+    """Return the regular expressions of --metric by name. Raises: UsageError for one that finds no number."""
+    patterns = {name: _joined(value or "") for name, value in pairs.items()}
+    for name, pattern in patterns.items():
+        if not log_metrics.NAME.fullmatch(name):
+            raise UsageError(
+                f'--metric: "{name}" is not a name',
+                "write --metric 'loss=loss ([0-9.]+)', or loss:min=... or loss:mean=...",
+            )
+        try:
+            n_groups = re.compile(pattern).groups
+        except re.error as error:
+            raise UsageError(
+                f'--metric {name}: "{pattern}" is not a regular expression ({error.msg})', "escape a bracket with \\"
+            ) from None
+        if n_groups != 1:
+            raise UsageError(
+                f'--metric {name}: "{pattern}" has {n_groups} groups, not one',
+                "put brackets around the number, as in 'loss ([0-9.]+)', and use (?:...) for other groups",
+            )
+    return patterns
+
+
 def _joined(value: str | tuple[str, ...]) -> str:
     return value if isinstance(value, str) else ",".join(value)
 
@@ -190,6 +214,13 @@ class Request:
     )
     timeout_s: float | None = _option(Kind.TIME, "End a run after this: 90s, 15m, 2h.", "TIME", name="timeout")
     parser: str | None = _option(Kind.TEXT, f"Parse the command's output live: {', '.join(parsers.names())}.", "NAME")
+    metrics: Mapping[str, str] = _option(
+        Kind.PAIRS,
+        "A number in the output that rows are compared by: its last value, or NAME:min or NAME:mean. Repeatable.",
+        "NAME=REGEX",
+        name="metric",
+        convert=_metrics,
+    )
     allow_daemons: bool = _option(Kind.FLAG, "Do not end processes that the job leaves running.")
     after: tuple[str, ...] = _option(
         Kind.WORDS,
@@ -272,8 +303,8 @@ REMOVED = {
 
 GROUPS = {
     "Common": "device compile config dtype set repeats name tag priority after timeout dry_run",
-    "What it runs": "framework gpus seed env secret env_name python cwd mps parser find_max snapshot allow_changed"
-    " allow_daemons allow_plain note",
+    "What it runs": "framework gpus seed env secret env_name python cwd mps parser metric find_max snapshot"
+    " allow_changed allow_daemons allow_plain note",
     "When it runs": "at deadline hold retries retry_on backoff resume stall",
     "On another machine": "on partition time sbatch",
 }

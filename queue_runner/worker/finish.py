@@ -22,7 +22,7 @@ from queue_runner.analysis.validity import Taint
 from queue_runner.atomic_file import replacing
 from queue_runner.control import checkpoints
 from queue_runner.host import machine
-from queue_runner.ingest import summarize_run
+from queue_runner.ingest import log_metrics, summarize_run
 from queue_runner.ingest.summarize_run import hello_of
 from queue_runner.model import Ending, Outcome, State, Verb
 from queue_runner.run_dir import RunDir, read_end
@@ -69,6 +69,14 @@ def finish(
     is_preflight = preflight_end.is_one(run)
     busy = is_preflight and preflight_end.busy_memory(run, ending)
     notes = {"wrong_result": failed} if (failed := failed_on_metal(stderr)) else {}
+    metrics: Mapping[str, float] = {}
+    if run.spec.metrics and not is_preflight:
+        try:
+            metrics = log_metrics.read([folder.stdout, folder.stderr], run.spec.metrics)
+        except log_metrics.Unread as error:
+            notes["metric_unread"] = str(error)
+        if absent := [name for name in run.spec.metrics if name not in metrics and "metric_unread" not in notes]:
+            notes["metric_absent"] = f"no number in the log matches --metric {', '.join(absent)}"
     with looking(engine) as connection:
         started = exit_ is not None or jobs.was_started(connection, run.run_id)
         if started and not folder.spec.exists():
@@ -83,6 +91,8 @@ def finish(
     with writing(engine) as connection:
         if exit_ is not None:
             results.save_exit(connection, run.run_id, exit_)
+        for name, value in metrics.items():
+            results.save_metric(connection, run.run_id, name, value, "")
         for kind, text in notes.items():
             results.save_note(connection, run.run_id, kind, text)
         if assessment is not None:

@@ -10,15 +10,20 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import psutil
 import pytest
 from jsonschema import Draft202012Validator
 
+from queue_runner.cli import run as run_command
 from queue_runner.client import Client
 from queue_runner.host import locks
 from queue_runner.host.low_priority import NICE
+from queue_runner.monitor.awaiting import Awaited
 from queue_runner.paths import Layout
+from queue_runner.store.read import reading
 from tests.cli_support import schemas
 from tests.queue_support import Queue, until
 from tests.store.test_many_processes import check_serial
@@ -194,3 +199,27 @@ def test_what_never_starts_has_an_end_and_no_beginning(queue: Queue) -> None:
     assert [line for line in err.splitlines() if line.startswith("--- ")] == [
         f"--- run 2.1: SKIPPED(dependency): job {failed} did not succeed"
     ]
+
+
+def test_a_number_in_the_output_is_an_answer(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ["sh", "-c", "for i in 9 1; do echo loss $i.$((MPSQ_SEED * 7 % 10)); done; : {x}"]
+    options = ["--no-gate", "--repeats", "3", "--set", "x=1,2", "--metric", r"loss=loss ([0-9.]+)"]
+    out, err = (process := run(queue, *options, "--metric", r"absent=absent (\d)", "--", *command)).communicate()
+    assert process.returncode == 0, err
+    assert "loss" in out and "absent" not in out
+    report = [*MPSQ, "report", "--by", "loss", "--same-within", "loss=0.5", "--json"]
+    rows = json.loads(subprocess.run(report, capture_output=True, check=True).stdout)["rows"]
+    (compared,) = [row for row in rows if not row["is_baseline"]]
+    metric = compared["metrics"]["loss"]
+    last = [1 + (seed * 7 % 10) / 10 for seed in (1337, 1338, 1339)]
+    assert metric["value"] == pytest.approx(sum(last) / 3)
+    assert (metric["verdict"], metric["difference"], metric["same_within"]) == ("the same", 0.0, 0.5)
+    assert compared["verdict"] == "the same"
+    with reading(queue.layout.db) as connection:
+        notes = connection.execute("SELECT DISTINCT text FROM notes WHERE kind = 'metric_absent'").fetchall()
+    assert len(notes) == 1 and "absent" in notes[0]["text"]
+    hints: list[str] = []
+    monkeypatch.setattr(run_command, "hint", hints.append)
+    runs = [SimpleNamespace(run=name, job_id=job) for job, name in enumerate(("1.1", "2.1"))]
+    run_command._suggest_metric(queue.layout, cast(Awaited, SimpleNamespace(runs=runs)))
+    assert len(hints) == 1 and "--metric 'loss=" in hints[0]

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from queue_runner.analysis import run_metrics
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.compile_payoff import break_even_iters, compile_cost_s, first_iter_s, main_cache
 from queue_runner.analysis.grouping import Arm, kinds_of_taint
 from queue_runner.analysis.peaks import Peak, mfu
 from queue_runner.analysis.reported_run import LastEvaluation
-from queue_runner.analysis.rounds import Verdict
+from queue_runner.analysis.rounds import MetricAnswer, RoundAnswer, Verdict
 from queue_runner.analysis.summary import RunNumbers
 from queue_runner.reports._common import losses
 from queue_runner.reports._common.device_peaks import Peaks
@@ -39,6 +40,11 @@ class JudgedRow:
         return self.judged.speedup if self.judged else None
 
     @property
+    def answer(self) -> RoundAnswer | None:
+        """The answer of the row: its verdict on the time, unless the user chose another measure."""
+        return self.judged
+
+    @property
     def low(self) -> float | None:
         """The lower end of the interval of the speedup; None without an interval."""
         return self.judged.low if self.judged else None
@@ -47,6 +53,30 @@ class JudgedRow:
     def high(self) -> float | None:
         """The upper end; None without an interval."""
         return self.judged.high if self.judged else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowMetric:
+    """A metric of an arm: the mean over its runs, and the answer against the baseline."""
+
+    value: float | None
+    judged: MetricAnswer | None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return its values by the names in docs/json.md."""
+        answer = self.judged
+        return {
+            "value": self.value,
+            "difference": answer and answer.difference,
+            "low": answer and answer.low,
+            "high": answer and answer.high,
+            "verdict": answer and str(answer.word),
+            "undecided_because": (answer and answer.next_step) or None,
+            "n_rounds": answer and answer.n,
+            "given_after": answer and answer.given_after,
+            "more_rounds": answer and answer.more,
+            "same_within": answer and answer.same_within,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +113,13 @@ class ArmRow(RunNumbers, LastEvaluation, JudgedRow):
     compile_cache: str | None
     compile_cost_warm_s: float | None
     break_even_iters: float | None
+    metrics: Mapping[str, RowMetric]
+    by: str | None
+
+    @property
+    def answer(self) -> RoundAnswer | None:
+        metric = self.metrics.get(self.by or "")
+        return metric.judged if metric else self.judged
 
     @property
     def speedup(self) -> float | None:
@@ -100,8 +137,8 @@ def newest_first(families: Iterable[Family]) -> list[Family]:
     return sorted(families, key=lambda family: -family.newest_run)
 
 
-def row_of(family: Family, arm: Arm, peaks: Peaks) -> ArmRow:
-    """Return all values that reports have for an arm."""
+def row_of(family: Family, arm: Arm, peaks: Peaks, by: str | None = None) -> ArmRow:
+    """Return all values that reports have for an arm; with `by` its answer is that on this metric."""
     medians: dict[str, Any] = {name: arm.median(name) for name in _MEDIANS}
     shared: dict[str, Any] = {name: _shared(arm, name) for name in _COPIED}
     median_s, (spread_s, spread_over) = arm.median_s, arm.spread_s
@@ -139,6 +176,11 @@ def row_of(family: Family, arm: Arm, peaks: Peaks) -> ArmRow:
         break_even_iters=break_even_iters(arm, twin, cost_s) if against is not None and against.pays_off else None,
         is_baseline=arm is family.baseline,
         judged=pair.verdict if pair else None,
+        metrics={
+            name: RowMetric(value=run_metrics.mean(arm, name), judged=pair.metrics.get(name) if pair else None)
+            for name in family.metrics
+        },
+        by=by,
         taints=kinds_of_taint(arm.shown),
     )
 

@@ -11,7 +11,7 @@ from queue_runner import units
 from queue_runner.analysis.comparison import TIME, Family
 from queue_runner.analysis.finding import Finding
 from queue_runner.analysis.grouping import MAIN, PLACE, SUBJECT, Arm, word
-from queue_runner.analysis.rounds import Word
+from queue_runner.analysis.rounds import MetricAnswer, RoundAnswer, Word
 from queue_runner.reports._common import losses
 from queue_runner.reports._common.arm_rows import ArmRow, JudgedRow
 from queue_runner.reports._common.columns import columns, shared, short
@@ -30,6 +30,10 @@ def spread(x: float | None, x_spread: float | None, over: str | None, scale: flo
 
 MOST_NAME = 60
 """Columns of a name beyond which a title leaves out its middle; the row has as much as fits."""
+MOST_METRIC = 24
+"""The same for the name of a metric."""
+MOST_METRICS = 2
+"""Metrics that have a table in the short report."""
 LABEL = Column("label", "", flexible=True)
 RUNS = Column("runs", "runs", right=True, value=lambda row: f"{row.n_valid}/{row.n_runs}")
 MS = Column("ms", "ms/iter", right=True, value=lambda row: spread(row.median_s, row.spread_s, row.spread_over, 1e-3))
@@ -38,7 +42,7 @@ TFLOPS = Column("flops_per_s", "TFLOP/s", units.tflops, True)
 WALL_S = Column("ms", "wall s", right=True, value=lambda row: spread(row.median_s, row.spread_s, row.spread_over))
 RSS = replace(*columns("max_rss_bytes"), title="RSS")
 RATIO = Column("ratio", "speedup (95 % CI)", value=lambda row: _ratio(row))
-VERDICT = Column("verdict", "verdict", value=lambda row: _spoken(row), style=lambda row: _style(row))
+VERDICT = Column("verdict", "verdict", value=lambda row: _word(row, row.judged), style=lambda row: _style(row))
 
 
 _OF_ARM: Mapping[str, Callable[[Arm], Any]] = {
@@ -70,8 +74,9 @@ ARM_MS = replace(MS, value=lambda row: _arm_ms(row.arm))
 """As RUNS and MS, of rows that have these numbers in their `arm`."""
 
 
-def sections(family: Family, rows: Sequence[ArmRow], taints: CaveatMarks) -> list[Section]:
-    """Return speed with verdicts, and for --explain cost and outcome; nothing before a run has ended."""
+def sections(family: Family, rows: Sequence[ArmRow], taints: CaveatMarks, by: str | None = None) -> list[Section]:
+    """Return speed and metrics with verdicts, and for --explain cost and outcome; nothing before a run has ended. The
+    metric `by` comes first."""
     if not any(row.n_runs for row in rows):
         return []
     outcome = Section(
@@ -80,7 +85,13 @@ def sections(family: Family, rows: Sequence[ArmRow], taints: CaveatMarks) -> lis
     work = Section("", columns(LABEL, "samples_per_s tokens_per_s", TFLOPS, "mfu mfu_printed"), rows)
     others = [without_empty(section) for section in (work, _cost(rows), *(() if family.wall else (outcome,)))]
     explained = [section for section in others if len(section.columns) > 1]
-    return [*speed(family, rows, taints), *(replace(section, explained=True) for section in explained)]
+    times = speed(family, rows, taints)
+    metrics = [_metric(name, rows) for name in sorted(family.metrics, key=lambda name: name != by)]
+    explained += metrics[MOST_METRICS:]
+    answers = [*times[:1], *metrics[:MOST_METRICS], *times[1:]]
+    if by in family.metrics:  # its table takes the place, and the title, of the first one
+        answers[:2] = [replace(answers[1], title=answers[0].title), replace(answers[0], title="")]
+    return [*answers, *(replace(section, explained=True) for section in explained)]
 
 
 def without_empty(section: Section) -> Section:
@@ -157,6 +168,36 @@ def without_spread(column: Column) -> Column:
     return replace(column, value=lambda row: (units.ms if column.title == MS.title else units.number)(row.median_s))
 
 
+def _metric(name: str, rows: Sequence[ArmRow]) -> Section:
+    """Return the table of a metric: mean, difference from the baseline with its interval, word."""
+
+    def answer(row: ArmRow) -> MetricAnswer | None:
+        return row.metrics[name].judged
+
+    def value(row: ArmRow) -> str:
+        ends = next(((x.low, x.high) for other in rows if (x := answer(row) or answer(other))), (None, None))
+        return units.measured(row.metrics[name].value, *ends)
+
+    def difference(row: ArmRow) -> str:
+        if (x := answer(row)) is None:
+            return units.MISSING
+        interval = units.interval(x.low, x.high)
+        return units.measured(x.difference, x.low, x.high, sign=True) + (f" ({interval})" if interval else "")
+
+    columns = (
+        LABEL,
+        Column(f"{name}_value", elide(name, MOST_METRIC), right=True, value=value),
+        Column(f"{name}_difference", "difference (95 % CI)", value=difference),
+        Column(
+            f"{name}_verdict",
+            "verdict",
+            value=lambda row: _word(row, answer(row)),
+            style=lambda row: _doubt(answer(row)),
+        ),
+    )
+    return Section("", columns, rows)
+
+
 def counts(rows: Sequence[ArmRow]) -> tuple[str, tuple[Column, ...]]:
     """Return the end of a title that says how many runs each row has; a column for it where some differ."""
     run_counts = {(row.n_valid, row.n_runs) for row in rows}
@@ -197,15 +238,17 @@ def beside(hidden: Sequence[Column], rows: Sequence[Any], *keys: Column) -> list
     return [Section("", (*keys, *hidden), rows, explained=True)] if hidden else []
 
 
-def _spoken(row: JudgedRow) -> str:
-    return "baseline" if row.is_baseline else str(row.judged.word) if row.judged else units.MISSING
+def _word(row: JudgedRow, answer: RoundAnswer | None) -> str:
+    return "baseline" if row.is_baseline else str(answer.word) if answer else units.MISSING
 
 
 def _style(row: JudgedRow) -> str:
-    verdict = row.judged
-    if verdict is None:
-        return ""
-    return {Word.FASTER: "good", Word.SLOWER: "bad"}.get(verdict.word, "" if verdict.decided else "doubt")
+    colour = {Word.FASTER: "good", Word.SLOWER: "bad"}.get(row.judged.word, "") if row.judged else ""
+    return colour or _doubt(row.judged)
+
+
+def _doubt(answer: RoundAnswer | None) -> str:
+    return "doubt" if answer and not answer.decided else ""
 
 
 def _ratio(row: JudgedRow) -> str:

@@ -23,8 +23,13 @@ def as_printed(share: float | None) -> str:
 
 
 def _of_verdict(name: str) -> Callable[[Any], Any]:
-    """Return how to read a value of a row's verdict, which is named `judged`."""
+    """Return how to read a value of a row's verdict on the time, which is named `judged`."""
     return lambda row: getattr(row.judged, name, None)
+
+
+def _of_answer(name: str) -> Callable[[Any], Any]:
+    """Return how to read a value of a row's answer: its verdict, or with --by the answer on the metric."""
+    return lambda row: getattr(row.answer, name, None)
 
 
 def _rounded(name: str) -> Callable[[Any], Any]:
@@ -90,12 +95,13 @@ _SHARED = (
     Column("speedup", "speedup", units.ratio, True),
     Column("speedup_low", "95 % low", units.ratio, True, value=_of_verdict("low")),
     Column("speedup_high", "95 % high", units.ratio, True, value=_of_verdict("high")),
-    Column("verdict", "verdict", value=lambda row: row.judged and str(row.judged.word)),
-    Column("undecided_because", "undecided because", value=lambda row: (row.judged and row.judged.next_step) or None),
-    Column("n_rounds", "rounds", units.count, True, value=_of_verdict("n")),
-    Column("given_after", "word after", units.count, True, value=_of_verdict("given_after")),
-    Column("more_rounds", "more rounds", units.count, True, value=_of_verdict("more")),
+    Column("verdict", "verdict", value=lambda row: row.answer and str(row.answer.word)),
+    Column("undecided_because", "undecided because", value=lambda row: (row.answer and row.answer.next_step) or None),
+    Column("n_rounds", "rounds", units.count, True, value=_of_answer("n")),
+    Column("given_after", "word after", units.count, True, value=_of_answer("given_after")),
+    Column("more_rounds", "more rounds", units.count, True, value=_of_answer("more")),
     Column("same_within", "same within", lambda share: units.percent(share, 2), True, value=_of_verdict("same_within")),
+    Column("metrics", "metrics", str, value=lambda row: {name: x.as_json() for name, x in row.metrics.items()}),
     Column("taints", "taints", " ".join),
 )
 _BY_KEY = {column.key: column for column in _SHARED}

@@ -31,6 +31,10 @@ class Options:
     peak_tflops: Mapping[str, float] = field(default_factory=dict)
     same_within: float | None = None
     """margin within which two rows count as the same, 0.01 for ±1 %; None: the default of analysis.significance"""
+    margins: Mapping[str, float] = field(default_factory=dict)
+    """the same by metric, in its unit"""
+    by: str | None = None
+    """the metric whose words are those of the rows; None: the time"""
     peak: str = "sourced"
     """the peak for MFU: sourced (or given in the configuration), or measured by matmul on the same machine"""
     printed_mfu: bool = False

@@ -12,6 +12,7 @@ from typing import Any
 from queue_runner.analysis.comparison import Question
 from queue_runner.analysis.grouping import BESIDE, LOG, MAIN, SUBJECT, taints
 from queue_runner.analysis.reported_run import ReportedRun
+from queue_runner.analysis.run_metrics import INTERNAL
 from queue_runner.analysis.stats import by_key
 from queue_runner.errors import UsageError
 from queue_runner.model import NEIGHBOUR_BUSY, Outcome
@@ -27,6 +28,7 @@ RUN = (
     "json_extract(spec_json, '$.params') AS params_json, json_extract(spec_json, '$.variables') AS variables_json, "
     "json_extract(spec_json, '$.env_name') AS env_name, "
     "json_extract(spec_json, '$.compile_mode') AS compile_mode, "
+    "json_extract(spec_json, '$.seed_by_round') AS seed_by_round, "
     f"{select_runs.GPUS} AS gpus, "
     "json_extract(spec_json, '$.cores') AS cores, json_extract(spec_json, '$.threads') AS threads, "
     "json_extract(spec_json, '$.argv') AS argv_json, "
@@ -65,6 +67,7 @@ def prepare(stored: Iterable[ReportedRun], context: Context) -> list[ReportedRun
     on_cores = any(run.cores for run in runs)
     with_threads = any((run.cores or 0) != (run.threads or 0) for run in runs)
     planned = _planned(runs, context)
+    metrics = _metrics(runs, context)
     logs = _unknown_logs(runs)
     prepared = []
     for run, machine in zip(runs, machines, strict=True):
@@ -102,6 +105,7 @@ def prepare(stored: Iterable[ReportedRun], context: Context) -> list[ReportedRun
                 where=where(machine) if several or run.merged else "",
                 settings=parsed[text],
                 factors=factors,
+                metrics=metrics.get(run.run_id, {}),
             )
         )
     return prepared
@@ -129,6 +133,18 @@ def _planned(rows: Sequence[ReportedRun], context: Context) -> dict[int, tuple[i
         " WHERE group_id IN ({groups}) WINDOW same AS (PARTITION BY group_id, workload)"
     )
     return {job: (n_rows, round(n_compiled)) for job, n_rows, n_compiled in context.by_groups(sql, rows)}
+
+
+def _metrics(runs: Sequence[ReportedRun], context: Context) -> dict[int, dict[str, float]]:
+    """Return, by run, the last value of each metric that its log or its program names."""
+    sql = (
+        "SELECT run_id, name, value, MAX(offset) FROM metrics WHERE name NOT GLOB '*[./]*' AND run_id IN ({runs})"
+        " GROUP BY run_id, name ORDER BY name"
+    )
+    return {
+        run_id: {name: value for name, value, _ in values if name not in INTERNAL and value is not None}
+        for run_id, values in context.tuples_by_run(sql, runs).items()
+    }
 
 
 def uncompared(rows: Iterable[ReportedRun], context: Context, who: str) -> list[ReportedRun]:
@@ -184,6 +200,7 @@ def question(rows: Sequence[ReportedRun], context: Context) -> Question:
         declared="name" in options.vs,
         include_invalid=options.include_invalid,
         same_within=options.same_within,
+        margins=options.margins,
     )
 
 

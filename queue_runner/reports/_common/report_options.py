@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -31,6 +32,7 @@ def read_options(
     peak: str = "sourced",
     printed_mfu: bool = False,
     same_within: str | None = None,
+    by: str | None = None,
     newest: bool = False,
     now: float | None = None,
 ) -> Options:
@@ -46,6 +48,7 @@ def read_options(
     for key, values in against.items():
         if len(values) > 1:
             raise UsageError(f"--vs {key} has {len(values)} values", "name one row, as in device=cpu,compile=off")
+    margin, margins = (None, {}) if same_within is None else _margins(same_within)
     return Options(
         selectors=(
             *(parse_selector(text) for text in selectors),
@@ -60,9 +63,30 @@ def read_options(
         peak_tflops=dict(peak_tflops or {}),
         peak=_peak(peak),
         printed_mfu=printed_mfu,
-        same_within=None if same_within is None else _margin(same_within),
+        same_within=margin,
+        margins=margins,
+        by=by,
         newest=newest,
     )
+
+
+def _margins(text: str) -> tuple[float | None, dict[str, float]]:
+    """Parse the margin of times, and those of metrics in their units: `1%`, `loss=0.01` or `1%,loss=0.01`."""
+    percent, margins = None, {}
+    for part in text.split(","):
+        name, equals, value = part.rpartition("=")
+        if not equals:
+            percent = _margin(part)
+            continue
+        try:
+            margins[name.strip()] = float(value)
+        except ValueError:
+            margins[name.strip()] = 0.0
+        if not 0 < margins[name.strip()] < math.inf:
+            raise UsageError(
+                f'--same-within {name}: "{value}" is not a number above 0', "write --same-within loss=0.01"
+            )
+    return percent, margins
 
 
 def _margin(text: str) -> float:

@@ -1,0 +1,85 @@
+"""Metrics of runs that are answers, beside the time: which of them a question compares, and which get words. Pure.
+
+A metric is a number that a run ends with: one that --metric reads from its log, one that the program sends, or its last
+training or validation loss.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean
+
+from queue_runner.analysis.grouping import Arm, round_of
+from queue_runner.analysis.reported_run import ReportedRun
+
+LOSSES = {"train_loss": "loss_last", "val_loss": "val_loss_last"}
+"""The losses that a run ends with, by the column of v_run. A metric that has the same name is used instead."""
+INTERNAL = frozenset(
+    [
+        *("cpu_s", "recompilations", "graph_breaks", "neighbour_busy_share", "reference_loss_cpu"),
+        *("reference_loss_device", "mfu_printed", "loss_mean", "mean_step", "train_runtime", "majority_accuracy"),
+        *("peak", "peak_allocated_bytes", "peak_reserved_bytes", "prefill_tokens_per_s", "decode_tokens_per_s"),
+        *("sample_characters", "samples", "sample_tokens"),
+    ]
+)
+"""Metrics of mpsq's own programs and parsers that other reports read. So are those with a dot or slash, of cells."""
+_LEARNS = ("subject", "config", "dtype")
+"""What makes another training of a row, besides its settings."""
+
+
+def value(row: ReportedRun, name: str) -> float | None:
+    """Return the run's last value of the metric; None if it has none, or one that is not a number."""
+    x = row.metrics.get(name)
+    if x is None and name in LOSSES:
+        x = getattr(row, LOSSES[name])
+    return x if x is not None and math.isfinite(x) else None
+
+
+def obstacles(arms: Sequence[Arm]) -> dict[str, str]:
+    """Return the metrics that these rows are compared by, and what stands against a word: empty if nothing does.
+
+    Losses are compared where the rows train differently, in equally many iterations. Those of one training on several
+    devices answer another question (the report `numerics`), and each word on them would cost the times rounds.
+    """
+    rows = [row for arm in arms for row in arm.used]
+    names = dict.fromkeys(name for row in rows for name in row.metrics)
+    if _train_differently(arms) and len({row.n_iters for row in rows}) == 1:
+        names |= dict.fromkeys(LOSSES)
+    return {name: _same_seed(arms) or _repeated(arms, name) for name in names if _varies(arms, name)}
+
+
+def mean(arm: Arm, name: str) -> float | None:
+    """Return the mean of the metric over the shown runs; None if none has it."""
+    values = [x for row in arm.shown if (x := value(row, name)) is not None]
+    return fmean(values) if values else None
+
+
+def _varies(arms: Sequence[Arm], name: str) -> bool:
+    """Return whether two rows have the metric, and not all runs the same value: the number of parameters answers
+    nothing."""
+    values = [{x for row in arm.used if (x := value(row, name)) is not None} for arm in arms]
+    return sum(map(bool, values)) > 1 and len(set().union(*values)) > 1
+
+
+def _train_differently(arms: Sequence[Arm]) -> bool:
+    settings = {name for arm in arms for row in arm.runs for name in row.settings}
+    return any(len({str(arm.key.get(name)) for arm in arms}) > 1 for name in (*_LEARNS, *settings))
+
+
+def _same_seed(arms: Sequence[Arm]) -> str:
+    """Return the obstacle of rounds with one seed: their differences are nearly constant, so a word is too sure."""
+    for arm in arms:
+        seeds = {(row.seed_by_round and row.repeat) if row.seed is None else row.seed for row in arm.used}
+        if len({round_of(row) for row in arm.used}) > 1 and len(seeds) == 1:
+            return "the seed did not change with the round: leave --seed out"
+    return ""
+
+
+def _repeated(arms: Sequence[Arm], name: str) -> str:
+    """Return the obstacle of a program whose values are the same in all rounds: it ignores the seed."""
+    for arm in arms:
+        values = [x for row in arm.used if (x := value(row, name)) is not None]
+        if len(values) > 1 and len({*values}) == 1:
+            return "a row repeats its value in every round: let the program use MPSQ_SEED, which changes with the round"
+    return ""

@@ -1,0 +1,124 @@
+"""Metrics as answers: which rows are compared by them, words, intervals, and what stands against a word."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from queue_runner.analysis.reported_run import ReportedRun
+from queue_runner.analysis.rounds import MetricAnswer, Word, decimal_step
+from tests.compare_support import ask, row
+
+LOW, HIGH = {"n_layer": 2}, {"n_layer": 4}
+
+
+def rounds(
+    values: dict[int, list[float]], name: str = "score", seeds: list[int] | None = None, **more: float
+) -> list[ReportedRun]:
+    """Return runs of two settings with these values of a metric, in rounds; each round has its seed."""
+    noise = random.Random(5)
+    return [
+        row(
+            factors={"n_layer": n_layer},
+            settings={"n_layer": n_layer},
+            metrics={name: value},
+            seed=seeds[number] if seeds else number,
+            median_s=0.1 * math.exp(noise.gauss(0, 0.01)),
+            **more,
+        )
+        for n_layer, some in values.items()
+        for number, value in enumerate(some)
+    ]
+
+
+def answer(rows: list[ReportedRun], name: str = "score", **more: object) -> MetricAnswer:
+    (family,) = ask(rows, vs={"n_layer": "2"}, **more)
+    (pair,) = family.pairs
+    return pair.metrics[name]
+
+
+def noisy(mean: float, n: int = 8, start: int = 0) -> list[float]:
+    noise = random.Random(start)
+    return [mean + 0.01 * noise.gauss(0, 1) for _ in range(n)]
+
+
+@pytest.mark.parametrize(("mean", "word"), [(1.0, Word.HIGHER), (0.5, Word.LOWER)])
+def test_a_metric_that_differs_gets_a_word(mean: float, word: Word) -> None:
+    judged = answer(rounds({2: noisy(0.75), 4: noisy(mean, start=1)}))
+    assert judged.word is word and judged.given_after == 3
+    assert judged.low is not None and judged.high is not None
+    assert judged.low < judged.difference < judged.high and judged.low * judged.high > 0
+    assert judged.value - judged.baseline == pytest.approx(judged.difference)
+
+
+def test_the_same_needs_a_margin_in_the_unit_of_the_metric() -> None:
+    rows = rounds({2: noisy(0.75), 4: noisy(0.75, start=1)})
+    assert answer(rows).word is Word.UNDECIDED
+    assert answer(rows, margins={"score": 0.1}).word is Word.SAME
+    assert answer(rows, margins={"score": 1e-6}).word is Word.UNDECIDED
+
+
+def test_rounds_with_one_seed_give_no_word() -> None:
+    rows = rounds({2: noisy(0.5), 4: noisy(1.0, start=1)}, seeds=[7] * 8)
+    assert answer(rows).word is Word.UNDECIDED and "seed" in answer(rows).why
+
+
+def test_a_program_that_repeats_its_value_ignores_the_seed() -> None:
+    judged = answer(rounds({2: [0.5] * 8, 4: noisy(1.0)}))
+    assert judged.word is Word.UNDECIDED and "MPSQ_SEED" in judged.why
+
+
+def test_a_value_that_all_runs_share_answers_nothing() -> None:
+    (family,) = ask(rounds({2: [100.0] * 4, 4: [100.0] * 4}), vs={"n_layer": "2"})
+    assert not family.metrics
+
+
+def test_each_metric_that_gets_words_widens_the_intervals_of_all() -> None:
+    values = {2: noisy(0.75), 4: noisy(1.0, start=1)}
+    rows = rounds(values)
+    (single,) = ask(rows, vs={"n_layer": "2"})
+    twice = [
+        ReportedRun(**{**vars(run), "metrics": {**run.metrics, "second": run.metrics["score"] ** 2}}) for run in rows
+    ]
+    (two,) = ask(twice, vs={"n_layer": "2"})
+    fixed = [ReportedRun(**{**vars(run), "seed": 7}) for run in twice]
+    (none,) = ask(fixed, vs={"n_layer": "2"})
+    widths = []
+    for family in (none, single, two):
+        verdict = family.pairs[0].verdict
+        assert verdict.low is not None and verdict.high is not None
+        widths.append(verdict.high / verdict.low)
+    assert widths[0] < widths[1] < widths[2]
+    assert all(not obstacle for obstacle in two.metrics.values()) and all(none.metrics.values())
+
+
+def test_rounded_values_decide_nothing_below_their_step() -> None:
+    values = {2: [2.31, 2.32, 2.31, 2.3] * 2, 4: [2.315, 2.325, 2.315, 2.305] * 2}
+    steps = {2: values[2], 4: [round(value, 2) for value in values[4]]}
+    assert answer(rounds(steps)).word is Word.UNDECIDED
+    assert decimal_step(steps[2]) == 0.01 and decimal_step([1 / 3, 0.5]) == 0.0
+
+
+def test_losses_are_compared_where_rows_train_differently() -> None:
+    def losses(device: str, n_layer: int, n_iters: int = 10) -> list[ReportedRun]:
+        settings = {"n_layer": n_layer}
+        return [
+            row(device, factors=settings, settings=settings, loss_last=3.0 / n_layer + x, seed=n, n_iters=n_iters)
+            for n, x in enumerate(noisy(0.0, 4))
+        ]
+
+    (family,) = ask([*losses("cpu", 2), *losses("cpu", 4)], vs={"n_layer": "2"})
+    assert family.pairs[0].metrics["train_loss"].word is Word.LOWER
+    (family,) = ask([*losses("cpu", 2), *losses("mps", 2)])
+    assert not family.metrics
+    (family,) = ask([*losses("cpu", 2), *losses("cpu", 4, n_iters=20)], vs={"n_layer": "2"})
+    assert not family.metrics
+
+
+def test_a_row_without_the_metric_has_no_answer_on_it() -> None:
+    rows = rounds({2: noisy(0.5), 4: noisy(1.0, start=1)})
+    none = [row(factors={"n_layer": 8}, settings={"n_layer": 8}, seed=n) for n in range(8)]
+    (family,) = ask([*rows, *none], vs={"n_layer": "2"})
+    assert [sorted(pair.metrics) for pair in family.pairs] == [["score"], []]
