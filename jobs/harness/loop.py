@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SPLITS = ("train", "val")
+READING_SHARE = 0.1
+"""Share of the time of an iteration that reading its loss may take after the clock has stopped,"""
+READING_S = 5e-4
+"""and so many seconds besides: a copy of four bytes takes less."""
 
 
 @dataclass
@@ -169,7 +173,7 @@ def train(
     report.end("setup")
     at_start = getattr(s, "eval_at_start", False) and s.eval_interval > 0 and done == 0
     initial = _copy(framework.weights(training)) if at_start else None
-    result, phase, loss = Result(), "", None
+    result, phase, loss, proof = Result(), "", None, SyncProof()
 
     def iterate() -> None:
         nonlocal loss
@@ -195,10 +199,13 @@ def train(
                 phase = current
                 report.begin(phase)
             dur_s, _ = timed(iterate, wait)
+            stopped = time.perf_counter()
             value = framework.read(training, loss)
+            read_s = time.perf_counter() - stopped
             report.iter(i, dur_s, value, True, phase, *framework.memory(device))
             if phase == "measure":
                 result.measured_s.append(dur_s)
+                proof.add(dur_s, read_s)
             check_loss(result, i, value, report)
             if i % s.log_interval == 0 or i == s.max_iters - 1:
                 print_iteration(
@@ -227,10 +234,36 @@ def train(
     finally:
         if phase:
             report.end(phase)
+    if device.kind != "cpu" and "WORLD_SIZE" not in os.environ:  # several processes read together
+        proof.write(report)
     for name, peak in zip(("peak_allocated_bytes", "peak_reserved_bytes"), framework.peak_memory(device), strict=True):
         if peak is not None:
             report.metric(name, peak, "B")
     return result
+
+
+@dataclass
+class SyncProof:
+    """Whether the clock waits for the device. To read a result back waits in any case: after a wait that works it takes
+    almost no time. Sums over measured iterations, in seconds."""
+
+    n: int = 0
+    iterating_s: float = 0.0
+    reading_s: float = 0.0
+
+    def add(self, dur_s: float, reading_s: float) -> None:
+        self.n, self.iterating_s, self.reading_s = self.n + 1, self.iterating_s + dur_s, self.reading_s + reading_s
+
+    def write(self, report: Reporter) -> None:
+        """Report the sums as a note: `not_synced` if the results came after the clock had stopped."""
+        if not self.n:
+            return
+        text = (
+            f"{self.n} iterations took {self.iterating_s:.3f} s by the clock; reading their results back took"
+            f" {self.reading_s:.3f} s more"
+        )
+        late = self.reading_s > READING_SHARE * (self.iterating_s + self.reading_s) + READING_S * self.n
+        report.note("not_synced" if late else "sync_proof", text)
 
 
 def check_loss(result: Result, i: int, loss: float, report: Reporter | None = None) -> None:

@@ -68,6 +68,8 @@ class Facts:
     learns: bool = True
     """False for mode=eval, whose losses belong to single batches and have no trend"""
     real_s: float | None = None
+    clock_step_s: float = 0.0
+    """by how much the wall clock was set meanwhile"""
     dur_is: object = None
     """in its hello: "mean" where an iteration stands for several calls"""
     lines: clock_check.LineTimes = field(default_factory=clock_check.LineTimes)
@@ -113,11 +115,17 @@ def _caveats(f: Facts) -> Iterable[tuple[str, str]]:
             "sync_unknown",
             "it is unknown whether the clock waited for the device: the iterations do not report `synced`",
         )
-    if 0 in synced:
+    if 0 in synced and "not_synced" not in f.notes:
         yield (
             "unsynced",
             "times taken without synchronizing the device: an iteration may include part of the previous one",
         )
+    if "not_synced" in f.notes:
+        yield "unsynced", f.notes["not_synced"]
+    if f.clock_step_s:
+        yield "clock_step", f"the wall clock was set by {f.clock_step_s:+.1f} s: durations taken with it are wrong"
+    if f.watched and (n_missing := clock_check.missing_iterations(f.iterations)):
+        yield "iterations_missing", f"{units.counted(n_missing, 'iteration')} of a regular series were not reported"
     if f.real_s is not None and (detail := _contradiction(f)):  # reports compare by the real time then
         yield "wrong_clock", detail
     if "op_fallback" in f.notes:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from queue_runner.analysis.clock_check import clock_step_s
 from queue_runner.analysis.neighbour_share import SHARE, Neighbour, beside
 from queue_runner.analysis.points import EvalPoint, IterationPoint, PhaseMark, SensorSample, read_samples
 from queue_runner.analysis.summary import Summary, summarize
@@ -80,6 +81,7 @@ def assess(
         paused_s=exit_.paused_s or 0.0,
         resumed_from=str(before[0][1]) if before else None,
         real_s=real_s,
+        clock_step_s=clock_step_s(real_s, exit_.started_at, exit_.ended_at),
         dur_is=hello.get("dur_is"),
         lines=Clock.from_state(clocks.get("events")),
         dropped=results.notes_of(connection, run_id, FIELD_DROPPED),

@@ -39,6 +39,8 @@ from queue_runner.ingest.fields import NOT_FINITE, BadLine, storable
 
 E = TypeVar("E", bound=Struct)
 
+_HEAD_BYTES = 40
+"""A line tells its type within its first bytes, as Reporter writes it."""
 MAX_LINE_BYTES = 65_536
 """The protocol's limit, without the newline; a longer line is bad."""
 
@@ -227,6 +229,8 @@ def read_chunk(data: bytes, base_offset: int = 0) -> tuple[list[Event], int, Cou
             event = parse_line(line, base_offset + start, dropped)
             if type(event) is Bad:
                 bad += 1
+                if b'"iter"' in line[:_HEAD_BYTES]:
+                    events += _dropped_note(Iter(event.offset, None, 0, 0.0), [event.why], noted)
             elif type(event) is Forged:
                 forged += 1
             else:

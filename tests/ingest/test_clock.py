@@ -108,9 +108,9 @@ def test_evaluations_between_iterations_are_not_missing_time(case: Case, layout:
     lines: list[Line] = []
     for line in training(40, 0.05, 0.5):
         lines.append(line)
-        if line["type"] == "iter":
-            t = line["t"]
-            lines += [phase("eval", "begin", t + 0.01), phase("eval", "end", t + 0.44)]
+        t = line["t"]
+        if line["type"] == "iter" or line.get("edge") == "begin":
+            lines += [phase("eval", "begin", t + 0.002), phase("eval", "end", t + 0.448)]
     assert "wrong_clock" not in taints(case, layout, lines, 25.0)
 
 

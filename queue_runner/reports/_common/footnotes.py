@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from string import ascii_lowercase
 from typing import Any, NamedTuple
@@ -119,6 +120,7 @@ def notes(
         *_window(context),
         *marks.notes(),
         *_excluded(arms, marks, context),
+        *_in_no_phase(arms),
         *_pending(arms),
         *_mixed_first_iteration(arms),
         *peaks(((row.device_name or row.device, row.dtype, row.peak) for row in raw), "MFU: relative to"),
@@ -184,6 +186,33 @@ def _excluded(arms: Sequence[Arm], marks: CaveatMarks, context: Context) -> Iter
         yield Caveat(without, " (--all includes them)", minor=True)
     if context.options.include_invalid:
         yield from marks.excluded((row for arm in arms for row in arm.used if not row.valid), True)
+
+
+UNPHASED_S = 2.0
+UNPHASED_SHARE = 0.1
+"""Time of a run in no phase that is worth a caveat: so much, or this share if it is over half a second."""
+
+
+def _in_no_phase(arms: Sequence[Arm]) -> Iterable[str]:
+    """Tell the time of the runs that belongs to no phase, in seconds and as a share: no figure accounts for it."""
+    times: list[tuple[float, float, str]] = []
+    for arm in arms:
+        known = [(row.other_s, row.real_s) for row in arm.shown if row.other_s is not None and row.real_s]
+        if known:
+            other_s, real_s = (math.fsum(column) / len(known) for column in zip(*known, strict=True))
+            times.append((other_s, other_s / real_s, arm.label))
+    if not times:
+        return
+    listed = ", ".join(f"{label} {_seconds_and_share(*amount)}" for *amount, label in times[:MOST_NAMED])
+    most_s, share, _ = max(times)
+    if most_s >= UNPHASED_S or (share >= UNPHASED_SHARE and most_s > 0.5):
+        yield Caveat(f"{_seconds_and_share(most_s, share)} of a run in no phase", f": {listed}", minor=True)
+    else:
+        yield Finding(f"time of a run in no phase: {listed}")
+
+
+def _seconds_and_share(dur_s: float, share: float) -> str:
+    return f"{units.seconds(dur_s, 1)} s ({units.percent(share, 2)})"
 
 
 def _pending(arms: Sequence[Arm]) -> Iterable[str]:
