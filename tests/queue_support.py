@@ -18,13 +18,17 @@ from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.store import read
 from queue_runner.submit import plan
-from tests import named_rows
+from tests import forked_worker, named_rows
+from tests.forked_worker import ForkedWorker
 from tests.patience import UNTIL_S, until
 from tests.process_support import state_of
 from tests.submit_support import requested
 
 ANY_MACHINE = "gate_cpu_share = 1\ngate_memory_bytes = 0\ngate_battery = false\n"
 """Settings with which the gate stands open: the machine that tests run on is never quiet."""
+
+_FORKS = sys.platform.startswith("linux") and os.environ.get("MPSQ_CAMPAIGN") != "long"
+"""Whether workers are forked: a Mac's libraries do not survive it, and `make campaign` starts each as users do."""
 
 
 class Queue:
@@ -38,7 +42,7 @@ class Queue:
         self.stops.mkdir(exist_ok=True)
         settings = "grace_int_s = 0.3\ngrace_term_s = 0.3\nmin_free_bytes = 0\npoll_s = 1.0\n"
         layout.config.write_text(settings + ANY_MACHINE)
-        self._workers: list[subprocess.Popen[bytes]] = []
+        self._workers: list[ForkedWorker | subprocess.Popen[bytes]] = []
 
     def submit(self, script: str, repeats: int = 1, **options: Any) -> int:
         """Queue a shell script; returns the job's id. `$J` in it is the journal."""
@@ -47,14 +51,18 @@ class Queue:
         return plan.store(self.layout, planned).jobs[0]
 
     def worker(
-        self, stop_at: str = "", *arguments: str, module: str = "queue_runner.worker"
-    ) -> subprocess.Popen[bytes]:
-        """Start a worker; with `stop_at`, it or its warden stops itself there."""
+        self, stop_at: str = "", *arguments: str, module: str = forked_worker.MODULE
+    ) -> ForkedWorker | subprocess.Popen[bytes]:
+        """Start a worker; with `stop_at`, it or its warden stops itself there. The campaign starts real ones only."""
         env = {**os.environ, "MPSQ_STOP_DIR": str(self.stops)}
         if stop_at:
             env["MPSQ_STOP_AT"] = stop_at
+        worker: ForkedWorker | subprocess.Popen[bytes]
         with (self.folder / "worker.log").open("ab") as log:
-            worker = subprocess.Popen([sys.executable, "-m", module, *arguments], env=env, stdout=log, stderr=log)
+            if module == forked_worker.MODULE and _FORKS:
+                worker = ForkedWorker(arguments, env, log)
+            else:
+                worker = subprocess.Popen([sys.executable, "-m", module, *arguments], env=env, stdout=log, stderr=log)
         self._workers.append(worker)
         return worker
 
