@@ -18,16 +18,14 @@ from queue_runner.model import parse_selector
 from queue_runner.paths import Layout
 from queue_runner.store import read
 from tests.jobs.conftest import SMALL
-from tests.jobs.test_through_the_queue import mpsq, rows
+from tests.jobs.test_through_the_queue import SUBMIT, mpsq, rows, settings
 from tests.patience import until
 
 pytestmark = pytest.mark.slow
 
-SUBMIT = ["submit", "nanogpt", "--config", "tiny", "--device", "cpu"]
 
-
-def settings(**changes: object) -> list[str]:
-    return [word for key, value in {**SMALL, **changes}.items() for word in ("--set", f"{key}={value}")]
+def small(**changes: object) -> list[str]:
+    return settings(**{**SMALL, **changes})
 
 
 @pytest.fixture
@@ -62,7 +60,7 @@ def losses(layout: Layout, run: str) -> dict[int, float]:
 
 def test_a_killed_training_goes_on_and_loses_nothing(layout: Layout, worker: object) -> None:
     """On the CPU in fp32 the losses of its two parts are those of the training that nobody interrupted."""
-    long = settings(max_iters=400, lr_decay_iters=400, checkpoint_interval=50, dropout=0.2)
+    long = small(max_iters=400, lr_decay_iters=400, checkpoint_interval=50, dropout=0.2)
     mpsq(*SUBMIT, *long, "--retries", "1", "--resume")
     saved = layout.run_dir("1.1") / "out" / "checkpoint.pt"
     until(lambda: saved.exists(), "a checkpoint")
@@ -89,7 +87,7 @@ def test_a_killed_training_goes_on_and_loses_nothing(layout: Layout, worker: obj
 
 
 def test_a_suspended_training_computes_what_it_would_have(layout: Layout, worker: object) -> None:
-    mpsq(*SUBMIT, *settings(max_iters=1000, lr_decay_iters=1000), "--repeats", "2", "--seed", "1337")
+    mpsq(*SUBMIT, *small(max_iters=1000, lr_decay_iters=1000), "--repeats", "2", "--seed", "1337")
     until(lambda: len(losses(layout, "1.1")) > 50, "some iterations")
     (result,) = pausing.pause(layout, [parse_selector("1.1")], now=True)
     assert result.did
@@ -111,7 +109,7 @@ def test_a_suspended_training_computes_what_it_would_have(layout: Layout, worker
 
 
 def test_an_evaluation_that_takes_too_long_is_named(layout: Layout, worker: object) -> None:
-    slow = settings(max_iters=50, eval_interval=10, eval_iters=1_000_000)
+    slow = small(max_iters=50, eval_interval=10, eval_iters=1_000_000)
     mpsq(*SUBMIT, *slow, "--stall", "60s", "--stall", "eval=1s")
     mpsq("wait", "1", code=3)
     (row,) = rows(layout)

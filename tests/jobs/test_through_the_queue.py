@@ -15,6 +15,7 @@ from tests import named_rows
 
 pytestmark = pytest.mark.slow
 
+SUBMIT = ["submit", "--no-gate", "--no-preflight", "nanogpt", "--config", "tiny", "--device", "cpu"]
 BY_OTHERS = {"contended", "slept", "swapping", "gpu_contended", "throttled", "stolen", "unwatched"}
 """What other processes may do to a run of these tests."""
 
@@ -26,15 +27,18 @@ def mpsq(*arguments: str, code: int = 0) -> str:
     return done.stdout
 
 
+def settings(**values: object) -> list[str]:
+    return [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
+
+
 def rows(layout: Layout) -> list[named_rows.Row]:
     with read.reading(layout.db) as connection:
         return named_rows.runs(connection)
 
 
 def test_nanogpt_is_queued_trained_and_reported(layout: Layout, tmp_path: Path) -> None:
-    small = ["--set", "max_iters=12", "--set", "eval_interval=6", "--set", "warmup_iters=2"]
-    grid = ["--dtype", "fp32,bf16", "--repeats", "2", "--seed", "1337", "--no-gate"]
-    mpsq("submit", "--no-preflight", "nanogpt", "--config", "tiny", "--device", "cpu", *grid, *small)
+    small = settings(max_iters=12, eval_interval=6, warmup_iters=2, n_layer=1, n_embd=32, block_size=16, batch_size=4)
+    mpsq(*SUBMIT, "--dtype", "fp32,bf16", "--repeats", "2", "--seed", "1337", *small)
     mpsq("worker", "--until-idle")
     stored = rows(layout)
     assert [row["outcome"] for row in stored] == ["SUCCEEDED"] * 4
@@ -66,7 +70,7 @@ def test_nanogpt_is_queued_trained_and_reported(layout: Layout, tmp_path: Path) 
 
 
 def test_the_code_that_was_submitted_is_the_code_that_runs(layout: Layout) -> None:
-    mpsq("submit", "nanogpt", "--config", "tiny", "--device", "cpu", "--set", "max_iters=2")
+    mpsq(*SUBMIT, *settings(max_iters=2))
     (row,) = rows(layout)
     script = layout.snapshots / row["snapshot_hash"] / "nanogpt_torch.py"
     script.write_text("print('the snapshot ran')")
@@ -78,7 +82,7 @@ def test_the_code_that_was_submitted_is_the_code_that_runs(layout: Layout) -> No
 def test_a_device_that_is_not_there_is_its_own_outcome(layout: Layout) -> None:
     if sys.platform == "darwin":
         pytest.skip("mps may be there")
-    mpsq("submit", "nanogpt", "--config", "tiny", "--device", "mps")
+    mpsq(*SUBMIT[:-1], "mps")
     mpsq("worker", "--until-idle")
     (row,) = rows(layout)
     assert row["outcome"] == "DEVICE_UNAVAILABLE" and "mps" in row["reason"]

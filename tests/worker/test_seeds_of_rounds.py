@@ -9,6 +9,7 @@ import pytest
 from queue_runner.control import new_attempts
 from queue_runner.model import parse_selector
 from queue_runner.submit import plan
+from tests.patience import UNTIL_S
 from tests.queue_support import Queue
 from tests.submit_support import requested
 
@@ -46,8 +47,7 @@ def written(queue: Queue) -> dict[str, list[str]]:
 def test_a_command_gets_the_seed_of_its_round_and_a_retry_keeps_it(queue: Queue) -> None:
     script = 'echo "$MPSQ_RUN $MPSQ_SEED" >> $J; [ "$MPSQ_RUN" != 1.2 ]'
     job = queue.submit(script, repeats=3, retries=1)
-    queue.worker("", "--until-idle")
-    queue.done(4)
+    queue.worker("", "--until-idle").wait(UNTIL_S)
     expected = {"1.1": ["1337"], "1.2": ["1338"], "1.3": ["1339"], "1.4": ["1338"]}
     assert job == 1 and written(queue) == expected
     new_attempts.retry(queue.layout, [parse_selector("1.3")], succeeded_too=True)
@@ -71,8 +71,7 @@ def test_the_rows_of_a_round_share_a_seed_and_prepared_values(queue: Queue, seed
     env = (f"JOURNAL={queue.journal}",)
     request = requested(workload="seeds", device="cpu", compile="both", repeats=2, preflight=False, env=env, **options)
     plan.store(queue.layout, plan.plan(request))
-    queue.worker("", "--until-idle")
-    queue.done(4)
+    queue.worker("", "--until-idle").wait(UNTIL_S)
     seeds = ["1337", "1338"] if seed is None else ["7", "7"]
     runs = written(queue)
     assert {run: words[:2] for run, words in runs.items()} == {
