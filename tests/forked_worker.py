@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,7 +33,20 @@ _USED_LATER = (
     f"{MODULE}.main_loop",
 )
 _INHERITED = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
+_LINUX_WITHOUT_CAMPAIGN = sys.platform.startswith("linux") and os.environ.get("MPSQ_CAMPAIGN") != "long"
+"""A Mac's libraries do not survive a fork, and `make campaign` starts each worker as users do."""
 _MOST_BYTES = 1 << 17
+_ENVIRONMENT = dict(os.environ)
+"""What the tests were started with."""
+
+
+def can_be_forked() -> bool:
+    """Return whether a worker would import the same code: Python reads its variables only when it starts."""
+
+    def read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
+        return {name: value for name, value in environment.items() if name.startswith("PYTHON")}
+
+    return _LINUX_WITHOUT_CAMPAIGN and read_at_start(os.environ) == read_at_start(_ENVIRONMENT)
 
 
 class ForkedWorker:
@@ -77,11 +91,12 @@ class ForkedWorker:
 
 @functools.cache
 def _server() -> socket.socket:
-    """Start the server of this process; it ends with the connection."""
+    """Start the server of this process; it ends with the connection. It has no variable of the test that happens to
+    start it: by those, tests find what they have to end."""
     local, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with remote:
         command = [sys.executable, "-m", __name__, str(remote.fileno())]
-        process = subprocess.Popen(command, pass_fds=[remote.fileno()], cwd=Path(__file__).parents[1])
+        process = subprocess.Popen(command, pass_fds=[remote.fileno()], cwd=Path(__file__).parents[1], env=_ENVIRONMENT)
     atexit.register(process.wait)
     atexit.register(local.close)
     return local

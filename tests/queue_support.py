@@ -27,9 +27,6 @@ from tests.submit_support import requested
 ANY_MACHINE = "gate_cpu_share = 1\ngate_memory_bytes = 0\ngate_battery = false\n"
 """Settings with which the gate stands open: the machine that tests run on is never quiet."""
 
-_FORKS = sys.platform.startswith("linux") and os.environ.get("MPSQ_CAMPAIGN") != "long"
-"""Whether workers are forked: a Mac's libraries do not survive it, and `make campaign` starts each as users do."""
-
 
 class Queue:
     """One MPSQ_HOME with its workers. `journal` is a file to which the jobs of a test append."""
@@ -53,13 +50,13 @@ class Queue:
     def worker(
         self, stop_at: str = "", *arguments: str, module: str = forked_worker.MODULE
     ) -> ForkedWorker | subprocess.Popen[bytes]:
-        """Start a worker; with `stop_at`, it or its warden stops itself there. The campaign starts real ones only."""
+        """Start a worker; with `stop_at`, it or its warden stops itself there."""
         env = {**os.environ, "MPSQ_STOP_DIR": str(self.stops)}
         if stop_at:
             env["MPSQ_STOP_AT"] = stop_at
         worker: ForkedWorker | subprocess.Popen[bytes]
         with (self.folder / "worker.log").open("ab") as log:
-            if module == forked_worker.MODULE and _FORKS:
+            if module == forked_worker.MODULE and forked_worker.can_be_forked():
                 worker = ForkedWorker(arguments, env, log)
             else:
                 worker = subprocess.Popen([sys.executable, "-m", module, *arguments], env=env, stdout=log, stderr=log)

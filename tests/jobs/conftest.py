@@ -89,12 +89,20 @@ def quick_mlx() -> Iterator[None]:
 
 @pytest.fixture
 def quick_tinygrad() -> Iterator[None]:
-    """Kernels as they are written: the search for faster ones takes half of the time to compile. They are compiled in
-    this process: those of the pool import tinygrad anew for each 16 kernels.
+    """Kernels as they are written: the search for faster ones takes half of the time to compile.
     The tests of mode=sample have the usual ones."""
     from tinygrad.helpers import Context
 
     with Context(NOOPT=1, PARALLEL=0):
+        yield
+
+
+@pytest.fixture
+def unpooled_tinygrad() -> Iterator[None]:
+    """Compile kernels in this process: those of the pool import tinygrad anew for each 16 kernels."""
+    from tinygrad.helpers import Context
+
+    with Context(PARALLEL=0):
         yield
 
 

@@ -12,7 +12,7 @@ import pytest
 from harness import sampling
 from tests.jobs.conftest import FRAMEWORKS, Ran, Run
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_mlx")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_mlx", "unpooled_tinygrad")]
 WRITES = {"mode": "sample", "bias": "true", "batch_size": 2, "max_iters": 3, "warmup_iters": 1}
 MODES = {"torch": "off", "mlx": "on", "tinygrad": "on", "jax": "on"}
 """Compiled, where the test of torch.compile is not another one."""
