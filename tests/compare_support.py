@@ -1,4 +1,4 @@
-"""Runs as reports/_common/prepare.py prepares them, and their comparison, without a store."""
+"""Runs as monitor/answers/prepare.py prepares them, and their comparison, without a store."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from queue_runner.bundles.parts import BadBundle, Part
 from queue_runner.errors import MpsqError
 from queue_runner.ingest import summarize_run
 from queue_runner.model import Ending, Outcome, RunId, State, parse_selector
-from queue_runner.reports._common.document import Options
+from queue_runner.monitor.answers.run_query import Options
 from queue_runner.spec import JobSpec
 from queue_runner.store import read, results
 from queue_runner.store.engine import open_engine, writing

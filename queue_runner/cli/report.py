@@ -16,8 +16,9 @@ from queue_runner.cli.typer_options import title
 from queue_runner.errors import UsageError
 
 if TYPE_CHECKING:
+    from queue_runner.monitor.answers.run_query import Options
     from queue_runner.paths import Layout
-    from queue_runner.reports._common.document import Options, Result
+    from queue_runner.reports._common.document import Result
 
 app = new_app()
 

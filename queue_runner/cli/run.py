@@ -138,8 +138,8 @@ def _print_json(group: int, awaited: Awaited) -> None:
 def _report(layout: Layout, group: int, awaited: Awaited) -> None:
     """Print the default report if there are iterations or several jobs to compare, else that of times."""
     from queue_runner import config_file, reports, tables
+    from queue_runner.monitor.answers.run_query import Options
     from queue_runner.reports._common import printing
-    from queue_runner.reports._common.document import Options
     from queue_runner.store.read import reading
 
     peaks = config_file.load(layout.config).peak_tflops

@@ -11,7 +11,7 @@ import typer
 from queue_runner.cli.common import Tags, groups
 
 if TYPE_CHECKING:
-    from queue_runner.reports._common.document import Options
+    from queue_runner.monitor.answers.run_query import Options
 
 _SELECTION = {
     "where": Annotated[

@@ -16,11 +16,12 @@ from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.finding import Finding
 from queue_runner.analysis.grouping import MAIN, word
 from queue_runner.errors import MpsqError
+from queue_runner.monitor.answers.run_query import Options
 from queue_runner.pages import dots, iteration_plots, provenance, render, timeline, trust
 from queue_runner.pages.run_records import RunRecords, gather
 from queue_runner.paths import Layout
 from queue_runner.reports._common import arm_tables
-from queue_runner.reports._common.document import Options, Result, Section
+from queue_runner.reports._common.document import Result, Section
 
 MOST_ROWS = 300
 """Rows of one table; the rest is counted, and in csv."""

@@ -12,10 +12,11 @@ from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.points import PhaseMark, SensorSample, read_samples
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.stats import by_key
+from queue_runner.monitor.answers import prepare, select_runs
+from queue_runner.monitor.answers.run_query import Context, Options
 from queue_runner.reports import contexts
-from queue_runner.reports._common import prepare, select_runs
 from queue_runner.reports._common.arm_rows import newest_first
-from queue_runner.reports._common.document import Context, Options, Result
+from queue_runner.reports._common.document import Result
 from queue_runner.reports.devices import NEWEST
 from queue_runner.store.read import tuples
 

@@ -15,7 +15,8 @@ from importlib import import_module
 from typing import cast
 
 from queue_runner.errors import UsageError
-from queue_runner.reports._common.document import Context, Options, Report, Result
+from queue_runner.monitor.answers.run_query import Context, Options
+from queue_runner.reports._common.document import Report, Result
 from queue_runner.store import questions
 
 DEFAULT = "devices"
@@ -77,7 +78,7 @@ def run(name: str, connection: sqlite3.Connection, options: Options | None = Non
 def contexts(connection: sqlite3.Connection, options: Options, n: int) -> Iterator[Context]:
     """Yield what to read: the runs of the `n` newest questions, then of more and more, at last all selected runs; only
     these where `n` is 0, or the options select runs or regroup them."""
-    from queue_runner.reports._common import select_runs
+    from queue_runner.monitor.answers import select_runs
 
     selected, values = select_runs.condition(connection, options)
     if n and options.newest and not options.chosen and not options.group_by:
@@ -95,7 +96,7 @@ def _build(report: Report, context: Context) -> Result:
     finish = getattr(report, "finish", None)
     if finish is not None:
         return cast(Result, finish(context.runs(sql), context))
-    from queue_runner.reports._common import select_runs
+    from queue_runner.monitor.answers import select_runs
 
     rows = context.read(sql)
     lines = [] if rows else [select_runs.nothing(context, f"for the report {report.NAME}")]

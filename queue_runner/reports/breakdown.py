@@ -15,9 +15,11 @@ from queue_runner.analysis import comparison
 from queue_runner.analysis.grouping import Arm
 from queue_runner.analysis.phases import other_remark
 from queue_runner.analysis.reported_run import ReportedRun
-from queue_runner.reports._common import arm_tables, cpu_phases, from_logs, prepare, select_runs
+from queue_runner.monitor.answers import prepare, select_runs
+from queue_runner.monitor.answers.run_query import Context
+from queue_runner.reports._common import arm_tables, cpu_phases, from_logs
 from queue_runner.reports._common.columns import columns
-from queue_runner.reports._common.document import Context, Result, Section
+from queue_runner.reports._common.document import Result, Section
 from queue_runner.tables import Column, elide
 
 NAME = "breakdown"

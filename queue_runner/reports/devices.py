@@ -4,37 +4,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 
 from queue_runner import units
-from queue_runner.analysis.comparison import Family, compare
+from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.finding import NextStep
 from queue_runner.analysis.findings import RunDetails, describe
 from queue_runner.analysis.grouping import taints
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.errors import UsageError
-from queue_runner.reports._common import (
-    arm_tables,
-    divergence,
-    footnotes,
-    losses,
-    mean_steps,
-    panels,
-    prepare,
-    printed_mfu,
-    select_runs,
-    sweeps,
-)
+from queue_runner.monitor import answers
+from queue_runner.monitor.answers import prepare, select_runs
+from queue_runner.monitor.answers.run_query import Context
+from queue_runner.reports._common import arm_tables, divergence, footnotes, losses, mean_steps, panels, printed_mfu
 from queue_runner.reports._common.arm_rows import newest_first, row_of
 from queue_runner.reports._common.columns import columns
 from queue_runner.reports._common.device_peaks import Peaks
-from queue_runner.reports._common.document import Context, Result
+from queue_runner.reports._common.document import Result
 from queue_runner.tables import Column
 
 NAME = "devices"
 HELP = "compare devices and modes: speed, cost, losses, speedups with verdicts"
-SQL = f"SELECT {prepare.RUN} FROM v_run WHERE {{chosen}} ORDER BY job_id, number"
+SQL = answers.SQL
 
 COLUMNS = columns(
     "workload config label framework framework_version device device_name compile dtype factors runs n_runs n_valid "
@@ -60,11 +51,11 @@ MOST_DETAILED = 64
 
 def finish(stored: list[ReportedRun], context: Context) -> Result:
     """Group, compare and describe the runs. Raises: UsageError when --vs or --group-by is invalid."""
-    declared = "name" in context.options.vs
-    rows = sweeps.add(losses.add(prepare.windowed(stored, context), context), context, declared)
+    prepared = losses.add(prepare.windowed(stored, context), context)
     if context.options.printed_mfu:
-        rows = printed_mfu.add(rows, context)
-    families = newest_first(compare(rows, replace(prepare.question(rows, context), sweeps=True)))
+        prepared = printed_mfu.add(prepared, context)
+    rows, families = answers.compared(prepared, context)
+    families = newest_first(families)
     visible = families if context.options.chosen else families[:NEWEST]
     marks = footnotes.CaveatMarks(rows, (row for family in visible for row in family.shown), context)
     peaks, details = Peaks(context), _details(families, context)
@@ -81,8 +72,8 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     curves = cache(lambda run_id: divergence.losses(run_id, context))
     blocks = []
     for family, table in zip(visible, tables, strict=False):
-        answers = [*describe(family, details, by), *divergence.wrong_losses(family, curves)]
-        blocks.append((arm_tables.sections(family, table, marks, by), [*answers, *losses.findings(family, context)]))
+        sentences = [*describe(family, details, by), *divergence.wrong_losses(family, curves)]
+        blocks.append((arm_tables.sections(family, table, marks, by), [*sentences, *losses.findings(family, context)]))
     sections, lines = panels.together(blocks)
     means = mean_steps.sections(visible, context)
     sections = [*sections, *means]

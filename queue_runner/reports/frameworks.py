@@ -18,11 +18,13 @@ from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Word, judge
 from queue_runner.analysis.stats import by_key
 from queue_runner.errors import UsageError
-from queue_runner.reports._common import arm_tables, divergence, footnotes, panels, prepare, select_runs
+from queue_runner.monitor.answers import prepare, select_runs
+from queue_runner.monitor.answers.run_query import Context
+from queue_runner.reports._common import arm_tables, divergence, footnotes, panels
 from queue_runner.reports._common.arm_rows import ArmRow, newest_first, row_of
 from queue_runner.reports._common.columns import columns
 from queue_runner.reports._common.device_peaks import Peaks
-from queue_runner.reports._common.document import Context, Result, Section
+from queue_runner.reports._common.document import Result, Section
 from queue_runner.reports._common.settings import effective
 from queue_runner.tables import Column
 

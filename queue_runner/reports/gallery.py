@@ -14,9 +14,11 @@ from queue_runner import units
 from queue_runner.analysis.grouping import Arm, group, is_mode, kinds_of_taint, labelled, word
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.stats import by_key
-from queue_runner.reports._common import arm_tables, footnotes, prepare, select_runs, settings
+from queue_runner.monitor.answers import prepare, select_runs
+from queue_runner.monitor.answers.run_query import Context
+from queue_runner.reports._common import arm_tables, footnotes, settings
 from queue_runner.reports._common.columns import columns, shared, through
-from queue_runner.reports._common.document import Context, Result, Section
+from queue_runner.reports._common.document import Result, Section
 from queue_runner.tables import Column
 
 NAME = "gallery"

@@ -13,11 +13,13 @@ from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.stats import by_key
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
+from queue_runner.monitor.answers import prepare, select_runs
+from queue_runner.monitor.answers.run_query import Context
 from queue_runner.monitor.run_view import outcome_style
-from queue_runner.reports._common import footnotes, prepare, select_runs
+from queue_runner.reports._common import footnotes
 from queue_runner.reports._common.arm_tables import LABEL
 from queue_runner.reports._common.columns import columns, shared, through
-from queue_runner.reports._common.document import Context, Result, Section
+from queue_runner.reports._common.document import Result, Section
 from queue_runner.reports._common.settings import ignore_length
 from queue_runner.tables import Column
 

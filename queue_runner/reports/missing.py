@@ -7,9 +7,10 @@ from itertools import pairwise
 
 from queue_runner import units
 from queue_runner.analysis.reported_run import ReportedRun
+from queue_runner.monitor.answers import select_runs
+from queue_runner.monitor.answers.run_query import Context
 from queue_runner.monitor.run_view import JobQuestion, stored_spec
-from queue_runner.reports._common import select_runs
-from queue_runner.reports._common.document import Context, Result, Section
+from queue_runner.reports._common.document import Result, Section
 from queue_runner.submit.missing_runs import Gap, look
 from queue_runner.tables import Column
 

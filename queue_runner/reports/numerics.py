@@ -15,11 +15,13 @@ from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.stats import by_key
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
-from queue_runner.reports._common import arm_tables, footnotes, panels, prepare, select_runs
+from queue_runner.monitor.answers import prepare, select_runs
+from queue_runner.monitor.answers.run_query import Context
+from queue_runner.reports._common import arm_tables, footnotes, panels
 from queue_runner.reports._common.arm_rows import newest_first
 from queue_runner.reports._common.columns import columns, through
 from queue_runner.reports._common.divergence import LEVELS, Divergence, format_difference, losses, relative
-from queue_runner.reports._common.document import Context, Result, Section
+from queue_runner.reports._common.document import Result, Section
 from queue_runner.tables import Column
 
 NAME = "numerics"

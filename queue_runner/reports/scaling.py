@@ -14,9 +14,11 @@ from queue_runner.analysis.knee import ENOUGH, FEWEST
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
-from queue_runner.reports._common import arm_tables, footnotes, panels, prepare, select_runs
+from queue_runner.monitor.answers import prepare, select_runs
+from queue_runner.monitor.answers.run_query import Context
+from queue_runner.reports._common import arm_tables, footnotes, panels
 from queue_runner.reports._common.columns import columns, shared, through
-from queue_runner.reports._common.document import Context, Result, Section
+from queue_runner.reports._common.document import Result, Section
 from queue_runner.reports._common.settings import effective
 from queue_runner.spec import JobSpec
 from queue_runner.submit.find_max import search

@@ -11,11 +11,13 @@ from queue_runner.analysis.comparison import Family, compare
 from queue_runner.analysis.finding import Finding
 from queue_runner.analysis.grouping import Arm, labelled, order
 from queue_runner.analysis.reported_run import ReportedRun
-from queue_runner.reports._common import arm_tables, footnotes, panels, prepare, select_runs
+from queue_runner.monitor.answers import prepare, select_runs
+from queue_runner.monitor.answers.run_query import Context
+from queue_runner.reports._common import arm_tables, footnotes, panels
 from queue_runner.reports._common.arm_rows import ArmRow, row_of
 from queue_runner.reports._common.columns import columns
 from queue_runner.reports._common.device_peaks import Peaks
-from queue_runner.reports._common.document import Context, Result, Section
+from queue_runner.reports._common.document import Result, Section
 from queue_runner.reports._common.settings import ignore_length
 from queue_runner.tables import Column
 

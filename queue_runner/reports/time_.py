@@ -6,9 +6,11 @@ from dataclasses import dataclass, replace
 
 from queue_runner import units
 from queue_runner.analysis.reported_run import ReportedRun
-from queue_runner.reports._common import cpu_phases, select_runs
+from queue_runner.monitor.answers import select_runs
+from queue_runner.monitor.answers.run_query import Context
+from queue_runner.reports._common import cpu_phases
 from queue_runner.reports._common.columns import columns
-from queue_runner.reports._common.document import Context, Result, Section
+from queue_runner.reports._common.document import Result, Section
 from queue_runner.tables import Column
 
 NAME = "time"

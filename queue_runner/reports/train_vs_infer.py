@@ -27,10 +27,12 @@ from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict, judge
 from queue_runner.analysis.stats import by_key
 from queue_runner.model import Outcome
-from queue_runner.reports._common import arm_tables, footnotes, panels, prepare, select_runs
+from queue_runner.monitor.answers import prepare, select_runs
+from queue_runner.monitor.answers.run_query import Context
+from queue_runner.reports._common import arm_tables, footnotes, panels
 from queue_runner.reports._common.arm_rows import JudgedRow
 from queue_runner.reports._common.columns import columns, shared
-from queue_runner.reports._common.document import Context, Result, Section
+from queue_runner.reports._common.document import Result, Section
 from queue_runner.reports._common.settings import LENGTH_SETTINGS, effective
 from queue_runner.tables import Column
 

@@ -13,9 +13,11 @@ from queue_runner.analysis.gpu_use import PhaseUse
 from queue_runner.analysis.grouping import Arm
 from queue_runner.analysis.points import PhaseMark, read_samples
 from queue_runner.analysis.reported_run import ReportedRun
-from queue_runner.reports._common import arm_tables, prepare, select_runs
+from queue_runner.monitor.answers import prepare, select_runs
+from queue_runner.monitor.answers.run_query import Context
+from queue_runner.reports._common import arm_tables
 from queue_runner.reports._common.columns import columns
-from queue_runner.reports._common.document import Context, Result, Section
+from queue_runner.reports._common.document import Result, Section
 from queue_runner.tables import Column
 
 NAME = "utilization"

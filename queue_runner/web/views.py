@@ -232,8 +232,9 @@ class JobPage:
 
 def job(layout: Layout, text: str) -> JobPage:
     """Return the page of a job, or of one of its runs. Raises: UsageError, MpsqError (store)."""
+    from queue_runner.monitor.answers.run_query import Options
     from queue_runner.pages import run_records, timeline  # the statistics of reports are loaded when they are used
-    from queue_runner.reports._common.document import Options, Result
+    from queue_runner.reports._common.document import Result
 
     selector = parse_selector(text)
     with read.reading(layout.db, patience_s=PATIENCE_S) as connection:

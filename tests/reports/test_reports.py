@@ -14,9 +14,10 @@ import pytest
 from queue_runner import reports
 from queue_runner.control import import_log
 from queue_runner.errors import UsageError
+from queue_runner.monitor.answers.run_query import Context, Row
 from queue_runner.reports._common import printing
 from queue_runner.reports._common import report_options as _options
-from queue_runner.reports._common.document import Context, Result, Row
+from queue_runner.reports._common.document import Result
 from queue_runner.reports.breakdown import PARTS
 from tests.reports.report_fixture import FLOPS_PER_ITER, TOKENS_PER_ITER, Store, rows, words
 

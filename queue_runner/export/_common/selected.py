@@ -19,8 +19,8 @@ from queue_runner import redact
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
-from queue_runner.reports._common import select_runs
-from queue_runner.reports._common.document import Options
+from queue_runner.monitor.answers import select_runs
+from queue_runner.monitor.answers.run_query import Options
 from queue_runner.spec import JobSpec
 from queue_runner.store.read import tuples
 

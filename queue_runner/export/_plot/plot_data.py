@@ -12,9 +12,10 @@ from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.grouping import Arm
 from queue_runner.analysis.rounds import Verdict
 from queue_runner.errors import UsageError
+from queue_runner.monitor.answers import select_runs
+from queue_runner.monitor.answers.run_query import Context, Options
 from queue_runner.reports import devices
-from queue_runner.reports._common import arm_tables, select_runs
-from queue_runner.reports._common.document import Context, Options
+from queue_runner.reports._common import arm_tables
 from queue_runner.store.read import tuples
 
 T = TypeVar("T")

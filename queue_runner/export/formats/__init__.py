@@ -18,7 +18,7 @@ from queue_runner import __version__
 from queue_runner.errors import UsageError, did_you_mean
 from queue_runner.export._common import place
 from queue_runner.export._common.selected import TABLES, Selected, select
-from queue_runner.reports._common.document import Options
+from queue_runner.monitor.answers.run_query import Options
 
 
 class ExportTarget(Protocol):

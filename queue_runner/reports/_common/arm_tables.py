@@ -12,12 +12,12 @@ from queue_runner.analysis.comparison import TIME, Family
 from queue_runner.analysis.finding import Finding
 from queue_runner.analysis.grouping import MAIN, PLACE, SUBJECT, Arm, word
 from queue_runner.analysis.rounds import MetricAnswer, RoundAnswer, Word
+from queue_runner.monitor.answers.prepare import DETAILS
 from queue_runner.reports._common import losses
 from queue_runner.reports._common.arm_rows import ArmRow, JudgedRow
 from queue_runner.reports._common.columns import columns, shared, short
 from queue_runner.reports._common.document import Section
 from queue_runner.reports._common.footnotes import CaveatMarks
-from queue_runner.reports._common.prepare import DETAILS
 from queue_runner.tables import Column, elide, room, table_width
 
 

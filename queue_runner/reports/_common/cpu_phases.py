@@ -13,7 +13,8 @@ from queue_runner import units
 from queue_runner.analysis.grouping import Arm
 from queue_runner.analysis.phases import RUN_PHASES, phase_seconds
 from queue_runner.analysis.points import PhaseMark
-from queue_runner.reports._common.document import Context, OfRun, Section
+from queue_runner.monitor.answers.run_query import Context, OfRun
+from queue_runner.reports._common.document import Section
 from queue_runner.tables import Column
 
 _BORDERS = """

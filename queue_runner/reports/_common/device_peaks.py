@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from queue_runner.analysis.grouping import Arm
 from queue_runner.analysis.peaks import Peak, known, of_gpus
 from queue_runner.analysis.stats import by_key
-from queue_runner.reports._common.document import Context
-from queue_runner.reports._common.select_runs import MERGED
+from queue_runner.monitor.answers.run_query import Context
+from queue_runner.monitor.answers.select_runs import MERGED
 
 _PEAKS = (
     f"SELECT CASE WHEN json_extract(r.spec_json, '$.merged.kind') IS NULL THEN '' ELSE '{MERGED}' END"

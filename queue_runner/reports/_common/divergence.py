@@ -11,7 +11,7 @@ from queue_runner import units
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.grouping import SUBJECT, Arm
 from queue_runner.analysis.reported_run import ReportedRun
-from queue_runner.reports._common.document import Context
+from queue_runner.monitor.answers.run_query import Context
 from queue_runner.reports._common.losses import of_arm
 
 SAME_LOSS_WITHIN = 0.02

@@ -1,52 +1,14 @@
-"""Types of reports: options, read access, result."""
+"""Types of reports: a section and a result."""
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
 from queue_runner.analysis.comparison import Family
-from queue_runner.analysis.reported_run import ReportedRun
-from queue_runner.model import Selector
-from queue_runner.store import read
 from queue_runner.tables import Column
-
-Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Options:
-    """Options of a report. `since` is in Unix seconds, `iters` the first and last iteration of a window."""
-
-    selectors: Sequence[Selector] = ()
-    where: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    since: float | None = None
-    vs: Mapping[str, str] = field(default_factory=dict)
-    group_by: Sequence[str] = ()
-    iters: tuple[int, int] | None = None
-    include_invalid: bool = False
-    peak_tflops: Mapping[str, float] = field(default_factory=dict)
-    same_within: float | None = None
-    """margin within which two rows count as the same, 0.01 for ±1 %; None: the default of analysis.significance"""
-    margins: Mapping[str, float] = field(default_factory=dict)
-    """the same by metric, in its unit"""
-    by: str | None = None
-    """the metric whose words are those of the rows; None: the time"""
-    peak: str = "sourced"
-    """the peak for MFU: sourced (or given in the configuration), or measured by matmul on the same machine"""
-    printed_mfu: bool = False
-    """whether the report devices shows what nanoGPT's train.py printed beside MFU"""
-
-    newest: bool = False
-    """whether only the newest comparisons are read where no runs are selected, as many as a terminal shows"""
-
-    @property
-    def chosen(self) -> bool:
-        """Whether the user selected the runs."""
-        return bool(self.selectors or self.where or self.since is not None)
 
 
 @dataclass(frozen=True)
@@ -86,57 +48,6 @@ class Result:
     def rows(self) -> list[dict[str, Any]]:
         """The values by the keys of the columns, as json has them."""
         return [{column.key: column.of(item) for column in self.columns} for item in self.items]
-
-
-class OfRun(Protocol):
-    """A row of one run."""
-
-    @property
-    def run_id(self) -> int: ...
-
-
-@dataclass(frozen=True)
-class Context:
-    """Arguments of `finish` besides the rows: the options, and access to more data of the same runs."""
-
-    options: Options
-    connection: sqlite3.Connection
-    chosen: str
-    """condition on v_run that selects the runs"""
-    values: Sequence[Any]
-    n_older: int = 0
-    """number of older questions whose runs are not read"""
-    since_run: int = 0
-    """the runs that are not read are all older than this one"""
-
-    def read(self, sql: str, more: Sequence[Any] = ()) -> list[Row]:
-        """Return the rows of a SELECT; `{chosen}` stands for the condition, whose values come before `more`."""
-        return list(self.connection.execute(*self._query(sql, more)))
-
-    def tuples(self, sql: str, more: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Return the rows of a SELECT, arguments as of `read`, as tuples."""
-        return read.tuples(self.connection, *self._query(sql, more)).fetchall()
-
-    def _query(self, sql: str, more: Sequence[Any]) -> tuple[str, list[Any]]:
-        values = [*self.values, *more] if "{chosen}" in sql else list(more)
-        return sql.replace("{chosen}", self.chosen), values
-
-    def runs(self, sql: str) -> list[ReportedRun]:
-        """Return the runs that a SELECT over v_run finds."""
-        return [ReportedRun(**row) for row in self.read(sql)]
-
-    def tuples_by_run(self, sql: str, runs: Iterable[OfRun], more: Sequence[Any] = ()) -> dict[int, list[Any]]:
-        """Return the rows of a SELECT by their first column, the run_id, as lists of the other columns; `{runs}` stands
-        for the IDs of the `runs`."""
-        by_run: dict[int, list[Any]] = {}
-        ids = ", ".join(str(run.run_id) for run in runs)
-        for run_id, *values in self.tuples(sql.replace("{runs}", ids), more):
-            by_run.setdefault(run_id, []).append(values)
-        return by_run
-
-    def by_groups(self, sql: str, runs: Iterable[ReportedRun]) -> list[tuple[Any, ...]]:
-        """Return the rows of a SELECT as tuples; `{groups}` stands for the IDs of the submissions of the `runs`."""
-        return self.tuples(sql.replace("{groups}", ", ".join({str(run.group_id) for run in runs})))
 
 
 class Report(Protocol):

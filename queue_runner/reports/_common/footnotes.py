@@ -16,9 +16,9 @@ from queue_runner.analysis.peaks import Peak
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.stats import by_key
 from queue_runner.model import Outcome, State
-from queue_runner.reports._common import select_runs
+from queue_runner.monitor.answers import select_runs
+from queue_runner.monitor.answers.run_query import Context
 from queue_runner.reports._common.arm_rows import ArmRow
-from queue_runner.reports._common.document import Context
 from queue_runner.reports._common.settings import FEW_ITERS
 from queue_runner.tables import Column
 

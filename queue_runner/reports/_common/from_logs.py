@@ -9,7 +9,7 @@ from typing import NamedTuple
 from queue_runner import units
 from queue_runner.analysis.grouping import Arm
 from queue_runner.analysis.reported_run import ReportedRun
-from queue_runner.reports._common.document import Context
+from queue_runner.monitor.answers.run_query import Context
 
 FIRST, WITH_EVAL, OTHERS, REST = "1st iter", "with eval", "other iters", "not in log"
 EXPLAINED = (

@@ -15,7 +15,7 @@ from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.finding import Finding
 from queue_runner.analysis.grouping import Arm
 from queue_runner.analysis.reported_run import LastEvaluation, ReportedRun
-from queue_runner.reports._common.document import Context
+from queue_runner.monitor.answers.run_query import Context
 
 _EVALUATIONS = (
     "SELECT run_id, split, value, i, MAX(offset) FROM v_eval WHERE metric = 'loss'"

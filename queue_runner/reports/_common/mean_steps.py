@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 from queue_runner.analysis import stats
 from queue_runner.analysis.comparison import Family
+from queue_runner.monitor.answers.run_query import Context
 from queue_runner.reports._common.arm_tables import LABEL, caption
 from queue_runner.reports._common.columns import columns
-from queue_runner.reports._common.document import Context, Section
+from queue_runner.reports._common.document import Section
 from queue_runner.tables import Column
 from queue_runner.units import ms
 

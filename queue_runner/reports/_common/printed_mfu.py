@@ -8,9 +8,9 @@ from dataclasses import replace
 from queue_runner import units
 from queue_runner.analysis import stats
 from queue_runner.analysis.reported_run import ReportedRun
+from queue_runner.monitor.answers.run_query import Context
 from queue_runner.monitor.run_mfu import A100_BF16_FLOPS
 from queue_runner.reports._common.arm_rows import ArmRow
-from queue_runner.reports._common.document import Context
 
 _SQL = "SELECT run_id, value FROM v_metric WHERE name = 'mfu_printed' AND value IS NOT NULL AND run_id IN ({runs})"
 

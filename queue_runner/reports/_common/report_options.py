@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from queue_runner import units
 from queue_runner.errors import UsageError
 from queue_runner.model import Selector, parse_selector
-from queue_runner.reports._common.document import Options
+from queue_runner.monitor.answers.run_query import Options
 from queue_runner.spec import COMPILE_MODES
 
 _WINDOW = re.compile(r"(\d{1,12}):(\d{1,12})", re.ASCII)

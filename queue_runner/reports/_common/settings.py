@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from queue_runner.analysis.reported_run import ReportedRun
-from queue_runner.reports._common.document import Context
+from queue_runner.monitor.answers.run_query import Context
 
 LENGTH_SETTINGS = frozenset(
     {"mode", "max_iters", "warmup_iters", "eval_interval", "eval_iters", "log_interval", "checkpoint_interval"}

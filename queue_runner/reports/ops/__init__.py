@@ -11,9 +11,10 @@ from queue_runner import units
 from queue_runner.analysis.grouping import taints
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.errors import UsageError
-from queue_runner.reports._common import prepare, select_runs
+from queue_runner.monitor.answers import prepare, select_runs
+from queue_runner.monitor.answers.run_query import Context
 from queue_runner.reports._common.columns import columns, short, through
-from queue_runner.reports._common.document import Context, Result, Section
+from queue_runner.reports._common.document import Result, Section
 from queue_runner.reports.ops import coverage
 from queue_runner.reports.ops.coverage import (
     BECAME,

@@ -12,8 +12,8 @@ from queue_runner.analysis.grouping import taints
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.stats import by_key
 from queue_runner.model import Outcome
-from queue_runner.reports._common import select_runs
-from queue_runner.reports._common.document import Context
+from queue_runner.monitor.answers import select_runs
+from queue_runner.monitor.answers.run_query import Context
 
 _OF_ITERATIONS: Mapping[str, Any] = dict.fromkeys(
     (

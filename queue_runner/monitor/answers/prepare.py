@@ -16,9 +16,9 @@ from queue_runner.analysis.run_metrics import INTERNAL
 from queue_runner.analysis.stats import by_key
 from queue_runner.errors import UsageError
 from queue_runner.model import NEIGHBOUR_BUSY, Outcome
-from queue_runner.reports._common import select_runs
-from queue_runner.reports._common.arguments import arguments_by_run
-from queue_runner.reports._common.document import Context
+from queue_runner.monitor.answers import select_runs
+from queue_runner.monitor.answers.arguments import arguments_by_run
+from queue_runner.monitor.answers.run_query import Context
 from queue_runner.workloads import mps_switches
 
 RUN = (

@@ -15,8 +15,8 @@ from queue_runner.analysis.grouping import word
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.errors import UsageError, did_you_mean
 from queue_runner.model import PREFLIGHT, Ending, Outcome, State
+from queue_runner.monitor.answers.run_query import Context, Options
 from queue_runner.monitor.run_view import MARK as INVALID_MARK
-from queue_runner.reports._common.document import Context, Options
 from queue_runner.spec import COMPILE_MODES
 from queue_runner.store import read
 from queue_runner.tables import Column
