@@ -6,6 +6,7 @@ Each twice here; MPSQ_CAMPAIGN=long, as `make campaign` sets, plants each 20 tim
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -73,6 +74,13 @@ def as_measured(report: Reporter, i: int, dur_s: float) -> None:
     report.iter(i, dur_s, 2.0, synced=True)
 
 
+def log(dur_s: float) -> None:
+    """Use a processor for so long: to sleep would last longer on a loaded machine."""
+    end = time.perf_counter() + dur_s
+    while time.perf_counter() < end:
+        pass
+
+
 def train(case: Case, report_iteration: Report = as_measured, logging_s: float = 0.0, between_s: float = 0.0) -> float:
     """Run a training; return its real time. `logging_s` passes between iterations, `between_s` in no phase."""
     began = time.perf_counter()
@@ -83,7 +91,7 @@ def train(case: Case, report_iteration: Report = as_measured, logging_s: float =
             start = time.perf_counter()
             time.sleep(ITER_S)
             report_iteration(report, i, time.perf_counter() - start)
-            time.sleep(logging_s)
+            log(logging_s)
     time.sleep(between_s)
     report.bye()
     return time.perf_counter() - began
@@ -162,7 +170,7 @@ def test_three_seconds_in_no_phase_are_shown(case: Case, layout: Layout, time_: 
     assert not taints(case, layout, real_s)
     with read.reading(layout.db) as connection:
         text = printing.as_text("devices", reports.run("devices", connection), "table")
-    assert "s (8" in text and "of a run in no phase" in text, text
+    assert re.search(r"[3-9]\.\d s \(\d\d %\) of a run in no phase", text), text
 
 
 @planted
