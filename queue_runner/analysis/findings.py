@@ -206,7 +206,8 @@ def _without_words(family: Family) -> Iterable[str]:
     """Say on which metrics there can be no words, and why."""
     names = [name for name, obstacle in family.metrics.items() if obstacle]
     for obstacle, same in by_key(names, family.metrics.__getitem__).items():
-        yield Caveat(f"no words on {', '.join(same)}: {obstacle}")
+        sentence, colon, remedy = f"no words on {', '.join(same)}: {obstacle}".rpartition(": ")
+        yield Caveat(sentence, colon + remedy)
 
 
 def ratio(pair: Pair, per_work: str, compiling: bool = False) -> str:

@@ -256,9 +256,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="mpsq worker", description="run the queue, one job at a time")
     parser.add_argument("--service", action="store_true", help="started by launchd or systemd")
     parser.add_argument("--until-idle", action="store_true", help="exit when no job is queued or running")
-    parser.add_argument(
-        "--on-request", action="store_true", help="begin at a line on standard input"
-    )
+    parser.add_argument("--on-request", action="store_true", help="begin at a line on standard input")
     options = parser.parse_args(arguments)
     if options.on_request and not _is_requested():
         return 0

@@ -115,3 +115,14 @@ def test_configs_alone_are_the_question(store: Store) -> None:
     for config in ("gpt2", "shakespeare_char"):
         store.run(config=config)
     assert len([section for section in store.report().sections if not section.explained]) == 1
+
+
+@pytest.mark.parametrize("n_rows", [2, 6])
+def test_tables_of_metrics_that_do_not_fit_are_named(store: Store, columns: int, n_rows: int) -> None:
+    for k in range(4):
+        for n in range(n_rows):
+            run = store.run(params={"n_layer": n}, median_s=0.1 * (1 + n) * (1 + (k * n % 3) / 1000))
+            store._insert("metrics", run_id=run, offset=1, name="bleu", value=20.0 + n + k / 10, unit="")
+    lines = short(store)
+    assert len(lines) <= printing.MOST_LINES and max(map(len, lines)) <= columns, "\n".join(lines)
+    assert any("bleu" in line for line in lines)

@@ -48,8 +48,11 @@ def as_text(name: str, result: Result, format: str, *, explain: bool = False, co
     elif explain or format != "table":
         parts = [_section(section, format, explain, colour) for section in visible]
     else:
-        n_below = sum(text.count("\n") + 2 for text in below if text) if len(visible) == 1 else BELOW_EACH
-        parts = [_shortened(section, MOST_LINES - n_below, colour) for section in visible]
+        n_below = sum(text.count("\n") + 2 for text in below if text)
+        if len(result.families) == 1:
+            parts = _of_one_question(visible, MOST_LINES - n_below, colour)
+        else:
+            parts = [_shortened(section, MOST_LINES - BELOW_EACH, colour) for section in visible]
     return "\n\n".join(part.rstrip() for part in [*parts, *below] if part.strip())
 
 
@@ -73,6 +76,19 @@ def _on_one_line(title: str, parts: Sequence[str], last: str, room: int) -> str:
         if width(text) <= room:
             return text
     return tables.shorten(f"{title}: {last or '; '.join(parts)}", room) if parts or last else ""
+
+
+def _of_one_question(sections: Sequence[Section], n_lines: int, colour: bool) -> list[str]:
+    """Format the tables of one question on at most `n_lines`: where they do not fit, the last ones are only named."""
+    texts = [_section(section, "table", False, colour) for section in sections]
+    for n in range(len(texts), 1, -1):
+        hidden = [section.columns[1].title for section in sections[n:]]
+        more = [f"... more tables: {', '.join(hidden)} (--explain)"] if hidden else []
+        if sum(text.count("\n") + 2 for text in [*texts[:n], *more]) - 1 <= n_lines:
+            return [*texts[:n], *more]
+    hidden = [section.columns[1].title for section in sections[1:]]
+    first = _shortened(sections[0], n_lines - 1 if hidden else n_lines, colour)
+    return [f"{first}\n... more tables: {', '.join(hidden)} (--explain)" if hidden else first]
 
 
 def _shortened(section: Section, n_lines: int, colour: bool) -> str:
