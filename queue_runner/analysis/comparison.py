@@ -251,17 +251,40 @@ def _distance(arm: Arm) -> tuple[bool, ...]:
     return away, compiled, *other, bool(key.get("resumed")), bool(key.get(BESIDE))
 
 
+def compare_each(requested: Sequence[tuple[Arm, Arm]], arms: Sequence[Arm], question: Question) -> Family:
+    """Judge chosen pairs of these arms, each of them against its own baseline. The choice counts all pairs."""
+    per_work, able = _able(arms)
+    pairs = [pair for pair in requested if {*pair} <= {*able}]
+    return _answered(Family({}, arms, why=CHOSEN, per_work=per_work), pairs, [], question.same_within, question.margins)
+
+
+def _able(arms: Sequence[Arm]) -> tuple[str, list[Arm]]:
+    """Return the unit of work, if iterations differ in size, and the arms that have a time, of that unit."""
+    able = [arm for arm in arms if arm.times]
+    per_work = next((unit for unit in WORK if len({arm.work(unit) for arm in able} - {None}) > 1), "")
+    return per_work, [arm for arm in able if not per_work or arm.work(per_work)]
+
+
 def _judged(family: Family, same_within: float | None, margins: Mapping[str, float]) -> Family:
     """Return the family with its pairs; if iterations differ in size, time per token or sample is compared."""
-    able = [arm for arm in family.arms if arm.times]
-    per_work = next((unit for unit in WORK if len({arm.work(unit) for arm in able} - {None}) > 1), "")
-    able = [arm for arm in able if not per_work or arm.work(per_work)]
+    per_work, able = _able(family.arms)
     base = family.baseline
     pairs = [(arm, base) for arm in able if base is not None and base in able and arm is not base]
     twins = [(arm, twin) for arm in able if (twin := family.twin(arm)) is not None and twin in able]
-    family = replace(family, per_work=per_work, metrics=run_metrics.obstacles(family.arms))
+    return _answered(replace(family, per_work=per_work), pairs, twins, same_within, margins)
+
+
+def _answered(
+    family: Family,
+    pairs: Sequence[tuple[Arm, Arm]],
+    twins: Sequence[tuple[Arm, Arm]],
+    same_within: float | None,
+    margins: Mapping[str, float],
+) -> Family:
+    """Return the family with the answers on these pairs."""
+    family = replace(family, metrics=run_metrics.obstacles(family.arms))
     both, words = [*pairs, *twins], n_words(family)
-    verdicts = judge(both, words, per_work, same_within)
+    verdicts = judge(both, words, family.per_work, same_within)
     metrics = {
         name: judge_metric(both, partial(run_metrics.value, name=name), words, margins.get(name), obstacle)
         for name, obstacle in family.metrics.items()

@@ -49,10 +49,10 @@ def describe(family: Family, details: RunDetails, by: str | None = None) -> list
     metrics = sorted(family.metrics, key=lambda name: name != by)
     return [
         *_nothing(family),
-        *(line for name in metrics if name == by for line in _metric(family, name)),
+        *(line for name in metrics if name == by for line in metric_answer(family, name)),
         *(_behind(line) if by in metrics else line for line in _ratios(family)),
-        *(Finding(line) for name in metrics if name != by for line in _metric(family, name)),
-        *_without_words(family),
+        *(Finding(line) for name in metrics if name != by for line in metric_answer(family, name)),
+        *without_words(family),
         *_other_clock(family),
         *(Finding(line) for pair in family.twins for line in _twin_costs(pair, details)),
         *map(Finding, drifts(family.arms)),  # the taint is a caveat as well
@@ -181,7 +181,7 @@ def answer(family: Family) -> str:
     return ratio(best, family.unit, compiling=twin and bool(best.arm.key.get("compile")))
 
 
-def _metric(family: Family, name: str) -> Iterable[str]:
+def metric_answer(family: Family, name: str) -> Iterable[str]:
     """Say the answer on a metric in one sentence: the largest difference that has a word, else the largest."""
     pairs = [pair for pair in (*family.pairs, *family.twins) if name in pair.metrics]
     if not pairs:
@@ -197,12 +197,13 @@ def _metric(family: Family, name: str) -> Iterable[str]:
         text = f"{name} of {arm} {'is' if answer.decided else 'measured'} {size} {how} than of {base}"
     interval = units.interval(low, high)
     rounds = units.counted(answer.n, "round") if answer.n else ""
-    needs = "" if answer.decided else "undecided" if family.metrics[name] else str(answer)
+    repeated = answer.why and answer.why in (family.metrics[name], best.verdict.why)
+    needs = "" if answer.decided else "undecided" if repeated else f"undecided: {answer.next_step}"
     limits = ", ".join(filter(None, [interval and f"95 % CI {interval}", rounds, needs]))
     yield f"{text}, {' vs '.join(values)} ({limits})"
 
 
-def _without_words(family: Family) -> Iterable[str]:
+def without_words(family: Family) -> Iterable[str]:
     """Say on which metrics there can be no words, and why."""
     names = [name for name, obstacle in family.metrics.items() if obstacle]
     for obstacle, same in by_key(names, family.metrics.__getitem__).items():

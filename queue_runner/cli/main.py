@@ -48,7 +48,8 @@ SECTIONS: dict[str, dict[str, str]] = {
         "delete": "delete ended jobs",
     },
     "Results": {
-        "report": "compare stored runs",
+        "report": "the answer of stored runs",
+        "compare": "two of them, side by side",
         "import": "read logs and bundles",
     },
     "Set up": {
@@ -94,7 +95,7 @@ EXIT_INTERRUPTED = 130  # 128 + SIGINT
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE, as for a program that the signal ended
 
 
-_WITH_ADDED_OPTIONS = frozenset({"report", "export"})
+_WITH_ADDED_OPTIONS = frozenset({"report", "compare", "export"})
 
 
 def commands() -> dict[str, str]:

@@ -17,13 +17,14 @@ overrides), and a value for a script is JSON without `<`, `>`, `&` and without l
 from queue_runner.extensions import AddedOption, Extension
 
 EXTENSION = Extension(
-    options=(
+    options=[
         AddedOption(
-            "report",
+            command,
             "--html",
             "FILE",
             "Write one page for a browser: tables, verdict, charts of the runs, how to repeat it; works offline.",
             "queue_runner.pages.html_option:write_page",
-        ),
-    ),
+        )
+        for command in ("report", "compare")
+    ],
 )

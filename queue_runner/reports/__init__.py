@@ -20,6 +20,8 @@ from queue_runner.reports._common.document import Report, Result
 from queue_runner.store import questions
 
 DEFAULT = "devices"
+COMPARE = "compare"
+"""The report of mpsq compare, which alone can ask for it."""
 
 
 def names() -> list[str]:
@@ -40,7 +42,7 @@ def helps() -> dict[str, str]:
 
 def load(name: str) -> Report:
     """Return the report with that name. Raises: UsageError when there is none."""
-    files = _files()
+    files = _files() | {COMPARE: "_compare"}
     if name not in files:
         from queue_runner.errors import did_you_mean
 

@@ -30,6 +30,8 @@ class Options:
     """margin within which two rows count as the same, 0.01 for ±1 %; None: the default of analysis.significance"""
     margins: Mapping[str, float] = field(default_factory=dict)
     """the same by metric, in its unit"""
+    sides: Sequence[Options] = ()
+    """the two selections that mpsq compare puts side by side"""
     by: str | None = None
     """the metric whose words are those of the rows; None: the time"""
     peak: str = "sourced"

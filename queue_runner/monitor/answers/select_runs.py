@@ -48,6 +48,10 @@ def condition(connection: sqlite3.Connection, options: Options) -> tuple[str, li
     """Return a condition on v_run and its values. Raises: UsageError when a name or selector does not exist."""
     terms: list[str] = [f"number <> {PREFLIGHT}"]
     values: list[Any] = []
+    if options.sides:
+        conditions = [condition(connection, side) for side in options.sides]
+        terms.append(" OR ".join(f"({term})" for term, _ in conditions).join("()"))
+        values += [value for _, more in conditions for value in more]
     if options.selectors:
         parts = []
         for selector in options.selectors:

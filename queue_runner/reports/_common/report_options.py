@@ -20,6 +20,7 @@ _MODES |= {mode: mode for mode in COMPILE_MODES} | {f"compiled({mode})": mode fo
 
 def read_options(
     *,
+    sides: Sequence[Options] = (),
     selectors: Sequence[str] = (),
     tags: Sequence[str] = (),
     where: Sequence[str] = (),
@@ -50,6 +51,7 @@ def read_options(
             raise UsageError(f"--vs {key} has {len(values)} values", "name one row, as in device=cpu,compile=off")
     margin, margins = (None, {}) if same_within is None else _margins(same_within)
     return Options(
+        sides=sides,
         selectors=(
             *(parse_selector(text) for text in selectors),
             *(Selector(tag, tag=tag) for tag in tags),
@@ -68,6 +70,11 @@ def read_options(
         by=by,
         newest=newest,
     )
+
+
+def read_side(text: str) -> Options:
+    """Parse one side of mpsq compare: `12`, `12.3`, `g4`, `@last` or `lr=1e-3,device=mps`. Raises: UsageError."""
+    return read_options(where=[text]) if "=" in text else read_options(selectors=[text])
 
 
 def _margins(text: str) -> tuple[float | None, dict[str, float]]:

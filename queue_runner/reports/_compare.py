@@ -1,0 +1,292 @@
+"""The report of `mpsq compare`: two selections of runs side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from queue_runner import units
+from queue_runner.analysis import findings, run_metrics
+from queue_runner.analysis.comparison import WALL, Family, Pair, compare_each
+from queue_runner.analysis.grouping import Arm, group, kinds_of_taint, word
+from queue_runner.analysis.reported_run import ReportedRun
+from queue_runner.analysis.rounds import RoundAnswer
+from queue_runner.errors import UsageError
+from queue_runner.monitor.answers import prepare, select_runs, sweeps
+from queue_runner.monitor.answers.run_query import Context, Options
+from queue_runner.reports._common import losses
+from queue_runner.reports._common.document import Result, Section
+from queue_runner.store import read
+from queue_runner.tables import Column, elide
+
+NAME = "compare"
+HELP = "two selections of runs side by side: their differences and results"
+SQL = f"SELECT {prepare.RUN} FROM v_run WHERE {{chosen}} ORDER BY job_id, number"
+MOST_TEXT = 30
+"""Columns of a value beyond which a table leaves out its middle."""
+_USED: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "real_s": ("real, s", units.seconds),
+    "user_s": ("user, s", units.seconds),
+    "sys_s": ("sys, s", units.seconds),
+    "max_rss_bytes": ("RSS", units.size),
+    "peak_reserved_bytes": ("GPU memory", units.size),
+    "first_iter_s": ("1st iteration", units.short_duration),
+    "loss_last": ("batch loss", units.loss),
+    "eval_train_loss": ("eval train", units.loss),
+    "eval_val_loss": ("eval val", units.loss),
+}
+"""Medians that get no word: title and format, by the column of v_run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SideBySide:
+    """What both sides have by one name: values for JSON, and as `texts`.
+
+    `kind` is "differs" for a line of the question and "measured" for one of the results. `row` names the rows where a
+    side has several.
+    """
+
+    kind: str
+    name: str
+    first: Any
+    second: Any
+    texts: Sequence[str]
+    row: str = ""
+    answer: RoundAnswer | None = None
+    change: str = units.MISSING
+
+
+@dataclass(frozen=True)
+class Match:
+    """A row of each side that have in common what both sides have in several values, and these in words."""
+
+    first: Arm
+    second: Arm
+    label: str
+
+
+def _of_answer(name: str) -> Column:
+    return Column(name, name.replace("_", " "), value=lambda line: getattr(line.answer, name, None))
+
+
+COLUMNS = (
+    *(Column(name, name) for name in ("kind", "row", "name", "first", "second")),
+    *map(_of_answer, ("speedup", "difference", "low", "high")),
+    Column("verdict", "verdict", value=lambda line: line.answer and str(line.answer.word)),
+    Column(
+        "undecided_because", "undecided because", value=lambda line: (line.answer and line.answer.next_step) or None
+    ),
+    Column("n_rounds", "rounds", value=lambda line: line.answer and line.answer.n),
+    Column("given_after", "word after", value=lambda line: line.answer and line.answer.given_after),
+    Column("more_rounds", "more rounds", value=lambda line: line.answer and line.answer.more),
+)
+
+
+def finish(stored: list[ReportedRun], context: Context) -> Result:
+    """Match the rows of both sides and compare them. Raises: UsageError when a side has no run, or both have one."""
+    if len(context.options.sides) != 2:
+        raise UsageError("the report compare needs two sides", "for example mpsq compare 12 14")
+    rows = sweeps.add(losses.add(prepare.prepare(stored, context), context), context, declared=True)
+    names = [_name(side) for side in context.options.sides]
+    question = prepare.question(rows, context)
+    sides = [group(side, [*question.names, "time_of"]) for side in _sides(rows, context)]
+    matches = [
+        replace(
+            match,
+            first=replace(match.first, label=f"{names[0]} {match.label}".strip()),
+            second=replace(match.second, label=f"{names[1]} {match.label}".strip()),
+        )
+        for match in _matches(*sides)
+    ]
+    arms = [arm for match in matches for arm in (match.first, match.second)]
+    compared = compare_each([(m.second, m.first) for m in matches if not _obstacle(m)], arms, question)
+    differ = [*_differences(sides), *_facts(sides, context)]
+    measured = [line for match in matches for line in _measured(match, compared)]
+    heads = [Column(f"text{n}", name, right=True, value=partial(_text_of, side=n)) for n, name in enumerate(names)]
+    row = [Column("row", "", flexible=True)] if any(match.label for match in matches) else []
+    change = Column("change", f"{names[1]} over {names[0]} (95 % CI)")
+    verdict = Column("verdict", "verdict", value=lambda line: str(line.answer.word) if line.answer else units.MISSING)
+    sections = [
+        Section(_shared(sides), [Column("name", "differs"), *heads], differ),
+        Section("", [*row, Column("name", "measured"), *heads, change, verdict], measured),
+    ]
+    lines = [*_sentences(compared), *filter(None, map(_obstacle, matches)), *_unmatched(sides, matches, names)]
+    families = [
+        replace(
+            compared,
+            arms=[match.first, match.second],
+            baseline=match.first,
+            pairs=[pair for pair in compared.pairs if pair.arm is match.second],
+        )
+        for match in matches
+    ]
+    return Result(COLUMNS, [*differ, *measured], sections, lines, families=families)
+
+
+def _text_of(line: SideBySide, side: int) -> str:
+    return elide(line.texts[side], MOST_TEXT)
+
+
+def _name(side: Options) -> str:
+    where = (f"{name}={','.join(values)}" for name, values in side.where.items())
+    return ",".join([*(selector.text for selector in side.selectors), *where])
+
+
+def _sides(rows: Sequence[ReportedRun], context: Context) -> list[list[ReportedRun]]:
+    """Return the runs of each side. A side that is given by values has those of the newest submission with both."""
+    sides = []
+    for side in context.options.sides:
+        chosen, values = select_runs.condition(context.connection, side)
+        sql = f"SELECT run_id FROM v_run WHERE {chosen}"
+        ids = {run_id for (run_id,) in read.tuples(context.connection, sql, values)}
+        sides.append([row for row in rows if row.run_id in ids])
+        if not sides[-1]:
+            raise UsageError(f"{_name(side)} has no run", "mpsq list shows the jobs")
+    groups = set.intersection(*({row.group_id for row in side if row.group_id is not None} for side in sides))
+    if groups:
+        sides = [
+            [row for row in side if row.group_id == max(groups)] if options.where else side
+            for side, options in zip(sides, context.options.sides, strict=True)
+        ]
+    if both := {row.run for row in sides[0]} & {row.run for row in sides[1]}:
+        raise UsageError(f"run {min(both)} is on both sides", "name two different jobs, as mpsq list shows them")
+    return sides
+
+
+def _values(arms: Iterable[Arm], name: str) -> list[Any]:
+    """Return the distinct values that distinguish the arms, in order."""
+    return list(dict.fromkeys(arm.key.get(name) for arm in arms))
+
+
+def _text(name: str, values: Sequence[Any]) -> str:
+    if name == "machine":
+        return ", ".join(prepare.where(value) for value in values)
+    texts = ("unset" if value is None else word(name, value).removeprefix(f"{name}=") for value in values)
+    return ", ".join(text or str(value) for text, value in zip(texts, values, strict=True))
+
+
+def _differences(sides: Sequence[Sequence[Arm]]) -> Iterable[SideBySide]:
+    """Return the settings, versions and other factors in which the sides differ."""
+    for name in sides[0][0].key:
+        first, second = (_values(side, name) for side in sides)
+        if {*map(str, first)} != {*map(str, second)}:
+            title = {"subject": "workload", "compile": "mode", "time_of": "time of"}.get(name, name.replace("_", " "))
+            values = [some[0] if len(some) == 1 else some for some in (first, second)]
+            texts = [_text(name, some) for some in (first, second)]
+            yield SideBySide(kind="differs", name=title, first=values[0], second=values[1], texts=texts)
+
+
+def _facts(sides: Sequence[Sequence[Arm]], context: Context) -> Iterable[SideBySide]:
+    """Return what else differs: the submissions, the runs that count, and their caveats."""
+    titles = dict(context.by_groups("SELECT id, title FROM groups WHERE id IN ({groups})", _runs(*sides)))
+    by_name: dict[str, list[list[str]]] = {
+        "submission": [_distinct(f"g{row.group_id}" for row in _runs(side)) for side in sides],
+        "command": [_distinct(str(titles.get(row.group_id, "")) for row in _runs(side)) for side in sides],
+        "valid runs": [[f"{sum(len(a.used) for a in side)}/{sum(len(a.ended) for a in side)}"] for side in sides],
+        "caveats": [kinds_of_taint(row for arm in side for row in arm.shown) for side in sides],
+    }
+    for name, (first, second) in by_name.items():
+        if first != second:
+            texts = [", ".join(some) or "none" for some in (first, second)]
+            yield SideBySide(kind="differs", name=name, first=texts[0], second=texts[1], texts=texts)
+
+
+def _runs(*sides: Iterable[Arm]) -> list[ReportedRun]:
+    return [row for side in sides for arm in side for row in arm.runs]
+
+
+def _distinct(values: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(values))
+
+
+def _shared(sides: Sequence[Sequence[Arm]]) -> str:
+    """Return what all rows have in common, in words."""
+    arms = [arm for side in sides for arm in side]
+    by_name = {name: _values(arms, name) for name in arms[0].key if name not in ("machine", "time_of")}
+    words = [word(name, values[0]) for name, values in by_name.items() if len(values) == 1 and values[0] is not None]
+    return f"both: {', '.join(filter(None, words))}"
+
+
+def _matches(firsts: Sequence[Arm], seconds: Sequence[Arm]) -> list[Match]:
+    """Match the only row of each side, else those with equal values of all names whose values the sides share."""
+    if len(firsts) == len(seconds) == 1:
+        return [Match(firsts[0], seconds[0], "")]
+    names = [name for name in firsts[0].key if {*_values(firsts, name)} & {*_values(seconds, name)}]
+    several = [name for name in names if len(_values([*firsts, *seconds], name)) > 1]
+
+    def place(arm: Arm) -> tuple[Any, ...]:
+        return tuple(arm.key.get(name) for name in names)
+
+    matches = []
+    for first in firsts:
+        others = [second for second in seconds if place(second) == place(first)]
+        if len(others) == 1 and sum(place(arm) == place(first) for arm in firsts) == 1:
+            label = " ".join(filter(None, (word(name, first.key.get(name)) for name in several)))
+            matches.append(Match(first, others[0], label))
+    return matches
+
+
+def _obstacle(match: Match) -> str:
+    """Return why two rows are not compared; empty if they are."""
+    first, second = match.first, match.second
+    if first.key["machine"] != second.key["machine"]:
+        return f"{first.label} and {second.label} ran on two machines, whose times are not compared"
+    if first.key.get("time_of") != second.key.get("time_of"):
+        return f"the time of {first.label} is that of an iteration or a run, that of {second.label} is not"
+    without = next((arm.label for arm in (first, second) if not arm.times), "")
+    return f"{without} has no valid run" if without else ""
+
+
+def _unmatched(sides: Sequence[Sequence[Arm]], matches: Sequence[Match], names: Sequence[str]) -> Iterable[str]:
+    for side, name in zip(sides, names, strict=True):
+        if n := len(side) - len(matches):
+            yield f"{units.counted(n, 'row')} of {name} without a counterpart"
+
+
+def _measured(match: Match, compared: Family) -> Iterable[SideBySide]:
+    """Return the results of two rows: the time and the metrics with their answers, then what the runs used."""
+    arms = match.first, match.second
+    pair: Pair | None = next((pair for pair in compared.pairs if pair.arm is match.second), None)
+
+    def line(name: str, values: Sequence[Any], format: Callable[[Any], str], **more: Any) -> SideBySide:
+        texts = [format(value) for value in values]
+        return SideBySide(
+            kind="measured", name=name, row=match.label, first=values[0], second=values[1], texts=texts, **more
+        )
+
+    times = [arm.median_s for arm in arms]
+    wall = any(arm.key.get("time_of") == WALL for arm in arms)
+    if any(times):
+        verdict = pair.verdict if pair else None
+        change = units.MISSING
+        if verdict is not None:
+            interval = units.ratio_interval(verdict.low, verdict.high).removesuffix(" x")
+            change = units.ratio(verdict.speedup, verdict.low, verdict.high)
+            change += f" ({interval})" if interval != units.MISSING else ""
+        yield line(
+            "wall s" if wall else "ms/iter", times, units.number if wall else units.ms, answer=verdict, change=change
+        )
+    for name in compared.metrics:
+        answer = pair.metrics.get(name) if pair else None
+        low, high = (answer.low, answer.high) if answer else (None, None)
+        change = units.measured(answer.difference, low, high, sign=True) if answer else units.MISSING
+        change += f" ({interval})" if (interval := units.interval(low, high)) else ""
+        values = [run_metrics.mean(arm, name) for arm in arms]
+        yield line(name, values, partial(units.measured, low=low, high=high), answer=answer, change=change)
+    for column, (title, format) in _USED.items():
+        medians = [arm.median(column) for arm in arms]
+        if any(value is not None for value in medians):
+            yield line(title, medians, format)
+
+
+def _sentences(compared: Family) -> Iterable[str]:
+    """Return the answers in words, and what would decide the open ones."""
+    for pair in compared.pairs:
+        yield findings.ratio(pair, compared.unit)
+        if not pair.verdict.decided:
+            yield f"undecided: {pair.verdict.next_step}"
+        single = replace(compared, pairs=[pair])
+        yield from (line for name in compared.metrics for line in findings.metric_answer(single, name))
+    yield from findings.without_words(compared)

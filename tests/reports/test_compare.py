@@ -1,0 +1,88 @@
+"""mpsq compare: two selections of runs side by side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from queue_runner import reports
+from queue_runner.errors import UsageError
+from queue_runner.reports._common.document import Result
+from queue_runner.reports._common.report_options import read_options, read_side
+from queue_runner.store import read
+from tests.reports.report_fixture import Store
+from tests.reports.test_reports import store, template  # noqa: F401  (fixtures)
+
+NOISE = (0.0, 0.002, -0.001, 0.001)
+
+
+def compare(queue: Store, first: str, second: str, **more: Any) -> Result:
+    with read.reading(queue.layout.db) as connection:
+        options = read_options(sides=[read_side(first), read_side(second)], **more)
+        return reports.run(reports.COMPARE, connection, options)
+
+
+def lines(result: Result, kind: str) -> dict[str, dict[str, Any]]:
+    return {row["name"]: row for row in result.rows if row["kind"] == kind}
+
+
+def grid(queue: Store, **values: float) -> None:
+    """Add rounds of these values of the setting n, by their median times."""
+    for noise in NOISE:
+        for value, median_s in values.items():
+            queue.run(params={"n": value}, median_s=median_s * (1 + noise))
+
+
+def test_jobs_of_one_submission_have_words(store: Store) -> None:  # noqa: F811
+    grid(store, a=0.1, b=0.2)
+    result = compare(store, "1", "2")
+    assert lines(result, "differs").keys() == {"n"}
+    assert (lines(result, "differs")["n"]["first"], lines(result, "differs")["n"]["second"]) == ("a", "b")
+    time = lines(result, "measured")["ms/iter"]
+    assert time["verdict"] == "slower" and time["speedup"] == pytest.approx(0.5) and time["low"] < 0.5 < time["high"]
+    (mirrored,) = [lines(compare(store, "2", "1"), "measured")["ms/iter"]]
+    assert mirrored["verdict"] == "faster"
+
+
+def test_values_name_rows_of_the_newest_submission_with_both(store: Store) -> None:  # noqa: F811
+    grid(store, a=0.1, b=0.2)
+    by_value, by_job = compare(store, "n=a", "n=b"), compare(store, "1", "2")
+    assert by_value.rows == by_job.rows
+
+
+def test_rows_of_two_groups_are_matched_by_what_they_share(store: Store) -> None:  # noqa: F811
+    for group in (1, 2):
+        for compiled in (False, True):
+            for noise in NOISE:
+                store.run(compile=compiled, group=group, median_s=0.1 * group + noise / 10, params={"n": group})
+    result = compare(store, "g1", "g2")
+    times = [row for row in result.rows if row["name"] == "ms/iter"]
+    assert [row["row"] for row in times] == ["eager", "compiled"]
+    assert all(row["verdict"] == "undecided" and row["undecided_because"] for row in times)
+    assert lines(result, "differs")["n"]["second"] == 2
+
+
+def test_all_pairs_count(store: Store) -> None:  # noqa: F811
+    grid(store, a=0.1, b=0.2)
+    few = lines(compare(store, "1", "2"), "measured")["ms/iter"]
+    grid(store, c=0.3, d=0.4, e=0.5)
+    many = lines(compare(store, "1", "2"), "measured")["ms/iter"]
+    assert many["high"] / many["low"] > few["high"] / few["low"]
+
+
+def test_machines_and_code_are_named_and_not_compared(store: Store) -> None:  # noqa: F811
+    store.run(params={"n": 1}, software={"code": "a" * 64})
+    store.run(params={"n": 2}, software={"code": "b" * 64}, machine={"chip": "another"})
+    result = compare(store, "1", "2")
+    assert {"code", "machine", "n"} <= lines(result, "differs").keys()
+    assert lines(result, "measured")["ms/iter"]["verdict"] is None
+    assert any("two machines" in line for line in result.lines)
+
+
+@pytest.mark.parametrize(("first", "second"), [("1", "1.1"), ("1", "n=zzz"), ("1", "99"), ("1", "x y")])
+def test_sides_that_cannot_be_compared_are_refused(store: Store, first: str, second: str) -> None:  # noqa: F811
+    grid(store, a=0.1, b=0.2)
+    with pytest.raises(UsageError) as error:
+        compare(store, first, second)
+    assert error.value.hint
