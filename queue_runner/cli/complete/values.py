@@ -32,6 +32,9 @@ _BY_PARAMETER = {
     "list group": "group",
     "report group": "group",
     "export to": "target",
+    "compare first": "id",
+    "compare second": "id",
+    "compare format": "format",
 }
 _BY_METAVAR = {
     "ID": "id",
