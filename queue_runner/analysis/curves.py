@@ -66,9 +66,12 @@ class CurvePoint(Arm):
 
     @property
     def noise(self) -> float | None:
-        """Relative noise of the time: a standard deviation derived from the spread."""
-        mad_s, _ = self.spread_s
-        return stats.MAD_TO_SD * mad_s / self.median_s if mad_s is not None and self.median_s else None
+        """Relative noise of the time: the standard deviation over runs, or that which the MAD of one run's iterations
+        estimates."""
+        spread_s, over = self.spread_s
+        if spread_s is None or not self.median_s:
+            return None
+        return spread_s / self.median_s * (1.0 if over == "runs" else stats.MAD_TO_SD)
 
     def rate(self, unit: str) -> float | None:
         """Return tokens or samples per second at the geometric mean of the runs' times."""

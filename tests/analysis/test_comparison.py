@@ -8,6 +8,7 @@ import pytest
 
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.compile_payoff import break_even_iters, compile_cost_s, main_cache
+from queue_runner.analysis.curves import CurvePoint
 from queue_runner.analysis.grouping import Arm, group
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Word
@@ -176,6 +177,15 @@ def test_most_runs_lie_within_the_spread_around_the_mean() -> None:
     spread_s, _ = arm.spread_s
     assert arm.median_s is not None and spread_s is not None
     assert sum(abs(time_s - arm.median_s) <= spread_s for time_s in times_s) == 3
+
+
+def test_the_noise_of_a_point_is_a_standard_deviation() -> None:
+    """Over runs the spread is one already; the MAD of one run's iterations estimates it."""
+    several, alone = (
+        group(runs, NAMES)[0] for runs in ([row(median_s=t) for t in (0.1, 0.11, 0.12)], [row(mad_s=0.001)])
+    )
+    for arm, noise in ((several, 0.0912), (alone, 0.0148)):
+        assert CurvePoint(arm.key, arm.runs, arm.used).noise == pytest.approx(noise, abs=1e-4)
 
 
 def test_iterations_of_different_size_are_compared_per_token() -> None:

@@ -37,8 +37,8 @@ Metrics = Mapping[str, Sequence[float]]
 
 @dataclass(frozen=True, kw_only=True)
 class CellRow:
-    """One cell, of the runs of one arm. Times are in seconds per call; the spread is the MAD over the medians of
-    several runs, or over the samples of a single one."""
+    """One cell, of the runs of one arm. Times are in seconds per call, and spread as those of an Arm; the iterations of
+    a single run are samples."""
 
     run: ReportedRun
     """the first"""
