@@ -219,6 +219,24 @@ class Terms:
     schedule_id: int | None = None
 
 
+DECIDED = "decided"
+"""The goal of --until that each row of a submission has its word."""
+BUDGET_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """When no further round follows those of a submission (--until): `goal` is DECIDED, or the width of the intervals
+    such as "1%".
+
+    `same_within` is the margin of "the same", None for the default. No round is added `budget_s` after the first start.
+    """
+
+    goal: str = DECIDED
+    same_within: float | None = None
+    budget_s: float = BUDGET_S
+
+
 @dataclass(frozen=True, slots=True)
 class NewJob:
     """A job to be stored: its spec, its number of repeats, and its place among the others."""

@@ -258,6 +258,17 @@ def parse_duration(text: str, option: str = "duration") -> float:
     return total
 
 
+def parse_percent(text: str, option: str) -> float:
+    """Parse "1%", "0.5 %" or a plain number of percent to a share of 1. Raises: UsageError."""
+    try:
+        percent = float(text.strip().removesuffix("%"))
+    except ValueError:
+        percent = 0.0
+    if not 0 < percent <= 50:
+        raise UsageError(f'{option}: "{text}" is not a percentage up to 50%', f"use for example {option} 1%")
+    return percent / 100
+
+
 def parse_size(text: str, option: str = "size") -> int:
     """Parse "2GiB", "512M", "10 GB" or "4096" to bytes. K, M, G, T, KiB... are powers of 1024, KB, MB, GB, TB of 1000.
 

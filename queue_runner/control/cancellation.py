@@ -72,7 +72,7 @@ def cancel(
 
     Raises: UsageError (no match), SchemaError, MpsqError (disk).
     """
-    from queue_runner.store import jobs, resolve
+    from queue_runner.store import added_rounds, jobs, resolve
     from queue_runner.store.engine import open_engine, writing
 
     reserve.release(layout)
@@ -88,6 +88,7 @@ def cancel(
             for start in range(0, len(ids), _BATCH)
             for run in jobs.request_cancel(writer, ids[start : start + _BATCH], actor=actor)
         ]
+        added_rounds.close_cancelled(writer, ids, time.time())
     engine.dispose()
     failpoints.reach("cancel.committed")
     running = [run for run in requested if run.state is State.RUNNING]

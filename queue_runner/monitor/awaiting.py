@@ -16,6 +16,7 @@ from queue_runner.monitor.queue_state import idle
 from queue_runner.monitor.run_view import RunView
 from queue_runner.paths import Layout
 from queue_runner.store import read
+from queue_runner.store.added_rounds import ENDED
 
 _POLL_S = 0.1
 _MOST_NAMES = 5
@@ -24,16 +25,22 @@ _MOST_NAMES = 5
 @dataclass(frozen=True)
 class Awaited:
     """The runs that a command waits for. `stops` holds, by run id, why mpsq keeps a run from starting; `silences`
-    since when targets do not answer."""
+    since when targets do not answer. `open_groups`: all runs of these have ended, and a round may follow."""
 
     runs: Sequence[RunView]
     stops: Mapping[int, str] = field(default_factory=dict)
     silences: Sequence[str] = ()
+    open_groups: Sequence[int] = ()
 
     @property
     def pending(self) -> list[RunView]:
         """The runs to wait for: those that have not ended, except those that mpsq stopped after failures."""
         return [run for run in self.runs if run.state != State.DONE and run.run_id not in self.stops]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing to wait for."""
+        return not self.pending and not self.open_groups
 
     @property
     def counted(self) -> list[RunView]:
@@ -54,7 +61,8 @@ class Awaited:
     def intention(self) -> str:
         """Return a sentence that names the groups that are waited for."""
         names = _few([f"g{run.group_id}" for run in self.runs], ", ")
-        return f"waiting for {names}: {units.counted(len(self.pending), 'run')} to end"
+        runs = "" if self.open_groups else f": {units.counted(len(self.pending), 'run')} to end"
+        return f"waiting for {names}{runs or ' to be decided'}"
 
     def held_sentence(self) -> str:
         """Return a sentence that runs are held, and how to release them; "" if none is."""
@@ -100,7 +108,9 @@ def _few(names: Sequence[str], separator: str) -> str:
 def look(connection: sqlite3.Connection, selectors: Sequence[Selector]) -> Awaited:
     """Return the selected runs as they are now. Raises: UsageError (no match)."""
     runs = run_view.select(connection, selectors)
-    return Awaited(runs, waiting.stops(connection, runs), silences(connection, runs))
+    groups = {run.group_id for run in runs} if any(selector.number is None for selector in selectors) else ()
+    still_open = [group for group, _ in read.tuples(connection, ENDED) if group in groups]
+    return Awaited(runs, waiting.stops(connection, runs), silences(connection, runs), still_open)
 
 
 def silences(connection: sqlite3.Connection, runs: Sequence[RunView]) -> list[str]:
@@ -126,9 +136,9 @@ def until_done(
         while True:
             if poller.poll() in (Change.QUEUE, Change.AGE):
                 awaited = look(poller.connection, selectors)
-                if not awaited.pending:
+                if awaited.is_over:
                     return awaited
-                state = ([(run.run_id, run.state) for run in awaited.runs], awaited.silences)
+                state = (awaited.open_groups, [(run.run_id, run.state) for run in awaited.runs], awaited.silences)
                 if state != reported:
                     on_waiting(awaited)
                     reported = state
@@ -150,5 +160,12 @@ def until_idle(layout: Layout, timeout_s: float | None, lane: str | None = None)
 def open_jobs(layout: Layout) -> list[Selector]:
     """Return every job with a run that has not ended. Raises: MpsqError where there is no queue."""
     with read.reading(layout.db) as connection:
-        jobs = read.tuples(connection, "SELECT DISTINCT job_id FROM runs WHERE state <> 'DONE' ORDER BY 1")
+        jobs = read.tuples(connection, _OPEN_JOBS)
         return [Selector(str(job), job=job) for (job,) in jobs]
+
+
+_OPEN_JOBS = """
+SELECT job_id FROM runs WHERE state <> 'DONE'
+UNION SELECT id FROM jobs WHERE group_id IN (SELECT id FROM groups WHERE until IS NOT NULL AND closed_at IS NULL)
+ORDER BY 1
+"""

@@ -110,10 +110,11 @@ class Follower:
                 started = [run for run in remaining if run.state in (State.RUNNING, State.DONE)]
                 if started:
                     return min(started, key=lambda run: run.claimed_at or run.ended_at or 0.0)
-                if not remaining:
+                if not remaining and not awaited.open_groups:
                     return None
-                self._report_reason(poller, remaining)
-                if all(run.run_id in awaited.stops for run in remaining):
+                if remaining:
+                    self._report_reason(poller, remaining)
+                if remaining and all(run.run_id in awaited.stops for run in remaining):
                     return None
             self._check_worker(poller, None)
             self._wait(POLL_S)

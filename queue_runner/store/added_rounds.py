@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from queue_runner.model import PREFLIGHT, RunId, State, Verb
+from queue_runner.spec import Until
 from queue_runner.store import hot_sql
 from queue_runner.store.engine import Connection
 from queue_runner.store.jobs import add_run, places, record, spec_of
@@ -41,6 +43,74 @@ def renew_environment(connection: Connection, job: int, env_file: str) -> None:
     """Let the further runs of a job take their environment from this file."""
     spec = spec_of(connection, job).changed(env_file=env_file)
     connection.change("UPDATE jobs SET spec_json = ? WHERE id = ?", [spec.to_json(), job])
+
+
+ENDED = f"""
+SELECT g.id, max(r.repeat) FROM groups g JOIN jobs j ON j.group_id = g.id
+JOIN runs r ON r.job_id = j.id AND r.number <> {PREFLIGHT}
+WHERE g.until IS NOT NULL AND g.closed_at IS NULL
+GROUP BY g.id HAVING sum(r.state <> 'DONE') = 0
+"""
+"""Open submissions of which no run waits or runs, each with its newest round: a round follows, or they are closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenGroup:
+    """A submission whose rounds have all ended and that is not closed: the newest round, when its first run started,
+    the outcomes of the newest round, and whether one of its jobs was deleted."""
+
+    until: Until
+    repeat: int
+    first_started_at: float | None
+    outcomes: frozenset[str]
+    is_whole: bool
+
+
+def open_until(connection: Connection, group_id: int, until: Until) -> None:
+    """Let rounds follow those of a new group."""
+    values = [until.goal, until.same_within, until.budget_s, group_id]
+    connection.change("UPDATE groups SET until = ?, same_within = ?, budget_s = ? WHERE id = ?", values)
+
+
+def ended(connection: Connection) -> list[tuple[int, int]]:
+    """Return the open groups of which no run waits or runs, each with its newest round."""
+    return connection.rows(ENDED)
+
+
+def open_group(connection: Connection, group_id: int, repeat: int) -> OpenGroup | None:
+    """Return an open group of which round `repeat` is the newest and has ended; None if it is no longer so."""
+    if (group_id, repeat) not in ended(connection):
+        return None
+    goal, same_within, budget_s, first_at = connection.rows(
+        "SELECT until, same_within, budget_s, (SELECT min(r.started_at) FROM runs r JOIN jobs j ON j.id = r.job_id"
+        " WHERE j.group_id = groups.id) FROM groups WHERE id = ?",
+        [group_id],
+    )[0]
+    outcomes = connection.column(
+        "SELECT r.outcome FROM runs r JOIN jobs j ON j.id = r.job_id WHERE j.group_id = ? AND r.repeat = ?"
+        f" AND r.number <> {PREFLIGHT}",
+        [group_id, repeat],
+    )
+    is_whole = all(job.deleted_at is None for job in jobs_of(connection, group_id))
+    return OpenGroup(Until(goal, same_within, budget_s), repeat, first_at, frozenset(outcomes), is_whole)
+
+
+def close(connection: Connection, group_id: int, why: str, now: float) -> None:
+    """Let no further round follow."""
+    connection.change(
+        "UPDATE groups SET closed_at = ?, closed_why = ? WHERE id = ? AND until IS NOT NULL AND closed_at IS NULL",
+        [now, why, group_id],
+    )
+
+
+def close_cancelled(connection: Connection, run_ids: Collection[int], now: float) -> None:
+    """Close the open groups whose runs are all among those that a user cancels."""
+    connection.change(
+        "UPDATE groups SET closed_at = ?, closed_why = 'cancelled' WHERE until IS NOT NULL AND closed_at IS NULL"
+        " AND NOT EXISTS (SELECT 1 FROM runs r JOIN jobs j ON j.id = r.job_id WHERE j.group_id = groups.id"
+        f" AND r.number <> {PREFLIGHT} AND r.id NOT IN (SELECT value FROM json_each(?)))",
+        [now, json.dumps(list(run_ids))],
+    )
 
 
 def add(connection: Connection, group_id: int, count: int, order: Order, actor: str) -> list[RunId]:

@@ -43,7 +43,9 @@ UNION ALL SELECT command_json FROM schedules WHERE instr(command_json, '[mpsq-se
 """Texts that contain placeholders of secret words."""
 _NEEDED_ENVIRONMENTS = """
 SELECT DISTINCT json_extract(spec_json, '$.env_file') FROM jobs WHERE deleted_at IS NULL
-AND id IN (SELECT job_id FROM runs WHERE state <> 'DONE' OR outcome <> 'SUCCEEDED')
+AND (id IN (SELECT job_id FROM runs WHERE state <> 'DONE' OR outcome <> 'SUCCEEDED')
+OR group_id IN (SELECT id FROM groups WHERE until IS NOT NULL AND closed_at IS NULL))
 UNION SELECT env_file FROM schedules
 """
-"""Names of the files of jobs that have a run which has not ended, or failed and may be retried."""
+"""Names of the files of jobs that have a run which has not ended, or failed and may be retried, or that may get
+further rounds."""

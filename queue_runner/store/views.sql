@@ -57,11 +57,15 @@ CREATE VIEW v_merged AS
 SELECT t.run_id, j.id || '.' || r.number AS run, t.merged_at, t.bundle_hash, t.content_hash, m.identity AS job_identity
 FROM merged_runs t JOIN runs r ON r.id = t.run_id JOIN jobs j ON j.id = r.job_id JOIN merged_jobs m ON m.job_id = j.id;
 
--- A job is ok when the last attempt of each of its repeats SUCCEEDED; it is decided when none of its runs is left.
+-- A job is ok when the last attempt of each of its repeats SUCCEEDED; it is decided when none of its runs is left,
+-- and no further round may follow (--until).
 CREATE VIEW v_dependency AS
 SELECT d.job_id, d.on_job_id, d.condition,
     CASE
         WHEN EXISTS (SELECT 1 FROM runs WHERE job_id = d.on_job_id AND state <> 'DONE') THEN 'undecided'
+        WHEN EXISTS (
+            SELECT 1 FROM groups g JOIN jobs j ON j.group_id = g.id
+            WHERE j.id = d.on_job_id AND g.until IS NOT NULL AND g.closed_at IS NULL) THEN 'undecided'
         WHEN d.condition = 'any' THEN 'met'
         WHEN (d.condition = 'ok') = NOT EXISTS (
             SELECT 1 FROM runs l WHERE l.job_id = d.on_job_id AND l.outcome <> 'SUCCEEDED' AND NOT EXISTS (

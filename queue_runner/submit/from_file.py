@@ -10,7 +10,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,6 +27,8 @@ from queue_runner.submit.submit_options import Request
 MAX_BYTES = 64 << 20
 """Largest file: 100,000 jobs of 600 bytes each."""
 MAX_DEPENDENCIES = 100_000
+_LATER: dict[str, Any] = dict.fromkeys(("until", "same_within", "budget_s"))
+"""Options that are checked for all lines together."""
 _EXAMPLE = 'a line is one job, as {"workload": "nanogpt", "device": "cpu", "set": {"lr": 0.001}}'
 _ID = re.compile(r"@last|g?[0-9]{1,18}(\.[0-9]{1,9})?")
 
@@ -74,7 +76,7 @@ def plan(path: str, defaults: Fields) -> Plan:
         try:
             fields = line.fields(defaults)
             siblings, fields["after"] = _siblings(number, fields.get("after", ()), named, lines)
-            request = Request(**{**fields, "order_seed": seed, "measures": len(lines) > 1})
+            request = Request(**{**fields, "order_seed": seed, "measures": len(lines) > 1, **_LATER})
             planned = submit.plan(request, shared, alone=len(lines) == 1)
         except UsageError as error:
             raise UsageError(f"{line.where}: {error.message}", error.hint) from error
@@ -90,6 +92,10 @@ def plan(path: str, defaults: Fields) -> Plan:
                 f"a submission can have at most {run_order.MAX_RUNS:,} runs",
             )
     _refuse_circles(waits, lines)
+    ending: dict[str, Any] = {name: defaults.get(name) for name in _LATER}
+    until = submit.rounds_until(Request(**ending, repeats=max(job.repeats for job in jobs)), len(jobs))
+    if until is not None:
+        jobs = [replace(job, repeats=submit.FIRST_ROUNDS) for job in jobs]
     return Plan(
         defaults.get("title", Request.title),
         seed,
@@ -97,6 +103,7 @@ def plan(path: str, defaults: Fields) -> Plan:
         tuple(run_order.rounds([job.repeats for job in jobs], seed)),
         tuple(warnings),
         own_after=_own_after(after, waits, first, jobs),
+        until=until,
     )
 
 

@@ -15,12 +15,16 @@ from queue_runner.host import job_environments, locks, wakeup
 from queue_runner.model import Condition, Dependency
 from queue_runner.paths import Layout, jobs_dir
 from queue_runner.source import git_commands, snapshot
-from queue_runner.spec import JobSpec, NewJob
+from queue_runner.spec import BUDGET_S, DECIDED, JobSpec, NewJob, Until
 from queue_runner.submit import expand, notes, run_order, trials
 from queue_runner.submit.submit_options import Request
 
 if TYPE_CHECKING:
     from queue_runner.store.engine import Connection
+
+
+FIRST_ROUNDS = 3
+"""Rounds that are queued at first with --until: no word is given earlier."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class Sibling:
 class Plan:
     """The jobs of a request and the order of their runs: pairs of (index into jobs, repeat from 1).
 
-    Every job waits for all of `after` and for its entry of `own_after`, if that is not empty.
+    Every job waits for all of `after` and for its entry of `own_after`, if that is not empty. Rounds follow `until`.
     """
 
     title: str
@@ -45,6 +49,7 @@ class Plan:
     warnings: tuple[str, ...]
     after: tuple[Dependency, ...] = ()
     own_after: tuple[tuple[Dependency | Sibling, ...], ...] = ()
+    until: Until | None = None
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,9 @@ def plan(request: Request, shared: expand.Shared | None = None, *, alone: bool =
     seed = drawn(request.order_seed)
     cells = expand.expand(request, shared)
     specs = _started(request, cells, shared, seed, several=not alone or len(cells) > 1)
-    count = len(specs) * request.repeats
+    until = rounds_until(request, len(specs))
+    repeats = request.repeats if until is None else FIRST_ROUNDS
+    count = len(specs) * repeats
     if count > run_order.MAX_RUNS:
         raise UsageError(f"that is {count:,} runs", f"a submission can have at most {run_order.MAX_RUNS:,} runs")
     if any(value is not None for value in (request.on, request.partition, request.time_s, request.sbatch)):
@@ -77,11 +84,32 @@ def plan(request: Request, shared: expand.Shared | None = None, *, alone: bool =
     return Plan(
         request.title,
         seed,
-        tuple(NewJob(spec, request.repeats, terms) for spec in specs),
-        tuple(run_order.interleave(len(specs), request.repeats, seed)),
+        tuple(NewJob(spec, repeats, terms) for spec in specs),
+        tuple(run_order.interleave(len(specs), repeats, seed)),
         tuple(notes.notes(request, specs)),
         after,
+        until=until,
     )
+
+
+def rounds_until(request: Request, n_rows: int) -> Until | None:
+    """Return when no further round follows; None without --until. Raises: UsageError where it cannot work."""
+    if request.until is None:
+        if request.same_within is not None or request.budget_s is not None:
+            raise UsageError("--same-within and --budget need --until", "add --until decided")
+        return None
+    if request.repeats != 1:
+        raise UsageError("--until and --repeats contradict each other", "give one of them")
+    if request.find_max is not None:
+        raise UsageError("--find-max searches one limit, which no further round decides", "leave out --until")
+    if request.on is not None:
+        raise UsageError("another machine gets all its rounds at once", "use --repeats in place of --until")
+    if n_rows < 2 and request.until == DECIDED:
+        raise UsageError(
+            "--until decided compares two rows or more, and there is one",
+            "sweep an option, as in --device cpu,mps; or use --until 1% for the width of one row's interval",
+        )
+    return Until(request.until, request.same_within, BUDGET_S if request.budget_s is None else request.budget_s)
 
 
 def _started(
@@ -165,7 +193,7 @@ def _insert(
     Raises: UsageError when a dependency does not exist, or the schedule is no longer due; OSError when an environment
     cannot be written.
     """
-    from queue_runner.store import jobs, ready, resolve
+    from queue_runner.store import added_rounds, jobs, ready, resolve
 
     ids_of = resolve.Memory(connection)
     own_after = planned.own_after or ((),) * len(planned.jobs)
@@ -190,6 +218,8 @@ def _insert(
         tried = trials.choose(layout, connection, new)
     title, actor = (due.title, "schedule") if due else (planned.title, "user")
     group, ids = jobs.submit(connection, title, planned.seed, new, planned.order, actor, tried)
+    if planned.until is not None:
+        added_rounds.open_until(connection, group, planned.until)
     between = (
         (id, ids[other.job], other.condition)
         for id, others in zip(ids, own_after, strict=True)

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from queue_runner.errors import UsageError
 from queue_runner.ingest import log_metrics, parsers
 from queue_runner.model import PHASES
-from queue_runner.spec import DEFAULT_SEED
-from queue_runner.units import parse_duration
+from queue_runner.spec import DECIDED, DEFAULT_SEED
+from queue_runner.units import parse_duration, parse_percent
 
 if TYPE_CHECKING:
     from queue_runner.submit.find_max.search import SearchRange
@@ -151,6 +151,13 @@ def _joined(value: str | tuple[str, ...]) -> str:
     return value if isinstance(value, str) else ",".join(value)
 
 
+def _goal(text: str) -> str:
+    """Return the goal of --until. Raises: UsageError."""
+    if text.strip() != DECIDED:
+        parse_percent(text, f"--until takes {DECIDED} or a width;")
+    return text.strip()
+
+
 def _search(text: str) -> SearchRange:
     from queue_runner.submit.find_max import search
 
@@ -180,6 +187,21 @@ class Request:
         Kind.PAIRS, "A setting; VALUE,VALUE is swept. Repeatable.", "KEY=VALUE", name="set", convert=_settings
     )
     repeats: int = _option(Kind.NUMBER, "Runs of each combination; a verdict needs 3 or more.", "N", default=1)
+    until: str | None = _option(
+        Kind.TEXT,
+        "Add rounds, 3 to 20, until each row is decided, or until intervals are as narrow as 1%.",
+        "GOAL",
+        convert=_goal,
+    )
+    same_within: float | None = _option(
+        Kind.TEXT,
+        "With --until: rows that differ by less are the same; 1% by default.",
+        "PERCENT",
+        convert=lambda text: parse_percent(text, "--same-within"),
+    )
+    budget_s: float | None = _option(
+        Kind.TIME, "With --until: start no further round after this time; 10m by default.", "TIME", name="budget"
+    )
     seed: int | None = _option(
         Kind.NUMBER,
         f"Seed of every round; by default {DEFAULT_SEED} in the first, and one higher in each later round.",
@@ -302,7 +324,8 @@ REMOVED = {
 """Options of earlier versions: why each was removed, and what to do instead."""
 
 GROUPS = {
-    "Common": "device compile config dtype set repeats name tag priority after timeout dry_run",
+    "Common": "device compile config dtype set repeats until budget same_within"
+    " name tag priority after timeout dry_run",
     "What it runs": "framework gpus seed env secret env_name python cwd mps parser metric find_max snapshot"
     " allow_changed allow_daemons allow_plain note",
     "When it runs": "at deadline hold retries retry_on backoff resume stall",

@@ -53,6 +53,14 @@ class End:
 
 
 @dataclass(frozen=True)
+class FollowRound:
+    """Add a round to an open submission whose newest round, `repeat`, has ended, or close it."""
+
+    group_id: int
+    repeat: int
+
+
+@dataclass(frozen=True)
 class SubmitSchedules:
     """Submit the schedules that are due."""
 
@@ -87,7 +95,7 @@ class Release:
     reason: Blocked | None = None
 
 
-Action = Skip | Watch | ReadCode | Sweep | End | SubmitSchedules | BackUp | Start | Reserve | Release
+Action = Skip | Watch | ReadCode | Sweep | End | FollowRound | SubmitSchedules | BackUp | Start | Reserve | Release
 
 
 def decide(now: Now) -> list[Action]:
@@ -101,6 +109,8 @@ def decide(now: Now) -> list[Action]:
     actions = [action for run in now.running if (action := _for_run(run)) is not None and action not in now.done]
     if any(isinstance(action, End | Sweep) for action in actions):
         return actions
+    if rounds := [action for ended in now.ended_rounds if (action := FollowRound(*ended)) not in now.done]:
+        return actions + rounds
     busy = taken((run.lane for run in now.running), now.lanes)
     between = [action for action in (*_for_schedules(now, busy), *_for_backup(now, busy)) if action not in now.done]
     return actions + (between or [action for action in _for_lanes(now, busy) if action not in now.done])

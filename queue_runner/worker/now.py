@@ -97,6 +97,7 @@ class Now:
 
     - at: the time of the read (Unix seconds)
     - running: the runs that are RUNNING on this machine
+    - ended_rounds: the open submissions of which no run waits or runs, each with its newest round
     - impossible: the runs that wait for something that can no longer happen
     - candidates: the runs that may start, in the order of the queue, as far as a decision depends on them
     - lanes, states: the lanes of the settings, and the state of each lane and of the machine as a whole
@@ -112,6 +113,7 @@ class Now:
     at: float
     config: Config
     running: tuple[ActiveRun, ...] = ()
+    ended_rounds: tuple[tuple[int, int], ...] = ()
     impossible: tuple[int, ...] = ()
     candidates: tuple[Candidate, ...] = ()
     lanes: tuple[Lane, ...] = ()

@@ -19,7 +19,7 @@ from queue_runner.lanes import Lane
 from queue_runner.model import DEFAULT_LANE
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
-from queue_runner.store import jobs, lane_claims, ready, schedules
+from queue_runner.store import added_rounds, jobs, lane_claims, ready, schedules
 from queue_runner.store.engine import Connection, Engine, looking
 from queue_runner.store.jobs import Following
 from queue_runner.worker import decide
@@ -66,6 +66,7 @@ class NowReader:
             now = Now(
                 at,
                 self._config,
+                ended_rounds=tuple(added_rounds.ended(connection)),
                 impossible=tuple(run_id for run_id, _ in ready.unsatisfiable(connection, at)),
                 lanes=tuple(self._lanes.values()),
                 states={name: supervisor.state() for name, supervisor in self._supervisors.items()},
@@ -82,7 +83,8 @@ class NowReader:
             if DEFAULT_LANE not in busy and not now.impossible:
                 now, following = self._with_candidates(connection, now, busy)
             if not active:
-                now = replace(now, something_waits=self._something_waits(connection, now))
+                waits = bool(now.ended_rounds) or self._something_waits(connection, now)
+                now = replace(now, something_waits=waits)
         running, error = [], None
         for row, lane in zip(active, here, strict=True):
             try:

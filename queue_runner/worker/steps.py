@@ -18,12 +18,13 @@ from queue_runner.paths import Layout
 from queue_runner.store import jobs, lane_claims, ready
 from queue_runner.store.engine import Engine, writing
 from queue_runner.store.jobs import Following
-from queue_runner.worker import decide
+from queue_runner.worker import decide, next_round
 from queue_runner.worker.backups import Backups
 from queue_runner.worker.decide import (
     Action,
     BackUp,
     End,
+    FollowRound,
     ReadCode,
     Release,
     Reserve,
@@ -50,7 +51,7 @@ class Steps:
         log: Callable[[str], None],
         clocks: Clocks | None = None,
     ) -> None:
-        self._engine = engine
+        self._layout, self._engine, self._log = layout, engine, log
         self._clocks = clocks or Clocks()
         self._due = DueSchedules(layout, engine, log)
         self._backups = Backups(layout, config, log, self._clocks)
@@ -135,6 +136,9 @@ class Steps:
                 return self._supervisor(lane).sweep(runs[lane])
             case End(lane):
                 return self._supervisor(lane).end(runs[lane])
+            case FollowRound(group_id, repeat):
+                next_round.follow(self._layout, self._engine, group_id, repeat, self._clocks.wall(), self._log)
+                return True
             case SubmitSchedules():
                 self._due.submit()
                 return True

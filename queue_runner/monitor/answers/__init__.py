@@ -11,9 +11,12 @@ from dataclasses import replace
 
 from queue_runner.analysis.comparison import Family, compare
 from queue_runner.analysis.reported_run import ReportedRun
+from queue_runner.analysis.rounds import mean_interval
 from queue_runner.model import Selector
 from queue_runner.monitor.answers import prepare, select_runs, sweeps
 from queue_runner.monitor.answers.run_query import Context, Options
+from queue_runner.spec import DECIDED
+from queue_runner.units import parse_percent
 
 SQL = f"SELECT {prepare.RUN} FROM v_run WHERE {{chosen}} ORDER BY job_id, number"
 
@@ -32,3 +35,31 @@ def of_group(connection: sqlite3.Connection, group_id: int, same_within: float |
     options = Options(selectors=[Selector(f"g{group_id}", group=group_id)], same_within=same_within)
     context = Context(options, connection, *select_runs.condition(connection, options))
     return compared(prepare.prepare(context.runs(SQL), context), context)[1]
+
+
+def end(families: Sequence[Family], goal: str) -> str:
+    """Return why more rounds would add nothing to what --until asks for; "" if they may.
+
+    Each row needs its word, or with a width such as "1%" an interval that narrow: of the ratio to its baseline, or of
+    its own time where nothing is compared.
+    """
+    pairs = [pair for family in families for pair in family.pairs]
+    if goal == DECIDED:
+        if not pairs:
+            return "there are no two rows with times to compare"
+        return DECIDED if all(pair.verdict.decided for pair in pairs) else ""
+    intervals = [
+        *((pair.verdict.low, pair.verdict.high) for pair in pairs),
+        *(mean_interval(arm.times) or (None, None) for family in families if not family.pairs for arm in family.arms),
+    ]
+    widths = [None if low is None or high is None else 2 * (high - low) / (high + low) for low, high in intervals]
+    reached = all(width is not None and width <= parse_percent(goal, "--until") for width in widths)
+    return f"intervals of {goal} or less" if reached else ""
+
+
+def rounds_left(families: Sequence[Family]) -> int | None:
+    """Return about how many more rounds decide every row; 0 if each has its word, None if nobody can tell."""
+    verdicts = [pair.verdict for family in families for pair in family.pairs if not pair.verdict.decided]
+    if any(verdict.more is None for verdict in verdicts):
+        return None
+    return max((verdict.more or 0 for verdict in verdicts), default=0)

@@ -83,7 +83,7 @@ def _margins(text: str) -> tuple[float | None, dict[str, float]]:
     for part in text.split(","):
         name, equals, value = part.rpartition("=")
         if not equals:
-            percent = _margin(part)
+            percent = units.parse_percent(part, "--same-within")
             continue
         try:
             margins[name.strip()] = float(value)
@@ -94,17 +94,6 @@ def _margins(text: str) -> tuple[float | None, dict[str, float]]:
                 f'--same-within {name}: "{value}" is not a number above 0', "write --same-within loss=0.01"
             )
     return percent, margins
-
-
-def _margin(text: str) -> float:
-    """Parse `1%`, `0.5 %` or a plain number of percent."""
-    try:
-        percent = float(text.strip().removesuffix("%"))
-    except ValueError:
-        percent = 0.0
-    if not 0 < percent <= 50:
-        raise UsageError(f'--same-within: "{text}" is not a percentage up to 50%', "use for example --same-within 1%")
-    return percent / 100
 
 
 def _peak(text: str) -> str:

@@ -1,0 +1,60 @@
+"""Rounds until a question is answered (--until): whether another one follows the newest, and why not.
+
+The words are those of the report. They are computed before the write lock is taken; the round is then added only if
+nothing has changed meanwhile, so that neither a crash nor a second worker repeats or loses one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from queue_runner import failpoints, units
+from queue_runner.model import Outcome
+from queue_runner.paths import Layout
+from queue_runner.store import added_rounds, read
+from queue_runner.store.added_rounds import OpenGroup
+from queue_runner.store.engine import Engine, looking, writing
+from queue_runner.submit import run_order
+
+MOST_ROUNDS = 20
+
+
+def follow(layout: Layout, engine: Engine, group_id: int, repeat: int, now: float, log: Callable[[str], None]) -> None:
+    """Add the round after `repeat`, the newest of an open submission, or close it. Raises: MpsqError (store)."""
+    with looking(engine) as connection:
+        group = added_rounds.open_group(connection, group_id, repeat)
+    if group is None:
+        return
+    why = _end(layout, group_id, group, now)
+    failpoints.reach("round.computed")
+    with writing(engine) as connection:
+        if added_rounds.open_group(connection, group_id, repeat) is None:
+            return
+        if why:
+            added_rounds.close(connection, group_id, why, now)
+        else:
+            added_rounds.add(connection, group_id, 1, run_order.round_order, "worker")
+        failpoints.reach("round.before_commit")
+    log(f"g{group_id}: {f'no further round: {why}' if why else f'round {repeat + 1} follows'}")
+
+
+def _end(layout: Layout, group_id: int, group: OpenGroup, now: float) -> str:
+    """Return why no further round follows; "" if one does."""
+    if not group.is_whole:
+        return "a job was deleted"
+    if Outcome.SUCCEEDED not in group.outcomes:
+        return f"no run of round {group.repeat} succeeded"
+    from queue_runner.monitor import answers
+
+    with read.reading(layout.db) as connection:
+        try:
+            families = answers.of_group(connection, group_id, group.until.same_within)
+        except (ArithmeticError, LookupError, TypeError, ValueError, AssertionError) as error:
+            return f"mpsq could not judge it ({type(error).__name__}: {error}): please report it"
+    if why := answers.end(families, group.until.goal):
+        return why
+    if group.repeat >= MOST_ROUNDS:
+        return f"{MOST_ROUNDS} rounds"
+    if group.first_started_at is not None and now - group.first_started_at >= group.until.budget_s:
+        return f"the budget of {units.duration(group.until.budget_s)}"
+    return ""

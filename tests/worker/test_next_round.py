@@ -1,0 +1,141 @@
+"""Rounds until a question is answered: `mpsq submit --until decided`."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from queue_runner import reports
+from queue_runner.control import cancellation
+from queue_runner.errors import UsageError
+from queue_runner.model import parse_selector
+from queue_runner.monitor import answers, awaiting
+from queue_runner.monitor.answers.run_query import Options
+from queue_runner.store import read
+from queue_runner.submit import plan
+from tests.patience import patience
+from tests.queue_support import Queue
+from tests.submit_support import requested
+
+pytestmark = pytest.mark.process
+
+SLEEPS = "sleep {s}; echo $MPSQ_RUN >> $J"
+
+
+def submit(queue: Queue, script: str = SLEEPS, **options: Any) -> None:
+    """Queue a row for each value of s, `--until decided` unless the options say otherwise."""
+    argv = ("/bin/sh", "-c", script.replace("$J", str(queue.journal)))
+    given = {"cwd": str(queue.folder), "order_seed": 7, "sets": ("s=0.01,0.4",), "until": "decided", **options}
+    plan.store(queue.layout, plan.plan(requested(argv=argv, **given)))
+
+
+def work(queue: Queue) -> None:
+    assert queue.worker("", "--until-idle").wait(patience(120)) == 0, queue.log()
+
+
+def ending(queue: Queue) -> tuple[int, str]:
+    """The number of rounds, and why no further one follows."""
+    with read.reading(queue.layout.db) as connection:
+        sql = "SELECT (SELECT max(repeat) FROM runs), closed_why FROM groups"
+        rounds, why = read.tuples(connection, sql).fetchone()
+        return rounds, why
+
+
+def test_rounds_follow_until_each_row_is_decided_and_the_report_says_the_same(queue: Queue) -> None:
+    submit(queue)
+    work(queue)
+    rounds, why = ending(queue)
+    assert why == "decided" and 3 <= rounds < 20
+    with read.reading(queue.layout.db) as connection:
+        (family,) = answers.of_group(connection, 1)
+        result = reports.run("devices", connection, Options(selectors=[parse_selector("g1")]))
+    (pair,) = family.pairs
+    assert {row["label"]: row["verdict"] for row in result.rows if not row["is_baseline"]} == {
+        pair.arm.label: str(pair.verdict)
+    }
+    assert len(queue.written()) == 2 * rounds
+
+
+def test_equal_rows_end_with_the_budget_and_the_order_stays_mirrored(queue: Queue) -> None:
+    submit(queue, sets=("s=0,00",), budget="3s")
+    work(queue)
+    rounds, why = ending(queue)
+    assert rounds == 20 or why.startswith("the budget of") or why == "decided"
+    of_round = [[run for run in queue.written() if run.endswith(f".{number}")] for number in range(1, rounds + 1)]
+    firsts = [runs[0].split(".")[0] for runs in of_round]
+    assert all(len(runs) == 2 for runs in of_round)
+    assert all(first != second for first, second in zip(firsts[::2], firsts[1::2], strict=False))
+
+
+def test_rows_that_fail_end_it(queue: Queue) -> None:
+    submit(queue, "echo $MPSQ_RUN >> $J; exit 3 {s}")
+    work(queue)
+    assert ending(queue) == (3, "no run of round 3 succeeded")
+
+
+def test_a_row_that_always_fails_is_not_repeated_for_ever(queue: Queue) -> None:
+    submit(queue, "echo $MPSQ_RUN >> $J; exit {s}", sets=("s=0,1",))
+    work(queue)
+    assert ending(queue)[0] == 3
+
+
+@pytest.mark.parametrize("point", ["round.computed", "round.before_commit"])
+def test_a_worker_that_dies_neither_repeats_nor_loses_a_round(queue: Queue, point: str) -> None:
+    submit(queue, sets=("s=0,00",), budget="1h", same_within="0.001%")
+    queue.worker(point)
+    pid = queue.stopped(point)
+    assert len(queue.written()) == 6
+    os.kill(pid, signal.SIGKILL)
+    queue.worker("")
+    queue.done(8)
+    cancellation.cancel(queue.layout, [parse_selector("g1")], grace_s=None, within_s=0.0)
+    assert awaiting.until_done(queue.layout, [parse_selector("g1")], patience(60), lambda _: None).is_over
+    rounds = [(row["job_id"], row["repeat"]) for row in queue.rows()]
+    assert len(rounds) == len(set(rounds)) and ending(queue)[1] == "cancelled"
+
+
+def test_others_wait_for_the_answer_not_for_the_first_rounds(queue: Queue) -> None:
+    submit(queue)
+    job = queue.submit("echo after >> $J", after=("1",))
+    work(queue)
+    assert queue.written()[-1] == "after" and job == 3
+
+
+def test_a_group_that_is_open_is_waited_for(queue: Queue) -> None:
+    submit(queue, sets=("s=0,00",))
+    worker = queue.worker("round.computed")
+    pid = queue.stopped("round.computed")
+    with read.reading(queue.layout.db) as connection:
+        awaited = awaiting.look(connection, [parse_selector("g1")])
+        assert not awaited.pending and not awaited.is_over
+        assert awaiting.look(connection, [parse_selector("1.1")]).is_over
+    cancellation.cancel(queue.layout, [parse_selector("g1")], grace_s=None, within_s=0.0)
+    os.kill(pid, signal.SIGCONT)
+    with read.reading(queue.layout.db) as connection:
+        assert awaiting.look(connection, [parse_selector("g1")]).is_over
+    worker.terminate()
+    worker.wait(patience(60))
+    assert ending(queue) == (3, "cancelled")
+
+
+def test_the_width_of_one_row(queue: Queue) -> None:
+    submit(queue, sets=("s=0.2",), until="50%")
+    work(queue)
+    assert ending(queue)[1] == "intervals of 50% or less"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sets": ("s=1",)}, "compares two rows"),
+        ({"repeats": 4}, "contradict"),
+        ({"until": "soon"}, "not a percentage"),
+        ({"until": None, "budget": "1m"}, "need --until"),
+    ],
+)
+def test_what_cannot_work_is_refused(queue: Queue, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        submit(queue, **options)
