@@ -24,6 +24,7 @@ from queue_runner.store import read
 
 ENDED = 5
 """Number of ended runs shown, the latest."""
+_OPEN = "SELECT 1 FROM groups WHERE until IS NOT NULL AND closed_at IS NULL"
 _LANES = "SELECT DISTINCT lane FROM runs WHERE state <> 'DONE'"
 
 
@@ -53,6 +54,8 @@ class Status:
     disk: DiskUse
     eta: Eta
     expected: int
+    undecided: Sequence[str] = ()
+    """how far each submission with --until is"""
 
     @property
     def goes_on(self) -> bool:
@@ -98,7 +101,16 @@ def look(
         disk=disk_use or disk_usage.look(layout),
         eta=eta.estimate(connection, runs, now, left_s=left_s, gap_s=gap_s),
         expected=len(waits),
+        undecided=_undecided(connection),
     )
+
+
+def _undecided(connection: sqlite3.Connection) -> Sequence[str]:
+    if not read.tuples(connection, _OPEN).fetchone():
+        return ()
+    from queue_runner.monitor import answers  # hardly ever needed, and it imports the analysis
+
+    return answers.open_sentences(connection)
 
 
 def look_at(layout: Layout, connection: sqlite3.Connection, run: RunView, tracker: Tracker) -> RunningRun:

@@ -28,7 +28,8 @@ Facts = list[tuple[str, str]]
 def text(status: Status, *, colour: bool = False) -> str:
     """Return the whole status, at least 80 columns wide; with `colour` outcomes and what needs attention are
     coloured."""
-    facts = [*lane(status), *_running(status), *plan(status)]
+    rounds = [("" if n else "rounds", sentence) for n, sentence in enumerate(status.undecided)]
+    facts = [*lane(status), *_running(status), *rounds, *plan(status)]
     warnings = attention(status) if colour else set()
     names = {name for name, _value in facts}
     parts = [tables.facts(facts, prose=names, style=lambda _name, value: "doubt" if value in warnings else "")]

@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import replace
 
+from queue_runner import units
 from queue_runner.analysis.comparison import Family, compare
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import mean_interval
@@ -16,7 +17,7 @@ from queue_runner.model import Selector
 from queue_runner.monitor.answers import prepare, select_runs, sweeps
 from queue_runner.monitor.answers.run_query import Context, Options
 from queue_runner.spec import DECIDED
-from queue_runner.units import parse_percent
+from queue_runner.store import read
 
 SQL = f"SELECT {prepare.RUN} FROM v_run WHERE {{chosen}} ORDER BY job_id, number"
 
@@ -37,6 +38,19 @@ def of_group(connection: sqlite3.Connection, group_id: int, same_within: float |
     return compared(prepare.prepare(context.runs(SQL), context), context)[1]
 
 
+def open_sentences(connection: sqlite3.Connection) -> list[str]:
+    """Return how far each submission with --until is: "g4: open after 5 rounds, about 3 more"."""
+    sql = "SELECT id, same_within FROM groups WHERE until IS NOT NULL AND closed_at IS NULL ORDER BY id"
+    sentences = []
+    for group_id, same_within in read.tuples(connection, sql).fetchall():
+        families = of_group(connection, group_id, same_within)
+        rounds = max((pair.verdict.n for family in families for pair in family.pairs), default=0)
+        more = rounds_left(families)
+        about = f", about {more} more" if rounds and more else ""
+        sentences.append(f"g{group_id}: open after {units.counted(rounds, 'round')}{about}")
+    return sentences
+
+
 def end(families: Sequence[Family], goal: str) -> str:
     """Return why more rounds would add nothing to what --until asks for; "" if they may.
 
@@ -53,7 +67,7 @@ def end(families: Sequence[Family], goal: str) -> str:
         *(mean_interval(arm.times) or (None, None) for family in families if not family.pairs for arm in family.arms),
     ]
     widths = [None if low is None or high is None else 2 * (high - low) / (high + low) for low, high in intervals]
-    reached = all(width is not None and width <= parse_percent(goal, "--until") for width in widths)
+    reached = all(width is not None and width <= units.parse_percent(goal, "--until") for width in widths)
     return f"intervals of {goal} or less" if reached else ""
 
 
