@@ -5,7 +5,7 @@ from alembic import op
 revision = "0016"
 down_revision = "0015"
 
-COLUMNS = ("until TEXT", "same_within REAL", "budget_s REAL", "closed_at REAL", "closed_why TEXT")
+COLUMNS = ("until TEXT", "same_within FLOAT", "budget_s FLOAT", "closed_at FLOAT", "closed_why TEXT")
 VIEW = """
 CREATE VIEW v_dependency AS
 SELECT d.job_id, d.on_job_id, d.condition,

@@ -85,10 +85,11 @@ def test_a_row_that_always_fails_is_not_repeated_for_ever(queue: Queue) -> None:
 @pytest.mark.parametrize("point", ["round.computed", "round.before_commit"])
 def test_a_worker_that_dies_neither_repeats_nor_loses_a_round(queue: Queue, point: str) -> None:
     submit(queue, sets=("s=0,00",), budget="1h", same_within="0.001%")
-    queue.worker(point)
+    worker = queue.worker(point)
     pid = queue.stopped(point)
     assert len(queue.written()) == 6
     os.kill(pid, signal.SIGKILL)
+    worker.wait(patience(30))  # until then it holds the lock of the queue
     queue.worker("")
     queue.done(8)
     cancellation.cancel(queue.layout, [parse_selector("g1")], grace_s=None, within_s=0.0)
