@@ -14,6 +14,7 @@ from queue_runner.cli.common import Json, hint, new_app, new_home, print_json, q
 from queue_runner.cli.typer_options import LikeSubmit, with_options
 from queue_runner.errors import UsageError
 from queue_runner.model import Selector
+from queue_runner.spec import DECIDED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +30,7 @@ _LOG_BYTES = 65_536
 """Bytes at the end of an output in which a number is sought."""
 
 EPILOG = (
+    "Without --repeats, two rows or more get rounds until each is decided: at least 3, at most 20, or for --budget. "
     "If no worker runs, mpsq run starts one that exits when the queue is empty. Jobs that were queued earlier run "
     "first. Ctrl-C cancels the jobs and waits for their end; a second Ctrl-C does not wait."
 )
@@ -58,7 +60,11 @@ def run(ctx: typer.Context, fields: dict[str, Any], json: Json = False) -> None:
         from queue_runner.submit import plan as use_case
         from queue_runner.submit.submit_options import Request
 
+        if {"budget_s", "same_within"} & fields.keys():
+            fields.setdefault("until", DECIDED)
         planned = use_case.plan(Request(**{**fields, "measures": True}))
+        if len(planned.jobs) > 1 and not {"repeats", "until", "find_max", "on"} & fields.keys():
+            planned = use_case.until_decided(planned)
         if fields.get("gate_timeout_s") is None:
             planned = with_short_gate(layout, planned)
         remind(planned.warnings, layout, json)

@@ -92,6 +92,16 @@ def plan(request: Request, shared: expand.Shared | None = None, *, alone: bool =
     )
 
 
+def until_decided(planned: Plan) -> Plan:
+    """Return the plan with rounds until each of its rows has its word."""
+    return replace(
+        planned,
+        jobs=tuple(NewJob(job.spec, FIRST_ROUNDS, job.terms) for job in planned.jobs),
+        order=tuple(run_order.interleave(len(planned.jobs), FIRST_ROUNDS, planned.seed)),
+        until=Until(),
+    )
+
+
 def rounds_until(request: Request, n_rows: int) -> Until | None:
     """Return when no further round follows; None without --until. Raises: UsageError where it cannot work."""
     if request.until is None:

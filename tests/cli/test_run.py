@@ -223,3 +223,11 @@ def test_a_number_in_the_output_is_an_answer(queue: Queue, monkeypatch: pytest.M
     runs = [SimpleNamespace(run=name, job_id=job) for job, name in enumerate(("1.1", "2.1"))]
     run_command._suggest_metric(queue.layout, cast(Awaited, SimpleNamespace(runs=runs)))
     assert len(hints) == 1 and "--metric 'loss=" in hints[0]
+
+
+def test_two_rows_get_rounds_until_they_are_decided(queue: Queue) -> None:
+    out, err = (process := run(queue, "--set", "s=0.01,0.5", "--", "sleep", "{s}")).communicate()
+    assert process.returncode == 0, err
+    rounds = max(row["repeat"] for row in queue.rows())
+    assert rounds >= 3 and len(queue.rows()) == 2 * rounds
+    assert "faster" in out or "slower" in out
