@@ -112,17 +112,17 @@ def _compiled(pair: Pair) -> str:
 def _open(family: Family) -> Iterable[str]:
     """Say how many more rounds would decide the pairs that have no word, or what stands against one."""
     runs = [row for arm in family.arms for row in arm.runs]
-    groups = {row.group_id for row in runs if row.kind != "import" and not row.merged}
+    groups = {row.group_id for row in runs if row.group_id and row.kind != "import" and not row.merged}
     undecided = [pair for pair in (*family.pairs, *family.twins) if not pair.verdict.decided]
+    fewest = min([pair.verdict.more or 0 for pair in undecided if pair.verdict.more], default=0)
     for needs, alike in by_key(undecided, lambda pair: pair.verdict.next_step).items():
         names = list(dict.fromkeys(f"{pair.arm.label} vs {pair.baseline.label}" for pair in alike))
         more = f" and {len(names) - MOST_FACTORS} more pairs" if len(names) > MOST_FACTORS else ""
         text = f"undecided: {', '.join(names[:MOST_FACTORS])}{more}: {needs}"
-        rounds = max(pair.verdict.more or 0 for pair in alike)
-        if alike[0].verdict.why or not rounds:
+        if alike[0].verdict.why or not alike[0].verdict.more:
             yield Caveat(f"undecided: {needs}", text.removeprefix("undecided").removesuffix(f": {needs}"))
         else:
-            command = f"mpsq rerun g{groups.pop()} --rounds {rounds}" if len(groups) == 1 else needs
+            command = f"mpsq rerun g{min(groups)} --rounds {fewest}" if len(groups) == 1 else needs
             yield NextStep(text, command)
 
 

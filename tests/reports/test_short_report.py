@@ -126,3 +126,12 @@ def test_tables_of_metrics_that_do_not_fit_are_named(store: Store, columns: int,
     lines = short(store)
     assert len(lines) <= printing.MOST_LINES and max(map(len, lines)) <= columns, "\n".join(lines)
     assert any("bleu" in line for line in lines)
+
+
+def test_a_table_that_does_not_fit_leaves_its_answer(store: Store, columns: int) -> None:
+    for k in range(4):
+        for n in range(3):
+            run = store.run(params={"n_layer": n}, median_s=0.1 * (1 + n) * (1 + (k * n % 3) / 1000))
+            store._insert("metrics", run_id=run, offset=1, name="bleu", value=20.0 + 5 * n + k / 10, unit="")
+    text = " ".join(short(store))
+    assert "bleu of n_layer=2 measured 10" in text

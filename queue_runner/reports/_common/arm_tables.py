@@ -10,6 +10,7 @@ from typing import Any
 from queue_runner import units
 from queue_runner.analysis.comparison import TIME, Family
 from queue_runner.analysis.finding import Finding
+from queue_runner.analysis.findings import answer, metric_answer
 from queue_runner.analysis.grouping import MAIN, PLACE, SUBJECT, Arm, word
 from queue_runner.analysis.rounds import MetricAnswer, RoundAnswer, Word
 from queue_runner.monitor.answers.prepare import DETAILS
@@ -86,7 +87,8 @@ def sections(family: Family, rows: Sequence[ArmRow], taints: CaveatMarks, by: st
     others = [without_empty(section) for section in (work, _cost(rows), *(() if family.wall else (outcome,)))]
     explained = [section for section in others if len(section.columns) > 1]
     times = speed(family, rows, taints)
-    metrics = [_metric(name, rows) for name in sorted(family.metrics, key=lambda name: name != by)]
+    times[:1] = [replace(section, instead=answer(family)) for section in times[:1]]
+    metrics = [_metric(name, rows, family) for name in sorted(family.metrics, key=lambda name: name != by)]
     explained += metrics[MOST_METRICS:]
     answers = [*times[:1], *metrics[:MOST_METRICS], *times[1:]]
     if by in family.metrics:  # its table takes the place, and the title, of the first one
@@ -168,18 +170,18 @@ def without_spread(column: Column) -> Column:
     return replace(column, value=lambda row: (units.ms if column.title == MS.title else units.number)(row.median_s))
 
 
-def _metric(name: str, rows: Sequence[ArmRow]) -> Section:
+def _metric(name: str, rows: Sequence[ArmRow], family: Family) -> Section:
     """Return the table of a metric: mean, difference from the baseline with its interval, word."""
 
-    def answer(row: ArmRow) -> MetricAnswer | None:
+    def judged(row: ArmRow) -> MetricAnswer | None:
         return row.metrics[name].judged
 
     def value(row: ArmRow) -> str:
-        ends = next(((x.low, x.high) for other in rows if (x := answer(row) or answer(other))), (None, None))
+        ends = next(((x.low, x.high) for other in rows if (x := judged(row) or judged(other))), (None, None))
         return units.measured(row.metrics[name].value, *ends)
 
     def difference(row: ArmRow) -> str:
-        if (x := answer(row)) is None:
+        if (x := judged(row)) is None:
             return units.MISSING
         interval = units.interval(x.low, x.high)
         return units.measured(x.difference, x.low, x.high, sign=True) + (f" ({interval})" if interval else "")
@@ -191,11 +193,11 @@ def _metric(name: str, rows: Sequence[ArmRow]) -> Section:
         Column(
             f"{name}_verdict",
             "verdict",
-            value=lambda row: _word(row, answer(row)),
-            style=lambda row: _doubt(answer(row)),
+            value=lambda row: _word(row, judged(row)),
+            style=lambda row: _doubt(judged(row)),
         ),
     )
-    return Section("", columns, rows)
+    return Section("", columns, rows, instead=next(iter(metric_answer(family, name)), ""))
 
 
 def counts(rows: Sequence[ArmRow]) -> tuple[str, tuple[Column, ...]]:

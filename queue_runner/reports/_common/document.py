@@ -15,7 +15,8 @@ from queue_runner.tables import Column
 class Section:
     """A table of a report for people; `lines` are printed below it. With `explained` only --explain prints it.
 
-    `in_order`, if not empty, has the rows in order of importance: where the short report has no room, the last go."""
+    Where the short report has no room, the last rows go, of `in_order` if that is not empty, or the sentence `instead`
+    takes the place of the table."""
 
     title: str
     columns: Sequence[Column]
@@ -23,6 +24,7 @@ class Section:
     lines: Sequence[str] = ()
     explained: bool = False
     in_order: Sequence[Any] = ()
+    instead: str = ""
 
 
 @dataclass(frozen=True)

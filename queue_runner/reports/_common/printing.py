@@ -79,16 +79,24 @@ def _on_one_line(title: str, parts: Sequence[str], last: str, room: int) -> str:
 
 
 def _of_one_question(sections: Sequence[Section], n_lines: int, colour: bool) -> list[str]:
-    """Format the tables of one question on at most `n_lines`: where they do not fit, the last ones are only named."""
+    """Format the tables of one question on at most `n_lines`: in place of the last ones, where they do not fit, stands
+    the sentence of each, or its name."""
     texts = [_section(section, "table", False, colour) for section in sections]
     for n in range(len(texts), 1, -1):
-        hidden = [section.columns[1].title for section in sections[n:]]
-        more = [f"... more tables: {', '.join(hidden)} (--explain)"] if hidden else []
-        if sum(text.count("\n") + 2 for text in [*texts[:n], *more]) - 1 <= n_lines:
-            return [*texts[:n], *more]
-    hidden = [section.columns[1].title for section in sections[1:]]
-    first = _shortened(sections[0], n_lines - 1 if hidden else n_lines, colour)
-    return [f"{first}\n... more tables: {', '.join(hidden)} (--explain)" if hidden else first]
+        parts = [*texts[:n], *_in_place_of(sections[n:])]
+        if sum(text.count("\n") + 2 for text in parts) - 1 <= n_lines:
+            return parts
+    below = _in_place_of(sections[1:])
+    first = _shortened(sections[0], n_lines - sum(text.count("\n") + 1 for text in below), colour)
+    return ["\n".join([first, *below])]
+
+
+def _in_place_of(sections: Sequence[Section]) -> list[str]:
+    """Return the text in place of these tables: no lines for none."""
+    lines = [_sentence(section.instead, "table") for section in sections if section.instead]
+    if unnamed := [section.columns[1].title for section in sections if not section.instead]:
+        lines.append(f"... more tables: {', '.join(unnamed)} (--explain)")
+    return ["\n".join(lines)] if lines else []
 
 
 def _shortened(section: Section, n_lines: int, colour: bool) -> str:
