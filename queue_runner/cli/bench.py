@@ -11,6 +11,7 @@ import typer
 
 from queue_runner import tables
 from queue_runner.cli.common import Json, hint, home, new_app, new_home, remark, remind, say
+from queue_runner.cli.run import Verbose, follow_to_the_end, plan_of
 from queue_runner.cli.typer_options import OfWorkload, with_options
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 app = new_app()
 
 EPILOG = (
-    "mpsq bench nanogpt is mpsq submit nanogpt on every working device of this machine, eager and compiled, four times "
-    "each: enough for a verdict on most differences. Options override these defaults."
+    "mpsq bench nanogpt is mpsq run nanogpt on every working device of this machine, eager and compiled. Options "
+    "override these defaults."
 )
 
 
@@ -36,36 +37,45 @@ def bench(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the jobs and the order of their runs; store nothing.")
     ] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Queue the runs for a worker, and do not wait.")] = False,
+    verbose: Verbose = False,
     json: Json = False,
 ) -> None:
-    """Queue a workload over this machine's devices and modes, with repeats."""
+    """Run a workload over this machine's devices and modes until each is decided, and report."""
     from queue_runner.cli.submit import print_plan, print_stored, store
 
-    layout = home() if dry_run else new_home()
-    planned, notes, forecast = _grid(fields, layout)
+    def plan(layout: Layout) -> Plan:
+        planned, notes, forecast = _grid(fields, layout)
+        if dry_run:
+            remark(*notes)
+        else:
+            remind(notes, layout, json)
+        say(forecast)
+        if dry_run or yes or not sys.stdin.isatty():
+            return planned
+        if not typer.confirm("queue these runs?", default=True, err=True):
+            say("nothing was queued")
+            raise typer.Exit(1)
+        return planned
+
     if dry_run:
-        remark(*notes)
+        print_plan(plan(home()), home(), json)
+    elif detach:
+        layout = new_home()
+        planned = plan(layout)
+        print_stored(planned, store(planned, layout, json), layout, json)
     else:
-        remind(notes, layout, json)
-    say(forecast)
-    if dry_run:
-        print_plan(planned, layout, json)
-        return
-    if not yes and sys.stdin.isatty() and not typer.confirm("queue these runs?", default=True, err=True):
-        say("nothing was queued")
-        raise typer.Exit(1)
-    print_stored(planned, store(planned, layout, json), layout, json)
+        follow_to_the_end(new_home(), plan, verbose=verbose, json=json)
 
 
 def _grid(fields: dict[str, Any], layout: Layout) -> tuple[Plan, Sequence[str], str]:
     """Return the plan, notes on it, and how long it takes."""
     from queue_runner.monitor.forecast import forecast, lines
-    from queue_runner.submit import benchmark_grid, plan
-    from queue_runner.submit.submit_options import Request
+    from queue_runner.submit import benchmark_grid
 
     hint("probing the devices of this machine")
     full, notes = benchmark_grid.complete(fields, layout)
-    planned = plan.plan(Request(**{**full, "measures": True}))
+    planned = plan_of(full)
     expected = forecast(layout, planned)
     sentence = textwrap.fill(expected.sentence(time.time()), 80, subsequent_indent="  ")
     return planned, [*notes, *planned.warnings], f"{tables.facts(lines(planned, expected))}\n{sentence}"

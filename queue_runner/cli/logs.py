@@ -50,7 +50,7 @@ def logs(
         from queue_runner.monitor.follow import Follower
 
         past = {run.run_id for run in runs if run.state == "DONE"} - {use_case.choose(runs).run_id}
-        with closing(Follower(layout, selector, open_logs, out, tail=tail, past=past)) as follower:
+        with closing(Follower(layout, selector, open_logs, out.say, tail=tail, past=past)) as follower:
             follower.follow()
         return
     folder = use_case.folder_of(layout, use_case.choose(runs))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import signal
 import sys
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,12 +17,14 @@ from queue_runner.model import Selector
 from queue_runner.spec import DECIDED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from queue_runner.monitor.awaiting import Awaited
     from queue_runner.monitor.follow import Follower
     from queue_runner.monitor.log_text import Outputs
     from queue_runner.paths import Layout
+    from queue_runner.spec import Until
+    from queue_runner.submit.plan import Plan
     from queue_runner.worker.start_worker import WorkerStarter
 
 app = new_app()
@@ -36,60 +38,80 @@ EPILOG = (
 )
 
 
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print the output of each run, also of rounds.")]
+
+
 @app.command("run", cls=LikeSubmit, epilog=EPILOG)
 @with_options
-def run(ctx: typer.Context, fields: dict[str, Any], json: Json = False) -> None:
+def run(ctx: typer.Context, fields: dict[str, Any], verbose: Verbose = False, json: Json = False) -> None:
     """Submit jobs, follow their output, and report.
 
     Exit codes: 0 if all succeeded, 3 if not, 130 after Ctrl-C.
     """
-    from queue_runner.monitor.log_text import Outputs
-    from queue_runner.worker.start_worker import WorkerStarter
-
     if fields.get("hold"):
         raise UsageError(
             "run --hold would wait forever", "use mpsq submit --hold to queue it, and mpsq resume ID to release it"
         )
-    layout = new_home()
-    out = Outputs(sys.stderr if json else sys.stdout, sys.stderr, raw=False)
-    starter = WorkerStarter(layout, out.say)  # before Ctrl-C is deferred: its child processes would inherit that
-    follower = None
-    try:
-        from queue_runner.cli.submit import store
-        from queue_runner.monitor.forecast import with_short_gate
-        from queue_runner.submit import plan as use_case
-        from queue_runner.submit.submit_options import Request
 
-        if {"budget_s", "same_within"} & fields.keys():
-            fields.setdefault("until", DECIDED)
-        planned = use_case.plan(Request(**{**fields, "measures": True}))
-        if len(planned.jobs) > 1 and not {"repeats", "until", "find_max", "on"} & fields.keys():
-            planned = use_case.until_decided(planned)
+    def plan(layout: Layout) -> Plan:
+        from queue_runner.monitor.forecast import with_short_gate
+
+        planned = plan_of(fields)
         if fields.get("gate_timeout_s") is None:
             planned = with_short_gate(layout, planned)
         remind(planned.warnings, layout, json)
+        return planned
+
+    follow_to_the_end(new_home(), plan, verbose=verbose, json=json)
+
+
+def plan_of(fields: Mapping[str, Any]) -> Plan:
+    """Return the plan of a comparison: two rows or more get rounds until they are decided, unless their number is
+    given. Raises: UsageError."""
+    from queue_runner.submit import plan as use_case
+    from queue_runner.submit.submit_options import Request
+
+    goal = {"until": DECIDED} if {"budget_s", "same_within"} & fields.keys() else {}
+    planned = use_case.plan(Request(**{**goal, **fields, "measures": True}))
+    is_fixed = bool({"repeats", "until", "find_max", "on"} & {*goal, *fields})
+    return planned if is_fixed or len(planned.jobs) < 2 else use_case.until_decided(planned)
+
+
+def follow_to_the_end(layout: Layout, plan: Callable[[Layout], Plan], *, verbose: bool, json: bool) -> None:
+    """Store what `plan` returns, follow it and report. Ctrl-C cancels it, and reports what there is.
+
+    Raises: WaitedJobFailed when not all runs succeeded.
+    """
+    from queue_runner.monitor.log_text import Outputs
+    from queue_runner.worker.start_worker import WorkerStarter
+
+    out = Outputs(sys.stderr if json else sys.stdout, sys.stderr, raw=False)
+    starter = WorkerStarter(layout, out.say)  # before Ctrl-C is deferred: its child processes would inherit that
+    with ExitStack() as stack:
+        stack.callback(starter.close)
+        from queue_runner.cli.submit import store
+
+        planned = plan(layout)
         with _undisturbed():
             stored = store(planned, layout, json)
             runs = [f"{stored.jobs[cell]}.{repeat}" for cell, repeat in planned.order]
             out.say(queued(stored.group, stored.jobs, runs))
-            follower = _follower(layout, stored.group, out, starter, several=len(runs) > 1)
-        awaited = follower.follow()
-    except KeyboardInterrupt:
-        if follower is None:
+            until = None if verbose else planned.until
+            follower = _follower(layout, stored.group, out, starter, stack, until, several=len(runs) > 1)
+        try:
+            awaited = follower.follow()
+        except KeyboardInterrupt:
+            awaited = _cancel(layout, stored.group, out, follower)
+            stack.close()
+            if json:
+                _print_json(stored.group, awaited)
+            elif any(run.succeeded for run in awaited.runs):
+                _report(layout, stored.group, awaited)
+            raise typer.Exit(130) from None
+        except BrokenPipeError:
+            name = f"g{stored.group}"
+            out.say(f"the output was closed; the jobs continue: mpsq logs -f {name}, or mpsq cancel {name}")
             raise
-        awaited = _cancel(layout, stored.group, out, follower)
-        if json:
-            _print_json(stored.group, awaited)
-        raise typer.Exit(130) from None
-    except BrokenPipeError:
-        out.say(
-            f"the output was closed; the jobs continue: mpsq logs -f g{stored.group}, or mpsq cancel g{stored.group}"
-        )
-        raise
-    finally:
-        if follower is not None:
-            follower.close()
-        starter.close()
     if json:
         _print_json(stored.group, awaited)
     else:
@@ -99,20 +121,40 @@ def run(ctx: typer.Context, fields: dict[str, Any], json: Json = False) -> None:
     awaited.refuse_failures()
 
 
-def _follower(layout: Layout, group: int, out: Outputs, starter: WorkerStarter, several: bool) -> Follower:
+def _follower(
+    layout: Layout,
+    group: int,
+    out: Outputs,
+    starter: WorkerStarter,
+    stack: ExitStack,
+    until: Until | None,
+    *,
+    several: bool,
+) -> Follower:
+    """Return a follower, which `stack` closes: of the output of each run, or with `until` of the rounds."""
     from queue_runner.monitor import overall
     from queue_runner.monitor.follow import Follower
     from queue_runner.monitor.log_files import opener
 
     named = Selector(f"g{group}", group=group)
-    return Follower(
-        layout,
-        named,
-        opener(out),
-        out,
-        keep=starter.keep,
-        progress=partial(overall.sentence, layout, named) if several else None,
-    )
+    if until is not None:
+        from queue_runner.monitor.round_table import RoundTable
+
+        table = RoundTable(layout, group, until, sys.stderr)
+
+        def step() -> str:
+            from queue_runner import reports
+
+            reports.load(reports.DEFAULT)  # not only when somebody waits for it
+            return table.step()
+
+        follower = Follower(layout, named, None, table.say, keep=starter.keep, progress=step)
+        stack.callback(table.close)
+    else:
+        progress = partial(overall.sentence, layout, named) if several else None
+        follower = Follower(layout, named, opener(out), out.say, keep=starter.keep, progress=progress)
+    stack.callback(follower.close)
+    return follower
 
 
 @contextmanager

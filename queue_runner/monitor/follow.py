@@ -18,7 +18,6 @@ from queue_runner.monitor import awaiting, log_files, queue_state, run_view
 from queue_runner.monitor.awaiting import Awaited
 from queue_runner.monitor.explanation import explain_all
 from queue_runner.monitor.log_files import POLL_S, Open, Source
-from queue_runner.monitor.log_text import Outputs
 from queue_runner.monitor.poll import Change, Poller
 from queue_runner.monitor.queue_state import START_A_WORKER
 from queue_runner.monitor.run_view import RunView
@@ -27,6 +26,8 @@ from queue_runner.run_dir import RunDir
 from queue_runner.store import read
 from queue_runner.store.jobs import NOT_QUIET
 
+_BETWEEN_ROUNDS_S = 0.05
+"""Interval at which the store is looked at while nothing runs, until it is known whether another round follows."""
 _WORKER_S = 2.0
 """Interval at which the worker is checked."""
 _PATIENCE_S = 5.0
@@ -43,6 +44,7 @@ Keep = Callable[[], None]
 
 class Follower:
     """A follower of the runs of a selector, without the `past` ones; of the first, the last `tail` lines (None: whole).
+    Without `open_logs` only failed runs are named.
 
     Without `keep` it reports that there is no worker, and leaves a finished run whose end nobody records. `close` it.
     """
@@ -51,8 +53,8 @@ class Follower:
         self,
         layout: Layout,
         selector: Selector,
-        open_logs: Open,
-        out: Outputs,
+        open_logs: Open | None,
+        say: Callable[[str], None],
         *,
         tail: int | None = None,
         past: Iterable[int] = (),
@@ -63,7 +65,7 @@ class Follower:
         self._selector = selector
         self._open_logs = open_logs
         self._tail = tail
-        self._say = out.say
+        self._say = say
         self._wait = Wait(descriptor(sys.stdout))
         self._keep = keep
         self._progress = progress
@@ -103,6 +105,7 @@ class Follower:
         """Wait for the next run to start, or to end without a start, and return it; None when no run is left."""
         self._reason = ""
         change = Change.QUEUE
+        remaining: list[RunView] = []
         while True:
             if change in (Change.QUEUE, Change.AGE):
                 awaited = awaiting.look(poller.connection, [self._selector])
@@ -117,7 +120,7 @@ class Follower:
                 if remaining and all(run.run_id in awaited.stops for run in remaining):
                     return None
             self._check_worker(poller, None)
-            self._wait(POLL_S)
+            self._wait(POLL_S if remaining else _BETWEEN_ROUNDS_S)
             change = poller.poll()
 
     def _follow_run(self, poller: Poller, run: RunView) -> RunView | None:
@@ -148,7 +151,8 @@ class Follower:
         self.close()
         if run.state == State.DONE:
             after = f" after {units.duration(run.real_s)}" if run.real_s is not None else ""
-            self._say(f"--- run {run.run}: {run.fate(after)}")
+            if self._open_logs is not None or not run.succeeded:
+                self._say(f"--- run {run.run}: {run.fate(after)}")
             self._report_progress()
         return run
 
@@ -158,14 +162,16 @@ class Follower:
             attempt = f" (attempt {run.attempt})" if run.attempt > 1 else ""
             for (reason,) in read.tuples(poller.connection, _NOT_QUIET, [run.run_id, NOT_QUIET]):
                 self._say(f"--- {reason}")
+            if self._open_logs is None:
+                return
             self._say(f"--- run {run.run}{attempt}: {run.name}  {run.settings_line}".rstrip())
             self._sources = self._open_logs(folder, self._tail)
             self._tail = None
 
     def _report_progress(self) -> None:
         self._progress_at = time.monotonic()
-        if self._progress is not None:
-            self._say(f"--- {self._progress()}")
+        if self._progress is not None and (text := self._progress()):
+            self._say(f"--- {text}")
 
     def _report_reason(self, poller: Poller, remaining: Sequence[RunView]) -> None:
         """Report why the first of these runs waits: once, and again when the reason changes."""

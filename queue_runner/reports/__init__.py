@@ -52,9 +52,10 @@ def load(name: str) -> Report:
 
 def suited(workloads: Iterable[str | None], otherwise: str) -> str:
     """Return the report whose `FOR` is the one workload of the runs, else `otherwise`."""
-    suited_to = {getattr(load(name), "FOR", ""): name for name in names()}
-    matching = {suited_to.get(workload or "command", otherwise) for workload in workloads}
-    return matching.pop() if len(matching) == 1 else otherwise
+    distinct = set(workloads)
+    if len(distinct) != 1 or None in distinct:
+        return otherwise
+    return next((name for name in names() if getattr(load(name), "FOR", None) in distinct), otherwise)
 
 
 def run(name: str, connection: sqlite3.Connection, options: Options | None = None) -> Result:

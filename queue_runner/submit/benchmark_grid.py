@@ -10,21 +10,16 @@ from queue_runner.paths import Layout, jobs_dir
 from queue_runner.submit.given_options import Fields
 from queue_runner.workloads import catalog, venvs
 
-REPEATS = 4
-"""Rounds after which 99 % of differences of ten standard deviations have a verdict; three are the fewest."""
-
 
 def complete(fields: Fields, layout: Layout) -> tuple[dict[str, Any], list[str]]:
-    """Return the fields given, completed with those of a benchmark: every working device, eager and compiled, REPEATS
-    times; and notes on all that is left out. torch is queried in a separate process.
+    """Return the fields given, completed with those of a benchmark: every working device, eager and compiled;
+    and notes on all that is left out. torch is queried in a separate process.
 
     Raises: UsageError for an unknown workload, no workload, or a machine without a working device.
     """
     if not fields.get("workload") or fields.get("argv"):
-        raise UsageError(
-            "bench takes a workload", "mpsq workloads lists them; for a command, use mpsq submit --repeats 4 -- ..."
-        )
-    full: dict[str, Any] = {**({} if "find_max" in fields else {"repeats": REPEATS}), **fields}
+        raise UsageError("bench takes a workload", "mpsq workloads lists them; for a command, use mpsq run -- ...")
+    full = dict(fields)
     notes: list[str] = []
     frameworks = fields.get("framework", ())
     name = "torch" if "torch" in frameworks else next(iter(frameworks), None)  # torch's devices can be queried

@@ -12,11 +12,9 @@ from queue_runner import failpoints, units
 from queue_runner.model import Outcome
 from queue_runner.paths import Layout
 from queue_runner.store import added_rounds, read
-from queue_runner.store.added_rounds import OpenGroup
+from queue_runner.store.added_rounds import MOST_ROUNDS, OpenGroup
 from queue_runner.store.engine import Engine, looking, writing
 from queue_runner.submit import run_order
-
-MOST_ROUNDS = 20
 
 
 def follow(layout: Layout, engine: Engine, group_id: int, repeat: int, now: float, log: Callable[[str], None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -22,7 +23,9 @@ from queue_runner.client import Client
 from queue_runner.host import locks
 from queue_runner.host.low_priority import NICE
 from queue_runner.monitor.awaiting import Awaited
+from queue_runner.monitor.round_table import RoundTable
 from queue_runner.paths import Layout
+from queue_runner.spec import Until
 from queue_runner.store.read import reading
 from tests.cli_support import schemas
 from tests.queue_support import Queue, until
@@ -231,3 +234,50 @@ def test_two_rows_get_rounds_until_they_are_decided(queue: Queue) -> None:
     rounds = max(row["repeat"] for row in queue.rows())
     assert rounds >= 3 and len(queue.rows()) == 2 * rounds
     assert "faster" in out or "slower" in out
+
+
+ROUNDS = ("--no-gate", "--set", "s=0.02,0.4", "--", "sh", "-c", "echo out; sleep {s}")
+
+
+def test_a_pipe_gets_a_line_for_each_round_and_no_output_of_runs(queue: Queue) -> None:
+    process = run(queue, *ROUNDS)
+    output, messages = process.communicate(timeout=110)
+    assert process.returncode == 0, messages
+    lines = [line for line in messages.splitlines() if line.startswith("--- ")]
+    assert [line.split()[2] for line in lines] == [str(n + 1) for n in range(len(lines))] and len(lines) >= 3, lines
+    assert "slower" in lines[-1] and "out" not in output.splitlines()
+    output, _ = run(queue, "-v", *ROUNDS).communicate(timeout=110)
+    assert output.splitlines().count("out") >= 6
+
+
+def test_a_failed_run_is_named_among_the_rounds(queue: Queue) -> None:
+    process = run(queue, "--no-gate", "--set", "code=0,3", "--", "sh", "-c", "exit {code}")
+    _, messages = process.communicate(timeout=110)
+    assert process.returncode == 3 and "run 2.1: FAILED" in messages and "run 1.1" not in messages
+
+
+def test_a_terminal_has_one_table_of_rounds(queue: Queue) -> None:
+    assert run(queue, *ROUNDS).wait(110) == 0
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    screen = Terminal()
+    table = RoundTable(queue.layout, 1, Until(), screen)
+    assert table.step() == "" and "●" in screen.getvalue() and "round 3" in screen.getvalue()
+    length = len(screen.getvalue())
+    assert table.step() == "" and len(screen.getvalue()) == length, "no other round has ended"
+    table.say("a message")
+    table.close()
+    assert "a message" in screen.getvalue()
+
+
+def test_ctrl_c_reports_the_rounds_so_far(queue: Queue) -> None:
+    process = run(queue, "--no-gate", "--set", "s=0.5,0.500001", "--", "sleep", "{s}")
+    assert process.stderr is not None
+    while not process.stderr.readline().startswith("--- round 1"):
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=110)
+    assert process.returncode == 130 and "s=0.5 " in output

@@ -100,3 +100,21 @@ def test_a_foreign_trainer_is_read_live_by_its_parser(layout: Layout, tmp_path: 
     taints = set(row["taints"].split(",")) - BY_OTHERS
     assert taints == {"unsynced", "wrong_clock"}  # it tells the times of another run, within a second of its own
     assert row["real_s"] < 4, "the real time is the warden's, not what the log says of another run"
+
+
+def test_bench_runs_to_its_report(layout: Layout) -> None:
+    """In the foreground, by a worker that it starts; a pipe answers no question."""
+    few = settings(max_iters=8, warmup_iters=1, batch_size=2)
+    words = [
+        "bench",
+        "nanogpt",
+        "--no-gate",
+        "--no-preflight",
+        "--device",
+        "cpu",
+        "--compile",
+        "off",
+        "--config",
+        "tiny",
+    ]
+    assert "ms/iter" in mpsq(*words, "--repeats", "1", *few)
