@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -148,8 +147,7 @@ def test_a_follower_leaves_runs_that_wait_for_runs_that_mpsq_holds(
         raise AssertionError("it waits")
 
     monkeypatch.setattr(Wait, "__call__", fail)
-    out = SimpleNamespace(say=messages.append)
-    follower = Follower(layout, parse_selector("2"), lambda *_: (), out)  # type: ignore[arg-type]
+    follower = Follower(layout, parse_selector("2"), lambda *_: (), messages.append)
     assert [run.state for run in follower.follow().runs] == ["QUEUED"]
     assert "job 1 must end first" in messages[0]
 
