@@ -151,7 +151,7 @@ class Follower:
         self.close()
         if run.state == State.DONE:
             after = f" after {units.duration(run.real_s)}" if run.real_s is not None else ""
-            if self._open_logs is not None or not run.succeeded:
+            if self._open_logs is not None or not (run.succeeded or run.claimed_at is None):
                 self._say(f"--- run {run.run}: {run.fate(after)}")
             self._report_progress()
         return run

@@ -24,7 +24,7 @@ BAR = 24
 _NEWEST_WHOLE = """
 SELECT max(repeat) FROM (
     SELECT r.repeat FROM runs r JOIN jobs j ON j.id = r.job_id WHERE j.group_id = ? AND r.number > 0
-    GROUP BY r.repeat HAVING min(r.state = 'DONE')
+    GROUP BY r.repeat HAVING min(r.state = 'DONE' AND r.outcome <> 'CANCELLED')
 )
 """
 
