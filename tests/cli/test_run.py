@@ -265,7 +265,7 @@ def test_a_terminal_has_one_table_of_rounds(queue: Queue) -> None:
 
     screen = Terminal()
     table = RoundTable(queue.layout, 1, Until(), screen)
-    assert table.step() == "" and "●" in screen.getvalue() and "round 3" in screen.getvalue()
+    assert table.step() == "" and "●" in screen.getvalue() and " of at most 20" in screen.getvalue()
     length = len(screen.getvalue())
     assert table.step() == "" and len(screen.getvalue()) == length, "no other round has ended"
     table.say("a message")
