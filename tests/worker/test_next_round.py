@@ -14,7 +14,7 @@ from queue_runner.errors import UsageError
 from queue_runner.model import parse_selector
 from queue_runner.monitor import answers, awaiting, queue_status
 from queue_runner.monitor.answers.run_query import Options
-from queue_runner.store import read
+from queue_runner.store import added_rounds, read
 from queue_runner.submit import plan
 from tests.patience import patience
 from tests.queue_support import Queue
@@ -141,3 +141,10 @@ def test_the_width_of_one_row(queue: Queue) -> None:
 def test_what_cannot_work_is_refused(queue: Queue, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         submit(queue, **options)
+
+
+def test_a_step_looks_at_the_open_groups_not_at_all_runs(queue: Queue) -> None:
+    submit(queue)
+    with read.reading(queue.layout.db) as connection:
+        looks = str(read.tuples(connection, f"EXPLAIN QUERY PLAN {added_rounds.ENDED}").fetchall())
+    assert "groups_open" in looks and "SCAN r" not in looks
