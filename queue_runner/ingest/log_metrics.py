@@ -1,15 +1,12 @@
-"""Metrics of --metric, read from the log of an ended run. Uses the standard library alone.
+"""Metrics of --metric, read from the log of an ended run.
 
-A regular expression may take longer than anybody waits, so this file is also the program of a child process with a time
-limit: `python log_metrics.py` reads the paths and the expressions as JSON, and prints the values.
+A regular expression may take longer than anybody waits, so they are searched in a child process with a time limit.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
-import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -32,22 +29,13 @@ def read(paths: Sequence[Path], patterns: Mapping[str, str]) -> dict[str, float]
 
     Raises: Unread when the search takes too long.
     """
-    import subprocess  # not above: submit needs the name alone
+    from queue_runner.host import child  # not above: submit needs the name alone
 
-    request = json.dumps({"paths": [str(path) for path in paths], "patterns": dict(patterns)})
     try:
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", __file__],
-            input=request.encode(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=TIMEOUT_S,
-            check=True,
-        )
-        return {str(name): float(value) for name, value in json.loads(done.stdout).items()}
-    except subprocess.TimeoutExpired:
+        return child.call(TIMEOUT_S, _search, [str(path) for path in paths], dict(patterns))
+    except child.TookTooLong:
         raise Unread(f"the expressions of --metric took more than {TIMEOUT_S:.0f} s: make them simpler") from None
-    except (OSError, subprocess.SubprocessError, ValueError) as error:
+    except Exception as error:  # any failure: it must not keep the end of the run from being stored
         raise Unread(f"the metrics could not be read from the log: {error}") from error
 
 
@@ -90,18 +78,13 @@ def _value(numbers: Iterable[float], which: str) -> float | None:
     return math.fsum(values) / len(values) if which == "mean" else values[-1]
 
 
-def _main() -> None:
-    request = json.load(sys.stdin)
+def _search(paths: Sequence[str], patterns: Mapping[str, str]) -> dict[str, float]:
     metrics: dict[str, float] = {}
-    for name, pattern in request["patterns"].items():
-        for path in request["paths"]:
+    for name, pattern in patterns.items():
+        for path in paths:
             value = _value(_numbers(path, pattern), name.partition(":")[2])
             if value is not None:
                 if math.isfinite(value):
                     metrics[name] = value
                 break
-    json.dump(metrics, sys.stdout)
-
-
-if __name__ == "__main__":
-    _main()
+    return metrics
