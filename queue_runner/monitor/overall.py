@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable
-from shutil import get_terminal_size
-from typing import TextIO
 
 from queue_runner import config_file, units
-from queue_runner.errors import MpsqError
 from queue_runner.model import Selector, State
 from queue_runner.monitor import eta, run_view
 from queue_runner.monitor.progress import Tracker
 from queue_runner.paths import Layout
 from queue_runner.store import read
-from queue_runner.text import cut
-
-TERMINAL_S = 1.0
-PIPE_S = 30.0
-"""Seconds between two lines: on a terminal one line is rewritten, a pipe or a file gets one after the other."""
 
 
 def sentence(layout: Layout, selector: Selector) -> str:
@@ -44,36 +34,3 @@ def sentence(layout: Layout, selector: Selector) -> str:
         return sentence
     sure = all(turn.finish_sure for turn in turns)
     return f"{sentence}, {'about' if sure else 'at least'} {units.duration(max(max(ends) - now, 0.0))} left"
-
-
-class Teller:
-    """A line about progress that is kept up to date on a terminal, and repeated at a low rate in a pipe."""
-
-    def __init__(self, text: Callable[[], str], stream: TextIO | None = None) -> None:
-        self._text, self._stream = text, stream or sys.stderr
-        self._live = self._stream.isatty()
-        self._at = float("-inf")
-        self._last = ""
-
-    def step(self, now: float | None = None) -> None:
-        """Write the progress if it is time to. `now` is a value of time.monotonic()."""
-        now = time.monotonic() if now is None else now
-        if now - self._at < (TERMINAL_S if self._live else PIPE_S):
-            return
-        self._at = now
-        try:
-            text = self._text()
-        except MpsqError:  # nothing is stored yet, or the store is being migrated
-            return
-        if self._live:
-            self._stream.write(f"\r\x1b[K{cut(text, get_terminal_size().columns - 1)}")
-        elif text != self._last:
-            self._stream.write(f"{text}\n")
-        self._last = text
-        self._stream.flush()
-
-    def close(self) -> None:
-        """Remove the line from a terminal."""
-        if self._live and self._last:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
