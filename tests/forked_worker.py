@@ -37,7 +37,7 @@ _LINUX_WITHOUT_CAMPAIGN = sys.platform.startswith("linux") and os.environ.get("M
 """A Mac's libraries do not survive a fork, and `make campaign` starts each worker as users do."""
 _MOST_BYTES = 1 << 17
 _ENVIRONMENT = dict(os.environ)
-"""What the tests were started with."""
+"""The environment in which the tests were started."""
 
 
 def can_be_forked() -> bool:

@@ -25,7 +25,7 @@ INTERNAL = frozenset(
 )
 """Metrics of mpsq's own programs and parsers that other reports read. So are those with a dot or slash, of cells."""
 _LEARNS = ("subject", "config", "dtype")
-"""What makes another training of a row, besides its settings."""
+"""Values that, like its settings, make the training of a row another one."""
 
 
 def value(row: ReportedRun, name: str) -> float | None:

@@ -42,7 +42,7 @@ _USED: dict[str, tuple[str, Callable[[Any], str]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class SideBySide:
-    """What both sides have by one name: values for JSON, and as `texts`.
+    """A line of both tables: the values of both sides under one name, and as `texts`.
 
     `kind` is "differs" for a line of the question and "measured" for one of the results. `row` names the rows where a
     side has several.

@@ -1,4 +1,4 @@
-"""What a report or an answer reads: the options, and the selected runs of an open connection."""
+"""The input of a report or an answer: its options, and the selected runs of an open connection."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Options:
     include_invalid: bool = False
     peak_tflops: Mapping[str, float] = field(default_factory=dict)
     same_within: float | None = None
-    """margin within which two rows count as the same, 0.01 for ±1 %; None: the default of analysis.significance"""
+    """margin within which two rows count as the same, 0.01 for ±1 %; None: the default of analysis.rounds"""
     margins: Mapping[str, float] = field(default_factory=dict)
     """the same by metric, in its unit"""
     sides: Sequence[Options] = ()
