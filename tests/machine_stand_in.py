@@ -18,9 +18,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from queue_runner.host import gate_load, run_sampler
+from queue_runner.host import run_sampler
 from queue_runner.host.cpu_time import CpuTimes, MachineTime, Named, ProcessTime
-from queue_runner.worker import gate
+from queue_runner.worker import gate, gate_load
 from queue_runner.worker.main_loop import main
 
 

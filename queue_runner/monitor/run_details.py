@@ -13,7 +13,6 @@ from queue_runner import redact
 from queue_runner.analysis import gpu_use
 from queue_runner.analysis.points import PhaseMark, read_samples
 from queue_runner.analysis.validity import Taint
-from queue_runner.host.gate_load import START_KEYS
 from queue_runner.monitor import run_mfu
 from queue_runner.monitor.run_mfu import Mfu
 from queue_runner.monitor.run_view import RunView, as_json, flag
@@ -211,11 +210,14 @@ def _json(text: str | None) -> Mapping[str, Any] | None:
     return None if text is None else dict(json.loads(text))
 
 
+_START_FACTS = ("gate_waited_s", "env_padding_bytes", "hash_seed")
+"""Keys of the conditions of a run that say how it was started (docs/json.md)."""
+
+
 def _start(connection: sqlite3.Connection, run_id: int) -> dict[str, float]:
-    """Return the recorded facts of the run's start (load.START_KEYS)."""
     texts = read.tuples(connection, "SELECT data_json FROM conditions WHERE run_id = ? ORDER BY at", [run_id])
     samples = [json.loads(text) for (text,) in texts]
-    return {key: sample[key] for sample in samples for key in START_KEYS if key in sample}
+    return {key: sample[key] for sample in samples for key in _START_FACTS if key in sample}
 
 
 _LOST_LINES = ("unknown", "bad", "forged", "torn", "rewritten")

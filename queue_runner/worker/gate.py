@@ -11,24 +11,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from msgspec import convert
-
 from queue_runner import times, units
-from queue_runner.analysis.gate_rules import Disturbance, disturbances
 from queue_runner.analysis.points import SensorSample
 from queue_runner.analysis.validity import GPU_BUSY_SHARE
 from queue_runner.config_file import Config
-from queue_runner.host import gate_load, run_sampler
+from queue_runner.host import run_sampler
 from queue_runner.host.background import BackgroundCall
-from queue_runner.host.gate_load import Load
 from queue_runner.model import PREFLIGHT
 from queue_runner.store import jobs, results
 from queue_runner.store.engine import Engine, looking, writing
 from queue_runner.store.jobs import Claimed, Following
-from queue_runner.worker import randomize_layout
+from queue_runner.worker import gate_load, randomize_layout
+from queue_runner.worker.gate_load import Load
 
 LOOK_S = 0.5
 """Interval between two looks while a run waits: with the window of the readings it starts within 5 s of calm."""
@@ -40,6 +38,41 @@ GPU_LOOK_S = 0.1
 """Interval at which the gate asks whether the look at the GPU has ended."""
 TELL_S = 30.0
 """Interval at which the numbers of an unchanged reason are brought up to date."""
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """One thing that disturbs. `lasting`: it goes away when a user acts, not by itself."""
+
+    kind: str
+    text: str
+    lasting: bool = False
+
+
+def disturbances(now: SensorSample, limits: Config, *, gpu: bool) -> list[Disturbance]:
+    """Return the reasons not to start; an unknown value is none. `gpu` if the run may use one."""
+    reasons = []
+    if (share := now.others_cpu_share) is not None and share > limits.gate_cpu_share:
+        at_most = f"at most {units.percent(limits.gate_cpu_share)}, gate_cpu_share"
+        reasons.append(Disturbance("cpu", f"other programs use {units.percent(share)} of the processors ({at_most})"))
+    if now.thermal_level is not None and now.thermal_level > 0:
+        reasons.append(Disturbance("heat", f"thermal pressure is at level {now.thermal_level:.0f}"))
+    if limits.gate_battery and now.on_battery:
+        reasons.append(Disturbance("battery", "the machine runs on battery (gate_battery)", lasting=True))
+    if limits.gate_battery and now.low_power:
+        reasons.append(Disturbance("low_power", "low power mode is on (gate_battery)", lasting=True))
+    if (free := now.memory_available_bytes) is not None and free < limits.gate_memory_bytes:
+        at_least = f"at least {units.size(limits.gate_memory_bytes)}, gate_memory_bytes"
+        text = f"only {units.size(free)} of memory are available ({at_least})"
+        reasons.append(Disturbance("memory", text, lasting=True))
+    if gpu and (share := now.gpu_busy_share) is not None and share > limits.gate_gpu_share:
+        at_most = f"at most {units.percent(limits.gate_gpu_share)}, gate_gpu_share"
+        reasons.append(Disturbance("gpu", f"other programs keep the GPU {units.percent(share)} busy ({at_most})"))
+    heat, most = now.gpu_temperature_c, limits.gate_gpu_temperature_c
+    if gpu and heat is not None and heat > most:
+        text = f"the GPU has {heat:.0f} degrees C (at most {most:.0f}, gate_gpu_temperature_c)"
+        reasons.append(Disturbance("gpu_heat", text))
+    return reasons
 
 
 class Gate:
@@ -120,8 +153,8 @@ class Gate:
             if not self._has_asked and time.monotonic() - self._looks_since < limit_s:
                 return self._told[0]
             known = self._load.read(cpu=cpu, gpu=False, window_s=window_s)
-            reading = known or self._load.read(cpu=False, gpu=False) or {}
-        disturbed = disturbances(convert(reading, SensorSample), self._config, gpu=gpu)
+            reading = known or self._load.read(cpu=False, gpu=False) or SensorSample()
+        disturbed = disturbances(reading, self._config, gpu=gpu)
         self._given_up &= {disturbance.kind for disturbance in disturbed}
         if self._has_asked or all(disturbance.kind in self._given_up for disturbance in disturbed):
             self._passed = disturbed

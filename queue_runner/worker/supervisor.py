@@ -19,7 +19,6 @@ from queue_runner.control import checkpoints, pausing
 from queue_runner.errors import MpsqError
 from queue_runner.host import child, job_secrets, lane_locks, processes, protected, wakeup
 from queue_runner.host.boot import boot_id
-from queue_runner.host.gate_load import Load
 from queue_runner.host.keep_awake import keep_awake
 from queue_runner.host.lane_locks import Hold, LaneLocks
 from queue_runner.lanes import Lane
@@ -36,6 +35,7 @@ from queue_runner.warden_records import RunEnd
 from queue_runner.worker import launch, preflight_end
 from queue_runner.worker.finish import compact_logs, finish
 from queue_runner.worker.gate import Gate
+from queue_runner.worker.gate_load import Load
 from queue_runner.worker.now import ActiveRun, Clocks, LaneNow
 from queue_runner.worker.observer import Observer
 from queue_runner.worker.outcome import of_exit, of_silence

@@ -13,7 +13,6 @@ import pytest
 from queue_runner.config_file import Config
 from queue_runner.events import Iter
 from queue_runner.host import run_sampler
-from queue_runner.host.gate_load import Load
 from queue_runner.lanes import Lane
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome
 from queue_runner.paths import Layout
@@ -23,6 +22,7 @@ from queue_runner.store import jobs, lane_claims, read, results
 from queue_runner.store.engine import Engine, open_engine, writing
 from queue_runner.worker import finish
 from queue_runner.worker.gate import Gate
+from queue_runner.worker.gate_load import Load
 from tests import named_rows
 from tests.queue_support import until
 from tests.store_support import claim_next

@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from queue_runner import config_file
-from queue_runner.analysis.gate_rules import Disturbance
 from queue_runner.control import pausing
-from queue_runner.host.gate_load import Load
 from queue_runner.host.lane_locks import LaneLocks
 from queue_runner.model import RunId
 from queue_runner.paths import Layout
@@ -20,6 +18,8 @@ from queue_runner.store import jobs, lane_claims
 from queue_runner.store.engine import looking, open_engine, writing
 from queue_runner.store.jobs import Following
 from queue_runner.worker import gate
+from queue_runner.worker.gate import Disturbance
+from queue_runner.worker.gate_load import Load
 from queue_runner.worker.steps import Steps
 from queue_runner.worker.supervisor import Supervisor
 from tests.process_support import needs_linux

@@ -12,10 +12,10 @@ from typing import Any, cast
 import pytest
 
 from queue_runner.config_file import Config
-from queue_runner.host import cpu_time, gate_load, linux_sensors, run_sampler
+from queue_runner.host import cpu_time, linux_sensors, run_sampler
 from queue_runner.host.cpu_time import CpuTimes, MachineTime, Named, ProcessTime
-from queue_runner.host.gate_load import Load
-from queue_runner.worker import gate
+from queue_runner.worker import gate, gate_load
+from queue_runner.worker.gate_load import Load
 from tests.process_support import needs_linux
 from tests.queue_support import until
 from tests.stand_in_nvml import Gpu, StandInNvml
@@ -30,11 +30,11 @@ class StandIn(CpuTimes):
         self.gpu = 0.0
         self.answers_after_s: float | None = 0.0
 
-    def pass_by(self, seconds: float, *, others: float = 0.0, own: float = 0.0) -> None:
+    def pass_by(self, seconds: float, *, others: float = 0.0, ours: float = 0.0) -> None:
         """Let time pass in which others, and we, use this many processors."""
         self.at += seconds
-        self.busy_s += (others + own) * seconds
-        self.own_s += own * seconds
+        self.busy_s += (others + ours) * seconds
+        self.own_s += ours * seconds
 
     def clock(self) -> float:
         return self.at
@@ -65,7 +65,7 @@ def of(machine: StandIn) -> Load:
     return Load(source=machine, sampler=cast("run_sampler.Sampler", machine), clock=machine.clock)
 
 
-def test_nothing_is_said_before_a_window_has_passed(machine: StandIn) -> None:
+def test_no_share_before_a_window_has_passed(machine: StandIn) -> None:
     watch = of(machine)
     watch.sample()
     machine.pass_by(gate_load.WINDOW_S - 0.1)
@@ -75,10 +75,10 @@ def test_nothing_is_said_before_a_window_has_passed(machine: StandIn) -> None:
     assert watch.cpu_share() == 0.0
 
 
-def test_others_are_told_from_ourselves(machine: StandIn) -> None:
+def test_the_queue_does_not_count_as_others(machine: StandIn) -> None:
     watch = of(machine)
     watch.sample()
-    machine.pass_by(5.0, others=0.5, own=1.0)
+    machine.pass_by(5.0, others=0.5, ours=1.0)
     assert watch.cpu_share() == pytest.approx(0.25)
 
 
@@ -97,7 +97,7 @@ def test_only_the_last_seconds_count(machine: StandIn) -> None:
 
 
 @pytest.mark.parametrize("others", [0.3, 2.0])
-def test_calm_is_told_within_five_seconds(machine: StandIn, others: float) -> None:
+def test_calm_is_reported_within_five_seconds(machine: StandIn, others: float) -> None:
     """Whenever the load ends between two looks of the gate, and however heavy it was."""
     for phase in (0.01, 0.17, 0.33, 0.49):
         watch = of(machine)
@@ -125,7 +125,7 @@ def test_the_gpu_is_read_again_after_a_run_of_ours(machine: StandIn) -> None:
     assert watch.read(cpu=False) is None, "it was asked while that was so"
     machine.pass_by(1.0)
     reading = watch.read(cpu=False)
-    assert reading is not None and reading["gpu_busy_share"] == 0.9 and "gpu_temperature_c" not in reading
+    assert reading is not None and reading.gpu_busy_share == 0.9 and reading.gpu_temperature_c is None
 
 
 def test_a_tool_that_does_not_answer_is_not_waited_for(machine: StandIn) -> None:
@@ -135,7 +135,7 @@ def test_a_tool_that_does_not_answer_is_not_waited_for(machine: StandIn) -> None
     assert watch.read(cpu=False) is None
     machine.pass_by(gate_load.GPU_UNKNOWN_S + 0.1)
     reading = watch.read(cpu=False)
-    assert reading is not None and "gpu_busy_share" not in reading
+    assert reading is not None and reading.gpu_busy_share is None
 
 
 def test_nvml_is_dated_by_its_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +154,7 @@ def test_nvml_is_dated_by_its_reading(tmp_path: Path, monkeypatch: pytest.Monkey
 @needs_linux
 @pytest.mark.process
 def test_what_our_children_use_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of a run with a warden that has ended, and of a hook that runs: what is left of the machine is others'."""
+    """As of a run with a warden that has ended, and of a hook that runs: the rest of the machine counts as others'."""
     monkeypatch.setattr(gate_load, "WINDOW_S", 0.5)
     monkeypatch.setattr(gate_load, "OLD_S", 300.0)  # the program takes long where others compute
     program = "import os, time; os.fork() or os._exit(sum(range(20_000_000)) * 0); os.wait()"
@@ -163,7 +163,7 @@ def test_what_our_children_use_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     before, own_before = source.machine(), sum(os.times()[:4])
     hook = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     subprocess.run([sys.executable, "-c", program], check=True)
-    seen = until(watch.cpu_share, "the window")
+    share = until(watch.cpu_share, "the window")
     used_by_hook_s = sum(process.cpu_s for process in source.processes([hook.pid]).values())
     after, own_s = source.machine(), sum(os.times()[:4]) - own_before
     hook.kill()
@@ -172,7 +172,7 @@ def test_what_our_children_use_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     total_s = after.total_s - before.total_s
     left_s = after.busy_s - before.busy_s - own_s - used_by_hook_s
     assert own_s + used_by_hook_s > 0.2, "they did use the processors"
-    assert seen == pytest.approx(left_s / total_s, abs=0.1)
+    assert share == pytest.approx(left_s / total_s, abs=0.1)
 
 
 @pytest.mark.process

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as changed
 
-from queue_runner.analysis.gate_rules import disturbances
 from queue_runner.analysis.points import SensorSample
 from queue_runner.config_file import Config
+from queue_runner.worker.gate import disturbances
 
 QUIET = SensorSample(
     others_cpu_share=0.1,

@@ -13,8 +13,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from msgspec import convert
+
+from queue_runner.analysis.points import SensorSample
 from queue_runner.host import run_sampler
 from queue_runner.host.cpu_time import CpuTimes, MachineTime, ProcessTime, below, used_between
 
@@ -33,14 +35,6 @@ _GPU_EVERY_S = 1.0
 """Least time between two queries of macOS's ioreg."""
 _SETTLE_S = 1.0
 """On macOS the answers of all tools come with the next sample."""
-
-
-START_KEYS: dict[str, str] = {
-    "gate_waited_s": "how long the start waited for a quiet machine, seconds",
-    "env_padding_bytes": "bytes by which the environment was padded",
-    "hash_seed": "PYTHONHASHSEED, where it was drawn",
-}
-"""Keys of the record of a run's start, which is one of its conditions."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +87,8 @@ class Load:
         others_s = after.machine.busy_s - before.machine.busy_s - used_between(before.queue, after.queue)
         return min(1.0, max(0.0, others_s) / total_s) if total_s > 0 else None
 
-    def read(self, *, cpu: bool = True, gpu: bool = True, window_s: float | None = None) -> dict[str, Any] | None:
-        """Return the current readings by the names of a sample; None while one that will come is still missing.
+    def read(self, *, cpu: bool = True, gpu: bool = True, window_s: float | None = None) -> SensorSample | None:
+        """Return the current readings; None while one that will come is still missing.
 
         Without `cpu` or `gpu`, nothing of these is read or waited for. `window_s` is that of `cpu_share`.
         """
@@ -111,7 +105,7 @@ class Load:
             if (use := self._gpu_use(self._sampler, now)) is None:
                 return None
             reading |= use
-        return reading
+        return convert(reading, SensorSample)
 
     def close(self) -> None:
         """End the tools that are still running."""
