@@ -23,7 +23,7 @@ def list_(
         typer.Option(metavar="STATE", help="Only jobs with this state or outcome: queued, running, failed, ..."),
     ] = None,
     group: Annotated[
-        list[str] | None, typer.Option(metavar="ID", help="Only jobs of this group: g4 or @last. Repeatable.")
+        list[str] | None, typer.Option(metavar="GROUP", help="Only jobs of this group: g4 or @last. Repeatable.")
     ] = None,
     tag: Annotated[
         list[str] | None,

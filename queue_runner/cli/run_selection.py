@@ -20,7 +20,9 @@ _SELECTION = {
             metavar="KEY=VALUE,...", help="Only runs with these values; several values of a key are alternatives."
         ),
     ],
-    "group": Annotated[list[str] | None, typer.Option(metavar="ID", help="Only this group: g4 or @last. Repeatable.")],
+    "group": Annotated[
+        list[str] | None, typer.Option(metavar="GROUP", help="Only this group: g4 or @last. Repeatable.")
+    ],
     "tag": Tags,
     "since": Annotated[str | None, typer.Option(metavar="TIME", help="Only runs since then: 2h, 3d, 2026-11-20.")],
 }

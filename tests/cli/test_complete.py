@@ -95,6 +95,7 @@ def how(line: str) -> str:
         ("mpsq show g", ["g2", "g1"]),
         ("mpsq show @", ["@last"]),
         ("mpsq list --group ", ["g2", "g1", "@last"]),
+        ("mpsq export --group ", ["g2", "g1", "@last"]),
         ("mpsq list --tag ", ["grid", "night"]),
         ("mpsq list --state su", ["succeeded"]),
         ("mpsq report de", ["devices"]),
