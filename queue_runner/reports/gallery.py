@@ -111,7 +111,7 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     question = prepare.question(rows, context)
     arms = [arm for arm in group(rows, question.names, context.options.include_invalid) if arm.shown]
     fixed = [*question.settings, *(["arguments"] if "arguments" in question.names else [])]
-    known = _fingerprints(context)
+    known = {hash: json.loads(text) for hash, text in context.tuples("SELECT hash, data_json FROM fingerprints")}
     marks = footnotes.CaveatMarks(rows, (row for arm in arms for row in arm.shown), context)
     sections, raw = [], []
     for key, same in by_key(arms, lambda arm: tuple(_value(arm, name) for name in (*_QUESTION, *fixed))).items():
@@ -186,7 +186,3 @@ def _shown(rows: Sequence[MachineRow], marks: footnotes.CaveatMarks) -> Sequence
         *([rate] if rate else []),
         Column("date", "date (UTC)", value=_date),
     ]
-
-
-def _fingerprints(context: Context) -> dict[str, dict[str, Any]]:
-    return {hash: json.loads(text) for hash, text in context.tuples("SELECT hash, data_json FROM fingerprints")}

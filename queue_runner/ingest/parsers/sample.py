@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from queue_runner.events import Hello, LogEvent, Metric, Note
 from queue_runner.ingest.log_parser import LogParser, compile_and_device
@@ -96,10 +95,6 @@ class Parser(LogParser):
             framework="torch",
             device=device if isinstance(device, str) else None,
             dtype=_DTYPES.get(str(header.get("dtype"))) if "cuda" in str(device) else "fp32" if device else None,
-            compile=_boolean(header.get("compile")),
+            compile={"True": True, "False": False, True: True, False: False}.get(header.get("compile")),
             extra={"sampling": {name: header[name] for name in _KEPT if name in header}},
         )
-
-
-def _boolean(value: Any) -> bool | None:
-    return {"True": True, "False": False, True: True, False: False}.get(value)
