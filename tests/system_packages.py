@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from queue_runner.host.install_hint import XCODE, install_hint
+from queue_runner.host.find_tool import XCODE, install_hint
 
 OLDEST = (3, 11)
 POLICY = Path("/usr/sbin/policy-rc.d")

@@ -8,8 +8,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from queue_runner.host import find_tool
-from queue_runner.host.install_hint import XCODE, install_hint
+from queue_runner.host.find_tool import XCODE, find, install_hint
 
 _COMPILE_TIMEOUT_S = 60.0
 
@@ -27,7 +26,7 @@ def probe() -> Compiler:
     """Compile a small program with the C++ compiler that torch.compile would use for the CPU."""
     named = os.environ.get("CXX")
     candidates = [named] if named else ["g++", "clang++", "c++"]
-    compiler = next((path for name in candidates if name and (path := find_tool.find(name))), None)
+    compiler = next((path for name in candidates if name and (path := find(name))), None)
     fix = install_hint(apt="g++", dnf="gcc-c++", apk="g++", brew=XCODE)
     if compiler is None:
         missing = f"no {' nor '.join(str(name) for name in candidates)}: torch.compile cannot build for the CPU"

@@ -1,4 +1,7 @@
-"""Lookup of developer tools. On macOS some names in /usr/bin are stubs that prompt to install Apple's tools."""
+"""Lookup of developer tools, and the command that installs one. Standard library only, for make.
+
+On macOS some names in /usr/bin are stubs that prompt to install Apple's tools.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from functools import cache
 
 from queue_runner.host.command import ask
 
+XCODE = "xcode-select --install"
 _SHIMS = "/usr/bin"
 
 
@@ -27,3 +31,16 @@ def find(name: str, *, platform: str = sys.platform, installed: Callable[[], boo
 def _tools_installed() -> bool:
     """Return whether xcode-select(1) -p finds the tools; it fails where there are none and opens no window."""
     return ask(["/usr/bin/xcode-select", "-p"]) is not None
+
+
+def install_hint(apt: str = "", dnf: str = "", apk: str = "", brew: str = "") -> str:
+    """Return the command that installs the package, named as each package manager names it.
+
+    Without an argument for this system's manager the text is empty. `brew` may be a whole command, such as `XCODE`.
+    """
+    if sys.platform == "darwin":
+        return brew if " " in brew or not brew else f"brew install {brew}"
+    for command, package in (("apt-get install", apt), ("dnf install", dnf), ("apk add", apk)):
+        if shutil.which(command.split()[0]):
+            return f"{command} {package}" if package else ""
+    return f"install the package that Debian calls {apt}" if apt else ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from html import escape
 
-from queue_runner.host.install_hint import install_hint
+from queue_runner.host.find_tool import install_hint
 from queue_runner.text import plain
 
 _SCRIPT = ("on run argv", "display notification (item 2 of argv) with title (item 1 of argv)", "end run")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cache
+from typing import NamedTuple
 
 from queue_runner import units
+from queue_runner.analysis import stats
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.finding import NextStep
 from queue_runner.analysis.findings import RunDetails, describe
@@ -16,11 +19,12 @@ from queue_runner.errors import UsageError
 from queue_runner.monitor import answers
 from queue_runner.monitor.answers import prepare, select_runs
 from queue_runner.monitor.answers.run_query import Context
-from queue_runner.reports._common import arm_tables, divergence, footnotes, losses, mean_steps, panels, printed_mfu
-from queue_runner.reports._common.arm_rows import newest_first, row_of
+from queue_runner.monitor.run_mfu import A100_BF16_FLOPS
+from queue_runner.reports._common import arm_tables, divergence, footnotes, losses, panels
+from queue_runner.reports._common.arm_rows import ArmRow, newest_first, row_of
 from queue_runner.reports._common.columns import columns
 from queue_runner.reports._common.device_peaks import Peaks
-from queue_runner.reports._common.document import Result
+from queue_runner.reports._common.document import Result, Section
 from queue_runner.tables import Column
 
 NAME = "devices"
@@ -47,13 +51,21 @@ NEWEST = 4
 """Maximum number of comparisons shown when no runs were chosen."""
 MOST_DETAILED = 64
 """Maximum number of runs read beyond the summary (losses before the first step, last iteration with an evaluation)."""
+_PRINTED_MFU = (
+    "SELECT run_id, value FROM v_metric WHERE name = 'mfu_printed' AND value IS NOT NULL AND run_id IN ({runs})"
+)
+_MEAN_STEP = (
+    "mean step: time of the whole training divided by its steps, including evaluations, checkpoints and the first"
+    " iteration, and therefore not compared. The log has no iteration times; add mpsq_report's TrainerCallback to the"
+    " script to report them (docs/protocol.md)"
+)
 
 
 def finish(stored: list[ReportedRun], context: Context) -> Result:
     """Group, compare and describe the runs. Raises: UsageError when --vs or --group-by is invalid."""
     prepared = losses.add(prepare.windowed(stored, context), context)
     if context.options.printed_mfu:
-        prepared = printed_mfu.add(prepared, context)
+        prepared = _add_printed_mfu(prepared, context)
     rows, families = answers.compared(prepared, context)
     families = newest_first(families)
     visible = families if context.options.chosen else families[:NEWEST]
@@ -75,9 +87,9 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
         sentences = [*describe(family, details, by), *divergence.wrong_losses(family, curves)]
         blocks.append((arm_tables.sections(family, table, marks, by), [*sentences, *losses.findings(family, context)]))
     sections, lines = panels.together(blocks)
-    means = mean_steps.sections(visible, context)
+    means = _mean_steps(visible, context)
     sections = [*sections, *means]
-    lines = [*lines, *([mean_steps.SENTENCE] if means else [])]
+    lines = [*lines, *([_MEAN_STEP] if means else [])]
     if not rows:
         lines = [select_runs.nothing(context, "at all")]
     elif not sections:
@@ -92,7 +104,7 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     shown_columns = COLUMNS
     if context.options.printed_mfu:
         shown_columns = (*COLUMNS, *columns("mfu_printed"))
-        notes.append(printed_mfu.note(shown_rows))
+        notes.append(_about_printed_mfu(shown_rows))
     newest_runs = [family.newest_run for family in visible]
     empty = None if sections or not rows else ""
     return Result(shown_columns, raw, sections, lines, notes, empty, visible, newest_runs)
@@ -124,3 +136,45 @@ def _details(families: Sequence[Family], context: Context) -> RunDetails:
             if phase == "eval_iter":
                 last_eval[row.run_id] = (i, dur_s)
     return RunDetails(step0, last_eval)
+
+
+def _add_printed_mfu(rows: Sequence[ReportedRun], context: Context) -> list[ReportedRun]:
+    """Return the rows with `mfu_printed`, the median of what a run printed as a share of 1; None if it printed none."""
+    printed = context.tuples_by_run(_PRINTED_MFU, rows) if rows else {}
+    shares = {run_id: stats.median([percent / 100 for (percent,) in values]) for run_id, values in printed.items()}
+    return [replace(row, mfu_printed=shares.get(row.run_id)) for row in rows]
+
+
+def _about_printed_mfu(rows: Iterable[ArmRow]) -> str:
+    """Say what train.py prints, and which rates that stands for."""
+    known = [(row.label, share) for row in rows if (share := row.mfu_printed) is not None]
+    if not known:
+        return "printed MFU: no run printed one; nanoGPT's train.py does"
+    rates = ", ".join(f"{label} {units.flops_per_s(share * A100_BF16_FLOPS)}" for label, share in known)
+    peak = units.flops_per_s(A100_BF16_FLOPS)
+    return (
+        f"printed MFU: from nanoGPT's train.py, relative to an A100's {peak} in bf16 on every device and dtype: {rates}"
+    )
+
+
+class MeanStep(NamedTuple):
+    label: str
+    n_runs: int
+    mean_step_s: float
+
+
+def _mean_steps(families: Iterable[Family], context: Context) -> list[Section]:
+    """Return a table for each family with arms whose logs have only a mean time of a step; these are not compared."""
+    mean_step = Column("mean_step_s", "mean step, ms", units.ms, True)
+    tables = []
+    for family in families:
+        arms = [arm for arm in family.arms if arm.shown and not any(row.n_iters for row in arm.shown)]
+        metrics = context.tuples_by_run(
+            "SELECT run_id, value FROM v_metric WHERE run_id IN ({runs}) AND name = 'mean_step' AND value > 0",
+            [row for arm in arms for row in arm.shown],
+        )
+        means = [(arm, [mean_s for row in arm.shown for (mean_s,) in metrics.get(row.run_id, [])]) for arm in arms]
+        if rows := [MeanStep(arm.label, len(values), stats.median(values)) for arm, values in means if values]:
+            shown = columns(arm_tables.LABEL, Column("n_runs", "runs", str, True), mean_step)
+            tables.append(Section(f"{arm_tables.caption(family)}: mean of the whole training", shown, rows))
+    return tables

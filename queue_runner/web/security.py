@@ -12,21 +12,30 @@ import hmac
 import os
 import re
 import secrets
+import socket
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from queue_runner.host import peer
 from queue_runner.pages import render
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-Owner = Callable[["peer.Address", "peer.Address"], int | None]
+Address = tuple[str, int]
+Owner = Callable[[Address, Address], int | None]
+
+_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+_LOCAL, _REMOTE, _UID = 1, 2, 7
+"""Columns of the tables (Documentation/networking/proc_net_tcp.rst of Linux)."""
+_MAPPED = bytes(10) + b"\xff\xff"
+"""The beginning of an IPv4 address written as one of IPv6 (RFC 4291, 2.5.5.2)."""
 
 _HOST = re.compile(r"(?:localhost|127\.0\.0\.1|\[::1\])(?::[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
 """Any port: a tunnel (`ssh -L`) may end at another one than ours, and a rebound name is not a number."""
@@ -42,6 +51,32 @@ HEADERS = {
 }
 
 
+def user_of(client: Address, server: Address) -> int | None:
+    """Return the user id of the process that opened the connection from `client` to `server`, both of this machine:
+    file modes do not protect a port. None where the kernel does not tell: on macOS, and for a closed connection."""
+    ends = [(_hex(*one), _hex(*other)) for one, other in ((client, server),)]
+    ends += [(_hex(*one, mapped=True), _hex(*other, mapped=True)) for one, other in ((client, server),)]
+    for table in _TABLES:
+        try:
+            lines = table.read_text("ascii").splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            words = line.split()
+            if len(words) > _UID and (words[_LOCAL], words[_REMOTE]) in ends:
+                return int(words[_UID])
+    return None
+
+
+def _hex(host: str, port: int, *, mapped: bool = False) -> str:
+    """Return an address as the kernel prints it: 32-bit words in the machine's order of bytes."""
+    packed = socket.inet_pton(socket.AF_INET6 if ":" in host else socket.AF_INET, host)
+    if mapped and len(packed) == 4:
+        packed = _MAPPED + packed
+    words = (int.from_bytes(packed[at : at + 4], sys.byteorder) for at in range(0, len(packed), 4))
+    return f"{''.join(f'{word:08X}' for word in words)}:{port:04X}"
+
+
 @dataclass(frozen=True)
 class Access:
     """What may be done, and the secrets of one server: `token` is in the address that is printed, `session` in the
@@ -50,7 +85,7 @@ class Access:
     write: bool = False
     token: str = field(default_factory=lambda: secrets.token_urlsafe(32))
     session: str = field(default_factory=lambda: secrets.token_urlsafe(32))
-    owner: Owner = peer.user_of
+    owner: Owner = user_of
 
     def form_token(self, verb: str, what: str) -> str:
         """Return the token of the form that does `verb` to `what`: no other form has the same."""

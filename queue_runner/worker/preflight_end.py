@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
+from functools import partial
 
-from queue_runner.host import others_memory
+from queue_runner.host.command import Ask, ask
 from queue_runner.model import PREFLIGHT, Ending, Outcome
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
@@ -24,6 +26,12 @@ _SHARED = frozenset(
 """Outcomes that the runs would share. A lost or cancelled preflight, one killed from outside, one without disk space or
 one that only took longer than the limit of preflights says nothing about them."""
 
+_ACCELERATOR_SHARE = 0.05
+"""Share of an accelerator's memory held by others that counts as taken; a display or a driver holds less."""
+_HOST_SHARE = 0.5
+"""The same of main memory, which is also that of Apple's GPUs: the system itself and its services hold much of it."""
+_BRIEFLY = partial(ask, timeout_s=5.0)
+
 
 def is_one(run: Claimed) -> bool:
     """Return whether a claimed run is a preflight."""
@@ -38,7 +46,7 @@ def throw_away(layout: Layout, run: Claimed, folder: RunDir) -> None:
 
 def busy_memory(run: Claimed, ending: Ending) -> bool:
     """Return whether others hold so much memory that lack of it says nothing about the job. May run a program."""
-    return ending.outcome is Outcome.OUT_OF_MEMORY and others_memory.is_taken(run.spec.device)
+    return ending.outcome is Outcome.OUT_OF_MEMORY and is_taken(run.spec.device)
 
 
 def judge(connection: Connection, run: Claimed, ending: Ending, busy: bool) -> None:
@@ -59,3 +67,32 @@ def is_hopeless(spec: JobSpec, ending: Ending, busy: bool) -> bool:
     if ending.outcome is Outcome.DEVICE_UNAVAILABLE and "busy" in ending.reason.lower():
         return False
     return ending.outcome in _SHARED
+
+
+def is_taken(device: str | None, *, ask: Ask = _BRIEFLY, host_share: float | None = None) -> bool:
+    """Return whether others hold much of the memory of `device` while no run is active. May run nvidia-smi."""
+    if device == "cpu" or device == "mps":
+        shares: list[float] = []
+    else:
+        shares = parse_memory_use(
+            ask(["nvidia-smi", "--query-gpu=memory.used,memory.total", "--format=csv,noheader,nounits"])
+        )
+        index = (device or "").partition(":")[2]
+        if index.isdecimal() and int(index) < len(shares):
+            shares = [shares[int(index)]]
+    if shares:
+        return max(shares) > _ACCELERATOR_SHARE
+    return (_host_share() if host_share is None else host_share) > _HOST_SHARE
+
+
+def parse_memory_use(text: str | None) -> list[float]:
+    """Parse lines of `used, total` in MiB: the share of each GPU's memory that is in use."""
+    pairs = re.findall(r"^\s*(\d+)\s*,\s*([1-9]\d*)\s*$", text or "", re.MULTILINE)
+    return [int(used) / int(total) for used, total in pairs]
+
+
+def _host_share() -> float:
+    import psutil
+
+    memory = psutil.virtual_memory()
+    return 1 - memory.available / memory.total

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from queue_runner.host.home import ensure_home
-from queue_runner.monitor import disk_usage
+from queue_runner.monitor import queue_status
 from queue_runner.paths import Layout
 
 
@@ -26,9 +26,9 @@ def layout(home: Path) -> Layout:
     return layout
 
 
-def look(layout: Layout, budget_s: float = 60.0) -> disk_usage.DiskUse:
+def look(layout: Layout, budget_s: float = 60.0) -> queue_status.DiskUse:
     """Without what others do to the disk meanwhile."""
-    use = disk_usage.look(layout, budget_s=budget_s)
+    use = queue_status.disk_use(layout, budget_s=budget_s)
     assert use.free_bytes
     return replace(use, free_bytes=None)
 
@@ -40,12 +40,12 @@ def blocks(folder: Path) -> int:
 
 
 def test_it_is_what_du_says(layout: Layout) -> None:
-    whole = disk_usage.DiskUse(blocks(layout.runs), blocks(layout.snapshots), blocks(layout.cache), None, True)
+    whole = queue_status.DiskUse(blocks(layout.runs), blocks(layout.snapshots), blocks(layout.cache), None, True)
     assert look(layout) == whole
 
 
 def test_without_time_it_is_a_lower_bound(layout: Layout) -> None:
-    assert look(layout, budget_s=-1.0) == disk_usage.DiskUse(0, 0, 0, None, False)
+    assert look(layout, budget_s=-1.0) == queue_status.DiskUse(0, 0, 0, None, False)
 
 
 def test_links_are_not_followed(layout: Layout, tmp_path: Path) -> None:

@@ -23,11 +23,10 @@ from queue_runner.events import Iter, Phase
 from queue_runner.model import Ending, Outcome
 from queue_runner.monitor import poll, queue_state, queue_status, run_view, watch
 from queue_runner.monitor.dashboard import ASCII_BARS, BARS, frame, sparkline, tables
-from queue_runner.monitor.disk_usage import DiskUse
 from queue_runner.monitor.eta import Eta
 from queue_runner.monitor.progress import NEWEST, RunProgress, Tracker
 from queue_runner.monitor.queue_state import QueueState
-from queue_runner.monitor.queue_status import Observation, Status
+from queue_runner.monitor.queue_status import DiskUse, Observation, Status
 from queue_runner.monitor.waiting import Reason
 from queue_runner.paths import Layout
 from queue_runner.store import read, results

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner.host import peer
 from queue_runner.paths import Layout
 from queue_runner.store import read
+from queue_runner.web import security
 from tests import named_rows
 from tests.cli_support import full_queue
 from tests.process_support import needs_linux
@@ -225,12 +225,12 @@ def test_the_kernel_tells_whose_connection_it_is(family: socket.AddressFamily) -
         client.connect(("::ffff:127.0.0.1" if family == socket.AF_INET6 else "127.0.0.1", port))
         accepted, address = server.accept()
         with accepted:
-            assert peer.user_of(address, accepted.getsockname()) == os.geteuid()
-            assert peer.user_of((address[0], 1), accepted.getsockname()) is None
+            assert security.user_of(address, accepted.getsockname()) == os.geteuid()
+            assert security.user_of((address[0], 1), accepted.getsockname()) is None
 
 
 def test_where_there_are_no_tables_nobody_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(peer, "_TABLES", (tmp_path / "tcp",))
-    assert peer.user_of(("127.0.0.1", 1), ("127.0.0.1", 2)) is None
+    monkeypatch.setattr(security, "_TABLES", (tmp_path / "tcp",))
+    assert security.user_of(("127.0.0.1", 1), ("127.0.0.1", 2)) is None
     (tmp_path / "tcp").write_text("  sl  local_address rem_address   st\n   0: 0100007F:0001 0100007F:0002 01\n")
-    assert peer.user_of(("127.0.0.1", 1), ("127.0.0.1", 2)) is None
+    assert security.user_of(("127.0.0.1", 1), ("127.0.0.1", 2)) is None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from queue_runner.host import others_memory
 from queue_runner.model import Ending, Outcome
 from queue_runner.spec import JobSpec
+from queue_runner.worker import preflight_end
 from queue_runner.worker.preflight_end import is_hopeless
 
 JOB = JobSpec(kind="workload", name="x").for_preflight(900.0)
@@ -57,9 +57,12 @@ def test_a_preflight_differs_from_its_job_in_its_settings_only() -> None:
 
 def test_memory_of_others_is_read_from_the_accelerator_of_the_job() -> None:
     two = "81000, 81559\n3, 81559\n"
-    assert others_memory.parse(two) == pytest.approx([0.993, 0.0], abs=1e-3) and others_memory.parse(None) == []
-    assert others_memory.is_taken("cuda:0", ask=lambda *_, **__: two)
-    assert not others_memory.is_taken("cuda:1", ask=lambda *_, **__: two)
-    assert others_memory.is_taken("cuda", ask=lambda *_, **__: two)
-    assert others_memory.is_taken("cpu", host_share=0.7) and not others_memory.is_taken("mps", host_share=0.3)
-    assert not others_memory.is_taken("cuda", ask=lambda *_, **__: None, host_share=0.3)  # no tool: main memory's
+    assert (
+        preflight_end.parse_memory_use(two) == pytest.approx([0.993, 0.0], abs=1e-3)
+        and preflight_end.parse_memory_use(None) == []
+    )
+    assert preflight_end.is_taken("cuda:0", ask=lambda *_, **__: two)
+    assert not preflight_end.is_taken("cuda:1", ask=lambda *_, **__: two)
+    assert preflight_end.is_taken("cuda", ask=lambda *_, **__: two)
+    assert preflight_end.is_taken("cpu", host_share=0.7) and not preflight_end.is_taken("mps", host_share=0.3)
+    assert not preflight_end.is_taken("cuda", ask=lambda *_, **__: None, host_share=0.3)  # no tool: main memory's
