@@ -132,7 +132,7 @@ def _follower(
     several: bool,
 ) -> Follower:
     """Return a follower, which `stack` closes: of the output of each run, or with `until` of the rounds."""
-    from queue_runner.monitor import overall
+    from queue_runner.monitor import progress as progress_of_runs
     from queue_runner.monitor.follow import Follower
     from queue_runner.monitor.log_files import opener
 
@@ -151,7 +151,7 @@ def _follower(
         follower = Follower(layout, named, None, table.say, keep=starter.keep, progress=step)
         stack.callback(table.close)
     else:
-        progress = partial(overall.sentence, layout, named) if several else None
+        progress = partial(progress_of_runs.of_submission, layout, named) if several else None
         follower = Follower(layout, named, opener(out), out.say, keep=starter.keep, progress=progress)
     stack.callback(follower.close)
     return follower

@@ -113,7 +113,7 @@ def estimate(
     """
     runs = [run for run in runs if not is_remote(run.lane)]  # another machine takes its own time
     expected = _expected(connection, runs)
-    walk = _Walk(connection, runs, now)
+    walk = _Walk(connection, runs)
     turns: dict[str, Turn] = {}
     n_lanes = max(len(read.lanes_here(connection)), 1)
     free: list[float] = []
@@ -180,7 +180,7 @@ class _Walk:
     """The order in which the worker starts runs: always the first one whose time has come and whose dependencies have
     ended."""
 
-    def __init__(self, connection: sqlite3.Connection, runs: Sequence[RunView], now: float) -> None:
+    def __init__(self, connection: sqlite3.Connection, runs: Sequence[RunView]) -> None:
         self._runs = runs
         self._left = Counter(run.job_id for run in runs)
         self._waits: Counter[int] = Counter()

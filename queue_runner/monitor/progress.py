@@ -1,4 +1,4 @@
-"""Progress of the running run, as far as its events are stored. Each further look reads only new events."""
+"""Progress of the running run, as far as its events are stored, and of a submission as a whole."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-from queue_runner.model import PHASES
+from queue_runner import config_file, units
+from queue_runner.model import PHASES, Selector, State
+from queue_runner.monitor import eta, run_view
 from queue_runner.monitor.run_view import RunView
+from queue_runner.paths import Layout
 from queue_runner.store import read
 
 NEWEST = 200
@@ -97,3 +100,27 @@ class Tracker:
                 self._open.append(name)
             elif name in self._open:
                 del self._open[self._open.index(name) :]
+
+
+def of_submission(layout: Layout, selector: Selector) -> str:
+    """Return "3 of 16 runs ended, about 4 min left". The time is left out while one of the others has no history here.
+
+    Raises: UsageError (no match), MpsqError (store).
+    """
+    now = time.time()
+    with read.reading(layout.db) as connection:
+        selected = [run for run in run_view.select(connection, [selector]) if not run.is_preflight]
+        runs = run_view.last_attempts(selected)
+        ended = sum(run.state == State.DONE for run in runs)
+        sentence = f"{units.count(ended)} of {units.counted(len(runs), 'run')} ended"
+        queue = run_view.queue(connection)
+        running = queue and queue[0].state == State.RUNNING
+        left_s = Tracker().look(connection, queue[0]).left_s if running else None
+        gap_s = config_file.load(layout.config).cooldown_s
+        by_run = eta.estimate(connection, queue, now, left_s=left_s, gap_s=gap_s).turns
+    turns = [by_run[run.run] for run in runs if run.run in by_run]
+    ends = [turn.finish_at for turn in turns if turn.finish_at is not None and turn.expected.real_s is not None]
+    if not turns or len(ends) < len(turns):
+        return sentence
+    sure = all(turn.finish_sure for turn in turns)
+    return f"{sentence}, {'about' if sure else 'at least'} {units.duration(max(max(ends) - now, 0.0))} left"

@@ -26,7 +26,6 @@ FOLDER = Path(__file__).parent
 STATIC = FOLDER / "static"
 """The files that mpsq web serves under /static."""
 UPLOT = "uPlot/uPlot.iife.min.js"
-UPLOT_STYLE = "uPlot/uPlot.min.css"
 
 _IN_SCRIPTS = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"})
 """What ends a script element, opens a comment in one, or ends a line of JavaScript (HTML 4.12.1.3; ECMA-262 12.3)."""

@@ -13,8 +13,6 @@ from queue_runner.analysis.stats import by_key
 from queue_runner.model import State
 from queue_runner.pages.run_records import RunRecords
 
-MOST_LABELS = 3
-
 
 @dataclass(frozen=True)
 class TrustReason:

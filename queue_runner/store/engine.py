@@ -139,18 +139,6 @@ class Connection:
         if self._driver.in_transaction:
             self._driver.execute("ROLLBACK")
 
-    @contextmanager
-    def begin_nested(self) -> Iterator[None]:
-        """Undo the part of the transaction that is done in this context, if it raises."""
-        self._driver.execute("SAVEPOINT part")
-        try:
-            yield
-        except BaseException:
-            self._driver.execute("ROLLBACK TO part")
-            raise
-        finally:
-            self._driver.execute("RELEASE part")
-
     def close(self) -> None:
         """Close the database."""
         self._driver.close()

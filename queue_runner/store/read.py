@@ -128,22 +128,6 @@ def tuples(connection: sqlite3.Connection, sql: str, values: Sequence[Any] | Map
     return cursor.execute(sql, values)
 
 
-def stamp(db: Path) -> tuple[object, ...]:
-    """Return a value that changes on every commit, and when the database is replaced; costs a stat of two files.
-
-    Two commits within the resolution of the file system's clock may look like one: reread from time to time.
-    """
-    state: list[object] = []
-    for path in (db, db.with_name(f"{db.name}-wal")):
-        try:
-            status = path.stat()
-        except OSError:
-            state.append(None)
-        else:
-            state.append((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
-    return tuple(state)
-
-
 def schema_revision(db: Path) -> str | None:
     """Return the revision of the schema in `db`; None where there is no schema yet.
 

@@ -93,7 +93,7 @@ def _draw(part: Any, comparison: Comparison) -> None:
         _lines(axes["loss"], comparison, lambda run: [(p.i, p.loss) for p in run.points if p.loss is not None])
         _evaluations(axes["loss"], comparison)
     if len(mosaic) > 1:
-        handles, names = _legend(axes["runs"], comparison, {"time", "loss"} & {*axes})
+        handles, names = _legend(comparison, {"time", "loss"} & {*axes})
         part.legend(handles, names, loc="outside lower center", ncols=3, fontsize=9)
 
 
@@ -254,7 +254,7 @@ def _evaluations(axes: Any, comparison: Comparison) -> None:
     axes.set_title("loss of each iteration's batch")
 
 
-def _legend(axes: Any, comparison: Comparison, panels: set[str]) -> tuple[list[Any], list[str]]:
+def _legend(comparison: Comparison, panels: set[str]) -> tuple[list[Any], list[str]]:
     lines = need("matplotlib.lines", "plot")
     handles = [lines.Line2D([], [], markersize=5, **_style(n)) for n in range(len(comparison.rows))]
     names = [elide(one_line(row.label), _MOST_LETTERS) for row in comparison.rows]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from queue_runner.model import parse_selector
-from queue_runner.monitor import overall
+from queue_runner.monitor import progress
 from queue_runner.paths import Layout
 from tests.cli_support import full_queue
 
@@ -16,6 +16,6 @@ def queue(home: object) -> Layout:
 
 
 def test_runs_that_ended_are_counted_and_the_rest_is_estimated(queue: Layout) -> None:
-    assert overall.sentence(queue, parse_selector("1")) == "2 of 2 runs ended"
-    told = overall.sentence(queue, parse_selector("g1"))
-    assert " runs ended" in told and " of " in told
+    assert progress.of_submission(queue, parse_selector("1")) == "2 of 2 runs ended"
+    sentence = progress.of_submission(queue, parse_selector("g1"))
+    assert " runs ended" in sentence and " of " in sentence
