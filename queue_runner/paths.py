@@ -45,7 +45,7 @@ class Layout:
     snapshots = Below("home", "snapshots")
     cache = Below("home", "cache")
     shown_notes = Below("cache", "notes.json")
-    """Path of the record of once_a_day.py."""
+    """Path of the record of host/once_a_day.py."""
     blocks = Below("home", "blocks")
     """Path of what came back of blocks on boxes, which share no folder with this machine."""
     reserve = Below("home", "reserve")

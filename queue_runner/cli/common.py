@@ -67,7 +67,7 @@ def remark(*texts: str) -> None:
 
 def remind(notes: Sequence[str], layout: Layout, json: bool) -> None:
     """Print notes about a submission as `remark` does, but a repeated one once a day; with --json always all."""
-    from queue_runner import once_a_day
+    from queue_runner.host import once_a_day
 
     remark(*(notes if json else once_a_day.new(layout, notes)))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from queue_runner.errors import MpsqError, UsageError
-from queue_runner.once_a_day import RepeatedNote
+from queue_runner.host.once_a_day import RepeatedNote
 from queue_runner.source import archive, git_commands, rules, scan
 from queue_runner.source.git_commands import Revision
 from queue_runner.source.scan import SourceTree

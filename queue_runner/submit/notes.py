@@ -9,7 +9,7 @@ from pathlib import Path
 
 from queue_runner import units
 from queue_runner.host import protected
-from queue_runner.once_a_day import RepeatedNote
+from queue_runner.host.once_a_day import RepeatedNote
 from queue_runner.spec import JobSpec
 from queue_runner.submit import expand, launchers
 from queue_runner.submit.submit_options import Request

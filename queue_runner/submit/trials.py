@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from queue_runner import units
-from queue_runner.once_a_day import RepeatedNote
+from queue_runner.host.once_a_day import RepeatedNote
 from queue_runner.paths import Layout
 from queue_runner.spec import NewJob, Value
 from queue_runner.submit.submit_options import Request

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import once_a_day
-from queue_runner.once_a_day import RepeatedNote, new
+from queue_runner.host import once_a_day
+from queue_runner.host.once_a_day import RepeatedNote, new
 from queue_runner.paths import Layout
 from tests.cli_support import Cli, use_toy_workloads
 
