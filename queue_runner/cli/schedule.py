@@ -62,13 +62,12 @@ def add(
     request = _request(words)
     layout = new_home()
     queue_state.worker(layout)  # report unusable locks before anything is stored
-    added = timetable.add(layout, " ".join(cron), words, request, name=name, timezone=timezone)
+    added, n_runs = timetable.add(layout, " ".join(cron), words, request, name=name, timezone=timezone)
     if json:
-        print_json(
-            "mpsq.schedule.add/1", id=added.id, name=added.name, next_at=added.next_at, runs_each_time=added.runs
-        )
+        print_json("mpsq.schedule.add/1", id=added.id, name=added.name, next_at=added.next_at, runs_each_time=n_runs)
     else:
-        print(f"{added.name}: {counted(added.runs, 'run')} {clock(added.next_at)} ({added.timezone})")
+        assert added.next_at is not None  # a line that never occurs is refused
+        print(f"{added.name}: {counted(n_runs, 'run')} {clock(added.next_at)} ({added.timezone})")
     say_if_no_worker(layout)
 
 
@@ -115,31 +114,26 @@ def list_(json: Json = False) -> None:
 
 
 def _print(rows: Sequence[ScheduleRow]) -> None:
+    zone = local_zone()
     columns = [
         tables.Column("id", "id", right=True),
         tables.Column("name", "name", words=lambda name: tables.elide(name, 16)),
-        tables.Column("cron", "when"),
-        tables.Column("next", "next"),
-        tables.Column("last", "last"),
+        tables.Column(
+            "cron", "when", value=lambda row: row.cron if row.timezone == zone else f"{row.cron} ({row.timezone})"
+        ),
+        tables.Column("next", "next", value=_next),
+        tables.Column("last", "last", value=_last),
         tables.Column("title", "submits", flexible=True),
     ]
-    zone = local_zone()
-    table = [
-        {
-            "id": row.id,
-            "name": row.name,
-            "cron": row.cron if row.timezone == zone else f"{row.cron} ({row.timezone})",
-            "next": _next(row),
-            "last": f"g{row.last_group_id} {clock(row.last_at)}" if row.last_group_id and row.last_at else None,
-            "title": row.title,
-        }
-        for row in rows
-    ]
-    print(tables.table(table, columns))
+    print(tables.table(rows, columns))
     for row in rows:
         if row.last_error:
             sentence = plain(f"{row.name} submitted nothing at {row.last_error}")
             print("\n" + textwrap.fill(sentence, 78, subsequent_indent="    "))
+
+
+def _last(row: ScheduleRow) -> str | None:
+    return f"g{row.last_group_id} {clock(row.last_at)}" if row.last_group_id and row.last_at else None
 
 
 def _next(row: ScheduleRow) -> str:

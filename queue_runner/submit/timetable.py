@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from queue_runner import redact
@@ -33,17 +33,6 @@ from queue_runner.times import local_zone
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,59}")
 
 
-@dataclass(frozen=True)
-class Added:
-    """A new schedule. `next_at` is its first time (Unix seconds); `runs` is the number of runs each time queues."""
-
-    id: int
-    name: str
-    timezone: str
-    next_at: float
-    runs: int
-
-
 def add(
     layout: Layout,
     line: str,
@@ -52,24 +41,31 @@ def add(
     *,
     name: str | None = None,
     timezone: str | None = None,
-) -> Added:
+) -> tuple[schedules.StoredCommand, int]:
     """Check and store a schedule, with the current environment, folder and interpreter. `request` is what the `words`
-    of its command line mean.
+    of its command line mean. Return the schedule, and how many runs it queues each time.
 
     Raises: UsageError for an invalid line, zone, name or request; MpsqError when it cannot be stored.
     """
     line, zone = " ".join(line.split()), timezone or local_zone()  # a line break in it would break every list
     next_at = Cron(line, zone).next_after(time.time())
-    assert next_at is not None
     planned = plan.plan(request)
+    name = planned.jobs[0].spec.name if name is None else name
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f'a schedule cannot be named "{name}"', "--name takes a letter, followed by letters, digits, and . _ -"
+        )
     words = redact.replace_env_values(words, "")
     migrate.ensure(layout)
     with writing(open_engine(layout.db, check=False)) as connection:
         resolve.dependencies(connection, planned.after)
-        taken = [command.name for command in schedules.commands(connection)]
+        if any(command.name == name for command in schedules.commands(connection)):
+            raise UsageError(
+                f'schedule "{name}" already exists', "give another --name, or remove it first: mpsq schedule remove"
+            )
         new = schedules.StoredCommand(
             id=None,
-            name=_free_name(taken, planned.jobs[0].spec.name if name is None else name),
+            name=name,
             cron=line,
             timezone=zone,
             title=shlex.join(redact.redact(words)),
@@ -79,21 +75,9 @@ def add(
             python=sys.executable,
             env_file=job_environments.save(layout, {**redact.inherited(os.environ), **request.env}),
         )
-        id = schedules.add(connection, new)
+        stored = replace(new, id=schedules.add(connection, new))
     wakeup.ring(layout.fifo)
-    return Added(id, new.name, zone, next_at, len(planned.order))
-
-
-def _free_name(taken: Sequence[str], name: str) -> str:
-    if not _NAME.fullmatch(name):
-        raise UsageError(
-            f'a schedule cannot be named "{name}"', "--name takes a letter, followed by letters, digits, and . _ -"
-        )
-    if name in taken:
-        raise UsageError(
-            f'schedule "{name}" already exists', "give another --name, or remove it first: mpsq schedule remove"
-        )
-    return name
+    return stored, len(planned.order)
 
 
 def due_time(layout: Layout, id: int) -> plan.DueTime:
