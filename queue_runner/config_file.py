@@ -36,40 +36,6 @@ _BOOLS = {"true": True, "on": True, "yes": True, "false": False, "off": False, "
 
 
 @dataclass(frozen=True)
-class Config:
-    """All settings, typed, with the only copy of the defaults. KEYS documents each."""
-
-    grace_int_s: float = 5.0
-    grace_term_s: float = 5.0
-    poll_s: float = 5.0
-    sample_s: float = 5.0
-    cooldown_s: float = 0.0
-    lanes: str = "serial"
-    gate_timeout_s: float = 120.0
-    gate_cpu_share: float = 0.1
-    gate_gpu_share: float = 0.1
-    gate_gpu_temperature_c: float = 80.0
-    gate_memory_bytes: int = 2**30
-    gate_battery: bool = True
-    output_limit_bytes: int = 2 * 2**30
-    min_free_bytes: int = 2**30
-    hold_after_failures: int = 3
-    keep_log_bytes: int = 64 * 2**20
-    keep_worker_log_bytes: int = 16 * 2**20
-    keep_backups: int = 10
-    backup_every_s: float = 86400.0
-    keep_awake: bool = True
-    service_label: str = "dev.mpsq.worker"
-    hook_done: str = ""
-    hook_failed: str = ""
-    hook_idle: str = ""
-    hook_timeout_s: float = 60.0
-    notify: str = "off"
-    peak_tflops: Mapping[str, float] = field(default_factory=dict)
-    on: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Key:
     """A key of the file: its kind, unit, bounds and purpose."""
 
@@ -88,70 +54,80 @@ class Key:
         return getattr(_DEFAULTS, self.name)
 
 
-_DEFAULTS = Config()
+def _key(default: Any, kind: Kind, help: str, unit: str = "", **bounds: Any) -> Any:
+    """Return a field of Config, whose metadata are the arguments of its Key."""
+    unit = {"duration": "s", "size": "bytes"}.get(kind, unit)
+    return field(default_factory=lambda: default, metadata={"kind": kind, "help": help, "unit": unit, **bounds})
+
+
 _DAY_S = 86400.0
 _OTHERWISE = "move it away to use the defaults"
 _COMMAND: dict[str, Any] = {"pattern": r"[^\x00-\x1f\x7f]*", "example": "one line, such as 'say done'; \"\" for none"}
 
-KEYS: dict[str, Key] = {
-    key.name: key
-    for key in (
-        Key("grace_int_s", "duration", "s", "between SIGINT, which asks a run to stop, and SIGTERM", most=_DAY_S),
-        Key("grace_term_s", "duration", "s", "between SIGTERM and SIGKILL", most=_DAY_S),
-        Key("poll_s", "duration", "s", "how often an idle worker polls the queue", least=0.1, most=3600),
-        Key("sample_s", "duration", "s", "how often load, power and temperature are sampled", least=1, most=3600),
-        Key("cooldown_s", "duration", "s", "pause between two runs", most=_DAY_S),
-        Key("lanes", "text", "", "what runs side by side: serial, auto (a lane for each GPU), UUIDs, or cpu:0-3,..."),
-        Key(
-            "gate_timeout_s",
-            "duration",
-            "s",
-            "how long a submission waits for a quiet machine",
-            most=_DAY_S,
-        ),
-        Key("gate_cpu_share", "number", "", "a start waits while others use more of all processors", most=1),
-        Key("gate_gpu_share", "number", "", "a start that may use the GPU waits while it is busier", most=1),
-        Key("gate_gpu_temperature_c", "number", "degrees C", "such a start waits while the GPU is hotter", most=1000),
-        Key("gate_memory_bytes", "size", "bytes", "a start waits while less memory is available"),
-        Key("gate_battery", "bool", "", "a start waits while the machine runs on battery or saves power"),
-        Key("output_limit_bytes", "size", "bytes", "a run that writes more is stopped", least=4096),
-        Key("min_free_bytes", "size", "bytes", "a run is stopped when less disk space is free"),
-        Key("hold_after_failures", "count", "runs", "a group whose runs fail at once so many times is held; 0 never"),
-        Key("keep_log_bytes", "size", "bytes", "a longer log is cut to its head and tail after the run", least=4096),
-        Key("keep_worker_log_bytes", "size", "bytes", "a longer worker log is trimmed", least=65536),
-        Key("keep_backups", "count", "", "number of database backups to keep", least=1, most=10_000),
-        Key(
-            "backup_every_s",
-            "duration",
-            "s",
-            "how often the worker makes a backup, while nothing is measured; 0: never",
-            most=366 * _DAY_S,
-        ),
-        Key("keep_awake", "bool", "", "prevent idle sleep during a run"),
-        Key(
-            "service_label",
-            "text",
-            "",
-            "the service's name for launchd and systemd",
-            pattern=r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)+",
-            example='a name such as "dev.mpsq.worker"',
-        ),
-        Key("hook_done", "text", "", "shell command to run when a run has succeeded", **_COMMAND),
-        Key("hook_failed", "text", "", "shell command to run when a run has failed (not: cancelled)", **_COMMAND),
-        Key("hook_idle", "text", "", "shell command to run when the queue becomes idle", **_COMMAND),
-        Key("hook_timeout_s", "duration", "s", "a hook that takes longer is terminated", least=0.1, most=3600),
-        Key(
-            "notify",
-            "text",
-            "",
-            "desktop notifications for: done, failed, idle, or off",
-            pattern=r"off|(done|failed|idle)([ ,]+(done|failed|idle))*",
-            example="off, or a comma-separated list of done, failed, idle",
-        ),
-        Key("peak_tflops", "numbers", "TFLOP/s", "peak of a device by its name (cpu, mps, cuda:0), for MFU", most=1e9),
-        Key("on", "profiles", "", "where --on NAME sends jobs, such as on.slurm.folder, a folder that the nodes share"),
+
+@dataclass(frozen=True)
+class Config:
+    """All settings, typed: each with its default, kind, unit, purpose and bounds."""
+
+    grace_int_s: float = _key(5.0, "duration", "between SIGINT, which asks a run to stop, and SIGTERM", most=_DAY_S)
+    grace_term_s: float = _key(5.0, "duration", "between SIGTERM and SIGKILL", most=_DAY_S)
+    poll_s: float = _key(5.0, "duration", "how often an idle worker polls the queue", least=0.1, most=3600)
+    sample_s: float = _key(5.0, "duration", "how often load, power and temperature are sampled", least=1, most=3600)
+    cooldown_s: float = _key(0.0, "duration", "pause between two runs", most=_DAY_S)
+    lanes: str = _key(
+        "serial", "text", "what runs side by side: serial, auto (a lane for each GPU), UUIDs, or cpu:0-3,..."
     )
-}
+    gate_timeout_s: float = _key(120.0, "duration", "how long a submission waits for a quiet machine", most=_DAY_S)
+    gate_cpu_share: float = _key(0.1, "number", "a start waits while others use more of all processors", most=1)
+    gate_gpu_share: float = _key(0.1, "number", "a start that may use the GPU waits while it is busier", most=1)
+    gate_gpu_temperature_c: float = _key(
+        80.0, "number", "such a start waits while the GPU is hotter", "degrees C", most=1000
+    )
+    gate_memory_bytes: int = _key(2**30, "size", "a start waits while less memory is available")
+    gate_battery: bool = _key(True, "bool", "a start waits while the machine runs on battery or saves power")
+    output_limit_bytes: int = _key(2 * 2**30, "size", "a run that writes more is stopped", least=4096)
+    min_free_bytes: int = _key(2**30, "size", "a run is stopped when less disk space is free")
+    hold_after_failures: int = _key(
+        3, "count", "a group whose runs fail at once so many times is held; 0 never", "runs"
+    )
+    keep_log_bytes: int = _key(64 * 2**20, "size", "a longer log is cut to its head and tail after the run", least=4096)
+    keep_worker_log_bytes: int = _key(16 * 2**20, "size", "a longer worker log is trimmed", least=65536)
+    keep_backups: int = _key(10, "count", "number of database backups to keep", least=1, most=10_000)
+    backup_every_s: float = _key(
+        86400.0,
+        "duration",
+        "how often the worker makes a backup, while nothing is measured; 0: never",
+        most=366 * _DAY_S,
+    )
+    keep_awake: bool = _key(True, "bool", "prevent idle sleep during a run")
+    service_label: str = _key(
+        "dev.mpsq.worker",
+        "text",
+        "the service's name for launchd and systemd",
+        pattern=r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)+",
+        example='a name such as "dev.mpsq.worker"',
+    )
+    hook_done: str = _key("", "text", "shell command to run when a run has succeeded", **_COMMAND)
+    hook_failed: str = _key("", "text", "shell command to run when a run has failed (not: cancelled)", **_COMMAND)
+    hook_idle: str = _key("", "text", "shell command to run when the queue becomes idle", **_COMMAND)
+    hook_timeout_s: float = _key(60.0, "duration", "a hook that takes longer is terminated", least=0.1, most=3600)
+    notify: str = _key(
+        "off",
+        "text",
+        "desktop notifications for: done, failed, idle, or off",
+        pattern=r"off|(done|failed|idle)([ ,]+(done|failed|idle))*",
+        example="off, or a comma-separated list of done, failed, idle",
+    )
+    peak_tflops: Mapping[str, float] = _key(
+        {}, "numbers", "peak of a device by its name (cpu, mps, cuda:0), for MFU", "TFLOP/s", most=1e9
+    )
+    on: Mapping[str, Mapping[str, str]] = _key(
+        {}, "profiles", "where --on NAME sends jobs, such as on.slurm.folder, a folder that the nodes share"
+    )
+
+
+_DEFAULTS = Config()
+KEYS: dict[str, Key] = {setting.name: Key(setting.name, **setting.metadata) for setting in dataclasses.fields(Config)}
 
 REMOVED = {"canary": "nothing measures the device's speed before a run any more"}
 """Keys of earlier versions, and why each is gone; a file may still have them."""
@@ -265,7 +241,7 @@ def to_config(data: Mapping[str, Any], path: Path) -> Config:
             continue
         try:
             key = find(name)
-            values[name] = _CHECKS.get(key.kind, _check_single)(key, name, value)
+            values[name] = _CHECKS[key.kind](key, name, value)
         except UsageError as error:
             raise ConfigError(f"{path}: {error.message}", error.hint) from error
     return dataclasses.replace(_DEFAULTS, **values)
@@ -355,10 +331,6 @@ def _bounded(key: Key, name: str, value: int | float) -> int | float:
     return value
 
 
-def _check_single(key: Key, name: str, value: Any) -> Any:
-    return _check(key, name, value)
-
-
 def _check_profiles(key: Key, name: str, value: Any) -> dict[str, dict[str, str]]:
     """Return profiles of texts. Raises: UsageError for another key or kind."""
     hint = f"write on.slurm.folder; the keys of a profile are {', '.join(PROFILE)}"
@@ -386,4 +358,8 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:59] + "…"
 
 
-_CHECKS: dict[str, Callable[[Key, str, Any], Any]] = {"numbers": _check_table, "profiles": _check_profiles}
+_CHECKS: dict[str, Callable[[Key, str, Any], Any]] = {
+    **dict.fromkeys(_WORDS, _check),
+    "numbers": _check_table,
+    "profiles": _check_profiles,
+}
