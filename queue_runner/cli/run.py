@@ -72,8 +72,9 @@ def plan_of(fields: Mapping[str, Any]) -> Plan:
     from queue_runner.submit.submit_options import Request
 
     goal = {"until": DECIDED} if {"budget_s", "same_within"} & fields.keys() else {}
-    planned = use_case.plan(Request(**{**goal, **fields, "measures": True}))
     is_fixed = bool({"repeats", "until", "find_max", "on"} & {*goal, *fields})
+    trial = {} if is_fixed else {"preflight": False}  # the first round tries each row
+    planned = use_case.plan(Request(**{**goal, **trial, **fields, "measures": True}))
     return planned if is_fixed or len(planned.jobs) < 2 else use_case.until_decided(planned)
 
 

@@ -287,7 +287,8 @@ class Request:
     )
     allow_changed: bool = _option(Kind.FLAG, "Run a command even if its code has changed since submit.")
     preflight: bool | None = _option(
-        Kind.SWITCH, "First try each job of a workload with one iteration; on by default for several jobs."
+        Kind.SWITCH,
+        "First try each job of a workload with one iteration; on by default for several jobs without --until.",
     )
     no_gate: bool = _option(Kind.FLAG, "Start at once, even on a busy machine.")
     gate_timeout_s: float | None = _option(

@@ -28,8 +28,9 @@ MOST_START_UP_SHARE = 0.2
 
 def is_wanted(request: Request, *, several: bool) -> bool:
     """Return whether the cells of a request, `several` of one submission or one alone, get preflights: those of a
-    workload, unless it declines them. A search (--find-max) tries its cells anyway."""
-    is_on = several if request.preflight is None else request.preflight
+    workload, unless it declines them. A search (--find-max) tries its cells anyway, and rounds until decided begin with
+    one of each row."""
+    is_on = several and request.until is None if request.preflight is None else request.preflight
     return is_on and request.workload is not None and request.find_max is None
 
 
