@@ -9,11 +9,17 @@ from queue_runner.host import compiler, torch_probe
 from queue_runner.paths import Layout, jobs_dir
 from queue_runner.submit.given_options import Fields
 from queue_runner.workloads import catalog, venvs
+from queue_runner.workloads.manifest import Workload
+
+LONG_ITERS = 200
+"""A training of more iterations is shortened,"""
+BENCHMARK = {"max_iters": 100, "eval_interval": 0}
+"""to these: the speed of a run varies more from run to run than from iteration to iteration."""
 
 
 def complete(fields: Fields, layout: Layout) -> tuple[dict[str, Any], list[str]]:
-    """Return the fields given, completed with those of a benchmark: every working device, eager and compiled;
-    and notes on all that is left out. torch is queried in a separate process.
+    """Return the fields given, completed with those of a benchmark: every working device (beside CUDA no CPU), eager
+    and compiled; and notes on all that is left out. torch is queried in a separate process.
 
     Raises: UsageError for an unknown workload, no workload, or a machine without a working device.
     """
@@ -23,7 +29,8 @@ def complete(fields: Fields, layout: Layout) -> tuple[dict[str, Any], list[str]]
     notes: list[str] = []
     frameworks = fields.get("framework", ())
     name = "torch" if "torch" in frameworks else next(iter(frameworks), None)  # torch's devices can be queried
-    framework = catalog.find(jobs_dir(), fields["workload"], name, layout.workloads).framework
+    workload = catalog.find(jobs_dir(), fields["workload"], name, layout.workloads)
+    framework = workload.framework
     if "device" not in fields:
         if fields.get("mps"):
             full["device"] = ("mps",)  # its switches have no effect on other devices
@@ -33,6 +40,9 @@ def complete(fields: Fields, layout: Layout) -> tuple[dict[str, Any], list[str]]
                 raise UsageError(
                     "no device works on this machine", "mpsq doctor shows why; --device chooses one anyway"
                 )
+            if "cuda" in devices and "cpu" in devices:
+                devices.remove("cpu")
+                notes.append("the cpu is left out, which takes minutes where cuda takes seconds: --device cpu,cuda")
             full["device"] = tuple(devices)
         else:
             notes.append(
@@ -43,7 +53,23 @@ def complete(fields: Fields, layout: Layout) -> tuple[dict[str, Any], list[str]]
         full["compile"] = ("both" if compiler_check.works else "off",)
         if not compiler_check.works:
             notes.append(f"eager only: {compiler_check.finding}")
+    if short := _shortened(workload, fields):
+        full["sets"] = {**short, **fields.get("sets", {})}
+        words = ", ".join(f"{key}={value}" for key, (value,) in short.items())
+        notes.append(f"a benchmark needs no whole training: {words}; --set gives other values")
     return full, notes
+
+
+def _shortened(workload: Workload, fields: Fields) -> dict[str, tuple[str]]:
+    """Return the settings that make a benchmark of a long training; empty where it is short, or its length is given."""
+    sets, params = fields.get("sets", {}), workload.params
+    if "max_iters" not in params or {"max_iters", "mode"} & sets.keys():
+        return {}
+    configs = fields.get("config") or tuple(workload.configs)[:1]
+    lengths = [workload.configs.get(config, {}).get("max_iters", params["max_iters"].default) for config in configs]
+    if max((int(length or 0) for length in lengths), default=0) <= LONG_ITERS:
+        return {}
+    return {key: (str(value),) for key, value in BENCHMARK.items() if key in params.keys() - sets.keys()}
 
 
 def _interpreter(fields: Fields, layout: Layout) -> str | None:

@@ -60,6 +60,26 @@ def test_what_is_said_replaces_the_preset(home: Path, mpsq: Cli, machine: Machin
     assert {cell["device"] for cell in ran.json()["cells"]} == {"auto"} and "mlx" in ran.err
 
 
+def test_a_whole_training_is_shortened_unless_its_length_is_given(home: Path, mpsq: Cli, machine: Machine) -> None:
+    machine("cpu", compiles=False)
+
+    def length(*words: str) -> object:
+        (cell,) = mpsq.ok("bench", "toy", *words, "--dry-run", "--json").json()["cells"]
+        return cell["sets"].get("max_iters")
+
+    assert length() is None and length("--config", "tiny") is None
+    assert length("--config", "large") == benchmark_grid.BENCHMARK["max_iters"]
+    assert length("--config", "large", "--set", "max_iters=3000") == 3000
+
+
+def test_beside_cuda_the_cpu_is_left_out(home: Path, mpsq: Cli, machine: Machine) -> None:
+    machine("cpu", "cuda", compiles=False)
+    ran = mpsq.ok("bench", "toy", "--dry-run", "--json")
+    assert [cell["device"] for cell in ran.json()["cells"]] == ["cuda"] and "--device cpu,cuda" in ran.err
+    ran = mpsq.ok("bench", "toy", "--device", "cpu,cuda", "--dry-run", "--json")
+    assert [cell["device"] for cell in ran.json()["cells"]] == ["cpu", "cuda"]
+
+
 def test_environments_and_switches_are_asked_where_they_mean_something(
     home: Path, mpsq: Cli, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
