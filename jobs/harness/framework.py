@@ -33,13 +33,14 @@ class Reference(Protocol):
     """The loss of one batch at the initial weights, dropout off."""
 
     cpu: float | None
-    """computed on the CPU in fp32, uncompiled, and taken as true; None if the framework has no CPU here"""
+    """computed on the CPU in fp32, uncompiled, and taken as true; None if the framework has no CPU here, or the run is
+    not to be checked"""
 
     def again(self, training: Any) -> float:
         """Compute the CPU's loss anew, when the device contradicts a kept one. Called after the first iteration; leaves
         the training as it is. `cpu` is not None then."""
 
-    def on_device(self, training: Any) -> float:
+    def on_device(self, training: Any) -> float | None:
         """Return the loss as the training computes it, in its dtype, compiled if it is. The weights are restored after
         it.
 

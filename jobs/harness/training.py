@@ -61,8 +61,17 @@ class Training(Described):
         """
 
 
-def once(name: str, compute: Callable[[], Value]) -> Value:
-    """Return a value that the queue had computed before the run (prepared.py), else compute it."""
+def is_checked() -> bool:
+    """Return whether the device has computed the CPU's loss in an earlier round of the same job: another round has
+    other weights and batches, and the CPU would take longer for its loss than many a run lasts."""
+    return os.environ.get("MPSQ_CHECKED") == "1"
+
+
+def once(name: str, compute: Callable[[], Value]) -> Value | None:
+    """Return a value that the queue had computed before the run (prepared.py), else compute it; None if the run is not
+    to be checked."""
+    if is_checked():
+        return None
     if "MPSQ_PREPARED" not in os.environ:
         return compute()
     from harness import prepared

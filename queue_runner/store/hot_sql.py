@@ -12,6 +12,8 @@ jobs = """
 """
 lanes = """
 """
+metrics = """
+"""
 notes = """
 """
 runs = """
@@ -386,6 +388,14 @@ RETRY_TERMS = """
 SELECT runs.attempt, runs.cancel_requested_at, jobs.retries, jobs.backoff_s, jobs.retry_on
 FROM runs JOIN jobs ON jobs.id = runs.job_id
 WHERE runs.id = :run_id
+"""
+CHECKED_RUN = """
+SELECT runs.id
+FROM runs JOIN metrics ON metrics.run_id = runs.id
+WHERE runs.job_id = :job_id AND runs.outcome = 'SUCCEEDED' AND metrics.name = 'reference_loss_cpu' AND NOT (EXISTS (SELECT *
+FROM notes
+WHERE notes.run_id = runs.id AND notes.kind = 'wrong_loss'))
+LIMIT 1 OFFSET 0
 """
 WAITING_OF_JOB = """
 SELECT runs.id

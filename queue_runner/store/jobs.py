@@ -527,6 +527,11 @@ def cancel_requested(connection: Connection, run_id: int) -> bool:
     return connection.value(hot_sql.CANCEL_REQUESTED_AT, {"run_id": run_id}) is not None
 
 
+def is_checked(connection: Connection, job_id: int) -> bool:
+    """Return whether the device has computed the CPU's loss of the first batch in a run of this job."""
+    return bool(connection.rows(hot_sql.CHECKED_RUN, {"job_id": job_id}))
+
+
 WAITS, QUIET, NOT_QUIET, LEFT = "wait for quiet", "quiet", "not quiet", "no longer next"
 """Verbs of the history of a wait for a quiet machine: it begins; it ends since the machine is quiet, or after the
 timeout; it is given up."""

@@ -32,9 +32,9 @@ from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.dialects.sqlite.base import SQLiteCompiler, SQLiteDialect
 
 from queue_runner.lanes import REMOTE_GLOB
-from queue_runner.model import DEFAULT_LANE, State, Verb
+from queue_runner.model import DEFAULT_LANE, Outcome, State, Verb
 from queue_runner.store import schema
-from queue_runner.store.schema import dependencies, groups, job_events, jobs, lanes, notes, runs
+from queue_runner.store.schema import dependencies, groups, job_events, jobs, lanes, metrics, notes, runs
 
 
 def _bound(columns: Any) -> dict[str, ColumnElement[Any]]:
@@ -284,6 +284,14 @@ RETRY_TERMS = (
     select(runs.c.attempt, runs.c.cancel_requested_at, jobs.c.retries, jobs.c.backoff_s, jobs.c.retry_on)
     .select_from(_RUNS_OF_JOBS)
     .where(_IS_THE_RUN)
+)
+_WRONG_LOSS = exists().where(notes.c.run_id == runs.c.id, notes.c.kind == "wrong_loss")
+CHECKED_RUN = (
+    select(runs.c.id)
+    .join(metrics, metrics.c.run_id == runs.c.id)
+    .where(runs.c.job_id == _JOB_ID, runs.c.outcome == Outcome.SUCCEEDED, metrics.c.name == "reference_loss_cpu")
+    .where(~_WRONG_LOSS)
+    .limit(1)
 )
 WAITING_OF_JOB = select(runs.c.id).where(runs.c.job_id == _JOB_ID, runs.c.state.in_((State.QUEUED, State.HELD)))
 TERMS_OF_JOB = select(

@@ -48,12 +48,14 @@ def prepare(
     lane: Hold,
     origin: RunId | None,
     real: Mapping[str, str],
+    is_checked: bool,
     log: Callable[[str], None],
 ) -> RunDir:
     """Create the run's folder with what the warden needs. A folder left by an incomplete start is replaced; one in
     which a run has left anything is moved aside.
 
-    `origin` is the run whose checkpoint it resumes from; `real` comes from verify.Found.
+    `origin` is the run whose checkpoint it resumes from; `real` comes from verify.Found. A job that
+    `is_checked` has computed the CPU's loss in an earlier round, and its run needs no preparation.
 
     Raises: OSError when the disk refuses; archive.Damaged when the job's copy of its code is gone; checkpoints.Gone
     when the checkpoint is; job_secrets.Missing when its environment or a secret is.
@@ -84,7 +86,9 @@ def prepare(
         env["MPSQ_RESUME"] = values["MPSQ_RESUME"] = checkpoint
         for words in (command, revealed):
             words += ["--resume", checkpoint] if run.spec.kind == "workload" else []
-    prepares = run.spec.kind == "workload" and command_line.prepares(run.spec, layout.snapshots)
+    if is_checked:
+        env["MPSQ_CHECKED"] = "1"
+    prepares = run.spec.kind == "workload" and not is_checked and command_line.prepares(run.spec, layout.snapshots)
     instructions = {
         "v": SPEC_VERSION,
         "run": str(run.id),

@@ -337,7 +337,9 @@ class Supervisor:
             if code.refusal:
                 return self._refuse(run, code.refusal)
             lane.write_holder({"home": str(self._layout.home), "run": str(run.id), "token": run.token})
-            folder = launch.prepare(self._layout, self._config, run, lane, origin, code.real, self._log)
+            with looking(self._engine) as connection:
+                is_checked = run.spec.seed_by_round and jobs.is_checked(connection, run.id.job)
+            folder = launch.prepare(self._layout, self._config, run, lane, origin, code.real, is_checked, self._log)
             with looking(self._engine) as connection:
                 if jobs.cancel_requested(connection, run.run_id):
                     folder.request_cancel("user")  # it came before there was a folder for the request

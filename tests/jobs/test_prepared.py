@@ -98,6 +98,20 @@ def test_values_of_another_environment_are_not_taken(run: Run, place: Path, monk
     assert prepared.is_complete()
 
 
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_later_round_of_a_checked_job_computes_nothing_on_the_cpu_and_trains_alike(
+    run: Run, place: Path, monkeypatch: pytest.MonkeyPatch, framework: str
+) -> None:
+    checked = run("--dtype", "bf16", framework=framework)
+    place.unlink()
+    monkeypatch.setenv("MPSQ_CHECKED", "1")
+    monkeypatch.setattr(prepared, "_computed", [])
+    later = run("--dtype", "bf16", framework=framework)
+    assert later.losses() == checked.losses() and not place.exists()
+    assert not {"reference_loss_cpu", "reference_loss_device"} & set(later.metrics())
+    assert not {"no_reference", "reference_in_run", "wrong_loss"} & set(later.notes())
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"values": 3, "environment": {}}', "\0"])
 def test_a_damaged_file_is_as_none(place: Path, content: str) -> None:
     place.parent.mkdir()

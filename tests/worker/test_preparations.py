@@ -43,19 +43,22 @@ if step == "prepares":
         time.sleep(0.01)
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.write_text("3.14")
-else:
+elif "MPSQ_CHECKED" not in os.environ:
     with open(os.environ["MPSQ_EVENTS"], "a") as events:
-        event = {"v": 1, "t": 0.0, "type": "metric", "name": "reference_loss_cpu", "value": float(kept.read_text())}
-        events.write(json.dumps(event) + "\\n")
+        def write(**event):
+            events.write(json.dumps({"v": 1, "t": 0.0, **event}) + "\\n")
+        write(type="metric", name="reference_loss_cpu", value=float(kept.read_text()))
+        if (folder / "wrong").exists():
+            write(type="note", kind="wrong_loss", text="another loss than the CPU's")
 '''
 
 
-def submit(queue: Queue) -> None:
+def submit(queue: Queue, repeats: int = 1, seed: int | None = None) -> None:
     queue.layout.workloads.mkdir(exist_ok=True)
     (queue.layout.workloads / "prepared.py").write_text(PREPARED)
-    options: dict[str, Any] = {"cwd": str(queue.folder), "home": str(queue.layout.home)}
-    env = (f"FOLDER={queue.folder}",)
-    plan.store(queue.layout, plan.plan(requested(workload="prepared", device="cpu", env=env, **options)))
+    options: dict[str, Any] = {"cwd": str(queue.folder), "home": str(queue.layout.home), "device": "cpu"}
+    options |= {"env": (f"FOLDER={queue.folder}",), "repeats": repeats, "seed": seed}
+    plan.store(queue.layout, plan.plan(requested(workload="prepared", **options)))
 
 
 def steps(queue: Queue) -> list[str]:
@@ -105,3 +108,21 @@ def test_a_preparation_whose_worker_and_warden_are_killed_leaves_nothing(queue: 
     (row,) = queue.done()
     assert row["outcome"] == "LOST" and not samples(queue)
     assert steps(queue) == ["prepares 1.1"] and {state_of(pid) for pid in pids(queue)} <= {"gone", "Z"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "seed", "prepared"),
+    [(False, None, ["1.1"]), (True, None, ["1.1", "1.2", "1.3"]), (False, 7, ["1.1", "1.2", "1.3"])],
+    ids=["right", "another loss than the CPU's", "one seed, so that the values are kept"],
+)
+def test_later_rounds_of_a_job_with_the_right_loss_need_no_preparation(
+    queue: Queue, wrong: bool, seed: int | None, prepared: list[str]
+) -> None:
+    (queue.folder / "go on").touch()
+    if wrong:
+        (queue.folder / "wrong").touch()
+    submit(queue, repeats=3, seed=seed)
+    queue.worker("", "--until-idle")
+    queue.done(3)
+    assert [step.split()[1] for step in steps(queue) if step.startswith("prepares")] == prepared
+    assert [step for step in steps(queue) if step.startswith("runs")] == ["runs 1.1", "runs 1.2", "runs 1.3"]

@@ -130,7 +130,7 @@ class Reference:
         _put(model, self.weights)
         return _on_cpu(model, self.batch)
 
-    def on_device(self, training: Training) -> float:
+    def on_device(self, training: Training) -> float | None:
         dtype, device = training.options.dtype, training.device
         other_kernels = getattr(training.options.settings, "channels_last", False)
         if device.kind == "cpu" and dtype == "fp32" and training.forward is training.model and not other_kernels:
