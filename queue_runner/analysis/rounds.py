@@ -49,7 +49,7 @@ class RoundAnswer:
 
     `low` and `high` are the ends of the 95 % interval, None where so few rounds exclude nothing. `given_after`: the
     round after which the word was given. `more`: about how many more rounds decide; None if too many, or if rounds
-    alone do not: then `why` says what stands against a word.
+    alone do not: then `why` says what stands against a word. `is_final`: no further round removes that.
     """
 
     word: Word
@@ -60,6 +60,7 @@ class RoundAnswer:
     more: int | None
     within_margin: bool = False
     why: str = ""
+    is_final: bool = False
 
     @property
     def margin(self) -> str:
@@ -276,8 +277,9 @@ def _pairing(
     if obstacle:
         pass
     elif verdicts.lopsided(missing, of_baseline, len(ended)):
-        most, row = max((missing, arm.label), (of_baseline, baseline.label))
-        obstacle = f"{most} of {len(ended)} rounds have no valid run of {row}: slow runs may be missing"
+        most, row = max((missing, arm), (of_baseline, baseline), key=itemgetter(0))
+        obstacle = f"{most} of {len(ended)} rounds have no valid run of {row.label}, so slow runs may be missing"
+        obstacle += f": mpsq why {row.left_out[-1].run}" if row.left_out else ""
     elif not complete:
         obstacle = unordered
     differences = [*((began[key], complete.get(key)) for key in began), *closed]
@@ -361,12 +363,12 @@ def _common(
 ) -> dict[str, Any]:
     """Return what the answers on times and metrics have in common; `rounded` says that steps of values hide the
     difference."""
-    why = judgement.obstacle
-    if judgement.waits_for_levels:
+    why, is_final = judgement.obstacle, bool(judgement.obstacle)
+    if judgement.waits_for_levels and not is_final:
         n = verdicts.FIRST_LOOK_WITH_LEVELS
         why = f"the runs of a row form groups of different speed: {n} rounds show whether this lasts"
     elif not (why or judgement.given_after or judgement.more) and pairing.contrast.step > abs(judgement.mean):
-        why = rounded
+        why, is_final = f"{rounded}: print more digits", True
     elif judgement.contradicted and judgement.decision is verdicts.Decision.UNDECIDED:
         why = "later rounds contradict the earlier ones"
     return {
@@ -376,6 +378,7 @@ def _common(
         "more": judgement.more,
         "within_margin": judgement.within_margin,
         "why": why,
+        "is_final": is_final,
     }
 
 

@@ -87,6 +87,7 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
         sentences = [*describe(family, details, by), *divergence.wrong_losses(family, curves)]
         blocks.append((arm_tables.sections(family, table, marks, by), [*sentences, *losses.findings(family, context)]))
     sections, lines = panels.together(blocks)
+    lines = [*lines, *answers.closed_sentences(context.connection, visible)]
     means = _mean_steps(visible, context)
     sections = [*sections, *means]
     lines = [*lines, *([_MEAN_STEP] if means else [])]

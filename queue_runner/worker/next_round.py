@@ -41,7 +41,7 @@ def _end(layout: Layout, group_id: int, group: OpenGroup, now: float) -> str:
     if not group.is_whole:
         return "a job was deleted"
     if Outcome.SUCCEEDED not in group.outcomes:
-        return f"no run of round {group.repeat} succeeded"
+        return f"no run of round {group.repeat} succeeded: mpsq why g{group_id}"
     from queue_runner.monitor import answers
 
     with read.reading(layout.db) as connection:
@@ -49,7 +49,8 @@ def _end(layout: Layout, group_id: int, group: OpenGroup, now: float) -> str:
             families = answers.of_group(connection, group_id, group.until.same_within)
         except (ArithmeticError, LookupError, TypeError, ValueError, AssertionError) as error:
             return f"mpsq could not judge it ({type(error).__name__}: {error}): please report it"
-    if why := answers.end(families, group.until.goal):
+    goal = group.until.goal
+    if why := answers.reached(families, goal) or answers.obstacle(families, goal):
         return why
     if group.repeat >= MOST_ROUNDS:
         return f"{MOST_ROUNDS} rounds"

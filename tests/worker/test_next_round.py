@@ -73,13 +73,21 @@ def test_equal_rows_end_with_the_budget_and_the_order_stays_mirrored(queue: Queu
 def test_rows_that_fail_end_it(queue: Queue) -> None:
     submit(queue, "echo $MPSQ_RUN >> $J; exit 3 {s}")
     work(queue)
-    assert ending(queue) == (3, "no run of round 3 succeeded")
+    assert ending(queue) == (3, "no run of round 3 succeeded: mpsq why g1")
 
 
-def test_a_row_that_always_fails_is_not_repeated_for_ever(queue: Queue) -> None:
-    submit(queue, "echo $MPSQ_RUN >> $J; exit {s}", sets=("s=0,1",))
+@pytest.mark.parametrize(
+    ("options", "values"), [({}, "0,1"), ({"until": "50%"}, "0,1"), ({"same_within": "50%"}, "0,00,1")]
+)
+def test_a_row_that_always_fails_is_not_repeated_for_ever(queue: Queue, options: dict[str, Any], values: str) -> None:
+    """The others may need more rounds; the report says why there is none for it."""
+    submit(queue, "echo $MPSQ_RUN >> $J; sleep 0.2; exit {s}", sets=(f"s={values}",), **options)
     work(queue)
-    assert ending(queue)[0] == 3
+    rounds, why = ending(queue)
+    assert rounds < 20 and why.startswith("no run of job "), why
+    with read.reading(queue.layout.db) as connection:
+        result = reports.run("devices", connection, Options(selectors=[parse_selector("g1")]))
+    assert f"no further round of g1: {why}" in result.lines
 
 
 @pytest.mark.parametrize("point", ["round.computed", "round.before_commit"])

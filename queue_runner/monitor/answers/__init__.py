@@ -5,12 +5,14 @@ Only the default report's way of comparing is here; other reports group the same
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family, compare
+from queue_runner.analysis.grouping import Arm
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import mean_interval
 from queue_runner.model import Selector
@@ -51,24 +53,67 @@ def open_sentences(connection: sqlite3.Connection) -> list[str]:
     return sentences
 
 
-def end(families: Sequence[Family], goal: str) -> str:
-    """Return why more rounds would add nothing to what --until asks for; "" if they may.
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of what --until asks for: the word on a pair, or the width of an interval. `why` says what stands against
+    it, where no further round removes that."""
 
-    Each row needs its word, or with a width such as "1%" an interval that narrow: of the ratio to its baseline, or of
-    its own time where nothing is compared.
-    """
-    pairs = [pair for family in families for pair in family.pairs]
-    if goal == DECIDED:
-        if not pairs:
-            return "there are no two rows with times to compare"
-        return DECIDED if all(pair.verdict.decided for pair in pairs) else ""
-    intervals = [
-        *((pair.verdict.low, pair.verdict.high) for pair in pairs),
-        *(mean_interval(arm.times) or (None, None) for family in families if not family.pairs for arm in family.arms),
-    ]
-    widths = [None if low is None or high is None else 2 * (high - low) / (high + low) for low, high in intervals]
-    reached = all(width is not None and width <= units.parse_percent(goal, "--until") for width in widths)
-    return f"intervals of {goal} or less" if reached else ""
+    reached: bool
+    why: str = ""
+
+
+def reached(families: Sequence[Family], goal: str) -> str:
+    """Return what --until asked for, once it is reached; else ""."""
+    parts = _parts(families, goal)
+    if not parts or _without_run(families) or not all(part.reached for part in parts):
+        return ""
+    return DECIDED if goal == DECIDED else f"intervals of {goal} or less"
+
+
+def obstacle(families: Sequence[Family], goal: str) -> str:
+    """Return why no further round reaches what --until asks for, and what to do; "" while one may."""
+    parts = _parts(families, goal)
+    if any(not (part.reached or part.why) for part in parts):
+        return ""
+    last = ((arm.label, arm.ended[-1]) for arm in _without_run(families))
+    missing = (f"no run of job {run.job_id} ({label}) counts: mpsq why {run.run}" for label, run in last)
+    alone = () if parts else ("no two rows can be compared: mpsq report --explain says how they differ",)
+    return next(iter([*missing, *(part.why for part in parts if not part.reached), *alone]), "")
+
+
+def _parts(families: Sequence[Family], goal: str) -> list[_Part]:
+    """Each row needs its word, or with a width such as "1%" an interval that narrow: of the ratio to its baseline, or
+    of its own time where nothing is compared."""
+    parts = []
+    for pair in (pair for family in families for pair in family.pairs):
+        answer = pair.verdict
+        reached = answer.decided if goal == DECIDED else _is_narrow((answer.low, answer.high), goal)
+        names = f"{pair.arm.label} vs {pair.baseline.label}"
+        parts.append(_Part(reached, f"{names}: {answer.why}" if answer.is_final else ""))
+    if goal != DECIDED:
+        rows = [arm for family in families if not family.pairs for arm in family.arms if arm.times]
+        parts += [_Part(_is_narrow(mean_interval(arm.times) or (None, None), goal)) for arm in rows]
+    return parts
+
+
+def _is_narrow(interval: tuple[float | None, float | None], goal: str) -> bool:
+    low, high = interval
+    width = math.inf if low is None or high is None else 2 * (high - low) / (high + low)
+    return width <= units.parse_percent(goal, "--until")
+
+
+def _without_run(families: Sequence[Family]) -> list[Arm]:
+    """Return the rows of which runs have ended, and none counts."""
+    return [arm for family in families for arm in family.arms if arm.ended and not arm.timed]
+
+
+def closed_sentences(connection: sqlite3.Connection, families: Sequence[Family]) -> list[str]:
+    """Return why no further round follows in the submissions in which a row has no word."""
+    still_open = [family for family in families if not reached([family], DECIDED)]
+    groups = {row.group_id for family in still_open for arm in family.arms for row in arm.runs}
+    sql = "SELECT id, closed_why FROM groups WHERE closed_why NOT IN (?, 'cancelled') ORDER BY id"
+    closed = read.tuples(connection, sql, [DECIDED])
+    return [f"no further round of g{group}: {why}" for group, why in closed if group in groups]
 
 
 def rounds_left(families: Sequence[Family]) -> int | None:

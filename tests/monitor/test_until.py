@@ -1,0 +1,77 @@
+"""When the rounds of --until end: what is asked for is reached, or no further round can bring it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from queue_runner.analysis.reported_run import ReportedRun
+from queue_runner.monitor.answers import obstacle, reached
+from queue_runner.spec import DECIDED
+from tests.compare_support import ask, row
+
+pytestmark = pytest.mark.fast
+STEADY = (1.0, 1.001, 0.999, 1.0005)
+NOISY = (1.00137, 1.40271, 0.80393)
+
+
+def planned(device: str, times: Sequence[float | None], job: int, **more: Any) -> list[ReportedRun]:
+    """Return a row's runs, one a round; None: it failed."""
+    return [
+        row(
+            device,
+            median_s=time,
+            group_id=1,
+            job_id=job,
+            repeat=repeat,
+            started_at=100.0 * repeat + job,
+            outcome="SUCCEEDED" if time else "FAILED",
+            **more,
+        )
+        for repeat, time in enumerate(times, 1)
+    ]
+
+
+def test_words_and_narrow_intervals_are_what_is_asked_for() -> None:
+    families = ask([*planned("cpu", STEADY, 1), *planned("mps", [0.5 * x for x in STEADY[::-1]], 2)])
+    assert reached(families, DECIDED) == DECIDED and not reached(families, "0.1%")
+    assert reached(families, "10%") == "intervals of 10% or less"
+    alone = ask(planned("cpu", STEADY, 1))
+    assert reached(alone, "10%") and not reached(alone, DECIDED)
+
+
+@pytest.mark.parametrize(
+    ("mps", "more", "why"),
+    [
+        ([None] * 3, {}, "no run of job 2"),
+        (STEADY[:3], {"valid": False}, "no run of job 2"),
+        ([1.0, None, None], {}, "2 of 3 rounds have no valid run of mps eager"),
+        (STEADY[:3], {"config": "other"}, "no two rows can be compared"),
+    ],
+)
+def test_no_round_follows_where_none_can_give_a_word(mps: Sequence[float | None], more: Any, why: str) -> None:
+    families = ask([*planned("cpu", STEADY[:3], 1), *planned("mps", mps, 2, **more)])
+    assert not reached(families, DECIDED)
+    assert why in (reason := obstacle(families, DECIDED)) and ": mpsq " in reason
+
+
+@pytest.mark.parametrize("goal", [DECIDED, "1%"])
+def test_rows_that_may_still_be_decided_get_rounds_beside_one_that_always_fails(goal: str) -> None:
+    rows = [*planned("cpu", NOISY, 1), *planned("mps", NOISY[::-1], 2), *planned("cuda", [None] * 3, 3)]
+    assert not reached(ask(rows), goal) and not obstacle(ask(rows), goal)
+    decided = [*planned("cpu", STEADY, 1), *planned("mps", [0.5 * x for x in STEADY], 2), *rows[6:]]
+    assert not reached(ask(decided), DECIDED) and "no run of job 3" in obstacle(ask(decided), DECIDED)
+
+
+def test_times_that_are_rounded_too_much_are_not_measured_again() -> None:
+    families = ask([*planned("cpu", [0.02, 0.021, 0.02], 1), *planned("mps", [0.021, 0.02, 0.02], 2)])
+    assert "rounded" in obstacle(families, DECIDED)
+
+
+def test_levels_and_one_failure_may_be_cured() -> None:
+    levels = planned("mps", STEADY[:3], 2, taints="levels")
+    for mps in (levels, planned("mps", [1.0, None, 1.001], 2)):
+        families = ask([*planned("cpu", STEADY[:3], 1), *mps])
+        assert not reached(families, DECIDED) and not obstacle(families, DECIDED)
