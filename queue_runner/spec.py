@@ -221,7 +221,10 @@ class Terms:
 
 DECIDED = "decided"
 """The goal of --until that each row of a submission has its word."""
+FIRST_ROUNDS = 3
+"""Rounds that are queued at first with --until: no word is given earlier."""
 BUDGET_S = 600.0
+"""The default of --budget. It does not cut the first rounds short: who gave none wants an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,12 +232,18 @@ class Until:
     """When no further round follows those of a submission (--until): `goal` is DECIDED, or the width of the intervals
     such as "1%".
 
-    `same_within` is the margin of "the same", None for the default. No round is added `budget_s` after the first start.
+    `same_within` is the margin of "the same", None for the default. Once `budget_s` have passed since the first start,
+    no run of the first rounds starts, and no round is added; None: BUDGET_S, and the first rounds run whole.
     """
 
     goal: str = DECIDED
     same_within: float | None = None
-    budget_s: float = BUDGET_S
+    budget_s: float | None = None
+
+    @property
+    def limit_s(self) -> float:
+        """The time after which no round is added."""
+        return BUDGET_S if self.budget_s is None else self.budget_s
 
 
 @dataclass(frozen=True, slots=True)

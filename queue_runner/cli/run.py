@@ -68,6 +68,7 @@ def run(ctx: typer.Context, fields: dict[str, Any], verbose: Verbose = False, js
 def plan_of(fields: Mapping[str, Any]) -> Plan:
     """Return the plan of a comparison: two rows or more get rounds until they are decided, unless their number is
     given. Raises: UsageError."""
+    from queue_runner.spec import Until
     from queue_runner.submit import plan as use_case
     from queue_runner.submit.submit_options import Request
 
@@ -75,7 +76,7 @@ def plan_of(fields: Mapping[str, Any]) -> Plan:
     is_fixed = bool({"repeats", "until", "find_max", "on"} & {*goal, *fields})
     trial = {} if is_fixed else {"preflight": False}  # the first round tries each row
     planned = use_case.plan(Request(**{**goal, **trial, **fields, "measures": True}))
-    return planned if is_fixed or len(planned.jobs) < 2 else use_case.until_decided(planned)
+    return planned if is_fixed or len(planned.jobs) < 2 else use_case.in_rounds(planned, Until())
 
 
 def follow_to_the_end(layout: Layout, plan: Callable[[Layout], Plan], *, verbose: bool, json: bool) -> None:

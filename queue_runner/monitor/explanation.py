@@ -65,7 +65,7 @@ def explain(run: RunView, context: RunContext) -> Why:
     if context.before and state is not State.DONE:
         sentence += f"; the previous attempt, {context.before}"
     kind = context.waits.kind if context.waits is not None else ""
-    return Why(run.run, sentence, step.format(run=run.run, job=run.job_id), kind)
+    return Why(run.run, sentence, step.format(run=run.run, job=run.job_id, group=run.group_id), kind)
 
 
 _IS = {State.HELD: "is held", State.QUEUED: "waits", State.RUNNING: "is running", State.DONE: "has ended"}
@@ -170,6 +170,7 @@ _SKIPPED = {
     "dependency": "fix the job it depended on, then mpsq retry {run}",
     "device": "mpsq doctor tries every device; then mpsq retry {run}",
     "deadline": "mpsq rerun {job} runs it without the deadline",
+    "budget": "mpsq rerun g{group} --rounds 3 continues the question",
     "preflight": "{remedy}; then mpsq retry {{job}}",
 }
 """Next step by the kind of reason for which a run was skipped."""

@@ -72,7 +72,7 @@ class RoundTable:
         more = answers.rounds_left(families)
         about = f", about {more} more" if more else ""
         title = f"round {self._round} of at most {added_rounds.MOST_ROUNDS}{about}"
-        return f"{title}, {elapsed} of {units.duration(self._until.budget_s)}"
+        return f"{title}, {elapsed} of {units.duration(self._until.limit_s)}"
 
     def _table(self, families: Sequence[Family]) -> Table:
         table = Table(title=self._title(families), title_justify="left", box=None, pad_edge=False)

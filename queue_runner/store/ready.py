@@ -1,15 +1,16 @@
 """The conditions of waiting runs: the one place that decides whether a run may start, and whether it never will.
 
 A run may start when it is QUEUED, its lane is not paused, its time has come and every job that it waits for has ended
-as required (the view v_dependency). A run never will, and is SKIPPED, when one of them has ended otherwise or when its
-deadline has passed.
+as required (the view v_dependency). A run never will, and is SKIPPED, when one of them has ended otherwise, when its
+deadline has passed, or when the --budget of its question is over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from queue_runner.model import NOT_FAILED, Condition, Ending, Outcome
+from queue_runner.model import NOT_FAILED, PREFLIGHT, Condition, Ending, Outcome
+from queue_runner.spec import FIRST_ROUNDS
 from queue_runner.store import hot_sql
 from queue_runner.store.engine import Connection
 
@@ -20,6 +21,16 @@ _NOT_AS_WANTED = {
 }
 UNDECIDED = "SELECT job_id, on_job_id FROM v_dependency WHERE verdict = 'undecided'"
 """Pairs of a job and one that it waits for."""
+_WITHIN_BUDGET = f"""
+SELECT r.id, b.over_at FROM (
+    SELECT g.id, g.budget_s + min(r.started_at) AS over_at
+    FROM groups g CROSS JOIN jobs j ON j.group_id = g.id CROSS JOIN runs r ON r.job_id = j.id
+    WHERE g.until IS NOT NULL AND g.closed_at IS NULL AND g.budget_s IS NOT NULL GROUP BY g.id
+) b CROSS JOIN jobs j ON j.group_id = b.id CROSS JOIN runs r ON r.job_id = j.id
+WHERE r.state IN ('QUEUED', 'HELD') AND r.token IS NULL AND r.number <> {PREFLIGHT} AND r.repeat <= {FIRST_ROUNDS}
+AND b.over_at IS NOT NULL
+"""
+"""The waiting runs of first rounds that have a budget of their own, and when it is over (Unix seconds)."""
 
 
 def something_can_start(connection: Connection, lane: str, now: float) -> bool:
@@ -58,6 +69,7 @@ def next_change_at(connection: Connection, lane: str, now: float) -> float | Non
     """Return the next time (Unix seconds) at which waiting alone changes what may start; None where there is none."""
     values = {"this_lane": lane, "now": now}
     times = [connection.value(sql, values) for sql in (hot_sql.NEXT_START_AT, hot_sql.NEXT_DEADLINE_AT)]
+    times += (over_at for _, over_at in connection.rows(_WITHIN_BUDGET) if over_at > now)
     return min((at for at in times if at is not None), default=None)
 
 
@@ -71,4 +83,7 @@ def unsatisfiable(connection: Connection, now: float, among: Sequence[int] | Non
         endings.setdefault(run_id, Ending(Outcome.SKIPPED, reason=f"dependency: {why}"))
     for run_id in connection.column(late, {**values, "now": now}):
         endings.setdefault(run_id, Ending(Outcome.SKIPPED, reason="deadline: it did not start before its --deadline"))
+    for run_id, over_at in connection.rows(_WITHIN_BUDGET) if among is None else ():
+        if over_at <= now:
+            endings.setdefault(run_id, Ending(Outcome.SKIPPED, reason="budget: it did not start within the --budget"))
     return list(endings.items())

@@ -43,7 +43,7 @@ groups = Table(
     Column("seed", Integer, nullable=False),  # of the interleaving
     Column("until", Text),  # rounds follow until 'decided', or until intervals are as narrow as '1%'
     Column("same_within", Float),  # the margin of "the same"; NULL: the default
-    Column("budget_s", Float),  # no round is added once the first run started this long ago
+    Column("budget_s", Float),  # once the first run started this long ago no round is added; NULL: the default
     Column("closed_at", Float),  # since then no round is added
     Column("closed_why", Text),
     Index("groups_open", "id", sqlite_where=text("until IS NOT NULL AND closed_at IS NULL")),

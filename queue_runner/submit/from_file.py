@@ -10,7 +10,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -94,17 +94,15 @@ def plan(path: str, defaults: Fields) -> Plan:
     _refuse_circles(waits, lines)
     ending: dict[str, Any] = {name: defaults.get(name) for name in _LATER}
     until = submit.rounds_until(Request(**ending, repeats=max(job.repeats for job in jobs)), len(jobs))
-    if until is not None:
-        jobs = [replace(job, repeats=submit.FIRST_ROUNDS) for job in jobs]
-    return Plan(
+    planned = Plan(
         defaults.get("title", Request.title),
         seed,
         tuple(jobs),
         tuple(run_order.rounds([job.repeats for job in jobs], seed)),
         tuple(warnings),
         own_after=_own_after(after, waits, first, jobs),
-        until=until,
     )
+    return planned if until is None else submit.in_rounds(planned, until)
 
 
 def _own_after(

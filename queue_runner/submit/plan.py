@@ -15,16 +15,12 @@ from queue_runner.host import job_environments, locks, wakeup
 from queue_runner.model import Condition, Dependency
 from queue_runner.paths import Layout, jobs_dir
 from queue_runner.source import git_commands, snapshot
-from queue_runner.spec import BUDGET_S, DECIDED, JobSpec, NewJob, Until
+from queue_runner.spec import DECIDED, FIRST_ROUNDS, JobSpec, NewJob, Until
 from queue_runner.submit import expand, notes, run_order, trials
 from queue_runner.submit.submit_options import Request
 
 if TYPE_CHECKING:
     from queue_runner.store.engine import Connection
-
-
-FIRST_ROUNDS = 3
-"""Rounds that are queued at first with --until: no word is given earlier."""
 
 
 @dataclass(frozen=True)
@@ -74,31 +70,30 @@ def plan(request: Request, shared: expand.Shared | None = None, *, alone: bool =
     cells = expand.expand(request, shared)
     specs = _started(request, cells, shared, seed, several=not alone or len(cells) > 1)
     until = rounds_until(request, len(specs))
-    repeats = request.repeats if until is None else FIRST_ROUNDS
-    count = len(specs) * repeats
+    count = len(specs) * (request.repeats if until is None else FIRST_ROUNDS)
     if count > run_order.MAX_RUNS:
         raise UsageError(f"that is {count:,} runs", f"a submission can have at most {run_order.MAX_RUNS:,} runs")
     if any(value is not None for value in (request.on, request.partition, request.time_s, request.sbatch)):
         specs = extensions.placement().placed(request, specs)
     terms, after = shared.terms(request)
-    return Plan(
+    planned = Plan(
         request.title,
         seed,
-        tuple(NewJob(spec, repeats, terms) for spec in specs),
-        tuple(run_order.interleave(len(specs), repeats, seed)),
+        tuple(NewJob(spec, request.repeats, terms) for spec in specs),
+        tuple(run_order.interleave(len(specs), request.repeats, seed)),
         tuple(notes.notes(request, specs)),
         after,
-        until=until,
     )
+    return planned if until is None else in_rounds(planned, until)
 
 
-def until_decided(planned: Plan) -> Plan:
-    """Return the plan with rounds until each of its rows has its word."""
+def in_rounds(planned: Plan, until: Until) -> Plan:
+    """Return the plan with its first rounds, which others follow."""
     return replace(
         planned,
-        jobs=tuple(NewJob(job.spec, FIRST_ROUNDS, job.terms) for job in planned.jobs),
+        jobs=tuple(replace(job, repeats=FIRST_ROUNDS) for job in planned.jobs),
         order=tuple(run_order.interleave(len(planned.jobs), FIRST_ROUNDS, planned.seed)),
-        until=Until(),
+        until=until,
     )
 
 
@@ -119,7 +114,7 @@ def rounds_until(request: Request, n_rows: int) -> Until | None:
             "--until decided compares two rows or more, and there is one",
             "sweep an option, as in --device cpu,mps; or use --until 1% for the width of one row's interval",
         )
-    return Until(request.until, request.same_within, BUDGET_S if request.budget_s is None else request.budget_s)
+    return Until(request.until, request.same_within, request.budget_s)
 
 
 def _started(

@@ -200,7 +200,10 @@ class Request:
         convert=lambda text: parse_percent(text, "--same-within"),
     )
     budget_s: float | None = _option(
-        Kind.TIME, "With --until: start no further round after this time; 10m by default.", "TIME", name="budget"
+        Kind.TIME,
+        "With --until: start nothing more after this time; by default no round after 10m.",
+        "TIME",
+        name="budget",
     )
     seed: int | None = _option(
         Kind.NUMBER,

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from queue_runner import failpoints, units
 from queue_runner.model import Outcome
 from queue_runner.paths import Layout
+from queue_runner.spec import FIRST_ROUNDS
 from queue_runner.store import added_rounds, read
 from queue_runner.store.added_rounds import MOST_ROUNDS, OpenGroup
 from queue_runner.store.engine import Engine, looking, writing
@@ -40,7 +41,8 @@ def _end(layout: Layout, group_id: int, group: OpenGroup, now: float) -> str:
     """Return why no further round follows; "" if one does."""
     if not group.is_whole:
         return "a job was deleted"
-    if Outcome.SUCCEEDED not in group.outcomes:
+    is_over = group.first_started_at is not None and now - group.first_started_at >= group.until.limit_s
+    if Outcome.SUCCEEDED not in group.outcomes and not is_over:
         return f"no run of round {group.repeat} succeeded: mpsq why g{group_id}"
     from queue_runner.monitor import answers
 
@@ -49,11 +51,11 @@ def _end(layout: Layout, group_id: int, group: OpenGroup, now: float) -> str:
             families = answers.of_group(connection, group_id, group.until.same_within)
         except (ArithmeticError, LookupError, TypeError, ValueError, AssertionError) as error:
             return f"mpsq could not judge it ({type(error).__name__}: {error}): please report it"
-    goal = group.until.goal
-    if why := answers.reached(families, goal) or answers.obstacle(families, goal):
-        return why
-    if group.repeat >= MOST_ROUNDS:
-        return f"{MOST_ROUNDS} rounds"
-    if group.first_started_at is not None and now - group.first_started_at >= group.until.budget_s:
-        return f"the budget of {units.duration(group.until.budget_s)}"
-    return ""
+    if reached := answers.reached(families, group.until.goal):
+        return reached
+    remedy = f"mpsq rerun g{group_id} --rounds {FIRST_ROUNDS} continues"
+    if is_over:
+        return f"the budget of {units.duration(group.until.limit_s)} is over: {remedy}"
+    if obstacle := answers.obstacle(families, group.until.goal):
+        return obstacle
+    return f"{MOST_ROUNDS} rounds have not decided it: {remedy}" if group.repeat >= MOST_ROUNDS else ""

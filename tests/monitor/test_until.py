@@ -1,4 +1,4 @@
-"""When the rounds of --until end: what is asked for is reached, or no further round can bring it."""
+"""When the rounds of --until end: their goal is reached, or no further round can reach it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def planned(device: str, times: Sequence[float | None], job: int, **more: Any) -
     ]
 
 
-def test_words_and_narrow_intervals_are_what_is_asked_for() -> None:
+def test_words_and_narrow_intervals_are_goals() -> None:
     families = ask([*planned("cpu", STEADY, 1), *planned("mps", [0.5 * x for x in STEADY[::-1]], 2)])
     assert reached(families, DECIDED) == DECIDED and not reached(families, "0.1%")
     assert reached(families, "10%") == "intervals of 10% or less"

@@ -11,10 +11,12 @@ import pytest
 from queue_runner import reports
 from queue_runner.control import cancellation
 from queue_runner.errors import UsageError
-from queue_runner.model import parse_selector
+from queue_runner.model import DEFAULT_LANE, parse_selector
 from queue_runner.monitor import answers, awaiting, queue_status
 from queue_runner.monitor.answers.run_query import Options
-from queue_runner.store import added_rounds, read
+from queue_runner.monitor.explanation import explain_all
+from queue_runner.store import added_rounds, read, ready
+from queue_runner.store.engine import open_engine, writing
 from queue_runner.submit import plan
 from tests.patience import patience
 from tests.queue_support import Queue
@@ -60,14 +62,39 @@ def test_rounds_follow_until_each_row_is_decided_and_the_report_says_the_same(qu
 
 
 def test_equal_rows_end_with_the_budget_and_the_order_stays_mirrored(queue: Queue) -> None:
-    submit(queue, sets=("s=0,00",), budget="3s")
+    submit(queue, sets=("s=0,00",), budget="10s")
     work(queue)
     rounds, why = ending(queue)
-    assert rounds == 20 or why.startswith("the budget of") or why == "decided"
+    assert why == "decided" or ((rounds == 20 or why.startswith("the budget of")) and "mpsq rerun g1" in why)
     of_round = [[run for run in queue.written() if run.endswith(f".{number}")] for number in range(1, rounds + 1)]
     firsts = [runs[0].split(".")[0] for runs in of_round]
     assert all(len(runs) == 2 for runs in of_round)
     assert all(first != second for first, second in zip(firsts[::2], firsts[1::2], strict=False))
+
+
+def test_a_budget_ends_a_question_within_its_first_rounds(queue: Queue) -> None:
+    """The run that is over it ends by itself; no other starts."""
+    submit(queue, sets=("s=1,01",), budget="0.5s")
+    work(queue)
+    rounds, why = ending(queue)
+    assert rounds == 3 and why.startswith("the budget of") and "mpsq rerun g1" in why
+    assert len(queue.written()) == 1
+    skipped = [row for row in queue.rows() if row["outcome"] == "SKIPPED"]
+    assert len(skipped) == 5 and all(row["reason"].startswith("budget: ") for row in skipped)
+    with read.reading(queue.layout.db) as connection:
+        (reason,) = explain_all(queue.layout, connection, [parse_selector("2.3")])
+    assert "mpsq rerun g1 --rounds 3" in reason.next_step
+
+
+@pytest.mark.parametrize(("budget", "n_ended"), [(None, 0), ("1h", 6)])
+def test_only_a_budget_that_was_given_ends_first_rounds(queue: Queue, budget: str | None, n_ended: int) -> None:
+    submit(queue, budget=budget)
+    started_at = 1e9
+    with writing(open_engine(queue.layout.db)) as connection:
+        connection.change("UPDATE runs SET started_at = ? WHERE id = 1", [started_at])
+        assert not ready.unsatisfiable(connection, started_at + 3599)
+        assert len(ready.unsatisfiable(connection, started_at + 3600)) == n_ended
+        assert ready.next_change_at(connection, DEFAULT_LANE, started_at) == (started_at + 3600 if n_ended else None)
 
 
 def test_rows_that_fail_end_it(queue: Queue) -> None:
