@@ -69,7 +69,7 @@ def _print_json(view: Status) -> None:
             "turns": [_turn(turn) for turn in view.eta.turns.values()],
         },
         "blocks": view.blocks,
-        "disk": view.disk,
+        "disk": {"free_bytes": view.free_bytes},
     }
     print_json("mpsq.status/1", **as_json(fields))
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from queue_runner import config_file, extensions
 from queue_runner.extensions import RemoteLane
-from queue_runner.host import trash
 from queue_runner.lanes import is_remote
 from queue_runner.model import State
 from queue_runner.monitor import eta, queue_state, run_view
@@ -28,19 +27,6 @@ ENDED = 5
 """Number of ended runs shown, the latest."""
 _OPEN = "SELECT 1 FROM groups WHERE until IS NOT NULL AND closed_at IS NULL"
 _LANES = "SELECT DISTINCT lane FROM runs WHERE state <> 'DONE'"
-
-DISK_BUDGET_S = 0.1
-
-
-@dataclass(frozen=True)
-class DiskUse:
-    """Disk usage in bytes. If not `exact`, not everything was measured and the first three are lower bounds."""
-
-    runs_bytes: int
-    snapshots_bytes: int
-    cache_bytes: int
-    free_bytes: int | None
-    exact: bool
 
 
 @dataclass(frozen=True)
@@ -66,7 +52,7 @@ class Status:
     ended: Sequence[RunView]
     schedules: Sequence[read.ScheduleRow]
     blocks: Sequence[RemoteLane]
-    disk: DiskUse
+    free_bytes: int | None
     eta: Eta
     expected: int
     undecided: Sequence[str] = ()
@@ -87,15 +73,8 @@ def read_status(layout: Layout, *, waiting: int = -1) -> Status:
         return look(layout, connection, waiting, Tracker())
 
 
-def look(
-    layout: Layout,
-    connection: sqlite3.Connection,
-    waiting: int,
-    tracker: Tracker,
-    disk: DiskUse | None = None,
-) -> Status:
-    """Do the same as `read_status`, through an open connection, with the tracker of the last look, and with `disk`
-    instead of a new measurement if it is given."""
+def look(layout: Layout, connection: sqlite3.Connection, waiting: int, tracker: Tracker) -> Status:
+    """Do the same as `read_status`, through an open connection, with the tracker of the last look."""
     queue = queue_state.look(layout, connection)
     runs = run_view.queue(connection, max(waiting, eta.EXPECTED) + 1 if waiting >= 0 else -1)
     active = [run for run in runs if run.state == State.RUNNING]
@@ -113,7 +92,7 @@ def look(
         ended=run_view.last_ended(connection, ENDED),
         schedules=read.schedules(connection),
         blocks=[*extensions.remote_lanes(connection, (lane for (lane,) in read.tuples(connection, _LANES))).values()],
-        disk=disk or disk_use(layout),
+        free_bytes=_free(layout),
         eta=eta.estimate(connection, runs, now, left_s=left_s, gap_s=gap_s),
         expected=len(waits),
         undecided=_undecided(connection),
@@ -146,25 +125,7 @@ class Observation:
     turn: int
 
 
-def disk_use(layout: Layout, *, budget_s: float = DISK_BUDGET_S) -> DiskUse:
-    """Return the allocated blocks, as `du` counts them, as far as they can be measured in `budget_s` seconds."""
-    deadline = time.monotonic() + budget_s
-    runs, snapshots, cache = (_measure(folder, deadline) for folder in (layout.runs, layout.snapshots, layout.cache))
-    return DiskUse(runs[0], snapshots[0], cache[0], _free(layout), runs[1] and snapshots[1] and cache[1])
-
-
-def _measure(folder: Path, deadline: float) -> tuple[int, bool]:
-    """Return the size of the files in a folder, and whether all of them were measured before the deadline."""
-    total = 0
-    for status in trash.walk(folder):
-        if time.monotonic() > deadline:
-            return total, False
-        total += status.st_blocks * trash.BLOCK_BYTES
-    return total, True
-
-
 def _free(layout: Layout) -> int | None:
-    try:
+    with contextlib.suppress(OSError):
         return shutil.disk_usage(layout.home).free
-    except OSError:
-        return None
+    return None

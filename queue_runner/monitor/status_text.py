@@ -150,7 +150,7 @@ def trouble(status: Status) -> list[str]:
 
 def plan(status: Status) -> Facts:
     """Return how many runs wait, when the queue will be done, the schedule that submits next, each whose last
-    submission failed, and the disk usage."""
+    submission failed, and the free space."""
     now, facts = time.time(), [("waiting", units.counted(status.waiting_count, "run"))]
     if estimate := status.eta.sentence(now, going=status.goes_on):
         part = f"the first {status.expected}: " if status.expected < status.waiting_count else ""
@@ -159,11 +159,8 @@ def plan(status: Status) -> Facts:
         missed = "when a worker runs" if not status.queue.worker else "when nothing runs" if status.running else "now"
         then = times.clock(at, now) if at > now else missed
         facts.append(("schedule", one_line(f"{status.schedules[0].name} submits next, {then}")))
-    use = status.disk
-    sizes = (("runs", use.runs_bytes), ("snapshots", use.snapshots_bytes), ("cache", use.cache_bytes))
-    taken = ", ".join(f"{name} {units.size(size)}" for name, size in sizes)
-    disk = f"{'' if use.exact else 'at least '}{taken}; {units.size(use.free_bytes)} free"
-    return [*facts, *(("schedule", line) for line in _failed_schedules(status)), ("disk", disk)]
+    facts += [("schedule", line) for line in _failed_schedules(status)]
+    return [*facts, ("disk", f"{units.size(status.free_bytes)} free")]
 
 
 def _failed_schedules(status: Status) -> list[str]:

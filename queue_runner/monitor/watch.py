@@ -26,7 +26,6 @@ from queue_runner.paths import Layout
 POLL_S = 0.5
 PROGRESS_S = 1.0
 """Interval at which the running run is read: the worker stores its events about as often."""
-_DISK_S = 180.0
 _DUMB = ("dumb", "unknown")
 _ON_SCREEN = 60
 """Number of waiting runs read for a screen."""
@@ -87,16 +86,14 @@ def observe(layout: Layout, waiting: int, patience_s: float = 30.0) -> Generator
     for a database that is locked. Raises: MpsqError (store)."""
     tracker, turn = Tracker(), 0
     status: Status | None = None
-    progress_at = disk_at = float("-inf")
+    progress_at = float("-inf")
     with Poller(layout, patience_s) as poller:
         while True:
             now = time.monotonic()
             change = poller.poll()
             if change in (Change.QUEUE, Change.AGE):
                 turn += change is Change.QUEUE
-                disk = status.disk if status is not None and now - disk_at < _DISK_S else None
-                disk_at = now if disk is None else disk_at
-                status = status_view.look(layout, poller.connection, waiting, tracker, disk)
+                status = status_view.look(layout, poller.connection, waiting, tracker)
             elif status is not None and status.running is not None and now - progress_at >= PROGRESS_S:
                 run = status.running.run
                 (run,) = run_view.runs(poller.connection, "run_id = ?", [run.run_id]) or [run]

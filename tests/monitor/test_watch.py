@@ -26,7 +26,7 @@ from queue_runner.monitor.dashboard import ASCII_BARS, BARS, frame, sparkline, t
 from queue_runner.monitor.eta import Eta
 from queue_runner.monitor.progress import NEWEST, RunProgress, Tracker
 from queue_runner.monitor.queue_state import QueueState
-from queue_runner.monitor.queue_status import DiskUse, Observation, Status
+from queue_runner.monitor.queue_status import Observation, Status
 from queue_runner.monitor.waiting import Reason
 from queue_runner.paths import Layout
 from queue_runner.store import read, results
@@ -59,7 +59,7 @@ def found(queue: Layout) -> Status:
         whole,
         running=replace(whole.running, progress=progress),
         queue=QueueState(True, 4711, None, None),
-        disk=DiskUse(5 << 30, 3 << 20, 0, 7 << 30, True),
+        free_bytes=7 << 30,
         reasons={6: Reason("turn", "its turn, after 4.1", "", ""), 7: Reason("time", "22:30", "", "")},
         eta=Eta(),
     )
@@ -74,7 +74,7 @@ running  4.1  running  cpu, eager, tiny, lr=0.1
          ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁█████████████████████▅▅▅▅▅▅▅▅▅
          the last 50 iterations: 20.00 to 21.00 ms, 1 slower: up to 500.0 ms
 waiting  2 runs
-disk     runs 5.00 GiB, snapshots 3.00 MiB, cache 0 B; 7.00 GiB free
+disk     7.00 GiB free
 
 #  run  name    settings                     waits for
 -  ---  ------  ---------------------------  -------------------
