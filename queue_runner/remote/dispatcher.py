@@ -205,13 +205,14 @@ class Dispatcher:
             return
         with looking(self._engine) as connection:
             options = block_store.claimed(connection, ids[0]).spec.on
-        target = self._target_of(options["to"])
-        if time.monotonic() < self._not_before.get(options["to"], 0.0):
+        name = options["to"]
+        target = self._target_of(name)
+        if time.monotonic() < self._not_before.get(name, 0.0):
             return
         if (down := target.down) is not None and now < down.next_try_at:
             self._say_silent(lane, target, down.since, down.why)
             return
-        if self._in_doubt.get(options["to"]) in self._closing:
+        if self._in_doubt.get(name) in self._closing:
             return  # the rest of the last try is removed first, as soon as the target answers
         token = secrets.token_hex(16)
         with looking(self._engine) as connection:
@@ -226,7 +227,7 @@ class Dispatcher:
                 environments=environments,
                 token=token,
                 lane=lane,
-                to=options["to"],
+                to=name,
                 settings=block.settings_of_a_node(self._config),
                 box=target.box,
                 local=target.local,
@@ -251,7 +252,7 @@ class Dispatcher:
             if self._take_back(lane, token, target, str(error)):
                 self._say_silent(lane, target, since, error, TRY_AGAIN_S)
                 self._closing[token] = target  # it may have come, and so the target is asked first
-            self._in_doubt[options["to"]] = token
+            self._in_doubt[name] = token
             return
         except Refused as error:
             if self._take_back(lane, token, target, str(error)):
@@ -260,7 +261,7 @@ class Dispatcher:
                 shutil.rmtree(target.folder(token).path, ignore_errors=True)
             return
         except Unreachable as error:
-            self._not_before[options["to"]] = time.monotonic() + TRY_AGAIN_S  # else each lane would wait for it in turn
+            self._not_before[name] = time.monotonic() + TRY_AGAIN_S  # else each lane would wait for it in turn
             self._say_silent(lane, target, now, error, TRY_AGAIN_S)
             return
         failpoints.reach("blocks.sent")

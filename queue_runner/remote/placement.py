@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from queue_runner import config_file, redact, units
 from queue_runner.errors import UsageError
-from queue_runner.remote.targets import check_folder, profile_of
+from queue_runner.remote.profile import Profile, find_profile
 from queue_runner.spec import OF_NODE, JobSpec
 from queue_runner.submit import environment_axis
 from queue_runner.submit.submit_options import Request
@@ -49,14 +49,14 @@ def placed(request: Request, specs: Sequence[JobSpec]) -> list[JobSpec]:
         return list(specs)
     _refuse(request, _HERE_ALONE)
     _refuse_tokens(request)
-    profile = profile_of(config_file.load(environment_axis.home(request).config), str(request.on))
-    if profile["kind"] == "ssh":
+    profile = find_profile(config_file.load(environment_axis.home(request).config), str(request.on))
+    is_box = profile.is_box
+    if is_box:
         if others:
             raise UsageError(f"--{others[0]} applies to Slurm only", f"leave it out: {request.on} has no scheduler")
         _refuse(request, _NOT_ON_A_BOX)
     else:
         _check_slurm(request, profile)
-    is_box = profile["kind"] == "ssh"
     on = {"to": request.on, "kind": "ssh"} if is_box else {"to": request.on, **given}
     sent = {id(spec.env): sent_variables(spec.env, request.env, keeps_places=not is_box) for spec in specs}
     return [
@@ -91,15 +91,13 @@ def _refuse_tokens(request: Request) -> None:
             raise UsageError(message, "let the job read it there, from a file that only you can read")
 
 
-def _check_slurm(request: Request, profile: Mapping[str, str]) -> None:
+def _check_slurm(request: Request, profile: Profile) -> None:
     if shutil.which("sbatch") is None:
         raise UsageError(
             "there is no Slurm here: sbatch is not on PATH",
             "submit from a login node of the cluster, or leave --on out to run it on this machine",
         )
-    check_folder(str(request.on), profile)
+    profile.shared_folder()
     config_file.split(request.sbatch or "", "--sbatch")
-    if "time" in profile:
-        units.parse_duration(profile["time"], f"on.{request.on}.time")
     if request.time_s is not None and request.time_s < 60:
         raise UsageError(f"--time {units.duration(request.time_s)} is shorter than Slurm counts", "give 1m or more")

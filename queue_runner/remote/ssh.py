@@ -26,10 +26,10 @@ from queue_runner.remote.box import WHOLE, BoxState, Place, SyncRequest
 from queue_runner.remote.json_files import read_struct, write_json
 from queue_runner.remote.link import ANSWER_S, MOVE_S, Answered, Link, control_path
 from queue_runner.remote.mirror import LIMIT, Mirror
+from queue_runner.remote.profile import Profile
 from queue_runner.remote.target import Down, NotSent, Refused, Seen, Target, Unreachable
 
 BASE = "~/.mpsq/blocks"
-PYTHON = "python3"
 SOON_S = 1.0
 MOST_WAIT_S = 60.0
 """The longest pause between two tries to reach a box that does not answer."""
@@ -49,15 +49,14 @@ class Ssh(Target):
 
     box = True
 
-    def __init__(self, name: str, profile: Mapping[str, str], layout: Layout, poll_s: float, grace_s: float) -> None:
+    def __init__(self, name: str, profile: Profile, layout: Layout) -> None:
         # `look` itself asks no more often than `poll` says
-        super().__init__(name, layout.blocks, min(poll_s, SOON_S), grace_s)
-        self._every_s = poll_s
-        options = tuple(shlex.split(profile.get("ssh", "")))
-        control = control_path(layout.cache, profile["host"], options)
-        self.link = Link(
-            profile["host"], profile.get("python") or PYTHON, profile.get("folder") or BASE, options, control
-        )
+        super().__init__(name, layout.blocks, min(profile.poll_s, SOON_S), profile.grace_s)
+        self._profile = profile
+        self._every_s = profile.poll_s
+        options = tuple(shlex.split(profile.ssh))
+        control = control_path(layout.cache, profile.host, options)
+        self.link = Link(profile.host, profile.python, profile.folder or BASE, options, control)
         self._known: dict[str, _Known] = {}
         self._failures = 0
         self._not_before = 0.0
@@ -190,9 +189,9 @@ class Ssh(Target):
         """End the call that another thread waits for, and any later one."""
         self.link.abort()
 
-    def checks(self, name: str, *, smoke: bool) -> Iterator[Check]:
+    def checks(self, *, smoke: bool) -> Iterator[Check]:
         """Examine the login, mpsq and the disk there; `smoke` adds nothing."""
-        return _checks(name.removeprefix("ssh:"), self.link)
+        return _checks(self._profile.name, self.link)
 
     def remove(self, token: str) -> None:
         """Remove the folder of a block on the box, then here. Raises: Unreachable, OSError."""

@@ -102,7 +102,7 @@ class Target:
     def abort(self) -> None:
         """End the call that another thread waits for, and any later one: it is Unreachable then."""
 
-    def checks(self, name: str, *, smoke: bool) -> Iterator[Check]:
-        """Examine the requirements of blocks, here and as far as possible there. `name` is that of the profile, for
-        the remedies. `smoke` may start something small there and remove it."""
+    def checks(self, *, smoke: bool) -> Iterator[Check]:
+        """Examine the requirements of blocks, here and as far as possible there. `smoke` may start something small
+        there and remove it."""
         raise NotImplementedError

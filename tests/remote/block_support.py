@@ -16,6 +16,7 @@ from queue_runner.remote import block, targets
 from queue_runner.remote.dispatcher import Dispatcher
 from queue_runner.remote.fence import take_fence
 from queue_runner.remote.json_files import write_json
+from queue_runner.remote.profile import Profile
 from queue_runner.remote.slurm.cluster import Slurm
 from queue_runner.remote.target import Seen
 from queue_runner.store import read
@@ -36,7 +37,7 @@ class StandIn(Slurm):
     """A target like Slurm, whose answers the test sets."""
 
     def __init__(self, shared: Path) -> None:
-        super().__init__({"folder": str(shared)}, 0.0, 0.0)
+        super().__init__(Profile(name="slurm", folder=str(shared), poll_s=0, grace_s=0))
         self.shared = shared
         self.answer: Callable[[], str] = lambda: "7"
         self.seen = Seen("gone", "forgotten")
@@ -52,7 +53,7 @@ class StandIn(Slurm):
     def end(self, token: str, *, hard: bool) -> None:
         pass
 
-    def checks(self, name: str, *, smoke: bool) -> Iterator[Check]:
+    def checks(self, *, smoke: bool) -> Iterator[Check]:
         return iter(())
 
 

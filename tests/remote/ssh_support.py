@@ -19,6 +19,7 @@ from pathlib import Path
 
 import psutil
 
+from queue_runner.remote.profile import Profile
 from tests.process_support import words_of
 from tests.queue_support import until
 
@@ -83,6 +84,21 @@ class Box:
         return (
             f'[on.box]\nkind = "ssh"\nssh = "-F {self.config}"\nfolder = "{self.base}"\npython = "{self.python}"\n'
             'poll = "0.3s"\n'
+        )
+
+    @property
+    def target(self) -> Profile:
+        """The same, typed; for one that looks once a second and waits no longer."""
+        python, folder = str(self.python), str(self.base)
+        return Profile(
+            name="box",
+            kind="ssh",
+            folder=folder,
+            python=python,
+            poll_s=1,
+            grace_s=1,
+            host="box",
+            ssh=f"-F {self.config}",
         )
 
     def start(self) -> None:

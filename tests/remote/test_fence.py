@@ -13,6 +13,7 @@ import pytest
 
 from queue_runner.remote import box, fence
 from queue_runner.remote.fence import has_started, make_void, take_fence
+from queue_runner.remote.profile import Profile
 from queue_runner.remote.slurm.cluster import Slurm
 
 pytestmark = pytest.mark.process
@@ -86,7 +87,7 @@ def test_a_link_whose_answer_was_lost_on_nfs_is_ours(tmp_path: Path, monkeypatch
 
 
 def test_a_box_and_a_cluster_make_a_block_void_alike(tmp_path: Path) -> None:
-    cluster = Slurm({"folder": str(tmp_path / "shared")}, 0.0, 0.0)
+    cluster = Slurm(Profile(name="slurm", folder=str(tmp_path / "shared")))
     (tmp_path / "shared" / TOKEN).mkdir(parents=True)
     assert cluster.void(TOKEN) and cluster.void(TOKEN) and not cluster.has_started(TOKEN)
     there = tmp_path / "far" / TOKEN

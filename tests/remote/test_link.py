@@ -12,6 +12,7 @@ import pytest
 from queue_runner.paths import Layout
 from queue_runner.remote import ssh
 from queue_runner.remote.link import Link
+from queue_runner.remote.profile import Profile
 from queue_runner.remote.target import Unreachable
 from tests.queue_support import until
 
@@ -34,7 +35,7 @@ def test_a_box_that_does_not_answer_holds_nobody_up_for_as_long_as_it_may_send_f
 ) -> None:
     ssh_says(tmp_path, monkeypatch, "")
     monkeypatch.setattr(ssh, "ANSWER_S", 0.1)
-    box = ssh.Ssh("box", {"host": "box"}, layout, LONG_S, 0.0)
+    box = ssh.Ssh("box", Profile(name="box", host="box", poll_s=LONG_S), layout)
     box.folder(TOKEN).path.mkdir(parents=True)
     box.fetch(TOKEN)
     with pytest.raises(Unreachable, match="no answer within"):

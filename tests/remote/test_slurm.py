@@ -132,12 +132,15 @@ def test_doctor_examines_the_cluster(front: Queue, cluster: Slurm, mpsq: Cli, mo
     bare.write_text("#!/bin/sh\necho no mpsq here >&2; exit 1\n")
     bare.chmod(0o755)
     wrong = good.replace(str(cluster.python), str(bare)).replace(str(cluster.shared), f"{bare}/none")
-    front.layout.config.write_text(wrong + 'partition = "nope"\ntime = "1-00:00"\n')
+    front.layout.config.write_text(wrong + 'partition = "nope"\n')
     found = checks()
     failed = {name: check["finding"] for name, check in found.items() if check["verdict"] == "fail"}
-    assert failed.keys() == {"partition", "time", "options", "folder", "python"}
+    assert failed.keys() == {"partition", "options", "folder", "python"}
     assert all(check["fix"] for check in found.values() if check["verdict"] == "fail")
     assert "nope" in failed["partition"] and "no mpsq here" in failed["python"]
+    front.layout.config.write_text(good + 'time = "1-00:00"\n')
+    refused = mpsq("doctor", "--on", "slurm")
+    assert refused.code == 2 and "on.slurm.time" in refused.err
     front.layout.config.write_text(good)
     monkeypatch.setenv("PATH", str(cluster.folder))
     assert "there is no Slurm here" in checks()["commands"]["finding"]

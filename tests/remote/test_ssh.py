@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -148,7 +149,7 @@ def test_the_link_is_cut_in_mid_run_and_a_cancel_meanwhile_is_passed_on(front: Q
 
 def test_a_host_that_hangs_is_left_alone_for_longer_and_longer(layout: Layout, box: Box) -> None:
     """Each try holds up whoever asks, and so all blocks of that box."""
-    made = Ssh("box", {"host": "box", "ssh": f"-F {box.config}", "python": str(box.python)}, layout, 30.0, 1.0)
+    made = Ssh("box", replace(box.target, poll_s=30), layout)
     made.folder(TOKEN).path.mkdir(parents=True)
     box.suspend()
     try:
@@ -236,13 +237,7 @@ def test_a_start_that_is_refused_leaves_nothing_on_the_box(front: Queue, box: Bo
 
 def test_an_upload_that_was_cut_is_removed_with_its_block(layout: Layout, box: Box) -> None:
     """Its process may die with the link, or go on."""
-    made = Ssh(
-        "box",
-        {"host": "box", "ssh": f"-F {box.config}", "python": str(box.python), "folder": str(box.base)},
-        layout,
-        1,
-        1,
-    )
+    made = Ssh("box", box.target, layout)
     box.base.mkdir(parents=True)
     for token in (TOKEN, "b" * 32):
         (box.base / f".in-{token}-x").mkdir()
@@ -344,10 +339,8 @@ def test_what_keeps_a_block_from_a_box_is_said(
     layout: Layout, box: Box, profile: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir("/")
-    stored = {"host": "box", "ssh": f"-F {box.config}", "python": str(box.python), "folder": str(box.base)}
-    made = Ssh(
-        "box", {**stored, **{key: text.format(config=box.config) for key, text in profile.items()}}, layout, 1, 1
-    )
+    changed = {key: text.format(config=box.config) for key, text in profile.items()}
+    made = Ssh("box", replace(box.target, **changed), layout)
     folder = made.folder("a" * 32).path
     folder.mkdir(parents=True)
     with pytest.raises(Refused, match=re.escape(said)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from queue_runner import config_file
 from queue_runner.errors import ConfigError, UsageError
 from queue_runner.remote import placement
+from queue_runner.remote.profile import Profile, find_profile
+from queue_runner.remote.slurm import commands
 from queue_runner.spec import JobSpec
 from queue_runner.submit import plan
 from tests.submit_support import requested
@@ -34,6 +37,42 @@ def test_an_option_with_an_open_quote_is_refused(home: Path, tmp_path: Path, mon
     (home / "config.toml").write_text('[on.slurm]\nfolder = "/shared"\n')
     with pytest.raises(UsageError, match="--sbatch cannot be split into words"):
         placement.placed(requested(argv=("true",), on="slurm", sbatch='--comment="x'), [])
+
+
+def test_a_profile_has_the_keys_that_the_settings_know() -> None:
+    assert {field.name.removesuffix("_s") for field in fields(Profile)} == {"name", *config_file.PROFILE}
+
+
+@pytest.mark.parametrize(
+    ("on", "stored", "kind", "host", "table"),
+    [
+        ("slurm", {}, "slurm", "", "slurm"),
+        ("big", {"kind": "slurm"}, "slurm", "", "big"),
+        ("box", {"kind": "ssh"}, "ssh", "box", "box"),
+        ("box", {"kind": "ssh", "host": "me@there"}, "ssh", "me@there", "box"),
+        ("ssh:box", {"kind": "ssh", "host": "me@there"}, "ssh", "me@there", "box"),
+        ("ssh:box", {"kind": "slurm", "host": "me@there"}, "ssh", "box", "box"),
+        ("ssh:me@box", {}, "ssh", "me@box", "me@box"),
+    ],
+)
+def test_on_means_a_profile(on: str, stored: dict[str, str], kind: str, host: str, table: str) -> None:
+    profile = find_profile(config_file.Config(on={table: stored}), on)
+    assert (profile.kind, profile.host, profile.name) == (kind, host, table)
+
+
+@pytest.mark.parametrize("on", ["mars", "ssh", "slurm:here", "ssh:", "ssh:-oProxyCommand=x", "box", "late"])
+def test_on_names_no_target(on: str) -> None:
+    with pytest.raises(UsageError):
+        find_profile(
+            config_file.Config(on={"box": {"folder": "/shared"}, "late": {"kind": "slurm", "time": "soon"}}), on
+        )
+
+
+def test_options_of_a_submission_replace_those_of_the_profile() -> None:
+    profile = Profile(name="slurm", time_s=7200, gpus="1", partition="short")
+    assert {"--time=120", "--gpus=1"} < {*commands.resources(profile)}
+    words = commands.resources(profile.for_block({"to": "slurm", "time": "1.2e+06", "gpus": "2"}))
+    assert {"--time=20000", "--gpus=2", "--partition=short"} < {*words}
 
 
 def on_a_box(home: Path, monkeypatch: pytest.MonkeyPatch, **said: Any) -> JobSpec:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Generic, TypeVar
 
 from queue_runner.checks import Check
+from queue_runner.remote.profile import Profile
 from queue_runner.remote.slurm import cluster_checks, commands
 from queue_runner.remote.target import Seen, Target, Unreachable
 
@@ -73,11 +73,11 @@ class Newest(Generic[T]):
 class Slurm(Target):
     """The cluster that sbatch of this machine submits to. Its commands have time limits of their own."""
 
-    def __init__(self, profile: Mapping[str, str], poll_s: float, grace_s: float) -> None:
-        super().__init__("slurm", Path(profile["folder"]), poll_s, grace_s)
+    def __init__(self, profile: Profile) -> None:
+        super().__init__("slurm", profile.shared_folder(), profile.poll_s, profile.grace_s)
         self._profile = profile
-        self.local = profile.get("local", "")
-        self._newest = Newest(commands.blocks, poll_s / 2, Unreachable("squeue does not answer"))
+        self.local = profile.local
+        self._newest = Newest(commands.blocks, profile.poll_s / 2, Unreachable("squeue does not answer"))
 
     def send(self, token: str, options: Mapping[str, str]) -> str:
         """Submit a block whose folder is written; return its id. Raises: Unreachable, Refused, UsageError."""
@@ -88,7 +88,7 @@ class Slurm(Target):
         words += [f"--comment={commands.PREFIX}{token}", f"--job-name=mpsq-{token[:8]}", "--open-mode=append"]
         words += [f"--output={folder.log}", f"--chdir={folder.path}"]
         try:
-            answer = commands.call([*words, *commands.resources(self._profile, options), str(script)])
+            answer = commands.call([*words, *commands.resources(self._profile.for_block(options)), str(script)])
         finally:
             self._newest.forget()  # the last answer of squeue does not have this block
         return answer.strip().partition(";")[0]
@@ -103,6 +103,6 @@ class Slurm(Target):
         if job:
             commands.call(["scancel", job] if hard else ["scancel", "--batch", "--signal=TERM", job])
 
-    def checks(self, name: str, *, smoke: bool) -> Iterator[Check]:
+    def checks(self, *, smoke: bool) -> Iterator[Check]:
         """Examine the requirements of blocks; `smoke` sends a job of a minute that examines its node."""
-        return cluster_checks.of_cluster(name, self._profile, smoke=smoke)
+        return cluster_checks.of_cluster(self._profile, smoke=smoke)

@@ -10,17 +10,18 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from queue_runner import __version__, units
 from queue_runner.checks import Check, warn_if
-from queue_runner.errors import UsageError
 from queue_runner.host.filesystem import network_kind
 from queue_runner.paths import checkout
 from queue_runner.remote.fence import take_fence
 from queue_runner.remote.json_files import read_struct, write_json
+from queue_runner.remote.profile import Profile
 from queue_runner.remote.slurm import commands
 from queue_runner.remote.slurm.probe import ProbeAnswer
 from queue_runner.remote.target import Refused, Unreachable
@@ -33,8 +34,6 @@ PROBE_LIMIT_S = 120.0
 _POLL_S = 0.5
 _PYTHON_LIMIT_S = 30.0
 _VERSION = "import sys, queue_runner.remote.node; print(queue_runner.__version__, sys.version.split()[0])"
-
-Profile = Mapping[str, str]
 
 
 class Partition(NamedTuple):
@@ -52,10 +51,10 @@ class Partition(NamedTuple):
         return self.title.rstrip("*")
 
 
-def of_cluster(name: str, profile: Profile, *, smoke: bool) -> Iterator[Check]:
-    """Run all checks of the cluster that a profile names."""
+def of_cluster(profile: Profile, *, smoke: bool) -> Iterator[Check]:
+    """Run all checks of the cluster of a profile."""
     failed = False
-    for check in _of_all(name, profile):
+    for check in _of_all(profile):
         failed = failed or check.verdict == "fail"
         yield check
     if not smoke:
@@ -63,22 +62,22 @@ def of_cluster(name: str, profile: Profile, *, smoke: bool) -> Iterator[Check]:
     elif failed:
         yield Check("node", "warn", "not tried, since a check failed", "fix the failed check, then rerun with --smoke")
     else:
-        yield _node(name, profile)
+        yield _node(profile)
 
 
-def _of_all(name: str, profile: Profile) -> Iterator[Check]:
+def _of_all(profile: Profile) -> Iterator[Check]:
     missing = [program for program in PROGRAMS if shutil.which(program) is None]
     if missing:
         fix = "run mpsq on a login node of the cluster, or add the folder of Slurm's commands to PATH"
         yield Check("commands", "fail", f"there is no Slurm here: {', '.join(missing)} not on PATH", fix)
     else:
         yield Check("commands", "ok", ", ".join(PROGRAMS))
-        yield from _cluster(name, profile)
-    yield _folder(name, profile)
-    yield _python(name, profile)
+        yield from _cluster(profile)
+    yield _folder(profile)
+    yield _python(profile)
 
 
-def _cluster(name: str, profile: Profile) -> Iterator[Check]:
+def _cluster(profile: Profile) -> Iterator[Check]:
     begin = time.monotonic()
     try:
         answer = commands.call(["sinfo", "--noheader", "--format=%P|%a|%l|%T|%D"])
@@ -90,17 +89,17 @@ def _cluster(name: str, profile: Profile) -> Iterator[Check]:
     took = units.duration(time.monotonic() - begin)
     yield Check("controller", "ok", f"it answered twice in {took}; it knows {units.counted(blocks, 'block')} of yours")
     partitions = [Partition(*(line.split("|") + [""] * 5)[:5]) for line in answer.splitlines()]
-    limit = yield from _partition(name, profile, partitions)
-    yield _time(name, profile, limit)
-    yield _accepted(name, profile)
+    limit = yield from _partition(profile, partitions)
+    yield _time(profile, limit)
+    yield _accepted(profile)
 
 
-def _partition(name: str, profile: Profile, partitions: list[Partition]) -> Generator[Check, None, str]:
+def _partition(profile: Profile, partitions: list[Partition]) -> Generator[Check, None, str]:
     """Check the partition; return its time limit as sinfo writes it."""
-    chosen = profile.get("partition")
+    chosen = profile.partition
     lines = [line for line in partitions if (line.name == chosen if chosen else line.title.endswith("*"))]
     names = ", ".join(dict.fromkeys(line.name for line in partitions)) or "none"
-    fix = f"mpsq config set on.{name}.partition NAME, with one of: {names}"
+    fix = f"mpsq config set on.{profile.name}.partition NAME, with one of: {names}"
     if not lines:
         missing = f'there is no partition "{chosen}"' if chosen else "no partition is the default one"
         yield Check("partition", "fail", missing, fix)
@@ -113,12 +112,9 @@ def _partition(name: str, profile: Profile, partitions: list[Partition]) -> Gene
     return first.limit
 
 
-def _time(name: str, profile: Profile, limit: str) -> Check:
-    fix = f"mpsq config set on.{name}.time 2h, or --time with each submission"
-    try:
-        limit_s = commands.time_s(profile)
-    except UsageError as error:
-        return Check("time", "fail", f"{error.message}: {error.hint}", fix)
+def _time(profile: Profile, limit: str) -> Check:
+    fix = f"mpsq config set on.{profile.name}.time 2h, or --time with each submission"
+    limit_s = profile.time_s
     if limit_s is None:
         return Check("time", "ok", "jobs without --time get the time limit of the partition")
     most = _seconds(limit)
@@ -136,21 +132,21 @@ def _seconds(limit: str) -> float | None:
     return ((days * 24 + hours) * 60 + minutes) * 60.0 + seconds
 
 
-def _accepted(name: str, profile: Profile) -> Check:
+def _accepted(profile: Profile) -> Check:
     try:
-        words = commands.resources(profile, {})
+        words = commands.resources(profile)
         commands.call(["sbatch", "--test-only", "--exclusive", "--nodes=1", *words, "--wrap=true"])
     except Refused as error:
-        fix = f"correct gpus, partition or sbatch of the profile: mpsq config set on.{name}.gpus 1"
+        fix = f"correct gpus, partition or sbatch of the profile: mpsq config set on.{profile.name}.gpus 1"
         return Check("options", "fail", f"sbatch refuses a block: {error}", fix)
-    except (Unreachable, UsageError) as error:
+    except Unreachable as error:
         return Check("options", "fail", str(error), "see the checks before")
     return Check("options", "ok", f"sbatch would accept a block with {' '.join(words)}")
 
 
-def _folder(name: str, profile: Profile) -> Check:
-    place = Path(profile["folder"])
-    fix = f"mpsq config set on.{name}.folder PATH: one of yours on a disk that the nodes mount, too"
+def _folder(profile: Profile) -> Check:
+    place = profile.shared_folder()
+    fix = f"mpsq config set on.{profile.name}.folder PATH: one of yours on a disk that the nodes mount, too"
     try:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".mpsq-doctor-", dir=place) as tried:
@@ -168,11 +164,11 @@ def _folder(name: str, profile: Profile) -> Check:
     return Check("folder", "ok", f"{place} takes files and is on {kind}, {free} free")
 
 
-def _python(name: str, profile: Profile) -> Check:
+def _python(profile: Profile) -> Check:
     """Check the interpreter of the nodes from here, where it is usually to be seen as well."""
-    python = profile.get("python") or "python3"
+    python = profile.python
     fix = f"install mpsq {__version__} there ({python} -m pip install mpsq=={__version__}), or mpsq config set "
-    fix += f"on.{name}.python PATH"
+    fix += f"on.{profile.name}.python PATH"
     code = checkout()
     env = {**os.environ, **({"PYTHONPATH": str(code)} if code else {})}
     if not code:
@@ -195,22 +191,20 @@ def _python(name: str, profile: Profile) -> Check:
     return Check("python", "ok", f"{python} is Python {its} with mpsq {version}, {origin}")
 
 
-def _node(name: str, profile: Profile) -> Check:
+def _node(profile: Profile) -> Check:
     """Send a job of a minute that examines its node, wait for its answer, and remove it."""
-    folder = Path(tempfile.mkdtemp(prefix=".mpsq-probe-", dir=profile["folder"]))
+    folder = Path(tempfile.mkdtemp(prefix=".mpsq-probe-", dir=profile.shared_folder()))
     job = ""
     try:
         (folder / "question").write_text(question := secrets.token_hex(8))
         script, log = folder / "probe.sh", folder / "probe.log"
-        script.write_text(
-            commands.batch_script(profile, "queue_runner.remote.slurm.probe", str(folder), profile.get("local", ""))
-        )
+        script.write_text(commands.batch_script(profile, "queue_runner.remote.slurm.probe", str(folder), profile.local))
         options = ["--parsable", "--nodes=1", "--no-requeue", "--job-name=mpsq-doctor", f"--output={log}"]
-        options += [f"--chdir={folder}", *commands.resources(profile, {"time": "60"}), str(script)]
+        options += [f"--chdir={folder}", *commands.resources(replace(profile, time_s=60.0)), str(script)]
         job = commands.call(["sbatch", *options]).strip().partition(";")[0]
         answer, state = _wait_for_answer(folder, job)
         if answer is not None and answer.question == question:
-            return _judged(name, profile, answer)
+            return _judged(profile, answer)
         fix = f"make the folder, the interpreter and mpsq {__version__} known to the nodes: docs/remote.md"
         if state:
             late = f"the probe has not started within {PROBE_LIMIT_S:.0f} s and was removed: it was {state}"
@@ -243,12 +237,12 @@ def _wait_for_answer(folder: Path, job: str) -> tuple[ProbeAnswer | None, str]:
     return None, state if state.startswith("PENDING") else ""
 
 
-def _judged(name: str, profile: Profile, answer: ProbeAnswer) -> Check:
+def _judged(profile: Profile, answer: ProbeAnswer) -> Check:
     node, local = answer.node or answer.host, answer.local
     if answer.version != __version__:
-        fix = f"install mpsq {__version__} for {profile.get('python') or 'python3'} on the nodes"
+        fix = f"install mpsq {__version__} for {profile.python} on the nodes"
         return Check("node", "fail", f"{node} has mpsq {answer.version}, and this one is {__version__}", fix)
-    fix = f"mpsq config set on.{name}.local PATH: a folder on the node's own disk, as SQLite needs"
+    fix = f"mpsq config set on.{profile.name}.local PATH: a folder on the node's own disk, as SQLite needs"
     if answer.trouble:
         return Check("node", "fail", f"{node}: {local} cannot be written: {answer.trouble}", fix)
     if answer.kind:

@@ -9,11 +9,11 @@ import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from queue_runner.paths import checkout
+from queue_runner.remote.profile import Profile
 from queue_runner.remote.target import Refused, Seen, Unreachable
-from queue_runner.units import parse_duration
 
 LIMIT_S = 30.0
 """squeue was seen to block 18 s and sbatch 9 s while slurmctld was down (Slurm 22.05)."""
@@ -62,21 +62,13 @@ def call(argv: Sequence[str]) -> str:
     return done.stdout
 
 
-def resources(profile: Mapping[str, str], options: Mapping[str, str]) -> list[str]:
-    """Return the options of sbatch from those of a submission, or else from its profile. `time` is in seconds in
-    `options`, as stored, and any duration in the profile. Raises: UsageError for an invalid duration."""
-    given = {name: options.get(name) or profile.get(name) for name in ("partition", "gpus", "sbatch")}
-    words = [f"--{name}={given[name]}" for name in ("partition", "gpus") if given[name]]
-    limit_s = float(options["time"]) if options.get("time") else time_s(profile)
-    if limit_s is not None:
+def resources(profile: Profile) -> list[str]:
+    """Return the options of sbatch for a block."""
+    words = [f"--{name}={text}" for name in ("partition", "gpus") if (text := getattr(profile, name))]
+    if (limit_s := profile.time_s) is not None:
         words.append(f"--time={max(1, round(-(-limit_s // _MINUTE_S)))}")
     warn_s = min(WARN_S, (limit_s or 4 * WARN_S) / 4)
-    return [*words, f"--signal=B:TERM@{warn_s:.0f}", *shlex.split(given["sbatch"] or "")]
-
-
-def time_s(profile: Mapping[str, str]) -> float | None:
-    """Return the limit that a profile sets, in seconds. Raises: UsageError."""
-    return parse_duration(profile["time"], "time of the profile") if profile.get("time") else None
+    return [*words, f"--signal=B:TERM@{warn_s:.0f}", *shlex.split(profile.sbatch)]
 
 
 def blocks() -> dict[str, Seen]:
@@ -91,10 +83,10 @@ def blocks() -> dict[str, Seen]:
     return states
 
 
-def batch_script(profile: Mapping[str, str], module: str, *arguments: str) -> str:
+def batch_script(profile: Profile, module: str, *arguments: str) -> str:
     """Return a batch script that runs a module of mpsq on a node: of this checkout, or of the wheel there. It passes
     SIGTERM on, and restarts the module if it was killed, with the argument `ended` if SIGTERM had come."""
     code = checkout()
     lines = ["#!/bin/sh", f"export PYTHONPATH={shlex.quote(str(code))}" if code else "unset PYTHONPATH"]
-    lines.append(_SCRIPT.format(command=shlex.join([profile.get("python") or "python3", "-m", module, *arguments])))
+    lines.append(_SCRIPT.format(command=shlex.join([profile.python, "-m", module, *arguments])))
     return "\n".join(lines)
