@@ -115,13 +115,13 @@ def report(
         return
     with reading(layout.db) as connection:
         result = reports.run(name, connection, options)
-    if submit and any(row["missing"] for row in result.rows):
+    if submit and any(gap.missing for gap in result.items):
         _submit_missing(title(ctx), result, layout, format)
         return
     print(printing.as_text(name, result, format, explain=explain, colour=tables.in_colour()))
     if submit:
         say("nothing was queued")
-    if not result.rows and format in ("csv", "json"):
+    if not result.items and format in ("csv", "json"):
         say("no matching runs")
 
 
@@ -134,7 +134,7 @@ def _submit_missing(line: str, result: Result, layout: Layout, format: str) -> N
 
     if format != "json":
         print(printing.as_text("missing", result, format) + "\n")
-    missing = [(row["jobs"][-1], row["missing"]) for row in result.rows if row["missing"]]
+    missing = [(gap.jobs[-1], gap.missing) for gap in result.items if gap.missing]
     with reading(layout.db) as connection:
         planned = missing_runs.plan(connection, missing, line)
     stored = store(planned, layout, format == "json")
