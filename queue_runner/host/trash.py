@@ -9,38 +9,30 @@ import stat
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 TRASH = ".trash-"
 """Prefix of a folder being removed: set aside by a rename, so that nothing is ever partially there."""
-BLOCK_BYTES = 512  # of st_blocks (stat(2)), whatever the file system's own
+_BLOCK_BYTES = 512  # of st_blocks (stat(2)), whatever the file system's own
 
 
 def used_bytes(*paths: Path) -> int:
-    """Return the disk usage of files and folders in bytes; a file with several names counts once."""
+    """Return the disk usage of files, and of folders with all below them, in bytes. A file with several names counts
+    once, and no link is followed."""
     visited: set[tuple[int, int]] = set()
-    total = 0
-    for status in (status for path in paths for status in walk(path)):
-        if (key := (status.st_dev, status.st_ino)) not in visited:
-            visited.add(key)
-            total += status.st_blocks * BLOCK_BYTES
-    return total
-
-
-def walk(path: Path) -> Iterator[os.stat_result]:
-    """Yield the status of a file, or of a folder and all below it; no link is followed."""
-    todo = [str(path)]
+    total, todo = 0, [*map(str, paths)]
     while todo:
         name = todo.pop()
-        try:
+        with contextlib.suppress(OSError):  # gone, or not accessible
             status = os.lstat(name)
-            yield status
+            if (key := (status.st_dev, status.st_ino)) not in visited:
+                visited.add(key)
+                total += status.st_blocks * _BLOCK_BYTES
             if stat.S_ISDIR(status.st_mode):
                 with os.scandir(name) as entries:
                     todo += [entry.path for entry in entries]
-        except OSError:
-            continue  # gone, or not accessible
+    return total
 
 
 def set_aside(folder: Path, paths: Iterable[Path]) -> Path:
