@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
+from queue_runner import redact
 from queue_runner.analysis.comparison import Question
 from queue_runner.analysis.grouping import BESIDE, LOG, MAIN, SUBJECT, taints
 from queue_runner.analysis.reported_run import ReportedRun
@@ -17,7 +19,6 @@ from queue_runner.analysis.stats import by_key
 from queue_runner.errors import UsageError
 from queue_runner.model import NEIGHBOUR_BUSY, Outcome
 from queue_runner.monitor.answers import select_runs
-from queue_runner.monitor.answers.arguments import arguments_by_run
 from queue_runner.monitor.answers.run_query import Context
 from queue_runner.workloads import mps_switches
 
@@ -42,6 +43,8 @@ RUN = (
     "measure_s, eval_s, checkpoint_s, other_s, projected_real_s, resumed_from"
 )
 """Columns that a comparison needs; the rest of v_run, such as the whole specification, is not read."""
+_POOLED = re.compile(r"--?(device|compile|dtype|seed)(=.*)?")
+"""Arguments of commands that reports distinguish, or pool, by columns of their own."""
 _FRAMEWORKS = frozenset({"torch", "mlx", "jax", "tinygrad"})
 DETAILS = ("data_name", "device_name", "optimizer")
 """Factors that rarely differ for the same device, dtype and settings."""
@@ -59,7 +62,7 @@ def prepare(stored: Iterable[ReportedRun], context: Context) -> list[ReportedRun
     runs = list(stored)
     parsed: dict[str, dict[str, Any]] = {}
     versions = _software(runs, context)
-    arguments = arguments_by_run(runs)
+    arguments = _arguments(runs)
     newest = next((run.machine_hash for run in reversed(runs) if run.machine_hash and not run.merged), None)
     machines = [_machine(run) or (None if run.kind == "import" else newest) for run in runs]
     environments = any(run.env_name for run in runs)
@@ -119,6 +122,36 @@ def _unknown_logs(runs: Sequence[ReportedRun]) -> dict[int, str]:
     return {
         run.run_id: stem if len(same) == 1 else f"{stem} ({run.run})" for stem, same in stems.items() for run in same
     }
+
+
+def _arguments(rows: Iterable[ReportedRun]) -> dict[int, dict[str, str | None]]:
+    """Return by run the factor `arguments`: the arguments in which commands of the same name differ."""
+    factors: dict[int, dict[str, str | None]] = {}
+    secrets: dict[str, int] = {}
+
+    def hidden(argv: Iterable[str]) -> list[str]:
+        """Return the arguments with a number for each secret: arms that differ in one stay apart."""
+        return redact.replaced(argv, lambda word: f"[hidden {secrets.setdefault(word, len(secrets) + 1)}]")
+
+    for runs in by_key((row for row in rows if row.kind == "command"), lambda row: row.name).values():
+        argvs = {text: hidden(json.loads(text)) for text in sorted({row.argv_json for row in runs})}
+        common = set.intersection(*map(set, argvs.values()))
+        distinct = {row.run_id: _unnamed(argvs[row.argv_json], common, row) for row in runs}
+        if len(set(distinct.values())) > 1:
+            factors |= {run_id: {"arguments": text} for run_id, text in distinct.items()}
+    return factors
+
+
+def _unnamed(argv: Iterable[str], common: set[str], row: ReportedRun) -> str | None:
+    """Return the arguments that are neither in every command nor given by a column or setting of the run."""
+    values = {str(value) for value in json.loads(row.params_json).values()}
+    known = common | values | {str(row.device), str(row.dtype), str(row.config)}
+    distinct = [
+        argument
+        for argument in argv
+        if argument not in known and not _POOLED.fullmatch(argument) and argument.partition("=")[2] not in values
+    ]
+    return " ".join(distinct) or None
 
 
 def _machine(run: ReportedRun) -> str | None:
