@@ -112,11 +112,11 @@ def fill(home: Path, shared: Path) -> None:
 def begin(folder: Path) -> None:
     """Write what a node does that has started its first run."""
     from queue_runner.remote import block
-    from queue_runner.remote.fence import take_fence
+    from queue_runner.remote.fence import FenceHolder, take_fence
     from queue_runner.remote.json_files import read_json
 
     there = block.Folder(folder)
-    assert take_fence(there.fence, {})
+    assert take_fence(there.fence, FenceHolder())
     run = (read_json(there.instructions) or {})["runs"][0]
     _write(there, f"{run['job_id']}.{run['number']}", "began.json", {"at": time.time(), "started": time.time()})
 

@@ -28,7 +28,7 @@ from queue_runner.remote import block, block_store, records, targets
 from queue_runner.remote.block import Folder
 from queue_runner.remote.block_runs import BlockRuns
 from queue_runner.remote.block_store import BlockRun
-from queue_runner.remote.fence import take_fence
+from queue_runner.remote.fence import FenceHolder, take_fence
 from queue_runner.remote.json_files import read_json
 from queue_runner.remote.target import NotSent, Refused, Seen, Target, Unreachable
 from queue_runner.run_dir import read_end
@@ -285,7 +285,7 @@ class Dispatcher:
 
     def _take_back(self, lane: str, token: str, target: Target, why: str) -> bool:
         """Let the runs of a block that was not started be sent again later; False where it was started after all."""
-        if not take_fence(target.folder(token).fence, {"void": why}):
+        if not take_fence(target.folder(token).fence, FenceHolder(void=why)):
             return False
         with writing(self._engine) as connection:
             block_store.take_back(connection, token)

@@ -6,21 +6,19 @@ or not at all, however its writer dies, and any reader finds who took it. The fr
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, json
 
 from queue_runner.atomic_file import flush
 from queue_runner.remote.json_files import read_struct
 
 
 class FenceHolder(Struct, frozen=True, omit_defaults=True):
-    """Who took a fence: the front, which made the block `void`, or the process `pid` of a node since its `boot`."""
+    """Who took a fence, and the time: the front, which made the block `void`, or the process `pid` of a node since its
+    `boot`."""
 
     void: str | None = None
     host: str | None = None
@@ -28,9 +26,10 @@ class FenceHolder(Struct, frozen=True, omit_defaults=True):
     job: str | None = None
     pid: int | None = None
     boot: str | None = None
+    at: float | None = None
 
 
-def take_fence(path: Path, who: Mapping[str, Any]) -> bool:
+def take_fence(path: Path, who: FenceHolder) -> bool:
     """Create the fence, durably; False when it was there: the block was started, or made void, before.
 
     Raises: OSError, also where the file system has no hard links.
@@ -38,8 +37,8 @@ def take_fence(path: Path, who: Mapping[str, Any]) -> bool:
     descriptor, name = tempfile.mkstemp(prefix=".fence-", dir=path.parent)
     ours = Path(name)
     try:
-        with os.fdopen(descriptor, "w") as stream:
-            json.dump(dict(who), stream)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(json.encode(who))
             stream.flush()
             os.fsync(descriptor)
         try:
@@ -56,7 +55,7 @@ def take_fence(path: Path, who: Mapping[str, Any]) -> bool:
 def make_void(path: Path) -> bool:
     """Take the fence in the place of a start, so that the block can never start; return whether it is void, now or
     since before. Raises: OSError."""
-    return take_fence(path, {"void": "by the front"}) or is_void(path)
+    return take_fence(path, FenceHolder(void="by the front")) or is_void(path)
 
 
 def has_started(path: Path) -> bool:

@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec import convert
+from msgspec.structs import replace
 
 from queue_runner import redact
 from queue_runner.atomic_file import flush
@@ -37,7 +38,7 @@ from queue_runner.paths import Layout
 from queue_runner.remote import block, block_store, outputs
 from queue_runner.remote.block import Instructions
 from queue_runner.remote.block_store import BlockRun
-from queue_runner.remote.fence import read_fence, take_fence
+from queue_runner.remote.fence import FenceHolder, read_fence, take_fence
 from queue_runner.remote.json_files import write_json
 from queue_runner.run_dir import RunDir
 from queue_runner.spec import OF_NODE
@@ -228,10 +229,10 @@ class Node:
         self._exported.add(name)
 
 
-def about_here() -> dict[str, str | None]:
+def about_here() -> FenceHolder:
     """Return the host, and what Slurm calls it and the job."""
     node, job = os.environ.get("SLURMD_NODENAME"), os.environ.get("SLURM_JOB_ID")
-    return {"host": socket.gethostname(), "node": node, "job": job}
+    return FenceHolder(host=socket.gethostname(), node=node, job=job)
 
 
 def _of_a_login() -> dict[str, str]:
@@ -248,7 +249,7 @@ def main(arguments: list[str]) -> int:
     box = instructions.box
     temporary = Path(instructions.local or tempfile.gettempdir())
     home = folder.home if box else temporary / f"mpsq-block-{folder.path.name}"
-    about = {**about_here(), "pid": os.getpid(), "at": time.time(), "boot": boot_id()}
+    about = replace(about_here(), pid=os.getpid(), at=time.time(), boot=boot_id())
     may_run = take_fence(folder.fence, about) or _may_continue(folder, home, box=box)
     lock = locks.try_lock(home.with_suffix(".lock")) if may_run else None
     if lock is None:
@@ -286,8 +287,8 @@ def _may_continue(folder: block.Folder, home: Path, *, box: bool) -> bool:
     if box:
         return True
     here = about_here()
-    same = here["job"] is not None and here == {"host": fence.host, "node": fence.node, "job": fence.job}
-    return same and home.is_dir()
+    same = (here.host, here.node, here.job) == (fence.host, fence.node, fence.job)
+    return here.job is not None and same and home.is_dir()
 
 
 def _say_ended(folder: block.Folder, why: str) -> None:

@@ -14,7 +14,7 @@ from queue_runner.checks import Check
 from queue_runner.paths import Layout
 from queue_runner.remote import block, targets
 from queue_runner.remote.dispatcher import Dispatcher
-from queue_runner.remote.fence import take_fence
+from queue_runner.remote.fence import FenceHolder, take_fence
 from queue_runner.remote.json_files import write_json
 from queue_runner.remote.profile import Profile
 from queue_runner.remote.slurm.cluster import Slurm
@@ -87,7 +87,7 @@ class Front:
 
     def begin(self, run: str = "1.1", **told: Any) -> Path:
         """Let a run begin on the node; return its folder there."""
-        take_fence(self.folder().fence, {"pid": 1})
+        take_fence(self.folder().fence, FenceHolder(pid=1))
         path = self.folder().run(run).path
         (path / "warden").mkdir(parents=True)
         write_json(path / "began.json", {"at": 10.0, "started": 11.0, **told})

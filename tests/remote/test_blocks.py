@@ -16,7 +16,7 @@ from queue_runner.model import parse_selector
 from queue_runner.monitor import awaiting, run_view
 from queue_runner.paths import Layout
 from queue_runner.remote import block, block_store, targets
-from queue_runner.remote.fence import take_fence
+from queue_runner.remote.fence import FenceHolder, take_fence
 from queue_runner.remote.json_files import write_json
 from queue_runner.remote.target import NotSent, Refused, Seen, Unreachable
 from queue_runner.store import read
@@ -36,7 +36,7 @@ def front(layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fr
 def test_a_block_that_was_made_void_has_not_started(front: Front) -> None:
     """The worker has died between the fence and its transaction."""
     front.blocks.step()
-    assert take_fence(front.folder().fence, {"void": "by the front"})
+    assert take_fence(front.folder().fence, FenceHolder(void="by the front"))
     assert not front.target.has_started(front.target.sent[0]) and front.target.void(front.target.sent[0])
     another = front.worker()
     for _ in range(3):

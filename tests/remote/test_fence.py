@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from queue_runner.remote import box, fence
-from queue_runner.remote.fence import has_started, make_void, take_fence
+from queue_runner.remote.fence import FenceHolder, has_started, make_void, take_fence
 from queue_runner.remote.profile import Profile
 from queue_runner.remote.slurm.cluster import Slurm
 
@@ -22,9 +22,9 @@ TOKEN = "a" * 32
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-from queue_runner.remote.fence import take_fence
+from queue_runner.remote.fence import FenceHolder, take_fence
 os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)
-take_fence(Path(sys.argv[1]), {"pid": 1})
+take_fence(Path(sys.argv[1]), FenceHolder(pid=1))
 """
 
 
@@ -37,7 +37,7 @@ def test_a_start_that_dies_while_it_takes_the_fence_has_not_taken_it(tmp_path: P
     done = subprocess.run([sys.executable, "-c", _KILLED, str(path)], check=False)
     assert done.returncode < 0
     assert not path.exists() and not has_started(path)  # else nobody would ever run the block
-    assert take_fence(path, {"pid": 2}) and json.loads(path.read_text()) == {"pid": 2}
+    assert take_fence(path, FenceHolder(pid=2)) and json.loads(path.read_text()) == {"pid": 2}
 
 
 def test_a_disk_that_is_full_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,8 +47,8 @@ def test_a_disk_that_is_full_leaves_nothing(tmp_path: Path, monkeypatch: pytest.
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
         with pytest.raises(OSError, match="No space"):
-            take_fence(tmp_path / "fence", {})
-    assert names(tmp_path) == [] and take_fence(tmp_path / "fence", {})
+            take_fence(tmp_path / "fence", FenceHolder())
+    assert names(tmp_path) == [] and take_fence(tmp_path / "fence", FenceHolder())
 
 
 def test_one_of_many_takes_it_and_the_others_read_whose_it_is(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_one_of_many_takes_it_and_the_others_read_whose_it_is(tmp_path: Path) ->
 
     def try_it(number: int) -> None:
         together.wait()
-        if take_fence(path, {"pid": number}):
+        if take_fence(path, FenceHolder(pid=number)):
             won.append(number)
         else:
             seen.append(json.loads(path.read_text()))
@@ -82,8 +82,8 @@ def test_a_link_whose_answer_was_lost_on_nfs_is_ours(tmp_path: Path, monkeypatch
         link(source, target)
 
     monkeypatch.setattr(os, "link", twice)
-    assert take_fence(tmp_path / "fence", {"pid": 1})
-    assert not take_fence(tmp_path / "fence", {"pid": 2})
+    assert take_fence(tmp_path / "fence", FenceHolder(pid=1))
+    assert not take_fence(tmp_path / "fence", FenceHolder(pid=2))
 
 
 def test_a_box_and_a_cluster_make_a_block_void_alike(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_box_and_a_cluster_make_a_block_void_alike(tmp_path: Path) -> None:
     assert names(there) == ["fence"]
     other = tmp_path / "far" / ("b" * 32)
     other.mkdir()
-    assert take_fence(other / "fence", {"pid": 1}) and box.void(other) == {"void": False}
+    assert take_fence(other / "fence", FenceHolder(pid=1)) and box.void(other) == {"void": False}
     assert has_started(other / "fence") and not make_void(other / "fence")
 
 

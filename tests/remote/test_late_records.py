@@ -12,7 +12,7 @@ from queue_runner import config_file
 from queue_runner.paths import Layout
 from queue_runner.remote import block
 from queue_runner.remote.dispatcher import Dispatcher
-from queue_runner.remote.fence import take_fence
+from queue_runner.remote.fence import FenceHolder, take_fence
 from queue_runner.remote.json_files import write_json
 from queue_runner.store import read
 from queue_runner.store.engine import open_engine
@@ -53,7 +53,7 @@ def ending(layout: Layout) -> named_rows.Row:
 
 
 def run_begins(folder: block.Folder) -> None:
-    assert take_fence(folder.fence, {})
+    assert take_fence(folder.fence, FenceHolder())
     (folder.run("1.1").path / "warden").mkdir(parents=True)
     write_json(folder.run("1.1").path / "began.json", {"at": 10.0, "started": 11.0})
 
@@ -92,7 +92,7 @@ def test_without_a_record_it_is_lost_after_the_grace(
     found = ending(layout)
     assert found["outcome"] == "LOST"
     assert found["reason"].startswith("folder_removed" if removed else "forgotten")
-    assert removed or not take_fence(folder.fence, {})  # it cannot be started again
+    assert removed or not take_fence(folder.fence, FenceHolder())  # it cannot be started again
 
 
 def test_a_folder_that_is_not_mounted_is_waited_for(

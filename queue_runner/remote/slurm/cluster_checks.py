@@ -19,7 +19,7 @@ from queue_runner import __version__, units
 from queue_runner.checks import Check, warn_if
 from queue_runner.host.filesystem import network_kind
 from queue_runner.paths import checkout
-from queue_runner.remote.fence import take_fence
+from queue_runner.remote.fence import FenceHolder, take_fence
 from queue_runner.remote.json_files import read_struct, write_json
 from queue_runner.remote.profile import Profile
 from queue_runner.remote.slurm import commands
@@ -152,7 +152,7 @@ def _folder(profile: Profile) -> Check:
         with tempfile.TemporaryDirectory(prefix=".mpsq-doctor-", dir=place) as tried:
             write_json(Path(tried, "ended.json"), {})
             fence = Path(tried, "fence")
-            if not take_fence(fence, {}) or take_fence(fence, {}):
+            if not take_fence(fence, FenceHolder()) or take_fence(fence, FenceHolder()):
                 finding = f"{place}: a hard link does not exclude there: a block could run twice"
                 return Check("folder", "fail", finding, fix)
         free = units.size(shutil.disk_usage(place).free)

@@ -42,9 +42,9 @@ def main(folder: Path, local: str) -> None:
     here = about_here()
     answer = ProbeAnswer(
         question=(folder / "question").read_text(),
-        host=str(here["host"]),
-        node=here["node"],
-        job=here["job"],
+        host=here.host or "",
+        node=here.node,
+        job=here.job,
         python=platform.python_version(),
         version=__version__,
         local=local or tempfile.gettempdir(),
