@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from queue_runner import tables
 from queue_runner.cli.common import Json, home, new_app, new_home, print_json, say
+
+if TYPE_CHECKING:
+    from queue_runner.config_file import Key
 
 app = new_app("Show and change the settings.")
 
@@ -24,20 +27,15 @@ def list_(json: Json = False) -> None:
     stored = config_file.read(layout.config)
     for sentence in config_file.removed(layout.config):
         say(sentence)
-    rows = [
-        {
-            "name": k.name,
-            "value": _shown(config_file.get(settings, k.name)),
-            "unit": k.unit,
-            "set": k.name in stored,
-            "help": k.help,
-        }
-        for k in config_file.KEYS.values()
-    ]
+    values = [(key, _shown(config_file.get(settings, key.name))) for key in config_file.KEYS.values()]
     if json:
+        rows = [
+            {"name": key.name, "value": value, "unit": key.unit, "set": key.name in stored, "help": key.help}
+            for key, value in values
+        ]
         print_json("mpsq.config/1", path=str(layout.config), settings=rows)
         return
-    print(tables.facts([(row["name"], textwrap.fill(_setting(row), 56)) for row in rows]))
+    print(tables.facts([(key.name, textwrap.fill(_setting(key, value), 56)) for key, value in values]))
 
 
 def _shown(value: Any) -> Any:
@@ -48,9 +46,9 @@ def _shown(value: Any) -> Any:
     return redact([value])[0] if isinstance(value, str) else value
 
 
-def _setting(row: dict[str, Any]) -> str:
-    value = _words(row["value"]) or '""'
-    return f"{value} {row['unit'] or ''}".strip() + f"  {row['help']}"
+def _setting(key: Key, value: Any) -> str:
+    text = _words(value) or '""'
+    return f"{text} {key.unit or ''}".strip() + f"  {key.help}"
 
 
 @app.command("get")
