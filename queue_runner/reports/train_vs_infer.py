@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from queue_runner import units
-from queue_runner.analysis import stats
+from queue_runner.analysis import run_metrics, stats
 from queue_runner.analysis.grouping import (
     BESIDE,
     MAIN,
@@ -190,10 +190,12 @@ def _rate(arm: Arm) -> float:
 
 
 def _judge(arms: Sequence[Arm], same_within: float | None) -> Verdicts:
-    """Compare each valid arm of another device with its twin on the CPU, judging all pairs together."""
+    """Compare each valid arm of another device with its twin on the CPU, judging all pairs together. The metrics that
+    the report `devices` gives words on count as well."""
     pairs = [(arm, twin) for arm in arms if (twin := _twin(arm, arms)) is not None]
-    planned = max((row.planned_rows for arm in arms for row in arm.shown), default=0)
-    verdicts = judge(pairs, planned, same_within=same_within)
+    planned = max([len(pairs), *(row.planned_rows for arm in arms for row in arm.shown)])
+    n_metrics = sum(not obstacle for obstacle in run_metrics.obstacles(arms).values())
+    verdicts = judge(pairs, planned * (1 + n_metrics), same_within=same_within)
     return {pair[0]: verdicts[pair] for pair in pairs}
 
 
