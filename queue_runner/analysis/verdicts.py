@@ -47,16 +47,14 @@ class Contrast:
     """A row minus its baseline in one metric, by round; None where one of the two runs is missing.
 
     A time enters as its logarithm, negated: the difference is the logarithm of the speedup. `step` is the rounding step
-    and `margin` the half width of "the same", both in the unit of the difference. `earlier_variance` is the variance of
-    earlier rounds of the same question on this machine: what it knows of levels and rare events, three rounds cannot
-    show. With an `obstacle` there is no word.
+    and `margin` the half width of "the same", both in the unit of the difference. With an
+    `obstacle` there is no word.
     """
 
     differences: Sequence[float | None]
     margin: float | None = None
     step: float = 0.0
     several_levels: bool = False
-    earlier_variance: float | None = None
     obstacle: str = ""
 
 
@@ -138,7 +136,7 @@ def judge(contrasts: Sequence[Contrast], n_words: int | None = None) -> list[Jud
 
 def _estimates(contrasts: Sequence[Contrast]) -> Iterator[list[Estimate]]:
     """Yield, for each contrast, the estimates after each of its complete rounds. Variances are shrunk towards the mean
-    of all contrasts, or towards that of earlier rounds if it is larger: towards a smaller one words get too sure."""
+    of all contrasts."""
     moments = [list(_moments(contrast.differences)) for contrast in contrasts]
     means: list[float | None] = []
     for at in range(max(map(len, moments), default=0)):
@@ -146,9 +144,7 @@ def _estimates(contrasts: Sequence[Contrast]) -> Iterator[list[Estimate]]:
         means.append(fmean(variances) if len(variances) > 1 else None)
     for contrast, rows in zip(contrasts, moments, strict=True):
         yield [
-            _shrunk(
-                *row, max((x for x in (mean, contrast.earlier_variance) if x is not None), default=None), contrast.step
-            )
+            _shrunk(*row, mean, contrast.step)
             for difference, row, mean in zip(contrast.differences, rows, means, strict=False)
             if difference is not None
         ]

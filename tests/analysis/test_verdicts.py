@@ -54,16 +54,6 @@ def test_shrinks_by_one_round_towards_the_mean_of_the_variances() -> None:
         assert judgement.high == pytest.approx(Estimate(3, 0.0, variance, 3.0).half_width(2))
 
 
-@pytest.mark.parametrize(("earlier", "alone", "beside"), [(4.0, 2.0, 7 / 3), (7.0, 3.0, 3.0)])
-def test_the_larger_of_earlier_rounds_and_other_rows_counts_as_one_round(
-    earlier: float, alone: float, beside: float
-) -> None:
-    contrasts = [Contrast([-1.0, 0.0, 1.0], earlier_variance=earlier), Contrast([-3.0, 0.0, 3.0])]
-    assert judge(contrasts[:1])[0].high == pytest.approx(Estimate(3, 0.0, alone, 3.0).half_width(1))
-    assert judge(contrasts)[0].high == pytest.approx(Estimate(3, 0.0, beside, 3.0).half_width(2))
-    assert judge(contrasts)[1].high == pytest.approx(Estimate(3, 0.0, 23 / 3, 3.0).half_width(2))
-
-
 def test_a_contrast_alone_with_its_numbers_is_not_shrunk_towards_itself() -> None:
     alone = judge([Contrast([-1.0, 0.0, 1.0])], 2)[0]
     beside_an_empty_row = judge([Contrast([-1.0, 0.0, 1.0]), Contrast([None, None, None])])

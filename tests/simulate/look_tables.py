@@ -66,32 +66,13 @@ RARE = ("two levels 50:50", "two levels 80:20", "exponential", "5 % outliers of 
 
 
 def known(n: int = N_FAMILIES) -> str:
-    """Return the same for the noises that mislead, where something is known of the rows: their levels, or the variance
-    of earlier rounds."""
-    ways = ("nothing", "levels", "8 earlier rounds")
-    head = ["noise, spread 10", *(f"{way}, {k} rows" for way in ways for k in SIZES)]
+    """Return the same for the noises that mislead, where nothing is known of the rows, or that they have levels."""
+    head = ["noise, spread 10", *(f"{way}, {k} rows" for way in ("nothing", "levels") for k in SIZES)]
     lines = []
     for name in RARE:
-        by_rows = [differences(values(name, n, N_ROUNDS + 20, k, 10.0)) for k in SIZES]
-        plain = [looks(d[:, 20:]) for d in by_rows]
-        waited = [looks(d[:, 20:], levels=True) for d in by_rows]
-        earlier = [looks(d[:, 20:], earlier_variance=d[:, :8].var(1, ddof=1, keepdims=True)) for d in by_rows]
-        lines.append([name, *(rate(_different(answers)) for answers in (*plain, *waited, *earlier))])
-    return table(head, lines)
-
-
-def noisier(n: int = N_FAMILIES) -> str:
-    """Return wrong words, and the median round of a word on 10 sd, where earlier rounds had another spread."""
-    head = ["spread of today over that of earlier rounds", *(f"{k} rows" for k in SIZES)]
-    lines = []
-    for factor in (0.1, 1, 3, 10):
-        cells = []
-        for k in SIZES:
-            d = differences(values("normal", n, N_ROUNDS, k))
-            wrong = _different(looks(d, earlier_variance=2 / factor**2))
-            d[..., 0] += 10.0
-            cells.append(f"{rate(wrong)}; {np.median(looks(d, earlier_variance=2 / factor**2).first()):.0f}")
-        lines.append([f"{factor:g}", *cells])
+        by_rows = [differences(values(name, n, N_ROUNDS, k, 10.0)) for k in SIZES]
+        answers = [looks(d, levels=levels) for levels in (False, True) for d in by_rows]
+        lines.append([name, *(rate(_different(answer)) for answer in answers)])
     return table(head, lines)
 
 
@@ -281,7 +262,6 @@ def _plain(d: Array) -> Array:
 TABLES: Mapping[str, Callable[[], str]] = {
     "looks-noise": by_noise,
     "looks-known": known,
-    "looks-noisier": noisier,
     "looks-courses": by_course,
     "looks-closing": without_rounds,
     "looks-uses": uses,

@@ -43,13 +43,12 @@ def looks(
     *,
     levels: bool = False,
     step: float = 0.0,
-    earlier_variance: Array | float | None = None,
     c: float = verdicts.EFFECT_SD,
     d0: float = verdicts.PRIOR_ROUNDS,
 ) -> Looks:
     """Look after each round at families of contrasts."""
     n_families, n_rounds, n_contrasts = differences.shape
-    means, half_widths = intervals(differences, n_words or n_contrasts, step, earlier_variance, c, d0)
+    means, half_widths = intervals(differences, n_words or n_contrasts, step, c, d0)
     low = np.full((n_families, n_contrasts), -np.inf)
     high, word = -low, np.zeros_like(low, dtype=int)
     words, lows, highs, contradicted = [word], [low], [high], [np.zeros_like(low, dtype=bool)]
@@ -73,7 +72,6 @@ def intervals(
     differences: Array,
     n_words: int = 1,
     step: float = 0.0,
-    earlier_variance: Array | float | None = None,
     c: float = verdicts.EFFECT_SD,
     d0: float = verdicts.PRIOR_ROUNDS,
 ) -> tuple[Array, Array]:
@@ -83,12 +81,9 @@ def intervals(
     centred = differences - differences[:, :1]
     squares = (centred**2).cumsum(1) - n * (centred.cumsum(1) / n) ** 2
     variances = np.maximum(squares, 0) / np.maximum(n - 1, 1)
-    typical = earlier_variance
-    if differences.shape[-1] > 1:
-        typical = np.maximum(variances.mean(-1, keepdims=True), 0.0 if typical is None else typical)
-    prior = 0.0 if typical is None else d0
+    prior = d0 if differences.shape[-1] > 1 else 0.0
     freedom = prior + n - 1
-    shrunk = (prior * (0.0 if typical is None else typical) + (n - 1) * variances) / np.maximum(freedom, 1e-300)
+    shrunk = (prior * variances.mean(-1, keepdims=True) + (n - 1) * variances) / np.maximum(freedom, 1e-300)
     g = 1 + n * c**2
     a = (n_words / verdicts.ALPHA * np.sqrt(g)) ** (2 / (freedom + 1))
     t2 = np.where(a < g, freedom * (a - 1) / np.where(a < g, 1 - a / g, 1.0), np.inf)
