@@ -6,6 +6,7 @@ verdicts compare them round by round.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -25,7 +26,7 @@ from queue_runner.analysis.grouping import (
     taints,
 )
 from queue_runner.analysis.reported_run import ReportedRun
-from queue_runner.analysis.rounds import MetricAnswer, Verdict, Word, judge, judge_metric
+from queue_runner.analysis.rounds import MetricAnswer, RoundAnswer, Verdict, Word, judge, judge_metric
 from queue_runner.analysis.verdicts import all_pairs
 from queue_runner.errors import UsageError
 from queue_runner.model import NEIGHBOUR_BUSY
@@ -83,6 +84,12 @@ class Pair:
     baseline: Arm
     verdict: Verdict
     metrics: Mapping[str, MetricAnswer] = field(default_factory=dict)
+
+    @property
+    def answers(self) -> list[RoundAnswer]:
+        """The verdict, and the answers on the metrics of --metric: whoever names one asks about it, too."""
+        names = {name for row in self.arm.runs for name in json.loads(row.log_metrics_json or "{}")}
+        return [self.verdict, *(answer for name, answer in self.metrics.items() if name in names)]
 
     @property
     def pays_off(self) -> bool:

@@ -52,6 +52,8 @@ class ReportedRun(RunNumbers, LastEvaluation):
     params_json: str = "{}"
     variables_json: str | None = None
     argv_json: str = "[]"
+    log_metrics_json: str | None = None
+    """the patterns of --metric, by name"""
     env_name: str | None = None
     gpus: int = 1
     cores: int | None = None

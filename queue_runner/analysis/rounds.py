@@ -362,13 +362,14 @@ def _common(
     pairing: _Pairing, judgement: verdicts.Judgement, words: Mapping[verdicts.Decision, Word], rounded: str
 ) -> dict[str, Any]:
     """Return what the answers on times and metrics have in common; `rounded` says that steps of values hide the
-    difference."""
+    difference. Noise of several steps shows it in the mean of many rounds."""
     why, is_final = judgement.obstacle, bool(judgement.obstacle)
     if judgement.waits_for_levels and not is_final:
         n = verdicts.FIRST_LOOK_WITH_LEVELS
         why = f"the runs of a row form groups of different speed: {n} rounds show whether this lasts"
     elif not (why or judgement.given_after or judgement.more) and pairing.contrast.step > abs(judgement.mean):
-        why, is_final = f"{rounded}: print more digits", True
+        why = f"{rounded}: print more digits"
+        is_final = all(abs(x) <= 2 * pairing.contrast.step for x in pairing.contrast.differences if x is not None)
     elif judgement.contradicted and judgement.decision is verdicts.Decision.UNDECIDED:
         why = "later rounds contradict the earlier ones"
     return {

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.reported_run import ReportedRun
-from queue_runner.monitor.answers import obstacle, reached
+from queue_runner.monitor.answers import obstacle, reached, rounds_left
 from queue_runner.spec import DECIDED
 from tests.compare_support import ask, row
 
@@ -68,6 +71,26 @@ def test_rows_that_may_still_be_decided_get_rounds_beside_one_that_always_fails(
 def test_times_that_are_rounded_too_much_are_not_measured_again() -> None:
     families = ask([*planned("cpu", [0.02, 0.021, 0.02], 1), *planned("mps", [0.021, 0.02, 0.02], 2)])
     assert "rounded" in obstacle(families, DECIDED)
+
+
+def test_the_metrics_of_the_command_line_need_words_too() -> None:
+    """The loss is far apart, the accuracy undecided after three rounds, and only it keeps the question open."""
+
+    def families(*names: str, seeds: Sequence[int] = (1, 2, 3)) -> list[Family]:
+        rows = []
+        for job, (device, base) in enumerate({"cpu": 0.2, "mps": 0.1}.items(), 1):
+            for k, run in enumerate(planned(device, [base * x for x in STEADY[:3]], job)):
+                values = {"loss": 10 * base + STEADY[k - job] / 7, "accuracy": NOISY[k - job]}
+                patterns = json.dumps(dict.fromkeys(names, ""))
+                rows.append(replace(run, metrics=values, seed=seeds[k], log_metrics_json=patterns))
+        return ask(rows)
+
+    assert reached(families(), DECIDED) and reached(families("loss"), DECIDED)
+    open_question = families("loss", "accuracy")
+    assert not reached(open_question, DECIDED) and not obstacle(open_question, DECIDED)
+    assert rounds_left(open_question) != 0
+    one_seed = families("loss", seeds=(1, 1, 1))
+    assert not reached(one_seed, DECIDED) and "seed" in obstacle(one_seed, DECIDED)
 
 
 def test_levels_and_one_failure_may_be_cured() -> None:

@@ -82,14 +82,14 @@ def obstacle(families: Sequence[Family], goal: str) -> str:
 
 
 def _parts(families: Sequence[Family], goal: str) -> list[_Part]:
-    """Each row needs its word, or with a width such as "1%" an interval that narrow: of the ratio to its baseline, or
-    of its own time where nothing is compared."""
+    """Each row needs its words, on the time and on each metric of --metric; or with a width such as "1%" an interval
+    that narrow: of the ratio to its baseline, or of its own time where nothing is compared."""
     parts = []
     for pair in (pair for family in families for pair in family.pairs):
-        answer = pair.verdict
-        reached = answer.decided if goal == DECIDED else _is_narrow((answer.low, answer.high), goal)
         names = f"{pair.arm.label} vs {pair.baseline.label}"
-        parts.append(_Part(reached, f"{names}: {answer.why}" if answer.is_final else ""))
+        for answer in pair.answers if goal == DECIDED else [pair.verdict]:
+            reached = answer.decided if goal == DECIDED else _is_narrow((answer.low, answer.high), goal)
+            parts.append(_Part(reached, f"{names}: {answer.why}" if answer.is_final else ""))
     if goal != DECIDED:
         rows = [arm for family in families if not family.pairs for arm in family.arms if arm.times]
         parts += [_Part(_is_narrow(mean_interval(arm.times) or (None, None), goal)) for arm in rows]
@@ -118,7 +118,7 @@ def closed_sentences(connection: sqlite3.Connection, families: Sequence[Family])
 
 def rounds_left(families: Sequence[Family]) -> int | None:
     """Return about how many more rounds decide every row; 0 if each has its word, None if nobody can tell."""
-    verdicts = [pair.verdict for family in families for pair in family.pairs if not pair.verdict.decided]
-    if any(verdict.more is None for verdict in verdicts):
+    undecided = [x for family in families for pair in family.pairs for x in pair.answers if not x.decided]
+    if any(answer.more is None for answer in undecided):
         return None
-    return max((verdict.more or 0 for verdict in verdicts), default=0)
+    return max((answer.more or 0 for answer in undecided), default=0)

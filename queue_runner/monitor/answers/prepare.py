@@ -30,6 +30,7 @@ RUN = (
     "json_extract(spec_json, '$.env_name') AS env_name, "
     "json_extract(spec_json, '$.compile_mode') AS compile_mode, "
     "json_extract(spec_json, '$.seed_by_round') AS seed_by_round, "
+    "json_extract(spec_json, '$.metrics') AS log_metrics_json, "
     f"{select_runs.GPUS} AS gpus, "
     "json_extract(spec_json, '$.cores') AS cores, json_extract(spec_json, '$.threads') AS threads, "
     "json_extract(spec_json, '$.argv') AS argv_json, "
