@@ -83,6 +83,9 @@ class Cli:
 
 def use_toy_workloads(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A jobs/ folder with one workload, in the place of ours."""
+    from queue_runner.workloads import manifest
+
+    manifest._loop_keys()  # of ours, once and for all: this folder has no harness
     folder.mkdir(parents=True)
     (folder / "toy_torch.py").write_text(TOY)
     (folder / "toy_mlx.py").write_text(TOY.replace('"torch"', '"mlx"'))
