@@ -313,14 +313,14 @@ def drifts(arms: Sequence[Arm]) -> Iterable[str]:
 
 def _step0(arms: Sequence[Arm], details: RunDetails) -> Iterable[str]:
     """Report whether rows start with the same loss: a wrong computation has no speed. Rows with another
-    known batch size begin with other data."""
-    unknown = any(_batch(arm) == (None, None) for arm in arms)
-    for batch in [arms] if unknown else by_key(arms, _batch).values():
-        yield from _same_start(batch, details)
+    known batch size begin with other data, and those with other work an iteration with another model."""
+    unknown = any(_work(arm)[:2] == (None, None) for arm in arms)
+    for alike in [arms] if unknown else by_key(arms, _work).values():
+        yield from _same_start(alike, details)
 
 
-def _batch(arm: Arm) -> tuple[float | None, float | None]:
-    return arm.work("token"), arm.work("sample")
+def _work(arm: Arm) -> tuple[float | None, float | None, float | None]:
+    return arm.work("token"), arm.work("sample"), arm.median("flops_per_iter")
 
 
 def _same_start(arms: Sequence[Arm], details: RunDetails) -> Iterable[str]:

@@ -139,9 +139,15 @@ def test_step_0_losses(losses: tuple[float, float], dtype: str, sentence: str) -
     assert sentence in said(rows, seen)
 
 
-def test_another_batch_size_begins_with_other_data() -> None:
+@pytest.mark.parametrize(
+    "another",
+    [{"tokens_per_iter": 1024.0}, {"flops_per_iter": 7e9}],
+    ids=["batch size", "model"],
+)
+def test_another_batch_size_or_model_begins_with_another_loss(another: dict[str, float]) -> None:
     """A sweep of batch_size was told that its rows may not compute the same."""
-    rows = [run("cpu", 0, 0.2, tokens_per_iter=n) for n in (512.0, 1024.0)]
+    work = {"tokens_per_iter": 512.0, "flops_per_iter": 1e9}
+    rows = [run("cpu", 0, 0.2, **more) for more in (work, {**work, **another})]
     seen = RunDetails(step0={r.run_id: {"on the device": loss} for r, loss in zip(rows, (4.539, 4.5535), strict=True)})
     assert "step-0" not in said(rows, seen)
 
