@@ -43,7 +43,7 @@ def cancel(
     from queue_runner import config_file
     from queue_runner.control import cancellation as use_case
     from queue_runner.control import pausing
-    from queue_runner.monitor import queue_state
+    from queue_runner.host import locks
 
     layout = home()
     selectors = []
@@ -63,7 +63,7 @@ def cancel(
     else:
         print("\n".join(sentences((run.run, _fate(run)) for run in results)))
     if any(run.result in (use_case.CancelResult.UNRECORDED, use_case.CancelResult.UNWATCHED) for run in results):
-        say(f"no worker runs this queue. {queue_state.START_A_WORKER}")
+        say(f"no worker runs this queue. {locks.START_A_WORKER}")
 
 
 def _fate(run: Cancelled) -> str:

@@ -158,11 +158,11 @@ def queued(group: int, jobs: Sequence[int], runs: Sequence[object]) -> str:
 
 def say_if_no_worker(layout: Layout) -> bool:
     """Say how to start a worker if none runs this queue; return whether one does."""
-    from queue_runner.monitor import queue_state
+    from queue_runner.host import locks
 
-    works = queue_state.worker(layout)[0]
+    works = locks.worker(layout.home)[0]
     if not works:
-        say(f"no worker runs this queue. {queue_state.START_A_WORKER}")
+        say(f"no worker runs this queue. {locks.START_A_WORKER}")
     return works
 
 

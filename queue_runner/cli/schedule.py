@@ -52,7 +52,7 @@ def add(
     json: Json = False,
 ) -> None:
     """Submit a command line at the given times."""
-    from queue_runner.monitor import queue_state
+    from queue_runner.host import locks
     from queue_runner.submit import timetable
 
     words = ctx.meta.get("command", ())
@@ -61,7 +61,7 @@ def add(
         raise UsageError("schedule add needs a command line after --", example)
     request = _request(words)
     layout = new_home()
-    queue_state.worker(layout)  # report unusable locks before anything is stored
+    locks.worker(layout.home)  # report unusable locks before anything is stored
     added, n_runs = timetable.add(layout, " ".join(cron), words, request, name=name, timezone=timezone)
     if json:
         print_json("mpsq.schedule.add/1", id=added.id, name=added.name, next_at=added.next_at, runs_each_time=n_runs)

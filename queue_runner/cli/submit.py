@@ -85,10 +85,10 @@ def _plan(fields: dict[str, Any], path: str | None) -> Plan:
 
 def store(planned: Plan, layout: Layout, json: bool = False, schedule: int | None = None) -> Submitted:
     """Store a plan in the queue of this machine; `schedule` is the id of the schedule that is due."""
-    from queue_runner.monitor import queue_state
+    from queue_runner.host import locks
     from queue_runner.submit import plan as use_case
 
-    queue_state.worker(layout)  # report unusable locks before anything is stored
+    locks.worker(layout.home)  # report unusable locks before anything is stored
     due = None
     if schedule is not None:
         from queue_runner.submit import timetable

@@ -29,8 +29,8 @@ def wait(
 
     Exit codes: 0 if all succeeded, 3 if not, 124 after a timeout.
     """
+    from queue_runner.host import locks
     from queue_runner.monitor import awaiting as use_case
-    from queue_runner.monitor import queue_state
     from queue_runner.monitor.run_view import as_json
 
     layout = home()
@@ -48,10 +48,10 @@ def wait(
     printed: set[str] = set()
 
     def on_waiting(awaited: Awaited) -> None:
-        works = queue_state.worker(layout)[0]
+        works = locks.worker(layout.home)[0]
         sentences = [
             awaited.intention() if not ids and not tag else "",
-            "" if works else f"no worker runs this queue: waiting jobs will not start. {queue_state.START_A_WORKER}",
+            "" if works else f"no worker runs this queue: waiting jobs will not start. {locks.START_A_WORKER}",
             awaited.held_sentence(),
             *map(plain, awaited.silences),
         ]

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from queue_runner import extensions, failpoints
-from queue_runner.host import reserve, wakeup
+from queue_runner.host import locks, reserve, wakeup
 from queue_runner.model import Outcome, Selector, State
 from queue_runner.monitor import queue_state
 from queue_runner.paths import Layout
@@ -101,7 +101,7 @@ def cancel(
 
 def _watch(layout: Layout, rows: Sequence[NamedRun], requested: set[int], deadline: float) -> list[Cancelled]:
     while True:
-        alive, _ = queue_state.worker(layout)
+        alive, _ = locks.worker(layout.home)
         ids = [row.id for row in rows]
         with read.reading(layout.db) as connection:
             states = [_RunState(*row) for row in read.tuples(connection, _STATES, [min(ids), max(ids)])]

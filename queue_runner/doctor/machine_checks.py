@@ -14,9 +14,8 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.checks import Check, warn_if
-from queue_runner.host import apple_gpu, machine, nvidia, power, run_sampler
+from queue_runner.host import apple_gpu, locks, machine, nvidia, power, run_sampler
 from queue_runner.host.command import Ask, ask
-from queue_runner.monitor import queue_state
 from queue_runner.paths import Layout
 from queue_runner.workloads import mps_switches
 
@@ -145,7 +144,7 @@ def gpu_use(share: float | None, *, unasked: bool = False) -> Check:
 
 def priority(layout: Layout, ask: Ask = ask, system: str = sys.platform) -> Check:
     """Check whether the worker, from which every run inherits, is throttled; this process if none runs."""
-    alive, pid = queue_state.worker(layout) if layout.home.is_dir() else (False, None)
+    alive, pid = locks.worker(layout.home) if layout.home.is_dir() else (False, None)
     whose, number = (f"worker {pid}", pid) if alive and pid else ("this terminal", os.getpid())
     if system == "darwin":
         priority = run_sampler.parse_priority(ask(["/bin/ps", "-o", "pri=", "-p", str(number)]))

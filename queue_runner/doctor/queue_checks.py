@@ -21,7 +21,6 @@ from queue_runner.errors import MpsqError, OwnershipError
 from queue_runner.host import child, locks, notify, ownership, protected
 from queue_runner.host.filesystem import nearest_existing, network_kind
 from queue_runner.host.home import MIN_FREE_BYTES
-from queue_runner.monitor import queue_state
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec
 from queue_runner.store.backup import problems, remedy, stored
@@ -208,10 +207,10 @@ def lock_folder() -> Check:
 
 def worker(layout: Layout) -> Check:
     """Check whether a worker runs the queue."""
-    alive, pid = queue_state.worker(layout) if layout.home.is_dir() else (False, None)
+    alive, pid = locks.worker(layout.home) if layout.home.is_dir() else (False, None)
     if alive:
         return Check("worker", "ok", f"process {pid}" if pid else "running")
-    return Check("worker", "warn", "no worker runs: submitted jobs wait", queue_state.START_A_WORKER)
+    return Check("worker", "warn", "no worker runs: submitted jobs wait", locks.START_A_WORKER)
 
 
 def service(layout: Layout) -> Check:

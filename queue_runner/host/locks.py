@@ -260,6 +260,18 @@ def read_holder(path: Path) -> dict[str, Any] | None:
     return holder if isinstance(holder, dict) else None
 
 
+START_A_WORKER = "start one: mpsq worker, or mpsq service install"
+
+
+def worker(home: Path) -> tuple[bool, int | None]:
+    """Return whether a worker holds this queue, and its process id if its lock contains it."""
+    path = worker_lock_path(home)
+    if not is_held(path):
+        return False, None
+    pid = (read_holder(path) or {}).get("pid")
+    return True, pid if isinstance(pid, int) else None
+
+
 def _cannot(path: Path, error: OSError) -> MpsqError:
     return MpsqError(
         f"the lock {path} cannot be taken: {error.strerror}", "it must be a file of your own on a local disk"

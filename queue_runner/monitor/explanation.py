@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from queue_runner import config_file, extensions, units
 from queue_runner.analysis.stats import by_key
 from queue_runner.host import protected
+from queue_runner.host.locks import START_A_WORKER
 from queue_runner.model import DEFAULT_LANE, NOT_FAILED, PREFLIGHT, Outcome, Selector, State
 from queue_runner.monitor import eta, queue_state, run_view, waiting
 from queue_runner.monitor.progress import Tracker
-from queue_runner.monitor.queue_state import START_A_WORKER, QueueState, Supervision
+from queue_runner.monitor.queue_state import QueueState, Supervision
 from queue_runner.monitor.run_view import RunView
 from queue_runner.monitor.waiting import Reason
 from queue_runner.paths import Layout

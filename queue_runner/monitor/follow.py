@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from queue_runner import units
+from queue_runner.host import locks
+from queue_runner.host.locks import START_A_WORKER
 from queue_runner.host.low_priority import Wait, descriptor, give_way
 from queue_runner.model import Selector, State, parse_selector
 from queue_runner.monitor import awaiting, log_files, queue_state, run_view
@@ -19,7 +21,6 @@ from queue_runner.monitor.awaiting import Awaited
 from queue_runner.monitor.explanation import explain_all
 from queue_runner.monitor.log_files import POLL_S, Open, Source
 from queue_runner.monitor.poll import Change, Poller
-from queue_runner.monitor.queue_state import START_A_WORKER
 from queue_runner.monitor.run_view import RunView
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
@@ -197,7 +198,7 @@ class Follower:
                 self._say(f"--- {silence}" if silence else "--- it answers again")
             self._silence = silence
         if self._keep is not None:
-            if not queue_state.worker(self._layout)[0]:
+            if not locks.worker(self._layout.home)[0]:
                 self._keep()
             return
         trouble = self._find_trouble(run, finished)
@@ -209,7 +210,7 @@ class Follower:
                 self._say(f"--- {trouble}\n    {START_A_WORKER}")
 
     def _find_trouble(self, run: RunView | None, finished: bool) -> str:
-        if queue_state.worker(self._layout)[0]:
+        if locks.worker(self._layout.home)[0]:
             return ""
         if run is None:
             return "no worker runs this queue: queued jobs will not start"

@@ -10,6 +10,7 @@ import time
 from contextlib import ExitStack
 from enum import Enum
 
+from queue_runner.host import locks
 from queue_runner.monitor import queue_state
 from queue_runner.paths import Layout
 from queue_runner.store import read
@@ -58,7 +59,7 @@ class Poller(ExitStack):
             self.connection = self.enter_context(read.reading(self._layout.db, patience_s=self._patience_s))
             self._file, self._commits, self._history = file, None, None
         (version,) = read.tuples(self.connection, "PRAGMA data_version").fetchone()
-        commits = (version, *queue_state.worker(self._layout))
+        commits = (version, *locks.worker(self._layout.home))
         late = now - self._changed_at >= ANEW_S
         if commits == self._commits and not late:
             return Change.NOTHING

@@ -17,8 +17,6 @@ from queue_runner.store import read
 if TYPE_CHECKING:
     from queue_runner.monitor.run_view import RunView
 
-START_A_WORKER = "start one: mpsq worker, or mpsq service install"
-
 
 @dataclass(frozen=True)
 class LaneState:
@@ -46,18 +44,9 @@ class QueueState:
     blocked_for: int | None = None
 
 
-def worker(layout: Layout) -> tuple[bool, int | None]:
-    """Return whether a worker holds this queue, and its process id if its lock contains it."""
-    path = locks.worker_lock_path(layout.home)
-    if not locks.is_held(path):
-        return False, None
-    pid = (locks.read_holder(path) or {}).get("pid")
-    return True, pid if isinstance(pid, int) else None
-
-
 def look(layout: Layout, connection: sqlite3.Connection) -> QueueState:
     """Return the state of the queue according to its locks and its database."""
-    alive, pid = worker(layout)
+    alive, pid = locks.worker(layout.home)
     lane = read.lane(connection, DEFAULT_LANE)
     return QueueState(
         alive,
@@ -137,5 +126,5 @@ def idle(layout: Layout, lane: str | None = None) -> bool:
         running = [
             run for run in _running(connection) if lane is None or {lane, DEFAULT_LANE} & {*lanes.parts(run.lane)}
         ]
-    alive, _ = worker(layout)
+    alive, _ = locks.worker(layout.home)
     return all(not alive and not is_supervised(RunDir(layout.runs / run.run)) for run in running)

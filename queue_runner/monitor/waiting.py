@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from queue_runner import extensions, units
 from queue_runner.analysis.stats import by_key
 from queue_runner.extensions import RemoteLane
+from queue_runner.host.locks import START_A_WORKER
 from queue_runner.lanes import is_remote, parts, short
 from queue_runner.model import DEFAULT_LANE, Condition, Obstacle, State
-from queue_runner.monitor.queue_state import START_A_WORKER, QueueState
+from queue_runner.monitor.queue_state import QueueState
 from queue_runner.monitor.run_view import QueuedRun
 from queue_runner.store import read
 from queue_runner.store.ready import UNDECIDED, behind

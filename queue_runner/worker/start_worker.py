@@ -13,8 +13,8 @@ from pathlib import Path
 
 import queue_runner
 from queue_runner.errors import AlreadyRunning, MpsqError
+from queue_runner.host import locks
 from queue_runner.model import DEFAULT_LANE
-from queue_runner.monitor import queue_state
 from queue_runner.paths import Layout
 from queue_runner.run_dir import read_end
 from queue_runner.store import read
@@ -73,7 +73,7 @@ class WorkerStarter:
         self._worker_pid: int | None = None
         self._started_at = 0.0
         self._starts = 0
-        self._is_ready = not queue_state.worker(layout)[0]
+        self._is_ready = not locks.worker(layout.home)[0]
         argv, environment = command("--until-idle", "--on-request")
         first = "ready" if self._is_ready else "later"
         layout.worker_log.touch(0o600)
@@ -93,7 +93,7 @@ class WorkerStarter:
         output."""
         if self._worker_pid is not None and not self._has_ended():
             return
-        if queue_state.worker(self._layout)[0] or not self._has_work():
+        if locks.worker(self._layout.home)[0] or not self._has_work():
             return
         if self._starts == MOST_STARTS:
             raise self._useless(f"{MOST_STARTS} workers have started and exited, and it still waits")

@@ -229,7 +229,7 @@ def test_status_and_why_say_it(past: Past, capsys: pytest.CaptureFixture[str], m
     assert "done in  about 2 h 00 min from its start\n" in mpsq.ok("status").out
     state = mpsq.ok("status", "--json").json()["eta"]
     assert [turn["basis"] for turn in state["turns"]] == ["same", "same", None]
-    monkeypatch.setattr("queue_runner.monitor.queue_state.worker", lambda _: (True, 1))
+    monkeypatch.setattr("queue_runner.host.locks.worker", lambda _: (True, 1))
     out = mpsq.ok("status").out
     assert "done in  about 2 h 00 min, until " in out and " now" in out and max(map(len, out.splitlines())) <= 80
     past.start(time.time())
