@@ -13,7 +13,7 @@ from queue_runner.analysis.stats import by_key
 from queue_runner.host import protected
 from queue_runner.host.locks import START_A_WORKER
 from queue_runner.model import DEFAULT_LANE, NOT_FAILED, PREFLIGHT, Outcome, Selector, State
-from queue_runner.monitor import eta, queue_state, run_view, waiting
+from queue_runner.monitor import eta, queue_state, queue_status, run_view, waiting
 from queue_runner.monitor.progress import Tracker
 from queue_runner.monitor.queue_state import QueueState, Supervision
 from queue_runner.monitor.run_view import RunView
@@ -35,6 +35,7 @@ class RunContext:
     starting: str = ""  # when it starts: "in about 12 min, at 22:40"
     remote: str = ""  # the state of the block that a run of a remote lane belongs to
     before: str = ""  # for a further attempt that has not ended: how the previous one did
+    undecided: str = ""  # how far its submission with --until is, while that is open
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,8 @@ def explain(run: RunView, context: RunContext) -> Why:
     sentence = f"run {run.run}{origin} {_IS[state]}: {sentence}"
     if context.before and state is not State.DONE:
         sentence += f"; the previous attempt, {context.before}"
+    if context.undecided:
+        sentence += f"; {context.undecided}"
     kind = context.waits.kind if context.waits is not None else ""
     return Why(run.run, sentence, step.format(run=run.run, job=run.job_id, group=run.group_id), kind)
 
@@ -226,6 +229,7 @@ def explain_all(layout: Layout, connection: sqlite3.Connection, selectors: Seque
         waits = waiting.reasons(connection, queue, run_view.queue_outline(connection), time.time())
     starting = _starting(layout, connection) if any(run.state == State.QUEUED for run in chosen) else {}
     elsewhere = extensions.remote_lanes(connection, (run.lane for run in chosen))
+    undecided = queue_status.undecided(connection)
     return [
         explain(
             run,
@@ -237,6 +241,7 @@ def explain_all(layout: Layout, connection: sqlite3.Connection, selectors: Seque
                 starting=starting.get(run.run, ""),
                 remote=elsewhere[run.lane].status if run.lane in elsewhere else "",
                 before=_before(run, runs),
+                undecided=undecided.get(run.group_id, ""),
                 supervision=queue_state.supervision(RunDir(layout.run_dir(run.run))),
             ),
         )

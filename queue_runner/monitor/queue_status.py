@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from queue_runner import config_file, extensions
 from queue_runner.extensions import RemoteLane
@@ -55,8 +55,8 @@ class Status:
     free_bytes: int | None
     eta: Eta
     expected: int
-    undecided: Sequence[str] = ()
-    """how far each submission with --until is"""
+    undecided: Mapping[int, str] = field(default_factory=dict)
+    """how far each submission with --until is, by its group"""
 
     @property
     def goes_on(self) -> bool:
@@ -95,13 +95,14 @@ def look(layout: Layout, connection: sqlite3.Connection, waiting: int, tracker: 
         free_bytes=_free(layout),
         eta=eta.estimate(connection, runs, now, left_s=left_s, gap_s=gap_s),
         expected=len(waits),
-        undecided=_undecided(connection),
+        undecided=undecided(connection),
     )
 
 
-def _undecided(connection: sqlite3.Connection) -> Sequence[str]:
+def undecided(connection: sqlite3.Connection) -> dict[int, str]:
+    """Return how far each submission with --until is, by its group."""
     if not read.tuples(connection, _OPEN).fetchone():
-        return ()
+        return {}
     from queue_runner.monitor import answers  # hardly ever needed, and it imports the analysis
 
     return answers.open_sentences(connection)

@@ -29,8 +29,7 @@ Facts = list[tuple[str, str]]
 def text(status: Status, *, colour: bool = False) -> str:
     """Return the whole status, at least 80 columns wide; with `colour` outcomes and what needs attention are
     coloured."""
-    rounds = [("" if n else "rounds", sentence) for n, sentence in enumerate(status.undecided)]
-    facts = [*lane(status), *_running(status), *rounds, *plan(status)]
+    facts = [*lane(status), *_running(status), *plan(status)]
     warnings = attention(status) if colour else set()
     names = {name for name, _value in facts}
     parts = [tables.facts(facts, prose=names, style=lambda _name, value: "doubt" if value in warnings else "")]
@@ -150,9 +149,13 @@ def trouble(status: Status) -> list[str]:
 
 
 def plan(status: Status) -> Facts:
-    """Return how many runs wait, when the queue will be done, the schedule that submits next, each whose last
-    submission failed, and the free space."""
-    now, facts = time.time(), [("waiting", units.counted(status.waiting_count, "run"))]
+    """Return which submissions are open, how many runs wait, when the queue will be done, the schedule that submits
+    next, each whose last submission failed, and the free space."""
+    now, facts = (
+        time.time(),
+        [("" if n else "rounds", sentence) for n, sentence in enumerate(status.undecided.values())],
+    )
+    facts.append(("waiting", units.counted(status.waiting_count, "run")))
     if estimate := status.eta.sentence(now, going=status.goes_on):
         part = f"the first {status.expected}: " if status.expected < status.waiting_count else ""
         facts.append(("done in", part + estimate))

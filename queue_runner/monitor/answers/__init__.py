@@ -40,16 +40,16 @@ def of_group(connection: sqlite3.Connection, group_id: int, same_within: float |
     return compared(prepare.prepare(context.runs(SQL), context), context)[1]
 
 
-def open_sentences(connection: sqlite3.Connection) -> list[str]:
-    """Return how far each submission with --until is: "g4: open after 5 rounds, about 3 more"."""
+def open_sentences(connection: sqlite3.Connection) -> dict[int, str]:
+    """Return how far each submission with --until is, by its group: "g4: open after 5 rounds, about 3 more"."""
     sql = "SELECT id, same_within FROM groups WHERE until IS NOT NULL AND closed_at IS NULL ORDER BY id"
-    sentences = []
+    sentences = {}
     for group_id, same_within in read.tuples(connection, sql).fetchall():
         families = of_group(connection, group_id, same_within)
         rounds = max((pair.verdict.n for family in families for pair in family.pairs), default=0)
         more = rounds_left(families)
         about = f", about {more} more" if rounds and more else ""
-        sentences.append(f"g{group_id}: open after {units.counted(rounds, 'round')}{about}")
+        sentences[group_id] = f"g{group_id}: open after {units.counted(rounds, 'round')}{about}"
     return sentences
 
 
