@@ -182,8 +182,8 @@ class Follower:
         if reported == self._reason:
             return
         self._reason = reported
-        if reason.kind == "next" or (reason.kind == "worker" and self._keep is not None):
-            return  # nothing to wait for
+        if reason.kind == "next" or (reason.kind in ("worker", "gate") and self._keep is not None):
+            return  # nothing to wait for, or not long
         self._say(reason.sentence + (f"\n    {reason.next_step}" if reason.next_step else ""))
 
     def _check_worker(self, poller: Poller, run: RunView | None, *, finished: bool = False) -> None:

@@ -164,6 +164,8 @@ def _of_the_queue(run: QueuedRun, queue: QueueState, ahead: Sequence[str]) -> Re
         step = "mpsq status shows when it is free again"
         if queue.blocked_kind is Obstacle.GATE:
             step += "; a job submitted with --no-gate starts on a busy machine, too"
+            if queue.blocked_reason.startswith(name := f"run {run.run} "):
+                return Reason("gate", "a quiet machine", f"it {queue.blocked_reason.removeprefix(name)}", step)
         return Reason("blocked", "the lane", f"the lane is blocked: {queue.blocked_reason}", step)
     if not ahead:
         return Reason(

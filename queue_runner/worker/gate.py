@@ -230,7 +230,7 @@ class Gate:
         now, kinds = time.monotonic(), frozenset(disturbance.kind for disturbance in disturbed)
         if kinds != self._told[1] or now - self._told[2] > TELL_S:
             at = times.clock(time.time() + self._limit_s(run) - self._waited_s(), time.time())
-            reason = f"run {run.id} waits for a quiet machine, until {at} at most: {_words(disturbed)}"
+            reason = f"run {run.id} needs a quiet machine, or starts at {at}: {_words(disturbed)}"
             self._told = reason, kinds, now
         return self._told[0]
 
