@@ -15,8 +15,6 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.queue_support import ANY_MACHINE
-
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (ROOT / "README.md", ROOT / "docs" / "first-ten-minutes.md")
 LIMIT_S = 900
@@ -49,8 +47,6 @@ class Shell:
         home, programs = folder / "home", folder / "bin"
         for each in (self.folder, home, programs):
             each.mkdir(mode=0o700)
-        # a person at a quiet machine does not wait for it: here the gate is open
-        (home / "config.toml").write_text(ANY_MACHINE)
         for name, words in {"mpsq": "-m queue_runner.cli.main ", "python": ""}.items():
             (programs / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {words}"$@"\n')
             (programs / name).chmod(0o755)
