@@ -151,10 +151,8 @@ def trouble(status: Status) -> list[str]:
 def plan(status: Status) -> Facts:
     """Return which submissions are open, how many runs wait, when the queue will be done, the schedule that submits
     next, each whose last submission failed, and the free space."""
-    now, facts = (
-        time.time(),
-        [("" if n else "rounds", sentence) for n, sentence in enumerate(status.undecided.values())],
-    )
+    now = time.time()
+    facts = [("" if n else "rounds", sentence) for n, sentence in enumerate(status.undecided.values())]
     facts.append(("waiting", units.counted(status.waiting_count, "run")))
     if estimate := status.eta.sentence(now, going=status.goes_on):
         part = f"the first {status.expected}: " if status.expected < status.waiting_count else ""
