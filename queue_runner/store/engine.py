@@ -308,3 +308,11 @@ def checkpoint(db: Path) -> None:
     with suppress(sqlite3.OperationalError), closing(_connect(db, 1.0)) as connection:
         connection.execute("PRAGMA wal_autocheckpoint=0")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # fails where one is busy: the next checkpoint will do
+
+
+def write_back(db: Path) -> bool:
+    """Move the whole log into the database; return False where a reader prevents it for 5 s. Nobody may write
+    meanwhile. Raises: sqlite3.DatabaseError when it is damaged."""
+    with closing(_connect(db, 5.0)) as connection:
+        busy, _, _ = connection.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
+        return not busy

@@ -7,7 +7,6 @@ submission is stored in the restored database.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import sqlite3
@@ -24,7 +23,7 @@ from queue_runner.model import DEFAULT_LANE
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.store import backup, migrate
-from queue_runner.store.engine import checkpoint, lock_alone
+from queue_runner.store.engine import explain, lock_alone, write_back
 from queue_runner.store.read import HEAD, reading, schema_revision, tuples
 
 _RUN = re.compile(r"(\d{1,18})\.\d{1,9}")
@@ -174,20 +173,34 @@ def _set_aside(layout: Layout, known: set[str]) -> Path | None:
 
 
 def _keep_old(layout: Layout) -> Path | None:
-    """Keep the old database, and the log that a removed one has left: SQLite would read it into the new database."""
+    """Copy the old database to the backups, then remove its log: SQLite would read it into the new database.
+
+    The log is removed only when the database has all of it, or is damaged and both were copied: whoever is killed here
+    loses nothing. Raises: MpsqError while a reader keeps SQLite from writing the log back; OSError.
+    """
+    log = Path(f"{layout.db}-wal")
     layout.backups.mkdir(mode=0o700, parents=True, exist_ok=True)
     copy = layout.backups / time.strftime("replaced-%Y%m%d-%H%M%S.db", time.gmtime())
     exists = layout.db.exists()
+    try:
+        if exists and not write_back(layout.db):
+            raise MpsqError(
+                f"another program reads the database: its latest jobs are still in {log.name}",
+                "wait until it has ended, or end it, then run mpsq db restore again",
+            )
+        damaged = False
+    except sqlite3.OperationalError as error:
+        raise explain(error) from error
+    except sqlite3.DatabaseError:
+        damaged = True
+    failpoints.reach("restore.before_copy")
     if exists:
-        with suppress(sqlite3.DatabaseError):
-            checkpoint(layout.db)  # holding worker.lock; a readable database is then in one file
-        copy.unlink(missing_ok=True)
-        try:
-            os.link(layout.db, copy)
-        except OSError:  # a file system without hard links
-            shutil.copy2(layout.db, copy)
-    log = Path(f"{layout.db}-wal")
-    if log.exists():
-        log.replace(f"{copy}-wal")
+        with replacing(copy, durable=True) as partial:
+            shutil.copyfile(layout.db, partial)
+    if log.exists() and (damaged or not exists):
+        with replacing(Path(f"{copy}-wal"), durable=True) as partial:
+            shutil.copyfile(log, partial)
+    failpoints.reach("restore.copied")
+    log.unlink(missing_ok=True)
     Path(f"{layout.db}-shm").unlink(missing_ok=True)
     return copy if exists else None

@@ -246,3 +246,61 @@ def test_a_restore_waits_for_a_submission_and_the_next_waits_for_it(queue: Layou
     (kept,) = queue.backups.glob("replaced-*.db")
     assert (titles(kept), titles(queue.db)) == (["late-1"], ["late-2"])
     assert backup.problems(queue.db) == [] and backup.problems(kept) == []
+
+
+def read_now(db: Path) -> sqlite3.Connection:
+    """Begin to read the database as it is now, as a report that takes long does."""
+    reader = sqlite3.connect(db, isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM jobs").fetchall()
+    return reader
+
+
+def test_a_restore_is_refused_while_a_reader_keeps_the_log(mpsq: Cli, queue: Layout) -> None:
+    """Without the log, the database would lack the jobs submitted since that reader began."""
+    saved = backup.make(queue)
+    reader = read_now(queue.db)
+    try:
+        mpsq.ok("submit", "--name", "late", "--", "/usr/bin/true")
+        ran = mpsq("db", "restore")
+    finally:
+        reader.close()
+    assert ran.code == 1 and "reads the database" in ran.err
+    assert titles(queue.db) == ["late"] and names(queue.backups) == [saved.name]
+    mpsq.ok("db", "restore")
+    (old,) = queue.backups.glob("replaced-*.db")
+    assert titles(old) == ["late"] and titles(queue.db) == []
+
+
+@pytest.mark.parametrize("point", ["restore.before_copy", "restore.copied", "restore.before_rename"])
+def test_a_restore_killed_beside_a_reader_loses_no_job(mpsq: Cli, queue: Layout, tmp_path: Path, point: str) -> None:
+    saved = backup.make(queue)
+    for number in range(3):
+        mpsq.ok("submit", "--name", f"late-{number}", "--", "/usr/bin/true")
+    late = [f"late-{number}" for number in range(3)]
+    reader = read_now(queue.db)
+    process = start("db", "restore", stop_at=point, stops=tmp_path)
+    try:
+        until(lambda: list(tmp_path.glob(f"{point}.*")), "the restore")
+        process.kill()
+        process.wait()
+        assert titles(queue.db) == late
+    finally:
+        process.kill()
+        process.wait()
+        reader.close()
+    assert titles(queue.db) == late and backup.problems(queue.db) == []
+    assert backup.stored(queue.backups) == [saved]
+
+
+def test_the_kept_database_is_a_file_of_its_own(queue: Layout) -> None:
+    """A program that has the old database open writes to no copy of it."""
+    backup.make(queue)
+    writer = sqlite3.connect(queue.db, isolation_level=None)
+    old = restore(queue).old
+    assert old is not None
+    before = old.read_bytes()
+    writer.execute("UPDATE jobs SET name = 'late'")
+    writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    writer.close()
+    assert old.read_bytes() == before and titles(queue.db) == []
