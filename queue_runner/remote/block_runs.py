@@ -38,11 +38,12 @@ class BlockRuns:
         """Store the news of these runs; return whether one of them has begun or ended.
 
         A node runs jobs in order. A run that started after one whose record is missing waits until that record arrives;
-        runs cancelled before they started do not. Raises: OSError, MpsqError.
+        runs cancelled before they started do not. A shared folder may show a later run first: it is RUNNING here and
+        ends here first. Raises: OSError, MpsqError.
         """
         changed = occupied = False
         by_name = {row.name: row for row in rows}
-        for name in records.began(folder, by_name):
+        for name in sorted(records.began(folder, by_name), key=lambda name: by_name[name].state != State.RUNNING):
             row, ended = by_name[name], records.ended(folder, name)
             if occupied and (ended is None or ended.claimed_at):
                 continue

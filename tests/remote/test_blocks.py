@@ -147,6 +147,24 @@ def test_a_run_without_a_record_hides_no_later_one(
     assert not [said for said in front.said if "report it" in said]
 
 
+def test_a_run_whose_files_arrive_after_those_of_the_next_run(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run 1.1 has ended before 1.2 began, but a shared folder shows 1.2 first."""
+    front = Front(layout, tmp_path / "shared", monkeypatch, repeats=2)
+    front.target.seen = Seen("running", "running")
+    front.blocks.step()
+    second = front.begin("1.2", at=13.0, started=14.0)
+    front.blocks.step()
+    (front.begin("1.1") / "record.json").write_text(json.dumps(RECORD))
+    front.blocks.step()
+    assert front.row(2)["state"] == "RUNNING"
+    (second / "record.json").write_text(json.dumps({**RECORD, "claimed_at": 13.0, "started_at": 14.0, "ended_at": 15}))
+    front.blocks.step()
+    assert [front.row(n)["outcome"] for n in (1, 2)] == ["SUCCEEDED", "SUCCEEDED"]
+    assert not [line for line in front.said if "report it" in line]
+
+
 def test_what_was_cancelled_before_it_began_is_stored_while_another_runs(
     layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
