@@ -43,6 +43,8 @@ def helps() -> dict[str, str]:
 def load(name: str) -> Report:
     """Return the report with that name. Raises: UsageError when there is none."""
     files = _files() | {COMPARE: "_compare"}
+    if name == "throughput":
+        raise UsageError("the report throughput was removed", "mpsq report train-vs-infer has its rows")
     if name not in files:
         from queue_runner.errors import did_you_mean
 

@@ -539,6 +539,6 @@ def test_training_and_evaluation_through_the_queue(layout: Layout) -> None:
         assert (row["n_iters"], row["n_measure"], row["samples_per_iter"]) == (14, 11, 8)
         assert not {"wrong_loss", "diverged"} & set((row["taints"] or "").split(","))
     assert by_name["resnet50"]["flops_per_iter"] == 3 * by_name["resnet50-eval"]["flops_per_iter"]
-    shown_rows = json.loads(mpsq("report", "throughput", "--all", "--json"))["rows"]
-    assert [(row["model"], row["mode"]) for row in shown_rows] == [("resnet50", "training"), ("resnet50", "evaluation")]
-    assert all(row["samples_per_s"] > 0 for row in shown_rows)
+    shown_rows = json.loads(mpsq("report", "train-vs-infer", "--all", "--json"))["rows"]
+    assert [(row["model"], row["kind"]) for row in shown_rows] == [("resnet50", "train"), ("resnet50", "eval")]
+    assert all(row["unit"] == "samples/s" and row["rate"] > 0 for row in shown_rows)

@@ -111,7 +111,7 @@ def test_repeats_are_as_many_as_a_verdict_in_that_table_needs() -> None:
         twins = n if "--compile" in words else 0
         n_pairs = n + twins - 1 + max(0, twins - 1)
         if (inference := "mode=train,eval" in words) and "bert" in words and "batch_size=64" not in words:
-            n_pairs *= 2  # train-vs-infer judges both together; throughput each by itself
+            n_pairs *= 2  # train-vs-infer judges both together
         if not inference or n_pairs > 1:
             assert int(words[words.index("--repeats") + 1]) >= FIRST_LOOK, (words, n_pairs)
             looked_at += 1

@@ -271,3 +271,26 @@ def rows(result: Result) -> dict[str, Mapping[str, Any]]:
 def words(result: Result) -> str:
     """All sentences of a report."""
     return "\n".join([*result.lines, *result.notes])
+
+
+class Models(Store):
+    """Runs of resnet50 as jobs/resnet50_torch.py reports them; a run for each time."""
+
+    def train(self, device: str, *times: float, evaluates: bool = False, **run: Any) -> None:
+        params = {"mode": "eval"} if evaluates else {}
+        hello = {
+            "workload": "resnet50-eval" if evaluates else "resnet50", "tokens_per_iter": None, "samples_per_iter": 128,
+            "flops_per_iter": (1.0 if evaluates else 3.0) * 128 * 8.2e9,
+            "optimizer": None if evaluates else "SGD(fused)",
+            **({"device_name": "NVIDIA H200"} if device == "cuda" else {}),
+        }  # fmt: skip
+        for time_s in times:
+            spec = {"workload": "resnet50", "config": "full", "hello": hello, **run}
+            self.run(device, median_s=time_s, **{**spec, "params": {**params, **run.get("params", {})}})
+
+    def evaluate(self, device: str, *times: float, **run: Any) -> None:
+        self.train(device, *times, evaluates=True, **run)
+
+
+def around(time_s: float, n: int = 4) -> list[float]:
+    return [time_s * (1 + k * 1e-3) for k in range(n)]

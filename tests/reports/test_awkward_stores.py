@@ -85,14 +85,14 @@ def said(store: Store, name: str, explain: bool = False, **options: Any) -> str:
 
 
 def test_nothing_to_report_is_told_by_what_became_of_the_runs(store: Store) -> None:
-    assert "of a model in samples or with mode=eval yet: mpsq submit adds runs" in said(store, "throughput")
+    assert "resnet50 --set mode=eval) yet: mpsq submit adds runs" in said(store, "train-vs-infer")
     failed(store)
     assert "2 of 2 that ended did not succeed (newest: 1.2 OUT_OF_MEMORY, see mpsq why 1.2)" in said(store, "memory")
     assert "out of memory before the first reported iteration: 1.2" in said(store, "memory")
-    assert "mpsq worker" not in said(store, "throughput")
+    assert "mpsq worker" not in said(store, "train-vs-infer")
     add(store, "cpu", [], outcome=None, median_s=None)
-    assert "1 has not ended (see mpsq status)" in said(store, "throughput")
-    assert "stored values" not in said(store, "throughput", where=["device=cuda"])
+    assert "1 has not ended (see mpsq status)" in said(store, "train-vs-infer")
+    assert "stored values" not in said(store, "train-vs-infer", where=["device=cuda"])
 
 
 def test_rows_that_pool_frameworks_are_of_none(store: Store) -> None:
@@ -111,7 +111,6 @@ def test_few_iterations_are_told_and_none_are_too(store: Store) -> None:
     store.run("cpu", workload="vgg16", hello=HELLO, summary=few)
     assert "resnet50 tiny cpu eager jax (1)" in said(store, "devices", explain=True)
     assert "(0)" in said(store, "devices", explain=True, iters="1000:2000")
-    assert "samples/s" in said(store, "throughput", iters="7:9")
     assert "no iterations 7 to 9 (--iters) in 5 runs" in said(
         store, "iterations", where=["device=cpu,cuda"], iters="7:9"
     )
@@ -123,14 +122,6 @@ def test_a_comparison_without_a_run_that_counts_says_so(store: Store) -> None:
     assert "nothing to compare: no row has a valid run with a time" in text and "loss: mean" not in text
 
 
-def test_tables_of_one_model_that_differ_in_settings_are_named_in_full(store: Store) -> None:
-    for batch in (4, 8):
-        add(store, "cuda", [], params={"batch_size": batch})
-    text = said(store, "throughput")
-    assert "A: resnet50 tiny, torch 2.13.0, fp32, batch_size=" in text and "B: resnet50 tiny" in text
-    assert "A: training: no eager run on the CPU" in text and "B: training: no eager" in text
-
-
 def test_two_runs_have_one_rate_in_every_report(store: Store) -> None:
     for evaluates in (False, True):
         for median_s in (0.1, 0.4):
@@ -139,7 +130,7 @@ def test_two_runs_have_one_rate_in_every_report(store: Store) -> None:
             store.run("cpu", workload="resnet50", median_s=median_s, params=params, hello=hello)
     store.run("cpu", workload="resnet50", params={"batch_size": 16}, hello=HELLO)
     found = {}
-    for name in ("devices", "throughput", "train-vs-infer", "scaling"):
+    for name in ("devices", "train-vs-infer", "scaling"):
         rows = [row for row in store.report(name).rows if len(row["runs"]) == 2]
         found[name] = {round(row.get("rate") or row["samples_per_s"], 6) for row in rows}
     assert set(map(frozenset, found.values())) == {frozenset({20.0})}, found  # 4 samples in 0.2 s, the geometric mean

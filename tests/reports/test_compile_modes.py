@@ -50,7 +50,7 @@ def test_reports_of_single_runs_name_the_mode(modes: Store) -> None:
     assert labels[2] == "nanogpt tiny cuda compiled(reduce-overhead) fp32"
 
 
-@pytest.mark.parametrize("name", ["frameworks", "throughput", "train-vs-infer", "breakdown"])
+@pytest.mark.parametrize("name", ["frameworks", "train-vs-infer", "breakdown"])
 def test_no_report_pools_two_modes(modes: Store, name: str) -> None:
     modes.run("cuda", False, 0.3, framework="jax")
     for compiles, median_s in TIMES.items():

@@ -13,10 +13,10 @@ import pytest
 
 from queue_runner import reports
 from queue_runner.reports._common import printing
+from tests.reports.report_fixture import Models, around
 from tests.reports.test_answers import Answers
 from tests.reports.test_microbenchmarks import Benches
 from tests.reports.test_ops import Checks
-from tests.reports.test_throughput import Models, around
 
 GOLDENS = Path(__file__).resolve().parents[1] / "golden" / "reports"
 H200 = {"device_name": "NVIDIA H200"}
@@ -28,7 +28,7 @@ FEWER: dict[str, dict[str, object]] = {
     "time": {"where": ["config=tiny", "device=mps"]},
 }
 """Options of reports whose output of all runs would be long."""
-EXPLAINED = ("devices", "frameworks", "throughput")
+EXPLAINED = ("devices", "frameworks")
 """Reports that have a golden of --explain, too."""
 BATTERY = {"battery": ("caveat", "the machine ran on battery")}
 

@@ -528,12 +528,10 @@ def test_vs_names_the_row_without_a_setting_and_hints_what_can_be_typed(store: S
         store.report(vs="workload=nothing")
 
 
-@pytest.mark.parametrize(
-    "name", ["devices", "frameworks", "memory", "numerics", "breakdown", "train-vs-infer", "throughput"]
-)
+@pytest.mark.parametrize("name", ["devices", "frameworks", "memory", "numerics", "breakdown", "train-vs-infer"])
 def test_tables_of_two_machines_say_which(store: Store, name: str) -> None:
     for cpu in ("one", "two"):
-        said = {"params": 1000, "workload": "resnet50" if name == "throughput" else "nanogpt", "samples_per_iter": 4}
+        said = {"params": 1000, "workload": "nanogpt", "samples_per_iter": 4}
         for framework, device in (("torch", "cpu"), ("torch", "cuda"), ("jax", "cuda")):
             run_id = store.run(device, framework=framework, machine={"cpu": cpu, "cores_logical": 8}, hello=said)
             for i in range(3):
@@ -613,3 +611,9 @@ def test_the_margin_of_practically_the_same_is_an_option(store: Store) -> None:
     assert (same["verdict"], same["same_within"]) == ("the same", 0.01)
     close = rows(store.report(same_within="0.01%"))["mps eager"]
     assert (close["verdict"], close["same_within"]) == ("undecided", 1e-4)
+
+
+def test_a_removed_report_names_its_successor(store: Store) -> None:
+    with pytest.raises(UsageError) as refused:
+        store.report("throughput")
+    assert "train-vs-infer" in (refused.value.hint or "")
