@@ -9,7 +9,7 @@ EXTENSION = Extension(
             "report",
             "--plot",
             "FILE",
-            "Draw the runs, their speedups, time and loss: a .png or .svg file, or - for the terminal.",
+            "Draw the runs, their speedups, time and loss: a .png or .svg file.",
             "queue_runner.export.plot_option:write_plot",
         ),
     ),

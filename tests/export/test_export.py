@@ -11,15 +11,14 @@ from typing import Any
 import pytest
 
 from queue_runner.errors import UsageError
-from queue_runner.export import formats
-from queue_runner.export._common import selected
-from queue_runner.export._common.place import MANIFEST
+from queue_runner.export import formats, selected
+from queue_runner.export.formats import MANIFEST
 from queue_runner.reports._common.report_options import read_options
 from queue_runner.store import read
 from tests.export.export_support import TIMES, write
 from tests.reports.report_fixture import Store
 
-TARGETS = ("csv", "jsonl", "mlflow", "parquet", "tensorboard")
+TARGETS = ("csv", "jsonl", "parquet")
 
 
 def test_the_columns_are_those_of_the_views(store: Store) -> None:
@@ -142,14 +141,14 @@ def test_nothing_half_written_stays(
     if earlier:
         write(store, "csv", out)
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
-    of_run = selected.Selected.of_run
+    rows = selected.Selected.rows
 
-    def breaks(self: selected.Selected, table: selected.ExportTable, run_id: int, *names: str) -> Any:
+    def breaks(self: selected.Selected, table: selected.ExportTable) -> Any:
         if table is selected.EVALS:
             raise OSError(28, "No space left on device")
-        return of_run(self, table, run_id, *names)
+        return rows(self, table)
 
-    monkeypatch.setattr(selected.Selected, "of_run", breaks)
+    monkeypatch.setattr(selected.Selected, "rows", breaks)
     with pytest.raises(OSError, match="No space left"):
         write(store, "csv", out, force=True)
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
@@ -165,14 +164,9 @@ def test_all_tables_are_of_one_moment(store: Store, tmp_path: Path) -> None:
         assert len(list(found.rows(selected.ITERATIONS))) == found.counts["iterations"] == 9
 
 
-@pytest.mark.parametrize(
-    ("target", "module"), [("parquet", "pyarrow"), ("tensorboard", "tensorboardX"), ("mlflow", "mlflow")]
-)
-def test_a_missing_library_is_a_sentence(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, module: str
-) -> None:
-    monkeypatch.setitem(__import__("sys").modules, module, None)
-    with pytest.raises(UsageError, match=f"{module} is not installed") as error:
-        write(store, target, tmp_path / "out")
-    assert error.value.hint == f"pip install 'mpsq[{target}]'"
+def test_a_missing_library_is_a_sentence(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(UsageError, match="pyarrow is not installed") as error:
+        write(store, "parquet", tmp_path / "out")
+    assert error.value.hint == "pip install 'mpsq[parquet]'"
     assert not (tmp_path / "out").exists()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from queue_runner.errors import UsageError
-from queue_runner.export._plot import picture, plot_data, terminal
+from queue_runner.export import picture, plot_data
 from queue_runner.reports._common.report_options import read_options
 from queue_runner.store import read
 from tests.cli_support import Cli
@@ -100,7 +100,6 @@ def test_labels_are_text_only(compared: Store, tmp_path: Path) -> None:
     picture.write(found, tmp_path / "a.svg")
     assert "script" not in {node.tag.rpartition("}")[2] for node in ET.parse(tmp_path / "a.svg").iter()}
     assert "\x1b" not in (tmp_path / "a.svg").read_text()
-    assert "\x1b" not in terminal.draw(found, 80, colour=False)
 
 
 def test_rows_without_iterations_show_their_real_time(home: Path, tmp_path: Path) -> None:
@@ -110,7 +109,6 @@ def test_rows_without_iterations_show_their_real_time(home: Path, tmp_path: Path
     assert not found.comparisons[0].per_iteration
     picture.write(found, tmp_path / "a.svg")
     assert "real time of the run (s)" in (tmp_path / "a.svg").read_text()
-    assert "s, real time of each run" in terminal.draw(found, 80, colour=False)
 
 
 def test_many_rows_and_machines(home: Path, tmp_path: Path) -> None:
@@ -124,15 +122,6 @@ def test_many_rows_and_machines(home: Path, tmp_path: Path) -> None:
     picture.write(found, tmp_path / "a.png")
 
 
-def test_a_terminal(compared: Store) -> None:
-    text = terminal.draw(plot(compared), 80, colour=False)
-    assert max(map(len, text.splitlines())) <= 80 and "\x1b" not in text
-    for words in ("ms, median of each run", "time (ms, logarithmic)", "loss (nats)", "x not valid", "o cpu eager"):
-        assert words in text, words
-    assert "3,274 iterations in 80 columns: --plot FILE.png draws each of them" in text
-    assert "\x1b" in terminal.draw(plot(compared), 80, colour=True)
-
-
 def test_the_option_of_report(compared: Store, mpsq: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "a.svg"
     assert "2 rows, 14 runs, 3,274 iterations" in mpsq.ok("report", "g1", "--plot", out).err
@@ -140,20 +129,17 @@ def test_the_option_of_report(compared: Store, mpsq: Cli, tmp_path: Path, monkey
     for arguments, message in (
         (["--plot", tmp_path / "a.jpg"], "neither .png nor .svg"),
         (["--plot", tmp_path / "b" / "a.png"], "does not exist"),
-        (["--plot", "-", "--where", "device=cuda"], "no run that ended matches"),
-        (["--plot", "-", "--where", "devise=cpu"], 'did you mean "device"'),
-        (["gallery", "--plot", "-"], "--plot draws the default report"),
+        (["--plot", out, "--where", "device=cuda"], "no run that ended matches"),
+        (["--plot", out, "--where", "devise=cpu"], 'did you mean "device"'),
+        (["gallery", "--plot", out], "--plot draws the default report"),
     ):
         ran = mpsq("report", *arguments)
         assert ran.code == 2 and message in ran.err, (arguments, ran)
     mpsq.ok("report", "--plot", out)
     assert out.read_bytes() == before, "the same picture, byte by byte"
-    assert "median of each run" in mpsq.ok("report", "--plot", "-").out
-    for module in ("matplotlib", "plotext"):
-        monkeypatch.setitem(sys.modules, module, None)
-    for target in (tmp_path / "c.png", "-"):
-        ran = mpsq("report", "--plot", target)
-        assert ran.code == 2 and "is not installed here" in ran.err and "pip install 'mpsq[plot]'" in ran.err
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    ran = mpsq("report", "--plot", tmp_path / "c.png")
+    assert ran.code == 2 and "is not installed here" in ran.err and "pip install 'mpsq[plot]'" in ran.err
     assert not (tmp_path / "c.png").exists()
 
 

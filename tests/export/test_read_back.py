@@ -7,71 +7,10 @@ from typing import Any
 
 import pytest
 
-from queue_runner.errors import UsageError
-from queue_runner.export._common.place import MANIFEST
 from tests.export.export_support import TIMES, write
 from tests.reports.report_fixture import Store
 
 pytestmark = pytest.mark.process
-
-
-def test_tensorboard_reads_it(store: Store, tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    write(store, "tensorboard", tmp_path / "out")
-    folders = sorted(path.name for path in (tmp_path / "out").iterdir() if path.is_dir())
-    assert folders == [
-        "1.1 nanogpt tiny cpu eager fp32",
-        "1.2 nanogpt tiny cpu eager fp32 (not valid)",
-        "2.1 nanogpt tiny mps eager fp32",
-    ]
-    found = EventAccumulator(str(tmp_path / "out" / folders[0]), size_guidance={"scalars": 0})
-    found.Reload()
-    assert [(one.step, one.value) for one in found.Scalars("iteration/dur_s")] == [*enumerate(TIMES)]
-    assert [one.step for one in found.Scalars("iteration/loss")] == [0, 2]
-    assert found.Scalars("metric/reference_loss_device_nats")[0].value == 2.5
-    assert found.Scalars("eval/val/loss")[0].step == 105
-    assert found.Scalars("run/real_s")[0].wall_time == 1e9
-
-
-def test_mlflow_reads_it(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    write(store, "mlflow", tmp_path / "out")
-    from mlflow.tracking import MlflowClient
-
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["mlflow.db", MANIFEST]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "locks", "out"]
-    client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'out' / 'mlflow.db'}")
-    experiment = client.get_experiment_by_name("nanogpt")
-    assert experiment is not None
-    runs = {run.data.tags["mpsq.run"]: run for run in client.search_runs([experiment.experiment_id])}
-    assert {name: run.data.tags["mpsq.valid"] for name, run in runs.items()} == {
-        "1.1": "true",
-        "1.2": "false",
-        "2.1": "true",
-    }
-    assert runs["1.2"].info.run_name == "1.2 nanogpt tiny cpu eager fp32 (not valid)"
-    first = runs["1.1"]
-    assert (first.data.params["device"], first.data.params["set.lr"]) == ("cpu", "0.1")
-    assert first.info.status == "FINISHED" and first.info.start_time == 1_000_000_000_000
-    history = client.get_metric_history(first.info.run_id, "iteration/dur_s")
-    assert sorted((one.step, one.value) for one in history) == [*enumerate(TIMES)]
-    assert first.data.metrics["run/real_s"] == 30.0
-
-
-@pytest.mark.parametrize("target", ["tensorboard", "mlflow"])
-def test_secrets_are_hidden_and_an_earlier_export_is_replaced(store: Store, tmp_path: Path, target: str) -> None:
-    store.run(workload=None, framework=None, argv=["train.py", "--api-key=ghp_hunter2hunter2hunter2"])
-    store.db.execute("UPDATE jobs SET note = 'https://me:hunter2@example.org', name = 'ghp_hunter2hunter2hunter2'")
-    out = tmp_path / "out"
-    write(store, target, out)
-    for path in out.rglob("*"):
-        assert "hunter2" not in str(path)
-        assert path.is_dir() or b"hunter2" not in path.read_bytes(), path
-    with pytest.raises(UsageError, match="already exists"):
-        write(store, target, out, "1.1")
-    assert write(store, target, out, "1.1", force=True).rows["runs"] == 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "locks", "out"]
 
 
 def test_duckdb_and_pandas_read_the_exports(store: Store, tmp_path: Path) -> None:

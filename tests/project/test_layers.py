@@ -59,10 +59,7 @@ OWNERS = {
     "tiktoken": set(),
     "numpy": set(),
     "pyarrow": {"export"},
-    "tensorboardX": {"export"},
-    "mlflow": {"export"},
     "matplotlib": {"export"},
-    "plotext": {"export"},
 }
 
 SELECTS = {"worker", "control"}

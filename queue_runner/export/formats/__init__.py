@@ -1,24 +1,31 @@
 """Stored runs as files of other tools, one module for each target; this folder is their registry.
 
-A target has NAME, HELP and `write(selected, folder)`, which writes the selected runs (`_common.selected.Selected`) into
-an empty folder. This module gives the folder its name when everything is in it.
+A target has NAME, HELP and `write(selected, folder)`, which writes the selected runs (`export.selected.Selected`)
+into an empty folder. This module gives the folder its name when everything is in it.
 """
 
 from __future__ import annotations
 
 import json
 import pkgutil
+import shutil
 import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol, cast
 
 from queue_runner import __version__
+from queue_runner.atomic_file import flush
 from queue_runner.errors import UsageError, did_you_mean
-from queue_runner.export._common import place
-from queue_runner.export._common.selected import TABLES, Selected, select
+from queue_runner.export.selected import TABLES, Selected, select
 from queue_runner.monitor.answers.run_query import Options
+
+MANIFEST = "mpsq-export.json"
+"""The file by which an earlier export is known: --force removes no other folder."""
 
 
 class ExportTarget(Protocol):
@@ -68,10 +75,59 @@ def write(name: str, connection: sqlite3.Connection, options: Options, out: Path
     """
     target = load(name)
     selected = select(connection, options)
-    with place.new_folder(out, force=force) as folder:
+    with _new_folder(out, force=force) as folder:
         target.write(selected, folder)
         units = {table.name: {f.name: f.unit for f in table.fields if f.unit} for table in TABLES}
         tables = {table: {"rows": n, "units": units[table]} for table, n in selected.counts.items()}
         manifest = {"schema": "mpsq.export/1", "target": name, "mpsq": __version__, "tables": tables}
-        (folder / place.MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+        (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
     return Exported(name, out, selected.counts, selected.n_not_valid)
+
+
+@contextmanager
+def _new_folder(out: Path, *, force: bool) -> Iterator[Path]:
+    """Yield an empty folder beside `out`, which takes its name when the block ends; after an error `out` is as it was.
+
+    Raises: UsageError where `out` exists, unless it is empty or `force` may replace it; OSError.
+    """
+    _check(out, force)
+    partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=out.parent))
+    try:
+        yield partial
+        for path in partial.rglob("*"):
+            flush(path)
+        flush(partial)
+        _rename(partial, out)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    flush(out.parent)
+
+
+def _check(out: Path, force: bool) -> None:
+    if not out.parent.is_dir():
+        raise UsageError(f"the folder {out.parent} does not exist", "create it, or name another place")
+    if out.is_symlink():
+        raise UsageError(f"{out} is a link", "name the folder itself, or a new one")
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    if not (out / MANIFEST).is_file():
+        raise UsageError(f"{out} exists, and mpsq did not write it", "name a new folder: --force replaces exports only")
+    if not force:
+        raise UsageError(f"{out} already exists", "name a new folder, or replace the earlier export with --force")
+
+
+def _rename(partial: Path, out: Path) -> None:
+    if not (out / MANIFEST).exists():
+        partial.rename(out)  # fails where something has come to lie there since
+        return
+    old = Path(tempfile.mkdtemp(prefix=".replaced-", dir=out.parent))
+    try:
+        out.rename(old / out.name)
+        try:
+            partial.rename(out)
+        except BaseException:
+            (old / out.name).rename(out)
+            raise
+    finally:
+        shutil.rmtree(old, ignore_errors=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from queue_runner.export._common.selected import TABLES, Selected
+from queue_runner.export.selected import TABLES, Selected
 from queue_runner.tables import csv_cell
 
 NAME = "csv"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import islice
 from pathlib import Path
 
-from queue_runner.export._common.library import need
-from queue_runner.export._common.selected import TABLES, Selected
+from queue_runner.export.library import need
+from queue_runner.export.selected import TABLES, Selected
 
 NAME = "parquet"
 HELP = "a folder of Parquet files for pandas, DuckDB, Polars: runs, iterations, evals, metrics (pyarrow)"

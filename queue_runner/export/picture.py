@@ -9,8 +9,8 @@ from typing import Any
 from queue_runner import atomic_file, units
 from queue_runner.analysis.rounds import Verdict
 from queue_runner.errors import UsageError
-from queue_runner.export._common.library import need
-from queue_runner.export._plot.plot_data import LOG_FROM, Comparison, Plot, PlotRow, PlotRun
+from queue_runner.export.library import need
+from queue_runner.export.plot_data import LOG_FROM, Comparison, Plot, PlotRow, PlotRun
 from queue_runner.tables import elide
 from queue_runner.text import one_line
 

@@ -11,12 +11,11 @@ import json
 import shlex
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from queue_runner import redact
-from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
 from queue_runner.monitor.answers import select_runs
@@ -88,40 +87,15 @@ TABLES = (RUNS, ITERATIONS, EVALS, METRICS)
 FROM_SPEC = ("argv", "params_json", "env_name", "gpus")
 """Columns of RUNS that are parts of the specification and not columns of v_run."""
 NOT_EXPORTED = ("spec_json",)
-_ASKED = select_runs.ASKED.partition(", ")[2]
-"""`kind` is a column of RUNS."""
 _FREE_TEXT = frozenset({"name", "tags", "reason", "blocked_reason", "note", "log_name"})
-_REPORTED = frozenset(field.name for field in fields(ReportedRun))
 
 
-@dataclass(frozen=True)
-class SelectedRun:
-    """A run with its `settings` (--set) and its `values` in the order of the columns of RUNS."""
+class SelectedRun(NamedTuple):
+    """A run: whether reports use its numbers, and its values in the order of the columns of RUNS."""
 
-    run: ReportedRun
-    settings: Mapping[str, object]
+    id: int
+    valid: bool
     values: Sequence[Any]
-
-    @property
-    def valid(self) -> bool:
-        """Whether reports use the numbers of the run."""
-        return bool(self.run.outcome == Outcome.SUCCEEDED and self.run.valid)
-
-    @property
-    def title(self) -> str:
-        """The run in words, "12.1 nanogpt tiny cpu eager", with " (not valid)" where reports leave it out."""
-        return f"{self.run.run} {select_runs.label(self.run)}{'' if self.valid else ' (not valid)'}"
-
-    @property
-    def at(self) -> float:
-        """When the run started; of one that never did, when it ended or was submitted."""
-        return self.run.started_at or self.run.ended_at or self.run.created_at or 0.0
-
-    @property
-    def known(self) -> dict[str, Any]:
-        """The values that are known, by column."""
-        columns = (field.name for field in RUNS.fields)
-        return {name: value for name, value in zip(columns, self.values, strict=True) if value is not None}
 
 
 class Selected:
@@ -137,16 +111,9 @@ class Selected:
             if table is RUNS:
                 yield selected.values
             else:
-                yield from self.of_run(table, selected.run.run_id)
-
-    def of_run(self, table: ExportTable, run_id: int, *names: str) -> Iterator[Sequence[Any]]:
-        """Yield these columns, or all, of one run in a table other than RUNS, in the order of its file."""
-        fields = [field for name in names for field in table.fields if field.name == name] or table.fields
-        columns = ", ".join(field.name for field in fields)
-        for row in tuples(
-            self._connection, f"SELECT {columns} FROM {table.view} WHERE run_id = ? ORDER BY offset", [run_id]
-        ):
-            yield _typed(fields, row)
+                columns = ", ".join(field.name for field in table.fields)
+                sql = f"SELECT {columns} FROM {table.view} WHERE run_id = ? ORDER BY offset"
+                yield from (_typed(table.fields, row) for row in tuples(self._connection, sql, [selected.id]))
 
     @cached_property
     def counts(self) -> dict[str, int]:
@@ -154,7 +121,7 @@ class Selected:
         counts = {RUNS.name: len(self.runs)}
         for table in TABLES[1:]:
             sql = f"SELECT count(*) FROM {table.name} WHERE run_id = ?"
-            counts[table.name] = sum(n for run in self.runs for (n,) in tuples(self._connection, sql, [run.run.run_id]))
+            counts[table.name] = sum(n for run in self.runs for (n,) in tuples(self._connection, sql, [run.id]))
         return counts
 
     @property
@@ -170,23 +137,26 @@ def select(connection: sqlite3.Connection, options: Options) -> Selected:
     """
     connection.execute("BEGIN")
     chosen, values = select_runs.condition(connection, replace(options, include_invalid=True))
-    columns = ", ".join(field.name for field in RUNS.fields if field.name not in FROM_SPEC)
-    sql = f"SELECT {columns}, spec_json, {_ASKED} FROM v_run WHERE {chosen} ORDER BY job_id, number"
-    runs = [_selected(row) for row in connection.execute(sql, values)]
+    names = [field.name for field in RUNS.fields if field.name not in FROM_SPEC]
+    head = f"run_id, outcome IS '{Outcome.SUCCEEDED}' AND valid, spec_json"
+    sql = f"SELECT {head}, {', '.join(names)} FROM v_run WHERE {chosen} ORDER BY job_id, number"
+    runs = [
+        SelectedRun(run_id, bool(valid), _values(dict(zip(names, stored, strict=True)), JobSpec.from_json(spec_json)))
+        for run_id, valid, spec_json, *stored in tuples(connection, sql, values)
+    ]
     if not runs:
         raise UsageError("no run matches: nothing was exported", "mpsq list --all shows every job")
     return Selected(connection, runs)
 
 
-def _selected(columns: Mapping[str, Any]) -> SelectedRun:
-    texts = {name: redact.redact([text])[0] for name, text in columns.items() if name in _FREE_TEXT and text}
-    row = {**columns, **texts}
-    run = ReportedRun(**{name: value for name, value in row.items() if name in _REPORTED})
-    spec = JobSpec.from_json(run.spec_json)
-    row |= {
+def _values(stored: Mapping[str, Any], spec: JobSpec) -> list[Any]:
+    """Return the values of a run in the order of the columns of RUNS, without secrets."""
+    texts = {name: redact.redact([text])[0] for name, text in stored.items() if name in _FREE_TEXT and text}
+    from_spec = {
         "argv": shlex.join(redact.redact(spec.argv)) or None,
         "params_json": json.dumps(spec.params, sort_keys=True),
         "env_name": spec.env_name or None,
         "gpus": spec.gpus,
     }
-    return SelectedRun(run, spec.params, _typed(RUNS.fields, [row[field.name] for field in RUNS.fields]))
+    values = {**stored, **texts, **from_spec}
+    return _typed(RUNS.fields, [values[field.name] for field in RUNS.fields])
