@@ -144,9 +144,9 @@ def thermal() -> str:
 
 def gpu_use() -> str:
     """ioreg reports the GPU's use."""
-    text = _asked(*apple_gpu.USE)
-    assert apple_gpu.busy_share(text) is not None, text
-    return f"{apple_gpu.busy_share(text)}; {text}"
+    text = _asked(*apple_gpu.HINT)
+    assert apple_gpu.hinted_share(text) is not None, text
+    return f"{apple_gpu.hinted_share(text)}; by its clients' time {apple_gpu.use_now(ask)}; {text}"
 
 
 def gpu_clients() -> str:

@@ -1,6 +1,6 @@
 """A run's sensors in each of its phases: use of the GPU, its dips, power, clock, heat, energy. Pure.
 
-A sample belongs to the phase of the second before it.
+A sample belongs to the phase of the seconds that it covers, or else of the second before it.
 """
 
 from __future__ import annotations
@@ -76,9 +76,7 @@ def _use(
     name: str, parts: Sequence[Span], zero: float, samples: Sequence[SensorSample], all_: Sequence[SensorSample]
 ) -> PhaseUse:
     foreign = _foreign_boards(all_)
-    before_s = 0.0 if name == WHOLE else LOOK_BACK_S
-    begins = [span.from_s + before_s for span in parts]
-    inside = [s for s in samples if (n := bisect_right(begins, s.at - zero)) and s.at - zero <= parts[n - 1].to_s]
+    inside = [sample for sample in samples if _is_inside(sample, name, parts, zero)]
     busy = [sample.gpu_busy_share for sample in inside if sample.gpu_busy_share is not None]
     middle = stats.median(busy) if busy else None
     slowed = [sample.gpu_slowed_by for sample in inside if sample.gpu_slowed_by is not None]
@@ -101,6 +99,13 @@ def _use(
         energy=_energy(parts, zero, all_, foreign),
         source=next((sample.source for sample in inside if sample.source is not None), None),
     )
+
+
+def _is_inside(sample: SensorSample, name: str, parts: Sequence[Span], zero: float) -> bool:
+    at_s = sample.at - zero
+    back_s = 0.0 if name == WHOLE else sample.over_s or LOOK_BACK_S
+    n = bisect_right(parts, at_s - back_s, key=lambda span: span.from_s)
+    return n > 0 and at_s <= parts[n - 1].to_s
 
 
 def _foreign_boards(samples: Sequence[SensorSample]) -> set[str]:

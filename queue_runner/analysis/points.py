@@ -82,6 +82,8 @@ class SensorSample(Struct, frozen=True, kw_only=True):
     memory_available_bytes: float | None = None
     """memory available without swapping"""
     on_battery: bool | None = None
+    over_s: float | None = None
+    """macOS: this sample has only the use of the GPU, over so many seconds until `at`"""
     others_cpu_share: float | None = None
     """other processes, share of all processors"""
     processors: float | None = None

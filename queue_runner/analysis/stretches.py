@@ -56,9 +56,11 @@ def _sums(timed: Sequence[tuple[float, SensorSample]], name: str) -> tuple[list[
 
 
 def _timed(samples: Sequence[SensorSample], name: str) -> Iterator[tuple[float, SensorSample]]:
-    """Yield the seconds that each sample with `name` stands for, and the sample: the time since the one before, with or
-    without `name`. The first stands for as long as the second, a single one for a second."""
-    steps = [after.at - before.at for before, after in pairwise(samples)]
-    for dur_s, sample in zip([*steps[:1], *steps] or [1.0], samples, strict=False):
+    """Yield the seconds that each sample with `name` stands for, and the sample: its own, or else the time since the
+    one before, with or without `name`. The first stands for as long as the second, a single one for a second."""
+    readings = [(sample.over_s, sample) for sample in samples if sample.over_s is not None]
+    others = [sample for sample in samples if sample.over_s is None]
+    steps = [after.at - before.at for before, after in pairwise(others)]
+    for dur_s, sample in [*readings, *zip([*steps[:1], *steps] or [1.0], others, strict=False)]:
         if getattr(sample, name) is not None:
             yield max(dur_s, 0.0), sample

@@ -126,7 +126,7 @@ def thermal(pressure: int | None, gpu_c: float | None) -> Check:
 
 def _gpu(ask: Ask, root: Path, system: str) -> Mapping[str, float | None]:
     if system == "darwin":
-        return {"gpu_busy_share": apple_gpu.busy_share(ask(apple_gpu.USE))}
+        return {"gpu_busy_share": apple_gpu.use_now(ask)}
     library = nvidia.library(root)
     return nvidia.Nvml(library).read() if library else {}
 

@@ -2,7 +2,8 @@
 
 The keys are the fields of analysis.points.SensorSample; a missing one means unknown, never 0. On Linux a sample reads
 files in /proc and /sys for well under 3 ms. NVML is read in a thread (host/background.py), and macOS's commands run
-beside the worker: their answers are in the next sample.
+beside the worker: their answers are in the next sample. The use of a Mac's GPU is read once a second, and each reading
+is a sample by itself, dated by the time at which ioreg was asked.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from queue_runner.host.power import parse_battery, parse_low_power, parse_pressu
 MIN_INTERVAL_S = 0.5
 """For samples closer than this, the kernel's clock tick of 10 ms is too coarse for a share."""
 _SLOW_S = 10.0
+_GPU_EVERY_S = 1.0
+"""Least time between two queries of ioreg, so that a reading belongs to one phase of a run."""
 _GPU_LOOKS = 3
 _FIRST_LOOK_S = 2.0
 """Limit of a look before a run: NVML takes up to a second where the driver was not loaded."""
@@ -52,11 +55,10 @@ class Sampler:
         fresh: bool = False,
         beside: Callable[[], float] = lambda: 0.0,
         gpus: Collection[str] = (),
-        gpu_every_s: float = _SLOW_S,
     ):
         self._clock = clock
         self._root = root
-        self._tools = _MacTools(gpu_every_s) if platform == "darwin" else LinuxSensors(root, gpus)
+        self._tools = _MacTools() if platform == "darwin" else LinuxSensors(root, gpus)
         self.queue: set[int] = {os.getpid()}
         linux = platform.startswith("linux")
         self._fresh = fresh
@@ -107,6 +109,19 @@ class Sampler:
         sample; of infinite age before there is one."""
         return self._tools.gpu_use(self._clock())
 
+    def gpu_reading(self, pids: Callable[[], Iterable[Named]] = tuple) -> tuple[float, dict[str, Any]] | None:
+        """On macOS return the use of the GPU if there is a new reading, and the Unix time of its query; else None.
+        Elsewhere `sample` returns it."""
+        now = self._clock()
+        if not isinstance(self._tools, _MacTools) or (reading := self._tools.gpu_reading(pids, now)) is None:
+            return None
+        values = {
+            "gpu_busy_share": reading.busy_share,
+            "gpu_others_busy_share": reading.others_busy_share,
+            "over_s": reading.over_s,
+        }
+        return time.time() - (now - reading.at_s), {name: v for name, v in values.items() if v is not None}
+
     def gpu_busy_after(self) -> float | None:
         """Return the use of the GPU after the run's end where that is the only sign of others; None elsewhere."""
         return self._tools.gpu_busy_after()
@@ -128,13 +143,14 @@ class Sampler:
 class _MacTools:
     reads_gpu = True
 
-    def __init__(self, gpu_every_s: float) -> None:
+    def __init__(self) -> None:
         self._battery = PolledCommand(["/usr/bin/pmset", "-g", "batt"], _SLOW_S)
         self._settings = PolledCommand(["/usr/bin/pmset", "-g"], 3 * _SLOW_S)
         self._pressure = PolledCommand(["/usr/bin/notifyutil", "-g", "com.apple.system.thermalpressurelevel"], 0.0)
-        self._gpu = PolledCommand(apple_gpu.USE, gpu_every_s)
-        self._clients = PolledCommand(apple_gpu.CLIENTS, 0.0)
-        self._others = apple_gpu.Others()
+        self._clients = PolledCommand(apple_gpu.CLIENTS, _GPU_EVERY_S)
+        self._hint = PolledCommand(apple_gpu.HINT, _GPU_EVERY_S)
+        self._meter = apple_gpu.GpuMeter()
+        self._newest: apple_gpu.GpuReading | None = None
         self._vm = PolledCommand(["/usr/bin/vm_stat"], 0.0)
         self._swapped: tuple[float, tuple[int, int]] | None = None
         self._priority: tuple[int, PolledCommand] | None = None
@@ -153,8 +169,6 @@ class _MacTools:
             "battery_share": battery.battery_share,
             "low_power": parse_low_power(self._settings.latest(now)),
             "thermal_level": parse_pressure(self._pressure.latest(now)),
-            "gpu_busy_share": apple_gpu.busy_share(self._gpu.latest(now)),
-            "gpu_others_busy_share": self._use_by_others(named, now),
             "priority": parse_priority(self._priority[1].latest(now)) if self._priority else None,
             **self._swap(now),
             **self.counters(),
@@ -164,18 +178,30 @@ class _MacTools:
         newest = self._energy.latest() if self._energy else None
         return {"energy_at": newest[0], "energy_j": newest[1]} if newest and newest[1] else {}
 
+    def gpu_reading(self, pids: Callable[[], Iterable[Named]], now: float) -> apple_gpu.GpuReading | None:
+        text = self._clients.latest(now)
+        if text is not None and not apple_gpu.clients(text):
+            reading = self._hinted(now)
+        else:
+            reading = self._meter.read(text, self._clients.answered_s, map(pid_of, pids()))
+        self._newest = reading or self._newest
+        return reading
+
+    def _hinted(self, now: float) -> apple_gpu.GpuReading | None:
+        share, at_s = apple_gpu.hinted_share(self._hint.latest(now)), self._hint.answered_s
+        if share is None or at_s is None or (self._newest is not None and at_s <= self._newest.at_s):
+            return None
+        return apple_gpu.GpuReading(at_s, apple_gpu.HINT_OVER_S, share)
+
     def gpu_use(self, now: float) -> tuple[float, dict[str, Any]]:
-        text, at = self._gpu.latest(now), self._gpu.answered_s
-        share = apple_gpu.busy_share(text)
-        return float("inf") if at is None else now - at, {} if share is None else {"gpu_busy_share": share}
+        """Return the age of the beginning of the newest reading: only from then on it says who used the GPU."""
+        self.gpu_reading(tuple, now)
+        if (newest := self._newest) is None:
+            return float("inf"), {}
+        return now - newest.at_s + newest.over_s, {"gpu_busy_share": newest.busy_share}
 
     def gpu_busy_after(self) -> float | None:
         return None  # the gate looks before the next run
-
-    def _use_by_others(self, named: Sequence[Named], now: float) -> float | None:
-        """Return the use of the GPU by programs that are not the run's, up to the time of the newest answer."""
-        text = self._clients.latest(now)
-        return self._others.busy_share(text, self._clients.answered_s, map(pid_of, named))
 
     def _swap(self, now: float) -> dict[str, float]:
         """Return the rates between the last two answers, each dated by the time of its query."""
@@ -192,7 +218,7 @@ class _MacTools:
         return swap_rates(before[1], counts, at - before[0])
 
     def close(self) -> None:
-        tools = (self._battery, self._settings, self._pressure, self._gpu, self._clients, self._vm)
+        tools = (self._battery, self._settings, self._pressure, self._clients, self._hint, self._vm)
         for tool in (*tools, *(self._priority or ())[1:]):
             if isinstance(tool, PolledCommand):
                 tool.close()
@@ -205,16 +231,17 @@ def gpu_use_before(
     platform: str = sys.platform,
     root: Path = Path("/"),
     sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
 ) -> float | None:
     """Return the utilisation of the GPU while no run uses it; None if unknown, or where there are several.
 
-    The driver reports a short average, in which the end of the run before may still be: an answer above `busy_share` is
-    asked for again, a second apart, and the lowest counts.
+    A short average may still contain the end of the run before: an answer above `busy_share` is asked for again, a
+    second apart, and the lowest counts.
     """
 
     def look() -> float | None:
         if platform == "darwin":
-            return apple_gpu.busy_share(ask(apple_gpu.USE))
+            return apple_gpu.use_now(ask, sleep=sleep, clock=clock)
         newest = (
             BackgroundReader(partial(nvidia.busy_share, root)).latest(_FIRST_LOOK_S) if nvidia.library(root) else None
         )

@@ -31,8 +31,6 @@ GPU_AFTER_S = 1.2
 GPU_OLD_S = 4.0
 GPU_UNKNOWN_S = 10.0
 """A tool that has not answered for this long is not waited for."""
-_GPU_EVERY_S = 1.0
-"""Least time between two queries of macOS's ioreg."""
 _SETTLE_S = 1.0
 """On macOS the answers of all tools come with the next sample."""
 
@@ -93,7 +91,7 @@ class Load:
         Without `cpu` or `gpu`, nothing of these is read or waited for. `window_s` is that of `cpu_share`.
         """
         now = self._clock()
-        self._sampler = self._sampler or run_sampler.Sampler(gpus=self._gpus, gpu_every_s=_GPU_EVERY_S)
+        self._sampler = self._sampler or run_sampler.Sampler(gpus=self._gpus)
         reading = {key: value for key, value in self._sampler.sample().items() if key not in _OWN}
         if now < self._settled_at:
             return None

@@ -61,6 +61,8 @@ class Observer:
         at_border = chunk is not None and chunk.enters_phase and now >= self._sampled_at + FIRST_EVERY_S
         if at_border or now >= self._sample_at:  # energy is split at a border of phases
             self._sample(now, fence)
+        if not self._prepares and (reading := self._sampler.gpu_reading(self._folder.of_trainer)) is not None:
+            self._samples.append(reading)
         started_at = self._new_start(fence)
         if chunk is not None:
             self._ingest.store(chunk, self._writer(started_at))

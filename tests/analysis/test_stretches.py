@@ -20,6 +20,17 @@ def test_means_are_by_time() -> None:
     assert stretches.whole(at_once, "load1") == pytest.approx(0.3)
 
 
+def test_a_reading_between_two_samples_stands_for_its_own_time() -> None:
+    """A Mac's GPU is read once a second, the rest every five: neither shortens what the other stands for."""
+    samples = [SensorSample(at=5.0 * n, load1=float(n % 2)) for n in range(11)]
+    readings = [SensorSample(at=n + 0.9, over_s=1.0, gpu_busy_share=float(n < 25)) for n in range(50)]
+    mixed = sorted([*samples, *readings], key=lambda sample: sample.at)
+    assert stretches.whole(mixed, "load1") == stretches.whole(samples, "load1")
+    assert [*stretches.parts(mixed, "load1")] == [*stretches.parts(samples, "load1")]
+    assert stretches.whole(mixed, "gpu_busy_share") == 0.5
+    assert {part.dur_s for part in stretches.parts(mixed, "gpu_busy_share")} == {5.0}
+
+
 def test_a_part_is_as_short_as_may_be() -> None:
     loads = [None if t == 70 else float(t in (50, 51, 52)) for t in range(100)]
     samples = [SensorSample(at=float(t), load1=load, steal_share=2.0) for t, load in enumerate(loads)]

@@ -6,15 +6,16 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from queue_runner.analysis.points import SensorSample
-from queue_runner.host import cpu_time, keep_awake, power, run_sampler
+from queue_runner.host import apple_gpu, cpu_time, keep_awake, power, run_sampler
 from queue_runner.host.command import PolledCommand, ask
 from queue_runner.host.cpu_time import CpuTimes, MachineTime, ProcessTime, Shares, used_between
-from tests.host.test_apple_gpu import ACCELERATOR
+from tests.host.test_apple_gpu import entry
 from tests.process_support import needs_linux
 
 LAPTOP = (
@@ -294,7 +295,6 @@ def test_where_nothing_is_known_a_sample_is_nearly_empty(tmp_path: Path, monkeyp
 def test_a_mac_is_sampled_through_its_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = {
         "batt": LAPTOP,
-        "ioreg": ACCELERATOR,
         "notifyutil": "com.apple.system.thermalpressurelevel 2\n",
         "ps": " 20\n",
     }
@@ -315,7 +315,7 @@ def test_a_mac_is_sampled_through_its_tools(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(cpu_time, "rusage_darwin", lambda pid: None)
     sampler = run_sampler.Sampler(platform="darwin")
     sample = sampler.sample([(os.getpid(), 1.0)])
-    wanted = {"on_battery": True, "battery_share": 0.87, "thermal_level": 2, "gpu_busy_share": 0.16, "priority": 20}
+    wanted = {"on_battery": True, "battery_share": 0.87, "thermal_level": 2, "priority": 20}
     assert wanted.items() <= sample.items() and "low_power" not in sample
     assert set(sample) <= {*SensorSample.__struct_fields__}
     sampler.sample([1])
@@ -325,22 +325,31 @@ def test_a_mac_is_sampled_through_its_tools(tmp_path: Path, monkeypatch: pytest.
     ("answers", "found", "looks"),
     [
         ([3], 0.03, 1),
-        ([96, 4], 0.04, 2),  # the run before, in the tool's average
+        ([96, 4], 0.04, 2),  # the end of the run before
         ([96, 40, 38, 1], 0.38, 3),
-        ([None], None, 1),
+        ([None], None, 0),
     ],
 )
 def test_the_gpu_before_a_run(answers: list[int | None], found: float | None, looks: int) -> None:
-    asked: list[float] = []
-    left = list(answers)
+    """By the time of the GPU's clients, in percent of a look."""
+    pauses: list[float] = []
+    remaining, now, used_s = list(answers), [0.0], [50.0]
 
-    def ask(argv: object) -> str | None:
-        percent = left.pop(0)
-        return None if percent is None else ACCELERATOR.replace("=16,", f"={percent},")
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        now[0] += seconds
+
+    def ask(argv: Sequence[str]) -> str | None:
+        if remaining[0] is None or argv[-1] != "AGXDeviceUserClient":
+            return None
+        if pauses and pauses[-1] == apple_gpu.LOOK_S:
+            used_s[0] += remaining.pop(0) / 100 * apple_gpu.LOOK_S
+            pauses.append(0.0)
+        return entry(1, 440, used_s[0])
 
     look = run_sampler.gpu_use_before
-    assert look(0.1, ask=ask, platform="darwin", sleep=asked.append) == found
-    assert len(answers) - len(left) == looks and asked == [1.0] * (looks - 1)
+    assert look(0.1, ask=ask, platform="darwin", sleep=sleep, clock=lambda: now[0]) == found
+    assert len(answers) - len(remaining) == looks and pauses.count(1.0) == max(looks - 1, 0)
     assert look(0.1, ask=ask, platform="linux") is None
 
 

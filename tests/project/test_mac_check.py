@@ -119,6 +119,30 @@ def test_the_table_and_its_file(tmp_path: Path) -> None:
     assert "and more of it" in (tmp_path / "out").read_text() and max(map(len, shown[3:7])) <= 120
 
 
+def test_no_check_starts_after_ten_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(mac_check, "MOST_S", 0.0)
+    assert mac_check.run([Check("jobs", "a", lambda: 1 // 0)], tmp_path / "out", shown.append) == 0
+    assert shown[0].startswith("unknown") and "--match 'a'" in shown[0]
+
+
+def test_a_command_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mac_checks_jobs, "LIMIT_S", 0.1)
+    program = "import time; time.sleep(600)"
+    result = mac_check.examine(Check("torch", "a", lambda: mac_checks_jobs._python(program)))
+    assert result.word == mac_check.UNKNOWN and "timed out" in result.seen
+
+
+def test_its_runs_never_wait_for_a_quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[tuple[str, ...]] = []
+    monkeypatch.setattr(mac_checks_jobs, "_checked", lambda *words: str(commands.append(words)) and '"SUCCEEDED" {}')
+    monkeypatch.setattr(mac_checks_jobs.json, "loads", lambda text: {})
+    mac_checks_jobs.through_the_queue("mps")
+    mac_checks_jobs.leaves_nothing()
+    runs = [words for words in commands if words[0] == "run"]
+    assert len(runs) == 2 and all("--no-gate" in words for words in runs)
+
+
 def test_the_programs_for_torch_can_be_read() -> None:
     for name in (
         "MEMORY",

@@ -84,6 +84,23 @@ def test_a_border_of_phases_is_sampled_at_once(layout: Layout, engine: Engine, m
     assert watching.finish(None, None)
 
 
+def test_a_macs_gpu_is_stored_with_the_time_of_its_query(
+    layout: Layout, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two samples, and not while the run is prepared."""
+    queries = iter([(100.0, {"gpu_busy_share": 1.0, "over_s": 1.0}), None, (101.0, {"gpu_busy_share": 0.5})])
+    monkeypatch.setattr(run_sampler.Sampler, "gpu_reading", lambda self, pids: next(queries))
+    monkeypatch.setattr(observer, "FIRST_S", -1.0)
+    run, folder = begun(layout, engine)
+    watching = observer.Observer(engine, run, folder, sample_every_s=3600)
+    for _ in range(3):
+        watching.observe(None)
+    with read.reading(layout.db) as connection:
+        stored = {row["at"]: row["data_json"] for row in named_rows.detail(connection, "conditions", run.run_id)}
+    assert json.loads(stored[100.0]) == {"gpu_busy_share": 1.0, "over_s": 1.0}
+    assert json.loads(stored[101.0]) == {"gpu_busy_share": 0.5} and len(stored) == 3
+
+
 def test_a_look_at_the_gpu_after_the_end_holds_nobody(
     layout: Layout, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
