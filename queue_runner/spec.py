@@ -24,7 +24,7 @@ _PLACE = frozenset(
         *("cwd", "env", "env_file", "python", "snapshot", "name", "copy", "allow_changed", "stall_s"),
         *("tree", "code", "root", "inside", "resume", "packages", "find_max", "template", "secrets"),
         *("preflight", "seed_by_round"),
-        *("metrics", "gate", "gate_s", "layout_seed", "randomize", "on", "lane", "affinity"),
+        *("metrics", "gate", "gate_s", "on", "lane", "affinity"),
     }
 )
 """Fields that describe where and with what a job runs, not what it computes: left out of the hash."""
@@ -108,9 +108,7 @@ class JobSpec:
     preflight: Mapping[str, Value] = field(default_factory=dict)  # settings of its preflight; empty: it has none
     gate: bool = False  # its runs start on a quiet machine
     gate_s: float | None = None  # how long they wait for that; the setting gate_timeout_s if None
-    layout_seed: int | None = None  # of the size of each run's environment; None: as it is
     on: Mapping[str, str] = field(default_factory=dict)  # where its runs are sent: `to` and its options; here if empty
-    randomize: bool = False  # PYTHONHASHSEED is drawn, too, unless the user has set it
     merged: Mapping[str, str] = field(default_factory=dict)  # of a bundle's job: `kind` and `machine` where it ran
     compile_mode: str = ""  # one of COMPILE_MODES, with compile=True; empty: the compiler's default
     gpus: int = 1  # GPUs of one machine that a run computes on; of a workload on the CPU its processes

@@ -29,7 +29,7 @@ from queue_runner.store.read import reading, tuples
 SAME_WITHIN = 1e-9
 """Relative difference of two numbers of a report that is rounding: logarithms differ between C libraries."""
 UNKNOWN = ""
-"""The content hash of a merged run where migration 0014 removed a column that was hashed."""
+"""The hash of a merged run's content or a merged job's question where migration 0014 or 0017 removed a part of it."""
 _BATCH = 1000
 _MEASURED = (*(part.name for part in OF_RUN), "summaries")
 
@@ -152,7 +152,7 @@ class _Store:
             )
             if known is not None:
                 job_id, mine, question_hash, machine_hash = known
-                if question_hash != question:
+                if question_hash not in (question, UNKNOWN):
                     raise self._differs(f"job {job.id}", f"{job_id}", "with another question", job_id)
                 if machine_hash != machine:
                     raise self._differs(f"job {job.id}", f"{job_id}", "of another machine", job_id)

@@ -74,11 +74,10 @@ FIELDS: Mapping[str, Check] = {
     "threads": whole(0, 1 << 20),
     "timeout_s": _LIMIT,
     "gate_s": _LIMIT,
-    "layout_seed": _or(None, whole(-MAX_INT)),
-    **dict.fromkeys(("resume", "gate", "randomize"), flag),
+    **dict.fromkeys(("resume", "gate"), flag),
 }
 """The question and the code."""
-_REMOVED = {"pairing", "until_valid"}
+_REMOVED = {"pairing", "until_valid", "layout_seed", "randomize"}
 """Fields that earlier versions of mpsq wrote; they are read and dropped."""
 LEFT = frozenset(
     [

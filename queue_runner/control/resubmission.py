@@ -22,7 +22,6 @@ from queue_runner.source.archive import Damaged
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import read
 from queue_runner.submit import policy, run_order
-from queue_runner.submit.plan import drawn
 from queue_runner.workloads import mps_switches, venvs
 
 if TYPE_CHECKING:
@@ -160,8 +159,6 @@ def _rerun(layout: Layout, selectors: Sequence[Selector], options: RerunOptions,
         except job_secrets.Missing as error:
             raise MpsqError(f"job {job_id} cannot be rerun: {error.message}", error.hint) from error
         notes += [note] if note and note not in notes else []
-        if spec.layout_seed is not None:
-            spec = spec.changed(layout_seed=drawn(None))  # else its runs would repeat the drawn layouts
         spec = _with_todays_environment(layout, spec.changed(find_max=""), job_id)
         new.append(NewJob(spec, options.repeats or repeats[job_id], _terms(old, options)))
     rounds = max(job.repeats for job in new)

@@ -210,7 +210,7 @@ def _json(text: str | None) -> Mapping[str, Any] | None:
     return None if text is None else dict(json.loads(text))
 
 
-_START_FACTS = ("gate_waited_s", "env_padding_bytes", "hash_seed")
+_START_FACTS = ("gate_waited_s",)
 """Keys of the conditions of a run that say how it was started (docs/json.md)."""
 
 

@@ -83,14 +83,8 @@ def _reported(item: tuple[str, Any]) -> str:
 
 def _start(start: Mapping[str, float]) -> str | None:
     """Return how the run was started, as far as something was done for it."""
-    parts = []
-    if start.get("gate_waited_s"):
-        parts.append(f"after {units.duration(start['gate_waited_s'])} of waiting for a quiet machine")
-    if "env_padding_bytes" in start:
-        parts.append(f"environment padded with {units.count(start['env_padding_bytes'])} bytes")
-    if "hash_seed" in start:
-        parts.append(f"PYTHONHASHSEED {start['hash_seed']}")
-    return "; ".join(parts) or None
+    waited_s = start.get("gate_waited_s")
+    return f"after {units.duration(waited_s)} of waiting for a quiet machine" if waited_s else None
 
 
 def _known(value: Any, words: Callable[[Any], str]) -> str | None:

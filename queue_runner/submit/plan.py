@@ -68,7 +68,7 @@ def plan(request: Request, shared: expand.Shared | None = None, *, alone: bool =
     shared = shared or expand.Shared()
     seed = drawn(request.order_seed)
     cells = expand.expand(request, shared)
-    specs = _started(request, cells, shared, seed, several=not alone or len(cells) > 1)
+    specs = _started(request, cells, shared, several=not alone or len(cells) > 1)
     until = rounds_until(request, len(specs))
     count = len(specs) * (request.repeats if until is None else FIRST_ROUNDS)
     if count > run_order.MAX_RUNS:
@@ -117,14 +117,11 @@ def rounds_until(request: Request, n_rows: int) -> Until | None:
     return Until(request.until, request.same_within, request.budget_s)
 
 
-def _started(
-    request: Request, specs: Sequence[JobSpec], shared: expand.Shared, seed: int, *, several: bool
-) -> list[JobSpec]:
+def _started(request: Request, specs: Sequence[JobSpec], shared: expand.Shared, *, several: bool) -> list[JobSpec]:
     """Return the cells with how their runs are started and tried.
 
     The gate waits for those of a comparison, of `mpsq bench` and `mpsq run`, but not of --find-max, which finds out
-    what fits in memory; and where --gate-timeout is given. The size of the environment differs from run to run with
-    --randomize, and of commands that are compared by CPU time alone.
+    what fits in memory; and where --gate-timeout is given.
 
     Raises: UsageError when the options contradict each other.
     """
@@ -133,23 +130,15 @@ def _started(
     is_timed = request.find_max is None
     is_measured = is_timed and (request.measures or len(specs) > 1)
     gate = (is_measured or request.gate_timeout_s is not None) and not request.no_gate
-    is_compared = is_timed and (request.measures or len(specs) * request.repeats > 1)
     is_tried = trials.is_wanted(request, several=several)
     return [
         spec.changed(
             gate=gate,
             gate_s=request.gate_timeout_s if gate else None,
-            randomize=request.randomize,
-            layout_seed=seed if request.randomize or (is_compared and _is_timed_by_clock(spec)) else None,
             preflight=shared.trial(request, spec.framework) if is_tried else {},
         )
         for spec in specs
     ]
-
-
-def _is_timed_by_clock(spec: JobSpec) -> bool:
-    """Return whether only the CPU time and the wall time of the run are compared, and no accelerator computes."""
-    return spec.kind == "command" and spec.parser is None and spec.device in (None, "cpu")
 
 
 def drawn(seed: int | None) -> int:

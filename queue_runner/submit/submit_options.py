@@ -297,10 +297,6 @@ class Request:
     gate_timeout_s: float | None = _option(
         Kind.TIME, "Start when the machine is quiet, or after this time; 2m by default.", "TIME", name="gate_timeout"
     )
-    randomize: bool = _option(
-        Kind.FLAG,
-        "Pad each run's environment variables with a random number of bytes, and set a random PYTHONHASHSEED.",
-    )
     on: str | None = _option(Kind.TEXT, "Run it on another machine: slurm, ssh:HOST or a profile.", "TARGET")
     partition: str | None = _option(Kind.TEXT, "With --on slurm: the partition.", "NAME")
     time_s: float | None = _option(Kind.TIME, "With --on slurm: the time limit of the allocation.", "TIME", name="time")
@@ -323,7 +319,8 @@ REMOVED = {
     **dict.fromkeys(
         ("until_valid", "no_until_valid"),
         ("disturbed runs are not repeated", "leave it out; mpsq rerun ID queues the jobs again"),
-    )
+    ),
+    "randomize": ("the system gives each process another layout of its memory", "leave it out"),
 }
 """Options of earlier versions: why each was removed, and what to do instead."""
 

@@ -13,7 +13,6 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from queue_runner import times, units
 from queue_runner.analysis.points import SensorSample
@@ -25,7 +24,7 @@ from queue_runner.model import PREFLIGHT
 from queue_runner.store import jobs, results
 from queue_runner.store.engine import Engine, looking, writing
 from queue_runner.store.jobs import Claimed, Following
-from queue_runner.worker import gate_load, randomize_layout
+from queue_runner.worker import gate_load
 from queue_runner.worker.gate_load import Load
 
 LOOK_S = 0.5
@@ -179,17 +178,14 @@ class Gate:
         self.due = None if self._run is None else time.time() + LOOK_S
 
     def note(self, run: Claimed) -> None:
-        """Store with the claimed run how it started: its wait, the layout drawn for it, and a machine that was not
-        quiet."""
-        start: dict[str, Any] = {**randomize_layout.draw(run.spec, run.id)}
+        """Store with the claimed run how it started: its wait, and a machine that was not quiet."""
         if not _is_measured(run):
             return
-        if run.spec.gate:
-            start["gate_waited_s"] = round(self.waited_s, 1)
+        waited = {"gate_waited_s": round(self.waited_s, 1)} if run.spec.gate else {}
         looked = {} if self._gpu_before is None else {"gpu_busy_before": self._gpu_before}
-        if start or looked:
+        if waited or looked:
             with writing(self._engine) as connection:
-                for record in filter(None, (start, looked)):
+                for record in filter(None, (waited, looked)):
                     results.save_condition(connection, run.run_id, time.time(), record)
                 if self.caveat is not None:
                     results.save_note(connection, run.run_id, "not_quiet", self.caveat)

@@ -27,7 +27,6 @@ from queue_runner.run_dir import RunDir
 from queue_runner.source import working_copy
 from queue_runner.spec import JobSpec
 from queue_runner.store.jobs import Claimed
-from queue_runner.worker import randomize_layout
 from queue_runner.workloads import command_line
 
 SPEC_VERSION = 1
@@ -162,7 +161,6 @@ def environment(layout: Layout, run: Claimed, folder: RunDir) -> dict[str, str]:
         **run.spec.env,
         **{k: v for k, v in ours.items() if k.startswith("MPSQ_")},
         **(caches if run.id.number == PREFLIGHT else {}),  # a cache of the user's must be as the first run expects it
-        **randomize_layout.variables(run.spec, run.id),
     }
 
 

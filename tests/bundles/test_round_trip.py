@@ -169,18 +169,19 @@ def add_run(store: Store) -> None:
 
 
 def test_a_bundle_with_replaced_rounds_is_merged_without_them(tmp_path: Path) -> None:
-    """Earlier versions wrote --until-valid of a job, and which round a run replaces."""
+    """Earlier versions wrote --until-valid and the drawn layout of a job, and which round a run replaces."""
     store, there = sender(tmp_path / "a"), receiver(tmp_path / "b")
     new = exported(store)
     lines = lines_of(new)
     for row in rows(lines, "runs"):
         row.append(1)
     for row in rows(lines, "jobs"):
-        row[3]["until_valid"] = True
+        row[3] |= {"until_valid": True, "layout_seed": 7, "randomize": False}
     assert merged(there, sealed(lines))[0].runs == 6
     assert merged(there, new)[0].known == 6
-    with sqlite3.connect(there.db) as connection:  # as migration 0014 leaves a run that was such a round
+    with sqlite3.connect(there.db) as connection:  # as migrations 0014 and 0017 leave such runs and jobs
         connection.execute("UPDATE merged_runs SET content_hash = ''")
+        connection.execute("UPDATE merged_jobs SET question_hash = ''")
     connection.close()
     assert merged(there, new)[0].known == 6
 

@@ -45,12 +45,14 @@ def shape(db: Path) -> dict[tuple[str, str], str]:
 def set_back(old: sqlite3.Connection, version: str) -> None:
     """Let a database seem to have this earlier schema, where what came later does not show: migration 0016 adds
     columns."""
+    old.execute("UPDATE alembic_version SET version_num = ?", [version])
+    if version >= "0016":
+        return
     old.execute("DROP VIEW v_dependency")
     old.execute("DROP INDEX groups_open")
     for column in ("until", "same_within", "budget_s", "closed_at", "closed_why"):
         old.execute(f"ALTER TABLE groups DROP COLUMN {column}")
     old.execute("CREATE VIEW v_dependency AS SELECT 1")
-    old.execute("UPDATE alembic_version SET version_num = ?", [version])
 
 
 def test_migrations_and_schema_end_in_the_same_database(layout: Layout, tmp_path: Path) -> None:
@@ -377,3 +379,34 @@ def test_a_run_that_was_disturbed_is_valid(layout: Layout) -> None:
     with read.reading(layout.db) as connection:
         rows = read.tuples(connection, "SELECT valid, taints FROM v_run ORDER BY run_id").fetchall()
     assert rows == [(1, "contended,gpu_contended"), (0, "slept,throttled_service")]
+
+
+def test_drawn_layouts_are_forgotten(layout: Layout) -> None:
+    """0017 removes --randomize from specifications, schedules and the hashes of merged jobs."""
+    migrate.ensure(layout)
+    spec = JobSpec(kind="command", name="x", argv=("/usr/bin/true",))
+    with writing(open_engine(layout.db)) as connection:
+        jobs.submit(connection, "test", 0, [NewJob(spec), NewJob(spec)], [(0, 1), (1, 1)])
+    words = ["--randomize", "--repeats=2", "--", "sh", "--randomize"]
+    with sqlite3.connect(layout.db) as old:
+        old.execute(
+            "UPDATE jobs SET spec_json = json_set(spec_json, '$.layout_seed', NULL, '$.randomize', json('false'))"
+        )
+        old.execute("UPDATE jobs SET spec_json = json_set(spec_json, '$.layout_seed', 7) WHERE id = 2")
+        for job in (1, 2):
+            old.execute("INSERT INTO merged_jobs VALUES (?, ?, 'question', 'machine')", [job, str(job)])
+        old.execute(
+            "INSERT INTO schedules (id, created_at, name, cron, timezone, title, command_json, cwd, next_at)"
+            " VALUES (1, 0, 'n', '0 2 * * *', 'UTC', ?, ?, '/', 7.0)",
+            [shlex.join(words), json.dumps(words)],
+        )
+        set_back(old, "0016")
+    old.close()
+    migrate.ensure(layout)
+    with read.reading(layout.db) as connection:
+        texts = read.tuples(connection, "SELECT spec_json FROM jobs").fetchall()
+        assert [JobSpec.from_json(text) for (text,) in texts] == [spec, spec]
+        hashes = "SELECT question_hash FROM merged_jobs ORDER BY job_id"
+        assert read.tuples(connection, hashes).fetchall() == [("question",), ("",)]
+        ((title, command),) = read.tuples(connection, "SELECT title, command_json FROM schedules").fetchall()
+    assert json.loads(command) == shlex.split(title) == ["--repeats=2", "--", "sh", "--randomize"]

@@ -37,22 +37,3 @@ def test_the_gate_can_be_left_open(tmp_path: Path) -> None:
 def test_it_is_no_part_of_the_question(tmp_path: Path) -> None:
     one, other = (plan.plan(requested(argv=("true",), cwd=str(tmp_path), measures=gate)) for gate in (False, True))
     assert one.jobs[0].spec.content_hash() == other.jobs[0].spec.content_hash()
-
-
-def layouts(tmp_path: Path, *argv: str, **options: Any) -> list[tuple[int | None, bool]]:
-    planned = plan.plan(requested(argv=argv or ("true",), cwd=str(tmp_path), order_seed=7, **options))
-    return [(job.spec.layout_seed, job.spec.randomize) for job in planned.jobs]
-
-
-def test_the_environment_varies_where_only_cpu_time_is_compared(tmp_path: Path) -> None:
-    assert layouts(tmp_path) == [(None, False)], "nothing is compared"
-    assert layouts(tmp_path, repeats=4) == layouts(tmp_path, repeats=4, device="cpu") == [(7, False)]
-    assert layouts(tmp_path, "echo", "{lr}", sets=("lr=1,2",)) == [(7, False)] * 2
-    assert layouts(tmp_path, repeats=4, device="cuda") == [(None, False)]
-    assert layouts(tmp_path, repeats=4, parser="nanogpt") == [(None, False)], "it reports iterations"
-    assert layouts(tmp_path, device="cuda", randomize=True) == [(7, True)]
-
-
-def test_the_layout_is_no_part_of_the_question(tmp_path: Path) -> None:
-    plans = [plan.plan(requested(argv=("true",), cwd=str(tmp_path), repeats=n, randomize=n > 2)) for n in (1, 2, 3)]
-    assert len({planned.jobs[0].spec.content_hash() for planned in plans}) == 1
