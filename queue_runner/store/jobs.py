@@ -230,7 +230,7 @@ def _row(id: int, group_id: int, now: float, job: NewJob, environments: Environm
         "config": spec.config,
         "spec_json": spec.to_json(environments),
         "spec_hash": spec.content_hash(),
-        "snapshot_hash": spec.snapshot,
+        "snapshot_hash": None if spec.kind == "import" else spec.snapshot,  # its code stayed where it ran
         "priority": terms.priority,
         "lane": spec.lane or DEFAULT_LANE,
         "note": terms.note,

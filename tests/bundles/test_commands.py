@@ -124,6 +124,17 @@ def test_results_travel_and_machines_stay_apart(
     assert b"2 new runs of 1 new job" in beta("import", "g1.mpsq").out
 
 
+def test_a_command_from_a_clean_checkout_travels_without_its_code(
+    monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[bytes]
+) -> None:
+    for words in (["init", "-q"], ["add", "train.py"], ["commit", "-qm", "trainer"]):
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *words], check=True)
+    alpha, beta = (Machine(name, monkeypatch, capture) for name in ("alpha", "beta"))
+    alpha.measure(1)
+    Path("g1.mpsq").write_bytes(alpha("export", "--bundle", "g1").out)
+    assert b"1 new run of 1 new job" in beta("import", "g1.mpsq").out
+
+
 def test_mistakes_are_sentences(monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[bytes]) -> None:
     alpha = Machine("alpha", monkeypatch, capture)
     assert "no queue here" in alpha("export", "--bundle", "g1", code=1).err
