@@ -87,6 +87,8 @@ class ReportedRun(RunNumbers, LastEvaluation):
     slept_s: float | None = None
     user_s: float | None = None
     sys_s: float | None = None
+    prepared_s: float | None = None
+    """seconds of the process before the run"""
     max_rss_bytes: int | None = None
     resumed_from: str | int | None = None
     params: int | None = None

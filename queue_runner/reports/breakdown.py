@@ -17,7 +17,7 @@ from queue_runner.analysis.phases import other_remark
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.monitor.answers import prepare, select_runs
 from queue_runner.monitor.answers.run_query import Context
-from queue_runner.reports._common import arm_tables, cpu_phases, from_logs
+from queue_runner.reports._common import arm_tables, from_logs
 from queue_runner.reports._common.columns import columns
 from queue_runner.reports._common.document import Result, Section
 from queue_runner.tables import Column, elide
@@ -64,7 +64,6 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
         title = f"{arm_tables.caption(family)}: seconds and % of real"
         for tables, what in ((timed, title), (logged, f"{title}, as far as the logs tell")):
             sections += [_section("" if k else what, group) for k, group in enumerate(_side_by_side(tables))]
-        sections += cpu_phases.section(family.arms, context)
         for arm in family.arms:
             notes += log.notes if (log := from_log[arm.label]) else _notes(arm)
     if any(row.part == from_logs.FIRST for row in raw):

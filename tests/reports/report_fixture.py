@@ -240,12 +240,6 @@ class Store:
         for k, sample in enumerate(samples):
             self._insert("conditions", run_id=run_id, at=1e9 + k * every_s, data_json=json.dumps(sample))
 
-    def cpu_borders(self, run_id: int, *borders: tuple[str, str, float]) -> None:
-        """Borders of phases, (name, edge, CPU seconds until then), as the ingest stores them."""
-        for offset, (name, edge, cpu_s) in enumerate(borders, start=1000):
-            self._insert("phases", run_id=run_id, offset=offset, t_s=0.0, name=name, edge=edge)
-            self._insert("metrics", run_id=run_id, offset=offset, name="cpu_s", value=cpu_s, unit="s")
-
     def metric(self, run_id: int, name: str, value: float) -> None:
         self._insert("metrics", run_id=run_id, offset=1, name=name, value=value, unit="nats")
 

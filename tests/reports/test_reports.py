@@ -372,24 +372,13 @@ def test_breakdown_adds_up_to_real(grid: Store) -> None:
     assert sum(row["share"] for row in result.rows if row["part"] != "real") == pytest.approx(4.0)
 
 
-def test_cpu_time_is_told_by_phase_and_what_was_prepared_apart(store: Store) -> None:
+def test_the_time_of_the_preparation_stands_apart(store: Store) -> None:
     prepared = json.dumps({"prepared": {"real_s": 9.7, "user_s": 47.0, "sys_s": 0.5, "exit_code": 0}})
-    for setup_s in (3.0, 5.0):
-        run_id = store.run(exit={"user_s": 18.0, "sys_s": 2.0, "exit_json": prepared})
-        borders = [("setup", "begin", 0.0), ("setup", "end", setup_s), ("measure", "begin", setup_s)]
-        borders += [("eval", "begin", 12.0), ("eval", "end", 14.0), ("measure", "end", 19.0)]
-        store.cpu_borders(run_id, *borders)
-    found = store.report("time")
-    assert found.rows[0]["cpu_s_by_phase"] == {"setup": 3.0, "measure": 14.0, "eval": 2.0, "other": 1.0, "real": 20.0}
-    assert (found.rows[0]["prepared_s"], found.rows[0]["prepared_cpu_s"]) == (9.7, 47.5)
-    assert "1.1: user + sys by phase: setup 3.00, measure 14.00, eval 2.00, other 1.00" in found.lines
-    assert "prepared" in [column.title for column in found.sections[0].columns]
-    assert "prepared: seconds before the run, in no time beside it" in found.lines
-    cpu = store.report("breakdown").sections[-1]
-    assert cpu.title == "CPU seconds by phase"
-    means = {"setup": 4.0, "measure": 13.0, "eval": 2.0, "other": 1.0, "real": 20.0}
-    assert {name: cpu.rows[0].seconds[name] for name in means} == pytest.approx(means)
-    assert "compile" not in [column.key for column in cpu.columns]
+    store.run(exit={"user_s": 18.0, "sys_s": 2.0, "exit_json": prepared})
+    result = store.report("time")
+    assert result.rows[0]["prepared_s"] == 9.7
+    assert "prepared" in [column.title for column in result.sections[0].columns]
+    assert "prepared: seconds before the run, in no time beside it" in result.lines
 
 
 def test_breakdown_of_a_run_without_phases_shows_real_alone(store: Store) -> None:

@@ -176,12 +176,8 @@ MOST_LISTED = 8
 
 
 def not_valid(rows: Sequence[ReportedRun]) -> list[str]:
-    """Return why each of these runs is not valid, from INVALID."""
-    return listed([f"{INVALID_MARK} {row.run} is invalid: {row.invalid}" for row in rows if row.invalid])
-
-
-def listed(lines: Sequence[str]) -> list[str]:
-    """Return at most MOST_LISTED lines of one run each; the rest is counted."""
+    """Return why each of these runs is not valid, from INVALID: at most MOST_LISTED; the rest is counted."""
+    lines = [f"{INVALID_MARK} {row.run} is invalid: {row.invalid}" for row in rows if row.invalid]
     n_more = len(lines) - MOST_LISTED
     more = [f"... and {units.counted(n_more, 'more run')} (--format json has all)"] if n_more > 0 else []
     return [*lines[:MOST_LISTED], *more]
