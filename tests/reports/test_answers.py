@@ -78,7 +78,7 @@ def test_the_fastest_without_a_verdict_is_so_as_measured(store: Answers) -> None
     for framework, time_s in (("torch", 0.2), ("jax", 0.1)):
         store.run("mps", framework=framework, median_s=time_s)
     text = shown(store, "frameworks")
-    assert "fastest as measured: mps eager jax" in text and "mps eager jax measured 2.00 x faster" in text
+    assert "fastest as measured: eager jax" in text and "eager jax measured 2.00 x faster" in text
     assert " is 2.00 x" not in text and "fastest:" not in text
 
 
@@ -96,7 +96,7 @@ def test_hidden_frameworks_count_for_the_fastest(store: Answers) -> None:
     for difference in (0.04, 0.041, 0.039):
         for framework, logarithm in (("torch", 0.0), ("jax", difference), ("mlx", -1.0), ("tinygrad", -2.0)):
             store.run("mps", framework=framework, median_s=0.1 * math.exp(-logarithm) * 1.00012345)
-    assert "fastest as measured: mps eager jax" in shown(store, "frameworks", where=["framework=torch,jax"])
+    assert "fastest as measured: eager jax" in shown(store, "frameworks", where=["framework=torch,jax"])
 
 
 def test_frameworks_are_compared_on_one_device_with_verdicts_and_losses(store: Answers) -> None:
@@ -112,22 +112,19 @@ def test_frameworks_are_compared_on_one_device_with_verdicts_and_losses(store: A
     assert rows["jax"]["speedup_low"] < rows["jax"]["speedup"] < rows["jax"]["speedup_high"]
     assert rows["jax"]["trains_alike"] and 0 < rows["jax"]["loss_apart"] < 1e-4
     text = shown(store, "frameworks")
-    assert "fastest: mps eager jax (jax 0.10.2)" in text and "(faster)" in text
-    assert "1 of 1 rows train like mps eager torch" in text and "2.13.0" in text
+    assert "fastest: eager jax (jax 0.10.2)" in text and "(faster)" in text
+    assert "wrong loss" not in text and "2.13.0" in text
     turned = {row["framework"]: row for row in store.report("frameworks", vs="framework=jax").rows}
     assert turned["torch"]["speedup"] == pytest.approx(0.5, rel=0.01)
 
 
-def test_frameworks_that_train_otherwise_or_were_asked_otherwise_are_told(store: Answers) -> None:
+def test_frameworks_that_train_otherwise_are_named(store: Answers) -> None:
     for framework, loss in (("torch", 2.0), ("jax", 3.0), ("mlx", math.nan)):
         store.losses(store.run(framework=framework), [loss] * 12)
-    store.run(framework="tinygrad", params={"max_iters": 7})
     store.run(framework="jax", median_s=0.01, taints=BUSY)
     text = shown(store, "frameworks")
-    assert "cpu eager jax does not train alike: its loss differs by 50 %" in text
-    assert "cpu eager mlx does not train alike: its loss is not finite" in text
-    assert "not compared because settings differ (nanogpt tiny cpu fp32)" in text
-    assert "tinygrad with max_iters=7" in text
+    assert "wrong loss: eager jax ends at 3.0000, eager torch at 2.0000" in text
+    assert "wrong loss: eager mlx ends at" in text
     assert "undecided" in text and "1/2" in text and "contended" in text
     with pytest.raises(UsageError):
         store.report("frameworks", vs="framework=paddle")

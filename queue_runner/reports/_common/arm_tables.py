@@ -129,7 +129,8 @@ def caption(family: Family, rows: Sequence[ArmRow] = ()) -> str:
     in_labels = {part for arm in family.arms for part in arm.label.split(" ")}
     shared = [{word(name, arm.key.get(name)) for arm in family.arms if name in arm.key} for name in PLACE]
     words.append(_joined(*(value for of in shared if len(of) == 1 for value in of if value not in in_labels)))
-    words += [word(n, value) for n, value in family.common.items() if n not in (*SUBJECT, *TIME) and value is not None]
+    named_already = (*SUBJECT, *TIME, *MAIN)
+    words += [word(n, value) for n, value in family.common.items() if n not in named_already and value is not None]
     for name in sorted(set(family.arms[0].key) - set(family.common) - {*MAIN, *DETAILS, *SUBJECT}):
         factors = {arm.key[name] for arm in family.arms}
         if len(factors) == 1 and factors != {None}:
@@ -150,7 +151,7 @@ def speed(family: Family, rows: Sequence[ArmRow], taints: CaveatMarks) -> list[S
     title = f"speedup per {family.per_work}" if family.per_work else "speedup"
     times = columns(WALL_S, "user_s sys_s", RSS) if family.wall else columns(MS, rate, "mfu mfu_printed")
     shown = columns(LABEL, *runs, times[0], *taints.columns(rows), *times[1:], *judged(rows, title))
-    whole = without_empty(Section(caption(family, rows) + each, shown, rows, relative(family, rows, family.why)))
+    whole = without_empty(Section(caption(family, rows) + each, shown, rows, relative(family, rows)))
     whole = replace(whole, in_order=sorted(rows, key=lambda row: (not row.is_baseline, -(row.speedup or 0.0))))
     spare = ("mfu_printed", "mfu", rate, *([] if family.wall else ["runs"]))  # a table of --explain has the rates
     answer, _ = fitted(whole, spare)
@@ -215,14 +216,14 @@ def judged(rows: Sequence[JudgedRow], title: str = "speedup") -> tuple[Column, .
     return replace(RATIO, title=f"{title} (95 % CI)" if tested else title), VERDICT
 
 
-def relative(family: Family, rows: Sequence[ArmRow], why: str) -> list[Finding]:
-    """Say what the speedups of a family are relative to, if there are any, and `why`."""
+def relative(family: Family, rows: Sequence[ArmRow]) -> list[Finding]:
+    """Say what the speedups of a family are relative to, if there are any, and why."""
     if family.baseline is None:
         return []
     per = f" in time per {family.per_work}, because iterations differ in size" if family.per_work else ""
     tested = any(row.low is not None for row in rows)
     meaning = "; ratio of the geometric means of the run medians" if tested else ""
-    return [Finding(f"speedup: relative to {family.baseline.label} ({why}){per}{meaning}")]
+    return [Finding(f"speedup: relative to {family.baseline.label} ({family.why}){per}{meaning}")]
 
 
 def fitted(section: Section, spare: Sequence[str]) -> tuple[Section, list[Column]]:

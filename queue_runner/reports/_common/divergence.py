@@ -85,9 +85,13 @@ class LastLosses(NamedTuple):
     apart: float
 
 
-def last_losses(arm: Arm, base: Arm, losses: Callable[[int], Mapping[int, float]]) -> LastLosses | None:
+Losses = Callable[[int], Mapping[int, float]]
+"""Returns the losses of a run by iteration."""
+
+
+def last_losses(arm: Arm, base: Arm, losses: Losses) -> LastLosses | None:
     """Compare the mean losses of the last iterations that a run of the arm and one of the baseline, of the same seed
-    and data, have in common; None if there are none. `losses` are those of a run by iteration."""
+    and data, have in common; None if there are none."""
     both = ((ours, other) for other in base.shown for ours in arm.shown)
     pairs = (pair for pair in both if (pair[0].seed, pair[0].data_sha256) == (pair[1].seed, pair[1].data_sha256))
     if (pair := next(pairs, None)) is None:
@@ -102,7 +106,7 @@ def last_losses(arm: Arm, base: Arm, losses: Callable[[int], Mapping[int, float]
     return LastLosses(mine, theirs, len(last), math.inf if difference is None else difference)
 
 
-def wrong_losses(family: Family, losses: Callable[[int], Mapping[int, float]]) -> Iterable[str]:
+def wrong_losses(family: Family, losses: Losses) -> Iterable[str]:
     """Name the rows whose last losses differ although they should compute the same as the baseline: all that
     distinguishes them is device, mode and software."""
     base = family.baseline
