@@ -1,4 +1,4 @@
-"""Runs that differ in one number only, as curves over it: what fits, where the knee is, bytes per unit. Pure.
+"""Runs that differ in one number only, as curves over it: what fits, and where the knee is. Pure.
 
 A failed run reports less than a successful one (no optimizer after running out of memory); it belongs to each curve
 that it does not contradict.
@@ -12,19 +12,65 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from queue_runner.analysis import knee, stats
+from queue_runner.analysis import stats
 from queue_runner.analysis.grouping import BESIDE, MAIN, SUBJECT, WORK, Arm, taints, value_of
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.stats import by_key
 from queue_runner.model import Outcome, State
 
-MATERIAL = 0.05
-"""Minimum growth of memory to be reported, as a share of the memory at the smallest value."""
-STRAIGHT = 2.0
-"""Maximum ratio between the slopes of both halves for the overall slope to be taken as bytes per unit."""
+ENOUGH = 0.95
+"""Share of the highest throughput that the knee reaches."""
+FEWEST = 3
+"""Minimum number of sizes."""
 FIRST_CHOICES = ("batch_size", "n", "block_size")
 _LENGTH_SETTINGS = frozenset({"max_iters", "warmup_iters", "seed", "batches"})
 _LENGTH_SUFFIXES = ("_iters", "_interval")
+
+
+@dataclass(frozen=True)
+class RatePoint:
+    """A size, its throughput (units of work per second) and the relative noise of that: a robust estimate of the
+    standard deviation as a share of the throughput; None if unknown."""
+
+    size: float
+    rate: float
+    noise: float | None = None
+
+
+@dataclass(frozen=True)
+class Knee:
+    """The knee of a curve. `at` is None if only the largest size reaches ENOUGH: throughput still rises.
+
+    `below` is the next smaller size: the knee lies between it and `at`; None if `at` is the smallest size, so that the
+    knee may be smaller still. `noisy`: the noise of the throughputs exceeds the deciding 5 %.
+    """
+
+    best: RatePoint
+    at: RatePoint | None
+    below: RatePoint | None
+    noisy: bool
+
+    def share(self, point: RatePoint) -> float:
+        """Return the throughput of `point` as a share of the best."""
+        return point.rate / self.best.rate
+
+
+def find_knee(points: Sequence[RatePoint]) -> Knee | None:
+    """Return the knee of points of different sizes, in any order; None with fewer than FEWEST of positive throughput.
+
+    There is no standard definition of a knee. Kneedle (Satopaa et al. 2011, "Finding a 'Kneedle' in a Haystack",
+    ICDCSW) takes the point of maximum curvature, which moves when a larger size is added. Here it is the smallest size
+    beyond which less than 5 % can be gained, so that smaller noise has no effect.
+    """
+    ordered = sorted((point for point in points if point.rate > 0), key=lambda point: point.size)
+    if len(ordered) < FEWEST:
+        return None
+    best = max(ordered, key=lambda point: point.rate)
+    k = next(k for k, point in enumerate(ordered) if point.rate >= ENOUGH * best.rate)
+    below = ordered[k - 1] if k else None
+    deciding = [point for point in (best, ordered[k], below) if point is not None]
+    noisy = any(point.noise is not None and point.noise > 1 - ENOUGH for point in deciding)
+    return Knee(best, ordered[k] if k < len(ordered) - 1 else None, below, noisy)
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,14 +158,14 @@ class Curve:
         return next((unit for unit in WORK if timed and all(point.rate(unit) for point in timed)), None)
 
     @cached_property
-    def rates(self) -> list[knee.RatePoint]:
+    def rates(self) -> list[RatePoint]:
         """The throughput at each value with valid times."""
         rates = [(point, point.rate(self.unit)) for point in self.points if point.valid] if self.unit else []
-        return [knee.RatePoint(point.value, rate, point.noise) for point, rate in rates if rate]
+        return [RatePoint(point.value, rate, point.noise) for point, rate in rates if rate]
 
     @cached_property
-    def knee(self) -> knee.Knee | None:
-        return knee.find(self.rates)
+    def knee(self) -> Knee | None:
+        return find_knee(self.rates)
 
     @cached_property
     def largest(self) -> CurvePoint | None:
@@ -132,22 +178,6 @@ class Curve:
         least = self.largest.value if self.largest else -1.0
         beyond = [point for point in self.points if point.failed and point.value > least]
         return min(beyond, key=lambda point: point.value, default=None)
-
-    @cached_property
-    def bytes_each(self) -> tuple[float, float] | None:
-        """Bytes per unit of the value (Theil-Sen slope), and the constant part; None for fewer than three points, if
-        all take about the same, or if the relation is not linear (a matrix of n x n)."""
-        known = [(point.value, float(point.memory[0])) for point in self.points if point.memory[0]]
-        if len(known) < knee.FEWEST:
-            return None
-        slope = stats.theil_sen(*map(list, zip(*known, strict=True)))
-        if slope * (known[-1][0] - known[0][0]) < MATERIAL * known[0][1]:
-            return None
-        half = len(known) // 2
-        early, late = ((b - a) / (y - x) for (x, a), (y, b) in ((known[0], known[half]), (known[half], known[-1])))
-        if not (early > 0 and 1 / STRAIGHT <= late / early <= STRAIGHT):
-            return None
-        return slope, stats.median(n_bytes - slope * value for value, n_bytes in known)
 
 
 def find_curves(

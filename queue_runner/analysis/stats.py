@@ -18,8 +18,6 @@ T = TypeVar("T")
 MAD_TO_SD = 1.4826022185056018
 """1 / Φ⁻¹(3/4): the raw MAD times this estimates the standard deviation of normal data
 (Rousseeuw & Croux 1993, "Alternatives to the Median Absolute Deviation", JASA 88, eq. 1.2)."""
-THEIL_SEN_POINTS = 90
-"""A longer series is reduced to the medians of this many blocks, which have 4,005 pairwise slopes."""
 SLOPE_BLOCKS = 30
 Z_95 = 1.959963984540054
 """Φ⁻¹(0.975)"""
@@ -96,15 +94,6 @@ def thirds(positions: Sequence[float], xs: Sequence[float]) -> tuple[float, floa
         return None
     start, end = median(first), median(last)
     return (start, end) if start > 0 else None
-
-
-def theil_sen(positions: Sequence[float], xs: Sequence[float]) -> float:
-    """Return the median of the slopes between all pairs of points; a long series is first reduced to THEIL_SEN_POINTS.
-
-    Source: Sen 1968, "Estimates of the Regression Coefficient Based on Kendall's Tau", JASA 63, 1379-1389.
-    """
-    slopes = _slopes(*_thinned(positions, xs, THEIL_SEN_POINTS))
-    return median(slopes) if slopes else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,8 @@ from operator import attrgetter, methodcaller
 from typing import Any
 
 from queue_runner import units
-from queue_runner.analysis.curves import Curve, CurvePoint, find_curves, number
+from queue_runner.analysis.curves import ENOUGH, FEWEST, Curve, CurvePoint, find_curves, number
 from queue_runner.analysis.grouping import WORK, kinds_of_taint, word
-from queue_runner.analysis.knee import ENOUGH, FEWEST
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
@@ -142,7 +141,10 @@ def finish(rows: list[ReportedRun], context: Context) -> Result:
     timed = (row for curve in visible for point in curve.points for row in point.with_time)
     marks = footnotes.CaveatMarks(runs, timed, context)
     sections, lines = panels.together(
-        [([_section(curve, marks)], [*_findings(curve), *_searches(curve, context)]) for curve in visible]
+        [
+            ([_section(curve, marks)], [_knee_words(curve), _fit_words(curve), *_searches(curve, context)])
+            for curve in visible
+        ]
     )
     notes = [*_notes(visible, marks, context)]
     if n_older := len(curves) - len(visible):
@@ -201,16 +203,6 @@ def _remarks(row: PointRow) -> str:
 def _ending(row: ReportedRun) -> str:
     """Return how a run that does not fit ended."""
     return "swapping" if row.outcome == Outcome.SUCCEEDED else row.ending
-
-
-def _findings(curve: Curve) -> Iterable[str]:
-    """Report the knee, what fits, and bytes per unit."""
-    yield _knee_words(curve)
-    yield _fit_words(curve)
-    if (grows := curve.bytes_each) is not None:
-        kinds = {point.memory[1] for point in curve.points} - {None}
-        constant = f", plus a constant {units.size(grows[1])}" if grows[1] > 0 else ""
-        yield f"memory per unit of {curve.name}: {units.size(grows[0])} ({', '.join(map(str, kinds))}{constant})"
 
 
 def _knee_words(curve: Curve) -> str:

@@ -1,4 +1,4 @@
-"""Use of the GPU while measuring: dips, clock, heat, power, and the energy of an iteration; eager beside compiled."""
+"""Use of the GPU while measuring: dips, clock, heat, power, and the energy of an iteration."""
 
 from __future__ import annotations
 
@@ -97,17 +97,14 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     lengths = _lengths(runs, context)
     raw: list[PhaseRow] = []
     sections: list[Section] = []
-    lines: list[str] = []
     for family in families:
-        phase_rows = [(arm, row) for arm in family.arms for row in _rows(arm, uses, lengths)]
-        raw += [row for _, row in phase_rows]
-        measured = {id(arm): row for arm, row in phase_rows if row.phase in ("measure", gpu_use.WHOLE)}
-        if measured:
-            sections += _sections(arm_tables.caption(family), [*measured.values()])
-        lines += [*_twins(family, measured)]
+        rows = [row for arm in family.arms for row in _rows(arm, uses, lengths)]
+        raw += rows
+        if measured := [row for row in rows if row.phase in ("measure", gpu_use.WHOLE)]:
+            sections += _sections(arm_tables.caption(family), measured)
     if not raw:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, "with a sample of a GPU or of an energy meter")])
-    return Result(COLUMNS, raw, sections, lines, [*_notes(raw)])
+    return Result(COLUMNS, raw, sections, notes=[*_notes(raw)])
 
 
 def _uses(rows: Sequence[ReportedRun], context: Context) -> dict[int, list[PhaseUse]]:
@@ -214,24 +211,6 @@ def _joules(part: str, row: PhaseRow) -> str:
     energy = row.energy[part]
     known = [error for error in (energy.j_error, energy.j_mad) if error is not None]
     return units.plus_minus(energy.j, max(known, default=None))
-
-
-def _twins(family: comparison.Family, measured: Mapping[int, PhaseRow]) -> Iterator[str]:
-    """Say what compilation changed. No test: a single figure of each run, of which few are sampled often enough."""
-    for arm in family.arms:
-        row, twin = measured.get(id(arm)), family.twin(arm)
-        against = measured.get(id(twin)) if twin else None
-        if row is None or against is None or row.busy_share is None or against.busy_share is None:
-            continue
-        words = [
-            f"the GPU {units.percent(row.busy_share)} busy against {units.percent(against.busy_share)} eager",
-            f"dips in {units.percent(row.dips_share)} of the samples against {units.percent(against.dips_share)}",
-        ]
-        joules = row.energy["gpu"].j, against.energy["gpu"].j
-        for (x, other), unit in (((row.watts["gpu"], against.watts["gpu"]), "W"), (joules, "J an iteration")):
-            if x is not None and other is not None:
-                words.append(f"{units.number(x, 3)} {unit} against {units.number(other, 3)}")
-        yield f"{arm.label}: {', '.join(words)}: no verdict, no test is made"
 
 
 def _notes(raw: Sequence[PhaseRow]) -> Iterator[str]:

@@ -109,16 +109,6 @@ def test_what_a_report_would_ignore_it_refuses(benches: Benches, name: str) -> N
 # -- memory ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_one_more_takes_is_said_of_a_straight_line_alone(store: Answers) -> None:
-    for batch in (8, 16, 32, 64):
-        store.size(batch)
-        store.run(params={"n": batch}, workload="matmul", exit={"max_rss_bytes": 100 * MIB + batch * batch * MIB})
-    lines = store.report("scaling").lines
-    assert [line for line in lines if "memory per unit" in line] == [
-        "B: memory per unit of batch_size: 10.0 MiB (RSS, plus a constant 100 MiB)"
-    ]
-
-
 def test_memory_that_xla_takes_beforehand_is_not_called_fragmented(store: Answers) -> None:
     for workload, framework in (("nanogpt", "jax"), ("nanogpt", "torch"), ("bert", "torch")):
         run_id = store.run("cuda", workload=workload, framework=framework)

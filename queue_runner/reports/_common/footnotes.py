@@ -238,7 +238,6 @@ def _machines(families: Sequence[Family], context: Context) -> Iterable[str]:
     machines = {family.common["machine"]: family.arms[0].runs[0].where for family in families}
     if len(machines) > 1:
         yield Caveat(f"runs of {len(machines)} machines: in separate tables", f", {NEVER_COMPARED}", minor=True)
-        yield from _baselines_elsewhere(families)
         yield from (Finding(f"{where}: {_machine(m, context)}") for m, where in machines.items() if m)
     if any(f.common["machine"] is None and len(f.arms) > 1 and any(arm.used for arm in f.arms) for f in families):
         unnamed = "imported logs do not name their machine and count as one"
@@ -246,17 +245,6 @@ def _machines(families: Sequence[Family], context: Context) -> Iterable[str]:
 
 
 NEVER_COMPARED = "never compared: processor, memory, cooling and system differ at once"
-
-
-def _baselines_elsewhere(families: Sequence[Family]) -> Iterable[str]:
-    """Name the machines that have no row of their own for the baseline of --vs, which another machine has."""
-    for family in families:
-        common = {**family.common, "machine": None}
-        others = [other for other in families if other.baseline and {**other.common, "machine": None} == common]
-        if family.baseline is None and others and len({other.common["machine"] for other in families}) > 1:
-            label = others[0].baseline.label if others[0].baseline else ""
-            here, there = (of.arms[0].runs[0].where for of in (family, others[0]))
-            yield Caveat(f"{here} has no row {label}", f", and that of {there} cannot be its baseline", minor=True)
 
 
 def _machine(machine: str, context: Context) -> str:
