@@ -10,7 +10,7 @@ import re
 import shutil
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,23 +90,41 @@ def reading(db: Path, *, any_schema: bool = False, patience_s: float = 30.0) -> 
     """
     if not db.exists():
         raise no_queue(db)
-    try:
-        address = f"file:{quote(str(db))}?mode=ro"
-        connection = sqlite3.connect(address, uri=True, timeout=patience_s, isolation_level=None)
-    except sqlite3.Error as error:
-        raise MpsqError(f"the database cannot be opened: {error}", "mpsq db path shows where it is") from error
-    connection.row_factory = as_dict
+    with ExitStack() as copies:
+        try:
+            address = _archived(db, copies) or f"file:{quote(str(db))}?mode=ro"
+            connection = sqlite3.connect(address, uri=True, timeout=patience_s, isolation_level=None)
+        except (sqlite3.Error, OSError) as error:
+            raise MpsqError(f"the database cannot be opened: {error}", "mpsq db path shows where it is") from error
+        connection.row_factory = as_dict
+        yield from _used(connection, db, any_schema)
+
+
+def _archived(db: Path, copies: ExitStack) -> str | None:
+    """Return the address of a database that nobody uses in a folder where SQLite cannot make its small files, such as a
+    read-only disk; None for any other. One that still has a log is copied. Raises: OSError."""
+    log = Path(f"{db}-wal")
+    if os.access(db.parent, os.W_OK) or Path(f"{db}-shm").exists():
+        return None
+    if not log.exists() or not log.stat().st_size:
+        return f"file:{quote(str(db))}?mode=ro&immutable=1"
+    from tempfile import TemporaryDirectory  # takes milliseconds
+
+    folder = copies.enter_context(TemporaryDirectory(prefix="mpsq-"))
+    for path in (db, log):
+        shutil.copy(path, folder)
+    return f"file:{quote(str(Path(folder, db.name)))}?mode=ro"
+
+
+def _used(connection: sqlite3.Connection, db: Path, any_schema: bool) -> Iterator[sqlite3.Connection]:
+    """Yield the connection, then close it. Raises: MpsqError for the errors of SQLite."""
     try:
         if not any_schema:
             check_schema(connection, db)
         yield connection
     except sqlite3.DatabaseError as error:
-        if any(sign in str(error) for sign in _REFUSED):
-            if not os.access(db.parent, os.W_OK):
-                message = f"the database cannot be read: SQLite makes a file beside it, and {db.parent} is not writable"
-                raise MpsqError(message, "make the folder or its disk writable, or set MPSQ_HOME to a copy") from error
-            if shutil.disk_usage(db.parent).free < _FULL_BELOW_BYTES:
-                raise MpsqError("the disk is full: the database cannot be read", "free some space: mpsq gc") from error
+        if any(sign in str(error) for sign in _REFUSED) and shutil.disk_usage(db.parent).free < _FULL_BELOW_BYTES:
+            raise MpsqError("the disk is full: the database cannot be read", "free some space: mpsq gc") from error
         if "database is locked" in str(error):
             message = "another program has locked the database: it cannot be read"
             raise MpsqError(message, "close the program that has mpsq.db open") from error
