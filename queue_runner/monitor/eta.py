@@ -111,7 +111,8 @@ def estimate(
     is the time that the running one still needs at its pace, if known, and `gap_s` the time between two runs (the
     cool-down). With several lanes the estimate takes none to stand empty while runs wait, so it is "at least".
     """
-    runs = [run for run in runs if not is_remote(run.lane)]  # another machine takes its own time
+    # another machine takes its own time, and an unstored run takes none
+    runs = [run for run in runs if not is_remote(run.lane) and not run.is_unstored]
     expected = _expected(connection, runs)
     walk = _Walk(connection, runs)
     turns: dict[str, Turn] = {}

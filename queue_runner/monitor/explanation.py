@@ -58,12 +58,14 @@ def explain(run: RunView, context: RunContext) -> Why:
             sentence, step = _search_meaning(run, sentence, step)
         if run.deleted_at:
             sentence, step = f"{sentence}; its files were deleted", "" if run.outcome != "SUCCEEDED" else step
+    elif run.is_unstored:
+        sentence, step = f"{_done(run)[0]}, to be stored by the next worker", START_A_WORKER
     elif state is State.RUNNING:
         sentence, step = _running(run, context)
     else:
         sentence, step = _waiting(context)
     origin = f", submitted by schedule {context.schedule}," if context.schedule else ""
-    sentence = f"run {run.run}{origin} {_IS[state]}: {sentence}"
+    sentence = f"run {run.run}{origin} {_IS[State.DONE if run.is_unstored else state]}: {sentence}"
     if context.before and state is not State.DONE:
         sentence += f"; the previous attempt, {context.before}"
     if context.undecided:
@@ -90,8 +92,6 @@ def _running(run: RunView, context: RunContext) -> tuple[str, str]:
         if context.queue.worker or context.supervision.warden:
             return "its cancellation was requested and is in progress", "mpsq wait {run}"
         return "its cancellation was requested, but no worker is running to record its end", START_A_WORKER
-    if context.supervision.ended and not context.queue.worker:
-        return "it has finished, but no worker is running to record its result", START_A_WORKER
     on = {lane.name: lane.blocked_reason for lane in context.queue.lanes}
     blocked = on.get(run.lane, context.queue.blocked_reason)
     if blocked and not context.supervision.warden:

@@ -97,18 +97,16 @@ def is_supervised(folder: RunDir) -> bool:
 @dataclass(frozen=True)
 class Supervision:
     """Who looks after a running run, as its folder shows it. `stopped` is the pid of its trainer if a signal stopped
-    that, and not mpsq pause. `ended`: its warden has written how it ended, and no worker has stored that yet."""
+    that, and not mpsq pause."""
 
     warden: bool = False
     waits_for_exec: bool = False
     stopped: int | None = None
-    ended: bool = False
 
 
 def supervision(folder: RunDir) -> Supervision:
     """Return who looks after the run in this folder."""
-    ended = folder.exit() is not None
-    return Supervision(is_supervised(folder), folder.waits_for_exec(), stopped_trainer(folder), ended)
+    return Supervision(is_supervised(folder), folder.waits_for_exec(), stopped_trainer(folder))
 
 
 def stopped_trainer(folder: RunDir) -> int | None:

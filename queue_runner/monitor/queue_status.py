@@ -41,8 +41,9 @@ class RunningRun:
 @dataclass(frozen=True)
 class Status:
     """Status of the queue. `waiting` is in queue order; where a run of this machine and one of another run, the first
-    is `running`. `reasons` holds by run id why each waits. `waiting_count` also counts runs that were not read; `eta`
-    covers the running run and the first `expected` waiting ones."""
+    is `running`. `reasons` holds by run id why each waits. `ended` begins with the runs that are to be stored.
+    `waiting_count` also counts runs that were not read; `eta` covers the running run and the first `expected` waiting
+    ones."""
 
     queue: QueueState
     running: RunningRun | None
@@ -77,7 +78,7 @@ def look(layout: Layout, connection: sqlite3.Connection, waiting: int, tracker: 
     """Do the same as `read_status`, through an open connection, with the tracker of the last look."""
     queue = queue_state.look(layout, connection)
     runs = run_view.queue(connection, max(waiting, eta.EXPECTED) + 1 if waiting >= 0 else -1)
-    active = [run for run in runs if run.state == State.RUNNING]
+    active = [run for run in runs if run.state == State.RUNNING and not run.is_unstored]
     first = next((run for run in active if not is_remote(run.lane)), active[0] if active else None)
     running = look_at(layout, connection, first, tracker) if first is not None else None
     waits = [run for run in runs if run.state != State.RUNNING]
@@ -89,7 +90,7 @@ def look(layout: Layout, connection: sqlite3.Connection, waiting: int, tracker: 
         waiting=waits[:waiting] if waiting >= 0 else waits,
         waiting_count=read.count_waiting(connection),
         reasons=reasons(connection, queue, runs, now),
-        ended=run_view.last_ended(connection, ENDED),
+        ended=[*(run for run in runs if run.is_unstored), *run_view.last_ended(connection, ENDED)],
         schedules=read.schedules(connection),
         blocks=[*extensions.remote_lanes(connection, (lane for (lane,) in read.tuples(connection, _LANES))).values()],
         free_bytes=_free(layout),

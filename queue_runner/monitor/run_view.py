@@ -5,16 +5,21 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import lru_cache
 from itertools import groupby
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from queue_runner import redact
 from queue_runner.analysis import stats
+from queue_runner.host import locks
 from queue_runner.model import NEIGHBOUR_BUSY, PREFLIGHT, Ending, Outcome, Selector, State
+from queue_runner.paths import Layout
+from queue_runner.run_dir import RunDir, read_end
 from queue_runner.spec import JobSpec, Value, mode_word
 from queue_runner.store import read
+from queue_runner.text import last_line
 
 MARK = "!"
 """Marks the times of jobs and runs that are not valid: they are in no comparison."""
@@ -153,18 +158,24 @@ class RunLine(QueuedRun):
         return JobQuestion(self.framework, self.device, self.compile, self.dtype, self.config, self.spec)
 
     @property
+    def is_unstored(self) -> bool:
+        """Whether it has ended and no worker lives to store that: its outcome is that of the warden's record."""
+        return self.state == State.RUNNING and self.outcome is not None
+
+    @property
     def took_s(self) -> float | None:
         """Its real time; while it runs, the time since its start."""
-        running = self.state == State.RUNNING and self.started_at
+        running = self.state == State.RUNNING and self.outcome is None and self.started_at
         return time.time() - running if running else self.real_s
 
     @property
     def ending(self) -> str:
-        """Its state or, once DONE, how it ended: RUNNING (suspended), FAILED(1), KILLED(9), SUCCEEDED."""
+        """Its state or how it ended: RUNNING (suspended), FAILED(1), KILLED(9), SUCCEEDED, SUCCEEDED (not stored)."""
         if self.outcome is None:
             suspended = self.state == State.RUNNING and self.paused_at is not None
             return f"{self.state} (suspended)" if suspended else self.state
-        return str(Ending(Outcome(self.outcome), self.exit_code, self.signal, self.reason or ""))
+        ending = str(Ending(Outcome(self.outcome), self.exit_code, self.signal, self.reason or ""))
+        return f"{ending} (not stored)" if self.is_unstored else ending
 
     @property
     def mark(self) -> str:
@@ -288,7 +299,31 @@ def each_run(
         columns = list(row)
         for index, convert in conversions:
             columns[index] = convert(columns[index])
-        yield kind(*columns)
+        run = kind(*columns)
+        yield _as_recorded(connection, run) if isinstance(run, RunLine) and run.state == State.RUNNING else run
+
+
+_RECORDED = ("ended_at", "real_s", "user_s", "sys_s", "slept_s", "max_rss_bytes")
+"""Columns that come from the warden's record."""
+
+
+def _as_recorded(connection: sqlite3.Connection, run: R) -> R:
+    """Return a RUNNING run with the end that its warden has recorded, if no worker lives to store it."""
+    _, _, db = read.tuples(connection, "PRAGMA database_list").fetchone()
+    layout = Layout(Path(db).parent)
+    folder = RunDir(layout.run_dir(run.run))
+    record = folder.exit()
+    if record is None or locks.worker(layout.home)[0]:
+        return run
+    from queue_runner.ingest.outcome import of_exit, with_last_words  # not above: a run hardly ever needs it
+
+    notes = dict(read.tuples(connection, "SELECT kind, text FROM notes WHERE run_id = ?", [run.run_id]))
+    stderr = read_end(folder.stderr)
+    ending = with_last_words(of_exit(record, notes), last_line(stderr), stderr)
+    facts: dict[str, Any] = {"outcome": ending.outcome.value, "exit_code": ending.exit_code, "signal": ending.signal}
+    facts["reason"] = ending.reason or None
+    facts |= {name: getattr(record, name) for name in _RECORDED}
+    return replace(run, **{field.name: facts[field.name] for field in fields(run) if field.name in facts})
 
 
 def runs(
@@ -383,7 +418,9 @@ class JobView(Generic[R]):
 
     @property
     def _telling(self) -> R | None:
-        """Once DONE and not ok, the first run that did not succeed."""
+        """The run to be stored; else, once DONE and not ok, the first run that did not succeed."""
+        if unstored := next((run for run in self.runs if run.is_unstored), None):
+            return unstored
         failed = (run for run in self.runs if not run.succeeded)
         return None if self.state != State.DONE or self.ok else next(failed, self.runs[-1])
 

@@ -99,7 +99,9 @@ def _worker(status: Status) -> str:
 
 def _running(status: Status) -> Facts:
     if status.running is None:
-        return [("running", "nothing")]
+        unstored = [run.run for run in status.ended if run.is_unstored]
+        left = f"; {', '.join(unstored)} has ended, to be stored by the next worker" if unstored else ""
+        return [("running", f"nothing{left}")]
     progress = status.running.progress
     facts = [run_and_question(status.running.run), numbers(progress), clock(progress), *trouble(status)]
     return [("" if n else "running", fact) for n, fact in enumerate(filter(None, facts))]

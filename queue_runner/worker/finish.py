@@ -23,6 +23,7 @@ from queue_runner.atomic_file import replacing
 from queue_runner.control import checkpoints
 from queue_runner.host import machine
 from queue_runner.ingest import log_metrics, summarize_run
+from queue_runner.ingest.outcome import failed_on_metal, with_last_words
 from queue_runner.ingest.summarize_run import hello_of
 from queue_runner.model import Ending, Outcome, State, Verb
 from queue_runner.run_dir import RunDir, read_end
@@ -34,7 +35,6 @@ from queue_runner.submit.find_max import next_probe
 from queue_runner.text import last_line, plain
 from queue_runner.warden_records import RunEnd
 from queue_runner.worker import preflight_end
-from queue_runner.worker.outcome import failed_on_metal, with_last_words
 
 _STDERR_BYTES = 1 << 20
 """Bytes at the end of stderr that are searched for errors of Metal."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from sqlalchemy import ColumnElement, Row, and_, exists, func, or_, select
 
+from queue_runner.ingest.outcome import SILENT
 from queue_runner.model import Ending, Outcome, State, Verb
 from queue_runner.spec import JobSpec
 from queue_runner.store import jobs
@@ -15,7 +16,6 @@ from queue_runner.store.engine import Connection
 from queue_runner.store.jobs import Claimed
 from queue_runner.store.schema import exits, job_events, runs
 from queue_runner.store.schema import jobs as job_table
-from queue_runner.worker.outcome import SILENT
 
 AT_ONCE_S = 1.0
 """A run that fails within this time of its start has not begun its work."""

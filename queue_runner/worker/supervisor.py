@@ -21,6 +21,7 @@ from queue_runner.host import child, job_secrets, lane_locks, processes, protect
 from queue_runner.host.boot import boot_id
 from queue_runner.host.keep_awake import keep_awake
 from queue_runner.host.lane_locks import Hold, LaneLocks
+from queue_runner.ingest.outcome import of_exit, of_silence
 from queue_runner.lanes import Lane
 from queue_runner.model import DEFAULT_LANE, Ending, Obstacle, Outcome, RunId
 from queue_runner.paths import Layout
@@ -38,7 +39,6 @@ from queue_runner.worker.gate import Gate
 from queue_runner.worker.gate_load import Load
 from queue_runner.worker.now import ActiveRun, Clocks, LaneNow
 from queue_runner.worker.observer import Observer
-from queue_runner.worker.outcome import of_exit, of_silence
 
 RETRY_AFTER_S = 30.0
 """How long a lane stays blocked after a start that the machine refused (full disk, no more processes)."""

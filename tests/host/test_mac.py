@@ -18,6 +18,7 @@ from queue_runner import paths
 from queue_runner.host import cpu_time, find_tool, locks, low_priority, open_file_limit, run_sampler
 from queue_runner.host import processes as host_processes
 from queue_runner.host.command import PolledCommand
+from queue_runner.ingest.outcome import failed_on_metal, with_last_words
 from queue_runner.model import Ending, Outcome
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
@@ -28,7 +29,6 @@ from queue_runner.store.engine import open_engine, writing
 from queue_runner.text import last_line
 from queue_runner.warden import process_tree
 from queue_runner.worker import finish, launch
-from queue_runner.worker.outcome import failed_on_metal, with_last_words
 from tests import named_rows
 from tests.store_support import claim_next
 

@@ -18,6 +18,7 @@ from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.store import retries
 from queue_runner.store.engine import open_engine, writing
+from queue_runner.warden_records import RunEnd
 from tests.cli_support import Cli, end_running_run, full_queue
 from tests.store_support import claim_next
 
@@ -241,7 +242,7 @@ def test_a_run_that_nobody_records_is_not_waited_for_for_ever(
 ) -> None:
     monkeypatch.setattr(follow, "_PATIENCE_S", -1.0)
     no_waiting()
-    monkeypatch.setattr(RunDir, "exit", lambda self: {"exit_code": 0})
+    monkeypatch.setattr(RunDir, "exit", lambda self: RunEnd(exit_code=0))
     ran = mpsq.ok("logs", "4", "-f")
     assert ran.out == "hello from 4.1\n" and "no worker is running to record its result" in ran.err
 

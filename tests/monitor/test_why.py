@@ -51,7 +51,7 @@ def run(state: str, **changes: Any) -> RunView:
         (run("RUNNING"), RunContext(WORKER), "the worker started it", "mpsq cancel 12.3"),
         (run("RUNNING"), RunContext(NOBODY, supervision=Supervision(True)), "it continues under its warden", "mpsq worker"),
         (run("RUNNING"), RunContext(NOBODY), "neither a warden nor a worker", "mpsq worker"),
-        (run("RUNNING"), RunContext(NOBODY, supervision=Supervision(ended=True)), "it has finished, but no worker is running to record its result", "mpsq worker"),
+        (run("RUNNING", outcome="SUCCEEDED", real_s=6.0), RunContext(NOBODY), "run 12.3 has ended: it succeeded after 6.00 s, to be stored by the next worker", "mpsq worker"),
         (run("RUNNING"), RunContext(QueueState(True, 1, "process 7 survived SIGKILL", None)), "process 7 survived SIGKILL", "mpsq status"),
         (run("RUNNING", paused_at=1.0), RunContext(WORKER, supervision=Supervision(True)), "it was suspended", "mpsq resume 12.3"),
         (run("RUNNING", paused_at=1.0), RunContext(NOBODY, supervision=Supervision(True)), "keeps the lane and its memory", "mpsq resume"),

@@ -11,9 +11,9 @@ import pytest
 
 from queue_runner.analysis import curves, stats
 from queue_runner.errors import UsageError
+from queue_runner.ingest.outcome import with_last_words
 from queue_runner.model import PHASES, Ending, Outcome
 from queue_runner.reports._common import divergence, printing
-from queue_runner.worker.outcome import with_last_words
 from tests.reports.report_fixture import Store
 
 BUSY = {"contended": ("invalid", "other programs used 60 % of the cores")}

@@ -1,0 +1,57 @@
+"""A run that has ended while no worker lives is shown with its end, which the next worker stores."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from queue_runner.host import locks
+from queue_runner.paths import Layout
+from queue_runner.run_dir import RunDir
+from queue_runner.warden_records import RunEnd
+from tests.cli_support import Cli, full_queue
+
+
+@pytest.fixture
+def layout(home: Path) -> Layout:
+    """A queue without a worker, whose run 4.1 has ended."""
+    layout = full_queue(home)
+    folder = RunDir(layout.run_dir("4.1"))
+    (folder.path / "warden/exit.json").write_text(RunEnd(exit_code=3, real_s=6.5, ended_at=2e9).to_json())
+    folder.stderr.write_text("Traceback (most recent call last):\nValueError: no data\n")
+    return layout
+
+
+@pytest.mark.parametrize("command", ["list", "show", "why", "status"])
+def test_an_end_without_a_worker_is_shown(layout: Layout, mpsq: Cli, command: str) -> None:
+    text = mpsq.ok(command, *([] if command == "status" else ["4"])).out
+    if command == "why":
+        assert "run 4.1 has ended: it failed with exit code 3 after 6.50 s: ValueError: no data, to be stored" in text
+    else:
+        assert "FAILED(3) (not stored)" in text
+    assert "RUNNING" not in text.replace("claim -> RUNNING", "")
+
+
+def test_json_has_its_outcome_and_no_end_is_expected(layout: Layout, mpsq: Cli) -> None:
+    run = mpsq.ok("show", "4.1", "--json").json()["runs"][0]["run"]
+    assert (run["state"], run["outcome"], run["exit_code"], run["real_s"]) == ("RUNNING", "FAILED", 3, 6.5)
+    status = mpsq.ok("status", "--json").json()
+    assert status["running"] is None
+    assert status["ended"][0]["run"] == "4.1"
+    assert "4.1" not in [turn["run"] for turn in status["eta"]["turns"]]
+
+
+def test_a_living_worker_stores_it_within_a_moment(layout: Layout, mpsq: Cli) -> None:
+    lock = locks.try_lock(locks.worker_lock_path(layout.home))
+    assert lock is not None
+    try:
+        assert mpsq.ok("show", "4.1", "--json").json()["runs"][0]["run"]["outcome"] is None
+    finally:
+        lock.close()
+
+
+def test_a_record_that_no_warden_writes_is_none(layout: Layout, mpsq: Cli) -> None:
+    (RunDir(layout.run_dir("4.1")).path / "warden/exit.json").write_text(json.dumps({"exit_code": "all is well"}))
+    assert "RUNNING" in mpsq.ok("list", "4").out
