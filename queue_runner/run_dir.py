@@ -105,6 +105,20 @@ class RunDir:
             return iter(())
         return warden_records.decode_noted(data)
 
+    def output_order(self) -> list[tuple[int, int]]:
+        """Return the sizes that stdout and stderr had when another of the two began to grow, the first ones first. It
+        ends where they do not increase."""
+        sizes: list[tuple[int, int]] = []
+        try:
+            for line in read_regular(self.path / "warden/output_order").splitlines():
+                stdout, stderr = map(int, line.split())
+                if not (stdout >= (sizes[-1][0] if sizes else 0) and stderr >= (sizes[-1][1] if sizes else 0)):
+                    break
+                sizes.append((stdout, stderr))
+        except (OSError, ValueError):
+            pass  # the last line may be torn
+        return sizes
+
     def prepared_at(self) -> float | None:
         """Return when the preparation of the run had ended; None before that, and where there is none."""
         preparation: Preparation | None = self._record("prepared")

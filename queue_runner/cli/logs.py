@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from queue_runner.cli.common import hint, home, new_app
+from queue_runner.cli.common import home, new_app, say
 from queue_runner.model import parse_selector
 
 app = new_app()
@@ -20,14 +20,14 @@ def logs(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Follow the output until the selected runs have ended.")
     ] = False,
-    stderr: Annotated[bool, typer.Option("--stderr", help="Show stderr instead of stdout.")] = False,
-    both: Annotated[bool, typer.Option("--both", help="Show both; the job's stderr goes to stderr.")] = False,
+    out: Annotated[bool, typer.Option("--out", help="Only stdout.")] = False,
+    err: Annotated[bool, typer.Option("--err", help="Only stderr.")] = False,
     tail: Annotated[int | None, typer.Option("--tail", "-n", min=0, metavar="N", help="Only the last N lines.")] = None,
     raw: Annotated[
         bool, typer.Option("--raw", help="Print the bytes unchanged, with progress bars and escape sequences.")
     ] = False,
 ) -> None:
-    """Print or follow the output of a job.
+    """Print or follow the output of a job: stdout and stderr, in order of time.
 
     If several runs match, the running one is shown, else the one that started last. --follow continues with the next
     run of the job or group (a repeat, a retry), reports starts and ends on stderr, and exits with 0 whatever the
@@ -44,17 +44,19 @@ def logs(
     layout, selector = home(), parse_selector(id)
     with reading(layout.db) as connection:
         runs = select(connection, [selector])
-    out = Outputs(sys.stdout, sys.stderr, raw=raw)
-    open_logs = use_case.opener(out, stdout=both or not stderr, stderr=both or stderr)
+    outputs = Outputs(sys.stdout, sys.stderr, raw=raw)
+    stream = None if out == err else "stdout" if out else "stderr"
+    open_log = use_case.opener(outputs, stream)
     if follow and any(run.state != "DONE" for run in runs):
         from queue_runner.monitor.follow import Follower
 
         past = {run.run_id for run in runs if run.state == "DONE"} - {use_case.choose(runs).run_id}
-        with closing(Follower(layout, selector, open_logs, out.say, tail=tail, past=past)) as follower:
+        with closing(Follower(layout, selector, open_log, outputs.say, tail=tail, past=past)) as follower:
             follower.follow()
         return
-    folder = use_case.folder_of(layout, use_case.choose(runs))
-    sources = open_logs(folder, tail)
-    if not use_case.copy(sources) and tail != 0 and not both:
-        hint(f"it wrote nothing to {'stderr' if stderr else 'stdout'}: --both shows all")
-    use_case.end(sources)
+    run = use_case.choose(runs)
+    log = open_log(use_case.folder_of(layout, run), tail)
+    if not log.copy() and tail != 0:
+        where = f" to {stream}" if stream else ""
+        say(f"run {run.run} {'wrote nothing' if run.outcome else 'has written nothing yet'}{where}")
+    log.end()

@@ -87,19 +87,19 @@ def logs(
     import sys
 
     from queue_runner.host.low_priority import Wait, descriptor, give_way
-    from queue_runner.monitor import log_files as use_case
+    from queue_runner.monitor.log_files import Log
     from queue_runner.monitor.log_text import Outputs
 
-    log = _service(home()).log
-    source = use_case.LogFile(log, tail), Outputs(sys.stdout, sys.stderr, raw=False).text()
+    path = _service(home()).log
+    log = Log([path], Outputs(sys.stdout, sys.stderr, raw=False).text, tail)
     try:
-        if not use_case.copy([source]) and tail != 0:
-            say(f"the worker has written nothing to {log}")
+        if not log.copy() and tail != 0:
+            say(f"the worker has written nothing to {path}")
         if follow:
             give_way()
-            use_case.follow(source, Wait(descriptor(sys.stdout)))
+            log.follow(Wait(descriptor(sys.stdout)))
     finally:
-        use_case.end([source])
+        log.end()
 
 
 @app.command("status")

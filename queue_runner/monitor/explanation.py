@@ -138,7 +138,7 @@ def _search_meaning(run: RunView, sentence: str, step: str) -> tuple[str, str]:
     return f"{sentence}; its search stopped there", f"{step}; mpsq retry {{run}} continues the search"
 
 
-_LOGS = "mpsq logs {run} --both shows what it wrote"
+_LOGS = "mpsq logs {run} shows what it wrote"
 _ENDED = {
     Outcome.SUCCEEDED: ("it succeeded{ran}", "mpsq report shows its numbers"),
     Outcome.FAILED: ("it failed with exit code {run.exit_code}{ran}{reason}", _LOGS),

@@ -16,10 +16,10 @@ from queue_runner.host import locks
 from queue_runner.host.locks import START_A_WORKER
 from queue_runner.host.low_priority import Wait, descriptor, give_way
 from queue_runner.model import Selector, State, parse_selector
-from queue_runner.monitor import awaiting, log_files, queue_state, run_view
+from queue_runner.monitor import awaiting, queue_state, run_view
 from queue_runner.monitor.awaiting import Awaited
 from queue_runner.monitor.explanation import explain_all
-from queue_runner.monitor.log_files import POLL_S, Open, Source
+from queue_runner.monitor.log_files import POLL_S, Log, Open
 from queue_runner.monitor.poll import Change, Poller
 from queue_runner.monitor.run_view import RunView
 from queue_runner.paths import Layout
@@ -73,7 +73,8 @@ class Follower:
         self._progress_at = time.monotonic()
         self._past = set(past)
         self._current: RunView | None = None
-        self._sources: Sequence[Source] = ()
+        self._log: Log | None = None
+        self._wrote = True
         self._checked_at = float("-inf")
         self._trouble = self._silence = self._reason = ""
 
@@ -99,8 +100,9 @@ class Follower:
 
     def close(self) -> None:
         """Finish the incomplete line on the screen and close the logs."""
-        sources, self._sources = self._sources, ()
-        log_files.end(sources)
+        log, self._log = self._log, None
+        if log is not None:
+            log.end()
 
     def _next(self, poller: Poller) -> RunView | None:
         """Wait for the next run to start, or to end without a start, and return it; None when no run is left."""
@@ -137,11 +139,12 @@ class Follower:
                 self._current = run
             running = run.state == State.RUNNING
             finished = not running or folder.exit() is not None
-            log_files.copy(self._sources, _PIECES if running else None)
+            if self._log is not None:
+                self._wrote = self._log.copy(_PIECES if running else None) or self._wrote
             if not running:
                 break
-            for _, text in self._sources:
-                text.pause()
+            if self._log is not None:
+                self._log.pause()
             self._check_worker(poller, run, finished=finished)
             if time.monotonic() - self._progress_at >= _PROGRESS_S:
                 self._report_progress()
@@ -150,6 +153,9 @@ class Follower:
                 return None
             self._wait(POLL_S)
         self.close()
+        if not self._wrote and run.state == State.DONE:
+            self._say(f"--- run {run.run} wrote nothing")
+            self._wrote = True
         if run.state == State.DONE:
             after = f" after {units.duration(run.real_s)}" if run.real_s is not None else ""
             if self._open_logs is not None or not (run.succeeded or run.claimed_at is None):
@@ -166,7 +172,7 @@ class Follower:
             if self._open_logs is None:
                 return
             self._say(f"--- run {run.run}{attempt}: {run.name}  {run.settings_line}".rstrip())
-            self._sources = self._open_logs(folder, self._tail)
+            self._log, self._wrote = self._open_logs(folder, self._tail), self._tail == 0
             self._tail = None
 
     def _report_progress(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
 
@@ -76,21 +77,25 @@ def tail_offset(stream: BinaryIO, lines: int) -> int:
 
 
 class LogFile:
-    """A reader of a growing log, from its last `lines` lines on (None: all). The file belongs to the job: anything else
-    in its place - a link, a FIFO - is not read."""
+    """A reader of a growing log, from `offset` on. The file belongs to the job: anything else in its place - a link, a
+    FIFO - is not read."""
 
-    def __init__(self, path: Path, lines: int | None = None) -> None:
+    def __init__(self, path: Path, offset: int = 0) -> None:
         self._path = path
-        self._lines = lines
+        self._offset = offset
         self._stream: BinaryIO | None = None
-        self._offset = 0
 
-    def read(self) -> bytes:
-        """Return the next bytes; b"" if there are none, or none yet."""
-        if self._stream is None and not self._open():
+    def read(self, end: int | None = None) -> bytes:
+        """Return the next bytes, up to the offset `end`; b"" if there are none, or none yet."""
+        if self._stream is None:  # opened only once: at the end of a run a large log is replaced by its head and tail
+            if (stream := _open(self._path)) is None:
+                return b""
+            self._stream = stream
+            stream.seek(self._offset)
+        size = CHUNK_BYTES if end is None else min(CHUNK_BYTES, end - self._offset)
+        if size <= 0:
             return b""
-        assert self._stream is not None
-        if data := self._stream.read(CHUNK_BYTES):
+        if data := self._stream.read(size):
             self._offset += len(data)
         elif os.fstat(self._stream.fileno()).st_size < self._offset:
             self._offset = self._stream.seek(0)  # the job truncated its log
@@ -101,54 +106,67 @@ class LogFile:
         if self._stream is not None:
             self._stream.close()
 
-    def _open(self) -> bool:
-        """Open the file only once: at the end of a run a large log is replaced by its head and tail."""
-        try:
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError:
-            return False
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            os.close(descriptor)
-            return False
-        stream = os.fdopen(descriptor, "rb", buffering=0)
-        self._offset = tail_offset(stream, self._lines) if self._lines is not None else 0
-        stream.seek(self._offset)
-        self._stream = stream
-        return True
+
+def _open(path: Path) -> BinaryIO | None:
+    """Return the open file; None where there is none, or anything but a file."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        return None
+    return os.fdopen(descriptor, "rb", buffering=0)
 
 
-Source = tuple[LogFile, Text]
-Open = Callable[[RunDir, int | None], Sequence[Source]]
-"""Opens the requested logs of a run, from their last lines on (None: whole)."""
+Sizes = tuple[int, ...]
+"""The size in bytes of each file of a log."""
 
 
-def opener(out: Outputs, *, stdout: bool = True, stderr: bool = True) -> Open:
-    """Return a function that opens the logs of a run. If both are requested, its stderr goes to our stderr."""
+class Log:
+    """One log in several files that grew in turns: from one size in `order` to the next, the first file before the
+    second. With `lines`, only its last ones (None: all). Each file has a `text` as its destination."""
 
-    def open_logs(folder: RunDir, lines: int | None) -> Sequence[Source]:
-        sources = [(LogFile(folder.stdout, lines), out.text())] if stdout else []
-        return [*sources, (LogFile(folder.stderr, lines), out.text(to_stderr=stdout))] if stderr else sources
+    def __init__(
+        self, paths: Sequence[Path], text: Callable[[], Text], lines: int | None, order: Sequence[Sizes] = ()
+    ) -> None:
+        offsets = _last_lines(paths, order, lines) if lines is not None else [0] * len(paths)
+        self._order = order
+        self._sources = [(LogFile(path, offset), text()) for path, offset in zip(paths, offsets, strict=True)]
 
-    return open_logs
+    def copy(self, pieces: int | None = None) -> bool:
+        """Copy available bytes; beyond the known order a piece of each file in turn, and at most `pieces` of each.
+        Returns whether there were any."""
+        anything = False
+        order, self._order = self._order, ()
+        for sizes in order:
+            for (file, text), end in zip(self._sources, sizes, strict=True):
+                while data := file.read(end):
+                    text.feed(data)
+                    anything = True
+        while pieces is None or (pieces := pieces - 1) >= 0:
+            if not any([_copy_piece(file, text) for file, text in self._sources]):
+                break
+            anything = True
+        return anything
 
+    def pause(self) -> None:
+        """Handle that there are no more bytes for the moment."""
+        for _, text in self._sources:
+            text.pause()
 
-def copy(sources: Sequence[Source], pieces: int | None = None) -> bool:
-    """Copy available bytes, a piece of each source in turn and at most `pieces` of each. Returns whether there were
-    any."""
-    anything = False
-    while pieces is None or (pieces := pieces - 1) >= 0:
-        if not any([_copy_piece(file, text) for file, text in sources]):
-            break
-        anything = True
-    return anything
+    def end(self) -> None:
+        """Flush unfinished lines and close the files."""
+        for file, text in self._sources:
+            text.end()
+            file.close()
 
-
-def follow(source: Source, wait: Callable[[float], None]) -> None:
-    """Copy the lines that are added to a log, until interrupted. Raises: whatever `wait` raises."""
-    while True:
-        copy([source])
-        source[1].pause()
-        wait(POLL_S)
+    def follow(self, wait: Callable[[float], None]) -> None:
+        """Copy the lines that are added, until interrupted. Raises: whatever `wait` raises."""
+        while True:
+            self.copy()
+            self.pause()
+            wait(POLL_S)
 
 
 def _copy_piece(file: LogFile, text: Text) -> bool:
@@ -157,8 +175,51 @@ def _copy_piece(file: LogFile, text: Text) -> bool:
     return bool(data)
 
 
-def end(sources: Sequence[Source]) -> None:
-    """Flush unfinished lines and close the files."""
-    for file, text in sources:
-        text.end()
-        file.close()
+def of_run(folder: RunDir, text: Callable[[], Text], stream: str | None, lines: int | None) -> Log:
+    """Return the log of a run: of one stream, or of both in the order in which its warden saw them grow."""
+    if stream is not None:
+        return Log([getattr(folder, stream)], text, lines)
+    paths = [folder.stdout, folder.stderr]
+    order = folder.output_order()
+    sizes = [path.lstat().st_size if path.is_file() else 0 for path in paths]
+    is_whole = all(end <= size for end, size in zip(order[-1], sizes, strict=True)) if order else True
+    return Log(paths, text, lines, order if is_whole else ())  # else a log was cut since
+
+
+def _last_lines(paths: Sequence[Path], order: Sequence[Sizes], lines: int) -> list[int]:
+    """Return the offset in each file at which the last `lines` lines of all together begin."""
+    streams = [_open(path) for path in paths]
+    try:
+        firsts = [tail_offset(stream, lines) if stream else 0 for stream in streams]
+        if len(paths) == 1:
+            return firsts
+        sizes = tuple(stream.seek(0, os.SEEK_END) if stream else 0 for stream in streams)
+        offsets, remaining = [*sizes], lines
+        for starts, ends in reversed([*pairwise([(0,) * len(paths), *order, sizes])]):
+            for place, stream in reversed([*enumerate(streams)]):
+                start = max(starts[place], firsts[place])
+                if stream is None or start >= ends[place]:
+                    continue
+                stream.seek(start)
+                data = stream.read(ends[place] - start)
+                n_lines, skipped = data.count(b"\n") + (not data.endswith(b"\n")), 0
+                for _ in range(n_lines - remaining):
+                    skipped = data.index(b"\n", skipped) + 1
+                offsets[place] = start + skipped
+                remaining -= n_lines
+                if remaining <= 0:
+                    return offsets
+        return offsets
+    finally:
+        for stream in streams:
+            if stream is not None:
+                stream.close()
+
+
+Open = Callable[[RunDir, int | None], Log]
+"""Opens the log of a run, from its last lines on (None: whole)."""
+
+
+def opener(out: Outputs, stream: str | None = None) -> Open:
+    """Return a function that opens the log of a run on our stdout: of one `stream`, or of both."""
+    return lambda folder, lines: of_run(folder, out.text, stream, lines)

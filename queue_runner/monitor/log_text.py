@@ -167,7 +167,7 @@ def writer(stream: TextIO) -> Write:
 
 
 class Outputs:
-    """The destinations of a job's stdout and stderr and of messages: on a shared terminal none writes into a line of
+    """The destinations of logs (`out`) and of messages (`err`): on a shared terminal none writes into a line of
     another."""
 
     def __init__(self, out: TextIO, err: TextIO, *, raw: bool) -> None:
@@ -179,12 +179,11 @@ class Outputs:
         if out in self._screens and err in self._screens and _same_terminal(out, err):
             self._screens[err] = self._screens[out]
 
-    def text(self, *, to_stderr: bool = False) -> Text:
-        """Return a destination for one log: our stdout, or our stderr."""
-        stream = self._err if to_stderr else self._out
+    def text(self) -> Text:
+        """Return a destination for one log."""
         if self._raw:
-            return Text(writer(stream))
-        return ScreenText(self._screens[stream]) if stream in self._screens else PipeText(writer(stream))
+            return Text(writer(self._out))
+        return ScreenText(self._screens[self._out]) if self._out in self._screens else PipeText(writer(self._out))
 
     def say(self, text: str) -> None:
         """Write a message to stderr."""

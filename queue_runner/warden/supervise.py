@@ -33,6 +33,7 @@ import time
 from queue_runner.warden import files
 from queue_runner.warden.files import LINUX, awake, reach, say, with_sleep
 from queue_runner.warden.limits import Limits, cancelled
+from queue_runner.warden.output_order import OutputOrder
 from queue_runner.warden.process_tree import KILL_S, ProcessTree, Termination, kill_children, read, row
 from queue_runner.warden.spawn import PR_SET_CHILD_SUBREAPER, Trainer, prctl, start
 from queue_runner.warden.suspend import Pause
@@ -82,6 +83,7 @@ class Run:
         self.tree = ProcessTree(spec["tag"], self.own + "pids.jsonl")
         self.pause = Pause(folder, self.tree)
         self.limits = Limits(folder, spec)
+        self.order: OutputOrder | None = None  # of the trainer's output, not of the preparation's
         self.trainer = Trainer()
         self.childless = False  # at the last look: on Linux no descendant is left then
         self.status: int | None = None
@@ -194,6 +196,8 @@ class Run:
                 else:
                     self.pause.look()
                 self.tree.note()
+                if self.order:
+                    self.order.note(self.trainer.outputs)
                 if awake() >= self.next_touch:
                     self.next_touch = awake() + TOUCH_S
                     for held in lane:
@@ -329,6 +333,7 @@ class Run:
             if stop is None and self.trainer.error is None:
                 if trainer := row(self.trainer.pid):
                     self.tree.remember({self.trainer.pid: trainer})
+                self.order = OutputOrder(self.own + "output_order")
                 stop, stopped, ending = self.watch(lane)
                 if self.pause.on:
                     self.pause.resume()  # the trainer was killed while stopped; daemons may live on

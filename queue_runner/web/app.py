@@ -155,7 +155,7 @@ def _log_query(request: Request) -> tuple[str, str, int]:
     given = request.query_params
     return (
         request.path_params["id"],
-        given.get("stream", "stdout"),
+        given.get("stream", "output"),
         views.whole(given.get("lines") or str(log_page.LINES), "lines"),
     )
 

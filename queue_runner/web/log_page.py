@@ -23,7 +23,8 @@ from queue_runner.web.views import PATIENCE_S
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-STREAMS = ("stdout", "stderr")
+STREAMS = {"output": None, "stdout": "stdout", "stderr": "stderr"}
+"""The logs of a run by the name in an address; None is both streams in order of time."""
 LINES, LINES_MOST = 500, 10_000
 CHARS_MOST = 1 << 20
 """Characters of a log that a page shows: those at its end."""
@@ -36,33 +37,29 @@ class Tail:
 
     def __init__(self, folder: RunDir, stream: str, lines: int) -> None:
         if stream not in STREAMS:
-            raise UsageError(f'there is no log "{stream}"', "a run has stdout and stderr")
-        self._file = log_files.LogFile(getattr(folder, stream), lines)
-        self._pieces: list[str] = []
-        self._text = PipeText(lambda data: self._pieces.append(data.decode("utf-8", "replace")))
+            raise UsageError(f'there is no log "{stream}"', f"a run has {', '.join(STREAMS)}")
+        self._text = ""
+        self._log = log_files.of_run(folder, lambda: PipeText(self._take), STREAMS[stream], lines)
         self.cut = False
         """Whether there was more than a page shows."""
 
     def more(self) -> str:
         """Return the text that has been added since, at most CHARS_MOST of it."""
-        text = ""
-        while data := self._file.read():
-            self._text.feed(data)
-            text += "".join(self._pieces)
-            self._pieces.clear()
-            if len(text) > CHARS_MOST:
-                text, self.cut = text[-CHARS_MOST:], True
-        self._text.pause()
-        text += "".join(self._pieces)
-        self._pieces.clear()
+        self._log.copy()
+        self._log.pause()
+        text, self._text = self._text, ""
         return text
 
     def end(self) -> str:
-        """Close the file, and return an unfinished last line."""
-        rest = self.more()
-        self._text.end()
-        self._file.close()
-        return rest + "".join(self._pieces)
+        """Close the files, and return the rest with an unfinished last line."""
+        self._log.copy()
+        self._log.end()
+        return self._text
+
+    def _take(self, data: bytes) -> None:
+        self._text += data.decode("utf-8", "replace")
+        if len(self._text) > CHARS_MOST:
+            self._text, self.cut = self._text[-CHARS_MOST:], True
 
 
 def run_of(layout: Layout, text: str) -> RunView:

@@ -210,12 +210,12 @@ def test_wait_sees_the_end(queue: Layout, worker: None, mpsq: Cli, monkeypatch: 
 
 
 def test_logs_of_a_job_are_those_of_its_newest_run(queue: Layout, mpsq: Cli) -> None:
-    assert mpsq.ok("logs", "1").out == "hello from 1.2\n"
-    assert mpsq.ok("logs", "1.1").out == "hello from 1.1\n"
-    assert mpsq.ok("logs", "g1").out == "hello from 4.1\n"
-    assert mpsq.ok("logs", "1", "--stderr").out == "warning\n"
-    ran = mpsq.ok("logs", "1", "--both")
-    assert (ran.out, ran.err) == ("hello from 1.2\n", "warning\n")
+    assert mpsq.ok("logs", "1").out == "hello from 1.2\nwarning\n"
+    assert mpsq.ok("logs", "1.1", "--out").out == "hello from 1.1\n"
+    assert mpsq.ok("logs", "g1", "--out").out == "hello from 4.1\n"
+    assert mpsq.ok("logs", "1", "--err").out == "warning\n"
+    assert mpsq.ok("logs", "1", "--out", "--err").out == "hello from 1.2\nwarning\n"
+    RunDir(queue.run_dir("1.2")).stderr.unlink()
     RunDir(queue.run_dir("1.2")).stdout.write_text("a\nb\n1%\r50%\r100%\nend")
     assert mpsq.ok("logs", "1", "--tail", "2").out == "100%\nend\n"
     assert mpsq.ok("logs", "1", "--tail", "0").out == ""

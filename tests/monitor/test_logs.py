@@ -78,8 +78,8 @@ def test_a_pause_in_a_letter_or_an_escape_shows_nothing_of_it(piped: tuple[PipeT
 
 def test_only_raw_passes_escapes_on(queue: Layout, mpsq: Cli) -> None:
     RunDir(queue.run_dir("2.1")).stdout.write_bytes(b"\x1b[31mred\x1b[0m \x1b]52;c;aGk=\x07\n")
-    assert mpsq.ok("logs", "2").out == "red \n"
-    assert mpsq.ok("logs", "2", "--raw").out == "\x1b[31mred\x1b[0m \x1b]52;c;aGk=\x07\n"
+    assert mpsq.ok("logs", "2", "--out").out == "red \n"
+    assert mpsq.ok("logs", "2", "--out", "--raw").out == "\x1b[31mred\x1b[0m \x1b]52;c;aGk=\x07\n"
 
 
 def test_a_terminal_gets_no_escapes(screen: tuple[ScreenText, Callable[[], str]]) -> None:
@@ -140,7 +140,7 @@ def test_a_log_is_read_on_over_its_compaction_and_anew_where_it_was_cut(tmp_path
     kept.close()
     assert (log.read(), log.read()) == (b"three\n", b"")
     log.close()
-    again = log_files.LogFile(path, 1)
+    again = log_files.LogFile(path)
     assert again.read() == b"o\n"
     path.write_bytes(b"")
     assert again.read() == b""
@@ -159,7 +159,7 @@ def test_what_is_no_log_is_not_waited_for(queue: Layout, mpsq: Cli, kind: str) -
         path.symlink_to("/etc/hostname")
     elif kind == "folder":
         path.mkdir()
-    assert mpsq.ok("logs", "2").out == ""
+    assert mpsq.ok("logs", "2", "--out").out == ""
 
 
 class Scripted:
@@ -199,7 +199,7 @@ def test_a_job_is_followed_until_it_has_ended(queue: Layout, mpsq: Cli, no_waiti
         lambda: end_running_run(queue, Ending(Outcome.FAILED, 3, reason="no \x1b[31mdata")),
     )
     ran = mpsq.ok("logs", "4", "-f")
-    assert ran.out == "hello from 4.1\nmore\nand more"
+    assert ran.out == "hello from 4.1\nwarning\nmore\nand more"
     assert ran.err.splitlines() == [
         "--- run 4.1: running  cpu, eager, tiny, lr=0.1",
         "--- neither a worker nor a warden supervises the run",
@@ -244,7 +244,7 @@ def test_a_run_that_nobody_records_is_not_waited_for_for_ever(
     no_waiting()
     monkeypatch.setattr(RunDir, "exit", lambda self: RunEnd(exit_code=0))
     ran = mpsq.ok("logs", "4", "-f")
-    assert ran.out == "hello from 4.1\n" and "no worker is running to record its result" in ran.err
+    assert ran.out == "hello from 4.1\nwarning\n" and "no worker is running to record its result" in ran.err
 
 
 def test_what_is_waited_for_is_said_again_when_it_is_another_thing(
@@ -276,8 +276,39 @@ def test_a_reader_that_has_left_is_noticed_while_nothing_is_written() -> None:
     Wait(None)(0)
 
 
-def test_a_hint_where_the_other_stream_has_all(queue: Layout, mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    RunDir(queue.run_dir("1.2")).stdout.write_text("")
-    monkeypatch.setattr("queue_runner.cli.logs.hint", lambda text: print(text))
-    assert mpsq.ok("logs", "1").out == "it wrote nothing to stdout: --both shows all\n"
-    assert mpsq.ok("logs", "1", "--stderr").out == "warning\n"
+def test_both_streams_are_shown_in_order_of_time(queue: Layout, mpsq: Cli) -> None:
+    folder = RunDir(queue.run_dir("2.1"))
+    folder.stdout.write_text("a\nb\nc\n")
+    folder.stderr.write_text("1\n2\nTraceback\n")
+    (folder.path / "warden/output_order").write_text("4 0\n4 2\n6 4\n")
+    assert mpsq.ok("logs", "2").out.split() == ["a", "b", "1", "c", "2", "Traceback"]
+    for lines in range(8):
+        assert (
+            mpsq.ok("logs", "2", "-n", lines).out.split() == ["a", "b", "1", "c", "2", "Traceback"][max(0, 6 - lines) :]
+        )
+    assert mpsq.ok("logs", "2", "--out").out.split() == ["a", "b", "c"]
+    assert mpsq.ok("logs", "2", "--err", "-n", 2).out.split() == ["2", "Traceback"]
+
+
+@pytest.mark.parametrize("order", ["4 0\n99 2\n", "4 2\n2 4\n", "x", "4 0\n4", "-4 0\n"])
+def test_an_order_that_does_not_fit_the_logs_hides_nothing(queue: Layout, mpsq: Cli, order: str) -> None:
+    """The job may have written it, and a long log is cut to its head and tail."""
+    folder = RunDir(queue.run_dir("2.1"))
+    folder.stdout.write_text("a\nb\n")
+    folder.stderr.write_text("1\n2\n")
+    (folder.path / "warden/output_order").write_text(order)
+    assert sorted(mpsq.ok("logs", "2").out.split()) == ["1", "2", "a", "b"]
+
+
+def test_a_run_without_output_says_so(queue: Layout, mpsq: Cli, no_waiting: Callable[..., None]) -> None:
+    folder = RunDir(queue.run_dir("1.2"))
+    folder.stdout.write_text("")
+    assert mpsq.ok("logs", "1", "--out").err == "run 1.2 wrote nothing to stdout\n"
+    assert mpsq.ok("logs", "1").out == "warning\n"
+    folder.stderr.write_text("")
+    assert mpsq.ok("logs", "1").err == "run 1.2 wrote nothing\n"
+    RunDir(queue.run_dir("4.1")).stdout.write_text("")
+    RunDir(queue.run_dir("4.1")).stderr.write_text("")
+    assert mpsq.ok("logs", "4").err == "run 4.1 has written nothing yet\n"
+    no_waiting(lambda: end_running_run(queue, Ending(Outcome.SUCCEEDED, 0)))
+    assert "run 4.1 wrote nothing\n" in mpsq.ok("logs", "4", "-f").err

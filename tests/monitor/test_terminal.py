@@ -109,7 +109,7 @@ exit $((1 - n))
 
 def test_a_job_is_followed_through_deaths_and_retries(queue: Queue, terminal: Callable[..., Terminal]) -> None:
     job = queue.submit(TRIES, retries=1)
-    screen = terminal("logs", "-f", "--both", str(job))
+    screen = terminal("logs", "-f", str(job))
     screen.shows("run 1.1 waits: no worker runs this queue")
     worker = queue.worker()
     screen.shows("--- a worker is running again", "--- run 1.1", "try 0, red", "at ", " 99%")

@@ -16,6 +16,8 @@ from queue_runner.host import locks, processes
 from queue_runner.host.boot import boot_id
 from queue_runner.ingest.outcome import of_exit
 from queue_runner.model import Outcome
+from queue_runner.monitor import log_files
+from queue_runner.monitor.log_text import Text
 from queue_runner.run_dir import RunDir
 from queue_runner.warden_records import RunEnd
 from tests.process_support import WardenRun, a_fifo, identity, is_alive, is_there, needs_linux, python, state_of, until
@@ -56,6 +58,34 @@ def test_a_trainer_that_ends_well(warden_run: Make, tmp_path: Path) -> None:
         "started",
         "warden.log",
     ]
+
+
+def test_the_order_of_both_streams_is_known(warden_run: Make) -> None:
+    program = """
+import os, time
+def turns():
+    try:
+        return len(open(os.environ["ORDER"]).readlines())
+    except OSError:
+        return 0
+os.write(1, b"a\\n")
+while turns() < 1:
+    os.write(2, b"b\\n")
+    time.sleep(0.01)
+while turns() < 2:
+    os.write(1, b"c\\n")
+    time.sleep(0.01)
+"""
+    run = warden_run(python(program))
+    run.spec["env"] |= {"ORDER": f"{run.folder}/warden/output_order"}
+    run.start().wait()
+    lines: list[bytes] = []
+    log = log_files.of_run(RunDir(run.folder), lambda: Text(lines.append), None, None)
+    assert log.copy()
+    log.end()
+    words = b"".join(lines).split()
+    assert words[0] == b"a" and words.index(b"b") < words.index(b"c")
+    assert [*run.stdout, *run.stderr].count("\n") == len(words)
 
 
 @pytest.mark.parametrize("code", [1, 2, 69, 71, 127, 255])

@@ -108,7 +108,7 @@ def test_a_paused_lane_says_so(browser: Browser, mpsq: Cli) -> None:
 
 def test_a_job_is_what_show_and_why_say(browser: Browser) -> None:
     page = text_of(browser.get("/job/2"))
-    assert "it failed with exit code 3" in page and "mpsq logs 2.1 --both shows what it wrote" in page
+    assert "it failed with exit code 3" in page and "mpsq logs 2.1 shows what it wrote" in page
     assert "invalid: contended" in page and "others used the CPU" in page
     assert "[hidden]" in page and "hunter2" not in page
     assert "one op" in page and "Phases" in page
@@ -239,7 +239,7 @@ def test_what_was_searched_for_is_text(browser: Browser) -> None:
 
 def test_a_log_is_text(queue: Layout, browser: Browser) -> None:
     RunDir(queue.run_dir("1.1")).stdout.write_bytes("\n".join(HOSTILE).encode() + b"\n\x00\xff\xfe 10%\r 20%\rdone\n")
-    page = browser.get("/log/1.1")
+    page = browser.get("/log/1.1?stream=stdout")
     inert(page)
     assert "\x1b" not in page and "\x00" not in page
     shown = unescape(re.search(r"<pre[^>]*>(.*?)</pre>", page, re.DOTALL)[1])  # type: ignore[index]
@@ -263,9 +263,17 @@ def test_there_are_two_logs_and_no_other_file(browser: Browser, stream: str) -> 
 
 def test_a_large_log_is_cut_and_says_so(queue: Layout, browser: Browser) -> None:
     RunDir(queue.run_dir("1.1")).stdout.write_text("x" * 200 + "\n" + ("y" * 999 + "\n") * 3000)
-    assert browser.get("/log/1.1").count("yyy\n") == log_page.LINES
+    assert browser.get("/log/1.1?stream=stdout").count("yyy\n") == log_page.LINES
+    assert browser.get("/log/1.1").count("yyy\n") == log_page.LINES - 1, "the last line comes from stderr"
     page = browser.get("/log/1.1?lines=10000")
     assert "more than 1 MiB: this is its end" in page and len(page) < log_page.CHARS_MOST + 5000
+
+
+def test_a_log_without_output_says_so(queue: Layout, browser: Browser) -> None:
+    for path in (RunDir(queue.run_dir("1.1")).stdout, RunDir(queue.run_dir("1.1")).stderr):
+        path.write_text("")
+    assert "It wrote nothing." in browser.get("/log/1.1")
+    assert "It wrote nothing to stderr." in browser.get("/log/1.1?stream=stderr")
 
 
 @pytest.mark.parametrize(("run", "said"), [("5.1", "has not started"), ("1.1", "was removed")])
