@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 
 from queue_runner.paths import Layout
 from tests.cli_support import Cli, full_queue
+from tests.process_support import needs_linux
 from tests.web.site_support import Browser
 
 pytestmark = pytest.mark.process
@@ -47,7 +47,7 @@ def archived(request: pytest.FixtureRequest, home: Path) -> Iterator[Layout]:
         yield queue
         home.chmod(0o700)
         return
-    if sys.platform != "linux" or subprocess.run(["mount", "--bind", home, home], capture_output=True).returncode:
+    if subprocess.run(["mount", "--bind", home, home], capture_output=True).returncode:
         pytest.skip("root can write everywhere here, and may not mount")
     try:
         subprocess.run(["mount", "-o", "remount,ro,bind", home], check=True)
@@ -56,6 +56,7 @@ def archived(request: pytest.FixtureRequest, home: Path) -> Iterator[Layout]:
         subprocess.run(["umount", home], check=True)
 
 
+@needs_linux
 def test_an_archived_queue_can_be_read(archived: Layout, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     mpsq = Cli(capsys)
     before = sorted(archived.home.iterdir())
@@ -72,6 +73,7 @@ def test_an_archived_queue_can_be_read(archived: Layout, capsys: pytest.CaptureF
     assert sorted(archived.home.iterdir()) == before
 
 
+@needs_linux
 @pytest.mark.parametrize("words", [("submit", "--", "true"), ("cancel", "5"), ("gc",), ("db", "backup")])
 def test_what_would_change_it_is_refused_in_a_sentence(
     archived: Layout, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -13,7 +12,7 @@ from queue_runner.errors import MpsqError
 from queue_runner.model import Ending, Outcome, Verb
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms
-from queue_runner.store import backup, jobs, read
+from queue_runner.store import jobs, read
 from queue_runner.store.engine import Connection, Engine, looking, open_engine, writing
 from queue_runner.store.jobs import StateConflict
 from tests import named_rows
@@ -155,19 +154,6 @@ def test_a_database_that_another_program_locks_is_no_damage(layout: Layout) -> N
         ):
             named_rows.runs(reader)
     assert "close the program" in error.value.hint
-
-
-def test_a_folder_that_nobody_may_write_is_no_damage(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SQLite reads a database with a log only beside small files of its own: on a read-only disk it opens none."""
-    with closing(sqlite3.connect(layout.db)) as connection:
-        connection.execute("PRAGMA journal_mode=WAL")
-    layout.db.with_name("mpsq.db-wal").mkdir()  # the stand-in, for root
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    with pytest.raises(MpsqError, match="not writable") as error, read.reading(layout.db) as reader:
-        named_rows.runs(reader)
-    assert "damage" not in error.value.hint
-    with pytest.raises(MpsqError, match="not writable"):
-        backup.problems(layout.db)
 
 
 def test_a_file_that_is_no_database_is_a_sentence(layout: Layout) -> None:
