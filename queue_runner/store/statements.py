@@ -6,6 +6,7 @@ holds the two equal. The values of a statement are bound by name: `:run_id`.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -353,9 +354,10 @@ def generated() -> str:
     dialect = _Dialect(paramstyle="named")
     lines = [_HEAD]
     for name, statement in globals().items():
-        if isinstance(statement, ClauseElement) and not name.startswith("_"):
-            text = "".join(f"{line.strip()}\n" for line in str(statement.compile(dialect=dialect)).splitlines())
-            lines.append(f'{name} = """\n{text}"""\n')
+        if isinstance(statement, ClauseElement) and name.isupper() and not name.startswith("_"):
+            text = "\n".join(line.strip() for line in str(statement.compile(dialect=dialect)).splitlines())
+            text = f'"""\n{text}\n"""' if "\n" in text else json.dumps(text)
+            lines.append(f"{name} = {text}\n")
     return "".join(lines)
 
 
