@@ -133,6 +133,11 @@ class RunDir:
         except (OSError, ValueError, AttributeError):
             return False
 
+    def shorten_logs(self, keep_bytes: int) -> None:
+        """Cut the logs of an ended run that are larger than `keep_bytes`."""
+        for path in (self.stdout, self.stderr):
+            cut_middle(path, keep_bytes, keep_bytes)
+
     def repair(self) -> None:
         """Restore the owner's access to folders whose permissions a job has removed."""
         for folder in (self.path, self.path / "warden"):
@@ -206,3 +211,30 @@ def read_regular(path: Path, limit: int = READ_MAX_BYTES, *, from_end: bool = Fa
         if from_end:
             stream.seek(max(0, status.st_size - limit))
         return stream.read(limit)
+
+
+def cut_middle(log: Path, limit_bytes: int, keep_bytes: int) -> None:
+    """Keep `keep_bytes` of the whole lines at the beginning and the end of a log that is larger than `limit_bytes`.
+
+    It is cut in place, since a service manager keeps the worker's log open for appending. If the disk refuses, or
+    something else is in the place of the log, nothing is done.
+    """
+    half = keep_bytes // 2
+    try:
+        descriptor = os.open(log, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "r+b") as stream:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_size <= limit_bytes:
+                return
+            stream.seek(half)
+            stream.readline(half // 4)
+            head = stream.tell()
+            stream.seek(max(status.st_size - half, head))
+            stream.readline(half // 4)
+            tail = stream.read()
+            stream.seek(head)
+            n_cut = status.st_size - head - len(tail)
+            stream.write(b"[mpsq: %d bytes in the middle of this log were not kept]\n" % n_cut + tail)
+            stream.truncate()
+    except OSError:
+        return

@@ -21,7 +21,7 @@ from queue_runner.run_dir import RunDir
 from queue_runner.store import jobs, results
 from queue_runner.store.engine import Connection, Engine, looking, writing
 from queue_runner.store.jobs import Claimed
-from queue_runner.worker.finish import compact_logs, finish
+from queue_runner.worker.finish import finish
 
 
 class BlockRuns:
@@ -121,7 +121,7 @@ class BlockRuns:
             self._config.hold_after_failures,
             node=({}, {}) if record is None else (record.machine, record.system),
         )
-        compact_logs(local, self._config.keep_log_bytes)
+        local.shorten_logs(self._config.keep_log_bytes)
         self._log(f"run {row.name}: {ending}" + (f": {ending.reason}" if ending.reason else ""))
 
 

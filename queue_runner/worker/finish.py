@@ -7,19 +7,15 @@ comparable on the same machine; every difference in software is a named factor o
 from __future__ import annotations
 
 import math
-import os
 import re
-import stat
 import time
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from queue_runner import failpoints
 from queue_runner.analysis.neighbour_share import Neighbour
 from queue_runner.analysis.validity import Taint
-from queue_runner.atomic_file import replacing
 from queue_runner.control import checkpoints
 from queue_runner.host import machine
 from queue_runner.ingest import log_metrics, summarize_run
@@ -185,34 +181,6 @@ def find_neighbours(connection: Connection, run: Claimed, folder: RunDir, exit_:
             continue  # it never started
         neighbours.append(Neighbour(other.run, other.lane, other.claimed_at - started_at, ended_at - started_at))
     return neighbours
-
-
-def compact_logs(folder: RunDir, keep_bytes: int) -> None:
-    """Cut each log of an ended run that is larger than `keep_bytes` to its first and last half of that.
-
-    The new file replaces the old one by a rename. If the disk refuses, nothing is done: the log stays whole.
-    """
-    for path in (folder.stdout, folder.stderr):
-        try:
-            status = path.lstat()
-            if stat.S_ISREG(status.st_mode) and status.st_size > keep_bytes:
-                _cut(path, status.st_size, keep_bytes // 2)
-        except OSError:
-            continue
-
-
-def _cut(path: Path, size: int, half: int) -> None:
-    with replacing(path, durable=False) as partial, path.open("rb") as source, partial.open("wb") as target:
-        _copy(source.fileno(), 0, half, target.fileno())
-        os.write(target.fileno(), b"\n[mpsq: %d bytes in the middle of this log were not kept]\n" % (size - 2 * half))
-        _copy(source.fileno(), size - half, half, target.fileno())
-
-
-def _copy(source: int, offset: int, count: int, target: int) -> None:
-    while count and (data := os.pread(source, min(count, 1 << 20), offset)):
-        os.write(target, data)
-        offset += len(data)
-        count -= len(data)
 
 
 # -- fingerprint ----------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ from queue_runner.errors import (
 )
 from queue_runner.host import locks, open_file_limit, ownership, reserve, wakeup
 from queue_runner.host.home import ensure_home
-from queue_runner.host.services import trim_log
+from queue_runner.run_dir import cut_middle
 from queue_runner.store import backup, migrate, read
 from queue_runner.store.engine import checkpoint, open_engine
 from queue_runner.worker.hooks import Hooks
@@ -167,7 +167,7 @@ class Worker:
     def _upkeep(self) -> None:
         reserve.keep(self._layout)
         checkpoint(self._layout.db)
-        trim_log(self._layout.worker_log, self._log_bytes)
+        cut_middle(self._layout.worker_log, self._log_bytes, self._log_bytes // 4)  # no service manager rotates it
         self._held.touch()  # cleaners of temporary files spare a young lock
 
     def _answer(self, bell: int) -> None:

@@ -34,7 +34,7 @@ from queue_runner.store.lane_claims import Blocked
 from queue_runner.text import last_line, plain
 from queue_runner.warden_records import RunEnd
 from queue_runner.worker import launch, preflight_end
-from queue_runner.worker.finish import compact_logs, finish
+from queue_runner.worker.finish import finish
 from queue_runner.worker.gate import Gate
 from queue_runner.worker.gate_load import Load
 from queue_runner.worker.now import ActiveRun, Clocks, LaneNow
@@ -225,7 +225,7 @@ class Supervisor:
         ending = self._finish(claimed, folder, ending, run.exit)
         failpoints.reach("worker.done")
         self._block(None)
-        compact_logs(folder, self._config.keep_log_bytes)
+        folder.shorten_logs(self._config.keep_log_bytes)
         working_copy.tidy(self._layout.snapshots, claimed.spec, folder.tree)
         self._observer = None
         self._not_before = self._clocks.steady() + self._config.cooldown_s

@@ -25,6 +25,7 @@ from queue_runner.host.services.launchctl import parse_print
 from queue_runner.host.services.launchd import Launchd
 from queue_runner.host.services.user_service import ServiceStatus
 from queue_runner.paths import Layout
+from queue_runner.run_dir import cut_middle
 
 pytestmark = pytest.mark.process
 
@@ -495,12 +496,13 @@ def test_a_long_log_is_cut_while_it_is_open(tmp_path: Path) -> None:
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for number in range(1000):
         os.write(descriptor, b"line %04d\n" % number)
-    assert not services.trim_log(log, 10_000)
-    assert services.trim_log(log, 9_010)
+    cut_middle(log, 10_000, 2_500)
+    assert log.stat().st_size == 10_000
+    cut_middle(log, 9_010, 2_500)
     os.write(descriptor, b"after\n")
     os.close(descriptor)
     lines = log.read_text().splitlines()
-    cut = next(n for n, line in enumerate(lines) if line.startswith("(lines in the middle"))
+    cut = next(n for n, line in enumerate(lines) if line.startswith("[mpsq: "))
     assert lines[:cut] == [f"line {n:04}" for n in range(cut)] and cut > 5
-    assert lines[cut + 1] == "line 0775" and lines[-2:] == ["line 0999", "after"]
-    assert not services.trim_log(tmp_path / "none")
+    assert lines[cut + 1] == "line 0876" and lines[-2:] == ["line 0999", "after"]
+    cut_middle(tmp_path / "none", 1, 1)

@@ -83,28 +83,3 @@ def _path(python: str, path: str) -> str:
     """Return PATH as of install: absolute folders only, without duplicates, always including the system's own."""
     places = [str(Path(python).parent), *path.split(os.pathsep), "/usr/bin", "/bin", "/usr/sbin", "/sbin"]
     return os.pathsep.join(dict.fromkeys(place for place in places if place.startswith("/")))
-
-
-def trim_log(path: Path, limit_bytes: int = 16 * 2**20) -> bool:
-    """Trim a service's log that exceeds the limit to its beginning and a quarter of the limit.
-
-    No service manager rotates it. It is trimmed in place, since the manager keeps it open for appending. Return whether
-    it was trimmed.
-    """
-    try:
-        with path.open("r+b") as log:
-            size = log.seek(0, os.SEEK_END)
-            if size <= limit_bytes:
-                return False
-            log.seek(min(limit_bytes // 64, 64 << 10))
-            log.readline(64 << 10)
-            head = log.tell()
-            log.seek(max(size - limit_bytes // 4, head))
-            log.readline()
-            tail = log.read()
-            log.seek(head)
-            log.write(b"(lines in the middle were cut)\n" + tail)
-            log.truncate()
-    except OSError:
-        return False
-    return True
