@@ -5,10 +5,11 @@ The same content gives the same bytes. Reading is bounded in every dimension bef
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import io
 import json
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -28,7 +29,6 @@ MOST_LINE_BYTES = 4 << 20
 MOST_ROWS = 5_000_000
 _GZIP = 31
 """zlib's window bits for a gzip header and trailer."""
-_CHUNK = 1 << 16
 _TAKES_PART = ("analysis", "ingest", "reports")
 """Wings whose code decides what a report says of the same points."""
 
@@ -103,6 +103,12 @@ def unpack(data: bytes, into: Scratch) -> Head:
 
 
 def _unpack(data: bytes, into: Scratch) -> Head:
+    if len(data) > MOST_FILE_BYTES:
+        raise BadBundle(f"it is larger than {size(MOST_FILE_BYTES)}", "ask for fewer submissions in one bundle")
+    if not data:
+        raise BadBundle("it is empty", "mpsq export --bundle g4 > g4.mpsq writes one")
+    if not data.startswith(b"\x1f\x8b\x08"):
+        raise BadBundle("it is not a file of mpsq export --bundle", "name the file that mpsq export --bundle wrote")
     lines = _BundleLines(data)
     begun = lines.object({"mpsq_bundle", "mpsq", "statistics"}, "it does not begin as a bundle of mpsq")
     if begun["mpsq_bundle"] != VERSION or type(begun["mpsq_bundle"]) is not int:
@@ -141,21 +147,31 @@ def _unpack(data: bytes, into: Scratch) -> Head:
 
 
 class _BundleLines:
-    """The lines of a compressed file, a JSON value each: `last` as it is written, `whole` the hash of all so far."""
+    """The lines of a compressed file, a JSON value each: `last` as it is written, `whole` the hash of all so far. They
+    have at most MOST_BYTES in all; of one line never more than MOST_LINE_BYTES are held."""
 
     def __init__(self, data: bytes) -> None:
-        self._lines = _expanded(data)
+        self._file = gzip.GzipFile(fileobj=io.BytesIO(data))
         self.last = b""
         self.whole = hashlib.sha256()
-        self._n = 0
+        self._n = self._n_bytes = 0
 
     def next(self) -> Any:
-        self.last = next(self._lines, b"")
-        if not self.last.endswith(b"\n"):
-            raise BadBundle("it is cut off")
-        self._n += 1
+        try:
+            self.last = self._file.readline(MOST_LINE_BYTES + 1)
+        except EOFError as error:
+            raise BadBundle("it is cut off") from error
+        except (OSError, zlib.error) as error:
+            raise BadBundle("it is damaged: it cannot be expanded") from error
+        self._n, self._n_bytes = self._n + 1, self._n_bytes + len(self.last)
         if self._n > MOST_ROWS + 100:
             raise BadBundle(f"it has more than {MOST_ROWS:,} rows")
+        if self._n_bytes > MOST_BYTES:
+            raise BadBundle(f"it expands to more than {size(MOST_BYTES)}")
+        if len(self.last) > MOST_LINE_BYTES:
+            raise BadBundle(f"a line is longer than {size(MOST_LINE_BYTES)}")
+        if not self.last.endswith(b"\n"):
+            raise BadBundle("it is cut off")
         self.whole.update(self.last)
         try:
             return json.loads(self.last, parse_constant=_no_constant, object_pairs_hook=_once)
@@ -171,7 +187,11 @@ class _BundleLines:
         return value
 
     def end(self) -> None:
-        if next(self._lines, None) is not None:
+        try:
+            follows = self._file.read(1) != b""
+        except (OSError, EOFError, zlib.error):
+            follows = True
+        if follows:
             raise BadBundle("something follows its end")
 
 
@@ -184,39 +204,3 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(by_key) != len(pairs):
         raise ValueError("a key comes twice")
     return by_key
-
-
-def _expanded(data: bytes) -> Iterator[bytes]:
-    """Yield lines with their ends, at most MOST_BYTES in all; of one line never more than MOST_LINE_BYTES are held."""
-    if len(data) > MOST_FILE_BYTES:
-        raise BadBundle(f"it is larger than {size(MOST_FILE_BYTES)}", "ask for fewer submissions in one bundle")
-    if not data:
-        raise BadBundle("it is empty", "mpsq export --bundle g4 > g4.mpsq writes one")
-    if not data.startswith(b"\x1f\x8b\x08"):
-        raise BadBundle("it is not a file of mpsq export --bundle", "name the file that mpsq export --bundle wrote")
-    reader = zlib.decompressobj(_GZIP)
-    at, rest, held, n_bytes = 0, b"", bytearray(), 0
-    while not reader.eof:
-        if not rest:
-            rest, at = data[at : at + _CHUNK], at + _CHUNK
-        try:
-            some = reader.decompress(rest, _CHUNK)
-        except zlib.error as error:
-            raise BadBundle("it is damaged: it cannot be expanded") from error
-        rest = reader.unconsumed_tail
-        n_bytes += len(some)
-        if n_bytes > MOST_BYTES:
-            raise BadBundle(f"it expands to more than {size(MOST_BYTES)}")
-        held += some
-        *lines, last = held.split(b"\n")
-        for line in lines:
-            yield bytes(line) + b"\n"
-        held = last
-        if len(held) > MOST_LINE_BYTES:
-            raise BadBundle(f"a line is longer than {size(MOST_LINE_BYTES)}")
-        if not some and not rest and at >= len(data) and not reader.eof:
-            raise BadBundle("it is cut off")
-    if reader.unused_data or at < len(data):
-        raise BadBundle("something follows its end")
-    if held:
-        yield bytes(held)
