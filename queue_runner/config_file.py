@@ -111,13 +111,6 @@ class Config:
     hook_failed: str = _key("", "text", "shell command to run when a run has failed (not: cancelled)", **_COMMAND)
     hook_idle: str = _key("", "text", "shell command to run when the queue becomes idle", **_COMMAND)
     hook_timeout_s: float = _key(60.0, "duration", "a hook that takes longer is terminated", least=0.1, most=3600)
-    notify: str = _key(
-        "off",
-        "text",
-        "desktop notifications for: done, failed, idle, or off",
-        pattern=r"off|(done|failed|idle)([ ,]+(done|failed|idle))*",
-        example="off, or a comma-separated list of done, failed, idle",
-    )
     peak_tflops: Mapping[str, float] = _key(
         {}, "numbers", "peak of a device by its name (cpu, mps, cuda:0), for MFU", "TFLOP/s", most=1e9
     )
@@ -129,7 +122,10 @@ class Config:
 _DEFAULTS = Config()
 KEYS: dict[str, Key] = {setting.name: Key(setting.name, **setting.metadata) for setting in dataclasses.fields(Config)}
 
-REMOVED = {"canary": "nothing measures the device's speed before a run any more"}
+REMOVED = {
+    "canary": "nothing measures the device's speed before a run any more",
+    "notify": "the settings hook_done, hook_failed and hook_idle can show notifications (docs/hooks.md)",
+}
 """Keys of earlier versions, and why each is gone; a file may still have them."""
 
 PROFILE = (

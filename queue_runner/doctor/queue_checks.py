@@ -18,7 +18,7 @@ from pathlib import Path
 from queue_runner import config_file, units
 from queue_runner.checks import Check, warn_if
 from queue_runner.errors import MpsqError, OwnershipError
-from queue_runner.host import child, locks, notify, ownership, protected
+from queue_runner.host import child, locks, ownership, protected
 from queue_runner.host.filesystem import nearest_existing, network_kind
 from queue_runner.host.home import MIN_FREE_BYTES
 from queue_runner.paths import Layout
@@ -242,10 +242,6 @@ def hooks(layout: Layout) -> Iterator[Check]:
     else:
         configured = ", ".join(name for name, line in lines.items() if line) or "none"
         yield Check("hooks", "ok", configured + ("; the worker's log has their output" if configured != "none" else ""))
-    if settings.notify != "off":
-        program = shutil.which(notify.program())
-        finding = f"{settings.notify}, by {program or notify.program()}"
-        yield warn_if(not program, "notify", finding + ("" if program else ", which was not found"), notify.remedy())
 
 
 def _missing(line: str) -> str | None:

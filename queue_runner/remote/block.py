@@ -35,7 +35,7 @@ _UNREADABLE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENX
 """Errors of a file that is missing, or in whose place a job has put something else. After any other error, as of a
 shared folder that does not answer, the file is read again later: its content must not be lost."""
 _MARK = ".mpsq-blocks"
-_FRONT_KEYS = ("on", "hook_done", "hook_failed", "hook_idle", "notify", "backup_every_s", "keep_log_bytes", "poll_s")
+_FRONT_KEYS = ("on", "hook_done", "hook_failed", "hook_idle", "backup_every_s", "keep_log_bytes", "poll_s")
 """Settings of the front that a node does not take over."""
 
 

@@ -8,9 +8,9 @@ or is stopped loses the calls that it has not made.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
-import select
 import shutil
 import subprocess
 import threading
@@ -18,9 +18,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from queue_runner import redact, units
+from queue_runner import redact
 from queue_runner.config_file import Config
-from queue_runner.host import notify, processes
+from queue_runner.host import processes
 from queue_runner.paths import Layout
 from queue_runner.store import hook_events, jobs, read
 from queue_runner.store.engine import Engine, looking
@@ -37,11 +37,6 @@ TAIL_BYTES = 8192
 """How much of the end of its output goes into the worker's log."""
 _TERM_S = 2.0
 _LOOK_S = 0.25
-_PIECE_BYTES = 1 << 16
-_FREE_BYTES = 1 << 20
-_SLOW_S = 0.05
-"""Pause between reads after the first MiB of a hook's output, which limits them to 1.3 MB/s: reading takes time from
-the measured run."""
 _VALUE_CHARACTERS = 4096
 
 
@@ -55,7 +50,6 @@ class Hooks:
         self._layout = layout
         self._timeout_s = config.hook_timeout_s
         self._commands = {"done": config.hook_done, "failed": config.hook_failed, "idle": config.hook_idle}
-        self._notify = config.notify.replace(",", " ").split()
         self._engine = engine
         self._log = log
         self._calling = False
@@ -105,43 +99,22 @@ class Hooks:
             return jobs.last_event(connection)
 
     def _call(self, event: str, run_id: int | None) -> None:
-        """Run the command and show the notification that the settings request for an event."""
-        command, notifies = self._commands[event], event in self._notify
-        if not command and not notifies:
+        """Run the command that the settings have for an event, if any."""
+        if not (command := self._commands[event]):
             return
-        run = None
+        ended = None
         if run_id is not None:
             from queue_runner.monitor import run_view  # most queues have no hooks
 
             with read.reading(self._layout.db) as connection:
-                run = next(iter(run_view.runs(connection, "run_id = ?", [run_id])), None)
-        if command:
-            self._run(event, ["/bin/sh", "-c", command], run)
-        if notifies:
-            argv = notify.argv(*notification(event, run))
-            if shutil.which(argv[0]) is None:
-                self._log(f"the notification cannot be shown: {argv[0]} was not found: {notify.remedy()}")
-            else:
-                self._run(event, argv, run)
-
-    def _run(self, event: str, argv: Sequence[str], ended: RunView | None) -> None:
+                ended = next(iter(run_view.runs(connection, "run_id = ?", [run_id])), None)
         if self._stop.is_set():
             return
-        argv = [*NICE, *argv] if shutil.which(NICE[0]) else argv
+        argv = [*(NICE if shutil.which(NICE[0]) else ()), "/bin/sh", "-c", command]
         problem, output = run(argv, environment(self._layout, event, ended), self._timeout_s, self._stop)
         name = f"hook_{event}" + (f" after run {ended.run}" if ended else "")
         for line in redact.redact(filter(None, [*plain(output).splitlines(), problem])):
             self._log(f"{name}: {line}")
-
-
-def notification(event: str, run: RunView | None) -> tuple[str, str]:
-    """Return the title and the body of a notification."""
-    if run is None:
-        return "mpsq: the queue is idle", "no job is running or queued"
-    fate = "succeeded" if event == "done" else f"ended as {run.outcome}"
-    after = f" after {units.duration(run.real_s)}" if run.real_s is not None else ""
-    reason = f": {run.reason}" if run.reason else ""
-    return f"mpsq: run {run.run} {fate}", f"{run.name}{after}{reason}"
 
 
 def environment(layout: Layout, event: str, run: RunView | None) -> dict[str, str]:
@@ -201,69 +174,39 @@ def run(argv: Sequence[str], env: Mapping[str, str], timeout_s: float, stop: thr
     except (OSError, ValueError) as error:
         return f"it could not be started: {getattr(error, 'strerror', None) or error}", ""
     assert process.stdout is not None
+    with process.stdout as pipe:
+        tail = subprocess.Popen(["/usr/bin/tail", "-c", str(TAIL_BYTES)], stdin=pipe, stdout=subprocess.PIPE)
     start = processes.start_time(process.pid)
     identity = frozenset({(process.pid, start)} if start is not None else ())
     traces = processes.Traces(env["MPSQ_TAG"], frozenset({process.pid}), identity)
-    with process.stdout:
-        tail = _Tail(process.stdout.fileno())
-        cut = _follow(process, tail, deadline, stop)
-        remaining = processes.find_orphans(traces)
-        survivors = processes.end_all(traces, 0.0, _TERM_S) if remaining else []
-        tail.drain()
+    cut = _wait(process, deadline, stop)
+    remaining = processes.find_orphans(traces)
+    survivors = processes.end_all(traces, 0.0, _TERM_S) if remaining else []
     if survivors:
-        return f"process {', '.join(str(process.pid) for process in survivors)} survived SIGKILL", tail.text()
+        tail.kill()  # they keep the pipe open
+    last = tail.communicate()[0]
+    if len(last) == TAIL_BYTES:
+        last = b"[...]\n" + last.partition(b"\n")[2]
+    output = last.decode("utf-8", "replace").rstrip()
+    if survivors:
+        return f"process {', '.join(str(process.pid) for process in survivors)} survived SIGKILL", output
     code = process.wait()
     problem = cut or (f"its command failed with exit code {code}" if code else "")
     if remaining and not cut:
         count = f"{len(remaining)} process{'es' * (len(remaining) != 1)}"
         problem = f"{problem}; " * bool(problem) + f"it left {count} behind, which were terminated"
-    return problem, tail.text()
+    return problem, output
 
 
-def _follow(process: subprocess.Popen[bytes], tail: _Tail, deadline: float, stop: threading.Event) -> str:
-    """Read until the process ends. Return why it has to be ended, "" when it has ended."""
-    is_open, reason = True, "it was terminated at its time limit (hook_timeout_s)"
+def _wait(process: subprocess.Popen[bytes], deadline: float, stop: threading.Event) -> str:
+    """Wait until the process ends. Return why it has to be ended, "" when it has ended."""
+    reason = "it was terminated at its time limit (hook_timeout_s)"
     while process.poll() is None:
         if stop.is_set() and time.monotonic() + STOP_GRACE_S < deadline:
             deadline, reason = time.monotonic() + STOP_GRACE_S, "it was terminated because the worker was stopped"
         remaining_s = deadline - time.monotonic()
         if remaining_s <= 0:
             return reason
-        if is_open:
-            is_open = tail.read(min(remaining_s, _LOOK_S)) is not False
-        else:
-            time.sleep(min(remaining_s, _LOOK_S))
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(min(remaining_s, _LOOK_S))
     return ""
-
-
-class _Tail:
-    """The last bytes read from a pipe."""
-
-    def __init__(self, pipe: int) -> None:
-        self._pipe = pipe
-        self._last = b""
-        self._count = 0
-
-    def read(self, wait_s: float) -> bool | None:
-        """Read a piece. Return whether there may be more; None if nothing came within `wait_s`."""
-        if not select.select([self._pipe], [], [], wait_s)[0]:
-            return None
-        data = os.read(self._pipe, _PIECE_BYTES)
-        self._last = (self._last + data)[-TAIL_BYTES:]
-        self._count += len(data)
-        if self._count > _FREE_BYTES:
-            time.sleep(_SLOW_S)
-        return bool(data)
-
-    def drain(self) -> None:
-        """Read the rest of the output of a process that has ended: at most the capacity of a pipe."""
-        for _ in range(1 + _FREE_BYTES // _PIECE_BYTES):
-            if not self.read(0.0):
-                return
-
-    def text(self) -> str:
-        """Return the last bytes as text, from the first whole line on if the beginning is missing."""
-        last = self._last
-        if self._count > len(last):
-            last = b"[...]\n" + last.partition(b"\n")[2]
-        return last.decode("utf-8", "replace").rstrip()

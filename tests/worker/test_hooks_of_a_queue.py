@@ -1,7 +1,4 @@
-"""Hooks beside a real queue: they delay nothing, are called at most once, and leave nothing, whatever is killed.
-
-The program that shows a notification is a stand-in, a script that writes down its arguments.
-"""
+"""Hooks beside a real queue: they delay nothing, are called at most once, and leave nothing, whatever is killed."""
 
 from __future__ import annotations
 
@@ -84,27 +81,6 @@ def test_a_worker_killed_while_a_hook_runs(queue: Queue) -> None:
     until(lambda: not alive(queue), "the end of the hook")
     queue.submit("true")
     until(lambda: queue.written() == ["1.1", "3.1"], "the next call")
-
-
-@pytest.mark.parametrize("program", ["there", "absent"])
-def test_a_notification(queue: Queue, monkeypatch: pytest.MonkeyPatch, program: str) -> None:
-    folder = queue.folder / "bin"
-    folder.mkdir()
-    for name in ("notify-send", "osascript"):
-        if program == "there":
-            stand_in = folder / name
-            stand_in.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" >> {queue.journal}\n")
-            stand_in.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}" if program == "there" else str(folder))
-    settings(queue, notify="done")
-    evil = '<b>$(touch x)" & (do shell script "touch x")'
-    queue.submit("echo ran >> $J", name=evil)
-    assert queue.worker("", "--until-idle").wait() == 0
-    if program == "absent":
-        assert "was not found" in queue.log()
-        return
-    assert queue.written()[-1].startswith('&lt;b&gt;$(touch x)" &amp; (do shell script "touch x")')
-    assert "mpsq: run 1.1 succeeded" in queue.written() and not list(queue.folder.rglob("x"))
 
 
 def test_a_skipped_job_leaves_an_idle_queue(queue: Queue) -> None:
