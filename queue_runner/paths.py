@@ -82,8 +82,11 @@ def home() -> Path:
     """
     if chosen := os.environ.get("MPSQ_HOME"):
         return _said(chosen)
-    if (ours := home_of_checkout()) is not None:
-        return ours
+    return home_of_checkout() or data_folder()
+
+
+def data_folder() -> Path:
+    """Return the user's data folder of mpsq."""
     from platformdirs.unix import Unix  # deferred: every command needs the home, few get this far
 
     # ~/.local/share on macOS too: torch passes paths unquoted to the C++ compiler; "Application Support" has a space

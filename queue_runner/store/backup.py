@@ -36,7 +36,7 @@ def make_from(source: sqlite3.Connection, layout: Layout, label: str) -> Path:
     """Make a backup as `make` does, of the database that `source` has open, whatever is under its name now."""
     target = _free_name(layout.backups, label)
     try:
-        layout.backups.mkdir(mode=0o700, exist_ok=True)
+        layout.backups.mkdir(mode=0o700, parents=True, exist_ok=True)
         with replacing(target, durable=True) as partial:
             copy_to(source, partial)
             errors = problems(partial)

@@ -148,11 +148,14 @@ class Worker:
             return False  # the folder cannot be reached for the moment
 
     def _rescued(self, opened: sqlite3.Connection) -> DamageError:
-        saved = backup.make_from(opened, self._layout, backup.RESCUED)
+        """Save what this worker can still read; in the user's data folder if the home is gone, too."""
+        gone = not self._layout.home.exists()
+        place = paths.Layout(paths.data_folder()) if gone else self._layout
+        saved = backup.make_from(opened, place, backup.RESCUED)
         return DamageError(
             f"the database {self._layout.db} was removed or replaced while the worker ran: its content is saved as"
             f" {saved}",
-            "mpsq db restore restores that; a run in progress continues meanwhile",
+            f"mpsq db restore{f' {saved}' if gone else ''} restores that; a run in progress continues meanwhile",
         )
 
     def _look_at_the_clock(self) -> None:

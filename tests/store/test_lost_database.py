@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -170,6 +171,22 @@ def test_what_a_worker_has_stored_outlives_its_database(queue: Queue, mpsq: Cli,
     queue.worker("", "--until-idle").wait()
     assert [(row["outcome"], row["number"]) for row in queue.rows()] == [("SUCCEEDED", 1)] * 2
     assert queue.written() == ["ran"]
+
+
+def test_what_a_worker_has_stored_outlives_its_home(
+    queue: Queue, mpsq: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    queue.submit("touch began")
+    queue.submit("echo ran >> $J", hold=True)
+    worker = queue.worker()
+    queue.done(1)
+    until(lambda: shutil.rmtree(queue.layout.home, ignore_errors=True) or not queue.layout.home.exists(), "its removal")
+    assert worker.wait() == DamageError.exit_code
+    (saved,) = backup.stored(Layout(tmp_path / "data" / "mpsq").backups)
+    assert not queue.layout.home.exists()
+    assert "restored" in mpsq.ok("db", "restore", str(saved)).out
+    assert [row["state"] for row in queue.rows()] == ["DONE", "HELD"]
 
 
 def test_a_worker_that_stops_begins_no_database(queue: Queue) -> None:
