@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from operator import attrgetter
 from typing import Any
 
@@ -225,17 +225,42 @@ BUDGET_S = 600.0
 """The default of --budget. It does not cut the first rounds short: who gave none wants an answer."""
 
 
+OF_TIME = ""
+"""The key of the margin of times, among those of metrics."""
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What a submission asks about: the metric `by` which it compares its rows first, "" for the time, and the margins
+    of "the same" (--same-within): by metric in its unit, and of times as a share."""
+
+    by: str = ""
+    margins: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def metrics(self) -> set[str]:
+        """The metrics that are named: each needs a word."""
+        return {self.by, *self.margins} - {OF_TIME}
+
+    def to_json(self) -> str | None:
+        """Return it as it is stored; None where nothing differs from the defaults."""
+        return json.dumps(asdict(self)) if self != Aim() else None
+
+    def over(self, stored: Aim) -> Aim:
+        """Return this aim, completed by a stored one."""
+        return Aim(self.by or stored.by, {**stored.margins, **self.margins})
+
+
 @dataclass(frozen=True, slots=True)
 class Until:
     """When no further round follows those of a submission (--until): `goal` is DECIDED, or the width of the intervals
     such as "1%".
 
-    `same_within` is the margin of "the same", None for the default. Once `budget_s` have passed since the first start,
-    no run of the first rounds starts, and no round is added; None: BUDGET_S, and the first rounds run whole.
+    Once `budget_s` have passed since the first start, no run of the first rounds starts, and no round is added; None:
+    BUDGET_S, and the first rounds run whole.
     """
 
     goal: str = DECIDED
-    same_within: float | None = None
     budget_s: float | None = None
 
     @property

@@ -269,6 +269,25 @@ def parse_percent(text: str, option: str) -> float:
     return percent / 100
 
 
+def parse_margins(text: str) -> dict[str, float]:
+    """Parse the margin of times, a share of 1 under "", and those of metrics in their units: `1%`, `loss=0.01` or
+    `1%,loss=0.01`. Raises: UsageError."""
+    margins = {}
+    for part in text.split(","):
+        name, equals, value = (word.strip() for word in part.rpartition("="))
+        if not equals:
+            margins[""] = parse_percent(part, "--same-within")
+            continue
+        try:
+            margins[name] = float(value)
+        except ValueError:
+            margins[name] = 0.0
+        if not (name and 0 < margins[name] < math.inf):
+            example = "write --same-within loss=0.01"
+            raise UsageError(f'--same-within: "{part.strip()}" is not a metric and a number above 0', example)
+    return margins
+
+
 def parse_size(text: str, option: str = "size") -> int:
     """Parse "2GiB", "512M", "10 GB" or "4096" to bytes. K, M, G, T, KiB... are powers of 1024, KB, MB, GB, TB of 1000.
 

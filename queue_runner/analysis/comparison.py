@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from queue_runner.analysis import run_metrics
@@ -30,6 +30,7 @@ from queue_runner.analysis.rounds import MetricAnswer, RoundAnswer, Verdict, Wor
 from queue_runner.analysis.verdicts import all_pairs
 from queue_runner.errors import UsageError
 from queue_runner.model import NEIGHBOUR_BUSY
+from queue_runner.spec import OF_TIME, Aim
 
 WALL = "run"
 """The `time_of` of a row whose time is that of the whole run; others have that of an iteration."""
@@ -70,10 +71,8 @@ class Question:
     include_invalid: bool = False
     sweeps: bool = False
     """whether what a submission swept (the rows' `swept`) distinguishes arms, although SUBJECT or `settings` has it"""
-    same_within: float | None = None
-    """margin of an equivalence, 0.01 for ±1 %; None: the default of `rounds`"""
-    margins: Mapping[str, float] = field(default_factory=dict)
-    """the same by metric, in its unit"""
+    aim: Aim = field(default_factory=Aim)
+    """what it is about, where that is not what the submission says"""
 
 
 @dataclass(frozen=True)
@@ -84,12 +83,6 @@ class Pair:
     baseline: Arm
     verdict: Verdict
     metrics: Mapping[str, MetricAnswer] = field(default_factory=dict)
-
-    @property
-    def answers(self) -> list[RoundAnswer]:
-        """The verdict, and the answers on the metrics of --metric: whoever names one asks about it, too."""
-        names = {name for row in self.arm.runs for name in json.loads(row.log_metrics_json or "{}")}
-        return [self.verdict, *(answer for name, answer in self.metrics.items() if name in names)]
 
     @property
     def pays_off(self) -> bool:
@@ -115,12 +108,31 @@ class Family:
     twins: Sequence[Pair] = ()
     per_work: str = ""
     metrics: Mapping[str, str] = field(default_factory=dict)
-    """the metrics compared, and what stands against words on each; empty if nothing does"""
+    """the metrics compared, the one that comes first before the others, and what stands against words on each; empty if
+    nothing does"""
+    aim: Aim = field(default_factory=Aim)
 
     @property
     def wall(self) -> bool:
         """Whether the times are those of whole runs, because some of them report no iterations."""
         return any(row.time_of == WALL for arm in self.arms for row in arm.runs)
+
+    @property
+    def by(self) -> str:
+        """The metric that comes first; "" for the time."""
+        return self.aim.by if any(self.aim.by in pair.metrics for pair in self.pairs) else ""
+
+    @cached_property
+    def named(self) -> set[str]:
+        """The metrics that somebody asks about, with --metric, --by or --same-within."""
+        texts = {row.log_metrics_json or "{}" for arm in self.arms for row in arm.runs}
+        return self.aim.metrics.union(*map(json.loads, texts))
+
+    def answers(self, pair: Pair) -> dict[str, RoundAnswer]:
+        """Return the answers that the question needs: on the time, under OF_TIME, and on named metrics. The
+        one that comes first leads."""
+        answers = {OF_TIME: pair.verdict, **{name: x for name, x in pair.metrics.items() if name in self.named}}
+        return dict(sorted(answers.items(), key=lambda item: item[0] != self.by))
 
     @property
     def unit(self) -> str:
@@ -159,7 +171,13 @@ def compare(rows: Iterable[ReportedRun], question: Question) -> list[Family]:
     Raises: UsageError when the requested baseline matches no arm, or several of a family.
     """
     chosen = _with_baselines(families(rows, question), question.vs)
-    return [_judged(family, question.same_within, question.margins) for family in chosen]
+    return [_judged(replace(family, aim=_aim(family.arms, question))) for family in chosen]
+
+
+def _aim(arms: Iterable[Arm], question: Question) -> Aim:
+    """Return what the question is about, completed by what the newest of its submissions says."""
+    newest = max((row for arm in arms for row in arm.runs), key=lambda row: row.run_id)
+    return question.aim.over(newest.aim)
 
 
 def families(rows: Iterable[ReportedRun], question: Question) -> list[Family]:
@@ -262,7 +280,8 @@ def compare_each(requested: Sequence[tuple[Arm, Arm]], arms: Sequence[Arm], ques
     """Judge chosen pairs of these arms, each of them against its own baseline. The choice counts all pairs."""
     per_work, able = _able(arms)
     pairs = [pair for pair in requested if {*pair} <= {*able}]
-    return _answered(Family({}, arms, why=CHOSEN, per_work=per_work), pairs, [], question.same_within, question.margins)
+    aim = _aim(arms, question) if arms else question.aim
+    return _answered(Family({}, arms, why=CHOSEN, per_work=per_work, aim=aim), pairs, [])
 
 
 def _able(arms: Sequence[Arm]) -> tuple[str, list[Arm]]:
@@ -272,26 +291,22 @@ def _able(arms: Sequence[Arm]) -> tuple[str, list[Arm]]:
     return per_work, [arm for arm in able if not per_work or arm.work(per_work)]
 
 
-def _judged(family: Family, same_within: float | None, margins: Mapping[str, float]) -> Family:
+def _judged(family: Family) -> Family:
     """Return the family with its pairs; if iterations differ in size, time per token or sample is compared."""
     per_work, able = _able(family.arms)
     base = family.baseline
     pairs = [(arm, base) for arm in able if base is not None and base in able and arm is not base]
     twins = [(arm, twin) for arm in able if (twin := family.twin(arm)) is not None and twin in able]
-    return _answered(replace(family, per_work=per_work), pairs, twins, same_within, margins)
+    return _answered(replace(family, per_work=per_work), pairs, twins)
 
 
-def _answered(
-    family: Family,
-    pairs: Sequence[tuple[Arm, Arm]],
-    twins: Sequence[tuple[Arm, Arm]],
-    same_within: float | None,
-    margins: Mapping[str, float],
-) -> Family:
+def _answered(family: Family, pairs: Sequence[tuple[Arm, Arm]], twins: Sequence[tuple[Arm, Arm]]) -> Family:
     """Return the family with the answers on these pairs."""
-    family = replace(family, metrics=run_metrics.obstacles(family.arms))
-    both, words = [*pairs, *twins], n_words(family)
-    verdicts = judge(both, words, family.per_work, same_within)
+    obstacles = run_metrics.obstacles(family.arms, family.named)
+    names = sorted(obstacles, key=lambda name: name != family.aim.by)
+    family = replace(family, metrics={name: obstacles[name] for name in names})
+    both, words, margins = [*pairs, *twins], n_words(family), family.aim.margins
+    verdicts = judge(both, words, family.per_work, margins.get(OF_TIME))
     metrics = {
         name: judge_metric(both, partial(run_metrics.value, name=name), words, margins.get(name), obstacle)
         for name, obstacle in family.metrics.items()
@@ -321,9 +336,8 @@ def without(family: Family, rounds: Collection[Any]) -> Family:
         )
         for arm in family.arms
     }
-    margin = next((pair.verdict.same_within for pair in family.pairs), None)
     baseline = family.baseline and arms[family.baseline]
-    return _judged(replace(family, arms=[*arms.values()], baseline=baseline), margin, {})
+    return _judged(replace(family, arms=[*arms.values()], baseline=baseline))
 
 
 def n_words(family: Family, each_with_each: bool = False) -> int:

@@ -44,14 +44,14 @@ class RunDetails:
     last_eval: Mapping[int, tuple[int, float]] = field(default_factory=dict)
 
 
-def describe(family: Family, details: RunDetails, by: str | None = None) -> list[str]:
-    """Return all findings about a family, the answer first: that on the time, or on the metric `by`."""
-    metrics = sorted(family.metrics, key=lambda name: name != by)
+def describe(family: Family, details: RunDetails) -> list[str]:
+    """Return all findings about a family, the answer first: that on the time, or on the metric that comes first."""
+    metrics = {name: [*metric_answer(family, name)] for name in family.metrics}
+    first = metrics.pop(family.by, None)
     return [
         *_nothing(family),
-        *(line for name in metrics if name == by for line in metric_answer(family, name)),
-        *(_behind(line) if by in metrics else line for line in _ratios(family)),
-        *(Finding(line) for name in metrics if name != by for line in metric_answer(family, name)),
+        *(_ratios(family) if first is None else [*first, *map(_behind, _ratios(family))]),
+        *(Finding(line) for lines in metrics.values() for line in lines),
         *without_words(family),
         *_other_clock(family),
         *(Finding(line) for pair in family.twins for line in _twin_costs(pair, details)),

@@ -8,6 +8,7 @@ from typing import Any
 
 from queue_runner.analysis.summary import RunNumbers
 from queue_runner.model import Ending, Outcome, State
+from queue_runner.spec import Aim
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +109,8 @@ class ReportedRun(RunNumbers, LastEvaluation):
     planned_rows: int = 0
     """how many jobs of its workload the submission planned, and how many of them are compiled"""
     planned_compiled: int = 0
+    aim: Aim = field(default_factory=Aim)
+    """what its submission asks about"""
     swept: frozenset[str] = frozenset()
     """names that the submission swept"""
     metrics: Mapping[str, float] = field(default_factory=dict)

@@ -68,6 +68,21 @@ class RoundAnswer:
         raise NotImplementedError
 
     @property
+    def size(self) -> str:
+        """The size of the difference with its interval, as text."""
+        raise NotImplementedError
+
+    @property
+    def values(self) -> tuple[str, str]:
+        """The values of the arm and of its baseline, as text."""
+        raise NotImplementedError
+
+    @property
+    def on_scale(self) -> list[float]:
+        """The difference and, where there are any, the ends of its interval, on a scale whose 0 means none."""
+        raise NotImplementedError
+
+    @property
     def decided(self) -> bool:
         """Whether there is a word."""
         return self.word is not Word.UNDECIDED
@@ -105,6 +120,21 @@ class Verdict(RoundAnswer):
     def margin(self) -> str:
         return f"{100 * self.same_within:g} %"
 
+    @property
+    def size(self) -> str:
+        """As in "1.024 x (1.021 to 1.027)"."""
+        interval = units.ratio_interval(self.low, self.high).removesuffix(" x")
+        ratio = units.ratio(self.speedup, self.low, self.high)
+        return ratio if interval == units.MISSING else f"{ratio} ({interval})"
+
+    @property
+    def values(self) -> tuple[str, str]:
+        return units.duration(self.arm_s), units.duration(self.baseline_s)
+
+    @property
+    def on_scale(self) -> list[float]:
+        return [math.log(x) for x in (self.speedup, self.low, self.high) if x]
+
     def mirrored(self) -> Verdict:
         """Return the verdict on the baseline against the arm."""
         return replace(
@@ -131,6 +161,22 @@ class MetricAnswer(RoundAnswer):
     @property
     def margin(self) -> str:
         return f"{self.same_within:g}"
+
+    @property
+    def size(self) -> str:
+        """As in "+0.0202 (0.0190 to 0.0214)"."""
+        interval = units.interval(self.low, self.high)
+        difference = units.measured(self.difference, self.low, self.high, sign=True)
+        return f"{difference} ({interval})" if interval else difference
+
+    @property
+    def values(self) -> tuple[str, str]:
+        arm, baseline = (units.measured(x, self.low, self.high) for x in (self.value, self.baseline))
+        return arm, baseline
+
+    @property
+    def on_scale(self) -> list[float]:
+        return [x for x in (self.difference, self.low, self.high) if x is not None]
 
     def mirrored(self) -> MetricAnswer:
         """Return the answer on the baseline against the arm."""

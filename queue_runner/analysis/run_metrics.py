@@ -7,7 +7,7 @@ training or validation loss.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from statistics import fmean
 
 from queue_runner.analysis.grouping import Arm, round_of
@@ -36,17 +36,22 @@ def value(row: ReportedRun, name: str) -> float | None:
     return x if x is not None and math.isfinite(x) else None
 
 
-def obstacles(arms: Sequence[Arm]) -> dict[str, str]:
+def obstacles(arms: Sequence[Arm], named: Collection[str] = ()) -> dict[str, str]:
     """Return the metrics that these rows are compared by, and what stands against a word: empty if nothing does.
 
-    Losses are compared where the rows train differently, in equally many iterations. Those of one training on several
-    devices answer another question (the report `numerics`), and each word on them would cost the times rounds.
+    Those that are `named` are always compared. Losses are compared where the rows train
+    differently, in equally many iterations. Those of one training on several devices answer another question (the
+    report `numerics`), and each word on them would cost the times rounds.
     """
     rows = [row for arm in arms for row in arm.used]
-    names = dict.fromkeys(name for row in rows for name in row.metrics)
+    names = dict.fromkeys([*(name for row in rows for name in row.metrics), *named])
     if _train_differently(arms) and len({row.n_iters for row in rows}) == 1:
         names |= dict.fromkeys(LOSSES)
-    return {name: _same_seed(arms) or _repeated(arms, name) for name in names if _varies(arms, name)}
+    compared = {name: _same_seed(arms) or _repeated(arms, name) for name in names if _varies(arms, name, name in named)}
+    if sum(bool(arm.used) for arm in arms) > 1:
+        remedy = "--metric reads it from the output, mpsq_report sends it"
+        compared |= dict.fromkeys({*named} - compared.keys(), f"fewer than two rows have it: {remedy}")
+    return compared
 
 
 def mean(arm: Arm, name: str) -> float | None:
@@ -55,11 +60,11 @@ def mean(arm: Arm, name: str) -> float | None:
     return fmean(values) if values else None
 
 
-def _varies(arms: Sequence[Arm], name: str) -> bool:
+def _varies(arms: Sequence[Arm], name: str, is_named: bool) -> bool:
     """Return whether two rows have the metric, and not all runs the same value: the number of parameters answers
-    nothing."""
+    nothing, unless somebody asks about it."""
     values = [{x for row in arm.used if (x := value(row, name)) is not None} for arm in arms]
-    return sum(map(bool, values)) > 1 and len(set().union(*values)) > 1
+    return sum(map(bool, values)) > 1 and (is_named or len(set().union(*values)) > 1)
 
 
 def _train_differently(arms: Sequence[Arm]) -> bool:

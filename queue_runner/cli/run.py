@@ -72,7 +72,7 @@ def plan_of(fields: Mapping[str, Any]) -> Plan:
     from queue_runner.submit import plan as use_case
     from queue_runner.submit.submit_options import Request
 
-    goal = {"until": DECIDED} if {"budget_s", "same_within"} & fields.keys() else {}
+    goal = {"until": DECIDED} if "budget_s" in fields and "repeats" not in fields else {}
     is_fixed = bool({"repeats", "until", "find_max", "on"} & {*goal, *fields})
     trial = {} if is_fixed else {"preflight": False}  # the first round tries each row
     planned = use_case.plan(Request(**{**goal, **trial, **fields, "measures": True}))
@@ -142,7 +142,7 @@ def _follower(
     if until is not None:
         from queue_runner.monitor.round_table import RoundTable
 
-        table = RoundTable(layout, group, until, sys.stderr)
+        table = RoundTable(layout, group, until.limit_s, sys.stderr)
 
         def step() -> str:
             from queue_runner import reports

@@ -165,7 +165,7 @@ def _rerun(layout: Layout, selectors: Sequence[Selector], options: RerunOptions,
     if rounds * len(new) > run_order.MAX_RUNS:
         raise UsageError(f"that is {rounds * len(new):,} runs", f"one group takes {run_order.MAX_RUNS:,} at most")
     order = [(at, repeat) for at, repeat in run_order.interleave(len(new), rounds, seed) if repeat <= new[at].repeats]
-    return _store(layout, new, order, seed, title, notes)
+    return _store(layout, new, order, seed, title, notes, olds[0].group_id)
 
 
 def _store(
@@ -175,14 +175,16 @@ def _store(
     seed: int,
     title: str,
     notes: Sequence[str],
+    old_group: int,
 ) -> Rerun:
-    from queue_runner.store import jobs
+    from queue_runner.store import added_rounds, jobs
     from queue_runner.store.engine import open_engine, writing
 
     with writing(open_engine(layout.db)) as connection:
         environments = job_environments.Saver(layout)
         new = [replace(job, spec=environments.stored(job.spec)) for job in new]
         group, ids = jobs.submit(connection, title, seed, new, order)
+        added_rounds.copy_aim(connection, old_group, group)
         for spec in {job.spec.snapshot: job.spec for job in new}.values():
             if spec.copy and spec.snapshot:
                 jobs.mark_copied(connection, spec.snapshot)

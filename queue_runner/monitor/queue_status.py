@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from queue_runner import config_file, extensions
+from queue_runner import config_file, extensions, units
 from queue_runner.extensions import RemoteLane
 from queue_runner.lanes import is_remote
 from queue_runner.model import State
@@ -21,11 +21,14 @@ from queue_runner.monitor.run_view import RunView
 from queue_runner.monitor.waiting import Reason, reasons
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
+from queue_runner.spec import FIRST_ROUNDS
 from queue_runner.store import read
 
 ENDED = 5
 """Number of ended runs shown, the latest."""
-_OPEN = "SELECT 1 FROM groups WHERE until IS NOT NULL AND closed_at IS NULL"
+_OPEN = """
+SELECT id, judged_rounds, more_rounds FROM groups WHERE until IS NOT NULL AND closed_at IS NULL ORDER BY id
+"""
 _LANES = "SELECT DISTINCT lane FROM runs WHERE state <> 'DONE'"
 
 
@@ -101,12 +104,12 @@ def look(layout: Layout, connection: sqlite3.Connection, waiting: int, tracker: 
 
 
 def undecided(connection: sqlite3.Connection) -> dict[int, str]:
-    """Return how far each submission with --until is, by its group."""
-    if not read.tuples(connection, _OPEN).fetchone():
-        return {}
-    from queue_runner.monitor import answers  # hardly ever needed, and it imports the analysis
-
-    return answers.open_sentences(connection)
+    """Return how far each submission with --until is, by its group: "g4: open after 5 rounds, about 3 more"."""
+    sentences = {}
+    for group_id, judged, more in read.tuples(connection, _OPEN):
+        after = f"after {units.counted(judged, 'round')}" if judged else f"in its first {FIRST_ROUNDS} rounds"
+        sentences[group_id] = f"g{group_id}: open {after}{f', about {more} more' if judged and more else ''}"
+    return sentences
 
 
 def look_at(layout: Layout, connection: sqlite3.Connection, run: RunView, tracker: Tracker) -> RunningRun:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from typing import TextIO
@@ -14,9 +13,10 @@ from rich.text import Text
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family, Pair
+from queue_runner.analysis.rounds import RoundAnswer
 from queue_runner.monitor import answers
 from queue_runner.paths import Layout
-from queue_runner.spec import Until
+from queue_runner.spec import OF_TIME
 from queue_runner.store import added_rounds, read
 
 BAR = 24
@@ -32,8 +32,8 @@ SELECT max(repeat) FROM (
 class RoundTable:
     """The progress of one submission with --until. Close it."""
 
-    def __init__(self, layout: Layout, group: int, until: Until, stream: TextIO) -> None:
-        self._layout, self._group, self._until, self._stream = layout, group, until, stream
+    def __init__(self, layout: Layout, group: int, limit_s: float, stream: TextIO) -> None:
+        self._layout, self._group, self._limit_s, self._stream = layout, group, limit_s, stream
         console = Console(file=stream, highlight=False)
         self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
         self._began_at = time.monotonic()
@@ -53,9 +53,9 @@ class RoundTable:
             if newest <= self._round:
                 return ""
             self._round = newest
-            families = answers.of_group(connection, self._group, self._until.same_within)
+            families = answers.of_group(connection, self._group)
         if self._live is None:
-            words = "; ".join(_in_words(pair) for family in families for pair in family.pairs)
+            words = "; ".join(_in_words(family, pair) for family in families for pair in family.pairs)
             return f"{self._title(families)}{': ' if words else ''}{words}"
         if not self._live.is_started:
             self._live.start()
@@ -72,49 +72,50 @@ class RoundTable:
         more = answers.rounds_left(families)
         about = f", about {more} more" if more else ""
         title = f"round {self._round} of at most {added_rounds.MOST_ROUNDS}{about}"
-        return f"{title}, {elapsed} of {units.duration(self._until.limit_s)}"
+        return f"{title}, {elapsed} of {units.duration(self._limit_s)}"
 
     def _table(self, families: Sequence[Family]) -> Table:
+        by = next((family.by for family in families), OF_TIME)
+        others = dict.fromkeys(
+            name for family in families for pair in family.pairs for name in family.answers(pair) if name != by
+        )
         table = Table(title=self._title(families), title_justify="left", box=None, pad_edge=False)
-        for name in ("row", "time", "speedup (95 % CI)", "", "verdict"):
+        titles = (by, "difference (95 % CI)") if by else ("time", "speedup (95 % CI)")
+        for name in ("row", *titles, "", "verdict"):
             table.add_column(name, no_wrap=name != "verdict")
+        for name in others:
+            table.add_column(name or "time")
         for family in families:
-            ratios = [ratio for pair in family.pairs for ratio in _ends(pair)]
+            answers_by_pair = [family.answers(pair) for pair in family.pairs]
+            ends = [end for by_name in answers_by_pair if by in by_name for end in by_name[by].on_scale]
             for arm in family.arms:
                 pair = family.pair(arm)
-                if pair is not None:
-                    ratio, interval = units.ratio(pair.ratio), units.interval(pair.verdict.low, pair.verdict.high)
-                    speedup = f"{ratio} ({interval})" if interval else ratio
-                    cells = [units.duration(pair.verdict.arm_s), speedup, bar(pair, ratios), str(pair.verdict)]
-                elif arm is family.baseline and family.pairs:
-                    cells = [units.duration(family.pairs[0].verdict.baseline_s), "1", "", "baseline"]
+                by_name = family.answers(pair) if pair else {}
+                if (first := by_name.get(by)) is not None:
+                    cells = [first.values[0], first.size, bar(first, ends), str(first)]
+                    cells += [str(by_name[name]) if name in by_name else units.MISSING for name in others]
+                elif arm is family.baseline and ends:
+                    cells = [next(x[by].values[1] for x in answers_by_pair if by in x), "", "", "baseline"]
                 else:
                     cells = [units.MISSING, "", "", ""]
                 table.add_row(*map(Text, [arm.label, *cells]))
         return table
 
 
-def bar(pair: Pair, ratios: Sequence[float]) -> str:
-    """Draw the interval of a speedup on the logarithmic scale of all `ratios`, with a mark at 1."""
-    lowest, highest = math.log(min([1.0, *ratios])), math.log(max([1.0, *ratios]))
+def bar(answer: RoundAnswer, ends: Sequence[float]) -> str:
+    """Draw the interval of an answer on the scale of all `ends`, with a mark where there is no difference."""
+    lowest, highest = min([0.0, *ends]), max([0.0, *ends])
 
-    def place(ratio: float) -> int:
-        return round((math.log(ratio) - lowest) / ((highest - lowest) or 1.0) * (BAR - 1))
+    def place(x: float) -> int:
+        return round((x - lowest) / ((highest - lowest) or 1.0) * (BAR - 1))
 
-    ends = _ends(pair)
-    low, high = ends[0], ends[-1]
-    cells = ["─" if place(low) <= at <= place(high) else " " for at in range(BAR)]
-    cells[place(1.0)] = "│"
-    cells[place(pair.ratio)] = "●"
+    interval = answer.on_scale if len(answer.on_scale) == 3 else answer.on_scale[:1]
+    cells = ["─" if place(min(interval)) <= at <= place(max(interval)) else " " for at in range(BAR)]
+    cells[place(0.0)] = "│"
+    cells[place(interval[0])] = "●"
     return "".join(cells)
 
 
-def _ends(pair: Pair) -> list[float]:
-    """Return the ratio and, where there is one, its interval, from the smallest to the largest."""
-    ends = [end for end in (pair.verdict.low, pair.verdict.high) if end is not None]
-    return sorted([pair.ratio, *(ends if len(ends) == 2 else ())])
-
-
-def _in_words(pair: Pair) -> str:
-    interval = units.interval(pair.verdict.low, pair.verdict.high)
-    return f"{pair.arm.label} {units.ratio(pair.ratio)} {f'({interval}) ' if interval else ''}{pair.verdict}"
+def _in_words(family: Family, pair: Pair) -> str:
+    parts = (f"{name} {answer.size} {answer}".lstrip() for name, answer in family.answers(pair).items())
+    return f"{pair.arm.label} {', '.join(parts)}"

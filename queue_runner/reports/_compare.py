@@ -260,19 +260,14 @@ def _measured(match: Match, compared: Family) -> Iterable[SideBySide]:
     wall = any(arm.key.get("time_of") == WALL for arm in arms)
     if any(times):
         verdict = pair.verdict if pair else None
-        change = units.MISSING
-        if verdict is not None:
-            interval = units.ratio_interval(verdict.low, verdict.high).removesuffix(" x")
-            change = units.ratio(verdict.speedup, verdict.low, verdict.high)
-            change += f" ({interval})" if interval != units.MISSING else ""
+        change = verdict.size if verdict else units.MISSING
         yield line(
             "wall s" if wall else "ms/iter", times, units.number if wall else units.ms, answer=verdict, change=change
         )
     for name in compared.metrics:
         answer = pair.metrics.get(name) if pair else None
         low, high = (answer.low, answer.high) if answer else (None, None)
-        change = units.measured(answer.difference, low, high, sign=True) if answer else units.MISSING
-        change += f" ({interval})" if (interval := units.interval(low, high)) else ""
+        change = answer.size if answer else units.MISSING
         values = [run_metrics.mean(arm, name) for arm in arms]
         yield line(name, values, partial(units.measured, low=low, high=high), answer=answer, change=change)
     for column, (title, format) in _USED.items():

@@ -71,21 +71,21 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     visible = families if context.options.chosen else families[:NEWEST]
     marks = footnotes.CaveatMarks(rows, (row for family in visible for row in family.shown), context)
     peaks, details = Peaks(context), _details(families, context)
-    by = context.options.by
-    if by is not None and not any(by in family.metrics for family in visible):
-        names = sorted({name for family in visible for name in family.metrics})
+    by = context.options.aim.by
+    if by not in ("", "time") and not any(by == family.by for family in visible):
+        names = ["time", *sorted({name for family in visible for pair in family.pairs for name in pair.metrics})]
         known = (
             f"--by takes {', '.join(names)}"
-            if names
+            if names[1:]
             else "mpsq run --metric 'loss=loss ([0-9.]+)' reads one from a log"
         )
         raise UsageError(f'these runs are not compared by "{by}"', known)
-    tables = [[row_of(family, arm, peaks, by) for arm in family.arms] for family in families]
+    tables = [[row_of(family, arm, peaks) for arm in family.arms] for family in families]
     curves = cache(lambda run_id: divergence.losses(run_id, context))
     blocks = []
     for family, table in zip(visible, tables, strict=False):
-        sentences = [*describe(family, details, by), *divergence.wrong_losses(family, curves)]
-        blocks.append((arm_tables.sections(family, table, marks, by), [*sentences, *losses.findings(family, context)]))
+        sentences = [*describe(family, details), *divergence.wrong_losses(family, curves)]
+        blocks.append((arm_tables.sections(family, table, marks), [*sentences, *losses.findings(family, context)]))
     sections, lines = panels.together(blocks)
     lines = [*lines, *answers.closed_sentences(context.connection, visible)]
     means = _mean_steps(visible, context)

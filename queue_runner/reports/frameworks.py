@@ -26,6 +26,7 @@ from queue_runner.reports._common.columns import columns
 from queue_runner.reports._common.device_peaks import Peaks
 from queue_runner.reports._common.document import Result, Section
 from queue_runner.reports._common.settings import effective
+from queue_runner.spec import OF_TIME
 from queue_runner.tables import Column
 
 NAME = "frameworks"
@@ -179,7 +180,7 @@ def _fastest(family: Family, rows: Sequence[ArmRow], context: Context) -> Iterab
         return
     first, second = able[:2]
     words = n_words(family, each_with_each=True)
-    verdict = judge(combinations(able, 2), words, family.per_work, context.options.same_within)[first, second]
+    verdict = judge(combinations(able, 2), words, family.per_work, family.aim.margins.get(OF_TIME))[first, second]
     version = {row.label: row.framework_version for row in rows}
     fastest = "fastest" if verdict.word == Word.FASTER else "fastest as measured"
     yield (

@@ -34,6 +34,7 @@ from queue_runner.reports._common.arm_rows import JudgedRow
 from queue_runner.reports._common.columns import columns, shared
 from queue_runner.reports._common.document import Result, Section
 from queue_runner.reports._common.settings import LENGTH_SETTINGS, effective
+from queue_runner.spec import OF_TIME
 from queue_runner.tables import Column
 
 NAME = "train-vs-infer"
@@ -118,7 +119,7 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     blocks: list[panels.Block] = []
     marks = footnotes.CaveatMarks(rows, (row for arm in arms for row in arm.shown), context)
     for table in by_key(arms, lambda arm: tuple(arm.key[name] for name in _MODEL)).values():
-        verdicts = _judge(table, context.options.same_within)
+        verdicts = _judge(table, context.options.aim.margins.get(OF_TIME))
         rows_of_table = [_row(arm, table, verdicts) for arm in table]
         raw += rows_of_table
         blocks.append(([*_sections(table, rows_of_table, marks)], [*_findings(table, verdicts)]))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from queue_runner.model import PREFLIGHT, RunId, State, Verb
-from queue_runner.spec import Until
+from queue_runner.spec import Aim, Until
 from queue_runner.store import hot_sql
 from queue_runner.store.engine import Connection
 from queue_runner.store.jobs import add_run, places, record, spec_of
@@ -72,8 +72,25 @@ class OpenGroup:
 
 def open_until(connection: Connection, group_id: int, until: Until) -> None:
     """Let rounds follow those of a new group."""
-    values = [until.goal, until.same_within, until.budget_s, group_id]
-    connection.change("UPDATE groups SET until = ?, same_within = ?, budget_s = ? WHERE id = ?", values)
+    values = [until.goal, until.budget_s, group_id]
+    connection.change("UPDATE groups SET until = ?, budget_s = ? WHERE id = ?", values)
+
+
+def set_aim(connection: Connection, group_id: int, aim: Aim) -> None:
+    """Store what a new group asks about."""
+    connection.change("UPDATE groups SET aim = ? WHERE id = ?", [aim.to_json(), group_id])
+
+
+def copy_aim(connection: Connection, old_group: int, new_group: int) -> None:
+    """Let a group ask about the same as another one."""
+    connection.change(
+        "UPDATE groups SET aim = (SELECT aim FROM groups WHERE id = ?) WHERE id = ?", [old_group, new_group]
+    )
+
+
+def note(connection: Connection, group_id: int, judged: int, more: int | None) -> None:
+    """Store how many rounds of an open group count, and about how many more decide it."""
+    connection.change("UPDATE groups SET judged_rounds = ?, more_rounds = ? WHERE id = ?", [judged, more, group_id])
 
 
 def ended(connection: Connection) -> list[tuple[int, int]]:
@@ -85,8 +102,8 @@ def open_group(connection: Connection, group_id: int, repeat: int) -> OpenGroup 
     """Return an open group of which round `repeat` is the newest and has ended; None if it is no longer so."""
     if (group_id, repeat) not in ended(connection):
         return None
-    goal, same_within, budget_s, first_at = connection.rows(
-        "SELECT until, same_within, budget_s, (SELECT min(r.started_at) FROM runs r JOIN jobs j ON j.id = r.job_id"
+    goal, budget_s, first_at = connection.rows(
+        "SELECT until, budget_s, (SELECT min(r.started_at) FROM runs r JOIN jobs j ON j.id = r.job_id"
         " WHERE j.group_id = groups.id) FROM groups WHERE id = ?",
         [group_id],
     )[0]
@@ -96,7 +113,7 @@ def open_group(connection: Connection, group_id: int, repeat: int) -> OpenGroup 
         [group_id, repeat],
     )
     is_whole = all(job.deleted_at is None for job in jobs_of(connection, group_id))
-    return OpenGroup(Until(goal, same_within, budget_s), repeat, first_at, frozenset(outcomes), is_whole)
+    return OpenGroup(Until(goal, budget_s), repeat, first_at, frozenset(outcomes), is_whole)
 
 
 def close(connection: Connection, group_id: int, why: str, now: float) -> None:

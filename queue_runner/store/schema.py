@@ -42,10 +42,12 @@ groups = Table(
     Column("title", Text, nullable=False),  # the command line that made it
     Column("seed", Integer, nullable=False),  # of the interleaving
     Column("until", Text),  # rounds follow until 'decided', or until intervals are as narrow as '1%'
-    Column("same_within", Float),  # the margin of "the same"; NULL: the default
     Column("budget_s", Float),  # once the first run started this long ago no round is added; NULL: the default
     Column("closed_at", Float),  # since then no round is added
     Column("closed_why", Text),
+    Column("aim", Text),  # spec.Aim as JSON: what the submission asks about; NULL: the time
+    Column("judged_rounds", Integer),  # of an open group: its rounds that count, and about how many more decide it
+    Column("more_rounds", Integer),
     Index("groups_open", "id", sqlite_where=text("until IS NOT NULL AND closed_at IS NULL")),
     sqlite_autoincrement=True,
 )

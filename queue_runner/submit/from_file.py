@@ -27,7 +27,7 @@ from queue_runner.submit.submit_options import Request
 MAX_BYTES = 64 << 20
 """Largest file: 100,000 jobs of 600 bytes each."""
 MAX_DEPENDENCIES = 100_000
-_LATER: dict[str, Any] = dict.fromkeys(("until", "same_within", "budget_s"))
+_LATER: dict[str, Any] = dict.fromkeys(("until", "by", "same_within", "budget_s"))
 """Options that are checked for all lines together."""
 _EXAMPLE = 'a line is one job, as {"workload": "nanogpt", "device": "cpu", "set": {"lr": 0.001}}'
 _ID = re.compile(r"@last|g?[0-9]{1,18}(\.[0-9]{1,9})?")
@@ -93,7 +93,8 @@ def plan(path: str, defaults: Fields) -> Plan:
             )
     _refuse_circles(waits, lines)
     ending: dict[str, Any] = {name: defaults.get(name) for name in _LATER}
-    until = submit.rounds_until(Request(**ending, repeats=max(job.repeats for job in jobs)), len(jobs))
+    whole = Request(**ending, repeats=max(job.repeats for job in jobs))
+    until = submit.rounds_until(whole, len(jobs))
     planned = Plan(
         defaults.get("title", Request.title),
         seed,
@@ -101,6 +102,7 @@ def plan(path: str, defaults: Fields) -> Plan:
         tuple(run_order.rounds([job.repeats for job in jobs], seed)),
         tuple(warnings),
         own_after=_own_after(after, waits, first, jobs),
+        aim=submit.aim(whole),
     )
     return planned if until is None else submit.in_rounds(planned, until)
 

@@ -19,7 +19,7 @@ from queue_runner.submit.submit_options import OPTIONS, REMOVED, Kind, Option
 Fields = Mapping[str, Any]
 """Values by the field of Request that they set; None for one that is given as null."""
 
-OF_THE_WHOLE = ("order_seed", "until", "same_within", "budget")
+OF_THE_WHOLE = ("order_seed", "until", "by", "same_within", "budget")
 """Options that only the whole file can have, not a single job."""
 _BY_FIELD = {option.field: option for option in OPTIONS.values()}
 _MOST_DIGITS = 18

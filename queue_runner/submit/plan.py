@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from queue_runner.host import job_environments, locks, wakeup
 from queue_runner.model import Condition, Dependency
 from queue_runner.paths import Layout, jobs_dir
 from queue_runner.source import git_commands, snapshot
-from queue_runner.spec import DECIDED, FIRST_ROUNDS, JobSpec, NewJob, Until
+from queue_runner.spec import DECIDED, FIRST_ROUNDS, Aim, JobSpec, NewJob, Until
 from queue_runner.submit import expand, notes, run_order, trials
 from queue_runner.submit.submit_options import Request
 
@@ -35,7 +35,8 @@ class Sibling:
 class Plan:
     """The jobs of a request and the order of their runs: pairs of (index into jobs, repeat from 1).
 
-    Every job waits for all of `after` and for its entry of `own_after`, if that is not empty. Rounds follow `until`.
+    Every job waits for all of `after` and for its entry of `own_after`, if that is not empty. Rounds follow `until`;
+    the `aim` holds for all reports.
     """
 
     title: str
@@ -46,6 +47,7 @@ class Plan:
     after: tuple[Dependency, ...] = ()
     own_after: tuple[tuple[Dependency | Sibling, ...], ...] = ()
     until: Until | None = None
+    aim: Aim = field(default_factory=Aim)
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,7 @@ def plan(request: Request, shared: expand.Shared | None = None, *, alone: bool =
         tuple(run_order.interleave(len(specs), request.repeats, seed)),
         tuple(notes.notes(request, specs)),
         after,
+        aim=aim(request),
     )
     return planned if until is None else in_rounds(planned, until)
 
@@ -100,8 +103,8 @@ def in_rounds(planned: Plan, until: Until) -> Plan:
 def rounds_until(request: Request, n_rows: int) -> Until | None:
     """Return when no further round follows; None without --until. Raises: UsageError where it cannot work."""
     if request.until is None:
-        if request.same_within is not None or request.budget_s is not None:
-            raise UsageError("--same-within and --budget need --until", "add --until decided")
+        if request.budget_s is not None:
+            raise UsageError("--budget needs --until", "add --until decided")
         return None
     if request.repeats != 1:
         raise UsageError("--until and --repeats contradict each other", "give one of them")
@@ -114,7 +117,12 @@ def rounds_until(request: Request, n_rows: int) -> Until | None:
             "--until decided compares two rows or more, and there is one",
             "sweep an option, as in --device cpu,mps; or use --until 1% for the width of one row's interval",
         )
-    return Until(request.until, request.same_within, request.budget_s)
+    return Until(request.until, request.budget_s)
+
+
+def aim(request: Request) -> Aim:
+    """Return what the request asks about."""
+    return Aim(request.by or "", request.same_within or {})
 
 
 def _started(request: Request, specs: Sequence[JobSpec], shared: expand.Shared, *, several: bool) -> list[JobSpec]:
@@ -214,6 +222,7 @@ def _insert(
     group, ids = jobs.submit(connection, title, planned.seed, new, planned.order, actor, tried)
     if planned.until is not None:
         added_rounds.open_until(connection, group, planned.until)
+    added_rounds.set_aim(connection, group, planned.aim)
     between = (
         (id, ids[other.job], other.condition)
         for id, others in zip(ids, own_after, strict=True)

@@ -17,7 +17,7 @@ from queue_runner.errors import UsageError
 from queue_runner.ingest import log_metrics, parsers
 from queue_runner.model import PHASES
 from queue_runner.spec import DECIDED, DEFAULT_SEED
-from queue_runner.units import parse_duration, parse_percent
+from queue_runner.units import parse_duration, parse_margins, parse_percent
 
 if TYPE_CHECKING:
     from queue_runner.submit.find_max.search import SearchRange
@@ -193,11 +193,12 @@ class Request:
         "GOAL",
         convert=_goal,
     )
-    same_within: float | None = _option(
+    by: str | None = _option(Kind.TEXT, "Answer about this metric first, such as loss; it needs a word, too.", "METRIC")
+    same_within: Mapping[str, float] | None = _option(
         Kind.TEXT,
-        "With --until: rows that differ by less are the same; 1% by default.",
-        "PERCENT",
-        convert=lambda text: parse_percent(text, "--same-within"),
+        "Rows that differ by less are the same: 1% (of the time, the default), loss=0.01.",
+        "MARGIN,...",
+        convert=parse_margins,
     )
     budget_s: float | None = _option(
         Kind.TIME,
@@ -325,7 +326,7 @@ REMOVED = {
 """Options of earlier versions: why each was removed, and what to do instead."""
 
 GROUPS = {
-    "Common": "device compile config dtype set repeats until budget same_within"
+    "Common": "device compile config dtype set repeats until budget by same_within"
     " name tag priority after timeout dry_run",
     "What it runs": "framework gpus seed env secret env_name python cwd mps parser metric find_max snapshot"
     " allow_changed allow_daemons allow_plain note",

@@ -17,6 +17,9 @@ from queue_runner.store.added_rounds import MOST_ROUNDS, OpenGroup
 from queue_runner.store.engine import Engine, looking, writing
 from queue_runner.submit import run_order
 
+NOTHING: tuple[int, int | None] = 0, None
+"""No round that counts."""
+
 
 def follow(layout: Layout, engine: Engine, group_id: int, repeat: int, now: float, log: Callable[[str], None]) -> None:
     """Add the round after `repeat`, the newest of an open submission, or close it. Raises: MpsqError (store)."""
@@ -24,7 +27,7 @@ def follow(layout: Layout, engine: Engine, group_id: int, repeat: int, now: floa
         group = added_rounds.open_group(connection, group_id, repeat)
     if group is None:
         return
-    why = _end(layout, group_id, group, now)
+    progress, why = _judged(layout, group_id, group, now)
     failpoints.reach("round.computed")
     with writing(engine) as connection:
         if added_rounds.open_group(connection, group_id, repeat) is None:
@@ -33,29 +36,31 @@ def follow(layout: Layout, engine: Engine, group_id: int, repeat: int, now: floa
             added_rounds.close(connection, group_id, why, now)
         else:
             added_rounds.add(connection, group_id, 1, run_order.round_order, "worker")
+            added_rounds.note(connection, group_id, *progress)
         failpoints.reach("round.before_commit")
     log(f"g{group_id}: {f'no further round: {why}' if why else f'round {repeat + 1} follows'}")
 
 
-def _end(layout: Layout, group_id: int, group: OpenGroup, now: float) -> str:
-    """Return why no further round follows; "" if one does."""
+def _judged(layout: Layout, group_id: int, group: OpenGroup, now: float) -> tuple[tuple[int, int | None], str]:
+    """Return how many rounds count and about how many more are needed; and why none follows, "" if one does."""
     if not group.is_whole:
-        return "a job was deleted"
+        return NOTHING, "a job was deleted"
     is_over = group.first_started_at is not None and now - group.first_started_at >= group.until.limit_s
     if Outcome.SUCCEEDED not in group.outcomes and not is_over:
-        return f"no run of round {group.repeat} succeeded: mpsq why g{group_id}"
+        return NOTHING, f"no run of round {group.repeat} succeeded: mpsq why g{group_id}"
     from queue_runner.monitor import answers
 
     with read.reading(layout.db) as connection:
         try:
-            families = answers.of_group(connection, group_id, group.until.same_within)
+            families = answers.of_group(connection, group_id)
         except (ArithmeticError, LookupError, TypeError, ValueError, AssertionError) as error:
-            return f"mpsq could not judge it ({type(error).__name__}: {error}): please report it"
+            return NOTHING, f"mpsq could not judge it ({type(error).__name__}: {error}): please report it"
+    progress = answers.rounds_judged(families), answers.rounds_left(families)
     if reached := answers.reached(families, group.until.goal):
-        return reached
+        return progress, reached
     remedy = f"mpsq rerun g{group_id} --rounds {FIRST_ROUNDS} continues"
     if is_over:
-        return f"the budget of {units.duration(group.until.limit_s)} is over: {remedy}"
+        return progress, f"the budget of {units.duration(group.until.limit_s)} is over: {remedy}"
     if obstacle := answers.obstacle(families, group.until.goal):
-        return obstacle
-    return f"{MOST_ROUNDS} rounds have not decided it: {remedy}" if group.repeat >= MOST_ROUNDS else ""
+        return progress, obstacle
+    return progress, f"{MOST_ROUNDS} rounds have not decided it: {remedy}" if group.repeat >= MOST_ROUNDS else ""

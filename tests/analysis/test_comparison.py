@@ -135,7 +135,7 @@ def test_the_default_baseline_is_not_chosen_by_its_time() -> None:
 
 @pytest.mark.parametrize(("text", "margin"), [("1%", 0.01), ("0.5 %", 0.005), ("2", 0.02)])
 def test_same_within(text: str, margin: float) -> None:
-    assert read_options(same_within=text).same_within == pytest.approx(margin)
+    assert read_options(same_within=text).aim.margins == {"": pytest.approx(margin)}
     for wrong in ("x", "0%", "-1%", "80%", "nan%"):
         with pytest.raises(UsageError, match="same-within"):
             read_options(same_within=wrong)

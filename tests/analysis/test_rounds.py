@@ -14,6 +14,7 @@ from queue_runner.analysis.comparison import Family, n_words
 from queue_runner.analysis.findings import RunDetails, describe
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict, Word, mean_interval, rounding_step
+from queue_runner.spec import Aim
 from tests.compare_support import ask, row
 
 pytestmark = pytest.mark.fast
@@ -202,7 +203,7 @@ def test_the_same_within_a_margin() -> None:
     assert str(verdict_of(ask(rows)[0])) == "the same within 1 %"
     close = [*planned("cpu", base), *planned("mps", [x * (1.004 + k / 1e5) for k, x in enumerate(base)], at=1)]
     assert str(verdict_of(ask(close)[0])) == "slower by less than 1 %"
-    assert str(verdict_of(ask(close, same_within=0.001)[0])) == "slower"
+    assert str(verdict_of(ask(close, aim=Aim(margins={"": 0.001}))[0])) == "slower"
 
 
 def test_rounded_times_give_no_word() -> None:

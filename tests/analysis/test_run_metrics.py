@@ -9,6 +9,7 @@ import pytest
 
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import MetricAnswer, Word, decimal_step
+from queue_runner.spec import Aim
 from tests.compare_support import ask, row
 
 LOW, HIGH = {"n_layer": 2}, {"n_layer": 4}
@@ -56,8 +57,8 @@ def test_a_metric_that_differs_gets_a_word(mean: float, word: Word) -> None:
 def test_the_same_needs_a_margin_in_the_unit_of_the_metric() -> None:
     rows = rounds({2: noisy(0.75), 4: noisy(0.75, start=1)})
     assert answer(rows).word is Word.UNDECIDED
-    assert answer(rows, margins={"score": 0.1}).word is Word.SAME
-    assert answer(rows, margins={"score": 1e-6}).word is Word.UNDECIDED
+    assert answer(rows, aim=Aim("score", {"score": 0.1})).word is Word.SAME
+    assert answer(rows, aim=Aim("score", {"score": 1e-6})).word is Word.UNDECIDED
 
 
 def test_rounds_with_one_seed_give_no_word() -> None:
@@ -73,6 +74,8 @@ def test_a_program_that_repeats_its_value_ignores_the_seed() -> None:
 def test_a_value_that_all_runs_share_answers_nothing() -> None:
     (family,) = ask(rounds({2: [100.0] * 4, 4: [100.0] * 4}), vs={"n_layer": "2"})
     assert not family.metrics
+    (family,) = ask(rounds({2: [100.0] * 4, 4: [100.0] * 4}), vs={"n_layer": "2"}, aim=Aim("score"))
+    assert family.by == "score" and "repeats its value" in family.metrics["score"]
 
 
 def test_each_metric_that_gets_words_widens_the_intervals_of_all() -> None:

@@ -12,7 +12,7 @@ import pytest
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.monitor.answers import obstacle, reached, rounds_left
-from queue_runner.spec import DECIDED
+from queue_runner.spec import DECIDED, Aim
 from tests.compare_support import ask, row
 
 pytestmark = pytest.mark.fast
@@ -76,19 +76,25 @@ def test_times_that_are_rounded_too_much_are_not_measured_again() -> None:
 def test_the_metrics_of_the_command_line_need_words_too() -> None:
     """The loss is far apart, the accuracy undecided after three rounds, and only it keeps the question open."""
 
-    def families(*names: str, seeds: Sequence[int] = (1, 2, 3)) -> list[Family]:
+    def families(*names: str, seeds: Sequence[int] = (1, 2, 3), **more: Any) -> list[Family]:
         rows = []
         for job, (device, base) in enumerate({"cpu": 0.2, "mps": 0.1}.items(), 1):
             for k, run in enumerate(planned(device, [base * x for x in STEADY[:3]], job)):
                 values = {"loss": 10 * base + STEADY[k - job] / 7, "accuracy": NOISY[k - job]}
                 patterns = json.dumps(dict.fromkeys(names, ""))
                 rows.append(replace(run, metrics=values, seed=seeds[k], log_metrics_json=patterns))
-        return ask(rows)
+        return ask(rows, **more)
 
     assert reached(families(), DECIDED) and reached(families("loss"), DECIDED)
     open_question = families("loss", "accuracy")
     assert not reached(open_question, DECIDED) and not obstacle(open_question, DECIDED)
     assert rounds_left(open_question) != 0
+    by_accuracy = families(aim=Aim("accuracy"))
+    assert by_accuracy[0].by == "accuracy" and not reached(by_accuracy, DECIDED)
+    assert [*by_accuracy[0].answers(by_accuracy[0].pairs[0])] == ["accuracy", ""]
+    assert reached(families(aim=Aim(margins={"accuracy": 10.0})), DECIDED)
+    nowhere = families(aim=Aim("precision"))
+    assert not reached(nowhere, DECIDED) and "fewer than two rows" in obstacle(nowhere, DECIDED)
     one_seed = families("loss", seeds=(1, 1, 1))
     assert not reached(one_seed, DECIDED) and "seed" in obstacle(one_seed, DECIDED)
 

@@ -19,7 +19,7 @@ from queue_runner.errors import RunActive, SchemaError
 from queue_runner.host import job_environments, locks
 from queue_runner.model import Condition, Obstacle
 from queue_runner.paths import Layout, migrations_dir
-from queue_runner.spec import JobSpec, NewJob
+from queue_runner.spec import Aim, JobSpec, NewJob
 from queue_runner.store import backup, jobs, lane_claims, migrate, read, schema
 from queue_runner.store.engine import open_engine, writing
 from tests.store_support import claim_next
@@ -43,14 +43,17 @@ def shape(db: Path) -> dict[tuple[str, str], str]:
 
 
 def set_back(old: sqlite3.Connection, version: str) -> None:
-    """Let a database seem to have this earlier schema, where what came later does not show: migration 0016 adds
-    columns."""
+    """Let a database seem to have this earlier schema, where what came later does not show: migrations 0016 and 0018
+    change columns."""
     old.execute("UPDATE alembic_version SET version_num = ?", [version])
+    for column in ("aim", "judged_rounds", "more_rounds"):
+        old.execute(f"ALTER TABLE groups DROP COLUMN {column}")
     if version >= "0016":
+        old.execute("ALTER TABLE groups ADD COLUMN same_within FLOAT")
         return
     old.execute("DROP VIEW v_dependency")
     old.execute("DROP INDEX groups_open")
-    for column in ("until", "same_within", "budget_s", "closed_at", "closed_why"):
+    for column in ("until", "budget_s", "closed_at", "closed_why"):
         old.execute(f"ALTER TABLE groups DROP COLUMN {column}")
     old.execute("CREATE VIEW v_dependency AS SELECT 1")
 
@@ -410,3 +413,21 @@ def test_drawn_layouts_are_forgotten(layout: Layout) -> None:
         assert read.tuples(connection, hashes).fetchall() == [("question",), ("",)]
         ((title, command),) = read.tuples(connection, "SELECT title, command_json FROM schedules").fetchall()
     assert json.loads(command) == shlex.split(title) == ["--repeats=2", "--", "sh", "--randomize"]
+
+
+def test_margins_become_aims(layout: Layout) -> None:
+    """0018; a budget of ten minutes was the default, stored as if it had been given."""
+    migrate.ensure(layout)
+    with sqlite3.connect(layout.db) as old:
+        set_back(old, "0017")
+        for same_within, budget_s in ((0.05, 600), (None, 60)):
+            values = [same_within, budget_s]
+            old.execute(
+                "INSERT INTO groups (created_at, title, seed, same_within, budget_s) VALUES (0, '', 0, ?, ?)", values
+            )
+    old.close()
+    migrate.ensure(layout)
+    with read.reading(layout.db) as connection:
+        stored = read.tuples(connection, "SELECT aim, budget_s FROM groups ORDER BY id").fetchall()
+    aims = [Aim(**json.loads(aim or "{}")) for aim, _ in stored]
+    assert aims == [Aim(margins={"": 0.05}), Aim()] and [budget_s for _, budget_s in stored] == [None, 60]

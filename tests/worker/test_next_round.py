@@ -15,6 +15,7 @@ from queue_runner.model import DEFAULT_LANE, parse_selector
 from queue_runner.monitor import answers, awaiting, queue_status
 from queue_runner.monitor.answers.run_query import Options
 from queue_runner.monitor.explanation import explain_all
+from queue_runner.spec import Aim
 from queue_runner.store import added_rounds, read, ready
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.submit import plan
@@ -148,7 +149,7 @@ def test_a_group_that_is_open_is_waited_for(queue: Queue) -> None:
         awaited = awaiting.look(connection, [parse_selector("g1")])
         assert not awaited.pending and not awaited.is_over
         assert awaiting.look(connection, [parse_selector("1.1")]).is_over
-    assert queue_status.read_status(queue.layout).undecided[1].startswith("g1: open after 3 rounds")
+    assert queue_status.read_status(queue.layout).undecided[1] == "g1: open in its first 3 rounds"
     cancellation.cancel(queue.layout, [parse_selector("g1")], grace_s=None, within_s=0.0)
     os.kill(pid, signal.SIGCONT)
     with read.reading(queue.layout.db) as connection:
@@ -156,6 +157,22 @@ def test_a_group_that_is_open_is_waited_for(queue: Queue) -> None:
     worker.terminate()
     worker.wait(patience(60))
     assert ending(queue) == (3, "cancelled")
+
+
+def test_the_reports_know_what_the_submission_asks_about(queue: Queue) -> None:
+    """A margin of a metric decides it, and neither the report nor a later one has to repeat it."""
+    script = "sleep {s}; echo loss 1.00$MPSQ_SEED; : $J"
+    given = {"metric": ("loss=loss ([0-9.]+)",), "by": "loss", "same_within": "5%,loss=0.5"}
+    submit(queue, script, sets=("s=0.05,0.2",), **given)
+    work(queue)
+    rounds, why = ending(queue)
+    assert (rounds, why) == (3, "decided")
+    with read.reading(queue.layout.db) as connection:
+        result = reports.run("devices", connection, Options(selectors=[parse_selector("g1")]))
+        by_time = reports.run("devices", connection, Options(selectors=[parse_selector("g1")], aim=Aim("time")))
+    (row,) = (row for row in result.items if not row.is_baseline)
+    assert row.judged.same_within == 0.05 and str(row.answer) == "the same within 0.5"
+    assert result.lines[0].startswith("loss of") and by_time.lines[0].startswith("s=0.2 is")
 
 
 def test_the_width_of_one_row(queue: Queue) -> None:
@@ -170,7 +187,7 @@ def test_the_width_of_one_row(queue: Queue) -> None:
         ({"sets": ("s=1",)}, "compares two rows"),
         ({"repeats": 4}, "contradict"),
         ({"until": "soon"}, "not a percentage"),
-        ({"until": None, "budget": "1m"}, "need --until"),
+        ({"until": None, "budget": "1m"}, "needs --until"),
     ],
 )
 def test_what_cannot_work_is_refused(queue: Queue, options: dict[str, Any], message: str) -> None:

@@ -33,24 +33,11 @@ def compared(prepared: Sequence[ReportedRun], context: Context) -> tuple[list[Re
     return rows, compare(rows, replace(prepare.question(rows, context), sweeps=True))
 
 
-def of_group(connection: sqlite3.Connection, group_id: int, same_within: float | None = None) -> list[Family]:
+def of_group(connection: sqlite3.Connection, group_id: int) -> list[Family]:
     """Return the families of a submission as the default report judges them."""
-    options = Options(selectors=[Selector(f"g{group_id}", group=group_id)], same_within=same_within)
+    options = Options(selectors=[Selector(f"g{group_id}", group=group_id)])
     context = Context(options, connection, *select_runs.condition(connection, options))
     return compared(prepare.prepare(context.runs(SQL), context), context)[1]
-
-
-def open_sentences(connection: sqlite3.Connection) -> dict[int, str]:
-    """Return how far each submission with --until is, by its group: "g4: open after 5 rounds, about 3 more"."""
-    sql = "SELECT id, same_within FROM groups WHERE until IS NOT NULL AND closed_at IS NULL ORDER BY id"
-    sentences = {}
-    for group_id, same_within in read.tuples(connection, sql).fetchall():
-        families = of_group(connection, group_id, same_within)
-        rounds = max((pair.verdict.n for family in families for pair in family.pairs), default=0)
-        more = rounds_left(families)
-        about = f", about {more} more" if rounds and more else ""
-        sentences[group_id] = f"g{group_id}: open after {units.counted(rounds, 'round')}{about}"
-    return sentences
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +72,14 @@ def _parts(families: Sequence[Family], goal: str) -> list[_Part]:
     """Each row needs its words, on the time and on each metric of --metric; or with a width such as "1%" an interval
     that narrow: of the ratio to its baseline, or of its own time where nothing is compared."""
     parts = []
-    for pair in (pair for family in families for pair in family.pairs):
+    for family, pair in ((each, pair) for each in families for pair in each.pairs):
         names = f"{pair.arm.label} vs {pair.baseline.label}"
-        for answer in pair.answers if goal == DECIDED else [pair.verdict]:
+        for answer in family.answers(pair).values() if goal == DECIDED else [pair.verdict]:
             reached = answer.decided if goal == DECIDED else _is_narrow((answer.low, answer.high), goal)
             parts.append(_Part(reached, f"{names}: {answer.why}" if answer.is_final else ""))
+        if goal == DECIDED:
+            absent = family.named & family.metrics.keys() - pair.metrics.keys()
+            parts += [_Part(False, f"no word on {name}: {family.metrics[name]}") for name in sorted(absent)]
     if goal != DECIDED:
         rows = [arm for family in families if not family.pairs for arm in family.arms if arm.times]
         parts += [_Part(_is_narrow(mean_interval(arm.times) or (None, None), goal)) for arm in rows]
@@ -116,9 +106,15 @@ def closed_sentences(connection: sqlite3.Connection, families: Sequence[Family])
     return [f"no further round of g{group}: {why}" for group, why in closed if group in groups]
 
 
+def rounds_judged(families: Sequence[Family]) -> int:
+    """Return the number of rounds that count."""
+    return max((pair.verdict.n for family in families for pair in family.pairs), default=0)
+
+
 def rounds_left(families: Sequence[Family]) -> int | None:
     """Return about how many more rounds decide every row; 0 if each has its word, None if nobody can tell."""
-    undecided = [x for family in families for pair in family.pairs for x in pair.answers if not x.decided]
+    answers = (x for family in families for pair in family.pairs for x in family.answers(pair).values())
+    undecided = [answer for answer in answers if not answer.decided]
     if any(answer.more is None for answer in undecided):
         return None
     return max((answer.more or 0 for answer in undecided), default=0)

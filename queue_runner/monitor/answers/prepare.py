@@ -20,6 +20,7 @@ from queue_runner.errors import UsageError
 from queue_runner.model import NEIGHBOUR_BUSY, Outcome
 from queue_runner.monitor.answers import select_runs
 from queue_runner.monitor.answers.run_query import Context
+from queue_runner.spec import Aim
 from queue_runner.workloads import mps_switches
 
 RUN = (
@@ -72,6 +73,7 @@ def prepare(stored: Iterable[ReportedRun], context: Context) -> list[ReportedRun
     with_threads = any((run.cores or 0) != (run.threads or 0) for run in runs)
     planned = _planned(runs, context)
     metrics = _metrics(runs, context)
+    aims = _aims(runs, context)
     logs = _unknown_logs(runs)
     prepared = []
     for run, machine in zip(runs, machines, strict=True):
@@ -106,6 +108,7 @@ def prepare(stored: Iterable[ReportedRun], context: Context) -> list[ReportedRun
                 compile=run.compile_mode or (None if run.compile is None else bool(run.compile)),
                 planned_rows=planned.get(run.job_id, (0, 0))[0],
                 planned_compiled=planned.get(run.job_id, (0, 0))[1],
+                aim=aims.get(run.group_id, Aim()),
                 where=where(machine) if several or run.merged else "",
                 settings=parsed[text],
                 factors=factors,
@@ -167,6 +170,12 @@ def _planned(rows: Sequence[ReportedRun], context: Context) -> dict[int, tuple[i
         " WHERE group_id IN ({groups}) WINDOW same AS (PARTITION BY group_id, workload)"
     )
     return {job: (n_rows, round(n_compiled)) for job, n_rows, n_compiled in context.by_groups(sql, rows)}
+
+
+def _aims(runs: Sequence[ReportedRun], context: Context) -> dict[int | None, Aim]:
+    """Return, by group, what the submission asks about, if it says so."""
+    stored = context.by_groups("SELECT id, aim FROM groups WHERE id IN ({groups}) AND aim IS NOT NULL", runs)
+    return {group_id: Aim(**json.loads(aim)) for group_id, aim in stored}
 
 
 def _metrics(runs: Sequence[ReportedRun], context: Context) -> dict[int, dict[str, float]]:
@@ -233,8 +242,7 @@ def question(rows: Sequence[ReportedRun], context: Context) -> Question:
         vs,
         declared="name" in options.vs,
         include_invalid=options.include_invalid,
-        same_within=options.same_within,
-        margins=options.margins,
+        aim=options.aim,
     )
 
 

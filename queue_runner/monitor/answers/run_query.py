@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.model import Selector
+from queue_runner.spec import Aim
 from queue_runner.store import read
 
 Row = dict[str, Any]
@@ -26,14 +27,10 @@ class Options:
     iters: tuple[int, int] | None = None
     include_invalid: bool = False
     peak_tflops: Mapping[str, float] = field(default_factory=dict)
-    same_within: float | None = None
-    """margin within which two rows count as the same, 0.01 for ±1 %; None: the default of analysis.rounds"""
-    margins: Mapping[str, float] = field(default_factory=dict)
-    """the same by metric, in its unit"""
+    aim: Aim = field(default_factory=Aim)
+    """the metric that comes first and the margins, where they are not those of the submission"""
     sides: Sequence[Options] = ()
     """the two selections that mpsq compare puts side by side"""
-    by: str | None = None
-    """the metric whose words are those of the rows; None: the time"""
     peak: str = "sourced"
     """the peak for MFU: sourced (or given in the configuration), or measured by matmul on the same machine"""
     printed_mfu: bool = False

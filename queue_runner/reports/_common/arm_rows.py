@@ -114,11 +114,11 @@ class ArmRow(RunNumbers, LastEvaluation, JudgedRow):
     compile_cost_warm_s: float | None
     break_even_iters: float | None
     metrics: Mapping[str, RowMetric]
-    by: str | None
+    by: str
 
     @property
     def answer(self) -> RoundAnswer | None:
-        metric = self.metrics.get(self.by or "")
+        metric = self.metrics.get(self.by)
         return metric.judged if metric else self.judged
 
     @property
@@ -137,8 +137,8 @@ def newest_first(families: Iterable[Family]) -> list[Family]:
     return sorted(families, key=lambda family: -family.newest_run)
 
 
-def row_of(family: Family, arm: Arm, peaks: Peaks, by: str | None = None) -> ArmRow:
-    """Return all values that reports have for an arm; with `by` its answer is that on this metric."""
+def row_of(family: Family, arm: Arm, peaks: Peaks) -> ArmRow:
+    """Return all values that reports have for an arm."""
     medians: dict[str, Any] = {name: arm.median(name) for name in _MEDIANS}
     shared: dict[str, Any] = {name: _shared(arm, name) for name in _COPIED}
     median_s, (spread_s, spread_over) = arm.median_s, arm.spread_s
@@ -180,7 +180,7 @@ def row_of(family: Family, arm: Arm, peaks: Peaks, by: str | None = None) -> Arm
             name: RowMetric(value=run_metrics.mean(arm, name), judged=pair.metrics.get(name) if pair else None)
             for name in family.metrics
         },
-        by=by,
+        by=family.by,
         taints=kinds_of_taint(arm.shown),
     )
 

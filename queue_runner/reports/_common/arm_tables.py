@@ -75,9 +75,9 @@ ARM_MS = replace(MS, value=lambda row: _arm_ms(row.arm))
 """As RUNS and MS, of rows that have these numbers in their `arm`."""
 
 
-def sections(family: Family, rows: Sequence[ArmRow], taints: CaveatMarks, by: str | None = None) -> list[Section]:
+def sections(family: Family, rows: Sequence[ArmRow], taints: CaveatMarks) -> list[Section]:
     """Return speed and metrics with verdicts, and for --explain cost and outcome; nothing before a run has ended. The
-    metric `by` comes first."""
+    metric that the family is compared by comes first."""
     if not any(row.n_runs for row in rows):
         return []
     outcome = Section(
@@ -88,10 +88,10 @@ def sections(family: Family, rows: Sequence[ArmRow], taints: CaveatMarks, by: st
     explained = [section for section in others if len(section.columns) > 1]
     times = speed(family, rows, taints)
     times[:1] = [replace(section, instead=answer(family)) for section in times[:1]]
-    metrics = [_metric(name, rows, family) for name in sorted(family.metrics, key=lambda name: name != by)]
+    metrics = [_metric(name, rows, family) for name in family.metrics if rows[0].metrics[name].value is not None]
     explained += metrics[MOST_METRICS:]
     answers = [*times[:1], *metrics[:MOST_METRICS], *times[1:]]
-    if by in family.metrics:  # its table takes the place, and the title, of the first one
+    if family.by:  # its table takes the place, and the title, of the first one
         answers[:2] = [replace(answers[1], title=answers[0].title), replace(answers[0], title="")]
     return [*answers, *(replace(section, explained=True) for section in explained)]
 
@@ -182,10 +182,7 @@ def _metric(name: str, rows: Sequence[ArmRow], family: Family) -> Section:
         return units.measured(row.metrics[name].value, *ends)
 
     def difference(row: ArmRow) -> str:
-        if (x := judged(row)) is None:
-            return units.MISSING
-        interval = units.interval(x.low, x.high)
-        return units.measured(x.difference, x.low, x.high, sign=True) + (f" ({interval})" if interval else "")
+        return x.size if (x := judged(row)) else units.MISSING
 
     columns = (
         LABEL,
@@ -258,9 +255,7 @@ def _ratio(row: JudgedRow) -> str:
     """Format a ratio with its interval: "1.024 (1.021 to 1.027)"."""
     if row.is_baseline:
         return "1" if row.speedup is not None else units.MISSING
-    ratio = units.ratio(row.speedup, row.low, row.high).removesuffix(" x")
-    interval = units.ratio_interval(row.low, row.high).removesuffix(" x")
-    return ratio if interval == units.MISSING else f"{ratio} ({interval})"
+    return row.judged.size.replace(" x", "") if row.judged else units.MISSING
 
 
 def _cost(rows: Sequence[ArmRow]) -> Section:

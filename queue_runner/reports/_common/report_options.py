@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,7 @@ from queue_runner import units
 from queue_runner.errors import UsageError
 from queue_runner.model import Selector, parse_selector
 from queue_runner.monitor.answers.run_query import Options
-from queue_runner.spec import COMPILE_MODES
+from queue_runner.spec import COMPILE_MODES, Aim
 
 _WINDOW = re.compile(r"(\d{1,12}):(\d{1,12})", re.ASCII)
 _MODES = {"on": "1", "true": "1", "compiled": "1", "1": "1", "off": "0", "false": "0", "eager": "0", "0": "0"}
@@ -49,7 +48,6 @@ def read_options(
     for key, values in against.items():
         if len(values) > 1:
             raise UsageError(f"--vs {key} has {len(values)} values", "name one row, as in device=cpu,compile=off")
-    margin, margins = (None, {}) if same_within is None else _margins(same_within)
     return Options(
         sides=sides,
         selectors=(
@@ -65,9 +63,7 @@ def read_options(
         peak_tflops=dict(peak_tflops or {}),
         peak=_peak(peak),
         printed_mfu=printed_mfu,
-        same_within=margin,
-        margins=margins,
-        by=by,
+        aim=Aim(by or "", {} if same_within is None else units.parse_margins(same_within)),
         newest=newest,
     )
 
@@ -75,25 +71,6 @@ def read_options(
 def read_side(text: str) -> Options:
     """Parse one side of mpsq compare: `12`, `12.3`, `g4`, `@last` or `lr=1e-3,device=mps`. Raises: UsageError."""
     return read_options(where=[text]) if "=" in text else read_options(selectors=[text])
-
-
-def _margins(text: str) -> tuple[float | None, dict[str, float]]:
-    """Parse the margin of times, and those of metrics in their units: `1%`, `loss=0.01` or `1%,loss=0.01`."""
-    percent, margins = None, {}
-    for part in text.split(","):
-        name, equals, value = part.rpartition("=")
-        if not equals:
-            percent = units.parse_percent(part, "--same-within")
-            continue
-        try:
-            margins[name.strip()] = float(value)
-        except ValueError:
-            margins[name.strip()] = 0.0
-        if not 0 < margins[name.strip()] < math.inf:
-            raise UsageError(
-                f'--same-within {name}: "{value}" is not a number above 0', "write --same-within loss=0.01"
-            )
-    return percent, margins
 
 
 def _peak(text: str) -> str:
