@@ -17,6 +17,7 @@ _ON_LINUX = {
     ("mlx", "cuda"): "'mlx[cuda13]'",  # its extra for CUDA 13; cuda12 is the one for older drivers
     ("jax", "cuda"): "'jax[cuda13]'",
 }
+_ON_MAC = {("jax", "mps"): "jax-mps"}  # the live plugin for Metal: jax-metal was last released in 2024
 _IMPORTS = {"mlx": "mlx.core"}
 """Modules to import for packages that load no library by themselves."""
 CLANG = (
@@ -30,7 +31,7 @@ def command(framework: str, device: str = "auto") -> str:
     system = platform.system()
     if (device == "mps" and system != "Darwin") or (device == "cuda" and system == "Darwin"):
         return ""
-    package = _ON_LINUX.get((framework, device)) if system != "Darwin" else None
+    package = (_ON_MAC if system == "Darwin" else _ON_LINUX).get((framework, device))
     return f"pip install {package or _ALWAYS.get(framework, framework)}"
 
 
@@ -40,8 +41,6 @@ def hint(framework: str, device: str) -> str:
         return ""
     if framework == "tinygrad" and device == "cpu":
         return f"; {CLANG}"
-    if framework == "jax" and device == "mps" and platform.system() == "Darwin":
-        return "; JAX reaches Metal through a plugin of its own, which must fit its version"
     install = command(framework, device)
     return f"; {install}" if install else ""
 

@@ -112,15 +112,19 @@ def _leading(version: str | None) -> tuple[int, ...] | None:
     return tuple(int(number) for number in match.groups() if number) if match else None
 
 
-def _others(interpreter: str) -> Iterator[Check]:
-    """Check which of mlx, jax and tinygrad are installed, and whether they can be imported."""
+def _others(interpreter: str, *, system: str = sys.platform) -> Iterator[Check]:
+    """Check which of mlx, jax and tinygrad are installed, and whether they can be imported; on macOS also JAX's plugin
+    for Metal."""
     frameworks = torch_probe.others(interpreter)
     for name, (version, trouble) in frameworks.items():
         if trouble:
             yield Check(name, "warn", f"{name} {version} cannot be imported: {trouble}", _repair(name, interpreter))
         else:
             yield Check(name, "ok", f"{name} {version}")
-    missing = [name for name in torch_probe.OTHERS if name not in frameworks]
+    if system == "darwin" and "jax" in frameworks and "jax-mps" not in frameworks:
+        fix = f"{interpreter} -m pip install jax-mps: jax-metal does not fit this jax"
+        yield Check("jax-mps", "warn", "not installed: jax computes on the CPU only", fix)
+    missing = [name for name in torch_probe.OTHERS if name not in frameworks and name != "jax-mps"]
     if missing:
         yield Check("frameworks", "ok", f"not installed: {', '.join(missing)}")
 

@@ -219,6 +219,7 @@ def smoke(python: str, device: str, timeout_s: float = 60.0) -> Smoke:
 OTHERS = {
     "mlx": "mlx.core",
     "jax": "jax",
+    "jax-mps": "jax_plugins.mps",
     "tinygrad": "tinygrad",
     "transformers": "transformers.models.bert.modeling_bert",
     "lightning": "lightning",

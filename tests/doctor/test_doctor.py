@@ -139,7 +139,7 @@ def test_a_torch_for_metal_that_finds_none(monkeypatch: pytest.MonkeyPatch) -> N
     assert "built without MPS" in list(examine._torch(found, "python"))[1].finding
 
 
-def test_the_other_frameworks_are_asked_in_the_interpreter(tmp_path: Path) -> None:
+def test_the_other_frameworks_are_asked_in_the_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = tmp_path / "site"
     for name, code in (("mlx", "raise ImportError('libmlx.so: not found')"), ("tinygrad", "")):
         (site / name).mkdir(parents=True)
@@ -158,6 +158,10 @@ def test_the_other_frameworks_are_asked_in_the_interpreter(tmp_path: Path) -> No
         ("tinygrad", "ok"),
         ("frameworks", "ok"),
     ]
+    monkeypatch.setattr(torch_probe, "others", lambda python: {"jax": ("0.11.1", None)})
+    plugin = {check.name: check for check in examine._others(python, system="darwin")}["jax-mps"]
+    assert plugin.verdict == "warn" and "pip install jax-mps" in plugin.fix
+    assert "jax-mps" not in str([*examine._others(python, system="linux")])
     assert not {"mlx", "jax", "tinygrad"} & set(sys.modules)
 
 

@@ -266,3 +266,11 @@ def test_the_weights_it_leaves_are_those_of_the_model(run: Run, tmp_path: Path, 
         assert set(given.files) == set(left.files)
         for name in given.files:
             assert np.array_equal(given[name], left[name]), name
+
+
+def test_on_a_mac_jax_is_installed_with_its_live_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    from harness import installing
+
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    assert installing.hint("jax", "mps") == "; pip install jax-mps"
+    assert installing.hint("mlx", "cpu") == "; pip install mlx"

@@ -20,7 +20,7 @@ from harness.jax_backend.training import Training
 from harness.training import versions
 from mpsq_report import Reporter
 
-_PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin", "jax-metal")
+_PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin", "jax-mps")
 _ASKED = "/jax/compilation_cache/compile_requests_use_cache"
 _HITS = "/jax/compilation_cache/cache_hits"
 
