@@ -92,9 +92,9 @@ _FLOP_PER_FMA = 2
 _APPLE = re.compile(r"Apple (M\d+(?: (?:Pro|Max|Ultra))?)")
 _TABLE = "metal-benchmarks table (github.com/philipturner/metal-benchmarks)"
 _INFO = "highest state that powermetrics lists (github.com/philipturner/applegpuinfo, issue"
+_UNDER_LOAD = "of powermetrics under load, the highest state of AGXAcceleratorG16 (published outputs of M4 and M4 Max)"
 # Maximum GPU clock in Hz, each of a chip whose clock somebody measured. No other variant's clock is taken for an M3's,
-# which differ: M3 Pro and Ultra have none. M4 is omitted: figures from 1.38 to 1.68 GHz are published, none with a
-# measurement; so is M5, whose tensor units would also make the formula a lower bound in half precision.
+# which differ: M3 Pro and Ultra have none; nor has M4 Pro. M5 has tensor units, so that the formula is a lower bound.
 _APPLE_CLOCKS: dict[str, tuple[float, str]] = {
     "M1": (1.278e9, _TABLE),
     "M1 Pro": (1.296e9, _TABLE),
@@ -106,6 +106,8 @@ _APPLE_CLOCKS: dict[str, tuple[float, str]] = {
     "M2 Ultra": (1.398e9, _TABLE),
     "M3": (1.338e9, f"{_INFO} 15)"),
     "M3 Max": (1.38e9, f"{_INFO} 4)"),
+    "M4": (1.578e9, _UNDER_LOAD),
+    "M4 Max": (1.578e9, _UNDER_LOAD),
 }
 _APPLE_MAX_CORES = 80
 """M3 Ultra; a larger number is a reading error."""
@@ -141,7 +143,7 @@ def known(
 
 
 def _apple(chip: str, gpu_cores: int | None, dtype: str) -> Peak | None:
-    """Return cores x 128 ALUs x 2 x clock. M1 to M3 have no tensor units, so half precision has the same peak."""
+    """Return cores x 128 ALUs x 2 x clock. M1 to M4 have no tensor units, so half precision has the same peak."""
     if gpu_cores is None or not 1 <= gpu_cores <= _APPLE_MAX_CORES or dtype == "tf32" or chip not in _APPLE_CLOCKS:
         return None
     clock_hz, source = _APPLE_CLOCKS[chip]

@@ -34,6 +34,8 @@ def test_the_printed_mfu_of_the_post(dur_s: float, printed: str) -> None:
         ("Apple M2 Ultra", 76, 27.2),
         ("Apple M3", 10, 3.43),
         ("Apple M3 Max", 40, 14.1),
+        ("Apple M4", 10, 4.04),
+        ("Apple M4 Max", 40, 16.2),
     ],
 )
 def test_apple_by_core_count(name: str, cores: int, tflops: float) -> None:
@@ -82,8 +84,7 @@ def test_cards(name: str, dtype: str, tflops: float) -> None:
         ("Apple M11", 10, "fp32"),
         ("AMD EPYC 7B13", 2, "fp32"),
         ("Apple M3 Pro", 18, "fp32"),  # no measured clock
-        ("Apple M4", 10, "fp32"),
-        ("Apple M4 Max", 40, "fp32"),
+        ("Apple M4 Pro", 20, "fp32"),
         ("NVIDIA GB200", None, "bf16"),
         ("NVIDIA RTX 6000 Blackwell", None, "bf16"),
         ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None, "bf16"),
