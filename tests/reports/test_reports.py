@@ -479,6 +479,14 @@ def test_commands_with_other_arguments_are_rows_of_their_own(store: Store) -> No
     }
 
 
+def test_a_setting_within_an_argument_is_no_second_difference(store: Store) -> None:
+    for lr in ("1e-3", "1e-4"):
+        argv = ("python", "-c", f"train(lr={lr})", f"--out=out_{lr}")
+        store.run(workload=None, argv=argv, params={"lr": lr})
+    result = store.report()
+    assert {*rows(result)} == {"lr=1e-3", "lr=1e-4"} and "also differ" not in words(result)
+
+
 def test_the_same_command_on_two_devices_is_compared_as_one(store: Store) -> None:
     for device in ("cpu", "mps"):
         store.run(device, workload=None, argv=("python", "train.py", "--device", device))

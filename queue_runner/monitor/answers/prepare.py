@@ -141,7 +141,7 @@ def _arguments(rows: Iterable[ReportedRun]) -> dict[int, dict[str, str | None]]:
         argvs = {text: hidden(json.loads(text)) for text in sorted({row.argv_json for row in runs})}
         common = set.intersection(*map(set, argvs.values()))
         distinct = {row.run_id: _unnamed(argvs[row.argv_json], common, row) for row in runs}
-        if len(set(distinct.values())) > 1:
+        if len({_without_settings(distinct[row.run_id] or "", row) for row in runs}) > 1:
             factors |= {run_id: {"arguments": text} for run_id, text in distinct.items()}
     return factors
 
@@ -156,6 +156,12 @@ def _unnamed(argv: Iterable[str], common: set[str], row: ReportedRun) -> str | N
         if argument not in known and not _POOLED.fullmatch(argument) and argument.partition("=")[2] not in values
     ]
     return " ".join(distinct) or None
+
+
+def _without_settings(text: str, row: ReportedRun) -> str:
+    """Return the text without the values of the run's settings: "out_{lr}" differs in nothing else."""
+    values = sorted(map(str, json.loads(row.params_json).values()), key=len, reverse=True)
+    return re.sub("|".join(map(re.escape, filter(None, values))) or "$^", "{}", text)
 
 
 def _machine(run: ReportedRun) -> str | None:
