@@ -479,7 +479,7 @@ def test_commands_with_other_arguments_are_rows_of_their_own(store: Store) -> No
     }
 
 
-def test_a_setting_within_an_argument_is_no_second_difference(store: Store) -> None:
+def test_a_setting_within_an_argument_makes_one_difference(store: Store) -> None:
     for lr in ("1e-3", "1e-4"):
         argv = ("python", "-c", f"train(lr={lr})", f"--out=out_{lr}")
         store.run(workload=None, argv=argv, params={"lr": lr})
