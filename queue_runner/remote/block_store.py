@@ -35,7 +35,7 @@ GROUP BY r.lane ORDER BY min(r.id)
 """
 _RUNS = "SELECT id, job_id, number, state, claimed_at, started_at, coalesce(token, ''), cancel_requested_at FROM runs"
 _CHOSEN = "(SELECT value FROM json_each(?))"
-_NOTES = 'SELECT kind, text FROM notes WHERE run_id = ? AND "offset" = ?'
+_NOTES = 'SELECT kind, text FROM notes WHERE run_id = ? AND "offset" >= ?'
 _ENDING = "state, outcome, exit_code, signal, reason, boot_id, claimed_at, started_at, ended_at"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -38,7 +39,7 @@ class IngestState:
 CPU_AT_BORDER = "cpu_s"
 """The metric beside a border of a phase, at the same offset: CPU seconds of the job until then."""
 OWN_NOTE = (1 << 62) - 1
-"""The place of the queue's own notes: after all those of a trainer."""
+"""The first place of the queue's own notes and metrics: after all those of a trainer."""
 
 
 def ingest_state(connection: Connection, run_id: int, source: str) -> IngestState:
@@ -160,7 +161,8 @@ def _text_or_none(value: object) -> str | None:
 
 def save_note(connection: Connection, run_id: int, kind: str, text: str) -> None:
     """Store a note of the queue's own beside those of the trainer; of each kind, the trainer's comes first."""
-    connection.change(hot_sql.ADD_NOTE_ONCE, {"run_id": run_id, "offset": OWN_NOTE, "kind": kind, "text": text})
+    offset = OWN_NOTE + zlib.crc32(kind.encode())  # a run may have several: each kind has its place
+    connection.change(hot_sql.ADD_NOTE_ONCE, {"run_id": run_id, "offset": offset, "kind": kind, "text": text})
 
 
 def save_metric(connection: Connection, run_id: int, name: str, value: float, unit: str) -> None:

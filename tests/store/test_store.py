@@ -12,7 +12,7 @@ from queue_runner.errors import MpsqError
 from queue_runner.model import Ending, Outcome, Verb
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms
-from queue_runner.store import jobs, read
+from queue_runner.store import jobs, read, results
 from queue_runner.store.engine import Connection, Engine, looking, open_engine, writing
 from queue_runner.store.jobs import StateConflict
 from tests import named_rows
@@ -160,3 +160,15 @@ def test_a_file_that_is_no_database_is_a_sentence(layout: Layout) -> None:
     layout.db.write_bytes(b"not a database, but long enough to be looked at" * 100)
     with pytest.raises(MpsqError, match="cannot be read"):
         read.schema_revision(layout.db)
+
+
+def test_a_run_has_several_notes_of_the_queue(engine: Engine) -> None:
+    with writing(engine) as connection:
+        submit(connection, 0)
+    run = claim(engine)
+    assert run is not None
+    with writing(engine) as connection:
+        for kind in ("not_quiet", "metric_absent", "not_quiet"):
+            results.save_note(connection, run.run_id, kind, f"why {kind}")
+        expected = {kind: f"why {kind}" for kind in ("not_quiet", "metric_absent")}
+        assert results.note_texts(connection, run.run_id) == expected
