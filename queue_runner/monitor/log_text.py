@@ -1,18 +1,18 @@
 """Logs as readable lines: sanitized, without escape sequences and control characters, wherever they go.
 
 The output of a job is not trusted, and text in a pipe or a file may end on a terminal. Of text that carriage returns
-overwrite only the last is kept. On a terminal an unfinished line, such as a progress bar, is updated in place.
+overwrite only the last is kept. On a terminal a progress bar overwrites itself.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable
 from typing import TextIO
 
-from queue_runner.host.low_priority import descriptor
-from queue_runner.text import cut, plain, width
+from queue_runner.text import plain
 
 LINE_BYTES = 1 << 20
 """Longest line; a longer one is passed on in pieces."""
@@ -41,22 +41,25 @@ class Text:
         """Handle the end of the log."""
 
 
-class _LogLines(Text):
-    """A destination for finished lines; of an unfinished line it keeps only what has not been overwritten yet."""
-
-    _AFTER_PIECE = b""
-    """Bytes written after a piece of a line that is too long."""
+class PipeText(Text):
+    """Sanitized lines for a pipe or a file; of an unfinished line it keeps only what has not been overwritten yet. When
+    a log pauses, that is passed on as far as it goes; a progress bar, or a line that ends within an escape sequence, is
+    not."""
 
     def __init__(self, write: Write) -> None:
-        super().__init__(write)
+        super().__init__(lambda lines: write(_harmless(lines).encode()))
         self.pending = b""
 
     def feed(self, data: bytes) -> None:
         shown = self._finished(self.pending + data)
         if len(self.pending) > LINE_BYTES:
-            shown += self._take() + self._AFTER_PIECE
+            shown += self._take()
         if shown:
             self._write(shown)
+
+    def pause(self) -> None:
+        if self.pending and b"\r" not in self.pending and not _CUT.search(self.pending):
+            self._write(self._take())
 
     def end(self) -> None:
         if self.pending:
@@ -83,67 +86,46 @@ def _last(line: bytes) -> bytes:
     return line.rstrip(b"\r").rpartition(b"\r")[2] if b"\r" in line else line
 
 
-class PipeText(_LogLines):
-    """Sanitized lines for a pipe or a file. When a log pauses, an unfinished line is passed on as far as it goes; a
-    progress bar, or a line that ends within an escape sequence, is not."""
-
-    def __init__(self, write: Write) -> None:
-        super().__init__(lambda lines: write(_harmless(lines).encode()))
-
-    def pause(self) -> None:
-        if self.pending and b"\r" not in self.pending and not _CUT.search(self.pending):
-            self._write(self._take())
-
-
 class Screen:
-    """A scrolling terminal with one unfinished line at the bottom that can be removed again. Without escape sequences,
-    so that it works on any terminal."""
+    """A scrolling terminal that several logs and messages share: none of them continues the line of another."""
 
     def __init__(self, stream: TextIO) -> None:
         self._write = writer(stream)
-        self._fd = descriptor(stream)
         self._encoding = stream.encoding or "utf-8"
-        self._foot = ""
+        self._writer: object = None
 
-    def print(self, lines: list[str]) -> None:
-        """Print finished lines in place of the unfinished one, which is removed."""
-        self._put(self._erased() + "".join(f"{line}\n" for line in lines))
-
-    def foot(self, text: str) -> None:
-        """Show an unfinished line, as far as it fits."""
-        text = cut(text.expandtabs(), self._columns() - 1)
-        if text != self._foot:
-            self._put(self._erased() + text)
-            self._foot = text
-
-    def _erased(self) -> str:
-        blank = f"\r{' ' * width(self._foot)}\r" if self._foot else ""
-        self._foot = ""
-        return blank
-
-    def _put(self, text: str) -> None:
+    def put(self, writer: object, text: str) -> None:
+        """Print text of this writer; an unfinished line of another one ends first."""
         if text:
-            self._write(text.encode(self._encoding, "replace"))
+            begin = "" if self._writer in (None, writer) else "\n"
+            self._write(f"{begin}{text}".encode(self._encoding, "replace"))
+            self._writer = None if text.endswith("\n") else writer
 
-    def _columns(self) -> int:
-        try:
-            return max(os.get_terminal_size(self._fd if self._fd is not None else 1).columns, 2)
-        except OSError:
-            return 80
+    def end_line(self, writer: object) -> None:
+        """End the line that this writer has left unfinished."""
+        if self._writer is writer:
+            self.put(writer, "\n")
 
 
-class ScreenText(_LogLines):
-    """Sanitized lines for a terminal. Two logs may share one screen."""
-
-    _AFTER_PIECE = b"\n"
+class ScreenText(Text):
+    """Sanitized text for a terminal, on which a progress bar overwrites itself."""
 
     def __init__(self, screen: Screen) -> None:
-        super().__init__(lambda lines: screen.print(_harmless(lines[:-1]).split("\n")))
         self._screen = screen
+        self._rest = b""
 
-    def pause(self) -> None:
-        if self.pending:
-            self._screen.foot(_harmless(_CUT.sub(b"", _last(self.pending))))
+    def feed(self, data: bytes) -> None:
+        lines, newline, last = (self._rest + data).rpartition(b"\n")
+        cut = _CUT.search(last) if len(last) < LINE_BYTES else None
+        whole = last[: cut.start() if cut else None].rstrip(b"\r")  # a return belongs to what overwrites the line
+        self._rest = last[len(whole) :]
+        shown = lines + newline + whole
+        if b"\r" in shown:
+            shown = b"\n".join(b"\r" * (b"\r" in line.rstrip(b"\r")) + _last(line) for line in shown.split(b"\n"))
+        self._screen.put(self, "\r".join(map(_harmless, shown.split(b"\r"))))
+
+    def end(self) -> None:
+        self._screen.end_line(self)
 
 
 def _harmless(data: bytes) -> str:
@@ -176,8 +158,10 @@ class Outputs:
         for stream in (out, err):
             if stream.isatty() and not raw:
                 self._screens[stream] = Screen(stream)
-        if out in self._screens and err in self._screens and _same_terminal(out, err):
-            self._screens[err] = self._screens[out]
+        if out in self._screens and err in self._screens:
+            with contextlib.suppress(OSError, ValueError):
+                if os.fstat(out.fileno()).st_rdev == os.fstat(err.fileno()).st_rdev:
+                    self._screens[err] = self._screens[out]
 
     def text(self) -> Text:
         """Return a destination for one log."""
@@ -188,14 +172,7 @@ class Outputs:
     def say(self, text: str) -> None:
         """Write a message to stderr."""
         if self._err in self._screens:
-            self._screens[self._err].print(plain(text).split("\n"))
+            self._screens[self._err].put(self, f"{plain(text)}\n")
         else:
             self._err.write(f"{plain(text)}\n")
             self._err.flush()
-
-
-def _same_terminal(a: TextIO, b: TextIO) -> bool:
-    try:
-        return os.fstat(a.fileno()).st_rdev == os.fstat(b.fileno()).st_rdev
-    except (OSError, ValueError):
-        return False

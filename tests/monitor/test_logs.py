@@ -90,22 +90,31 @@ def test_a_terminal_gets_no_escapes(screen: tuple[ScreenText, Callable[[], str]]
     assert shown() == "a title \nnext\n"
 
 
-def test_a_terminal_shows_a_progress_bar_in_its_place(screen: tuple[ScreenText, Callable[[], str]]) -> None:
+def test_a_terminal_lets_a_progress_bar_overwrite_itself(screen: tuple[ScreenText, Callable[[], str]]) -> None:
     text, shown = screen
     text.feed(b" 10%\r 20%")
-    text.pause()
-    assert shown() == " 20%"
-    text.pause()
+    assert shown() == "\r 20%"
+    text.feed(b"\r 30% \xe6\xbc")
+    assert shown() == "\r 30% "
+    text.feed(b"\xa2\x1b[3")
+    assert shown() == "漢"
+    text.feed(b"1m\r")
     assert shown() == ""
-    text.feed(b"\r 30% \xe6\xbc\xa2\x1b[3")
-    text.pause()
-    assert shown() == "\r    \r 30% 漢"
-    text.feed(b"1m done\nnext\n")
-    assert shown() == f"\r{' ' * 7}\r 30% 漢 done\nnext\n"
-    text.feed("w漢".encode() * 80)
-    text.pause()
-    assert shown() == "w漢" * 26 + "w"  # 79 columns: the terminal never wraps it
-    text.end()
+    text.feed(b" 40% done\r\nnext\n")
+    assert shown() == "\r 40% done\nnext\n"
+
+
+def test_logs_on_one_terminal_do_not_continue_the_lines_of_each_other() -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    screen = Screen(stream)
+    first, second = ScreenText(screen), ScreenText(screen)
+    first.feed(b"10 %")
+    second.feed(b"a line\n")
+    first.feed(b"\r20 %")
+    first.end()
+    second.end()
+    raw = stream.buffer
+    assert isinstance(raw, io.BytesIO) and raw.getvalue().decode() == "10 %\na line\n\r20 %\n"
 
 
 def test_a_progress_bar_takes_no_memory(piped: tuple[PipeText, list[bytes]]) -> None:
