@@ -264,7 +264,7 @@ def find(name: str) -> Key:
         raise UsageError(f"the setting {name} was removed: {REMOVED[name]}", "leave it out")
     key = KEYS.get(first)
     if key is None or (dot and (key.kind not in ("numbers", "profiles") or not entry)):
-        raise UsageError(f'unknown setting "{name}"', did_you_mean(name, KEYS, "mpsq config get lists all keys"))
+        raise UsageError(f'unknown setting "{name}"', did_you_mean(name, KEYS, "mpsq config list shows all keys"))
     return key
 
 

@@ -52,15 +52,10 @@ def _setting(key: Key, value: Any) -> str:
 
 
 @app.command("get")
-def get(
-    key: Annotated[str | None, typer.Argument(metavar="[KEY]", help="A key; default: all.")] = None,
-) -> None:
-    """Print one setting, or all."""
+def get(key: Annotated[str, typer.Argument(metavar="KEY", help="A key of mpsq config list.")]) -> None:
+    """Print one setting."""
     from queue_runner import config_file
 
-    if key is None:
-        list_(json=False)
-        return
     value = config_file.get(config_file.load(home().config), key)
     print("" if value is None else _words(value))
 

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from queue_runner.cli.common import Ids, Json, Tags, chosen, home, many, new_app, print_json, remark
-from queue_runner.errors import UsageError
 
 app = new_app()
 
@@ -17,9 +16,6 @@ app = new_app()
 def retry(
     ids: Ids = None,
     tag: Tags = None,
-    failed: Annotated[
-        bool, typer.Option("--failed", help="Retry only runs that did not succeed; the default.")
-    ] = False,
     all: Annotated[bool, typer.Option("--all", help="Also retry runs that succeeded.")] = False,
     resume: Annotated[
         bool,
@@ -30,8 +26,6 @@ def retry(
     """Retry runs that did not succeed, as new runs of the same jobs; the old runs are kept."""
     from queue_runner.control import new_attempts as use_case
 
-    if failed and all:
-        raise UsageError("--failed and --all exclude each other", "use one of them")
     retried = use_case.retry(home(), chosen(ids, tag), succeeded_too=all, resumed=resume, note=remark)
     if json:
         print_json("mpsq.retry/1", runs=[asdict(run) for run in retried])

@@ -1,4 +1,4 @@
-"""Completion for bash, zsh and fish: the script of each shell, and the file where the shell looks for it.
+"""Completion for bash, zsh and fish: the script of each shell.
 
 The scripts know nothing of mpsq: they ask `mpsq __complete` (complete.py) and hand its answer to the shell. That of
 bash is for version 3.2 too, which macOS has.
@@ -6,15 +6,7 @@ bash is for version 3.2 too, which macOS has.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-
-from queue_runner.atomic_file import replacing
-from queue_runner.errors import MpsqError, UsageError, did_you_mean
-
-_MARK = "# completion of mpsq, made by: mpsq completion"
+from queue_runner.errors import UsageError, did_you_mean
 
 _BASH = r"""
 _mpsq() {
@@ -89,58 +81,9 @@ complete -c mpsq -f -k -a '(__mpsq_complete)'
 SHELLS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
 
-@dataclass(frozen=True)
-class Installed:
-    """The path of the script, and the remaining step; "" if there is none."""
-
-    path: Path
-    remains: str
-
-
 def script(shell: str) -> str:
     """Return the script for that shell. Raises: UsageError for another shell."""
     if shell not in SHELLS:
         raise UsageError(f'unknown shell "{shell}"', did_you_mean(shell, SHELLS, "use bash, zsh or fish"))
     first = "#compdef mpsq\n" if shell == "zsh" else ""
-    return f"{first}{_MARK} {shell}{SHELLS[shell]}"
-
-
-def install(shell: str, environment: Mapping[str, str] = os.environ) -> Installed:
-    """Write the script where the shell looks for such files; files of the user are never changed.
-
-    Raises: UsageError for another shell; MpsqError when a file is in the way that is not ours.
-    """
-    text, path = script(shell), _place(shell, environment)
-    if path.exists() and _MARK not in path.read_text(encoding="utf-8", errors="replace"):
-        raise MpsqError(
-            f"{path} already exists and was not written by mpsq",
-            "move it away, or redirect the output of mpsq completion to another file",
-        )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path, durable=False, mode=0o644) as partial:
-        partial.write_text(text, encoding="utf-8")
-    return Installed(path, _REMAINS[shell].format(path=path, folder=path.parent))
-
-
-_REMAINS = {
-    "bash": "if the package bash-completion is installed, the next shell uses it; else add to ~/.bashrc:\n"
-    "    source '{path}'",
-    "zsh": "if zsh does not search that folder yet, add to ~/.zshrc, before compinit if it is called there:\n"
-    "    fpath=('{folder}' $fpath)\n    autoload -Uz compinit && compinit",
-    "fish": "the next shell uses it",
-}
-
-
-def _place(shell: str, environment: Mapping[str, str]) -> Path:
-    data = _folder(environment, "XDG_DATA_HOME", ".local/share")
-    if shell == "bash":
-        folder = environment.get("BASH_COMPLETION_USER_DIR", "").split(":")[0]
-        return (Path(folder) if folder.startswith("/") else data / "bash-completion") / "completions" / "mpsq"
-    if shell == "zsh":
-        return data / "zsh" / "site-functions" / "_mpsq"
-    return _folder(environment, "XDG_CONFIG_HOME", ".config") / "fish" / "completions" / "mpsq.fish"
-
-
-def _folder(environment: Mapping[str, str], name: str, otherwise: str) -> Path:
-    value = environment.get(name, "")
-    return Path(value) if value.startswith("/") else Path(environment.get("HOME") or Path.home()) / otherwise
+    return f"{first}# completion of mpsq, made by: mpsq completion {shell}{SHELLS[shell]}"

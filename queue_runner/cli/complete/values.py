@@ -19,7 +19,6 @@ _FIXED = {
     "retry_on": ("failed", "lost", "stalled"),
     "format": ("table", "csv", "json", "md"),
     "shell": ("bash", "zsh", "fish"),
-    "phase": ("setup=", "compile=", "warmup=", "measure=", "eval=", "checkpoint="),
 }
 _LISTS = frozenset({"device", "compile", "config", "dtype", "framework", "retry_on", "env_name"})
 """Kinds of which several may be given, a comma between."""
@@ -44,13 +43,9 @@ _BY_METAVAR = {
     "[WORKLOAD]": "workload",
     "WORD": "tag",
     "KEY=VALUE": "set",
-    "[PHASE=]TIME": "phase",
-    "NAME=VALUE,...": "mps",
     "ENV": "env_name",
     "NAME|ID": "schedule",
-    "ZONE": "zone",
     "KEY": "key",
-    "[KEY]": "key",
     "FOLDER": "folder",
     "PATH": "file",
     "FILE": "file",
@@ -109,8 +104,7 @@ def values(kind: str, current: str, line: TypedLine) -> Completion:
         given = before.split(",")
         return Completion("words", [(before + w, about) for w, about in _of(kind, current, line) if w not in given])
     candidates = list(_of(kind, current, line))
-    goes_on = kind in ("phase", "mps") or (kind == "set" and "=" not in current)
-    return Completion("nospace" if goes_on else "words", candidates)
+    return Completion("nospace" if kind == "set" and "=" not in current else "words", candidates)
 
 
 def _of(kind: str, current: str, line: TypedLine) -> Iterable[Candidate]:
@@ -217,15 +211,6 @@ def _environments(_current: str, _line: TypedLine) -> list[Candidate]:
     return [(venv.name, f"Python {venv.python_version}") for venv in every(layout())]
 
 
-def _mps(current: str, _line: TypedLine) -> list[Candidate]:
-    from queue_runner.workloads.mps_switches import NONE, SWITCHES
-
-    before = current[: current.rfind(",") + 1]
-    given = {part.partition("=")[0] for part in before.split(",")}
-    named = [(f"{before}{name}=", switch.help) for name, switch in SWITCHES.items() if name not in given]
-    return named if before else [*named, (NONE, "no settings, to be compared with others")]
-
-
 def _keys(_current: str, line: TypedLine) -> list[Candidate]:
     if line.arguments:
         return []
@@ -252,12 +237,6 @@ def _named(folder: str) -> list[Candidate]:
     return names
 
 
-def _zones(_current: str, _line: TypedLine) -> list[Candidate]:
-    from zoneinfo import available_timezones
-
-    return [(name, "") for name in sorted(available_timezones())]
-
-
 _FINDERS: dict[str, Callable[[str, TypedLine], list[Candidate]]] = {
     "id": _ids,
     "after": _after,
@@ -274,6 +253,4 @@ _FINDERS: dict[str, Callable[[str, TypedLine], list[Candidate]]] = {
     "target": lambda _current, _line: _named("export/formats"),
     "parser": lambda _current, _line: _named("ingest/parsers"),
     "env_name": _environments,
-    "mps": _mps,
-    "zone": _zones,
 }
