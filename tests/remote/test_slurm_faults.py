@@ -184,8 +184,9 @@ def test_a_requeued_block_does_not_start_twice(front: Queue, cluster: Slurm) -> 
 def test_the_front_worker_dies_around_sbatch(front: Queue, cluster: Slurm, point: str) -> None:
     go(front)
     job = front.submit(GATED, 2, on="slurm")
-    front.worker(point)
+    worker = front.worker(point)
     os.kill(front.stopped(point), signal.SIGKILL)
+    worker.wait()  # until then it holds the lock of the queue
     front.worker()
     each_once(front, job, 2)
 

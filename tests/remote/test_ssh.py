@@ -90,7 +90,7 @@ def explain(front: Queue, run: str) -> str:
 
 
 def began(front: Queue) -> None:
-    until(lambda: "began" in front.written(), f"the first run\n{front.log()}", LIMIT_S)
+    until(lambda: "began" in front.written(), lambda: f"the first run\n{front.log()}", LIMIT_S)
 
 
 def go(front: Queue) -> None:
@@ -202,8 +202,9 @@ def test_a_host_that_hangs_in_mid_run_says_when_it_is_asked_again(front: Queue, 
 def test_the_front_worker_dies_while_it_sends(front: Queue, box: Box, point: str) -> None:
     go(front)
     job = submit(front, GATED, 2)
-    front.worker(point)
+    worker = front.worker(point)
     os.kill(front.stopped(point), signal.SIGKILL)
+    worker.wait()  # until then it holds the lock of the queue
     front.worker()
     each_once(front, job, 2)
 

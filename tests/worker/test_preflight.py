@@ -197,8 +197,9 @@ def test_a_worker_killed_in_mid_preflight_adopts_it(queue: Queue) -> None:
 
 def test_an_end_that_is_not_stored_yet_is_stored_once(queue: Queue) -> None:
     submit(queue, "missing,well", order_seed=1, repeats=2)
-    queue.worker("finish.before_commit")
+    worker = queue.worker("finish.before_commit")
     os.kill(queue.stopped("finish.before_commit"), signal.SIGKILL)
+    worker.wait()  # until then it holds the lock of the queue
     assert fates(queue)["1.1"] == "QUEUED"  # the end and what follows from it are one transaction
     queue.worker("", "--until-idle")
     queue.done(6)
