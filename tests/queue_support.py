@@ -78,7 +78,9 @@ class Queue:
     def done(self, count: int = 1, limit_s: float = UNTIL_S) -> list[named_rows.Row]:
         """Wait until `count` runs are DONE; returns all rows."""
         until(
-            lambda: sum(r["state"] == "DONE" for r in self.rows()) >= count, f"{count} runs done\n{self.log()}", limit_s
+            lambda: sum(r["state"] == "DONE" for r in self.rows()) >= count,
+            lambda: f"{count} runs done\n{self.log()}",
+            limit_s,
         )
         return self.rows()
 

@@ -109,7 +109,7 @@ class Box:
                 [sshd, "-D", "-e", "-f", str(self.folder / "sshd_config")],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
-        until(self._listens, f"sshd: {(self.folder / 'sshd.log').read_text()}")
+        until(self._listens, lambda: f"sshd: {(self.folder / 'sshd.log').read_text()}")
 
     def _listens(self) -> bool:
         with socket.socket() as client:
