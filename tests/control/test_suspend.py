@@ -70,7 +70,7 @@ def grown(folder: Path, since: list[int]) -> bool:
 
 @pytest.mark.parametrize("tree", TREES)
 def test_a_tree_stands_still_and_goes_on(warden_run: Make, tree: str) -> None:
-    run = warden_run(["/bin/sh", "-c", COUNT + TREES[tree]])
+    run = warden_run(["/bin/sh", "-c", COUNT + TREES[tree]], grace_s={"int": 0.0, "term": 5.0})  # deaf to SIGINT
     folder = Path(run.spec["cwd"])
     (folder / "count.sh").write_text(COUNT)
     run.start()

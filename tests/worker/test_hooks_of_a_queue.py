@@ -105,7 +105,7 @@ def test_its_tree_is_ended_at_the_limit(tmp_path: Path) -> None:
     problem, output = hooks.run(
         ["/bin/sh", "-c", script + "; echo started; wait"],
         {"PATH": os.environ["PATH"], "MPSQ_TAG": "f" * 32, "MPSQ_HOME": "/"},
-        patience(6.0),
+        patience(2.0),
         threading.Event(),
     )
     assert problem == "it was terminated at its time limit (hook_timeout_s)"
