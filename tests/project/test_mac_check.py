@@ -186,3 +186,5 @@ def test_the_page_names_every_check() -> None:
     checks = [*mac_checks.system(), *mac_checks_jobs.of_torch("mps"), *mac_checks_jobs.of_jobs("mps")]
     missing = [check.name for check in checks if check.name not in page]
     assert not missing, missing
+    n_checks = len([*checks, *mac_checks_jobs.of_queue("mps")])
+    assert f"our {n_checks} assumptions" in (DOCS.parents[1] / "README.md").read_text("utf-8")
