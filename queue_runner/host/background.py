@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Generic, TypeVar
+
+from queue_runner.host.command import ask
 
 _T = TypeVar("_T")
 WAIT_S = 0.05
@@ -55,3 +58,25 @@ class BackgroundCall(Generic[_T]):
 
     def _run(self) -> None:
         self.value = self._read()
+
+
+class PolledCommand:
+    """A query of a tool, repeated beside the worker: its answer is available one sample after it was requested."""
+
+    def __init__(self, argv: Sequence[str], every_s: float) -> None:
+        self._argv = argv
+        self._every_s = every_s
+        self._due = self._started_s = 0.0
+        self._call: BackgroundCall[str | None] | None = None
+        self._answer: str | None = None
+        self.answered_s: float | None = None
+        """Time, on the caller's clock, at which the query of the latest answer started; None before the first."""
+
+    def latest(self, now_s: float) -> str | None:
+        """Return the newest answer, None before the first or when the tool fails. Start a new query when it is due."""
+        if self._call is not None and self._call.has_ended(0.0):
+            self._answer, self.answered_s, self._call = self._call.value, self._started_s, None
+        if self._call is None and now_s >= self._due:
+            self._due, self._started_s = now_s + self._every_s, now_s
+            self._call = BackgroundCall(partial(ask, self._argv))
+        return self._answer

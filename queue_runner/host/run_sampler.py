@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from queue_runner.host import apple_gpu, nvidia
-from queue_runner.host.background import BackgroundReader
-from queue_runner.host.command import Ask, PolledCommand, ask
+from queue_runner.host.background import BackgroundReader, PolledCommand
+from queue_runner.host.command import Ask, ask
 from queue_runner.host.cpu_time import CpuTimes, Named, Shares, own_time, pid_of
 from queue_runner.host.energy_meters import apple_energy
 from queue_runner.host.filesystem import read_text
@@ -127,7 +127,7 @@ class Sampler:
         return self._tools.gpu_busy_after()
 
     def close(self) -> None:
-        """End the tools that are still running."""
+        """Release the readers of sensors."""
         self._tools.close()
 
     def _since_last(self, now: float, swap: Sequence[int | None]) -> dict[str, float]:
@@ -160,8 +160,6 @@ class _MacTools:
     def sample(self, named: Sequence[Named], now: float) -> dict[str, Any]:
         trainer = pid_of(named[0]) if named else None
         if trainer is not None and (self._priority is None or self._priority[0] != trainer):
-            if self._priority is not None:
-                self._priority[1].close()
             self._priority = trainer, PolledCommand(["/bin/ps", "-o", "pri=", "-p", str(trainer)], _SLOW_S)
         battery = parse_battery(self._battery.latest(now))
         return {
@@ -218,10 +216,7 @@ class _MacTools:
         return swap_rates(before[1], counts, at - before[0])
 
     def close(self) -> None:
-        tools = (self._battery, self._settings, self._pressure, self._clients, self._hint, self._vm)
-        for tool in (*tools, *(self._priority or ())[1:]):
-            if isinstance(tool, PolledCommand):
-                tool.close()
+        pass  # a query ends by itself
 
 
 def gpu_use_before(

@@ -141,8 +141,6 @@ class Answered:
             self.due, self.query = now + self.every_s, (now, self.ioreg.print(self.argv))
         return self.answer
 
-    def close(self) -> None: ...
-
 
 @pytest.fixture
 def ioreg(monkeypatch: pytest.MonkeyPatch) -> Ioreg:

@@ -17,7 +17,7 @@ import pytest
 from queue_runner import paths
 from queue_runner.host import cpu_time, find_tool, locks, low_priority, open_file_limit, run_sampler
 from queue_runner.host import processes as host_processes
-from queue_runner.host.command import PolledCommand
+from queue_runner.host.background import PolledCommand
 from queue_runner.ingest.outcome import failed_on_metal, with_last_words
 from queue_runner.model import Ending, Outcome
 from queue_runner.paths import Layout
@@ -30,6 +30,7 @@ from queue_runner.text import last_line
 from queue_runner.warden import process_tree
 from queue_runner.worker import finish, launch
 from tests import named_rows
+from tests.patience import until
 from tests.store_support import claim_next
 
 VM_STAT = """Mach Virtual Memory Statistics: (page size of 16384 bytes)
@@ -70,9 +71,6 @@ class Scripted:
         self._asked_s = now_s
         return self._answer
 
-    def close(self) -> None:
-        pass
-
 
 def test_swapping_is_a_rate_between_two_answers_of_vm_stat(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Scripted, "texts", [vm_stat(0, 0, 0), vm_stat(10**6, 0, 0), vm_stat(10**6, 0, 640)])
@@ -91,11 +89,8 @@ def test_an_answer_knows_when_it_was_asked_for() -> None:
     asked = PolledCommand(["true"], 0.0)
     assert asked.answered_s is None
     asked.latest(1.0)
-    assert asked._process is not None
-    asked._process.wait()
-    asked.latest(2.0)
+    until(lambda: asked.latest(2.0) is not None, "the answer")
     assert asked.answered_s == 1.0
-    asked.close()
 
 
 @dataclass
