@@ -19,6 +19,7 @@ from queue_runner.host import compiler, machine, torch_probe
 from queue_runner.host.command import Ask, ask
 from queue_runner.paths import Layout
 
+_INSTALL_TORCH = "{} -m pip install torch, or choose another interpreter with --python"
 _NEEDS_MACOS = (((2, 9), 14), ((2, 15), 15))
 """The macOS that MPS needs, by first torch version (libtorch's text, docs/macos.md); torch's docs say 12.3."""
 
@@ -31,14 +32,17 @@ def examine(layout: Layout, python: str | None = None, smoke: bool = False) -> l
     """
     interpreter = torch_probe.find_interpreter(python)
     torch = torch_probe.probe(interpreter)
+    pythons = [_python(torch)]
+    if interpreter != sys.executable:  # what mpsq starts prefers the architecture of its own
+        of_mpsq = torch_probe.interpreter(sys.executable)
+        pythons.append(_python(of_mpsq, name="mpsq's python", whose=" of mpsq itself"))
     return [
-        _python(torch),
-        *_python_of_mpsq(interpreter),
+        *pythons,
         _system(torch),
         *_torch(torch, interpreter),
         *(_smoke(torch, interpreter) if smoke else ()),
         *_others(interpreter),
-        _compiler(),
+        compiler.probe(),
         *machine_checks.of_machine(layout),
         *queue_checks.of_queue(layout),
     ]
@@ -77,12 +81,6 @@ def _python(
     return Check(name, "ok", about)
 
 
-def _python_of_mpsq(interpreter: str) -> Iterator[Check]:
-    """Check the interpreter of mpsq where the jobs have another: what it starts prefers its architecture."""
-    if interpreter != sys.executable:
-        yield _python(torch_probe.interpreter(sys.executable), name="mpsq's python", whose=" of mpsq itself")
-
-
 def _system(torch: torch_probe.Torch, *, ask: Ask = ask, system: str = sys.platform) -> Check:
     """Check the system's version, on macOS against the one that this torch's MPS needs."""
     software = machine.software(ask=ask, system=system)
@@ -118,7 +116,9 @@ def _others(interpreter: str, *, system: str = sys.platform) -> Iterator[Check]:
     frameworks = torch_probe.others(interpreter)
     for name, (version, trouble) in frameworks.items():
         if trouble:
-            yield Check(name, "warn", f"{name} {version} cannot be imported: {trouble}", _repair(name, interpreter))
+            package = '"mlx[cpu]" (or "mlx[cuda]")' if name == "mlx" and sys.platform.startswith("linux") else name
+            fix = f"{interpreter} -m pip install --force-reinstall {package}"
+            yield Check(name, "warn", f"{name} {version} cannot be imported: {trouble}", fix)
         else:
             yield Check(name, "ok", f"{name} {version}")
     if system == "darwin" and "jax" in frameworks and "jax-mps" not in frameworks:
@@ -129,21 +129,11 @@ def _others(interpreter: str, *, system: str = sys.platform) -> Iterator[Check]:
         yield Check("frameworks", "ok", f"not installed: {', '.join(missing)}")
 
 
-def _repair(name: str, interpreter: str) -> str:
-    package = '"mlx[cpu]" (or "mlx[cuda]")' if name == "mlx" and sys.platform.startswith("linux") else name
-    return f"{interpreter} -m pip install --force-reinstall {package}"
-
-
-def _compiler() -> Check:
-    """Check the C++ compiler: without one torch.compile cannot build for the CPU."""
-    probe = compiler.probe()
-    return Check("compiler", "ok" if probe.works else "warn", probe.finding, probe.fix)
-
-
 def _torch(torch: torch_probe.Torch, interpreter: str) -> Iterator[Check]:
     if torch.version is None:
-        fix = f"{interpreter} -m pip install torch, or choose another interpreter with --python"
-        yield Check("torch", "fail", f"{interpreter} has no usable torch: {torch.trouble}", fix)
+        yield Check(
+            "torch", "fail", f"{interpreter} has no usable torch: {torch.trouble}", _INSTALL_TORCH.format(interpreter)
+        )
         return
     built = [f"CUDA {torch.cuda_built}"] * bool(torch.cuda_built) + ["MPS"] * torch.mps_built
     yield Check("torch", "ok", f"torch {torch.version}, built for CPU{''.join(f', {name}' for name in built)}")
@@ -154,8 +144,8 @@ def _torch(torch: torch_probe.Torch, interpreter: str) -> Iterator[Check]:
 def _smoke(torch: torch_probe.Torch, interpreter: str) -> Iterator[Check]:
     """Run the smoke tests on every device that torch has here, each in a child of its own."""
     if torch.version is None:
-        fix = f"{interpreter} -m pip install torch, or choose another interpreter with --python"
-        yield Check("smoke", "fail", f"the smoke tests need torch, which {interpreter} does not have", fix)
+        finding = f"the smoke tests need torch, which {interpreter} does not have"
+        yield Check("smoke", "fail", finding, _INSTALL_TORCH.format(interpreter))
         return
     for device, (state, _) in torch.devices.items():
         name = f"smoke {device}"

@@ -6,6 +6,7 @@ as a warning.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -53,7 +54,9 @@ def of_machine(
     yield memory(facts, root, system)
     yield power_source(_power(ask, root, system))
     gpu = _gpu(ask, root, system)
-    yield thermal(_pressure(ask, system), gpu.get("gpu_temperature_c"))
+    pressure = ["/usr/bin/notifyutil", "-g", "com.apple.system.thermalpressurelevel"]
+    level = power.parse_pressure(ask(pressure)) if system == "darwin" else None
+    yield thermal(level, gpu.get("gpu_temperature_c"))
     yield gpu_use(gpu.get("gpu_busy_share"), unasked=system != "darwin" and nvidia.is_missing(root))
     yield priority(layout, ask, system)
     yield caches(layout, variables)
@@ -105,12 +108,6 @@ def power_source(supply: power.Power) -> Check:
     return warn_if(bool(supply.on_battery), "power", source, "connect the power supply: runs on battery are marked")
 
 
-def _pressure(ask: Ask, system: str) -> int | None:
-    if system != "darwin":
-        return None
-    return power.parse_pressure(ask(["/usr/bin/notifyutil", "-g", "com.apple.system.thermalpressurelevel"]))
-
-
 def thermal(pressure: int | None, gpu_c: float | None) -> Check:
     """Check macOS's thermal pressure (0 to 4), or the GPU's temperature (degrees Celsius) if the driver reports it."""
     if pressure is not None:
@@ -151,20 +148,14 @@ def priority(layout: Layout, ask: Ask = ask, system: str = sys.platform) -> Chec
         normal, finding = "31 to 37", f"{whose} has priority {priority}"
         low = priority is not None and priority < NORMAL_PRIORITY
     else:
-        nice = _nice(number)
-        priority, normal, finding = nice, "0", f"{whose} has nice {nice}"
-        low = nice is not None and nice > 0
+        priority, normal = None, "0"
+        with contextlib.suppress(OSError):
+            priority = os.getpriority(os.PRIO_PROCESS, number)
+        finding, low = f"{whose} has nice {priority}", bool(priority and priority > 0)
     if priority is None:
         return Check("priority", "ok", "unknown")
     fix = "start the worker without nice, or by mpsq service install: runs inherit it"
     return warn_if(low, "priority", finding + (f", {normal} is normal" if low else ""), fix)
-
-
-def _nice(pid: int) -> int | None:
-    try:
-        return os.getpriority(os.PRIO_PROCESS, pid)
-    except OSError:
-        return None
 
 
 def caches(layout: Layout, variables: Mapping[str, str] = os.environ) -> Check:

@@ -49,8 +49,9 @@ def complete(fields: Fields, layout: Layout) -> tuple[dict[str, Any], list[str]]
             )
     if "compile" not in fields:
         compiler_check = compiler.probe()
-        full["compile"] = ("both" if compiler_check.works else "off",)
-        if not compiler_check.works:
+        works = compiler_check.verdict == "ok"
+        full["compile"] = ("both" if works else "off",)
+        if not works:
             notes.append(f"eager only: {compiler_check.finding}")
     if short := _shortened(workload, fields):
         full["sets"] = {**short, **fields.get("sets", {})}

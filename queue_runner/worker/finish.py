@@ -30,7 +30,7 @@ from queue_runner.store.jobs import Claimed
 from queue_runner.submit.find_max import next_probe
 from queue_runner.text import last_line, plain
 from queue_runner.warden_records import RunEnd
-from queue_runner.worker import preflight_end
+from queue_runner.worker import group_guard, preflight_end
 
 _STDERR_BYTES = 1 << 20
 """Bytes at the end of stderr that are searched for errors of Metal."""
@@ -82,8 +82,6 @@ def finish(
         assessment = None
         if not is_preflight:
             assessment = summarize_safely(connection, run, folder, ending, exit_ or RunEnd(), notes)
-    if ending.outcome is not Outcome.SUCCEEDED:  # it imports SQLAlchemy, which nothing else of a run's end needs
-        from queue_runner.worker import group_guard
     with writing(engine) as connection:
         if exit_ is not None:
             results.save_exit(connection, run.run_id, exit_)

@@ -5,17 +5,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-
-from sqlalchemy import ColumnElement, Row, and_, exists, func, or_, select
+from typing import NamedTuple
 
 from queue_runner.ingest.outcome import SILENT
-from queue_runner.model import Ending, Outcome, State, Verb
+from queue_runner.model import Ending, Outcome, Verb
 from queue_runner.spec import JobSpec
 from queue_runner.store import jobs
 from queue_runner.store.engine import Connection
 from queue_runner.store.jobs import Claimed
-from queue_runner.store.schema import exits, job_events, runs
-from queue_runner.store.schema import jobs as job_table
 
 AT_ONCE_S = 1.0
 """A run that fails within this time of its start has not begun its work."""
@@ -27,8 +24,13 @@ _WHERE = ("$.python", "$.env_name", "$.env", "$.mps", "$.cwd", "$.device", "$.ar
 """The fields of a specification that decide, beside the program, whether a run finds its device."""
 _PROGRAM = 3
 """How many words of a command name its program: `python -u train.py`, `sh -c 'exit 2'`."""
-
-_own = job_table.alias()
+_SAME_QUESTION = "j.spec_hash = o.spec_hash"
+_IN_GROUP = """
+r.job_id IN (SELECT id FROM jobs WHERE group_id = (SELECT group_id FROM jobs WHERE id = :job))
+AND EXISTS (SELECT 1 FROM jobs j JOIN jobs o ON o.id = :job WHERE j.id = r.job_id AND {})
+"""
+"""Whether the job j of a run is in the group of the job o, and like it. The latter reads whole specifications: as a
+correlated subquery, SQLite evaluates it last, for the few runs that fit otherwise."""
 
 
 def guard(connection: Connection, run: Claimed, ending: Ending, limit: int, now: float) -> None:
@@ -39,20 +41,15 @@ def guard(connection: Connection, run: Claimed, ending: Ending, limit: int, now:
     them. So are jobs of the same program if none of these has succeeded. A limit of 0 holds nothing.
     """
     if ending.outcome is Outcome.DEVICE_UNAVAILABLE and run.spec.device is not None:
-        _skip_device(connection, run, now)
+        waits = "(r.state = 'QUEUED' OR (r.state = 'HELD' AND r.blocked_reason IS NOT NULL))"
+        skipped = Ending(Outcome.SKIPPED, reason=f"device: run {run.id} could not use {run.spec.device}")
+        ids = _ids(connection, f"{_IN_GROUP.format(_same(*_WHERE))} AND {waits}", run)
+        jobs.move_all(connection, ids, Verb.SKIP, actor="worker", ending=skipped, ended_at=now)
     elif limit and ending.outcome in _FAILED:
-        same_question = job_table.c.spec_hash == _own.c.spec_hash
         same_program = _same(*_program(run.spec))
-        for chosen in (same_question,) if ending.reason == SILENT else (same_program, same_question):
-            if _hold(connection, run, chosen, limit):
+        for same in (_SAME_QUESTION,) if ending.reason == SILENT else (same_program, _SAME_QUESTION):
+            if _hold(connection, run, same, limit):
                 return
-
-
-def _skip_device(connection: Connection, run: Claimed, now: float) -> None:
-    waiting = or_(runs.c.state == State.QUEUED, and_(runs.c.state == State.HELD, runs.c.blocked_reason.is_not(None)))
-    ending = Ending(Outcome.SKIPPED, reason=f"device: run {run.id} could not use {run.spec.device}")
-    chosen = and_(_in_group(run, _same(*_WHERE)), waiting)
-    jobs.move_all(connection, _ids(connection, chosen), Verb.SKIP, actor="worker", ending=ending, ended_at=now)
 
 
 def _program(spec: JobSpec) -> Iterator[str]:
@@ -63,81 +60,62 @@ def _program(spec: JobSpec) -> Iterator[str]:
             yield f"$.argv[{at}]"
 
 
-def _same(*paths: str) -> ColumnElement[bool]:
-    """Return whether a job has the same program as the run's own, and the same values at `paths` of its spec."""
-    columns = (job_table.c[name].is_not_distinct_from(_own.c[name]) for name in ("kind", "workload", "framework"))
-    values = (
-        func.json_extract(job_table.c.spec_json, path).is_not_distinct_from(func.json_extract(_own.c.spec_json, path))
-        for path in ("$.script", *paths)
-    )
-    return and_(*columns, *values)
+def _same(*paths: str) -> str:
+    """Return whether two jobs have the same program, and the same values at `paths` of their specifications."""
+    columns = [f"j.{name} IS o.{name}" for name in ("kind", "workload", "framework")]
+    fields = [f"json_extract(j.spec_json, '{at}') IS json_extract(o.spec_json, '{at}')" for at in ("$.script", *paths)]
+    return " AND ".join([*columns, *fields])
 
 
-def _in_group(run: Claimed, chosen: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Return whether a run's job is in the group of `run`, and `chosen`.
+class _EndedRun(NamedTuple):
+    id: int
+    name: str
+    outcome: str
+    exit_code: int | None
+    signal: int | None
+    reason: str | None
+    ended_at: float
+    real_s: float | None
 
-    It reads whole specifications. As a correlated subquery, SQLite evaluates it last, for the few runs that fit
-    otherwise.
-    """
-    group = select(_own.c.group_id).where(_own.c.id == run.id.job).scalar_subquery()
-    fits = exists().where(job_table.c.id == runs.c.job_id, _own.c.id == run.id.job, chosen)
-    return and_(runs.c.job_id.in_(select(job_table.c.id).where(job_table.c.group_id == group)), fits)
+
+_LAST = """
+SELECT r.id, r.job_id || '.' || r.number, r.outcome, r.exit_code, r.signal, r.reason, r.ended_at, e.real_s
+FROM runs r LEFT JOIN exits e ON e.run_id = r.id
+WHERE {} AND r.state = 'DONE' AND r.outcome NOT IN ('SKIPPED', 'CANCELLED')
+ORDER BY r.ended_at DESC, r.id DESC LIMIT :limit
+"""
+_HELD_AT = """
+SELECT max(v.at) FROM job_events v JOIN runs r ON r.id = v.run_id WHERE {} AND v.verb = 'hold' AND v.actor = 'worker'
+"""
 
 
-def _hold(connection: Connection, run: Claimed, chosen: ColumnElement[bool], limit: int) -> bool:
-    """Hold the runs of the chosen jobs if the last `limit` of them failed at once with one cause; return whether so.
+def _hold(connection: Connection, run: Claimed, same: str, limit: int) -> bool:
+    """Hold the runs of the jobs alike if the last `limit` of them failed at once with one cause; return whether so.
 
     Retries neither count nor are held, nor is a job with --backoff: they are agreed to fail.
     """
-    first = and_(_in_group(run, and_(chosen, job_table.c.backoff_s == 0)), runs.c.attempt == 1)
-    last = _last(connection, first, limit)
-    if len(last) < limit or last[0].id != run.run_id or not _is_one_cause(last):
+    first = f"{_IN_GROUP.format(f'j.backoff_s = 0 AND {same}')} AND r.attempt = 1"
+    values = {"job": run.id.job, "limit": limit}
+    last = [_EndedRun(*row) for row in connection.rows(_LAST.format(first), values)]
+    causes = {(end.outcome, end.exit_code, end.signal, re.sub(r"\d+", "#", end.reason or "")) for end in last}
+    at_once = all(end.outcome in _FAILED and (end.real_s or 0.0) <= AT_ONCE_S for end in last)
+    if len(last) < limit or last[0].id != run.run_id or len(causes) > 1 or not at_once:
         return False
-    if _held_at(connection, first) >= last[-1].ended_at:  # those before the last hold by mpsq do not count
+    held_at = connection.value(_HELD_AT.format(first), values)
+    if held_at is not None and held_at >= last[-1].ended_at:  # those before the last hold by mpsq do not count
         return False
-    if connection.execute(select(exists().where(first, runs.c.outcome == Outcome.SUCCEEDED))).scalar_one():
+    if _ids(connection, f"{first} AND r.outcome = 'SUCCEEDED'", run):
         return False
-    names = ", ".join(f"{row.job_id}.{row.number}" for row in reversed(last[:_NAMED])) + ", ..." * (limit > _NAMED)
+    names = ", ".join(end.name for end in reversed(last[:_NAMED])) + ", ..." * (limit > _NAMED)
     cause = Ending(Outcome(last[0].outcome), last[0].exit_code, last[0].signal)
     why = f"{cause}: {last[0].reason}" if last[0].reason else str(cause)
     reason = (
         f"{limit} runs in a row ({names}) failed within a second of their start: {why} (setting hold_after_failures)"
     )
-    queued = and_(first, runs.c.state == State.QUEUED)
-    jobs.move_all(connection, _ids(connection, queued), Verb.HOLD, actor="worker", reason=reason, blocked_reason=reason)
+    queued = _ids(connection, f"{first} AND r.state = 'QUEUED'", run)
+    jobs.move_all(connection, queued, Verb.HOLD, actor="worker", reason=reason, blocked_reason=reason)
     return True
 
 
-def _ids(connection: Connection, chosen: ColumnElement[bool]) -> list[int]:
-    return list(connection.execute(select(runs.c.id).where(chosen)).scalars())
-
-
-def _last(connection: Connection, chosen: ColumnElement[bool], limit: int) -> list[Row[tuple[object, ...]]]:
-    """Return the last `limit` runs that have ended, the newest first."""
-    ended = (
-        select(runs, exits.c.real_s)
-        .select_from(runs.outerjoin(exits, exits.c.run_id == runs.c.id))
-        .where(
-            chosen,
-            runs.c.state == State.DONE,
-            runs.c.outcome.not_in((Outcome.SKIPPED, Outcome.CANCELLED)),
-        )
-        .order_by(runs.c.ended_at.desc(), runs.c.id.desc())
-        .limit(limit)
-    )
-    return list(connection.execute(ended).all())
-
-
-def _held_at(connection: Connection, chosen: ColumnElement[bool]) -> float:
-    """Return when mpsq last held one of these runs; 0 for never."""
-    held_at = (
-        select(func.max(job_events.c.at))
-        .join(runs, runs.c.id == job_events.c.run_id)
-        .where(chosen, job_events.c.verb == Verb.HOLD, job_events.c.actor == "worker")
-    )
-    return connection.execute(held_at).scalar() or 0.0
-
-
-def _is_one_cause(rows: list[Row[tuple[object, ...]]]) -> bool:
-    causes = {(row.outcome, row.exit_code, row.signal, re.sub(r"\d+", "#", row.reason or "")) for row in rows}
-    return len(causes) == 1 and all(row.outcome in _FAILED and (row.real_s or 0.0) <= AT_ONCE_S for row in rows)
+def _ids(connection: Connection, condition: str, run: Claimed) -> list[int]:
+    return connection.column(f"SELECT r.id FROM runs r WHERE {condition}", {"job": run.id.job})

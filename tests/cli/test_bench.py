@@ -32,7 +32,8 @@ def mpsq(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     def has(*devices: str, compiles: bool = True) -> None:
         monkeypatch.setattr(torch_probe, "computing_devices", lambda *_: list(devices))
-        monkeypatch.setattr(compiler, "probe", lambda: compiler.Compiler(compiles, "no g++"))
+        verdict = "ok" if compiles else "warn"
+        monkeypatch.setattr(compiler, "probe", lambda: compiler.Check("compiler", verdict, "no g++"))
 
     return has
 

@@ -86,7 +86,7 @@ def _without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     found = torch_probe.Torch("2.13.0", None, False, None, {"cpu": ("computes", ""), "mps": ("absent", "")})
     monkeypatch.setattr(torch_probe, "probe", lambda *_: found)
     monkeypatch.setattr(torch_probe, "others", lambda *_: {"mlx": ("0.32.4", "libmlx.so is missing")})
-    monkeypatch.setattr(compiler, "probe", lambda: compiler.Compiler(True, "compiles"))
+    monkeypatch.setattr(compiler, "probe", lambda: compiler.Check("compiler", "ok", "compiles"))
 
 
 def _with_a_service(monkeypatch: pytest.MonkeyPatch) -> None:

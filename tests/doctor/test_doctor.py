@@ -166,11 +166,11 @@ def test_the_other_frameworks_are_asked_in_the_interpreter(tmp_path: Path, monke
 
 
 def test_the_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert compiler.probe().works
+    assert compiler.probe().verdict == "ok"
     monkeypatch.setenv("CXX", program(tmp_path / "g++", "echo no libc >&2; exit 1"))
     assert "cannot compile a small program: no libc" in compiler.probe().finding
     monkeypatch.setenv("CXX", "/no/compiler")
-    assert not compiler.probe().works and compiler.probe().fix
+    assert compiler.probe().verdict == "warn" and compiler.probe().fix
 
 
 def test_the_store(home: Path) -> None:
@@ -247,7 +247,7 @@ def test_exit_code_and_fixes(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mpsq = Cli(capsys)
-    monkeypatch.setattr(compiler, "probe", lambda: compiler.Compiler(True, "compiles"))
+    monkeypatch.setattr(compiler, "probe", lambda: compiler.Check("compiler", "ok", "compiles"))
     good = program(tmp_path / "good", said(HEAD, {"device": "cpu", "state": "computes"}))
     monkeypatch.chdir(tmp_path)
     found = [mpsq.ok("doctor", "--python", python, "--json").json()["checks"] for python in ("./good", good)]
