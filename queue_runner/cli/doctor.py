@@ -25,8 +25,7 @@ def doctor(
         bool,
         typer.Option(
             "--smoke",
-            help="Also add 3 x 3 matrices and apply Linear(3, 1) on each device, as guides do; with --on, send a job of"
-            " a minute that examines its node.",
+            help="With --on: send a job of a minute that examines its node.",
         ),
     ] = False,
     on: Annotated[
@@ -49,7 +48,9 @@ def doctor(
         raise UsageError(
             "--python applies to this machine, and --on to another one", f"mpsq config set on.{on}.python PATH"
         )
-    checks = use_case.of_target(layout, on, smoke) if on else use_case.examine(layout, python, smoke)
+    if smoke and on is None:
+        raise UsageError("--smoke sends a job to the machine of --on", "without it, mpsq doctor tries each device here")
+    checks = use_case.of_target(layout, on, smoke) if on else use_case.examine(layout, python)
     failed = any(check.verdict == "fail" for check in checks)
     if json:
         print_json("mpsq.doctor/1", ok=not failed, checks=[asdict(check) for check in checks])

@@ -19,14 +19,12 @@ from queue_runner.host import compiler, machine, torch_probe
 from queue_runner.host.command import Ask, ask
 from queue_runner.paths import Layout
 
-_INSTALL_TORCH = "{} -m pip install torch, or choose another interpreter with --python"
 _NEEDS_MACOS = (((2, 9), 14), ((2, 15), 15))
 """The macOS that MPS needs, by first torch version (libtorch's text, docs/macos.md); torch's docs say 12.3."""
 
 
-def examine(layout: Layout, python: str | None = None, smoke: bool = False) -> list[Check]:
-    """Run all checks. `python` is the interpreter whose frameworks are tried; ours when None. `smoke` adds the smoke
-    tests of guides on each of its devices.
+def examine(layout: Layout, python: str | None = None) -> list[Check]:
+    """Run all checks. `python` is the interpreter whose frameworks are tried; ours when None.
 
     Raises: UsageError when that interpreter does not exist.
     """
@@ -40,7 +38,6 @@ def examine(layout: Layout, python: str | None = None, smoke: bool = False) -> l
         *pythons,
         _system(torch),
         *_torch(torch, interpreter),
-        *(_smoke(torch, interpreter) if smoke else ()),
         *_others(interpreter),
         compiler.probe(),
         *machine_checks.of_machine(layout),
@@ -132,43 +129,16 @@ def _others(interpreter: str, *, system: str = sys.platform) -> Iterator[Check]:
 def _torch(torch: torch_probe.Torch, interpreter: str) -> Iterator[Check]:
     if torch.version is None:
         yield Check(
-            "torch", "fail", f"{interpreter} has no usable torch: {torch.trouble}", _INSTALL_TORCH.format(interpreter)
+            "torch",
+            "fail",
+            f"{interpreter} has no usable torch: {torch.trouble}",
+            f"{interpreter} -m pip install torch, or choose another interpreter with --python",
         )
         return
     built = [f"CUDA {torch.cuda_built}"] * bool(torch.cuda_built) + ["MPS"] * torch.mps_built
     yield Check("torch", "ok", f"torch {torch.version}, built for CPU{''.join(f', {name}' for name in built)}")
     for name, (state, text) in torch.devices.items():
         yield _device(name, state, text, torch)
-
-
-def _smoke(torch: torch_probe.Torch, interpreter: str) -> Iterator[Check]:
-    """Run the smoke tests on every device that torch has here, each in a child of its own."""
-    if torch.version is None:
-        finding = f"the smoke tests need torch, which {interpreter} does not have"
-        yield Check("smoke", "fail", finding, _INSTALL_TORCH.format(interpreter))
-        return
-    for device, (state, _) in torch.devices.items():
-        name = f"smoke {device}"
-        if state == "absent":
-            yield Check(name, "ok", "not tried: this torch finds no such device")
-            continue
-        result = torch_probe.smoke(interpreter, device)
-        if result.failed is None:
-            yield Check(name, "ok", "a 3 x 3 addition and Linear(3, 1) agree with the CPU")
-        elif result.failed == "import":
-            fix = f"{interpreter} -m pip install --force-reinstall torch"
-            yield Check(name, "fail", f"torch cannot be imported again: {result.trouble}", fix)
-        else:
-            step = torch_probe.SMOKE_STEPS[result.failed]
-            yield Check(name, "fail", f"{step} failed: {result.trouble}", _SMOKE_FIX[device])
-
-
-_SMOKE_FIX = {
-    "cpu": "reinstall torch: this build does not compute on this processor",
-    "cuda": "check the driver with nvidia-smi, then another torch; do not measure on it",
-    "mps": "restart, update macOS to what the system check says, or try another torch; do not measure on it. A virtual "
-    "machine has no Metal for torch",
-}
 
 
 def _device(name: str, state: str, text: str, torch: torch_probe.Torch) -> Check:

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from queue_runner.errors import UsageError
 
@@ -160,58 +160,6 @@ def _understand(values: list[Any], trouble: str | None) -> Torch:
         translated=translated if isinstance(translated, bool) else None,
         **{name: str(head[name]) for name in texts if head.get(name)},
     )
-
-
-# -- smoke tests -----------------------------------------------------------------------------------------------------
-
-SMOKE_STEPS = {"import": "the import of torch", "addition": "a 3 x 3 addition", "linear": "Linear(3, 1)"}
-"""The smoke tests of guides to PyTorch on Metal. Results are compared with the CPU's."""
-
-_SMOKE = """
-import json
-def report(**fields):
-    print(json.dumps(fields), flush=True)
-import torch
-report(step="import", right=True, difference=0.0)
-torch.manual_seed(0)
-a, b = torch.randn(3, 3), torch.randn(3, 3)
-model = torch.nn.Linear(3, 1)
-expected = {"addition": a + b, "linear": model(a).detach()}
-device = torch.device(DEVICE)
-a, b = a.to(device), b.to(device)
-for step in expected:
-    try:
-        result = (a + b if step == "addition" else model.to(device)(a)).detach().cpu()
-    except Exception as error:
-        report(step=step, error=(str(error).strip().splitlines() or [type(error).__name__])[0])
-        break
-    difference = float((result - expected[step]).abs().max())
-    report(step=step, right=bool(torch.allclose(result, expected[step], rtol=1e-4, atol=1e-5)), difference=difference)
-"""
-"""The tolerance is that of sums of three products in fp32, in another order or with a fused multiply-add, by far."""
-
-
-class Smoke(NamedTuple):
-    """The result on a device. `failed` is the first of SMOKE_STEPS that did not pass, None if all did; `trouble` says
-    why."""
-
-    failed: str | None = None
-    trouble: str = ""
-
-
-def smoke(python: str, device: str, timeout_s: float = 60.0) -> Smoke:
-    """Run the smoke tests on `device`. A child that dies or hangs fails at the step that it had not finished."""
-    values, trouble = _run_child(python, f"DEVICE = {device!r}\n{_SMOKE}", timeout_s)
-    steps = {str(fields["step"]): fields for fields in values if isinstance(fields, dict) and "step" in fields}
-    for name in SMOKE_STEPS:
-        fields = steps.get(name)
-        if fields is None:
-            return Smoke(name, trouble or "it ended early")
-        if "error" in fields:
-            return Smoke(name, str(fields["error"]))
-        if not fields.get("right"):
-            return Smoke(name, f"its result is {fields.get('difference')} from the CPU's")
-    return Smoke()
 
 
 # -- the other frameworks --------------------------------------------------------------------------------------------
