@@ -192,6 +192,8 @@ def metric_answer(family: Family, name: str) -> Iterable[str]:
     size, *values = (units.measured(x, low, high) for x in (abs(answer.difference), answer.value, answer.baseline))
     if answer.word is Word.SAME:
         text = f"{name} of {arm} and {base} is {answer}"
+    elif not (answer.decided or size.strip("0.")):
+        text = f"{name} of {arm} and {base} measured equal"
     else:
         how = "higher" if answer.difference > 0 else "lower"
         text = f"{name} of {arm} {'is' if answer.decided else 'measured'} {size} {how} than of {base}"

@@ -15,8 +15,8 @@ from queue_runner.store.history import ALIKE, History
 from queue_runner.submit.plan import Plan
 
 FOREGROUND_S = 5.0
-"""How long a command that somebody watches waits for a quiet machine; FOREGROUND_SHORT_S where all of its runs are
-expected to take less than SHORT_S."""
+"""How long a command that somebody watches waits for a quiet machine: FOREGROUND_SHORT_S unless its runs are expected
+to take SHORT_S or more, which a first question does not know."""
 FOREGROUND_SHORT_S = 1.0
 SHORT_S = 10.0
 
@@ -69,9 +69,7 @@ def forecast(layout: Layout, planned: Plan) -> Forecast:
 
 def with_short_gate(layout: Layout, planned: Plan) -> Plan:
     """Return the plan of a command that somebody watches: its gate waits FOREGROUND_S at most."""
-    expected = forecast(layout, planned)
-    is_short = not expected.unknown and expected.total_s < SHORT_S
-    gate_s = FOREGROUND_SHORT_S if is_short else FOREGROUND_S
+    gate_s = FOREGROUND_SHORT_S if forecast(layout, planned).total_s < SHORT_S else FOREGROUND_S
     jobs = (replace(job, spec=job.spec.changed(gate_s=gate_s)) if job.spec.gate else job for job in planned.jobs)
     return replace(planned, jobs=tuple(jobs))
 

@@ -20,7 +20,9 @@ from queue_runner.spec import OF_TIME
 from queue_runner.store import added_rounds, read
 
 BAR = 24
-"""Width of the bar of an interval, in columns."""
+"""Greatest width of the bar of an interval, in columns."""
+NARROWEST = 8
+"""Least width of a bar: a narrower terminal has none."""
 _NEWEST_WHOLE = """
 SELECT max(repeat) FROM (
     SELECT r.repeat FROM runs r JOIN jobs j ON j.id = r.job_id WHERE j.group_id = ? AND r.number > 0
@@ -59,7 +61,7 @@ class RoundTable:
             return f"{self._title(families)}{': ' if words else ''}{words}"
         if not self._live.is_started:
             self._live.start()
-        self._live.update(self._table(families), refresh=True)
+        self._live.update(draw(families, self._title(families), self._live.console.width), refresh=True)
         return ""
 
     def close(self) -> None:
@@ -74,48 +76,58 @@ class RoundTable:
         title = f"round {self._round} of at most {added_rounds.MOST_ROUNDS}{about}"
         return f"{title}, {elapsed} of {units.duration(self._limit_s)}"
 
-    def _table(self, families: Sequence[Family]) -> Table:
-        by = next((family.by for family in families), OF_TIME)
-        others = dict.fromkeys(
-            name for family in families for pair in family.pairs for name in family.answers(pair) if name != by
-        )
-        table = Table(title=self._title(families), title_justify="left", box=None, pad_edge=False)
-        titles = (by, "difference (95 % CI)") if by else ("time", "speedup (95 % CI)")
-        for name in ("row", *titles, "", "verdict"):
-            table.add_column(name, no_wrap=name != "verdict")
-        for name in others:
-            table.add_column(name or "time")
-        for family in families:
-            answers_by_pair = [family.answers(pair) for pair in family.pairs]
-            ends = [end for by_name in answers_by_pair if by in by_name for end in by_name[by].on_scale]
-            for arm in family.arms:
-                pair = family.pair(arm)
-                by_name = family.answers(pair) if pair else {}
-                if (first := by_name.get(by)) is not None:
-                    cells = [first.values[0], first.size, bar(first, ends), str(first)]
-                    cells += [str(by_name[name]) if name in by_name else units.MISSING for name in others]
-                elif arm is family.baseline and ends:
-                    cells = [next(x[by].values[1] for x in answers_by_pair if by in x), "", "", "baseline"]
-                else:
-                    cells = [units.MISSING, "", "", ""]
-                table.add_row(*map(Text, [arm.label, *cells]))
-        return table
+
+def draw(families: Sequence[Family], title: str, width: int) -> Table:
+    """Return the table of the rows. The bar has the room that the texts leave on `width` columns."""
+    by = next((family.by for family in families), OF_TIME)
+    answered = {pair.arm: family.answers(pair) for family in families for pair in family.pairs}
+    others = list(dict.fromkeys(name for by_name in answered.values() for name in by_name if name != by))
+    titles = ["row", by or "time", f"{'difference' if by else 'speedup'} (95 % CI)", "verdict"]
+    texts = [[*titles, *(name or "time" for name in others)]]
+    shown: list[tuple[RoundAnswer | None, list[float]]] = []
+    for family in families:
+        judged = [by_name[by] for pair in family.pairs if by in (by_name := answered[pair.arm])]
+        for arm in family.arms:
+            by_name = answered.get(arm, {})
+            answer = by_name.get(by)
+            if answer is not None:
+                words = [str(by_name[name].word) if name in by_name else units.MISSING for name in others]
+                texts.append([arm.label, answer.values[0], answer.size, str(answer.word), *words])
+            else:
+                is_baseline = judged and arm is family.baseline
+                cells = [judged[0].values[1], "", "baseline"] if is_baseline else [units.MISSING, "", ""]
+                texts.append([arm.label, *cells, *("" for _ in others)])
+            shown.append((answer, [end for each in judged for end in each.on_scale]))
+    room = min(BAR, width - sum(2 + max(map(len, column)) for column in zip(*texts, strict=True)))
+    if room >= NARROWEST:
+        bars = [bar(answer, ends, room) if answer else "" for answer, ends in shown]
+        texts = [[*cells[:3], drawn, *cells[3:]] for cells, drawn in zip(texts, ["", *bars], strict=True)]
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for name in texts[0]:
+        table.add_column(name, overflow="fold")
+    for cells in texts[1:]:
+        table.add_row(*map(Text, cells))
+    return table
 
 
-def bar(answer: RoundAnswer, ends: Sequence[float]) -> str:
+def bar(answer: RoundAnswer, ends: Sequence[float], width: int = BAR) -> str:
     """Draw the interval of an answer on the scale of all `ends`, with a mark where there is no difference."""
     lowest, highest = min([0.0, *ends]), max([0.0, *ends])
 
     def place(x: float) -> int:
-        return round((x - lowest) / ((highest - lowest) or 1.0) * (BAR - 1))
+        return round((x - lowest) / ((highest - lowest) or 1.0) * (width - 1))
 
     interval = answer.on_scale if len(answer.on_scale) == 3 else answer.on_scale[:1]
-    cells = ["─" if place(min(interval)) <= at <= place(max(interval)) else " " for at in range(BAR)]
+    cells = ["─" if place(min(interval)) <= at <= place(max(interval)) else " " for at in range(width)]
     cells[place(0.0)] = "│"
     cells[place(interval[0])] = "●"
     return "".join(cells)
 
 
 def _in_words(family: Family, pair: Pair) -> str:
-    parts = (f"{name} {answer.size} {answer}".lstrip() for name, answer in family.answers(pair).items())
-    return f"{pair.arm.label} {', '.join(parts)}"
+    """Return as in "s=2 0.50 x (0.49 to 0.51), slower; loss +0.1, undecided"; the title has the number of rounds."""
+    parts = (
+        f"{name} {answer.size}, {answer.word if answer.more else answer}".lstrip()
+        for name, answer in family.answers(pair).items()
+    )
+    return f"{pair.arm.label} {'; '.join(parts)}"

@@ -14,7 +14,7 @@ from sqlalchemy import insert, update
 from queue_runner.model import Condition, Ending, Outcome, Verb
 from queue_runner.monitor import eta, run_view
 from queue_runner.monitor.eta import Eta
-from queue_runner.monitor.forecast import forecast
+from queue_runner.monitor.forecast import forecast, with_short_gate
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import history, jobs, read, results
@@ -220,6 +220,13 @@ def test_a_plan_is_summed(past: Past) -> None:
     new = (NewJob(A, 4), NewJob(B, 2), NewJob(replace(A, seed=7), 1))
     found = forecast(past.layout, Plan("a plan", 0, new, ((0, 1),) * 7, ()))
     assert (found.total_s, found.unknown, found.alike) == (56.0, 2, 1)
+
+
+@pytest.mark.parametrize(("before", "gate_s"), [((), 1.0), ((2.0,), 1.0), ((5.0,), 5.0)])
+def test_a_first_question_waits_as_little_as_a_short_one(past: Past, before: tuple[float, ...], gate_s: float) -> None:
+    past.took(A, *before)
+    gated = Plan("a plan", 0, (NewJob(A.changed(gate=True), 3),), ((0, 1),) * 3, ())
+    assert with_short_gate(past.layout, gated).jobs[0].spec.gate_s == gate_s
 
 
 def test_status_and_why_say_it(past: Past, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,6 +126,8 @@ def test_tables_of_metrics_that_do_not_fit_are_named(store: Store, columns: int,
     lines = short(store)
     assert len(lines) <= printing.MOST_LINES and max(map(len, lines)) <= columns, "\n".join(lines)
     assert any("bleu" in line for line in lines)
+    sentences = [line for line in lines if line.startswith(("bleu of", "n_layer")) and " than " in line]
+    assert not sentences[0].startswith("bleu"), "the answer comes first"
 
 
 def test_a_table_that_does_not_fit_leaves_its_answer(store: Store, columns: int) -> None:

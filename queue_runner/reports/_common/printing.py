@@ -34,25 +34,22 @@ def as_text(name: str, result: Result, format: str, *, explain: bool = False, co
         return tables.csv(result.items, result.columns)
     sections = result.sections or [Section("", result.columns, result.items)]
     visible = [section for section in sections if explain or not section.explained]
-    if explain:
-        groups: list[list[str]] = [list(result.lines), list(result.notes)]
-    else:
-        answers, notes = (
-            [line for line in lines if not isinstance(line, Finding)] for lines in (result.lines, result.notes)
-        )
-        closing = _closing(result, sections, format)
-        groups = [answers, [*notes, *closing]] if notes else [[*answers, *closing]]
-    below = ["\n".join(_painted(line, format, colour) for line in group) for group in groups]
+    answers, notes = (
+        [line for line in lines if explain or not isinstance(line, Finding)] for lines in (result.lines, result.notes)
+    )
+    closing = [] if explain else _closing(result, sections, format)
     if format == "table" and result.text is not None:
         parts = [result.text]
     elif explain or format != "table":
         parts = [_section(section, format, explain, colour) for section in visible]
+    elif len(result.families) == 1:
+        n_below = sum(map(_n_lines, (answers, notes, closing))) + 1 + bool(notes)
+        parts, instead = _of_one_question(visible, MOST_LINES - n_below, colour)
+        answers += instead
     else:
-        n_below = sum(text.count("\n") + 2 for text in below if text)
-        if len(result.families) == 1:
-            parts = _of_one_question(visible, MOST_LINES - n_below, colour)
-        else:
-            parts = [_shortened(section, MOST_LINES - BELOW_EACH, colour) for section in visible]
+        parts = [_shortened(section, MOST_LINES - BELOW_EACH, colour) for section in visible]
+    groups = [answers, [*notes, *closing]] if notes else [[*answers, *closing]]
+    below = ["\n".join(_painted(line, format, colour) for line in group) for group in groups]
     return "\n\n".join(part.rstrip() for part in [*parts, *below] if part.strip())
 
 
@@ -78,25 +75,29 @@ def _on_one_line(title: str, parts: Sequence[str], last: str, room: int) -> str:
     return tables.shorten(f"{title}: {last or '; '.join(parts)}", room) if parts or last else ""
 
 
-def _of_one_question(sections: Sequence[Section], n_lines: int, colour: bool) -> list[str]:
-    """Format the tables of one question on at most `n_lines`: in place of the last ones, where they do not fit, stands
-    the sentence of each, or its name."""
+def _of_one_question(sections: Sequence[Section], n_lines: int, colour: bool) -> tuple[list[str], list[str]]:
+    """Format the tables of one question on at most `n_lines`. In place of the last ones, where they do not fit, stands
+    the sentence of each, or its name, below the answer."""
     texts = [_section(section, "table", False, colour) for section in sections]
     for n in range(len(texts), 1, -1):
-        parts = [*texts[:n], *_in_place_of(sections[n:])]
-        if sum(text.count("\n") + 2 for text in parts) - 1 <= n_lines:
-            return parts
-    below = _in_place_of(sections[1:])
-    first = _shortened(sections[0], n_lines - sum(text.count("\n") + 1 for text in below), colour)
-    return ["\n".join([first, *below])]
+        instead = _in_place_of(sections[n:])
+        if sum(text.count("\n") + 2 for text in texts[:n]) + _n_lines(instead) - 1 <= n_lines:
+            return texts[:n], instead
+    instead = _in_place_of(sections[1:])
+    return [_shortened(sections[0], n_lines - _n_lines(instead), colour)] if sections else [], instead
 
 
 def _in_place_of(sections: Sequence[Section]) -> list[str]:
-    """Return the text in place of these tables: no lines for none."""
-    lines = [_sentence(section.instead, "table") for section in sections if section.instead]
+    """Return the sentences in place of these tables."""
+    sentences = [section.instead for section in sections if section.instead]
     if unnamed := [section.columns[1].title for section in sections if not section.instead]:
-        lines.append(f"... more tables: {', '.join(unnamed)} (--explain)")
-    return ["\n".join(lines)] if lines else []
+        sentences.append(f"... more tables: {', '.join(unnamed)} (--explain)")
+    return sentences
+
+
+def _n_lines(sentences: Sequence[str]) -> int:
+    """Return how many lines of a terminal these sentences take."""
+    return sum(_sentence(line, "table").count("\n") + 1 for line in sentences)
 
 
 def _shortened(section: Section, n_lines: int, colour: bool) -> str:
