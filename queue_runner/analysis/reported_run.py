@@ -116,7 +116,6 @@ class ReportedRun(RunNumbers, LastEvaluation):
     metrics: Mapping[str, float] = field(default_factory=dict)
     """the last value of each metric that the log or the program names"""
     time_of: str | None = None
-    mfu_printed: float | None = None
 
     @property
     def ending(self) -> str:

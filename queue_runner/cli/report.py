@@ -56,12 +56,6 @@ def report(
         str,
         typer.Option(metavar="FROM", help="The peak for MFU: sourced (as published), or measured on this machine."),
     ] = "sourced",
-    printed_mfu: Annotated[
-        bool,
-        typer.Option(
-            "--printed-mfu", help="Also show the MFU that nanoGPT's train.py printed, which is relative to an A100."
-        ),
-    ] = False,
     same_within: Annotated[
         str | None,
         typer.Option(
@@ -97,15 +91,12 @@ def report(
     reports.load(name)
     if submit and name != "missing":
         raise UsageError(f"--submit does not apply to the report {name}", "mpsq report missing g4 --submit")
-    if printed_mfu and name != reports.DEFAULT:
-        raise UsageError(f"--printed-mfu does not apply to the report {name}", "mpsq report --printed-mfu")
     if by is not None and name != reports.DEFAULT:
         raise UsageError(f"--by does not apply to the report {name}", f"mpsq report --by {by}")
     options = selection.read(
         ids,
         peak_tflops=config_file.load(layout.config).peak_tflops,
         peak=peak,
-        printed_mfu=printed_mfu,
         same_within=same_within,
         by=by,
         newest=format not in ("csv", "json"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
@@ -19,9 +18,8 @@ from queue_runner.errors import UsageError
 from queue_runner.monitor import answers
 from queue_runner.monitor.answers import prepare, select_runs
 from queue_runner.monitor.answers.run_query import Context
-from queue_runner.monitor.run_mfu import A100_BF16_FLOPS
 from queue_runner.reports._common import arm_tables, divergence, footnotes, losses, panels
-from queue_runner.reports._common.arm_rows import ArmRow, newest_first, row_of
+from queue_runner.reports._common.arm_rows import newest_first, row_of
 from queue_runner.reports._common.columns import columns
 from queue_runner.reports._common.device_peaks import Peaks
 from queue_runner.reports._common.document import Result, Section
@@ -51,9 +49,6 @@ NEWEST = 4
 """Maximum number of comparisons shown when no runs were chosen."""
 MOST_DETAILED = 64
 """Maximum number of runs read beyond the summary (losses before the first step, last iteration with an evaluation)."""
-_PRINTED_MFU = (
-    "SELECT run_id, value FROM v_metric WHERE name = 'mfu_printed' AND value IS NOT NULL AND run_id IN ({runs})"
-)
 _MEAN_STEP = (
     "mean step: time of the whole training divided by its steps, including evaluations, checkpoints and the first"
     " iteration, and therefore not compared. The log has no iteration times; add mpsq_report's TrainerCallback to the"
@@ -63,10 +58,7 @@ _MEAN_STEP = (
 
 def finish(stored: list[ReportedRun], context: Context) -> Result:
     """Group, compare and describe the runs. Raises: UsageError when --vs or --group-by is invalid."""
-    prepared = losses.add(prepare.windowed(stored, context), context)
-    if context.options.printed_mfu:
-        prepared = _add_printed_mfu(prepared, context)
-    rows, families = answers.compared(prepared, context)
+    rows, families = answers.compared(losses.add(prepare.windowed(stored, context), context), context)
     families = newest_first(families)
     visible = families if context.options.chosen else families[:NEWEST]
     marks = footnotes.CaveatMarks(rows, (row for family in visible for row in family.shown), context)
@@ -102,13 +94,9 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
         text = f"{older}: select with mpsq report g4, --since 2d or --where config=NAME; csv and json have all"
         notes.append(NextStep(text, f"mpsq report g4 ({n_older} older)"))
     raw = [row for table in tables for row in table]
-    shown_columns = COLUMNS
-    if context.options.printed_mfu:
-        shown_columns = (*COLUMNS, *columns("mfu_printed"))
-        notes.append(_about_printed_mfu(shown_rows))
     newest_runs = [family.newest_run for family in visible]
     empty = None if sections or not rows else ""
-    return Result(shown_columns, raw, sections, lines, notes, empty, visible, newest_runs)
+    return Result(COLUMNS, raw, sections, lines, notes, empty, visible, newest_runs)
 
 
 def _of_one_seed(rows: Sequence[Sequence[ReportedRun]]) -> list[ReportedRun]:
@@ -137,25 +125,6 @@ def _details(families: Sequence[Family], context: Context) -> RunDetails:
             if phase == "eval_iter":
                 last_eval[row.run_id] = (i, dur_s)
     return RunDetails(step0, last_eval)
-
-
-def _add_printed_mfu(rows: Sequence[ReportedRun], context: Context) -> list[ReportedRun]:
-    """Return the rows with `mfu_printed`, the median of what a run printed as a share of 1; None if it printed none."""
-    printed = context.tuples_by_run(_PRINTED_MFU, rows) if rows else {}
-    shares = {run_id: stats.median([percent / 100 for (percent,) in values]) for run_id, values in printed.items()}
-    return [replace(row, mfu_printed=shares.get(row.run_id)) for row in rows]
-
-
-def _about_printed_mfu(rows: Iterable[ArmRow]) -> str:
-    """Say what train.py prints, and which rates that stands for."""
-    known = [(row.label, share) for row in rows if (share := row.mfu_printed) is not None]
-    if not known:
-        return "printed MFU: no run printed one; nanoGPT's train.py does"
-    rates = ", ".join(f"{label} {units.flops_per_s(share * A100_BF16_FLOPS)}" for label, share in known)
-    peak = units.flops_per_s(A100_BF16_FLOPS)
-    return (
-        f"printed MFU: from nanoGPT's train.py, relative to an A100's {peak} in bf16 on every device and dtype: {rates}"
-    )
 
 
 class MeanStep(NamedTuple):

@@ -12,7 +12,6 @@ import pytest
 
 from queue_runner.cli import show
 from queue_runner.control import import_log
-from queue_runner.errors import UsageError
 from queue_runner.model import parse_selector
 from queue_runner.monitor import run_view
 from queue_runner.monitor.run_details import details
@@ -128,16 +127,10 @@ def test_the_printed_mfu_stands_beside_ours_and_says_of_which_peak(post: Store) 
         text = page(post, run)
         assert f"printed by train.py: {share} of an A100's 312 TFLOP/s, bf16: {rate}" in text
         assert "unknown: the FLOP of an iteration were not reported" in text
-    assert "printed MFU" not in shown(post), "only where it is asked for"
-    asked = shown(post, printed_mfu=True)
-    for text in ("0.19 %", "1.69 %", "1.22 %", "to an A100's 312 TFLOP/s in bf16 on every device"):
-        assert text in " ".join(asked.split())
-    assert [row["mfu_printed"] for row in post.report(printed_mfu=True).rows] == pytest.approx([0.0019, 0.0169, 0.0122])
 
 
-def test_a_run_without_a_printed_mfu_says_so_where_it_is_asked_for(store: Store) -> None:
+def test_the_mfu_of_a_run_needs_a_known_peak(store: Store) -> None:
     store.run("cpu", False, 1.0, hello={"flops_per_iter": 2e12})
-    assert "no run printed one" in words(store.report(printed_mfu=True))
     assert "unknown: 2.00 TFLOP/s, but the peak is unknown" in page(store, "1.1")
     store.layout.config.write_text("[peak_tflops]\ncpu = 4.0\n")
     assert "50.0 %: 2.00 TFLOP/s of 4.00 TFLOP/s (given by the user)" in page(store, "1.1")
@@ -169,15 +162,6 @@ def test_the_files_that_were_handed_out_are_those_that_are_tested() -> None:
         pytest.skip("../shared/data/metal_post is not here")
     for log in SHARED.glob("*.log"):
         assert log.read_bytes() == (LOGS / f"metal_post_{log.name}").read_bytes()
-
-
-def test_printed_mfu_of_another_report_is_refused() -> None:
-    from typer.testing import CliRunner
-
-    from queue_runner.cli.report import app
-
-    done = CliRunner().invoke(app, ["breakdown", "--printed-mfu"])
-    assert isinstance(done.exception, UsageError) and "does not apply" in done.exception.message
 
 
 def test_logs_of_which_nobody_said_the_device_and_the_mode_are_rows_of_their_own(store: Store) -> None:

@@ -33,9 +33,6 @@ class Options:
     """the two selections that mpsq compare puts side by side"""
     peak: str = "sourced"
     """the peak for MFU: sourced (or given in the configuration), or measured by matmul on the same machine"""
-    printed_mfu: bool = False
-    """whether the report devices shows what nanoGPT's train.py printed beside MFU"""
-
     newest: bool = False
     """whether only the newest comparisons are read where no runs are selected, as many as a terminal shows"""
 

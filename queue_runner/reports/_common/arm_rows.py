@@ -18,7 +18,7 @@ from queue_runner.reports._common import losses
 from queue_runner.reports._common.device_peaks import Peaks
 
 _COPIED = ("framework", "framework_version", "device", "device_name", "compile", "dtype")
-_MEDIANS = (*(field.name for field in fields(RunNumbers)), "real_s", "user_s", "sys_s", "max_rss_bytes", "mfu_printed")
+_MEDIANS = (*(field.name for field in fields(RunNumbers)), "real_s", "user_s", "sys_s", "max_rss_bytes")
 _NO_FACTORS = frozenset(
     {"machine", "subject", "config", "device", "compile", "dtype", "framework", "device_name", "time_of"}
 )
@@ -107,7 +107,6 @@ class ArmRow(RunNumbers, LastEvaluation, JudgedRow):
     samples_per_s: float | None
     flops_per_s: float | None
     mfu: float | None
-    mfu_printed: float | None
     peak: Peak | None
     compile_cost_s: float | None
     compile_cache: str | None

@@ -83,7 +83,7 @@ def sections(family: Family, rows: Sequence[ArmRow], taints: CaveatMarks) -> lis
     outcome = Section(
         "", columns(LABEL, "n_iters loss_last eval_train_loss eval_val_loss", STEP, "projected_real_s"), rows
     )
-    work = Section("", columns(LABEL, "samples_per_s tokens_per_s", TFLOPS, "mfu mfu_printed"), rows)
+    work = Section("", columns(LABEL, "samples_per_s tokens_per_s", TFLOPS, "mfu"), rows)
     others = [without_empty(section) for section in (work, _cost(rows), *(() if family.wall else (outcome,)))]
     explained = [section for section in others if len(section.columns) > 1]
     times = speed(family, rows, taints)
@@ -149,11 +149,11 @@ def speed(family: Family, rows: Sequence[ArmRow], taints: CaveatMarks) -> list[S
     rate = "samples_per_s" if has == {"samples"} else "tokens_per_s"
     each, runs = counts(rows)
     title = f"speedup per {family.per_work}" if family.per_work else "speedup"
-    times = columns(WALL_S, "user_s sys_s", RSS) if family.wall else columns(MS, rate, "mfu mfu_printed")
+    times = columns(WALL_S, "user_s sys_s", RSS) if family.wall else columns(MS, rate, "mfu")
     shown = columns(LABEL, *runs, times[0], *taints.columns(rows), *times[1:], *judged(rows, title))
     whole = without_empty(Section(caption(family, rows) + each, shown, rows, relative(family, rows)))
     whole = replace(whole, in_order=sorted(rows, key=lambda row: (not row.is_baseline, -(row.speedup or 0.0))))
-    spare = ("mfu_printed", "mfu", rate, *([] if family.wall else ["runs"]))  # a table of --explain has the rates
+    spare = ("mfu", rate, *([] if family.wall else ["runs"]))  # a table of --explain has the rates
     answer, _ = fitted(whole, spare)
     if table_width(rows, answer.columns) > room():
         answer = replace(answer, columns=[without_spread(column) for column in answer.columns])

@@ -17,11 +17,6 @@ def short(x_s: Any) -> str:
     return units.short_duration(x_s, 3)
 
 
-def as_printed(share: float | None) -> str:
-    """Format a share of 1 as nanoGPT's train.py prints its mfu: "1.69 %", "0.19 %"."""
-    return units.MISSING if share is None else f"{share * 100:.2f} %"
-
-
 def _of_verdict(name: str) -> Callable[[Any], Any]:
     """Return how to read a value of a row's verdict on the time, which is named `judged`."""
     return lambda row: getattr(row.judged, name, None)
@@ -82,7 +77,6 @@ _SHARED = (
     Column("flops_per_s", "FLOP/s", units.flops_per_s, True),
     Column("bytes_per_s", "bytes/s", units.number, True),
     Column("mfu", "MFU", units.percent, True),
-    Column("mfu_printed", "printed MFU", as_printed, True),
     Column("peak_flops", "peak", units.flops_per_s, True, value=lambda row: row.peak and row.peak.flops),
     Column("peak_source", "peak source", value=lambda row: row.peak and row.peak.source),
     Column("real_s", "real", units.seconds, True),

@@ -30,7 +30,6 @@ def read_options(
     include_invalid: bool = False,
     peak_tflops: Mapping[str, float] | None = None,
     peak: str = "sourced",
-    printed_mfu: bool = False,
     same_within: str | None = None,
     by: str | None = None,
     newest: bool = False,
@@ -62,7 +61,6 @@ def read_options(
         include_invalid=include_invalid,
         peak_tflops=dict(peak_tflops or {}),
         peak=_peak(peak),
-        printed_mfu=printed_mfu,
         aim=Aim(by or "", {} if same_within is None else units.parse_margins(same_within)),
         newest=newest,
     )
