@@ -95,7 +95,6 @@ class ReportedRun(RunNumbers, LastEvaluation):
     params: int | None = None
     spec_json: str = ""
     find_max: str | None = None
-    is_probe: int | bool = False
 
     subject: str = ""
     """what the run is called"""

@@ -46,6 +46,8 @@ _ALLOCATED = Column("peak_allocated_bytes", "peak allocated", units.size, True, 
 _RESERVED = Column("peak_reserved_bytes", "peak reserved", units.size, True, value=attrgetter("peak_reserved"))
 _RATIO = Column("reserved_over_allocated", "reserved / allocated", units.ratio, True, value=attrgetter("ratio"))
 _GROWTH = Column("growth_bytes_per_1000", "growth / 1,000 iterations", units.size, True, value=_growth("middle"))
+_LOW = Column("growth_low", "95 % low", units.size, True, value=_growth("low"))
+_HIGH = Column("growth_high", "95 % high", units.size, True, value=_growth("high"))
 _LEAK = Column("leak", "leak")
 _OUTCOME = Column(
     "outcome", "outcome", value=attrgetter("run.ending"), style=lambda item: outcome_style(item.run.ending)
@@ -67,8 +69,8 @@ COLUMNS = columns(
     *through("run", "max_rss_bytes"),
     Column("grows", "growth of"),
     _GROWTH,
-    Column("growth_low", "95 % low", units.size, True, value=_growth("low")),
-    Column("growth_high", "95 % high", units.size, True, value=_growth("high")),
+    _LOW,
+    _HIGH,
     _LEAK,
     Column("valid", "valid", value=lambda item: bool(item.run.valid)),
     shared("taints", lambda item: kinds_of_taint([item.run])),
@@ -146,7 +148,7 @@ def _interval(item: MemorySeries) -> str:
     """Format the interval of the growth, with a common unit once: "208 to 250 MiB"."""
     if item.slope is None:
         return units.MISSING
-    least, most = _n_bytes(item.slope.low * PER), _n_bytes(item.slope.high * PER)
+    least, most = _n_bytes(_LOW.of(item)), _n_bytes(_HIGH.of(item))
     number, _, unit = least.partition(" ")
     return f"{number if most.endswith(' ' + unit) else least} to {most}"
 
@@ -180,24 +182,13 @@ def _unused(series: Sequence[MemorySeries]) -> Iterable[str]:
     """Report memory reserved between iterations beyond the allocated memory, from FRAGMENTED on."""
     fragmented = [item for item in series if item.ratio is not None and item.ratio >= FRAGMENTED]
     several = len({item.run.subject for item in series}) > 1
-
-    def subject(item: MemorySeries) -> str:
-        if item.run.framework == "jax":
-            return "jax"
-        return f"{item.run.subject} {item.arm.label}" if several else item.arm.label
-
-    for name, items in by_key(fragmented, subject).items():
-        reserves = f"{name}, {_runs(items)}, reserves up to {units.ratio(max(item.ratio or 0.0 for item in items))}"
-        if name == "jax":
-            yield (
-                f"{reserves} the size of its arrays between iterations: XLA reserves most of a device's memory at start"
-                " unless XLA_PYTHON_CLIENT_PREALLOCATE=false, so this is not what the model needs"
-            )
-        else:
-            yield (
-                f"{reserves} the size of its tensors between iterations: kept for temporary tensors of an iteration, or"
-                " fragmented"
-            )
+    for name, items in by_key(fragmented, lambda item: f"{item.run.subject} {item.arm.label}").items():
+        name = name if several else items[0].arm.label
+        more = units.ratio(max(item.ratio or 0.0 for item in items))
+        why = "kept for temporary tensors of an iteration, or fragmented"
+        if any(item.run.framework == "jax" for item in items):
+            why = "XLA reserves most of a device's memory at start unless XLA_PYTHON_CLIENT_PREALLOCATE=false"
+        yield f"{name}, {_runs(items)}, reserves up to {more} the size of its tensors between iterations: {why}"
 
 
 def _runs(series: Sequence[MemorySeries]) -> str:

@@ -43,13 +43,11 @@ class LossPair(NamedTuple):
 
 
 class WorstRun(NamedTuple):
-    """The run of an arm with the largest difference, of `n_runs`. `reference` is the loss of its first batch before
-    training, by where it was computed."""
+    """The run of an arm with the largest difference, of `n_runs`."""
 
     label: str
     n_runs: int
     worst: Divergence
-    reference: Mapping[str, float]
 
 
 COLUMNS = columns(
@@ -78,8 +76,6 @@ _SHOWN = (
     *map(_above, LEVELS),
     Column("greatest", "max", format_difference, True, value=lambda row: row.worst.greatest[1]),
     Column("last", "last", format_difference, True, value=lambda row: row.worst.points[-1][3]),
-    Column("device", "step 0", units.loss, True, value=lambda row: row.reference.get("device")),
-    Column("cpu", "on CPU", units.loss, True, value=lambda row: row.reference.get("cpu")),
 )
 _UNUSABLE = "log_rewritten"
 """The only taint that invalidates losses; others, such as contended, affect only times."""
@@ -104,34 +100,26 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     blocks: list[panels.Block] = []
     raw: list[LossPair] = []
     made: list[Divergence] = []
-    reference = _reference(rows, context)
     newest_runs: list[int] = []
     n_older = context.n_older
     for family in families:
         if len(blocks) >= NEWEST and not context.options.chosen:
             n_older += len(family.arms) > 1
             continue
-        base = _baseline(family)
+        base = family.baseline or (None if family.why else family.arms[0])  # there may be no times to choose one by
         divergences = _divergences(family, base, context) if base is not None else []
         if base is None or not divergences:
             continue
         raw += [LossPair(divergence, *point) for divergence in divergences for point in divergence.points]
         made += divergences
         newest_runs.append(family.newest_run)
-        blocks.append(([_section(family, base, divergences, reference)], [*_findings(base, divergences)]))
+        blocks.append(([_section(family, base, divergences)], [*_findings(base, divergences)]))
     sections, lines = panels.together(blocks)
     if not raw:
         which = "with comparable losses (two rows of the same settings, seed and data)"
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, which)])
     older = [f"{n_older} older comparisons not made: select with mpsq report numerics g4"] if n_older else []
     return Result(COLUMNS, raw, sections, lines, [*_notes(made, outcomes), *older], newest_runs=newest_runs)
-
-
-def _baseline(family: Family) -> Arm | None:
-    """Return the requested baseline, else the family's, else the first arm if there are no times to choose by."""
-    if family.baseline is not None:
-        return family.baseline
-    return family.arms[0] if family.why == "" and family.arms else None
 
 
 def _divergences(family: Family, base: Arm, context: Context) -> list[Divergence]:
@@ -153,25 +141,12 @@ def _divergences(family: Family, base: Arm, context: Context) -> list[Divergence
     return divergences
 
 
-def _reference(rows: Sequence[ReportedRun], context: Context) -> dict[int, dict[str, float]]:
-    """Read by run the loss of the first batch before training, computed on the CPU and on the device."""
-    sql = (
-        "SELECT run_id, name, value FROM metrics WHERE run_id IN ({runs}) AND value IS NOT NULL"
-        " AND name IN ('reference_loss_cpu', 'reference_loss_device')"
-    )
-    stored = context.tuples_by_run(sql, rows)
-    return {run_id: {name.rpartition("_")[2]: loss for name, loss in losses} for run_id, losses in stored.items()}
-
-
-def _section(
-    family: Family, base: Arm, divergences: Sequence[Divergence], reference: Mapping[int, Mapping[str, float]]
-) -> Section:
+def _section(family: Family, base: Arm, divergences: Sequence[Divergence]) -> Section:
     """Build a row for each arm, from its run with the largest difference, with the number of runs."""
     rows = []
     for arm, group in by_key(divergences, lambda divergence: divergence.arm).items():
-        worst = _worst(group)
         label = f"{arm.label}, rerun" if arm is base else arm.label
-        rows.append(WorstRun(label, len(group), worst, reference.get(worst.run.run_id, {})))
+        rows.append(WorstRun(label, len(group), _worst(group)))
     why = f" ({family.why})" if family.why else ""
     return Section(arm_tables.caption(family), _SHOWN, rows, [f"relative to {base.label}{why}"])
 
@@ -223,7 +198,6 @@ def _finding(worst: Divergence) -> str:
 def _notes(divergences: Sequence[Divergence], outcomes: Mapping[int, str | None]) -> Iterable[str]:
     levels = " and ".join(f"> {units.percent(level, 1)}" for level in LEVELS)
     yield f"{levels}: first iteration with a larger difference"
-    yield "step 0: loss of the first batch before training, on the device and on the CPU"
     yield "difference: |loss - baseline's| / |baseline's|, same iteration, seed and data; of several runs the worst"
     if any(divergence.run.dtype != divergence.baseline.dtype for divergence in divergences):
         yield "reduced precision diverges by rounding alone: eps is 0.78 % in bf16, 0.098 % in fp16"

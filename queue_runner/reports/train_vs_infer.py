@@ -40,9 +40,10 @@ from queue_runner.tables import Column
 NAME = "train-vs-infer"
 HELP = "training against inference of the same model: throughput, and the speedup of each over the CPU"
 SQL = (
-    f"SELECT {prepare.RUN}, params, COALESCE(json_extract(spec_json, '$.find_max'), '') <> '' AS is_probe"
-    " FROM v_run WHERE {chosen} AND kind = 'workload' ORDER BY job_id, number"
+    f"SELECT {prepare.RUN}, params FROM v_run WHERE {{chosen}} AND kind = 'workload'"
+    " AND COALESCE(json_extract(spec_json, '$.find_max'), '') = '' ORDER BY job_id, number"
 )
+"""Without the probes of --find-max, which differ in size: see `mpsq report scaling`."""
 _WORK, _UNIT, _BATCH = "(work)", "(unit)", "(batch)"
 """Factors that this report adds: one of KINDS, what its rate counts, and the effective batch size."""
 
@@ -329,9 +330,6 @@ def _notes(
     invalid = (
         row
         for row in rows
-        if row.subject in models
-        and (row.run_id in used or not row.is_probe)
-        and row.outcome is not None
-        and not (row.valid and row.outcome == "SUCCEEDED")
+        if row.subject in models and row.outcome is not None and not (row.valid and row.outcome == "SUCCEEDED")
     )
     yield from marks.excluded(invalid, context.options.include_invalid)

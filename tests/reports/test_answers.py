@@ -235,14 +235,13 @@ def test_where_losses_part(store: Answers) -> None:
     bad = store.run("mps", dtype="fp16", median_s=0.04, outcome="FAILED", exit_code=1)
     store.losses(bad, [4.0] * 5 + [math.nan, math.inf])
     store.losses(store.run("mps", median_s=0.05, hello={"seed": 7}), [9.0] * 30)
-    store.metric(bad, "reference_loss_device", 4.01)
     rows = [row for row in store.report("numerics").rows if row["run"] == "3.1"]
     assert len(rows) == 7 and rows[5]["relative"] == math.inf
     text = shown(store, "numerics")
     assert "cpu eager fp32 is bitwise reproducible (2 runs)" in text
     assert "mps eager fp32 diverges from the baseline by more than 0.1 % at iteration 5, 1 % at iteration 22" in text
     assert "has a NaN or infinite loss from iteration 5 on" in text
-    assert "3.1 FAILED" in text and "4.0100" in text and "(contended)" in text
+    assert "3.1 FAILED" in text and "(contended)" in text
     assert not [row for row in store.report("numerics").rows if row["seed"] == 7]
     few = store.report("numerics", iters="0:4")
     assert max(row["i"] for row in few.rows) == 4

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from queue_runner import units
@@ -260,36 +259,31 @@ def _ratio(row: JudgedRow) -> str:
 
 def _cost(rows: Sequence[ArmRow]) -> Section:
     """Build the cost table. Cold and warm are states of the compiler's cache; without them there is no cost."""
-    titles = {"cold": "compile, cold", "warm": "compile, warm", "mixed": "compile, mixed"}
-    states = [state for state in titles if any(_compile(row, state) is not None for row in rows)]
-    compiling = []
-    if any(row.compile_cache == "cold" and row.first_iter_s is not None for row in rows):
-        compiling.append("1st iter: of compiled rows, with a cold cache")
-    if states:
-        compiling.append(f"compile: time added to the first iteration with a {' or '.join(states)} compiler cache")
-    if any(row.compile and row.compile_cache is None and row.first_iter_s is not None for row in rows):
-        compiling.append(
-            "compile cost: unknown, because the trainer does not tell whether the compiler's cache was cold"
-        )
-    metal = []
-    if any(row.device == "mps" and row.first_iter_s is not None for row in rows):
-        metal.append("1st iter on mps: Metal's own shader cache may be warm, in eager rows too")
+    first = [row for row in rows if row.first_iter_s is not None]
+    notes = []
+    if any(row.compile_cache == "cold" for row in first):
+        notes.append("1st iter: of compiled rows, with a cold cache")
+    if any(map(_compile, rows)):
+        notes.append("compile: time added to the first iteration, by the state of the compiler's cache")
+    if any(row.compile and row.compile_cache is None for row in first):
+        notes.append("compile cost: unknown, because the trainer does not tell whether the compiler's cache was cold")
+    if any(row.device == "mps" for row in first):
+        notes.append("1st iter on mps: Metal's own shader cache may be warm, in eager rows too")
     texts = {"real_s": "real, user, sys: seconds", "max_rss_bytes": "RSS: peak"}
     texts["peak_reserved_bytes"] = "GPU memory: the most that the process had reserved"
-    measured = [text for key, text in texts.items() if any(getattr(row, key) is not None for row in rows)]
+    notes.append("; ".join(text for key, text in texts.items() if any(getattr(row, key) is not None for row in rows)))
     shown = columns(
         LABEL,
         Column("first_iter_s", "1st iter", short, True),
-        *(Column(f"compile_{s}", titles[s], short, True, value=partial(_compile, state=s)) for s in states),
+        Column("compile", "compile", right=True, value=lambda row: _compile(row) or units.MISSING),
         "real_s user_s sys_s",
         RSS,
         "peak_reserved_bytes",
     )
-    return Section("", shown, rows, ["; ".join(parts) for parts in (compiling, metal, measured) if parts])
+    return Section("", shown, rows, list(filter(None, notes)))
 
 
-def _compile(row: ArmRow, state: str) -> float | None:
-    """Return the compile cost with the cache in that state."""
-    if state == "warm" and row.compile_cost_warm_s is not None:
-        return row.compile_cost_warm_s
-    return row.compile_cost_s if row.compile_cache == state else None
+def _compile(row: ArmRow) -> str:
+    """Format the cost of compilation by the state of the cache: "20.0 s cold, 3.00 s warm"."""
+    costs = (row.compile_cost_s, row.compile_cache), (row.compile_cost_warm_s, "warm")
+    return ", ".join(f"{short(cost_s)} {state}" for cost_s, state in costs if cost_s is not None)
