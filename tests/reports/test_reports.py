@@ -184,6 +184,19 @@ def test_mfu_has_a_sourced_peak_and_never_a_gpus_for_a_cpu(store: Store) -> None
     assert any(note.startswith("MFU: relative to 10.6 TFLOP/s, Apple M1 Max fp32 (32 cores") for note in result.notes)
 
 
+def test_a_gpu_without_a_built_in_peak_gets_the_command_that_measures_it(store: Store) -> None:
+    for device in ("cpu", "mps"):
+        store.run(
+            device,
+            False,
+            0.22,
+            machine={"gpus": [{"name": "Apple M5", "cores": 10}]},
+            hello={"device_name": "Apple M5"},
+        )
+    [note] = [note for note in store.report().notes if note.startswith("MFU")]
+    assert "the peak of Apple M5 is unknown" in note and "mpsq submit matmul --config peak" in note
+
+
 def test_runs_of_two_gpus_are_a_row_with_the_peak_of_both(store: Store) -> None:
     for gpus, median_s in ((1, 0.2), (2, 0.1)):
         store.run("cuda", False, median_s, gpus=gpus)

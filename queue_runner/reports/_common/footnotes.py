@@ -124,6 +124,7 @@ def notes(
         *_pending(arms),
         *_mixed_first_iteration(arms),
         *peaks(((row.device_name or row.device, row.dtype, row.peak) for row in raw), "MFU: relative to"),
+        *_unknown_peaks(raw),
         *_machines(families, context),
         *_pooled(arms, context),
         *_unknown_logs(arms),
@@ -232,6 +233,13 @@ def peaks(peaks: Iterable[tuple[str | None, str | None, Peak | None]], subject: 
     known = {(name, dtype, peak.flops, peak.source) for name, dtype, peak in peaks if peak}
     for name, dtype, flops, source in sorted(known):
         yield Finding(f"{subject} {units.flops_per_s(flops)}, {name} {dtype or ''}".rstrip() + f" ({source})")
+
+
+def _unknown_peaks(rows: Sequence[ArmRow]) -> Iterable[str]:
+    names = {row.device_name for row in rows if row.flops_per_s and not row.peak and row.device != "cpu"}
+    if known_names := sorted(filter(None, names)):
+        measure = "mpsq submit matmul --config peak measures it, for --peak measured"
+        yield Finding(f"MFU: the peak of {named(known_names)} is unknown: {measure}")
 
 
 def _machines(families: Sequence[Family], context: Context) -> Iterable[str]:
