@@ -9,12 +9,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from queue_runner import redact
-from queue_runner.analysis import gpu_use
+from queue_runner import config_file, redact
+from queue_runner.analysis import gpu_use, peaks, stats
 from queue_runner.analysis.points import PhaseMark, read_samples
 from queue_runner.analysis.validity import Taint
-from queue_runner.monitor import run_mfu
-from queue_runner.monitor.run_mfu import Mfu
+from queue_runner.host.machine import gpu_cores
 from queue_runner.monitor.run_view import RunView, as_json, flag
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
@@ -104,6 +103,24 @@ class Evaluation:
     last_i: int | None
 
 
+A100_BF16_FLOPS = 312e12
+"""nanoGPT's train.py divides by this peak on every device ("A100 GPU bfloat16 peak flops is 312 TFLOPS", estimate_mfu
+in github.com/karpathy/nanoGPT, model.py): its MFU is a rate in FLOP/s."""
+
+
+@dataclass(frozen=True)
+class Mfu:
+    """Shares of 1 and FLOP per second of a run, by the median of its measured iterations; None is unknown."""
+
+    flops_per_s: float | None
+    share: float | None
+    peak_flops: float | None
+    peak_source: str | None
+    printed_share: float | None
+    """the median of what the trainer printed, of A100_BF16_FLOPS"""
+    printed_flops_per_s: float | None
+
+
 @dataclass(frozen=True)
 class Details:
     """Everything known about one run. `argv` is redacted, `lines` counts event lines that were not stored as the events
@@ -178,7 +195,7 @@ def details(layout: Layout, connection: sqlite3.Connection, run: RunView) -> Det
         after=[AwaitedJob(*row) for row in read.tuples(connection, _AFTER, [run.job_id])],
         search=_search(connection, run.job_id, spec),
         evaluation=_last_evaluation(connection, run_id),
-        mfu=run_mfu.of_run(layout, connection, run),
+        mfu=_mfu(layout, connection, run),
         gpu_busy_share=measured.busy_share if measured else None,
         gpu_use=[
             GpuUse(use.phase, use.n_samples, use.busy_share, use.dips_share)
@@ -241,6 +258,31 @@ def _last_evaluation(connection: sqlite3.Connection, run_id: int) -> Evaluation 
     by_split = {split: value for i, split, value in reversed(losses) if i == step}
     last_i = _value(connection, "SELECT i FROM iterations WHERE run_id = ? ORDER BY offset DESC LIMIT 1", run_id)
     return Evaluation(step, by_split.get("train"), by_split.get("val"), last_i)
+
+
+def _mfu(layout: Layout, connection: sqlite3.Connection, run: RunView) -> Mfu | None:
+    """Return the MFU of a run; None if neither rate is known."""
+    sql = "SELECT value FROM metrics WHERE run_id = ? AND name = 'mfu_printed' AND value IS NOT NULL"
+    printed = [percent / 100 for (percent,) in read.tuples(connection, sql, [run.run_id])]
+    share = stats.median(printed) if printed else None
+    median_s, flops = run.median_s, run.flops_per_iter
+    rate = flops / median_s if flops is not None and median_s else None
+    if rate is None and share is None:
+        return None
+    machine = read.tuples(
+        connection, "SELECT data_json FROM fingerprints WHERE hash = ?", [run.machine_hash]
+    ).fetchone()
+    cores = gpu_cores(json.loads(machine[0]) if machine else {})
+    peak = peaks.known(config_file.load(layout.config).peak_tflops, run.device, run.device_name, cores, run.dtype)
+    peak = peaks.of_gpus(peak, run.spec.gpus)
+    return Mfu(
+        flops_per_s=rate,
+        share=peaks.mfu(flops, median_s, peak),
+        peak_flops=peak.flops if peak else None,
+        peak_source=peak.source if peak else None,
+        printed_share=share,
+        printed_flops_per_s=None if share is None else share * A100_BF16_FLOPS,
+    )
 
 
 def _search(connection: sqlite3.Connection, job_id: int, spec: JobSpec) -> str | None:

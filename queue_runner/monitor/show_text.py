@@ -11,8 +11,7 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.model import DEFAULT_LANE
-from queue_runner.monitor.run_details import ChainLink, Details, Evaluation, HistoryEvent
-from queue_runner.monitor.run_mfu import Mfu
+from queue_runner.monitor.run_details import ChainLink, Details, Evaluation, HistoryEvent, Mfu
 from queue_runner.monitor.run_view import RunView
 
 OF_JOB = (

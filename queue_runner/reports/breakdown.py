@@ -1,13 +1,14 @@
 """Real time by phase: setup + compile + warmup + measure + eval + checkpoint + other + slept = real.
 
-A log of a foreign trainer has no phases. What it tells of the real time is shown in a table of its own: the first
-iteration, iterations with an evaluation, the other ones that it shows, and the rest, of which it says nothing.
+A log of a foreign trainer has no phases. Its table has the first iteration, iterations with an evaluation, the other
+ones that it shows, and the rest, of which it says nothing.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
 from typing import NamedTuple
 
 from queue_runner import units
@@ -17,7 +18,7 @@ from queue_runner.analysis.phases import other_remark
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.monitor.answers import prepare, select_runs
 from queue_runner.monitor.answers.run_query import Context
-from queue_runner.reports._common import arm_tables, from_logs
+from queue_runner.reports._common import arm_tables
 from queue_runner.reports._common.columns import columns
 from queue_runner.reports._common.document import Result, Section
 from queue_runner.tables import Column, elide
@@ -38,6 +39,41 @@ WIDEST = 50
 """Maximum width of a label in characters; a longer one is elided in the middle."""
 
 
+FIRST, WITH_EVAL, OTHERS, REST = "1st iter", "with eval", "other iters", "not in log"
+_EXPLAINED = (
+    f"{FIRST}: the first iteration in the log, with compilation and any evaluation; {WITH_EVAL}: later iterations with "
+    f"an evaluation; {OTHERS}: all others in the log; {REST}: the rest of the real time"
+)
+
+_LOGGED = (
+    "SELECT run_id, phase, COUNT(*), SUM(dur_s), MIN(i), MAX(i) FROM v_iteration WHERE run_id IN ({runs})"
+    " GROUP BY run_id, phase"
+)
+_PART = {"eval_iter": WITH_EVAL, "measure": OTHERS}
+
+
+class LoggedPhase(NamedTuple):
+    """The iterations of one phase that a log shows: their number, their sum, the first and the last."""
+
+    phase: str
+    n: int
+    sum_s: float
+    first_i: int
+    last_i: int
+
+
+Logs = Mapping[int, Sequence[LoggedPhase]]
+
+
+@dataclass(frozen=True)
+class LoggedTimes:
+    """Mean seconds by part over the `runs` of an arm, `real` last; None is unknown."""
+
+    runs: Sequence[str]
+    seconds: Mapping[str, float | None]
+    notes: Sequence[str]
+
+
 class PartTime(NamedTuple):
     """The mean seconds of one part of the real time of an arm, and their share of it."""
 
@@ -55,9 +91,11 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     raw: list[PartTime] = []
     sections: list[Section] = []
     notes: list[str] = []
-    logs = from_logs.read([row for family in families for arm in family.arms for row in arm.shown], context)
+    without = [row for arm in _arms(families) for row in arm.shown if row.other_s is None and row.n_iters]
+    phases = context.tuples_by_run(_LOGGED, without) if without else {}
+    logs = {run_id: [LoggedPhase(*values) for values in rows] for run_id, rows in phases.items()}
     for family in families:
-        from_log = {arm.label: from_logs.of(arm, logs) for arm in family.arms}
+        from_log = {arm.label: _logged(arm, logs) for arm in family.arms}
         timed = [_rows(arm) for arm in family.arms if _timed(arm) and not from_log[arm.label]]
         logged = [_parts(log.seconds, arm, log.runs) for arm in family.arms if (log := from_log[arm.label])]
         raw += [row for table in (*timed, *logged) for row in table]
@@ -66,11 +104,15 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
             sections += [_section("" if k else what, group) for k, group in enumerate(_side_by_side(tables))]
         for arm in family.arms:
             notes += log.notes if (log := from_log[arm.label]) else _notes(arm)
-    if any(row.part == from_logs.FIRST for row in raw):
-        notes.append(from_logs.EXPLAINED)
-    if any(len(_timed(arm)) > 1 for family in families for arm in family.arms):
+    if any(row.part == FIRST for row in raw):
+        notes.append(_EXPLAINED)
+    if any(len(_timed(arm)) > 1 for arm in _arms(families)):
         notes.insert(0, "rows of several runs: mean, because medians do not add up")
     return Result(COLUMNS, raw, sections, [] if raw else [select_runs.nothing(context, "with a real time")], notes)
+
+
+def _arms(families: Iterable[comparison.Family]) -> Iterator[Arm]:
+    return (arm for family in families for arm in family.arms)
 
 
 def _timed(arm: Arm) -> list[ReportedRun]:
@@ -85,7 +127,7 @@ def _rows(arm: Arm) -> list[PartTime]:
     known = {part: [getattr(row, f"{part}_s") for row in runs] for part in (*PARTS, "real")}
     if any(row.other_s is not None for row in runs):
         known["slept"] = [value or 0.0 for value in known["slept"]]
-    means = {part: None if None in values else math.fsum(values) / len(values) for part, values in known.items()}
+    means = {part: None if None in values else fmean(values) for part, values in known.items()}
     return _parts(means, arm, [row.run for row in runs])
 
 
@@ -141,3 +183,44 @@ def _notes(arm: Arm) -> list[str]:
         runs = ", ".join(row.run for row in without[:5])
         remarks.append(f"{runs}: no phases reported, only the real time is known")
     return remarks[:5]
+
+
+def _logged(arm: Arm, logs: Logs) -> LoggedTimes | None:
+    """Return what the logs tell of an arm; None if it has runs that reported phases, or none with iterations.
+
+    Runs whose real time is known come first: of the others the rest is unknown.
+    """
+    if any(row.other_s is not None for row in arm.shown):
+        return None
+    runs = [row for row in arm.shown if row.run_id in logs]
+    runs = [row for row in runs if row.real_s is not None] or runs
+    if not runs:
+        return None
+    sums = [_sums(logs[row.run_id]) for row in runs]
+    parts: dict[str, float | None] = {part: fmean(by_part[part] for by_part in sums) for part in sums[0]}
+    times = [row.real_s for row in runs if row.real_s is not None]
+    real_s = fmean(times) if len(times) == len(runs) else None
+    parts[REST] = None if real_s is None else real_s - sum(x for x in parts.values() if x is not None)
+    notes = [note for row in runs[:5] for note in _left_out(row, logs[row.run_id])]
+    return LoggedTimes([row.run for row in runs], {**parts, "real": real_s}, notes)
+
+
+def _sums(phases: Sequence[LoggedPhase]) -> dict[str, float]:
+    sums = dict.fromkeys((FIRST, WITH_EVAL, OTHERS), 0.0)
+    for phase in phases:
+        sums[_PART.get(phase.phase, FIRST)] += phase.sum_s
+    return sums
+
+
+def _left_out(row: ReportedRun, phases: Sequence[LoggedPhase]) -> list[str]:
+    """Say how many iterations the log does not show, and what they would take at the median of those that it does."""
+    n_logged = sum(phase.n for phase in phases)
+    n_passed = max(phase.last_i for phase in phases) - min(phase.first_i for phase in phases) + 1
+    notes = [f"{row.run}: real time unknown"] if row.real_s is None else []
+    if n_passed <= n_logged:
+        return notes
+    text = f"{row.run}: its log shows {units.count(n_logged)} of {units.count(n_passed)} iterations"
+    if row.median_s is not None:
+        rest = units.number((n_passed - n_logged) * row.median_s)
+        text += f"; at its median of {units.ms(row.median_s)} ms the others would take {rest} s"
+    return [*notes, text]
