@@ -151,6 +151,8 @@ def parse(workload: Mapping[str, Any], argv: Sequence[str], compiler: str = "tor
     values |= workload.get("modes", {}).get(mode, {})
     full_iters = values.get("max_iters", 0)
     values |= chosen
+    if "max_iters" in chosen and "warmup_iters" in values and "warmup_iters" not in chosen:  # leave half to measure
+        values["warmup_iters"] = min(values["warmup_iters"], max(0, (values["max_iters"] - 1) // 2))
     for key, value in values.items():
         if key in workload["params"] and value is not None:
             _check(key, workload["params"][key], value)

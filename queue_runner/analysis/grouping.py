@@ -97,6 +97,11 @@ class Arm:
         return [row for row in self.used if (row.median_s or 0) > 0]
 
     @cached_property
+    def is_all_warmup(self) -> bool:
+        """Whether its used runs reported iterations and measured none of them."""
+        return not self.timed and any(row.n_iters and not row.n_measure for row in self.used)
+
+    @cached_property
     def median_s(self) -> float | None:
         """The geometric mean of the run medians, seconds: ratios of arms compare these."""
         times = [row.median_s for row in self.shown if row.median_s is not None]

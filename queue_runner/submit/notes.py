@@ -101,6 +101,14 @@ def _guarded_folders(request: Request, cells: Cells) -> Iterator[str]:
             yield f"{path} is in {place}, which macOS protects: {protected.REMEDY}"
 
 
+def _nothing_measured(request: Request, cells: Cells) -> Iterator[str]:
+    for spec in cells:
+        iters, warmup = spec.params.get("max_iters"), spec.params.get("warmup_iters")
+        if request.workload and isinstance(iters, int) and isinstance(warmup, int) and iters - 1 <= warmup:
+            yield f"max_iters={iters} with warmup_iters={warmup} measures no iteration: use more than {warmup + 1}"
+            return
+
+
 def _missing_checkpoints(request: Request, cells: Cells) -> Iterator[str]:
     if request.resume and request.workload and not all(spec.params.get("checkpoint_interval") for spec in cells):
         yield "--resume: it writes no checkpoints unless --set checkpoint_interval=N, so retries start over"
@@ -116,6 +124,7 @@ _CHECKS = (
     _stall_phases,
     _search,
     _guarded_folders,
+    _nothing_measured,
     _missing_checkpoints,
 )
 

@@ -13,17 +13,20 @@ from typing import TYPE_CHECKING
 from queue_runner import units
 from queue_runner.host.once_a_day import RepeatedNote
 from queue_runner.paths import Layout
-from queue_runner.spec import NewJob, Value
+from queue_runner.spec import JobSpec, NewJob, Value
 from queue_runner.submit.submit_options import Request
 
 if TYPE_CHECKING:
     from queue_runner.store.engine import Connection
+    from queue_runner.store.history import Expected
     from queue_runner.workloads.manifest import Workload
 
 ONE: Mapping[str, Value] = {"max_iters": 1, "warmup_iters": 0, "eval_interval": 0, "checkpoint_interval": 0}
 """Settings of a preflight, as far as the workload has them: one iteration, no evaluation, no checkpoint."""
-MOST_START_UP_SHARE = 0.2
-"""Share of the forecast of a cell that its preflight, which is mostly start-up, may cost; above it there is none."""
+MOST_SHARE = 0.1
+"""Share of the runs of a cell that its preflight, which is mostly start-up, may cost; above it there is none."""
+_STARTUP_ITERS = 100
+"""Number of iterations that take as long as a start-up, where no run of the question is known (assumed)."""
 
 
 def is_wanted(request: Request, *, several: bool) -> bool:
@@ -44,8 +47,7 @@ def settings(workload: Workload) -> dict[str, Value]:
 
 def choose(layout: Layout, connection: Connection, jobs: Sequence[NewJob]) -> list[int]:
     """Return the indexes of the jobs, as they are to be stored, that get a preflight: not where the question
-    already succeeded in this environment, nor where the start-up exceeds MOST_START_UP_SHARE of the forecast of all its
-    repeats."""
+    already succeeded in this environment, nor where the start-up exceeds MOST_SHARE of all its repeats."""
     from queue_runner.store import preflights
     from queue_runner.store.history import History
     from queue_runner.store.read import reading
@@ -61,11 +63,17 @@ def choose(layout: Layout, connection: Connection, jobs: Sequence[NewJob]) -> li
             spec, repeats = jobs[index].spec, jobs[index].repeats
             if proven and preflights.question(spec) in proven:
                 continue
-            expected = history.expected(spec)
-            forecast_s = (expected.real_s or 0.0) * repeats
-            if expected.startup_s is None or expected.startup_s <= MOST_START_UP_SHARE * forecast_s:
+            if _share(history.expected(spec), spec) <= MOST_SHARE * repeats:
                 tried.append(index)
     return tried
+
+
+def _share(expected: Expected, spec: JobSpec) -> float:
+    """Return the cost of a preflight as a share of one run. An unknown number of iterations counts as many."""
+    if expected.startup_s is not None and expected.real_s:
+        return expected.startup_s / expected.real_s
+    iters = spec.params.get("max_iters")
+    return _STARTUP_ITERS / (_STARTUP_ITERS + iters) if isinstance(iters, int) else 0.0
 
 
 def note(tried: Sequence[int], jobs: Sequence[NewJob]) -> list[str]:

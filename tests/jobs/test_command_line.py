@@ -88,6 +88,24 @@ def test_the_queue_and_the_workload_refuse_the_same_values() -> None:
     assert n > 200
 
 
+@pytest.mark.parametrize(
+    ("words", "warmup"),
+    [
+        ([], 10),
+        (["max_iters=10"], 4),
+        (["max_iters=1"], 0),
+        (["max_iters=2000"], 10),
+        (["max_iters=9", "warmup_iters=8"], 8),
+    ],
+)
+def test_a_short_run_has_half_of_its_iterations_measured(words: list[str], warmup: int) -> None:
+    from harness import command_line
+
+    literal = manifest._literal(paths.jobs_dir() / "nanogpt_torch.py") or {}
+    options = command_line.parse(literal, [part for word in words for part in ("--set", word)])
+    assert options.settings.warmup_iters == warmup
+
+
 def _at_the_limits(param: manifest.Param) -> list[str]:
     near = [limit + step for limit in param.limits.values() for step in (-1, 0, 1)]
     words = [*param.choices, *param.each_of, "", "nan", "nope", "+".join(param.each_of), "fp32+fp99"]

@@ -34,6 +34,18 @@ def test_a_value_without_a_time_says_why(store: Store) -> None:  # noqa: F811
     assert "largest batch_size that fits: 32" in text and "it is the largest that\n  was tried" in text
 
 
+def test_iterations_that_are_all_warm_up_are_no_answer(store: Store) -> None:  # noqa: F811
+    for size, real_s in ((4, 10.0), (8, 24.0)):
+        for _ in range(2):
+            store.run(
+                params={"batch_size": size}, summary={"median_s": None, "mad_s": None, "n_measure": 0, "n_iters": 10},
+                exit={"real_s": real_s},
+            )  # fmt: skip
+    text = " ".join(printing.as_text("devices", store.report(), "table").split())
+    assert "nothing to compare: batch_size=4 ran 10 iterations, all of them warm-up" in text
+    assert " x slower" not in text and "wall" not in text
+
+
 def test_the_probes_of_one_search_are_one_curve(store: Store) -> None:  # noqa: F811
     """2 was of other code and without torch in its fingerprint: the answer of the search is 8 all the same."""
     for value, software in ((2, {"code": "a" * 64}), (4, {"code": "b" * 64, "torch": "2.13"}), (8, {"code": "c" * 64})):

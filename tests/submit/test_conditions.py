@@ -37,3 +37,11 @@ def test_the_gate_can_be_left_open(tmp_path: Path) -> None:
 def test_it_is_no_part_of_the_question(tmp_path: Path) -> None:
     one, other = (plan.plan(requested(argv=("true",), cwd=str(tmp_path), measures=gate)) for gate in (False, True))
     assert one.jobs[0].spec.content_hash() == other.jobs[0].spec.content_hash()
+
+
+def test_a_note_on_a_warm_up_that_leaves_nothing_to_measure() -> None:
+    sets = ("max_iters=10", "warmup_iters=9")
+    notes = plan.plan(requested(workload="nanogpt", device="cpu", sets=sets)).warnings
+    assert "max_iters=10 with warmup_iters=9 measures no iteration: use more than 10" in notes
+    notes = plan.plan(requested(workload="nanogpt", device="cpu", sets=("max_iters=11", "warmup_iters=9"))).warnings
+    assert not any("measures no iteration" in note for note in notes)

@@ -141,6 +141,13 @@ def test_a_start_up_that_is_most_of_the_work_is_not_paid_twice(queue: Queue) -> 
     assert [row["run"] for row in queue.rows() if row["number"] == 0] == ["4.0", "5.0"]
 
 
+def test_a_first_try_of_few_iterations_is_its_own_preflight(queue: Queue) -> None:
+    """Nothing is known of it: its start-up counts as 100 iterations."""
+    submit(queue, "well", sets=("max_iters=10", "seconds=0.001,0.002"), repeats=2)
+    submit(queue, "well", sets=("max_iters=1000", "seconds=0.001,0.002"), repeats=2)
+    assert [row["run"] for row in queue.rows() if row["number"] == 0] == ["3.0", "4.0"]
+
+
 @pytest.mark.parametrize("how", ["device", "busy"])
 def test_a_busy_device_skips_nothing_and_an_absent_one_does(queue: Queue, how: str, mpsq: Cli) -> None:
     submit(queue, f"well,{how}", order_seed=1)

@@ -79,7 +79,8 @@ def _swept(rows: Iterable[ReportedRun], context: Context) -> dict[tuple[int | No
 
 
 def _with_wall_times(rows: list[ReportedRun], context: Context, declared: bool) -> list[ReportedRun]:
-    """Return rows with the real time as `median_s` where some run that they are compared with reports no iterations."""
+    """Return rows with the real time as `median_s` where some run that they are compared with reports no iterations. A
+    run whose iterations are all warm-up has no time."""
     together: dict[Any, Any] = {}
 
     def root(member: Any) -> Any:
@@ -93,7 +94,7 @@ def _with_wall_times(rows: list[ReportedRun], context: Context, declared: bool) 
         if "subject" in row.swept and row.kind != "import":
             together[root(subject)] = root(("group", row.machine, row.group_id))
     ended = [row for row in rows if row.outcome == Outcome.SUCCEEDED]
-    iterate = {_subject(row) for row in ended if row.median_s is not None}
+    iterate = {_subject(row) for row in ended if row.median_s is not None or row.n_iters}
     wall = {root(_subject(row)) for row in ended if row.real_s is not None and _subject(row) not in iterate}
     biased = by_key((row for row in ended if row.kind != "import" and row.median_s), lambda row: root(_subject(row)))
     for question, compared in biased.items():
