@@ -98,8 +98,7 @@ def follow_to_the_end(layout: Layout, plan: Callable[[Layout], Plan], *, verbose
             stored = store(planned, layout, json)
             runs = [f"{stored.jobs[cell]}.{repeat}" for cell, repeat in planned.order]
             out.say(queued(stored.group, stored.jobs, runs))
-            until = None if verbose else planned.until
-            follower = _follower(layout, stored.group, out, starter, stack, until, several=len(runs) > 1)
+            follower = _follower(layout, stored.group, planned.until, out, starter, stack, verbose, len(runs) > 1)
         try:
             awaited = follower.follow()
         except KeyboardInterrupt:
@@ -126,23 +125,25 @@ def follow_to_the_end(layout: Layout, plan: Callable[[Layout], Plan], *, verbose
 def _follower(
     layout: Layout,
     group: int,
+    until: Until | None,
     out: Outputs,
     starter: WorkerStarter,
     stack: ExitStack,
-    until: Until | None,
-    *,
+    verbose: bool,
     several: bool,
 ) -> Follower:
-    """Return a follower, which `stack` closes: of the output of each run, or with `until` of the rounds."""
+    """Return a follower, which `stack` closes: of the rounds with `until`, and of the output of each run without it or
+    if `verbose`."""
     from queue_runner.monitor import progress as progress_of_runs
     from queue_runner.monitor.follow import Follower
     from queue_runner.monitor.log_files import opener
 
     named = Selector(f"g{group}", group=group)
+    open_logs = opener(out, apart=True) if verbose or until is None else None
     if until is not None:
         from queue_runner.monitor.round_table import RoundTable
 
-        table = RoundTable(layout, group, until.limit_s, sys.stderr)
+        table = RoundTable(layout, group, until.limit_s, sys.stderr, live=not verbose)
 
         def step() -> str:
             from queue_runner import reports
@@ -150,11 +151,13 @@ def _follower(
             reports.load(reports.DEFAULT)  # not only when somebody waits for it
             return table.step()
 
-        follower = Follower(layout, named, None, table.say, keep=starter.keep, progress=step)
+        follower = Follower(
+            layout, named, open_logs, out.say if verbose else table.say, keep=starter.keep, progress=step
+        )
         stack.callback(table.close)
     else:
         progress = partial(progress_of_runs.of_submission, layout, named) if several else None
-        follower = Follower(layout, named, opener(out), out.say, keep=starter.keep, progress=progress)
+        follower = Follower(layout, named, open_logs, out.say, keep=starter.keep, progress=progress)
     stack.callback(follower.close)
     return follower
 

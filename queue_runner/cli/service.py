@@ -91,7 +91,7 @@ def logs(
     from queue_runner.monitor.log_text import Outputs
 
     path = _service(home()).log
-    log = Log([path], Outputs(sys.stdout, sys.stderr, raw=False).text, tail)
+    log = Log([path], [Outputs(sys.stdout, sys.stderr, raw=False).text()], tail)
     try:
         if not log.copy() and tail != 0:
             say(f"the worker has written nothing to {path}")

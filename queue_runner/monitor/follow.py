@@ -25,7 +25,7 @@ from queue_runner.monitor.run_view import RunView
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.store import read
-from queue_runner.store.jobs import NOT_QUIET
+from queue_runner.store.jobs import NOT_QUIET, QUIET
 
 _BETWEEN_ROUNDS_S = 0.05
 """Interval at which the store is looked at while nothing runs, until it is known whether another round follows."""
@@ -33,7 +33,7 @@ _WORKER_S = 2.0
 """Interval at which the worker is checked."""
 _PATIENCE_S = 5.0
 """How long a finished run is kept open for a worker to come back and record its end."""
-_NOT_QUIET = "SELECT reason FROM job_events WHERE run_id = ? AND verb = ? ORDER BY id DESC LIMIT 1"
+_WAITED = "SELECT verb, reason FROM job_events WHERE run_id = ? AND verb IN (?, ?) ORDER BY id DESC LIMIT 1"
 _PROGRESS_S = 60.0
 """Interval at which the progress of a long run is reported."""
 _PIECES = 1024
@@ -75,6 +75,7 @@ class Follower:
         self._current: RunView | None = None
         self._log: Log | None = None
         self._wrote = True
+        self._waits = False
         self._checked_at = float("-inf")
         self._trouble = self._silence = self._reason = ""
 
@@ -106,7 +107,7 @@ class Follower:
 
     def _next(self, poller: Poller) -> RunView | None:
         """Wait for the next run to start, or to end without a start, and return it; None when no run is left."""
-        self._reason = ""
+        self._reason, self._waits = "", False
         change = Change.QUEUE
         remaining: list[RunView] = []
         while True:
@@ -153,11 +154,10 @@ class Follower:
                 return None
             self._wait(POLL_S)
         self.close()
-        if not self._wrote and run.state == State.DONE:
-            self._say(f"--- run {run.run} wrote nothing")
-            self._wrote = True
         if run.state == State.DONE:
             after = f" after {units.duration(run.real_s)}" if run.real_s is not None else ""
+            after += "" if self._wrote else ", without output"
+            self._wrote = True
             if self._open_logs is not None or not (run.succeeded or run.claimed_at is None):
                 self._say(f"--- run {run.run}: {run.fate(after)}")
             self._report_progress()
@@ -167,9 +167,12 @@ class Follower:
         self._current = run
         if run.claimed_at is not None or run.state == State.RUNNING:  # not cancelled or skipped before it began
             attempt = f" (attempt {run.attempt})" if run.attempt > 1 else ""
-            for (reason,) in read.tuples(poller.connection, _NOT_QUIET, [run.run_id, NOT_QUIET]):
-                self._say(f"--- {reason}")
+            for verb, reason in read.tuples(poller.connection, _WAITED, [run.run_id, QUIET, NOT_QUIET]):
+                self._say(f"--- {f'the machine is quiet {reason}' if verb == QUIET else reason}")
+                self._waits = False
             if self._open_logs is None:
+                if self._waits:
+                    self._say(f"--- run {run.run} has started")
                 return
             self._say(f"--- run {run.run}{attempt}: {run.name}  {run.settings_line}".rstrip())
             self._log, self._wrote = self._open_logs(folder, self._tail), self._tail == 0
@@ -188,9 +191,11 @@ class Follower:
         if reported == self._reason:
             return
         self._reason = reported
-        if reason.kind == "next" or (reason.kind in ("worker", "gate") and self._keep is not None):
+        if reason.kind == "next" or (reason.kind == "worker" and self._keep is not None):
             return  # nothing to wait for, or not long
-        self._say(reason.sentence + (f"\n    {reason.next_step}" if reason.next_step else ""))
+        self._waits = True
+        step = "" if reason.kind == "gate" else reason.next_step  # a quiet machine needs none
+        self._say(reason.sentence + (f"\n    {step}" if step else ""))
 
     def _check_worker(self, poller: Poller, run: RunView | None, *, finished: bool = False) -> None:
         """Ensure that there is a worker, or report when it goes or comes; `run` is the running run, if any."""

@@ -125,14 +125,15 @@ Sizes = tuple[int, ...]
 
 class Log:
     """One log in several files that grew in turns: from one size in `order` to the next, the first file before the
-    second. With `lines`, only its last ones (None: all). Each file has a `text` as its destination."""
+    second. With `lines`, only its last ones (None: all). `texts` are the destinations."""
 
     def __init__(
-        self, paths: Sequence[Path], text: Callable[[], Text], lines: int | None, order: Sequence[Sizes] = ()
+        self, paths: Sequence[Path], texts: Sequence[Text], lines: int | None, order: Sequence[Sizes] = ()
     ) -> None:
         offsets = _last_lines(paths, order, lines) if lines is not None else [0] * len(paths)
         self._order = order
-        self._sources = [(LogFile(path, offset), text()) for path, offset in zip(paths, offsets, strict=True)]
+        files = [LogFile(path, offset) for path, offset in zip(paths, offsets, strict=True)]
+        self._sources = [*zip(files, texts, strict=True)]
 
     def copy(self, pieces: int | None = None) -> bool:
         """Copy available bytes; beyond the known order a piece of each file in turn, and at most `pieces` of each.
@@ -175,15 +176,17 @@ def _copy_piece(file: LogFile, text: Text) -> bool:
     return bool(data)
 
 
-def of_run(folder: RunDir, text: Callable[[], Text], stream: str | None, lines: int | None) -> Log:
-    """Return the log of a run: of one stream, or of both in the order in which its warden saw them grow."""
-    if stream is not None:
-        return Log([getattr(folder, stream)], text, lines)
+def of_run(folder: RunDir, stdout: Text | None, stderr: Text | None, lines: int | None) -> Log:
+    """Return the log of a run: of the streams that have a destination, both in the order in which its warden saw them
+    grow."""
+    if stdout is None or stderr is None:
+        path, text = (folder.stdout, stdout) if stderr is None else (folder.stderr, stderr)
+        return Log([path], [text] if text else [], lines)
     paths = [folder.stdout, folder.stderr]
     order = folder.output_order()
     sizes = [path.lstat().st_size if path.is_file() else 0 for path in paths]
     is_whole = all(end <= size for end, size in zip(order[-1], sizes, strict=True)) if order else True
-    return Log(paths, text, lines, order if is_whole else ())  # else a log was cut since
+    return Log(paths, [stdout, stderr], lines, order if is_whole else ())  # else a log was cut since
 
 
 def _last_lines(paths: Sequence[Path], order: Sequence[Sizes], lines: int) -> list[int]:
@@ -220,6 +223,12 @@ Open = Callable[[RunDir, int | None], Log]
 """Opens the log of a run, from its last lines on (None: whole)."""
 
 
-def opener(out: Outputs, stream: str | None = None) -> Open:
-    """Return a function that opens the log of a run on our stdout: of one `stream`, or of both."""
-    return lambda folder, lines: of_run(folder, out.text, stream, lines)
+def opener(out: Outputs, stream: str | None = None, *, apart: bool = False) -> Open:
+    """Return a function that opens the log of a run on our stdout: of one `stream`, or of both. `apart`: its stderr
+    goes to ours."""
+
+    def open_log(folder: RunDir, lines: int | None) -> Log:
+        stdout = out.text() if stream != "stderr" else None
+        return of_run(folder, stdout, out.text(to_err=apart) if stream != "stdout" else None, lines)
+
+    return open_log

@@ -149,8 +149,7 @@ def writer(stream: TextIO) -> Write:
 
 
 class Outputs:
-    """The destinations of logs (`out`) and of messages (`err`): on a shared terminal none writes into a line of
-    another."""
+    """The destinations of logs and of messages (`err`): on a shared terminal none writes into a line of another."""
 
     def __init__(self, out: TextIO, err: TextIO, *, raw: bool) -> None:
         self._out, self._err, self._raw = out, err, raw
@@ -163,11 +162,12 @@ class Outputs:
                 if os.fstat(out.fileno()).st_rdev == os.fstat(err.fileno()).st_rdev:
                     self._screens[err] = self._screens[out]
 
-    def text(self) -> Text:
-        """Return a destination for one log."""
+    def text(self, *, to_err: bool = False) -> Text:
+        """Return a destination for one log: `out`, or `err`."""
+        stream = self._err if to_err else self._out
         if self._raw:
-            return Text(writer(self._out))
-        return ScreenText(self._screens[self._out]) if self._out in self._screens else PipeText(writer(self._out))
+            return Text(writer(stream))
+        return ScreenText(self._screens[stream]) if stream in self._screens else PipeText(writer(stream))
 
     def say(self, text: str) -> None:
         """Write a message to stderr."""

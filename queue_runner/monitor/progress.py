@@ -103,7 +103,8 @@ class Tracker:
 
 
 def of_submission(layout: Layout, selector: Selector) -> str:
-    """Return "3 of 16 runs ended, about 4 min left". The time is left out while one of the others has no history here.
+    """Return "3 of 16 runs ended, about 4 min left". The time is left out while one of the others has no history here,
+    and of a search, which adds runs as it goes, the total.
 
     Raises: UsageError (no match), MpsqError (store).
     """
@@ -112,6 +113,8 @@ def of_submission(layout: Layout, selector: Selector) -> str:
         selected = [run for run in run_view.select(connection, [selector]) if not run.is_preflight]
         runs = run_view.last_attempts(selected)
         ended = sum(run.state == State.DONE for run in runs)
+        if any(run.is_probe for run in runs):
+            return f"{units.counted(ended, 'run')} ended"
         sentence = f"{units.count(ended)} of {units.counted(len(runs), 'run')} ended"
         queue = run_view.queue(connection)
         running = queue and queue[0].state == State.RUNNING
@@ -120,7 +123,7 @@ def of_submission(layout: Layout, selector: Selector) -> str:
         by_run = eta.estimate(connection, queue, now, left_s=left_s, gap_s=gap_s).turns
     turns = [by_run[run.run] for run in runs if run.run in by_run]
     ends = [turn.finish_at for turn in turns if turn.finish_at is not None and turn.expected.real_s is not None]
-    if not turns or len(ends) < len(turns):
+    if not turns or len(ends) < len(turns) or max(ends) < now + 1:
         return sentence
     sure = all(turn.finish_sure for turn in turns)
     return f"{sentence}, {'about' if sure else 'at least'} {units.duration(max(max(ends) - now, 0.0))} left"

@@ -32,12 +32,12 @@ SELECT max(repeat) FROM (
 
 
 class RoundTable:
-    """The progress of one submission with --until. Close it."""
+    """The progress of one submission with --until: on a terminal redrawn in its place, if `live`. Close it."""
 
-    def __init__(self, layout: Layout, group: int, limit_s: float, stream: TextIO) -> None:
+    def __init__(self, layout: Layout, group: int, limit_s: float, stream: TextIO, *, live: bool = True) -> None:
         self._layout, self._group, self._limit_s, self._stream = layout, group, limit_s, stream
         console = Console(file=stream, highlight=False)
-        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+        self._live = Live(console=console, auto_refresh=False, transient=True) if live and console.is_terminal else None
         self._began_at = time.monotonic()
         self._round = 0
 

@@ -23,8 +23,8 @@ from queue_runner.web.views import PATIENCE_S
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-STREAMS = {"output": None, "stdout": "stdout", "stderr": "stderr"}
-"""The logs of a run by the name in an address; None is both streams in order of time."""
+STREAMS = ("output", "stdout", "stderr")
+"""The logs of a run by their names in addresses; the first is both streams in order of time."""
 LINES, LINES_MOST = 500, 10_000
 CHARS_MOST = 1 << 20
 """Characters of a log that a page shows: those at its end."""
@@ -39,7 +39,8 @@ class Tail:
         if stream not in STREAMS:
             raise UsageError(f'there is no log "{stream}"', f"a run has {', '.join(STREAMS)}")
         self._text = ""
-        self._log = log_files.of_run(folder, lambda: PipeText(self._take), STREAMS[stream], lines)
+        stdout = PipeText(self._take) if stream != "stderr" else None
+        self._log = log_files.of_run(folder, stdout, PipeText(self._take) if stream != "stdout" else None, lines)
         self.cut = False
         """Whether there was more than a page shows."""
 

@@ -35,6 +35,8 @@ WINDOWS = 5
 """Least number of windows of the processors' load in a wait: one of a second looks at 0.2 s."""
 GPU_LOOK_S = 0.1
 """Interval at which the gate asks whether the look at the GPU has ended."""
+MINUTE_S = 60.0
+"""A limit below it is named itself: a time of day has no seconds."""
 TELL_S = 30.0
 """Interval at which the numbers of an unchanged reason are brought up to date."""
 
@@ -225,8 +227,10 @@ class Gate:
     def _reason(self, run: Following, disturbed: list[Disturbance]) -> str:
         now, kinds = time.monotonic(), frozenset(disturbance.kind for disturbance in disturbed)
         if kinds != self._told[1] or now - self._told[2] > TELL_S:
-            at = times.clock(time.time() + self._limit_s(run) - self._waited_s(), time.time())
-            reason = f"run {run.id} needs a quiet machine, or starts at {at}: {_words(disturbed)}"
+            limit_s = self._limit_s(run)
+            at = f"at {times.clock(time.time() + limit_s - self._waited_s(), time.time())}"
+            at = at if limit_s >= MINUTE_S else f"after {units.duration(limit_s)} of waiting"
+            reason = f"run {run.id} needs a quiet machine, or starts {at}: {_words(disturbed)}"
             self._told = reason, kinds, now
         return self._told[0]
 

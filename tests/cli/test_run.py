@@ -65,8 +65,8 @@ def test_it_just_works_where_no_worker_runs(queue: Queue) -> None:
     before = queue.submit("echo before >> $J")
     out, err = (process := run(queue, "--repeats", "2", "--", "sh", "-c", "echo out; echo err >&2")).communicate()
     assert process.returncode == 0, err
-    assert out.count("out\n") == out.count("err\n") == 2 and "real " in out
-    assert ": SUCCEEDED" in err and "no worker was running: started process" in err
+    assert out.startswith("out\nout\n") and "real " in out and "err" not in out
+    assert err.count("err\n") == 2 and ": SUCCEEDED" in err and "no worker was running: started process" in err
     assert queue.written() == ["before"] and queue.rows()[0]["job_id"] == before
     until(lambda: not locks.is_held(locks.worker_lock_path(queue.layout.home)), "the end of its worker")
     assert len(workers(queue)) == 1
@@ -247,8 +247,21 @@ def test_a_pipe_gets_a_line_for_each_round_and_no_output_of_runs(queue: Queue) -
     rounds = [int(line.split()[2]) for line in lines]
     assert rounds == sorted({*rounds}) and rounds[-1] >= 3, lines  # two that end between two looks get one line
     assert "slower" in lines[-1] and "out" not in output.splitlines()
-    output, _ = run(queue, "-v", *ROUNDS).communicate(timeout=110)
+    output, messages = run(queue, "-v", *ROUNDS).communicate(timeout=110)
     assert output.splitlines().count("out") >= 6
+    assert "--- round 1 of at most 20" in messages and " runs ended" not in messages
+
+
+def test_a_wait_for_a_quiet_machine_has_a_reason_and_an_end(queue: Queue) -> None:
+    queue.layout.config.write_text(queue.layout.config.read_text().replace("gate_cpu_share = 1", "gate_cpu_share = 0"))
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        _, messages = run(queue, "--gate-timeout", "1s", "--", "true").communicate(timeout=110)
+    finally:
+        busy.kill()
+        busy.wait()
+    assert "run 1.1 waits: it needs a quiet machine, or starts after 1.00 s of waiting: other programs" in messages
+    assert "starting anyway after" in messages and "--- run 1.1: SUCCEEDED after" in messages
 
 
 def test_a_failed_run_is_named_among_the_rounds(queue: Queue) -> None:

@@ -320,4 +320,4 @@ def test_a_run_without_output_says_so(queue: Layout, mpsq: Cli, no_waiting: Call
     RunDir(queue.run_dir("4.1")).stderr.write_text("")
     assert mpsq.ok("logs", "4").err == "run 4.1 has written nothing yet\n"
     no_waiting(lambda: end_running_run(queue, Ending(Outcome.SUCCEEDED, 0)))
-    assert "run 4.1 wrote nothing\n" in mpsq.ok("logs", "4", "-f").err
+    assert "run 4.1: SUCCEEDED, without output\n" in mpsq.ok("logs", "4", "-f").err

@@ -34,7 +34,7 @@ def test_a_value_without_a_time_says_why(store: Store) -> None:  # noqa: F811
     assert "largest batch_size that fits: 32" in text and "it is the largest that\n  was tried" in text
 
 
-def test_iterations_that_are_all_warm_up_are_no_answer(store: Store) -> None:  # noqa: F811
+def test_iterations_that_are_all_warm_up_give_no_answer(store: Store) -> None:  # noqa: F811
     for size, real_s in ((4, 10.0), (8, 24.0)):
         for _ in range(2):
             store.run(

@@ -80,7 +80,7 @@ while turns() < 2:
     run.spec["env"] |= {"ORDER": f"{run.folder}/warden/output_order"}
     run.start().wait()
     lines: list[bytes] = []
-    log = log_files.of_run(RunDir(run.folder), lambda: Text(lines.append), None, None)
+    log = log_files.of_run(RunDir(run.folder), Text(lines.append), Text(lines.append), None)
     assert log.copy()
     log.end()
     words = b"".join(lines).split()
