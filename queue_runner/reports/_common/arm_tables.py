@@ -82,7 +82,10 @@ def sections(family: Family, rows: Sequence[ArmRow], taints: CaveatMarks) -> lis
     outcome = Section(
         "", columns(LABEL, "n_iters loss_last eval_train_loss eval_val_loss", STEP, "projected_real_s"), rows
     )
-    work = Section("", columns(LABEL, "samples_per_s tokens_per_s", TFLOPS, "mfu"), rows)
+    texts = {"max_rss_bytes": "RSS: peak", "peak_reserved_bytes": "GPU memory: the most that the process had reserved"}
+    memory = "; ".join(text for key, text in texts.items() if any(getattr(row, key) is not None for row in rows))
+    work_columns = columns(LABEL, "samples_per_s tokens_per_s", TFLOPS, "mfu", RSS, "peak_reserved_bytes")
+    work = Section("", work_columns, rows, [memory] if memory else [])
     others = [without_empty(section) for section in (work, _cost(rows), *(() if family.wall else (outcome,)))]
     explained = [section for section in others if len(section.columns) > 1]
     times = speed(family, rows, taints)
@@ -269,18 +272,15 @@ def _cost(rows: Sequence[ArmRow]) -> Section:
         notes.append("compile cost: unknown, because the trainer does not tell whether the compiler's cache was cold")
     if any(row.device == "mps" for row in first):
         notes.append("1st iter on mps: Metal's own shader cache may be warm, in eager rows too")
-    texts = {"real_s": "real, user, sys: seconds", "max_rss_bytes": "RSS: peak"}
-    texts["peak_reserved_bytes"] = "GPU memory: the most that the process had reserved"
-    notes.append("; ".join(text for key, text in texts.items() if any(getattr(row, key) is not None for row in rows)))
+    if any(row.real_s is not None for row in rows):
+        notes.append("real, user, sys: seconds")
     shown = columns(
         LABEL,
         Column("first_iter_s", "1st iter", short, True),
         Column("compile", "compile", right=True, value=lambda row: _compile(row) or units.MISSING),
         "real_s user_s sys_s",
-        RSS,
-        "peak_reserved_bytes",
     )
-    return Section("", shown, rows, list(filter(None, notes)))
+    return Section("", shown, rows, notes)
 
 
 def _compile(row: ArmRow) -> str:
