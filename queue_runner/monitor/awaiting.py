@@ -107,10 +107,14 @@ def _few(names: Sequence[str], separator: str) -> str:
 
 def look(connection: sqlite3.Connection, selectors: Sequence[Selector]) -> Awaited:
     """Return the selected runs as they are now. Raises: UsageError (no match)."""
-    runs = run_view.select(connection, selectors)
-    groups = {run.group_id for run in runs} if any(selector.number is None for selector in selectors) else ()
-    still_open = [group for group, _ in read.tuples(connection, ENDED) if group in groups]
-    return Awaited(runs, waiting.stops(connection, runs), silences(connection, runs), still_open)
+    connection.execute("BEGIN")  # a round that is added between two reads would look like the end
+    try:
+        runs = run_view.select(connection, selectors)
+        groups = {run.group_id for run in runs} if any(selector.number is None for selector in selectors) else ()
+        still_open = [group for group, _ in read.tuples(connection, ENDED) if group in groups]
+        return Awaited(runs, waiting.stops(connection, runs), silences(connection, runs), still_open)
+    finally:
+        connection.execute("ROLLBACK")
 
 
 def silences(connection: sqlite3.Connection, runs: Sequence[RunView]) -> list[str]:

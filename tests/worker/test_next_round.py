@@ -12,7 +12,7 @@ from queue_runner import reports
 from queue_runner.control import cancellation
 from queue_runner.errors import UsageError
 from queue_runner.model import DEFAULT_LANE, parse_selector
-from queue_runner.monitor import answers, awaiting, queue_status
+from queue_runner.monitor import answers, awaiting, queue_status, run_view
 from queue_runner.monitor.answers.run_query import Options
 from queue_runner.monitor.explanation import explain_all
 from queue_runner.spec import Aim
@@ -20,7 +20,7 @@ from queue_runner.store import added_rounds, read, ready
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.submit import plan
 from tests.patience import patience
-from tests.queue_support import Queue
+from tests.queue_support import Queue, until
 from tests.submit_support import requested
 
 pytestmark = pytest.mark.process
@@ -139,6 +139,27 @@ def test_others_wait_for_the_answer_not_for_the_first_rounds(queue: Queue) -> No
     job = queue.submit("echo after >> $J", after=("1",))
     work(queue)
     assert queue.written()[-1] == "after" and job == 3
+
+
+def test_a_round_that_is_added_between_two_reads_is_not_the_end(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`mpsq run` printed its report after 11 of 20 rounds: it saw all runs ended, and no open group a moment later."""
+    submit(queue, sets=("s=0,00",), same_within="0.001%")
+    worker = queue.worker("round.computed")
+    pid = queue.stopped("round.computed")
+    select = run_view.select
+
+    def add_a_round_then(connection: Any, selectors: Any) -> Any:
+        runs = select(connection, selectors)
+        os.kill(pid, signal.SIGCONT)
+        until(lambda: len(queue.rows()) > 6, "the next round")
+        return runs
+
+    monkeypatch.setattr(run_view, "select", add_a_round_then)
+    with read.reading(queue.layout.db) as connection:
+        assert not awaiting.look(connection, [parse_selector("g1")]).is_over
+    cancellation.cancel(queue.layout, [parse_selector("g1")], grace_s=None, within_s=0.0)
+    worker.kill()
+    worker.wait(patience(60))
 
 
 def test_a_group_that_is_open_is_waited_for(queue: Queue) -> None:
