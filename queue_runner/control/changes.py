@@ -67,11 +67,9 @@ def move(
         editing.move(connection, chosen, where, anchors, actor=actor)
     wakeup.ring(layout.fifo)
     done = f"is moved {where}" + (f" {', '.join(other.text for other in others)}" if others else "")
-    return [_after_move(row, done, row.id in chosen) for row in rows]
-
-
-def _after_move(row: NamedRun, done: str, moved: bool) -> Changed:
-    return Changed(row.run, moved, done if moved else _NOT_WAITING[State(row.state)])
+    return [
+        Changed(row.run, row.id in chosen, done if row.id in chosen else _NOT_WAITING[State(row.state)]) for row in rows
+    ]
 
 
 def edit(layout: Layout, selectors: Sequence[Selector], change: Edit) -> list[int]:

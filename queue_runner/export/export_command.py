@@ -29,21 +29,20 @@ def export(
     to: Annotated[str | None, typer.Option(metavar="TARGET", help="What to write.")] = None,
     *,
     selection: Selection,
-    force: Annotated[bool, typer.Option("--force", help="Replace an earlier export.")] = False,
     json: Json = False,
 ) -> None:
     """Write runs, iterations and metrics to files of other tools, or a bundle for another machine."""
     from queue_runner.store.read import reading
 
     if (write_added := added_option(ctx)) is not None:
-        write_added(other_options=bool(out or ids or to or selection.given or force or json))
+        write_added(other_options=bool(out or ids or to or selection.given or json))
         return
     if to is None or out is None:
         missing = "a target" if to is None else "a folder"
         raise UsageError(f"export needs {missing}", f"mpsq export --to {formats.names()[0]} out g4")
     options = selection.read(ids or [])
     with reading(home().db) as connection:
-        done = formats.write(to, connection, options, out, force=force)
+        done = formats.write(to, connection, options, out)
     if json:
         print_json("mpsq.export/1", target=done.target, path=str(done.path), rows=done.rows, not_valid=done.n_not_valid)
         return

@@ -18,16 +18,6 @@ MIN_FREE_BYTES = 16 * 2**20
 
 _PRIVATE = 0o700
 
-_REASONS = {
-    errno.EACCES: "permission denied",
-    errno.EPERM: "operation not permitted",
-    errno.EROFS: "the disk is read-only",
-    errno.ENOSPC: "the disk is full",
-    errno.EDQUOT: "your disk quota is used up",
-    errno.ENAMETOOLONG: "the name is too long",
-    errno.ELOOP: "its symbolic links form a loop",
-}
-
 
 def ensure_home(path: Path | None = None, *, need_bytes: int = MIN_FREE_BYTES, mounts: str | None = None) -> Layout:
     """Create the home and its folders (mode 0700) where missing, and check that the place is suitable for a queue.
@@ -83,7 +73,12 @@ def _make(folder: Path) -> None:
         what = "a dangling symbolic link" if blocker.is_symlink() and not blocker.exists() else "not a folder"
         raise MpsqError(f"{blocker} is {what}", "move it away, or set MPSQ_HOME to another folder") from error
     except OSError as error:
-        raise MpsqError(f"{folder} cannot be created: {_reason(error)}", _remedy(error)) from error
+        remedy = "set MPSQ_HOME to a folder that you can write to"
+        if error.errno == errno.EPERM and sys.platform == "darwin":
+            remedy = (
+                "macOS keeps services out of Documents, Desktop, Downloads and other volumes: set MPSQ_HOME elsewhere"
+            )
+        raise MpsqError(f"{folder} cannot be created: {(error.strerror or str(error)).lower()}", remedy) from error
 
 
 def _close(folder: Path) -> None:
@@ -92,13 +87,3 @@ def _close(folder: Path) -> None:
     if folder == home_of_checkout() and status.st_uid == os.geteuid():
         with contextlib.suppress(OSError):  # a disk that keeps no modes
             folder.chmod(_PRIVATE)
-
-
-def _reason(error: OSError) -> str:
-    return _REASONS.get(error.errno or 0) or str(error.strerror or error)
-
-
-def _remedy(error: OSError) -> str:
-    if error.errno == errno.EPERM and sys.platform == "darwin":
-        return "macOS keeps services out of Documents, Desktop, Downloads and other volumes: set MPSQ_HOME elsewhere"
-    return "set MPSQ_HOME to a folder that you can write to"

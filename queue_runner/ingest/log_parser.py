@@ -12,6 +12,8 @@ from queue_runner.text import plain
 from queue_runner.units import BOOLEANS
 
 NUMBER = r"[-+]?(?:\d{1,15}(?:\.\d{0,15})?(?:e[-+]?\d{1,3})?|nan|inf)"
+DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+"""Names of dtypes in nanoGPT's settings."""
 _FALLBACK = re.compile(r"The operator '([^']{1,200})' is not currently supported on the MPS backend")
 _OUT_OF_MEMORY = re.compile(r"(?:(?:MPS backend|CUDA) out of memory|Invalid buffer size: \d)[^\r\n]{0,200}")
 
@@ -21,6 +23,12 @@ def clean(line: str) -> str:
     if line.isprintable():
         return line
     return plain(line)
+
+
+def whole(value: object) -> int | None:
+    """Return the number that a setting of a log's header holds; None for an expression or anything else."""
+    text = str(value)
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else None
 
 
 def compile_and_device(known: Mapping[str, object] | None) -> dict[str, Any]:

@@ -134,7 +134,7 @@ def claim(connection: Connection, lane: Lane, token: str, boot_id: str, run_id: 
         if startable.lane not in (DEFAULT_LANE, lane.name) or {*parts(lane.name)} & {*paused(connection)}:
             return None
         if startable.lane == DEFAULT_LANE:
-            _bind(connection, startable.group, lane)
+            _place(connection, startable.group, lane.name, partial(placed, lane=lane))
     return claimed(connection, run_id, lane.name, token, boot_id, now)
 
 
@@ -185,12 +185,8 @@ def unbind(connection: Connection, run_id: int) -> None:
         _place(connection, group, DEFAULT_LANE, without_lane)
 
 
-def _bind(connection: Connection, group: int, lane: Lane) -> None:
-    """Bind a submission to the lane, whose processors become part of its question."""
-    _place(connection, group, lane.name, partial(placed, lane=lane))
-
-
 def _place(connection: Connection, group: int, lane: str, change: Callable[[JobSpec], JobSpec]) -> None:
+    """Bind the jobs of a submission to a lane, whose processors are part of their question; or to none again."""
     for job, spec_json in connection.rows(hot_sql.SPECS_OF_GROUP, {"group_id": group}):
         spec = change(JobSpec.from_json(spec_json))
         values = {"job_id": job, "lane": lane, "spec_json": spec.to_json(), "spec_hash": spec.content_hash()}

@@ -27,8 +27,7 @@ AND r.machine_hash IS (SELECT machine_hash FROM runs WHERE machine_hash IS NOT N
 def question(spec: JobSpec) -> Question:
     """Return what a run must have answered for this job to need no preflight: the question, with the same code,
     interpreter and packages."""
-    packages = json.dumps(dict(spec.packages), sort_keys=True, separators=(",", ":"))
-    return spec.content_hash(), spec.snapshot or "", spec.python, packages
+    return spec.content_hash(), spec.snapshot or "", spec.python, json.dumps(dict(spec.packages), sort_keys=True)
 
 
 def proven(connection: Connection, specs: Sequence[JobSpec]) -> set[Question]:
@@ -37,11 +36,9 @@ def proven(connection: Connection, specs: Sequence[JobSpec]) -> set[Question]:
         return set()  # a new queue: no question of a long file has to be looked up
     hashes = sorted({spec.content_hash() for spec in specs})
     rows = connection.rows(_SUCCEEDED, (json.dumps(hashes), PREFLIGHT))
-    return {(hash, code, python, _canonical(packages)) for hash, code, python, packages in rows}
-
-
-def _canonical(text: str) -> str:
-    return json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"))
+    return {
+        (hash, code, python, json.dumps(json.loads(packages), sort_keys=True)) for hash, code, python, packages in rows
+    }
 
 
 def forget_points(connection: Connection, run_id: int) -> None:

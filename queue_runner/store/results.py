@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from msgspec import structs
+
 from queue_runner.analysis.summary import Summary
 from queue_runner.events import FIELD_DROPPED, Eval, Event, Hello, Iter, LogEvent, Metric, Note, Phase, Unknown
 from queue_runner.model import PHASES, SYNC_UNKNOWN
@@ -55,16 +57,11 @@ def save_ingest_state(connection: Connection, run_id: int, source: str, state: I
 def save_events(connection: Connection, run_id: int, events: Sequence[Event | LogEvent]) -> None:
     """Store events under (run, byte offset). NaN is stored as NULL, with a note of the first one."""
     iterations = [
-        {
+        structs.asdict(e)
+        | {
             "run_id": run_id,
-            "offset": e.offset,
-            "i": e.i,
-            "dur_s": e.dur_s,
-            "loss": e.loss,
             "phase": _PHASE_NUMBER[e.phase],
             "synced": SYNC_UNKNOWN if e.synced is None else int(e.synced),
-            "allocated_bytes": e.allocated_bytes,
-            "reserved_bytes": e.reserved_bytes,
         }
         for e in events
         if type(e) is Iter
@@ -77,13 +74,16 @@ def save_events(connection: Connection, run_id: int, events: Sequence[Event | Lo
     for event in events:
         if type(event) is Hello:
             _save_hello(connection, run_id, event)
-    connection.change_all(hot_sql.ADD_PHASE, (_phase(run_id, e) for e in events if type(e) is Phase))
-    connection.change_all(hot_sql.ADD_EVAL, (row for e in events if type(e) is Eval for row in _evals(run_id, e)))
+    phases = [e for e in events if type(e) is Phase]
+    evals = ((e, name, value) for e in events if type(e) is Eval for name, value in e.metrics.items())
     metrics = [e for e in events if type(e) is Metric]
-    metrics += [
-        Metric(e.offset, e.t, CPU_AT_BORDER, e.cpu_s, "s") for e in events if type(e) is Phase and e.cpu_s is not None
-    ]
-    connection.change_all(hot_sql.ADD_METRIC, (_metric(run_id, e) for e in metrics))
+    metrics += [Metric(e.offset, e.t, CPU_AT_BORDER, e.cpu_s, "s") for e in phases if e.cpu_s is not None]
+    run = {"run_id": run_id}
+    connection.change_all(hot_sql.ADD_PHASE, (structs.asdict(e) | run | {"t_s": e.t} for e in phases))
+    connection.change_all(
+        hot_sql.ADD_EVAL, (structs.asdict(e) | run | {"metric": name, "value": value} for e, name, value in evals)
+    )
+    connection.change_all(hot_sql.ADD_METRIC, (structs.asdict(e) | run for e in metrics))
     connection.change_all(hot_sql.ADD_NOTE, [_note(run_id, e) for e in _new_notes(connection, run_id, events)])
 
 
@@ -105,27 +105,6 @@ def _note_first_nan(connection: Connection, run_id: int, events: Sequence[Event 
     text = f"the loss is not a number from iteration {first.i} on"
     values = {"run_id": run_id, "offset": first.offset, "kind": "nan_loss", "text": text}
     connection.change(hot_sql.ADD_NOTE_ONCE, values)
-
-
-def _phase(run_id: int, e: Phase) -> dict[str, Any]:
-    return {"run_id": run_id, "offset": e.offset, "t_s": e.t, "name": e.name, "edge": e.edge}
-
-
-def _evals(run_id: int, e: Eval) -> Iterable[dict[str, Any]]:
-    for name, value in e.metrics.items():
-        yield {
-            "run_id": run_id,
-            "offset": e.offset,
-            "metric": name,
-            "i": e.i,
-            "split": e.split,
-            "value": value,
-            "dur_s": e.dur_s,
-        }
-
-
-def _metric(run_id: int, e: Metric) -> dict[str, Any]:
-    return {"run_id": run_id, "offset": e.offset, "name": e.name, "i": e.i, "value": e.value, "unit": e.unit}
 
 
 def _note(run_id: int, e: Note | Unknown) -> dict[str, Any]:

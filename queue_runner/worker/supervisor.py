@@ -379,7 +379,9 @@ class Supervisor:
         except BaseException:
             self._end_look()
             raise
-        if code is None and not self._is_cancelled(run):
+        with looking(self._engine) as connection:  # its folder, where a warden would look, is not there yet
+            is_cancelled = jobs.cancel_requested(connection, run.run_id)
+        if code is None and not is_cancelled:
             what = f"the {look.what} must be read before run {run.id} begins, which takes long with {protected.SLOW}"
             self._block(Blocked(plain(what)))
             return None
@@ -389,11 +391,6 @@ class Supervisor:
             self._block(None)
             self.close()
         return code
-
-    def _is_cancelled(self, run: Claimed) -> bool:
-        """Return whether the run, which has no folder for the request yet, was cancelled."""
-        with looking(self._engine) as connection:
-            return jobs.cancel_requested(connection, run.run_id)
 
     def _end_look(self) -> None:
         if self._launching is not None:

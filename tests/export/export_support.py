@@ -14,6 +14,6 @@ TIMES = [0.5, 0.25, 0.125]
 """Seconds of the iterations of every run."""
 
 
-def write(store: Store, target: str, out: Path, *ids: str, force: bool = False, **options: Any) -> formats.Exported:
+def write(store: Store, target: str, out: Path, *ids: str, **options: Any) -> formats.Exported:
     with read.reading(store.layout.db) as connection:
-        return formats.write(target, connection, read_options(selectors=ids, **options), out, force=force)
+        return formats.write(target, connection, read_options(selectors=ids, **options), out)

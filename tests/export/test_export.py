@@ -101,46 +101,34 @@ def test_secrets_are_hidden(store: Store, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["csv", "jsonl", "parquet"])
-def test_what_exists_is_not_replaced_without_force(store: Store, tmp_path: Path, target: str) -> None:
+def test_an_earlier_export_is_not_replaced(store: Store, tmp_path: Path, target: str) -> None:
     out = tmp_path / "out"
     write(store, target, out)
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     with pytest.raises(UsageError, match="already exists"):
         write(store, target, out, "1.1")
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
-    assert write(store, target, out, "1.1", force=True).rows["runs"] == 1
-    assert json.loads((out / MANIFEST).read_text())["tables"]["runs"]["rows"] == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "out"]
 
 
-def test_force_removes_nothing_but_exports(store: Store, tmp_path: Path) -> None:
+def test_what_exists_is_left_alone(store: Store, tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "thesis.txt").write_text("years")
-    file, link = tmp_path / "file", tmp_path / "link"
+    file, link, empty = tmp_path / "file", tmp_path / "link", tmp_path / "empty"
     file.write_text("x")
-    link.symlink_to(mine)
-    for out, said in (
-        (mine, "did not write it"),
-        (file, "did not write it"),
-        (link, "is a link"),
-        (mine / "a/b", "not exist"),
-    ):
-        with pytest.raises(UsageError, match=said):
-            write(store, "csv", out, force=True)
+    empty.mkdir()
+    link.symlink_to(empty)
+    for out in (mine, file, link):
+        with pytest.raises(UsageError, match="already exists"):
+            write(store, "csv", out)
+    with pytest.raises(UsageError, match="does not exist"):
+        write(store, "csv", mine / "a/b")
     assert (mine / "thesis.txt").read_text() == "years"
-    (mine / "thesis.txt").unlink()
-    write(store, "csv", mine)  # an empty folder is as good as none
+    write(store, "csv", empty)  # an empty folder is as good as none
 
 
-@pytest.mark.parametrize("earlier", [False, True])
-def test_nothing_half_written_stays(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, earlier: bool
-) -> None:
-    out = tmp_path / "out"
-    if earlier:
-        write(store, "csv", out)
-    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+def test_nothing_half_written_stays(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = selected.Selected.rows
 
     def breaks(self: selected.Selected, table: selected.ExportTable) -> Any:
@@ -150,9 +138,8 @@ def test_nothing_half_written_stays(
 
     monkeypatch.setattr(selected.Selected, "rows", breaks)
     with pytest.raises(OSError, match="No space left"):
-        write(store, "csv", out, force=True)
-    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["home", *(["out"] if earlier else [])]
+        write(store, "csv", tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["home"]
 
 
 def test_all_tables_are_of_one_moment(store: Store, tmp_path: Path) -> None:

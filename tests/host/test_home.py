@@ -145,7 +145,7 @@ def test_a_refused_folder_has_a_sentence(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_long_name_has_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(MpsqError, match="name is too long"):
+    with pytest.raises(MpsqError, match="name too long"):
         ensure_home(tmp_path / ("q" * 300))
 
 

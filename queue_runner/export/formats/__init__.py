@@ -25,7 +25,7 @@ from queue_runner.export.selected import TABLES, Selected, select
 from queue_runner.monitor.answers.run_query import Options
 
 MANIFEST = "mpsq-export.json"
-"""The file by which an earlier export is known: --force removes no other folder."""
+"""The file with the units and the numbers of rows."""
 
 
 class ExportTarget(Protocol):
@@ -66,16 +66,14 @@ def load(name: str) -> ExportTarget:
     return cast(ExportTarget, import_module(f"{__name__}.{files[name]}"))
 
 
-def write(name: str, connection: sqlite3.Connection, options: Options, out: Path, *, force: bool = False) -> Exported:
+def write(name: str, connection: sqlite3.Connection, options: Options, out: Path) -> Exported:
     """Write the selected runs into the new folder `out`, all of one moment; after an error there is no such folder.
-
-    `force` replaces an earlier export, and nothing else.
 
     Raises: UsageError for an unknown target, selection or missing library, and where `out` exists; OSError.
     """
     target = load(name)
     selected = select(connection, options)
-    with _new_folder(out, force=force) as folder:
+    with _new_folder(out) as folder:
         target.write(selected, folder)
         units = {table.name: {f.name: f.unit for f in table.fields if f.unit} for table in TABLES}
         tables = {table: {"rows": n, "units": units[table]} for table, n in selected.counts.items()}
@@ -85,49 +83,23 @@ def write(name: str, connection: sqlite3.Connection, options: Options, out: Path
 
 
 @contextmanager
-def _new_folder(out: Path, *, force: bool) -> Iterator[Path]:
+def _new_folder(out: Path) -> Iterator[Path]:
     """Yield an empty folder beside `out`, which takes its name when the block ends; after an error `out` is as it was.
 
-    Raises: UsageError where `out` exists, unless it is empty or `force` may replace it; OSError.
+    Raises: UsageError where `out` exists, unless it is an empty folder; OSError.
     """
-    _check(out, force)
+    if not out.parent.is_dir():
+        raise UsageError(f"the folder {out.parent} does not exist", "create it, or name another place")
+    if out.is_symlink() or (out.exists() and not (out.is_dir() and not any(out.iterdir()))):
+        raise UsageError(f"{out} already exists", "name a new folder")
     partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=out.parent))
     try:
         yield partial
         for path in partial.rglob("*"):
             flush(path)
         flush(partial)
-        _rename(partial, out)
+        partial.rename(out)  # fails where something has come to lie there since
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
     flush(out.parent)
-
-
-def _check(out: Path, force: bool) -> None:
-    if not out.parent.is_dir():
-        raise UsageError(f"the folder {out.parent} does not exist", "create it, or name another place")
-    if out.is_symlink():
-        raise UsageError(f"{out} is a link", "name the folder itself, or a new one")
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return
-    if not (out / MANIFEST).is_file():
-        raise UsageError(f"{out} exists, and mpsq did not write it", "name a new folder: --force replaces exports only")
-    if not force:
-        raise UsageError(f"{out} already exists", "name a new folder, or replace the earlier export with --force")
-
-
-def _rename(partial: Path, out: Path) -> None:
-    if not (out / MANIFEST).exists():
-        partial.rename(out)  # fails where something has come to lie there since
-        return
-    old = Path(tempfile.mkdtemp(prefix=".replaced-", dir=out.parent))
-    try:
-        out.rename(old / out.name)
-        try:
-            partial.rename(out)
-        except BaseException:
-            (old / out.name).rename(out)
-            raise
-    finally:
-        shutil.rmtree(old, ignore_errors=True)

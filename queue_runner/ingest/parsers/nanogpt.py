@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from queue_runner.events import Eval, Hello, Iter, LogEvent, Metric
-from queue_runner.ingest.log_parser import NUMBER, LogParser, compile_and_device
+from queue_runner.ingest.log_parser import DTYPES, NUMBER, LogParser, compile_and_device, whole
 
 NAME = "nanogpt"
 HELP = "train.py of karpathy/nanoGPT: iterations, evaluations, the header, the printed mfu"
@@ -36,15 +36,8 @@ _SETTINGS = frozenset(
     {"device", "dtype", "compile", "max_iters", "eval_interval", "log_interval", "batch_size", "block_size"}
 )
 _SIZES = ("vocab_size", "batch_size", "block_size", "eval_interval", "log_interval")
-_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _NO_MFU = -100.0
 """Placeholder that train.py prints until it has five iterations."""
-
-
-def _integer(value: object) -> int | None:
-    """Return the number that a setting holds; None for an expression or anything else."""
-    text = str(value)
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else None
 
 
 class Parser(LogParser):
@@ -118,9 +111,12 @@ class Parser(LogParser):
         """Return the entire header. max_iters is inclusive: 5000 plans 5,001 iterations."""
         header = self.header
         decayed, not_decayed = header.get("decayed"), header.get("not_decayed")
-        max_iters = _integer(header.get("max_iters"))
+        max_iters = whole(header.get("max_iters"))
         device = header.get("device")
-        extra: dict[str, Any] = {key: n for key in _SIZES if (n := _integer(header.get(key))) is not None}
+        dtype = None
+        if isinstance(device, str):  # train.py casts on CUDA only and uses fp32 elsewhere, whatever its setting
+            dtype = DTYPES.get(str(header.get("dtype"))) if "cuda" in device else "fp32"
+        extra: dict[str, Any] = {key: n for key in _SIZES if (n := whole(header.get(key))) is not None}
         if "millions" in header:
             extra["params_without_positions"] = round(header["millions"] * 1e6)
         return Hello(
@@ -129,7 +125,7 @@ class Parser(LogParser):
             workload="nanogpt",
             framework="torch",
             device=device if isinstance(device, str) else None,
-            dtype=self._dtype(device),
+            dtype=dtype,
             params=decayed + not_decayed if decayed and not_decayed else None,
             tokens_per_iter=float(header["tokens_per_iter"]) if header.get("tokens_per_iter") else None,
             optimizer=None if "fused" not in header else "AdamW(fused)" if header["fused"] else "AdamW",
@@ -138,9 +134,3 @@ class Parser(LogParser):
             config=header.get("config"),
             extra=extra,
         )
-
-    def _dtype(self, device: object) -> str | None:
-        """Return the dtype computed in: train.py casts on CUDA only and uses fp32 elsewhere, whatever its setting."""
-        if not isinstance(device, str):
-            return None
-        return _DTYPES.get(str(self.header.get("dtype"))) if "cuda" in device else "fp32"

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 
 from queue_runner.events import Hello, LogEvent, Metric, Note
-from queue_runner.ingest.log_parser import LogParser, compile_and_device
+from queue_runner.ingest.log_parser import DTYPES, LogParser, compile_and_device, whole
 
 NAME = "sample"
 HELP = "sample.py of karpathy/nanoGPT: its texts, their number and length"
@@ -24,7 +24,6 @@ MOST_CHARACTERS = 2000
 _OVERRIDE = re.compile(r"Overriding: ([a-z_]{1,40}) = ?(.{0,200})")
 _LAST_OF_HEADER = re.compile(r"Loading meta from \S.*\.\.\.|No meta\.pkl found, assuming GPT-2 encodings\.\.\.")
 _KEPT = ("temperature", "top_k", "num_samples", "max_new_tokens", "start")
-_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
 class Parser(LogParser):
@@ -76,14 +75,10 @@ class Parser(LogParser):
             Metric(offset, None, "sample_characters", float(characters), "characters", self.found - 1),
             Metric(offset + 1, None, "samples", float(self.found), "texts", self.found - 1),
         ]
-        if (tokens := self._number("max_new_tokens")) is not None:
+        if (tokens := whole(self.header.get("max_new_tokens"))) is not None:
             events.append(Metric(offset + 2, None, "sample_tokens", float(tokens), "tokens", self.found - 1))
         self.text, self.characters = "", 0
         return events
-
-    def _number(self, name: str) -> int | None:
-        text = str(self.header.get(name, ""))
-        return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else None
 
     def _hello(self, offset: int) -> Hello:
         header = self.header
@@ -94,7 +89,7 @@ class Parser(LogParser):
             workload="nanogpt-sample",
             framework="torch",
             device=device if isinstance(device, str) else None,
-            dtype=_DTYPES.get(str(header.get("dtype"))) if "cuda" in str(device) else "fp32" if device else None,
+            dtype=DTYPES.get(str(header.get("dtype"))) if "cuda" in str(device) else "fp32" if device else None,
             compile={"True": True, "False": False, True: True, False: False}.get(header.get("compile")),
             extra={"sampling": {name: header[name] for name in _KEPT if name in header}},
         )
