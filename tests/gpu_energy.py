@@ -13,8 +13,9 @@ import statistics
 import subprocess
 import sys
 import time
+from itertools import pairwise
 
-from queue_runner.analysis import energy
+from queue_runner.analysis.gpu_use import counted
 from queue_runner.analysis.phases import Span
 from queue_runner.host import nvidia
 
@@ -98,21 +99,22 @@ def _print(readings: list[Reading], costs_s: list[float]) -> int:
         counter = [(t, said["energy_j"][meter]) for t, said in readings if meter in said.get("energy_j", {})]  # type: ignore[index,operator]
         power = [(t, said["power_w"][meter]) for t, said in readings if meter in said.get("power_w", {})]  # type: ignore[index,operator]
         span = [Span("measure", EDGE_S, min(counter[-1][0], power[-1][0] if power else 0.0) - EDGE_S)]
-        counted, integral = energy.counted(counter, span), energy.integrated(power, span)
-        if counted is None or integral is None:
+        energy = counted(counter, span)
+        inside = [point for point in power if span[0].from_s <= point[0] <= span[0].to_s]
+        if energy is None or len(inside) < 2:
             print(f"| {meter} | - | - | - | - | - |")
             worst = float("inf")
             continue
         seconds = span[0].to_s - span[0].from_s
-        share = integral.joules / counted.joules - 1
+        mean_w = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(inside)) / (inside[-1][0] - inside[0][0])
+        share = mean_w * seconds / energy.joules - 1
         worst = max(worst, abs(share)) if seconds >= 60 else float("inf")
-        watts = counted.joules / seconds
+        watts = energy.joules / seconds
         print(
-            f"| {meter} | {seconds:.1f} | {counted.joules:.0f} | {integral.joules:.0f} | {share:+.2%} | {watts:.0f} |"
+            f"| {meter} | {seconds:.1f} | {energy.joules:.0f} | {mean_w * seconds:.0f} | {share:+.2%} | {watts:.0f} |"
         )
-        coarse = energy.counted([*counter[::5], counter[-1]], span)
-        if coarse is not None and coarse.error_j is not None:
-            off, bound = coarse.joules / counted.joules - 1, coarse.error_j / counted.joules
+        if (coarse := counted([*counter[::5], counter[-1]], span)) is not None:
+            off, bound = coarse.joules / energy.joules - 1, coarse.error_j / energy.joules
             every_five.append(f"{meter} read every 5 s: {off:+.2%} off, stated as at most {bound:.2%}")
     print()
     for text in every_five:

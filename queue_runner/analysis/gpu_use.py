@@ -1,16 +1,22 @@
 """A run's sensors in each of its phases: use of the GPU, its dips, power, clock, heat, energy. Pure.
 
 A sample belongs to the phase of the seconds that it covers, or else of the second before it.
+
+A counter of joules is read every few seconds; a phase begins and ends between two readings. Its value there is
+interpolated, and as it never falls, the true one lies between the two readings: that distance is the error stated. It
+does not contain the counter's own (NVIDIA states about 5 % for the power that it sums; RAPL and IOReport are models).
 """
 
 from __future__ import annotations
 
+import math
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
-from queue_runner.analysis import energy, stats
+from queue_runner.analysis import stats
 from queue_runner.analysis.phases import RUN_PHASES, Span, spans
 from queue_runner.analysis.points import PhaseMark, SensorSample
 
@@ -21,6 +27,18 @@ LOOK_BACK_S = 1.0
 belongs to the phase before."""
 WHOLE = "whole run"
 """Name for the one phase of a run that reported none."""
+
+
+Points = Sequence[tuple[float, float]]
+"""(seconds since the start of the run, joules counted), in order of time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Energy:
+    """Joules over a phase. `error_j`: of the interpolation at its borders."""
+
+    joules: float
+    error_j: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +61,8 @@ class PhaseUse:
     """share of the samples in which the power cap lowered the clock"""
     power_w: Mapping[str, float] = field(default_factory=dict)
     """mean by meter"""
-    energy: Mapping[str, energy.Energy] = field(default_factory=dict)
+    energy: Mapping[str, Energy] = field(default_factory=dict)
     """by meter"""
-    source: str | None = None
-    """the tool whose imported output this is"""
 
 
 def by_phase(
@@ -54,16 +70,14 @@ def by_phase(
 ) -> list[PhaseUse]:
     """Return the use in each phase that has a sample or a meter's reading, in the order of RUN_PHASES.
 
-    `samples` are in the order of their times. Imported ones, where there are any, replace those of mpsq: one tool took
-    them, and they are denser.
+    `samples` are in the order of their times.
     """
     zero = started_at or 0.0
-    imported = [sample for sample in samples if sample.source is not None] or samples
     phases = spans(marks, real_s) if started_at is not None else []
     if samples and not phases:
         phases = [Span(WHOLE, samples[0].at - zero, samples[-1].at - zero)]
     names = [name for name in (*RUN_PHASES, WHOLE) if any(span.name == name for span in phases)]
-    uses = [_use(name, [span for span in phases if span.name == name], zero, imported, samples) for name in names]
+    uses = [_use(name, [span for span in phases if span.name == name], zero, samples) for name in names]
     return [use for use in uses if use.n_samples or use.power_w or use.energy]
 
 
@@ -72,10 +86,8 @@ def measured(uses: Sequence[PhaseUse]) -> PhaseUse | None:
     return next((use for use in uses if use.phase in ("measure", WHOLE)), None)
 
 
-def _use(
-    name: str, parts: Sequence[Span], zero: float, samples: Sequence[SensorSample], all_: Sequence[SensorSample]
-) -> PhaseUse:
-    foreign = _foreign_boards(all_)
+def _use(name: str, parts: Sequence[Span], zero: float, samples: Sequence[SensorSample]) -> PhaseUse:
+    foreign = _foreign_boards(samples)
     inside = [sample for sample in samples if _is_inside(sample, name, parts, zero)]
     busy = [sample.gpu_busy_share for sample in inside if sample.gpu_busy_share is not None]
     middle = stats.median(busy) if busy else None
@@ -96,8 +108,11 @@ def _use(
         temperature_c=max((heat for s in inside if (heat := s.gpu_temperature_c) is not None), default=None),
         capped_share=sum("power cap" in reasons for reasons in slowed) / len(clocks) if clocks else None,
         power_w={meter: sum(values) / len(values) for meter, values in watts.items() if meter not in foreign},
-        energy=_energy(parts, zero, all_, foreign),
-        source=next((sample.source for sample in inside if sample.source is not None), None),
+        energy={
+            meter: energy
+            for meter, points in _readings(samples, zero).items()
+            if meter not in foreign and (energy := counted(points, parts)) is not None
+        },
     )
 
 
@@ -115,23 +130,37 @@ def _foreign_boards(samples: Sequence[SensorSample]) -> set[str]:
     return boards - used if used or len(boards) > 1 else set()
 
 
-def _energy(
-    parts: Sequence[Span], zero: float, samples: Sequence[SensorSample], foreign: set[str]
-) -> Mapping[str, energy.Energy]:
-    """Return the energy by meter, of the counter where there is one, else of the power."""
-    energies: dict[str, energy.Energy] = {}
-    for name, method in (("power_w", energy.integrated), ("energy_j", energy.counted)):
-        for meter, points in _readings(samples, zero, name).items():
-            if meter not in foreign and (energy_j := method(points, parts)) is not None:
-                energies[meter] = energy_j
-    return energies
-
-
-def _readings(samples: Sequence[SensorSample], zero: float, name: str) -> dict[str, list[tuple[float, float]]]:
-    """Return the readings of each meter with their times: of the counters, where these were read at another time."""
+def _readings(samples: Sequence[SensorSample], zero: float) -> dict[str, Points]:
+    """Return the readings of each counter, at their own times where these were not the samples'."""
     courses: dict[str, dict[float, float]] = {}
     for sample in samples:
         at = sample.at if sample.energy_at is None else sample.energy_at
-        for meter, value in (getattr(sample, name) or {}).items():
-            courses.setdefault(meter, {})[at - zero] = value
+        for meter, joules in (sample.energy_j or {}).items():
+            courses.setdefault(meter, {})[at - zero] = joules
     return {meter: sorted(course.items()) for meter, course in courses.items()}
+
+
+def counted(points: Points, spans: Iterable[Span]) -> Energy | None:
+    """Return what a counter of joules counted over the spans; None where it does not cover them, or was reset."""
+    if any(b[1] < a[1] for a, b in pairwise(points)):
+        return None
+    borders = [(_interpolated(points, span.from_s), _interpolated(points, span.to_s)) for span in spans]
+    known = [(begin, end) for begin, end in borders if begin is not None and end is not None]
+    if not borders or len(known) < len(borders):
+        return None
+    return Energy(
+        math.fsum(end[0] - begin[0] for begin, end in known), math.fsum(begin[1] + end[1] for begin, end in known)
+    )
+
+
+def _interpolated(points: Points, t_s: float) -> tuple[float, float] | None:
+    """Return the joules at a time, and their largest error; None outside of the readings."""
+    if not points or not points[0][0] <= t_s <= points[-1][0]:
+        return None
+    after = bisect_left(points, t_s, key=lambda point: point[0])
+    t_b, b = points[after]
+    if t_b == t_s:
+        return b, 0.0
+    t_a, a = points[after - 1]
+    joules = a + (b - a) * (t_s - t_a) / (t_b - t_a)
+    return joules, max(b - joules, joules - a)

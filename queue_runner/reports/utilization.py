@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from queue_runner import units
 from queue_runner.analysis import comparison, gpu_use, stats
-from queue_runner.analysis.energy import joules_per_iteration
 from queue_runner.analysis.gpu_use import PhaseUse
 from queue_runner.analysis.grouping import Arm
 from queue_runner.analysis.points import PhaseMark, read_samples
@@ -46,7 +46,6 @@ class PhaseRow(NamedTuple):
     capped_share: float | None
     watts: Mapping[str, float | None]
     energy: Mapping[str, Joules]
-    method: str
 
 
 class Joules(NamedTuple):
@@ -81,7 +80,6 @@ COLUMNS = columns(
     Column("capped_share", "power cap", units.percent, True),
     *map(_watts, (*_METERED, "ane")),
     *(_of_energy(part, name, title) for name, title in _ENERGIES for part in _METERED),
-    Column("method", "method"),
 )
 _FEW = 5
 """Samples below which a median of the use is one of an anecdote."""
@@ -141,7 +139,6 @@ def _rows(arm: Arm, uses: Mapping[int, list[PhaseUse]], lengths: Mapping[int, in
             by_phase.setdefault(use.phase, []).append((run, use))
     for phase, pairs in by_phase.items():
         phase_uses = [use for _, use in pairs]
-        methods = {(_part(meter), energy.method) for use in phase_uses for meter, energy in use.energy.items()}
         yield PhaseRow(
             label=arm.label,
             runs=[run.run for run, _ in pairs],
@@ -155,7 +152,6 @@ def _rows(arm: Arm, uses: Mapping[int, list[PhaseUse]], lengths: Mapping[int, in
             capped_share=_middle(use.capped_share for use in phase_uses),
             watts={part: _middle(_sum(use.power_w, part) for use in phase_uses) for part in (*_METERED, "ane")},
             energy={part: _energy(part, pairs, lengths) if phase == "measure" else Joules() for part in _METERED},
-            method=", ".join(f"{part} {method}" for part, method in sorted(methods) if part in _METERED),
         )
 
 
@@ -166,11 +162,10 @@ def _energy(part: str, uses: Iterable[tuple[ReportedRun, PhaseUse]], lengths: Ma
         n = lengths.get(run.run_id)
         if not energies or not n:
             continue
-        run_joules, error_j = joules_per_iteration(energies, n)
-        joules.append(run_joules)
-        errors += [error_j] if error_j is not None else []
+        joules.append(math.fsum(energy.joules for energy in energies) / n)
+        errors.append(math.fsum(energy.error_j for energy in energies) / n)
         if run.tokens_per_iter:
-            per_token.append(run_joules / run.tokens_per_iter)
+            per_token.append(joules[-1] / run.tokens_per_iter)
     middle = _middle(joules)
     mad = stats.mad(joules, middle) if middle is not None and len(joules) > 1 else None
     return Joules(middle, max(errors, default=None), mad, _middle(per_token))
@@ -230,5 +225,3 @@ def _notes(raw: Sequence[PhaseRow]) -> Iterator[str]:
             f"borders of the phase, so at most {units.percent(max(errors), 2)} off{doubt}. "
             "± is that, or the MAD over runs"
         )
-    if any("integral" in row.method for row in measured):
-        yield "J by integral of sampled power: its error is not known, and idle power is not subtracted"

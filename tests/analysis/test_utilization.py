@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queue_runner.analysis import energy, gpu_use
+from queue_runner.analysis import gpu_use
 from queue_runner.analysis.phases import Span, phase_seconds, spans
 from queue_runner.analysis.points import PhaseMark, SensorSample, read_samples
 
@@ -66,14 +66,6 @@ def test_a_run_without_phases_is_one() -> None:
     assert use is not None and (use.phase, use.busy_share) == (gpu_use.WHOLE, 0.75)
 
 
-def test_imported_samples_replace_our_own() -> None:
-    ours = [(t, {"gpu_busy_share": 0.1, "energy_j": {"gpu": 10.0 * t}}) for t in range(0, 155, 5)]
-    theirs = [(t + 0.5, {"source": "macmon", "gpu_busy_share": 0.99, "power_w": {"gpu": 12.0}}) for t in range(150)]
-    use = gpu_use.measured(gpu_use.by_phase(samples(*ours, *theirs), NESTED, STARTED, 152.0))
-    assert use is not None and use.busy_share == 0.99 and use.source == "macmon" and use.power_w == {"gpu": 12.0}
-    assert use.energy["gpu"].method == "counter" and use.energy["gpu"].joules == pytest.approx(800.0)
-
-
 def test_the_boards_of_others_are_left_out() -> None:
     said = [
         (t, {"energy_j": {"gpu0": 70.0 * t, "gpu1": 700.0 * t}, "power_w": {"gpu0": 70.0, "gpu1": 700.0}})
@@ -104,20 +96,18 @@ def test_interpolation_is_off_by_no_more_than_it_says() -> None:
             sums.append(sums[-1] + power / 10)
         begin, end = sorted(rng.sample(range(60, 1900), 2))
         points = [(k / 10, sums[k]) for k in range(0, 2001, 50)]
-        found = energy.counted(points, [Span("measure", begin / 10, end / 10)])
+        found = gpu_use.counted(points, [Span("measure", begin / 10, end / 10)])
         true = sums[end] - sums[begin]
         assert found is not None and found.error_j is not None
         assert abs(found.joules - true) <= found.error_j + 1e-6
 
 
-def test_counter_and_integral_agree_on_a_steady_load() -> None:
+def test_a_steady_load_is_counted_over_all_spans() -> None:
     points = [(float(t), 300.0 * t) for t in range(0, 65, 5)]
-    power = [(float(t), 300.0) for t in range(0, 65, 5)]
     spans_ = [Span("measure", 2.5, 30.0), Span("measure", 32.0, 60.0)]
-    counted, integral = energy.counted(points, spans_), energy.integrated(power, spans_)
-    assert counted is not None and integral is not None
-    assert counted.joules == pytest.approx(integral.joules) == pytest.approx(300.0 * 55.5)
-    assert counted.error_j == pytest.approx(750 + 0 + 900 + 0) and integral.error_j is None
+    energy = gpu_use.counted(points, spans_)
+    assert energy is not None and energy.joules == pytest.approx(300.0 * 55.5)
+    assert energy.error_j == pytest.approx(750 + 0 + 900 + 0)
 
 
 @pytest.mark.parametrize(
@@ -126,8 +116,8 @@ def test_counter_and_integral_agree_on_a_steady_load() -> None:
 )
 def test_an_energy_that_is_not_covered_is_unknown(points: list[tuple[float, float]]) -> None:
     """Also after a reset of the counter, as when the driver is loaded again."""
-    assert energy.counted(points, [Span("measure", 2.0, 80.0)]) is None
-    assert energy.counted([(0.0, 1.0), (90.0, 2.0)], []) is None
+    assert gpu_use.counted(points, [Span("measure", 2.0, 80.0)]) is None
+    assert gpu_use.counted([(0.0, 1.0), (90.0, 2.0)], []) is None
 
 
 def test_a_value_of_another_type_is_unknown_and_the_rest_of_its_sample_counts() -> None:
