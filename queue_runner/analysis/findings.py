@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from queue_runner import units
 from queue_runner.analysis.comparison import PHASE, WALL, Family, Pair, disturbed_rounds, without
@@ -27,7 +27,7 @@ REDUCED_TOLERANCE = 1e-2
 MOST_PAIRS = 8
 """Maximum number of ratios in words; the table has the others."""
 MOST_FACTORS = 3
-"""Maximum number of factors with the same split of rows that get a sentence each; more share one that names so many."""
+"""Maximum number of factors or rows that a sentence names; the rest is counted."""
 NOTABLE = 1.25
 """Minimum ratio of the change of the real time to that of the iterations to be reported."""
 NOTABLE_EVAL = 2.0
@@ -375,27 +375,17 @@ def _beside(arms: Sequence[Arm]) -> Iterable[str]:
 def others_that_differ(family: Family) -> Iterable[str]:
     """Report factors that differ along with those in the labels: a ratio is not due to device and mode alone."""
     arms = [arm for arm in family.arms if arm.times]
-    alike: dict[tuple[tuple[int, ...], ...], list[str]] = {}
-    for name in arms[0].key if len(arms) > 1 else ():
-        values: dict[Any, list[Arm]] = {}
-        for arm in arms:
-            values.setdefault(arm.key[name], []).append(arm)
-        hidden = any(word(name, arm.key[name]) not in arm.label for arm in arms)
-        if name in (*MAIN, BESIDE, "device_name") or len(values) < 2 or not hidden:
-            continue
-        parts = tuple(tuple(number for number, arm in enumerate(arms) if arm in of) for of in values.values())
-        alike.setdefault(parts, []).append(name)
-    for parts, names in alike.items():
-        members = [[arms[number] for number in part] for part in parts]
-        yield from (_differ(some, members) for some in ([names] if len(names) > MOST_FACTORS else ([n] for n in names)))
-
-
-def _differ(names: Sequence[str], parts: Sequence[Sequence[Arm]]) -> str:
-    """Return one sentence on factors with the same split of arms: an environment may add dozens of packages."""
-    listed = [name.replace("_", " ") for name in names[:MOST_FACTORS]]
-    if len(names) > MOST_FACTORS:
-        listed.append(f"{len(names) - MOST_FACTORS} more")
-    factors = " and ".join(filter(None, [", ".join(listed[:-1]), listed[-1]]))
-    each = [(", ".join(str(of[0].key[name] or "unset") for name in names[:MOST_FACTORS]), of) for of in parts]
-    where = "; ".join(f"{values}: {', '.join(arm.label for arm in of)}" for values, of in each)
-    return Caveat(f"the rows also differ in {factors}", f" ({where})")
+    names = [
+        name
+        for name in (arms[0].key if len(arms) > 1 else ())
+        if name not in (*MAIN, BESIDE, "device_name")
+        and len({arm.key[name] for arm in arms}) > 1
+        and any(word(name, arm.key[name]) not in arm.label for arm in arms)
+    ]
+    if names:
+        named = [name.replace("_", " ") for name in names[:MOST_FACTORS]]
+        named += [f"{len(names) - MOST_FACTORS} more"] if len(names) > MOST_FACTORS else []
+        factors = " and ".join(filter(None, [", ".join(named[:-1]), named[-1]]))
+        values = (", ".join(str(arm.key[name] or "unset") for name in names[:MOST_FACTORS]) for arm in arms)
+        each = (f"{arm.label}: {text}" for arm, text in zip(arms, values, strict=True))
+        yield Caveat(f"the rows also differ in {factors}", f" ({'; '.join(each)})")
