@@ -91,10 +91,12 @@ _FREE_TEXT = frozenset({"name", "tags", "reason", "blocked_reason", "note", "log
 
 
 class SelectedRun(NamedTuple):
-    """A run: whether reports use its numbers, and its values in the order of the columns of RUNS."""
+    """A run: whether reports use its numbers, its name and settings in words ("12.1 nanogpt tiny cpu"), and its values
+    in the order of the columns of RUNS."""
 
     id: int
     valid: bool
+    title: str
     values: Sequence[Any]
 
 
@@ -111,9 +113,14 @@ class Selected:
             if table is RUNS:
                 yield selected.values
             else:
-                columns = ", ".join(field.name for field in table.fields)
-                sql = f"SELECT {columns} FROM {table.view} WHERE run_id = ? ORDER BY offset"
-                yield from (_typed(table.fields, row) for row in tuples(self._connection, sql, [selected.id]))
+                yield from self.of_run(table, selected.id)
+
+    def of_run(self, table: ExportTable, run_id: int, *names: str) -> Iterator[Sequence[Any]]:
+        """Yield these columns, or all, of one run in a table other than RUNS, in the order of its file."""
+        fields = [field for name in names for field in table.fields if field.name == name] or table.fields
+        columns = ", ".join(field.name for field in fields)
+        sql = f"SELECT {columns} FROM {table.view} WHERE run_id = ? ORDER BY offset"
+        yield from (_typed(fields, row) for row in tuples(self._connection, sql, [run_id]))
 
     @cached_property
     def counts(self) -> dict[str, int]:
@@ -138,12 +145,13 @@ def select(connection: sqlite3.Connection, options: Options) -> Selected:
     connection.execute("BEGIN")
     chosen, values = select_runs.condition(connection, replace(options, include_invalid=True))
     names = [field.name for field in RUNS.fields if field.name not in FROM_SPEC]
-    head = f"run_id, outcome IS '{Outcome.SUCCEEDED}' AND valid, spec_json"
+    head = f"run_id, run, outcome IS '{Outcome.SUCCEEDED}' AND valid, spec_json"
     sql = f"SELECT {head}, {', '.join(names)} FROM v_run WHERE {chosen} ORDER BY job_id, number"
-    runs = [
-        SelectedRun(run_id, bool(valid), _values(dict(zip(names, stored, strict=True)), JobSpec.from_json(spec_json)))
-        for run_id, valid, spec_json, *stored in tuples(connection, sql, values)
-    ]
+    runs = []
+    for run_id, run, valid, spec_json, *stored in tuples(connection, sql, values):
+        spec = JobSpec.from_json(spec_json)
+        (title,) = redact.redact([f"{run} {spec.label()}"])
+        runs.append(SelectedRun(run_id, bool(valid), title, _values(dict(zip(names, stored, strict=True)), spec)))
     if not runs:
         raise UsageError("no run matches: nothing was exported", "mpsq list --all shows every job")
     return Selected(connection, runs)

@@ -18,7 +18,7 @@ from queue_runner.store import read
 from tests.export.export_support import TIMES, write
 from tests.reports.report_fixture import Store
 
-TARGETS = ("csv", "jsonl", "parquet")
+TARGETS = ("csv", "jsonl", "parquet", "tensorboard")
 
 
 def test_the_columns_are_those_of_the_views(store: Store) -> None:
@@ -151,9 +151,12 @@ def test_all_tables_are_of_one_moment(store: Store, tmp_path: Path) -> None:
         assert len(list(found.rows(selected.ITERATIONS))) == found.counts["iterations"] == 9
 
 
-def test_a_missing_library_is_a_sentence(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(UsageError, match="pyarrow is not installed") as error:
-        write(store, "parquet", tmp_path / "out")
-    assert error.value.hint == "pip install 'mpsq[parquet]'"
+@pytest.mark.parametrize(("target", "module"), [("parquet", "pyarrow"), ("tensorboard", "tensorboardX")])
+def test_a_missing_library_is_a_sentence(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, module: str
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, module, None)
+    with pytest.raises(UsageError, match=f"{module} is not installed") as error:
+        write(store, target, tmp_path / "out")
+    assert error.value.hint == f"pip install 'mpsq[{target}]'"
     assert not (tmp_path / "out").exists()

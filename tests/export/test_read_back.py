@@ -7,10 +7,44 @@ from typing import Any
 
 import pytest
 
+from queue_runner.export.formats import tensorboard
+from queue_runner.export.selected import SelectedRun
 from tests.export.export_support import TIMES, write
 from tests.reports.report_fixture import Store
 
 pytestmark = pytest.mark.process
+
+
+def test_tensorboard_reads_it(store: Store, tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    write(store, "tensorboard", tmp_path / "out")
+    folders = sorted(path.name for path in (tmp_path / "out").iterdir() if path.is_dir())
+    assert [folder.split()[0] for folder in folders] == ["1.1", "1.2", "2.1"]
+    assert [folder.endswith(" (not valid)") for folder in folders] == [False, True, False]
+    series = EventAccumulator(str(tmp_path / "out" / folders[0]), size_guidance={"scalars": 0})
+    series.Reload()
+    assert [(point.step, point.value) for point in series.Scalars("iteration/dur_s")] == [*enumerate(TIMES)]
+    assert [point.step for point in series.Scalars("iteration/loss")] == [0, 2]
+    assert series.Scalars("metric/reference_loss_device_nats")[0].value == 2.5
+    assert series.Scalars("eval/val/loss")[0].step == 105
+    assert series.Scalars("run/real_s")[0].wall_time == 1e9
+
+
+def test_a_folder_of_tensorboard_keeps_what_tells_runs_apart() -> None:
+    """Names were cut at 100 characters: they lost the last settings, and that a run is not valid."""
+    title = "1.1 nanogpt tiny cpu " + " ".join(f"setting_{n}=0.{n}" for n in range(40)) + " lr=0.125"
+    name = tensorboard.folder_name(SelectedRun(1, False, title, ()))
+    assert name.startswith("1.1 nanogpt tiny cpu") and name.endswith("lr=0.125 (not valid)") and len(name) <= 200
+
+
+def test_no_secret_is_in_a_log_directory(store: Store, tmp_path: Path) -> None:
+    store.run(workload=None, framework=None, argv=["train.py", "--api-key=ghp_hunter2hunter2hunter2"])
+    store.db.execute("UPDATE jobs SET note = 'https://me:hunter2@example.org', name = 'ghp_hunter2hunter2hunter2'")
+    write(store, "tensorboard", tmp_path / "out")
+    for path in (tmp_path / "out").rglob("*"):
+        assert "hunter2" not in str(path)
+        assert path.is_dir() or b"hunter2" not in path.read_bytes(), path
 
 
 def test_duckdb_and_pandas_read_the_exports(store: Store, tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ OWNERS = {
     "tiktoken": set(),
     "numpy": set(),
     "pyarrow": {"export"},
+    "tensorboardX": {"export"},
     "matplotlib": {"export"},
 }
 
