@@ -62,7 +62,9 @@ def _key(default: Any, kind: Kind, help: str, unit: str = "", **bounds: Any) -> 
 
 _DAY_S = 86400.0
 _OTHERWISE = "move it away to use the defaults"
-_COMMAND: dict[str, Any] = {"pattern": r"[^\x00-\x1f\x7f]*", "example": "one line, such as 'say done'; \"\" for none"}
+_LINE = r"[^\x00-\x1f\x7f]*"
+_COMMAND: dict[str, Any] = {"pattern": _LINE, "example": "one line, such as 'say done'; \"\" for none"}
+_PATTERNS: dict[str, Any] = {"pattern": _LINE, "example": "patterns such as '*.md notes/*'; \"\" for none"}
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,12 @@ class Config:
         "duration",
         "how often the worker makes a backup, while nothing is measured; 0: never",
         most=366 * _DAY_S,
+    )
+    not_code: str = _key(
+        "*.md *.rst *.adoc *.tex *.ipynb LICENSE* .gitignore",
+        "text",
+        "names of files whose changes do not matter to a command",
+        **_PATTERNS,
     )
     keep_awake: bool = _key(True, "bool", "prevent idle sleep during a run")
     service_label: str = _key(

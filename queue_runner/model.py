@@ -126,6 +126,8 @@ EXIT_OUT_OF_MEMORY = 71  # EX_OSERR of sysexits.h: a workload caught its framewo
 
 DEFAULT_LANE = "machine"
 
+IN_COPY = "in_copy"
+"""The note and the caveat of a run that started in a copy of its code, because of an edit or of an earlier run."""
 NEIGHBOUR_BUSY = "neighbour_busy"
 """The taint of a run that was beside another one while it was measured."""
 PREFLIGHT = 0

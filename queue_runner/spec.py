@@ -92,9 +92,9 @@ class JobSpec:
     timeout_s: float | None = None
     allow_daemons: bool = False
     resume: bool = False  # retries granted by Terms resume from the last checkpoint
-    copy: bool = False  # run the command in a copy of the tree as of submit
-    allow_changed: bool = False  # run the command even if its tree has changed since submit
-    tree: str = ""  # content hash of a command's tree at submit: snapshots/TREE; "" if unknown
+    copy: bool = False  # --snapshot copy: run the command in a copy of the tree as of submit
+    allow_changed: bool = False  # --snapshot off: run its folder as it is
+    tree: str = ""  # content hash of a command's tree at submit: snapshots/TREE; "" if it was not stored
     code: str = ""  # the same of the relevant part of it: results stored there do not count as code
     root: str = ""  # the folder hashed in `tree`
     inside: str = ""  # cwd, relative to root

@@ -44,7 +44,8 @@ class Queue:
     def submit(self, script: str, repeats: int = 1, **options: Any) -> int:
         """Queue a shell script; returns the job's id. `$J` in it is the journal."""
         argv = ("/bin/sh", "-c", script.replace("$J", str(self.journal)))
-        planned = plan.plan(requested(argv=argv, repeats=repeats, **{"cwd": str(self.folder), **options}))
+        options = {"cwd": str(self.folder), "snapshot": "off", **options}
+        planned = plan.plan(requested(argv=argv, repeats=repeats, **options))
         return plan.store(self.layout, planned).jobs[0]
 
     def worker(

@@ -51,7 +51,7 @@ def main() -> int:
         for folder in ("home", "locks"):
             Path(name, folder).mkdir(mode=0o700)
         os.environ |= {"MPSQ_HOME": f"{name}/home", "MPSQ_LOCKS": f"{name}/locks"}
-        submit = [sys.executable, "-m", "queue_runner.cli.main", "submit", "--no-gate", "--allow-changed", "--"]
+        submit = [sys.executable, "-m", "queue_runner.cli.main", "submit", "--no-gate", "--snapshot", "off", "--"]
         subprocess.run([*submit, "sleep", str(JOB_S)], check=True, cwd=name, capture_output=True)
         from queue_runner.worker.main_loop import main as work
         from queue_runner.worker.steps import Steps

@@ -26,21 +26,23 @@ def rerun(
     tag: Annotated[list[str] | None, typer.Option(metavar="WORD", help="An additional tag.")] = None,
     note: Annotated[str | None, typer.Option(metavar="TEXT", help="A note to keep with the job.")] = None,
     hold: Annotated[bool, typer.Option("--hold", help="Queue it on hold, until mpsq resume ID.")] = False,
-    allow_changed: Annotated[
-        bool, typer.Option("--allow-changed", help="If the code has changed, run the current code.")
-    ] = False,
+    snapshot: Annotated[
+        str | None, typer.Option(metavar="MODE", help="auto, copy, or off to run the current code; default: as before.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Queue jobs again, with exactly the code that they ran.
 
-    Settings, variables, interpreter and seed are those of the old job. If the code has changed since, mpsq rebuilds
-    the old code from the commit and the stored changes, and the new job runs in that copy. Rounds that --rounds adds
-    belong to the same submission: reports combine them into one answer.
+    Settings, variables, interpreter and seed are those of the old job. If the code has changed since, the new job runs
+    in a copy of the old code. Rounds that --rounds adds belong to the same submission: reports combine them into one
+    answer.
     """
     from queue_runner.control import resubmission as use_case
+    from queue_runner.submit.submit_options import snapshot_mode
 
     layout = home()
-    options = use_case.RerunOptions(repeats, priority, tuple(tag or ()), note, hold, allow_changed)
+    mode = snapshot and snapshot_mode(snapshot)
+    options = use_case.RerunOptions(repeats, priority, tuple(tag or ()), note, hold, mode)
     selectors = [parse_selector(text) for text in ids]
     if rounds is None:
         done = use_case.rerun(layout, selectors, options, title(ctx))

@@ -19,6 +19,7 @@ from queue_runner.errors import MpsqError
 from queue_runner.host import locks, trash
 from queue_runner.model import PREFLIGHT
 from queue_runner.paths import Layout, preflight_cache
+from queue_runner.source import archive
 from queue_runner.store import backup, private_files, read, removal
 from queue_runner.store.engine import Connection, Engine, open_engine, writing
 from queue_runner.workloads.venvs import RECORD
@@ -93,7 +94,7 @@ def find(layout: Layout, keep: Keep, *, keep_backups: int, now: float) -> list[I
         for path in folders:
             if path.name not in known and _is_old(path, now):
                 items.append(_item("orphan", path, "its run is not in the database"))
-        used = set(_column(connection, _REFERENCED))
+        used = archive.needed(layout.snapshots, map(str, _column(connection, _REFERENCED)))
         for path in sorted(_entries(layout.snapshots)):
             if _HASH.fullmatch(path.name) and path.name not in used and _is_old(path, now):
                 items.append(_item("snapshot", path, "no job refers to it", path.name[:12]))
@@ -266,6 +267,8 @@ def _remove_snapshots(layout: Layout, engine: Engine, items: Sequence[Item], stu
     with lock:
         with writing(engine) as connection:
             free = set(removal.forget_snapshots(connection, [str(item.key) for item in items]))
+        remaining = {path.name for path in _entries(layout.snapshots)} - free
+        free -= archive.needed(layout.snapshots, remaining)
         removed = [item for item in items if item.key in free and _set_aside(layout.snapshots, item, aside, stuck)]
     _remove("snapshots", aside, stuck)
     return removed

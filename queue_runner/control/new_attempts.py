@@ -7,10 +7,10 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from queue_runner import failpoints
+from queue_runner import config_file, failpoints
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.host import wakeup
-from queue_runner.model import Ending, Outcome, Selector, State
+from queue_runner.model import Outcome, Selector, State
 from queue_runner.paths import Layout
 from queue_runner.source import verify
 from queue_runner.spec import JobSpec
@@ -40,10 +40,10 @@ def retry(
     """Queue another attempt for the last attempt of each selected repeat that did not succeed.
 
     `succeeded_too`: also of those that did. `resumed`: each resumes from the last checkpoint of the run before. `note`
-    gets a sentence for each job that will not run, since its code has changed.
+    gets a sentence for each job that will not run, since its code is gone, or that will run in a copy of its code.
 
-    Raises: UsageError when nothing can be retried, every retry would be skipped at once, the code of every job has
-    changed, or a run left no checkpoint, with the reason; MpsqError when a secret of a job is gone.
+    Raises: UsageError when nothing can be retried, every retry would be skipped at once, the code of every job is gone,
+    or a run left no checkpoint, with the reason; MpsqError when a secret of a job is gone.
     """
     from queue_runner.control import checkpoints
     from queue_runner.store import resolve, retries
@@ -53,10 +53,12 @@ def retry(
     with looking(engine) as connection:
         chosen = _selected(connection, selectors, succeeded_too)
         specs = resolve.specs(connection, {row.job_id for row in chosen})
-    changed = _changed(layout, specs)  # reads the trees: not while holding the write lock
-    if changed.keys() == specs.keys():
-        job = min(changed)
-        raise UsageError(f"job {job} would not run: {changed[job]}", f"mpsq rerun {job} runs it with the code it had")
+    looks = _looks(layout, specs)  # reads the trees: not while holding the write lock
+    gone = {job: ending.reason for job, code in looks.items() if (ending := code.refusal)}
+    if gone.keys() == specs.keys():
+        job = min(gone)
+        hint = f"mpsq rerun {job} --snapshot off runs the current code"
+        raise UsageError(f"job {job} would not run: {gone[job]}", hint)
     with writing(engine) as connection:
         chosen = _selected(connection, selectors, succeeded_too)
         _refuse_without_secrets(layout, connection, chosen)
@@ -71,8 +73,11 @@ def retry(
         failpoints.reach("retry.before_commit")
     failpoints.reach("retry.committed")
     wakeup.ring(layout.fifo)
-    for job, why in changed.items():
-        note(f"job {job} will not run unless its code is restored: {why}; mpsq rerun {job} runs it as it was")
+    for job, why in gone.items():
+        note(f"job {job} will not run unless its code is restored: {why}")
+    for job, code in looks.items():
+        if code.note:
+            note(f"job {job}: {code.note}; mpsq rerun {job} --snapshot off runs the current code")
     return retried
 
 
@@ -91,17 +96,17 @@ def _selected(connection: Connection, selectors: Sequence[Selector], succeeded_t
     return chosen
 
 
-def _changed(layout: Layout, specs: Mapping[int, JobSpec]) -> dict[int, str]:
-    """Return by job why the worker would refuse to run its code; each tree is read once."""
-    endings: dict[tuple[object, ...], Ending | None] = {}
-    changed = {}
+def _looks(layout: Layout, specs: Mapping[int, JobSpec]) -> dict[int, verify.StartCode]:
+    """Return by job where the worker would start its runs; each tree is read once."""
+    terms = verify.LookTerms(config_file.load(layout.config).not_code)
+    by_code: dict[tuple[object, ...], verify.StartCode] = {}
+    looks = {}
     for job, spec in specs.items():
         code = (spec.kind, spec.snapshot, spec.script, spec.root, spec.tree, spec.copy, spec.allow_changed)
-        if code not in endings:
-            endings[code] = verify.refusal(layout.snapshots, spec)
-        if (ending := endings[code]) and ending.outcome is Outcome.CODE_CHANGED:
-            changed[job] = ending.reason
-    return changed
+        if code not in by_code:
+            by_code[code] = verify.look(layout.snapshots, spec, terms)
+        looks[job] = by_code[code]
+    return looks
 
 
 def _refuse_without_secrets(layout: Layout, connection: Connection, chosen: Sequence[NamedRun]) -> None:

@@ -7,18 +7,16 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from queue_runner import extensions, failpoints, redact
+from queue_runner import config_file, extensions, failpoints, redact
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.host import job_environments, job_secrets, locks, wakeup
 from queue_runner.model import Selector
 from queue_runner.monitor import run_view
 from queue_runner.monitor.run_view import RunView
 from queue_runner.paths import Layout
-from queue_runner.source import archive, verify
-from queue_runner.source.archive import Damaged
+from queue_runner.source import verify
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import read
 from queue_runner.submit import policy, run_order
@@ -37,7 +35,7 @@ class RerunOptions:
     tags: tuple[str, ...] = ()
     note: str | None = None
     hold: bool = False
-    allow_changed: bool = False
+    snapshot: str | None = None
 
 
 @dataclass(frozen=True)
@@ -123,7 +121,8 @@ def _refuse_changed(layout: Layout, job: int, spec: JobSpec) -> JobSpec | None:
     """
     what = f"job {job} can have no further rounds"
     hint = f"mpsq rerun {job} starts a new answer"
-    if refusal := verify.refusal(layout.snapshots, spec):
+    terms = verify.LookTerms(config_file.load(layout.config).not_code)
+    if refusal := verify.look(layout.snapshots, spec, terms).refusal:
         raise MpsqError(f"{what}: {refusal.reason}", hint)
     new = None
     try:
@@ -149,10 +148,11 @@ def _rerun(layout: Layout, selectors: Sequence[Selector], options: RerunOptions,
         olds = [*{run.job_id: run for run in run_view.select(connection, selectors)}.values()]  # the last run of each
         repeats: dict[int, int] = dict(read.tuples(connection, "SELECT job_id, max(repeat) FROM runs GROUP BY job_id"))
         (seed,) = read.tuples(connection, "SELECT seed FROM groups WHERE id = ?", [olds[0].group_id]).fetchone()
+    not_code = config_file.load(layout.config).not_code
     new, notes = [], []
     for old in olds:
         job_id = old.job_id
-        spec, note = _code(layout, old, options.allow_changed)
+        spec, note = _code(layout, old, options.snapshot, not_code)
         try:
             job_secrets.reveal(layout, spec.argv, {})
             job_secrets.named(layout, spec.secrets)
@@ -185,9 +185,6 @@ def _store(
         new = [replace(job, spec=environments.stored(job.spec)) for job in new]
         group, ids = jobs.submit(connection, title, seed, new, order)
         added_rounds.copy_aim(connection, old_group, group)
-        for spec in {job.spec.snapshot: job.spec for job in new}.values():
-            if spec.copy and spec.snapshot:
-                jobs.mark_copied(connection, spec.snapshot)
         failpoints.reach("submit.before_commit")
     failpoints.reach("submit.committed")
     wakeup.ring(layout.fifo)
@@ -237,8 +234,8 @@ def _with_todays_environment(layout: Layout, spec: JobSpec, job: int) -> JobSpec
     return spec.changed(env=env, variables=variables)
 
 
-def _code(layout: Layout, old: RunView, allow_changed: bool) -> tuple[JobSpec, str]:
-    """Return the question with its code, and a sentence if that is in another place than before."""
+def _code(layout: Layout, old: RunView, mode: str | None, not_code: str) -> tuple[JobSpec, str]:
+    """Return the question with its code, and a sentence if its runs will use a copy of that."""
     spec, job = old.spec, old.job_id
     if spec.env_name:
         spec = spec.changed(packages=venvs.find(layout, spec.env_name).packages)
@@ -247,33 +244,14 @@ def _code(layout: Layout, old: RunView, allow_changed: bool) -> tuple[JobSpec, s
             f"job {job} was {'merged' if spec.merged else 'imported'}: it never ran here",
             "submit a job with the same settings",
         )
-    if spec.kind == "workload" or spec.copy:
-        if refusal := verify.refusal(layout.snapshots, spec):
-            raise MpsqError(f"job {job} cannot be rerun: {refusal.reason}", "submit it again, with the current code")
-        return spec, ""
-    if allow_changed:
-        return spec.changed(allow_changed=True), ""
-    if not spec.tree:
+    if mode is not None and spec.kind == "command":
+        spec = spec.changed(copy=mode == "copy", allow_changed=mode == "off")
+    code = verify.look(layout.snapshots, spec, verify.LookTerms(not_code))
+    if code.refusal:
         raise MpsqError(
-            f"job {job} cannot be rerun exactly: its code was not stored",
-            "--allow-changed runs the current code; next time, submit it with --snapshot copy",
+            f"job {job} cannot be rerun: {code.refusal.reason}",
+            "submit it again, with the current code"
+            if spec.kind == "workload"
+            else f"mpsq rerun {job} --snapshot off runs the current code",
         )
-    changes = verify.differences(layout.snapshots, spec)
-    if not changes:
-        return spec.changed(allow_changed=False), ""
-    return _rebuilt(layout.snapshots, spec, job, changes)
-
-
-def _rebuilt(snapshots: Path, spec: JobSpec, job: int, changes: Sequence[str]) -> tuple[JobSpec, str]:
-    try:
-        if not archive.has_whole(snapshots, spec.tree):
-            archive.rebuild_whole(snapshots, spec.tree, Path(spec.root))
-    except Damaged as error:
-        raise MpsqError(
-            f"job {job} cannot be rerun exactly: {changes[0]}, and {error}",
-            "restore the code and rerun it, or add --allow-changed to run the current code",
-        ) from error
-    except OSError as error:
-        raise MpsqError(f"the code of job {job} could not be written: {error.strerror}", "free some space") from error
-    note = f"{changes[0]}: it runs in a copy of the code as it was then, without files that git ignores"
-    return spec.changed(copy=True, allow_changed=False), note
+    return spec, code.note

@@ -12,7 +12,7 @@ from queue_runner import config_file, extensions, units
 from queue_runner.analysis.stats import by_key
 from queue_runner.host import protected
 from queue_runner.host.locks import START_A_WORKER
-from queue_runner.model import DEFAULT_LANE, NOT_FAILED, PREFLIGHT, Outcome, Selector, State
+from queue_runner.model import DEFAULT_LANE, IN_COPY, NOT_FAILED, PREFLIGHT, Outcome, Selector, State
 from queue_runner.monitor import eta, queue_state, queue_status, run_view, waiting
 from queue_runner.monitor.progress import Tracker
 from queue_runner.monitor.queue_state import QueueState, Supervision
@@ -36,6 +36,7 @@ class RunContext:
     remote: str = ""  # the state of the block that a run of a remote lane belongs to
     before: str = ""  # for a further attempt that has not ended: how the previous one did
     undecided: str = ""  # how far its submission with --until is, while that is open
+    in_copy: str = ""  # why it started in a copy of its code
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,8 @@ def explain(run: RunView, context: RunContext) -> Why:
     sentence = f"run {run.run}{origin} {_IS[State.DONE if run.is_unstored else state]}: {sentence}"
     if context.before and state is not State.DONE:
         sentence += f"; the previous attempt, {context.before}"
+    if context.in_copy:
+        sentence += f"; {context.in_copy}"
     if context.undecided:
         sentence += f"; {context.undecided}"
     kind = context.waits.kind if context.waits is not None else ""
@@ -160,8 +163,8 @@ _ENDED = {
         "free some space, for example with mpsq gc --keep last:1, then run mpsq retry {run}",
     ),
     Outcome.CODE_CHANGED: (
-        "its code has changed since it was submitted{reason}",
-        "submit it again; with --snapshot copy it runs the code as submitted, whatever changes later",
+        "its code can no longer be run as it was submitted{reason}",
+        "mpsq rerun {job} --snapshot off runs the current code",
     ),
     Outcome.CANCELLED: ("it was cancelled{ran}{reason}", "mpsq retry {run} if it was a mistake"),
     Outcome.SKIPPED: ("it was skipped{reason}", ""),
@@ -242,6 +245,7 @@ def explain_all(layout: Layout, connection: sqlite3.Connection, selectors: Seque
                 remote=elsewhere[run.lane].status if run.lane in elsewhere else "",
                 before=_before(run, runs),
                 undecided=undecided.get(run.group_id, ""),
+                in_copy=_in_copy(connection, run),
                 supervision=queue_state.supervision(RunDir(layout.run_dir(run.run))),
             ),
         )
@@ -271,6 +275,13 @@ def _most_informative(runs: Sequence[RunView]) -> RunView:
         return 2, run.number
 
     return min(run_view.last_attempts(runs), key=rank)
+
+
+def _in_copy(connection: sqlite3.Connection, run: RunView) -> str:
+    """Return the note of a run that started in a copy of its code, though that was not requested; "" without one."""
+    rows = read.tuples(connection, "SELECT text FROM notes WHERE run_id = ? AND kind = ?", [run.run_id, IN_COPY])
+    (text,) = rows.fetchone() or ("",)
+    return str(text)
 
 
 def _before(run: RunView, runs: Sequence[RunView]) -> str:

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from queue_runner import units
-from queue_runner.model import DEFAULT_LANE
+from queue_runner.model import DEFAULT_LANE, IN_COPY
 from queue_runner.monitor.run_details import ChainLink, Details, Evaluation, HistoryEvent, Mfu
 from queue_runner.monitor.run_view import RunView
 
 OF_JOB = (
-    *("settings", "search", "command", "folder", "python", "environment", "code", "runs in", "rerun of"),
+    *("settings", "search", "command", "folder", "python", "environment", "code", "rerun of"),
     *("tags", "priority"),
     *("remark", "after", "deadline", "retries", "timeout", "parser", "schedule"),
 )
@@ -200,13 +200,14 @@ def _lane(details: Details) -> str | None:
 def _place(details: Details) -> str:
     if details.run.kind == "workload":
         return "its folder, from its snapshot"
-    if details.spec.copy:
-        return "a copy of the code as it was at submit"
-    if details.code is None or not details.code.tree_hash:
-        return "its folder; changes of the code are not detected"
-    return "the original folder, " + (
-        "even if the code changes" if details.spec.allow_changed else "unless the code has changed"
-    )
+    if details.spec.copy or any(note.kind == IN_COPY for note in details.notes):
+        written = f"; what it wrote there is in {details.files['tree']}" if "tree" in details.files else ""
+        return f"a copy of the code as submitted{written}"
+    if details.spec.allow_changed:
+        return "its folder, whatever changes there (--snapshot off)"
+    if not details.spec.tree:
+        return "its folder; the code is not stored, and changes are not detected"
+    return "its folder, or a copy of the code as submitted if it changes"
 
 
 def _segment(part: ChainLink) -> str:

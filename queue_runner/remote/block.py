@@ -28,6 +28,7 @@ from queue_runner.paths import Below
 from queue_runner.remote import outputs
 from queue_runner.remote.json_files import write_json
 from queue_runner.run_dir import RunDir, read_regular
+from queue_runner.source import archive
 
 STREAMS = ("events.jsonl", "stdout.log", "stderr.log")
 _RUN_FILES = ("spec.json", "warden/started", "warden/prepared", "warden/stop", "warden/exit.json", "warden/warden.log")
@@ -123,7 +124,7 @@ def create(folder: Folder, instructions: Instructions, snapshots: Path, codes: s
     (folder.path.parent / _MARK).touch()
     for path in (folder.snapshots, folder.runs, folder.cancels):
         path.mkdir(mode=0o700, exist_ok=True)
-    for code in sorted(codes):
+    for code in sorted(archive.needed(snapshots, codes)):
         if (snapshots / code).is_dir():
             shutil.copytree(snapshots / code, folder.snapshots / code, dirs_exist_ok=True)
     write_json(folder.instructions, instructions)

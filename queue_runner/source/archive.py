@@ -1,29 +1,35 @@
-"""Stored trees, under snapshots/HASH/: the files of each, and as much of their content as its jobs need.
+"""Stored trees, under snapshots/HASH/: the files of each, and their content.
 
-    manifest.gz   every path with its mode, its hash, and whether git tracked it
-    changed.tar   the files that no commit holds: together with the commit they are the whole tree
-    tree.tar      the whole tree, for jobs that run in a copy
+    manifest.gz   every path with its mode, its hash, and the file and offset where its bytes are
+    content-*     bytes of files, one after the other
 
-A file is either whole or absent: it is written to a temporary name, synced and renamed.
+A tree stores only what the tree before it in the same folder does not hold, so its manifest may name files of other
+trees. `latest/` has that tree's hash by the folder. A file is either whole or absent: it is written to a temporary
+name, synced and renamed.
 """
 
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import os
+import secrets
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from queue_runner.source import git_commands, git_hash, rules
-from queue_runner.source.scan import Entry, SourceTree
+from queue_runner.atomic_file import replacing
+from queue_runner.source import git_hash, rules
+from queue_runner.source.scan import Entry, NotCode, SourceTree
 
-MANIFEST, CHANGED, WHOLE = "manifest.gz", "changed.tar", "tree.tar"
-_VERSION = 1
+MANIFEST = "manifest.gz"
+_VERSION = 2
+_CHUNK_BYTES = 1 << 20
 
 
 class Vanished(Exception):
@@ -35,21 +41,40 @@ class Damaged(Exception):
 
 
 @dataclass(frozen=True)
+class Extent:
+    """Where the bytes of a file are: a file below snapshots/, and a range of it."""
+
+    file: str
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
 class Manifest:
-    """The content of a tree. `missing` are the paths whose content is neither in a commit nor in changed.tar."""
+    """The content of a tree. A file without a place is too large to be stored; with `has_content` False, all files are
+    without one. `left_out` are paths of the folder that do not belong to the tree, and `in_git` whether git listed its
+    files."""
 
     entries: Mapping[str, Entry]
-    missing: tuple[str, ...] = ()
+    places: Mapping[str, Extent]
+    left_out: tuple[str, ...] = ()
+    in_git: bool = True
+    has_content: bool = True
+
+    @property
+    def files(self) -> frozenset[str]:
+        """The files below snapshots/ that hold its content."""
+        return frozenset(place.file for place in self.places.values())
 
 
-def has_whole(snapshots: Path, tree_hash: str) -> bool:
-    """Return whether the whole tree is stored."""
-    return (snapshots / tree_hash / WHOLE).is_file()
-
-
-def has_manifest(snapshots: Path, tree_hash: str) -> bool:
-    """Return whether the manifest of the tree is stored."""
-    return (snapshots / tree_hash / MANIFEST).is_file()
+def is_stored(snapshots: Path, tree_hash: str, *, with_large: bool) -> bool:
+    """Return whether the tree is stored, and nothing of it is missing."""
+    try:
+        manifest = read_manifest(snapshots, tree_hash)
+        check(snapshots, manifest)
+    except Damaged:
+        return False
+    return not with_large or len(manifest.places) == len(manifest.entries)
 
 
 def read_manifest(snapshots: Path, tree_hash: str) -> Manifest:
@@ -57,69 +82,155 @@ def read_manifest(snapshots: Path, tree_hash: str) -> Manifest:
     path = snapshots / tree_hash / MANIFEST
     try:
         data = json.loads(gzip.decompress(path.read_bytes()))
-        entries = {name: Entry((mode, oid), bool(tracked)) for name, (mode, oid, tracked) in data["entries"].items()}
-        return Manifest(entries, tuple(data["missing"]))
+        rows = data["entries"]
+        entries = {name: Entry((mode, oid), bool(tracked)) for name, (mode, oid, tracked, *_) in rows.items()}
+        if data["v"] < _VERSION:
+            whole = f"{tree_hash}/tree.tar"
+            if not (snapshots / whole).is_file():
+                return Manifest(entries, {}, has_content=False)
+            return Manifest(entries, _extents_in_tar(snapshots, whole))
+        files = data["files"]
+        places = {name: Extent(files[n], at, size) for name, (*_, n, at, size) in rows.items() if n >= 0}
+        return Manifest(entries, places, tuple(data["left_out"]), data["in_git"])
     except FileNotFoundError as error:
         raise Damaged(f"{path} was deleted") from error
-    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise Damaged(f"{path} cannot be read: {error}") from error
 
 
-def store_manifest(snapshots: Path, tree: SourceTree, missing: Iterable[str]) -> None:
-    """Store the manifest of the tree. Raises: OSError."""
+def _extents_in_tar(snapshots: Path, file: str) -> dict[str, Extent]:
+    """Return where the files are in the archive of a tree that version 0.1 stored: POSIX.1-1988 ustar has the target of
+    a link 157 bytes into its header. Raises: Damaged."""
+    extents = {}
+    try:
+        with tarfile.open(snapshots / file) as archive:
+            for info in archive:
+                link = len(os.fsencode(info.linkname))
+                if link <= 100:  # a longer one has a member of its own
+                    offset = info.offset_data - 512 + 157 if link else info.offset_data
+                    extents[info.name] = Extent(file, offset, link or info.size)
+    except tarfile.TarError as error:
+        raise Damaged(f"{snapshots / file} cannot be read: {error}") from error
+    return extents
+
+
+def check(snapshots: Path, manifest: Manifest) -> None:
+    """Check that the files with the content of a tree are there and whole. Raises: Damaged."""
+    ends: dict[str, int] = {}
+    for place in manifest.places.values():
+        ends[place.file] = max(ends.get(place.file, 0), place.offset + place.size)
+    for file, end in ends.items():
+        try:
+            size = (snapshots / file).stat().st_size
+        except OSError as error:
+            raise Damaged(f"{snapshots / file} was deleted") from error
+        if size < end:
+            raise Damaged(f"{snapshots / file} has {size:,} of {end:,} bytes")
+    if not manifest.has_content:
+        raise Damaged("an earlier version of mpsq stored its hashes only")
+
+
+def needed(snapshots: Path, hashes: Iterable[str]) -> set[str]:
+    """Return these trees and those that hold a part of their content."""
+    trees = set(hashes)
+    for tree in tuple(trees):
+        with suppress(Damaged):
+            trees |= {file.partition("/")[0] for file in read_manifest(snapshots, tree).files}
+    return trees
+
+
+def store(snapshots: Path, tree: SourceTree, is_same: Callable[[], bool], *, with_large: bool) -> None:
+    """Store a tree: its manifest, and what no other stored tree of its folder holds. Files above rules.MAX_FILE_BYTES
+    are stored only `with_large`.
+
+    `is_same` returns afterwards whether the tree is unchanged. Raises: Vanished when it is not; NotCode; OSError.
+    """
+    places = _held(snapshots, tree)
+    sizes = {path: tree.size(path) for path in tree.entries if path not in places}
+    chosen = [path for path in sorted(sizes) if with_large or sizes[path] <= rules.MAX_FILE_BYTES]
+    total = sum(sizes[path] for path in chosen) + sum(place.size for place in places.values())
+    if total > rules.MAX_TREE_BYTES:
+        raise NotCode(f"the code in {tree.root} is {total / 2**30:.1f} GiB")
+    if chosen:
+        file = f"{tree.hash}/content-{secrets.token_hex(4)}"
+        _write(snapshots / file, lambda stream: places.update(_pack(stream, tree, chosen, file)), is_same)
+    elif not is_same():
+        raise Vanished("")
+    _store_manifest(snapshots, tree, places)
+    pointer = _latest(snapshots, tree.root)
+    pointer.parent.mkdir(mode=0o700, exist_ok=True)
+    with replacing(pointer, durable=False) as partial:
+        partial.write_text(tree.hash)
+
+
+def _latest(snapshots: Path, root: Path) -> Path:
+    return snapshots / "latest" / hashlib.sha256(os.fsencode(root)).hexdigest()[:32]
+
+
+def _held(snapshots: Path, tree: SourceTree) -> dict[str, Extent]:
+    """Return where files are stored that the last stored tree of the folder has with the same content."""
+    try:
+        before = read_manifest(snapshots, _latest(snapshots, tree.root).read_text())
+        check(snapshots, before)
+    except (OSError, Damaged, UnicodeDecodeError):
+        return {}
+    same = before.places.keys() & tree.entries.keys()
+    return {path: before.places[path] for path in same if before.entries[path].content == tree.entries[path].content}
+
+
+def _store_manifest(snapshots: Path, tree: SourceTree, places: Mapping[str, Extent]) -> None:
+    files = sorted({place.file for place in places.values()})
+    numbers = {file: number for number, file in enumerate(files)}
+
+    def row(path: str, entry: Entry) -> list[object]:
+        place = places.get(path)
+        where = (-1, 0, 0) if place is None else (numbers[place.file], place.offset, place.size)
+        return [*entry.content, int(entry.tracked), *where]
+
     data = {
         "v": _VERSION,
-        "missing": sorted(missing),
-        "entries": {path: [*entry.content, int(entry.tracked)] for path, entry in tree.entries.items()},
+        "in_git": tree.dirty is not None,
+        "left_out": sorted(tree.left_out),
+        "files": files,
+        "entries": {path: row(path, entry) for path, entry in tree.entries.items()},
     }
     packed = gzip.compress(json.dumps(data, separators=(",", ":")).encode(), compresslevel=1, mtime=0)
     _write(snapshots / tree.hash / MANIFEST, lambda stream: stream.write(packed))
 
 
-def store_changed(snapshots: Path, tree: SourceTree, is_same: Callable[[], bool]) -> tuple[str, ...]:
-    """Store what no commit holds, up to the limits; return the paths that were too large.
-
-    `is_same` returns afterwards whether the tree is unchanged. Raises: Vanished when it is not; OSError.
-    """
-    total, chosen, missing = 0, [], []
-    for path in sorted(tree.changed):
-        size = tree.size(path)
-        total += size
-        if size > rules.MAX_FILE_BYTES or total > rules.MAX_UNTRACKED_BYTES:
-            missing.append(path)
-        else:
-            chosen.append(path)
-    if chosen:
-        _write(snapshots / tree.hash / CHANGED, lambda stream: _pack(stream, tree, chosen), is_same)
-    return tuple(missing)
+def _pack(stream: IO[bytes], tree: SourceTree, paths: Sequence[str], file: str) -> dict[str, Extent]:
+    """Write the bytes of these files; return where they are."""
+    places = {}
+    offset = 0
+    for path in paths:
+        size = _copy(tree.root / path, tree.entries[path].mode, path, stream)
+        places[path] = Extent(file, offset, size)
+        offset += size
+    return places
 
 
-def store_whole(snapshots: Path, tree: SourceTree, is_same: Callable[[], bool] = lambda: True) -> None:
-    """Store the whole tree. `is_same` as in store_changed. Raises: Vanished, OSError."""
-    _write(snapshots / tree.hash / WHOLE, lambda stream: _pack(stream, tree, sorted(tree.entries)), is_same)
+def _copy(source: Path, mode: str, path: str, stream: IO[bytes]) -> int:
+    """Write the bytes of a file, or the target of a link, to the stream; return their number."""
+    try:
+        if mode == "120000":
+            return stream.write(os.fsencode(source.readlink()))
+        descriptor = git_hash.open_descriptor(source)
+    except OSError as error:
+        raise Vanished(path) from error
+    size = 0
+    try:
+        while data := _read(descriptor, path):
+            size += stream.write(data)
+    finally:
+        os.close(descriptor)
+    return size
 
 
-def _pack(stream: IO[bytes], tree: SourceTree, paths: Iterable[str]) -> None:
-    with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as archive:
-        for path in paths:
-            try:
-                _add(archive, tree, path)
-            except OSError as error:
-                if error.filename is None and "unexpected end of data" not in str(error):
-                    raise  # an error of the disk that is written to
-                raise Vanished(path) from error
-
-
-def _add(archive: tarfile.TarFile, tree: SourceTree, path: str) -> None:
-    info, mode = tarfile.TarInfo(path), tree.entries[path].mode  # without owner and time
-    if mode == "120000":
-        info.type, info.linkname = tarfile.SYMTYPE, str((tree.root / path).readlink())
-        archive.addfile(info)
-        return
-    with git_hash.open_regular(tree.root / path) as source:
-        info.mode = 0o755 if mode == "100755" else 0o644
-        info.size = os.fstat(source.fileno()).st_size
-        archive.addfile(info, source)
+def _read(descriptor: int, path: str) -> bytes:
+    try:
+        return os.read(descriptor, _CHUNK_BYTES)
+    except OSError as error:
+        raise Vanished(path) from error
 
 
 def _write(path: Path, fill: Callable[[IO[bytes]], object], is_same: Callable[[], bool] = lambda: True) -> None:
@@ -141,39 +252,3 @@ def _write(path: Path, fill: Callable[[IO[bytes]], object], is_same: Callable[[]
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def rebuild_whole(snapshots: Path, tree_hash: str, root: Path) -> None:
-    """Rebuild tree.tar of a tree that is no longer on the disk, from changed.tar and the repository at `root`.
-
-    Raises: Damaged when a part of it no longer exists anywhere; OSError.
-    """
-    manifest, stored = read_manifest(snapshots, tree_hash), snapshots / tree_hash
-    if manifest.missing:
-        raise Damaged(f"{manifest.missing[0]} could not be stored")
-    with tempfile.TemporaryDirectory(prefix=".partial-", dir=stored) as name:
-        try:
-            unpacked = _unpack_changed(stored / CHANGED, Path(name))
-            committed = {path: entry for path, entry in manifest.entries.items() if path not in unpacked}
-            for path, entry in committed.items():
-                if not entry.tracked:
-                    raise Damaged(f"{path} is in no commit and was not stored")
-            if committed:
-                git_commands.check_out(root, {path: entry.content for path, entry in committed.items()}, Path(name))
-            store_whole(snapshots, SourceTree(Path(name), manifest.entries, {}))
-        except tarfile.TarError as error:
-            raise Damaged(f"{stored / CHANGED} cannot be read: {error}") from error
-        except git_commands.GitFailed as error:
-            raise Damaged(f"git cannot restore it: {error}") from error
-        except Vanished as error:
-            raise Damaged(f"git cannot restore {error}") from error
-
-
-def _unpack_changed(path: Path, target: Path) -> frozenset[str]:
-    """Unpack changed.tar, where there is one; return the paths that were in it."""
-    if not path.is_file():
-        return frozenset()
-    with tarfile.open(path) as archive:
-        archive.extraction_filter = lambda member, _: member  # links may lead anywhere
-        archive.extractall(target)
-        return frozenset(archive.getnames())

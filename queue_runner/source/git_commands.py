@@ -36,9 +36,9 @@ class Revision:
     diff: str | None
 
 
-def has_repository(folder: Path) -> bool:
-    """Return whether a repository contains this folder, whatever git says of it."""
-    return any(os.path.lexists(parent / ".git") for parent in (folder, *folder.parents))
+def work_tree(folder: Path) -> Path | None:
+    """Return the root of the repository around this folder, whatever git says of it; None outside of one."""
+    return next((parent for parent in (folder, *folder.parents) if os.path.lexists(parent / ".git")), None)
 
 
 def top(folder: Path) -> Path:
@@ -61,7 +61,7 @@ def head(root: Path) -> tuple[str, str | None]:
 
 def revision(folder: Path) -> Revision | None:
     """Return the revision of the repository around `folder`; None outside of one, without git, or without a commit."""
-    if not has_repository(folder):
+    if work_tree(folder) is None:
         return None
     try:
         root = top(folder)
@@ -83,27 +83,21 @@ def diff(root: Path, commit: str, leave_out: Sequence[str] = ()) -> str | None:
     return None if len(patch) > MAX_DIFF_BYTES else patch.decode("utf-8", "replace")
 
 
-def check_out(root: Path, files: Mapping[str, tuple[str, str]], target: Path) -> None:
-    """Write files, (mode, oid) by path, into the folder `target` as git would check them out (line ends, LFS).
-    The repository and its index stay unchanged. Raises: GitFailed when it lacks any of them."""
-    place = {
-        "GIT_DIR": os.fsdecode(git(root, "rev-parse", "--absolute-git-dir").removesuffix(b"\n")),
-        "GIT_WORK_TREE": str(target),
-        "GIT_INDEX_FILE": str(target) + ".index",
-    }
-    lines = [b"%s %s\t%s\0" % (m.encode(), o.encode(), os.fsencode(path)) for path, (m, o) in files.items()]
-    try:
-        git(target, "update-index", "-z", "--index-info", input=b"".join(lines), place=place)
-        git(target, "checkout-index", "-a", "-q", place=place)
-    finally:
-        Path(place["GIT_INDEX_FILE"]).unlink(missing_ok=True)
+def ignored(root: Path) -> list[str]:
+    """Return the files and folders that git ignores; a folder ends with a slash, and nothing below it is listed.
+
+    Raises: GitFailed.
+    """
+    options = ("--porcelain=v1", "-z", "--ignored=matching", "--untracked-files=all", "--ignore-submodules=all")
+    lines = git(root, "status", *options).split(b"\0")
+    return [os.fsdecode(line.removeprefix(b"!! ")) for line in lines if line.startswith(b"!! ")]
 
 
-def git(
-    folder: Path, *arguments: str, input: bytes = b"", limit: int = -1, place: Mapping[str, str] | None = None
-) -> bytes:
-    """Return the output of a git command; with `limit`, at most one byte more than that. `place` are variables that
-    name its repository. Raises: GitFailed, with git's own message."""
+def git(folder: Path, *arguments: str, input: bytes = b"", limit: int = -1) -> bytes:
+    """Return the output of a git command; with `limit`, at most one byte more than that.
+
+    Raises: GitFailed, with git's own message.
+    """
     if sys.platform == "darwin" and find_tool.find("git") is None:
         raise GitFailed("git is not installed: xcode-select --install")
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stderr:
@@ -115,7 +109,7 @@ def git(
                 stdin=stdin,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
-                env={**_environment(os.environ), **(place or {})},
+                env=_environment(os.environ),
             )
         except OSError as error:
             missing = isinstance(error, FileNotFoundError)

@@ -8,7 +8,6 @@ import os
 import stat
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from typing import IO
 
 from queue_runner.source import git_commands
 
@@ -59,7 +58,7 @@ def _mode(path: Path) -> str | None:
 def _hashes_of_git(root: Path, paths: Collection[str]) -> dict[str, str]:
     """Return the hashes that git computes, which are those after its filters; none outside of a repository."""
     listable = [path for path in paths if "\n" not in path and not path.startswith('"')]
-    if not listable or not git_commands.has_repository(root):
+    if not listable or git_commands.work_tree(root) is None:
         return {}
     for _ in range(_TRIES):
         readable = [path for path in listable if os.access(root / path, os.R_OK)]
@@ -79,7 +78,7 @@ def _blob_hash(path: Path, mode: str, oid_length: int) -> str | None:
         if mode == "120000":
             target = os.fsencode(path.readlink())
             return new(b"blob %d\0%s" % (len(target), target)).hexdigest()
-        with open_regular(path) as stream:
+        with os.fdopen(open_descriptor(path), "rb") as stream:
             digest = new(b"blob %d\0" % os.fstat(stream.fileno()).st_size)
             while data := stream.read(_READ_BYTES):
                 digest.update(data)
@@ -88,11 +87,10 @@ def _blob_hash(path: Path, mode: str, oid_length: int) -> str | None:
         return None
 
 
-def open_regular(path: Path) -> IO[bytes]:
+def open_descriptor(path: Path) -> int:
     """Open a regular file for reading, without following a link or waiting for a FIFO. Raises: OSError."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    stream = os.fdopen(os.open(path, flags), "rb")
-    if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-        stream.close()
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", str(path))
-    return stream
+    return descriptor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from functools import cache
 
 MAX_FILE_BYTES = 10 << 20
 """The limit for one untracked file: source code is smaller, data and checkpoints are larger."""
@@ -12,7 +13,7 @@ MAX_UNTRACKED_BYTES = 100 << 20
 MAX_FILES = 20_000
 """The limit for a folder outside a repository and for untracked files: more is data or an environment, not code."""
 MAX_TREE_BYTES = 1 << 30
-"""The limit for the tree of --snapshot copy: each run waits until it is copied again."""
+"""The limit for a stored tree: each run in a copy waits until it is copied again."""
 
 _SECRET_GLOBS = (
     *(".env*", "*.pem", "*.key", "*.p12", "*.pfx", "*.kdbx", "id_*", ".netrc", "_netrc"),
@@ -48,12 +49,21 @@ def is_kept(path: str) -> bool:
     return _NO_CONTENT.fullmatch(path) is None
 
 
-def matters(path: str, *, tracked: bool, is_new: bool) -> bool:
+@cache
+def _patterns(not_code: str) -> re.Pattern[str]:
+    return re.compile("|".join(map(fnmatch.translate, not_code.split())) or r"(?!)", re.IGNORECASE)
+
+
+def matters(path: str, not_code: str, *, tracked: bool, is_new: bool) -> bool:
     """Return whether a difference in this file means that the code has changed.
 
-    A job writes its results into its own folder, and the next job must not be refused for that. So a new untracked file
-    matters only if it is source code, and a changed one unless its name is that of output.
+    `not_code` are the patterns of the setting of that name, which match a whole path or its last part. A job writes its
+    results into its own folder, and the next job must not take them for an edit. So a new untracked file matters only
+    if it is source code, and a changed one unless its name is that of output.
     """
+    pattern = _patterns(not_code)
+    if pattern.fullmatch(path) or pattern.fullmatch(path.rpartition("/")[2]):
+        return False
     if tracked:
         return True
     return _SOURCE.fullmatch(path) is not None if is_new else _OUTPUT.fullmatch(path) is None

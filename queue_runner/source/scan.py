@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from queue_runner.errors import MpsqError
 from queue_runner.source import git_commands, git_hash, rules
 from queue_runner.source.git_hash import Content
 
-MAX_TOLD = 500
-"""The limit for the names of omitted files."""
+
+class NotCode(Exception):
+    """A folder cannot be stored as code; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class SourceTree:
     def size(self, path: str) -> int:
         """Return the size of a file in bytes; 0 when it no longer exists."""
         try:
-            return (self.root / path).lstat().st_size
+            return os.lstat(f"{self.root}/{path}").st_size
         except OSError:
             return 0
 
@@ -59,10 +59,10 @@ class SourceTree:
         """sha256 (hex) of the content."""
         return content_hash(self.entries)
 
-    @property
-    def code(self) -> str:
-        """sha256 (hex) of the content without the output of jobs: equal for two runs of the same code."""
-        rest = {p: e for p, e in self.entries.items() if rules.matters(p, tracked=e.tracked, is_new=True)}
+    def code(self, not_code: str) -> str:
+        """Return the sha256 (hex) of the content without documents and the output of jobs: equal for two runs of the
+        same code. `not_code` as in rules.matters."""
+        rest = {p: e for p, e in self.entries.items() if rules.matters(p, not_code, tracked=e.tracked, is_new=True)}
         return content_hash(rest)
 
 
@@ -71,6 +71,25 @@ def content_hash(entries: Mapping[str, Entry]) -> str:
     files = sorted((path, *entry.content) for path, entry in entries.items())
     lines = [b"%s %s %s\0" % (mode.encode(), oid.encode(), os.fsencode(path)) for path, mode, oid in files]
     return hashlib.sha256(b"".join(lines)).hexdigest()
+
+
+def of_code(folder: Path, home: Path | None = None) -> SourceTree:
+    """Return the tree that a command in `folder` runs: the work tree around it, if git lists files of the folder;
+    otherwise every file of the folder, or of the work tree where git is missing or refuses.
+
+    Raises: NotCode, OSError.
+    """
+    root = git_commands.work_tree(folder)
+    if root is None:
+        return of_folder(folder, home)
+    try:
+        tree = of_repository(folder, home)
+    except git_commands.GitFailed:
+        return of_folder(root, home)
+    inside = os.path.relpath(os.path.realpath(folder), os.path.realpath(tree.root))
+    below = "" if inside == "." else f"{inside}/"
+    is_listed = not below or any(path.startswith(below) for path in tree.entries)
+    return tree if is_listed else of_folder(folder, home)
 
 
 def of_repository(folder: Path, home: Path | None = None) -> SourceTree:
@@ -100,21 +119,20 @@ def of_repository(folder: Path, home: Path | None = None) -> SourceTree:
     names = [os.fsdecode(name) for name in untracked.split(b"\0") if name]
     scan.add_untracked(name for name in names if below_root is None or not name.startswith(below_root))
     scan.read_files()
-    return SourceTree(root, scan.entries, scan.left_out(), commit, branch, scan.changed(), scan.is_dirty())
+    return SourceTree(root, scan.entries, scan.left_out, commit, branch, scan.changed(), scan.is_dirty())
 
 
 def of_folder(folder: Path, home: Path | None = None) -> SourceTree:
     """Return a folder outside of a repository: every file below it that is not too large and not in `home`.
 
-    Raises: MpsqError when it holds more than a source tree would; OSError.
+    Raises: NotCode when it holds more than a source tree would, or is `home`; OSError.
     """
+    if home is not None and os.path.realpath(home) == os.path.realpath(folder):
+        raise NotCode(f"{folder} is the queue's own folder")
     scan = _Scan(folder)
     scan.add_untracked(_walk(folder, _below(home, folder)), refuse=True)
     scan.read_files()
-    return SourceTree(folder, scan.entries, scan.left_out(), changed=scan.changed())
-
-
-_OWN_FOLDER = "make the folder of the code a git repository, or select it with --cwd"
+    return SourceTree(folder, scan.entries, scan.left_out, changed=scan.changed())
 
 
 def _below(home: Path | None, root: Path) -> str | None:
@@ -139,13 +157,10 @@ def _walk(folder: Path, home: str | None = None) -> list[str]:
             names.append(prefix)
             continue
         links = [name for name in folders if (Path(place) / name).is_symlink()]
-        folders[:] = [name for name in folders if name != "__pycache__" and name not in links]
-        names += [prefix + name for name in (*files, *links)]
+        folders[:] = [name for name in folders if name not in ("__pycache__", ".git") and name not in links]
+        names += [prefix + name for name in (*files, *links) if name != ".git"]
         if len(names) > rules.MAX_FILES:
-            raise MpsqError(
-                f"{folder} contains more than {rules.MAX_FILES:,} files, too many for source code",
-                _OWN_FOLDER,
-            )
+            raise NotCode(f"{folder} contains more than {rules.MAX_FILES:,} files")
     return names
 
 
@@ -156,7 +171,7 @@ class _Scan:
         self.entries: dict[str, Entry] = {}
         self._root = root
         self._oid_length = oid_length
-        self._left_out: dict[str, str] = {}
+        self.left_out: dict[str, str] = {}
         self._committed: dict[str, Content] = {}  # where the commit differs from the index or the disk
         self._to_read: dict[str, bool] = {}  # whether git tracks it, by path
 
@@ -169,9 +184,9 @@ class _Scan:
             tag, mode, oid, stage = facts.decode().split(" ")
             path = os.fsdecode(raw)
             if mode == "160000":
-                self._left_out[path] = "a submodule"
+                self.left_out[path] = "a submodule"
             elif rules.is_secret(path):
-                self._left_out[path] = "may hold a secret"
+                self.left_out[path] = "may hold a secret"
             elif stage != "0" or tag == "S" or tag.islower():
                 self._to_read[path] = True  # git would not check whether it has changed
             else:
@@ -183,7 +198,7 @@ class _Scan:
         for facts, raw in zip(parts[0::2], parts[1::2], strict=False):
             old_mode, _new_mode, old_oid, new_oid, status = facts.decode().lstrip(":").split(" ")
             path = os.fsdecode(raw)
-            if path in self._left_out or rules.is_secret(path):
+            if path in self.left_out or rules.is_secret(path):
                 continue
             self._committed.setdefault(path, (old_mode, old_oid))
             if new_oid.strip("0") or path not in self.entries:
@@ -196,19 +211,19 @@ class _Scan:
         """Add small untracked files, the smallest first, up to the limits; beyond them `refuse` raises."""
         listed = list(names)
         environments = tuple(n.removesuffix("pyvenv.cfg") for n in listed if n.endswith("/pyvenv.cfg"))
-        self._left_out.update((place, "a virtual environment") for place in environments)
+        self.left_out.update((place, "a virtual environment") for place in environments)
         sizes: list[tuple[int, str]] = []
         for path in listed:
             if path.endswith("/"):
-                self._left_out[path] = "a repository of its own"
+                self.left_out[path] = "a repository of its own"
             elif path.startswith(environments) or not rules.is_kept(path):
                 continue
             elif rules.is_secret(path):
-                self._left_out[path] = "may hold a secret"
+                self.left_out[path] = "may hold a secret"
             elif (status := self._status(path)) is None:
                 continue
             elif stat.S_ISREG(status.st_mode) and status.st_size > rules.MAX_FILE_BYTES:
-                self._left_out[path] = f"larger than {rules.MAX_FILE_BYTES >> 20} MiB"
+                self.left_out[path] = f"larger than {rules.MAX_FILE_BYTES >> 20} MiB"
             elif stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode):
                 sizes.append((status.st_size, path))
         total = 0
@@ -217,10 +232,9 @@ class _Scan:
             if total <= rules.MAX_UNTRACKED_BYTES and count < rules.MAX_FILES:
                 self._to_read[path] = False
             elif refuse:
-                size_mib = rules.MAX_UNTRACKED_BYTES >> 20
-                raise MpsqError(f"{self._root} contains more than {size_mib} MiB of small files", _OWN_FOLDER)
+                raise NotCode(f"{self._root} contains more than {rules.MAX_UNTRACKED_BYTES >> 20} MiB of small files")
             else:
-                self._left_out[path] = "one of too many untracked files"
+                self.left_out[path] = "one of too many untracked files"
 
     def read_files(self) -> None:
         """Read the files that git has no hash of. One that was removed meanwhile is not in the tree."""
@@ -229,7 +243,7 @@ class _Scan:
             if path in hashes:
                 self.entries[path] = Entry(hashes[path], tracked)
             elif (status := self._status(path)) is not None and not stat.S_ISDIR(status.st_mode):
-                self._left_out[path] = "cannot be read" if stat.S_ISREG(status.st_mode) else "no regular file"
+                self.left_out[path] = "cannot be read" if stat.S_ISREG(status.st_mode) else "no regular file"
 
     def _status(self, path: str) -> os.stat_result | None:
         try:
@@ -253,11 +267,3 @@ class _Scan:
             path not in self.entries or self.entries[path].content != content
             for path, content in self._committed.items()
         )
-
-    def left_out(self) -> dict[str, str]:
-        """Return the omitted paths with their reasons, at most MAX_TOLD entries."""
-        names = sorted(self._left_out)
-        listed = {name: self._left_out[name] for name in names[:MAX_TOLD]}
-        if len(names) > MAX_TOLD:
-            listed["..."] = f"and {len(names) - MAX_TOLD:,} more"
-        return listed

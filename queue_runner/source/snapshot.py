@@ -6,19 +6,22 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from queue_runner.errors import MpsqError, UsageError
+from queue_runner.errors import UsageError
 from queue_runner.host.once_a_day import RepeatedNote
 from queue_runner.source import archive, git_commands, rules, scan
 from queue_runner.source.git_commands import Revision
-from queue_runner.source.scan import SourceTree
+from queue_runner.source.scan import NotCode, SourceTree
 from queue_runner.spec import JobSpec
+from queue_runner.text import plain
 
 _TRIES = 3
 """The number of scans of a tree that changes while it is read."""
 _NAMED = 3
+_MOST_LEFT_OUT = 500
+"""The limit for the stored names of omitted files."""
 
 
 @dataclass(frozen=True)
@@ -89,102 +92,98 @@ def of_workloads(jobs: Path, store: Path, revision: Revision | None, local: Sequ
     return Snapshot(digest.hexdigest(), "workload", revision)
 
 
-def of_command(cwd: Path, store: Path, *, copy: bool, allow_changed: bool) -> Taken:
-    """Store the tree around a command's folder: its manifest, and what no commit holds, or with `copy` all of it.
+def of_command(cwd: Path, store: Path, *, copy: bool, allow_changed: bool, not_code: str) -> Taken:
+    """Store the tree around a command's folder, so that its runs do not depend on the folder; with `copy` also its
+    large files. With `allow_changed` nothing is stored but the state of the repository.
 
-    Raises: UsageError when a copy is requested but impossible; MpsqError for a tree that keeps changing; OSError.
+    Raises: UsageError for `copy` when it cannot be stored; OSError.
     """
-    if not git_commands.has_repository(cwd):
-        return _of_folder(cwd, store) if copy else Taken(None, notes=() if allow_changed else (_UNKNOWN,))
     try:
-        tree = _stored(lambda: scan.of_repository(cwd, store.parent), store, copy=copy)
-        revision = _revision(tree)
-    except git_commands.GitFailed as error:
+        if allow_changed:
+            return _as_it_is(cwd, store, not_code)
+        tree = _stored(lambda: scan.of_code(Path(os.path.realpath(cwd)), store.parent), store, copy=copy)
+    except NotCode as error:
         if copy:
             raise UsageError(
-                f"the code cannot be copied: {error}", "check git status in this folder, or omit --snapshot copy"
+                f"{error}: it cannot be copied for each run",
+                "omit --snapshot copy, add data and results to .gitignore, or name the folder of the code with --cwd",
             ) from error
-        return Taken(None, notes=(f"changes of the code before the run cannot be detected: {error}",))
-    return _taken(tree, cwd, revision, copied=copy)
+        note = f"{error}: runs use the code that is there when they start, unchecked"
+        return Taken(None, notes=(RepeatedNote(note),))
+    taken = _taken(tree, cwd, not_code)
+    return replace(taken, notes=tuple(_notes(taken.snapshot.left_out if taken.snapshot else {}, copy)))
 
 
-_UNKNOWN = RepeatedNote(
-    "changes of the code before the run cannot be detected outside of a git repository;"
-    " --snapshot copy runs the code as it is now"
-)
-
-
-def _of_folder(cwd: Path, store: Path) -> Taken:
-    place = Path(os.path.realpath(cwd))
-    return _taken(_stored(lambda: scan.of_folder(place, store.parent), store, copy=True), cwd, None, copied=True)
+def _as_it_is(cwd: Path, store: Path, not_code: str) -> Taken:
+    note = "runs use the code that is there when they start (--snapshot off)"
+    try:
+        return replace(_taken(scan.of_repository(cwd, store.parent), cwd, not_code, is_stored=False), notes=(note,))
+    except git_commands.GitFailed:
+        return Taken(None, notes=(note,))
 
 
 def _stored(scan_tree: Callable[[], SourceTree], store: Path, *, copy: bool) -> SourceTree:
-    """Scan a tree and store it, until the stored tree equals the scanned one."""
-    tree, path = scan_tree(), ""
+    """Scan a tree and store it, until the stored tree equals the scanned one. Files that change meanwhile, such as the
+    log of a running job, are left out, unless all of it is to be copied."""
+    busy: dict[str, str] = {}
+
+    def look() -> SourceTree:
+        tree = scan_tree()
+        entries = {path: entry for path, entry in tree.entries.items() if path not in busy}
+        return replace(tree, entries=entries, left_out={**tree.left_out, **busy}) if busy else tree
+
+    tree, changing = look(), ""
     for _ in range(_TRIES):
-        try:
-            _store(store, tree, scan_tree, copy=copy)
+        if archive.is_stored(store, tree.hash, with_large=copy):
             return tree
-        except archive.Vanished as error:
-            tree, path = scan_tree(), str(error) or path
-    if not copy:
-        archive.store_manifest(store, tree, tree.changed)
-        return tree
-    named = f" ({path})" if path else ""
-    raise MpsqError(
-        f"the code in {tree.root} changes while it is copied{named}",
-        "wait until nothing writes there, or add the written files to .gitignore",
-    )
+        try:
+            archive.store(store, tree, lambda tree=tree: look().hash == tree.hash, with_large=copy)  # type: ignore[misc]
+            return tree
+        except archive.Vanished:
+            later = look()
+            paths = tree.entries.keys() | later.entries.keys()
+            changed = sorted(path for path in paths if tree.entries.get(path) != later.entries.get(path))
+            changing = changed[0] if changed else changing
+            busy |= {} if copy else dict.fromkeys(changed, "changes while it is read")
+            tree = look()
+    raise NotCode(f"the code in {tree.root} changes while it is copied" + (f" ({plain(changing)})" if changing else ""))
 
 
-def _store(store: Path, tree: SourceTree, scan_tree: Callable[[], SourceTree], *, copy: bool) -> None:
-    """Store the missing parts. Raises: archive.Vanished when the tree has changed after that; UsageError when it
-    is too large for a copy."""
-
-    def is_same() -> bool:
-        return scan_tree().hash == tree.hash
-
-    if copy and not archive.has_whole(store, tree.hash):
-        _check_size(tree)
-        archive.store_whole(store, tree, is_same)
-    if not archive.has_manifest(store, tree.hash):
-        archive.store_manifest(store, tree, () if copy else archive.store_changed(store, tree, is_same))
-
-
-def _check_size(tree: SourceTree) -> None:
-    total = sum(tree.size(path) for path in tree.entries)
-    if total > rules.MAX_TREE_BYTES:
-        raise UsageError(
-            f"the code in {tree.root} is {total / 2**30:.1f} GiB, and every run would copy it",
-            f"omit --snapshot copy, whose limit is {rules.MAX_TREE_BYTES >> 30} GiB, or add data to .gitignore",
-        )
-
-
-def _revision(tree: SourceTree) -> Revision:
-    """Return commit, branch and the patch, without files that are too large to be stored."""
+def _revision(tree: SourceTree) -> Revision | None:
+    """Return commit, branch and the patch, without files that are too large to be stored; None outside of git."""
+    if tree.dirty is None:
+        return None
     diff: str | None = ""
     if tree.dirty and tree.commit:
         large = [path for path in tree.changed if tree.size(path) > rules.MAX_FILE_BYTES]
-        diff = git_commands.diff(tree.root, tree.commit, large)
+        try:
+            diff = git_commands.diff(tree.root, tree.commit, large)
+        except git_commands.GitFailed:
+            diff = None
     return Revision(tree.commit, tree.branch, bool(tree.dirty), diff)
 
 
-def _taken(tree: SourceTree, cwd: Path, revision: Revision | None, *, copied: bool) -> Taken:
-    identity = (tree.hash, tree.commit, tree.branch or "", "" if revision is None else revision.diff or "", str(copied))
-    digest = hashlib.sha256("\0".join([*identity, *tree.left_out]).encode("utf-8", "surrogateescape")).hexdigest()
+def _taken(tree: SourceTree, cwd: Path, not_code: str, *, is_stored: bool = True) -> Taken:
+    revision = _revision(tree)
+    diff = "" if revision is None else revision.diff or ""
+    identity = (tree.hash, tree.commit, tree.branch or "", diff, str(is_stored))
+    names = sorted(tree.left_out)
+    left_out = {name: tree.left_out[name] for name in names[:_MOST_LEFT_OUT]}
+    if len(names) > _MOST_LEFT_OUT:
+        left_out["..."] = f"and {len(names) - _MOST_LEFT_OUT:,} more"
+    digest = hashlib.sha256("\0".join([*identity, *left_out]).encode("utf-8", "surrogateescape")).hexdigest()
     inside = os.path.relpath(os.path.realpath(cwd), os.path.realpath(tree.root))
-    snapshot = Snapshot(digest, "tree", revision, tree.hash, copied, tree.left_out)
-    return Taken(snapshot, str(tree.root), inside, tree.code, notes=tuple(_notes(tree, copied)))
+    snapshot = Snapshot(digest, "tree", revision, tree.hash if is_stored else None, is_stored, left_out)
+    return Taken(snapshot, str(tree.root), inside, tree.code(not_code))
 
 
-def _notes(tree: SourceTree, copied: bool) -> Iterator[str]:
-    if tree.left_out:
-        named = [f"{name} ({reason})" for name, reason in list(tree.left_out.items())[:_NAMED]]
-        more = len(tree.left_out) - len(named)
-        listed = ", ".join(named) + (f" and {more} more: mpsq show lists all" if more > 0 else "")
-        lacks = "not in the copy" if copied else "changes of these files are not detected"
-        yield RepeatedNote(f"{lacks}: {listed}")
+def _notes(left_out: Mapping[str, str], copied: bool) -> Iterator[str]:
     if copied:
-        ignored = "files that git ignores are not in the copy" if tree.dirty is not None else "it runs in a copy"
-        yield RepeatedNote(f"{ignored}; the original folder is $MPSQ_CWD, or {{cwd}} in the command")
+        yield RepeatedNote("each run gets a copy of the code as it is now; {cwd}, or $MPSQ_CWD, is the original folder")
+    else:
+        yield RepeatedNote("runs use the code as it is now: in its folder, or in a copy once it has changed")
+    if left_out:
+        named = [f"{plain(name)} ({reason})" for name, reason in list(left_out.items())[:_NAMED]]
+        more = len(left_out) - len(named)
+        listed = ", ".join(named) + (f" and {more} more: mpsq show lists all" if more > 0 else "")
+        yield RepeatedNote(f"not stored, and read where it is: {listed}")

@@ -7,73 +7,106 @@ import errno
 import os
 import shutil
 import stat
-import tarfile
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path, PurePath
+from typing import IO
 
 from queue_runner import failpoints
-from queue_runner.source.archive import WHOLE, Damaged, read_manifest
-from queue_runner.source.scan import Entry
+from queue_runner.source.archive import Damaged, Manifest, check, read_manifest
 from queue_runner.spec import JobSpec
 
 MAX_COPY_S = 120.0
 """The lane is held, and nothing is measured, while a copy is made: a longer time counts as a failure of the machine."""
 WRITTEN_AT_S = 946_684_800
 """The modification time of every file of a copy (2000-01-01 UTC): a file with another one was written by the job."""
+_CHUNK_BYTES = 1 << 20
 
 
-def make(snapshots: Path, spec: JobSpec, target: Path) -> Path:
+@dataclass(frozen=True)
+class CopyPlan:
+    """What a copy needs of the user's folders, read before it is made: `links` are the entries of the tree's folder
+    that it links to, `real` the real paths of the folders that the command names, and `imports` the folders, relative
+    to the tree, from which an editable install imports."""
+
+    links: tuple[str, ...] = ()
+    real: Mapping[str, str] = field(default_factory=dict)
+    imports: tuple[str, ...] = ()
+
+
+def make(snapshots: Path, spec: JobSpec, target: Path, plan: CopyPlan) -> Path:
     """Write the job's tree to `target`, which must not exist; return the folder that the job starts in.
 
-    Links that point out of the tree keep their targets; links into the tree point into the copy.
+    Links that point out of the tree keep their targets; links into the tree point into the copy. No file of the user's
+    is read.
 
     Raises: Damaged when the stored tree is missing or torn; OSError when the disk refuses or takes too long.
     """
-    stored = snapshots / spec.tree / WHOLE
+    manifest = read_manifest(snapshots, spec.tree)
     target.mkdir(mode=0o700)
     try:
-        with tarfile.open(stored) as archive:
-            _unpack(archive, stored, read_manifest(snapshots, spec.tree).entries, spec.root, target)
-        cwd = target / spec.inside
-        cwd.mkdir(parents=True, exist_ok=True)  # git stores no empty folder, and no ignored one
+        _unpack(snapshots, manifest, spec.root, target)
+        linked = _link(manifest, plan.links, spec.root, target)
+        inside = PurePath(spec.inside)
+        if linked.intersection(map(str, (inside, *inside.parents))):
+            return Path(spec.cwd)
+        cwd = target / inside
+        cwd.mkdir(parents=True, exist_ok=True)  # git stores no empty folder
         return cwd
     except BaseException as error:
         shutil.rmtree(target, ignore_errors=True)
-        if isinstance(error, FileNotFoundError) and error.filename == str(stored):
-            raise Damaged(f"{stored} was deleted") from error
         if isinstance(error, FileExistsError):
-            raise Damaged(f"{stored} contains two files that have one name here: {error.filename}") from error
-        if isinstance(error, tarfile.TarError | EOFError):
-            raise Damaged(f"{stored} cannot be read: {error}") from error
+            raise Damaged(f"two files of the tree have one name here: {error.filename}") from error
         raise
 
 
-def _unpack(archive: tarfile.TarFile, stored: Path, entries: Mapping[str, Entry], root: str, target: Path) -> None:
+def _unpack(snapshots: Path, manifest: Manifest, root: str, target: Path) -> None:
     deadline = time.monotonic() + MAX_COPY_S
-    made, count = {target}, 0
-    while (info := archive.next()) is not None:
-        archive.members.clear()  # type: ignore[attr-defined]  # would keep all members: 3 KB a file
-        entry = entries.get(info.name)
-        if entry is None:
-            raise Damaged(f"{stored} contains {info.name}, which was not in the tree")
-        path = target / info.name
-        if path.parent not in made:
+    made = {target}
+    with contextlib.ExitStack() as files:
+        check(snapshots, manifest)
+        streams = {file: files.enter_context((snapshots / file).open("rb")) for file in manifest.files}
+        for name, place in manifest.places.items():
+            path, mode = target / name, manifest.entries[name].mode
+            if path.parent not in made:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                made.add(path.parent)
+            stream = streams[place.file]
+            stream.seek(place.offset)
+            if mode == "120000":
+                path.symlink_to(_link_target(root, name, os.fsdecode(stream.read(place.size)), target))
+            else:
+                _write(path, 0o755 if mode == "100755" else 0o644, stream, place.size)
+            os.utime(path, (WRITTEN_AT_S, WRITTEN_AT_S), follow_symlinks=False)
+            failpoints.reach("copy.unpacking")
+            if time.monotonic() > deadline:
+                raise OSError(errno.ETIMEDOUT, f"copying its code took more than {MAX_COPY_S:.0f} s")
+
+
+def _write(path: Path, mode: int, source: IO[bytes], size: int) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags, mode), "wb") as stream:
+        while size:
+            data = source.read(min(size, _CHUNK_BYTES))
+            if not data:
+                raise Damaged(f"the content of {path.name} is torn")
+            stream.write(data)
+            size -= len(data)
+
+
+def _link(manifest: Manifest, names: Iterable[str], root: str, target: Path) -> set[str]:
+    """Link to the files of the folder that are too large to be stored, and to the entries of these names; return them
+    all. Files of the copy stay."""
+    large = manifest.entries.keys() - manifest.places.keys()
+    linked: set[str] = set()
+    for name in sorted({*names, *large}):
+        path = target / name
+        if not linked.intersection(map(str, PurePath(name).parents)) and not os.path.lexists(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            made.add(path.parent)
-        if entry.mode == "120000":
-            path.symlink_to(_link_target(root, info.name, info.linkname, target))
-        elif (source := archive.extractfile(info)) is not None:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            with os.fdopen(os.open(path, flags, 0o755 if entry.mode == "100755" else 0o644), "wb") as stream:
-                shutil.copyfileobj(source, stream)
-        os.utime(path, (WRITTEN_AT_S, WRITTEN_AT_S), follow_symlinks=False)
-        count += 1
-        failpoints.reach("copy.unpacking")
-        if time.monotonic() > deadline:
-            raise OSError(errno.ETIMEDOUT, f"copying its code took more than {MAX_COPY_S:.0f} s")
-    if count != len(entries):
-        raise Damaged(f"{stored} contains {count:,} of {len(entries):,} files")
+            path.symlink_to(Path(root, name))
+            linked.add(name)
+    return linked
 
 
 def _link_target(root: str, path: str, link: str, target: Path) -> str:
@@ -91,10 +124,10 @@ def _inside(path: str, root: str) -> str | None:
     return None if relative == ".." or relative.startswith("../") else relative
 
 
-def python_path(value: str, spec: JobSpec, target: Path) -> str:
-    """Return a PYTHONPATH whose folders inside of the tree are those of the copy."""
-    folders = []
-    for folder in value.split(os.pathsep):
+def python_path(value: str, spec: JobSpec, plan: CopyPlan, target: Path) -> str:
+    """Return a PYTHONPATH whose folders inside of the tree are those of the copy, after those of `plan.imports`."""
+    folders = [os.path.normpath(target / inside) for inside in plan.imports]
+    for folder in value.split(os.pathsep) if value else ():
         inside = _inside(folder, spec.root) if folder.startswith("/") else None
         folders.append(folder if inside is None else os.path.normpath(target / inside))
     return os.pathsep.join(folders)
@@ -110,25 +143,25 @@ def real_folders(spec: JobSpec) -> dict[str, str]:
     return {folder: os.path.realpath(folder) for folder in named_folders(spec)}
 
 
-def command(spec: JobSpec, target: Path, cwd: Path, real: Mapping[str, str]) -> list[str]:
-    """Return the command line of a run in a copy: files of the tree named by absolute path are those of the
-    copy, a program that is not in the copy (.venv/bin/python) and {cwd} stay the original ones.
-
-    `real` are the `real_folders`: nothing is read here that may not answer."""
-    words = [_in_copy(word, spec.root, target, real) for word in spec.argv]
-    first = words[0]
-    if "/" in first and not first.startswith(("/", "{cwd}")) and not os.path.lexists(cwd / first):
-        words[0] = str(Path(spec.cwd, first))
+def command(snapshots: Path, spec: JobSpec, target: Path, plan: CopyPlan) -> list[str]:
+    """Return the command line of a run in a copy: files of the tree named by absolute path are those of the copy, a
+    program that is not stored (.venv/bin/python) and {cwd} stay the original ones. No file of the user's is read."""
+    places = read_manifest(snapshots, spec.tree).places
+    words = [_in_copy(word, spec.root, target, plan.real, places) for word in spec.argv]
+    program = words[0]
+    is_relative = "/" in program and not program.startswith(("/", "{cwd}"))
+    if is_relative and os.path.normpath(f"{spec.inside}/{program}") not in places:
+        words[0] = str(Path(spec.cwd, program))
     return [word.replace("{cwd}", spec.cwd) for word in words]
 
 
-def _in_copy(word: str, root: str, target: Path, real: Mapping[str, str]) -> str:
-    """Return `/code/train.py` or `--config=/code/a.yaml` as a path in the copy, where the copy has that file."""
+def _in_copy(word: str, root: str, target: Path, real: Mapping[str, str], places: Collection[str]) -> str:
+    """Return `/code/train.py` or `--config=/code/a.yaml` as a path in the copy, if that file is stored."""
     before, path = _split(word)
     if not path:
         return word
     inside = _inside(str(Path(real[str(Path(path).parent)], Path(path).name)), root)
-    return f"{before}{target / inside}" if inside is not None and (target / inside).is_file() else word
+    return f"{before}{target / inside}" if inside is not None and inside in places else word
 
 
 def _split(word: str) -> tuple[str, str]:
@@ -138,29 +171,37 @@ def _split(word: str) -> tuple[str, str]:
 
 
 def tidy(snapshots: Path, spec: JobSpec, target: Path) -> None:
-    """Remove from a copy the files of before the run. Files that the job has written or changed stay; without any,
-    nothing stays. Errors of the disk are ignored: a superfluous copy does no harm."""
-    if not spec.copy or not spec.tree or target.is_symlink() or not target.is_dir():
+    """Remove from a copy the files of before the run, and its links to the folder. Files that the job has written or
+    changed stay; without any, nothing stays. Errors of the disk are ignored: a superfluous copy does no harm."""
+    if spec.kind != "command" or not spec.tree or target.is_symlink() or not target.is_dir():
         return
     try:
         entries = read_manifest(snapshots, spec.tree).entries
     except Damaged:
         return
     folders = {str(folder) for path in (*entries, f"{spec.inside}/file") for folder in PurePath(path).parents}
-    visited = []
+    emptied: set[Path] = set()
     for place, below, files in os.walk(target):  # follows no link
         inside = os.path.relpath(place, target)
         prefix = "" if inside == "." else f"{inside}/"
-        for path in (Path(place, name) for name in (*below, *files)):
+        of_copy = inside in folders
+        folder = Path(place)
+        for path in (folder / name for name in (*below, *files)):
+            name = prefix + path.name
             is_byte_code = path.parent.name == "__pycache__" and path.suffix in (".pyc", ".pyo")
             with contextlib.suppress(OSError):
-                if is_byte_code or (prefix + path.name in entries and _is_untouched(path)):
+                if is_byte_code or _links_to(path, spec.root, name) or (name in entries and _is_untouched(path)):
                     path.unlink()
-        below[:] = [name for name in below if prefix + name in folders or name == "__pycache__"]
-        visited.append(Path(place))
-    for folder in reversed(visited):
+                    of_copy = True
+        if of_copy:
+            emptied |= {folder, *(parent for parent in folder.parents if parent.is_relative_to(target))}
+    for folder in sorted(emptied, reverse=True):
         with contextlib.suppress(OSError):  # not empty
             folder.rmdir()
+
+
+def _links_to(path: Path, root: str, name: str) -> bool:
+    return path.is_symlink() and str(path.readlink()) == str(Path(root, name))
 
 
 def _is_untouched(path: Path) -> bool:

@@ -4,7 +4,6 @@
 # ruff: noqa: E501
 ADD_GROUP = "INSERT INTO groups (created_at, title, seed) VALUES (:created_at, :title, :seed) RETURNING id"
 ADD_SNAPSHOT = "INSERT INTO snapshots (hash, kind, created_at, git_commit, git_branch, git_dirty, diff, tree_hash, copied, left_out_json) VALUES (:hash, :kind, :created_at, :git_commit, :git_branch, :git_dirty, :diff, :tree_hash, :copied, :left_out_json) ON CONFLICT DO NOTHING"
-MARK_COPIED = "UPDATE snapshots SET copied=1 WHERE snapshots.hash = :digest"
 ADD_JOB = "INSERT INTO jobs (id, group_id, created_at, name, kind, workload, framework, device, compile, dtype, config, spec_json, spec_hash, snapshot_hash, priority, lane, note, deadline_at, retries, backoff_s, retry_on, rerun_of, schedule_id) VALUES (:id, :group_id, :created_at, :name, :kind, :workload, :framework, :device, :compile, :dtype, :config, :spec_json, :spec_hash, :snapshot_hash, :priority, :lane, :note, :deadline_at, :retries, :backoff_s, :retry_on, :rerun_of, :schedule_id)"
 ADD_TAG = "INSERT INTO job_tags (job_id, tag) VALUES (:job_id, :tag)"
 ADD_DEPENDENCY = "INSERT INTO dependencies (job_id, on_job_id, condition) VALUES (:job_id, :on_job_id, :condition)"

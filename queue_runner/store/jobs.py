@@ -312,11 +312,6 @@ def save_snapshot(connection: Connection, snapshot: Snapshot) -> None:
     connection.change(hot_sql.ADD_SNAPSHOT, values)
 
 
-def mark_copied(connection: Connection, digest: str) -> None:
-    """Record that the whole tree of a snapshot is now stored."""
-    connection.change(hot_sql.MARK_COPIED, {"digest": digest})
-
-
 def places(connection: Connection) -> tuple[int, int]:
     """Return the first and the last position in the queue; 1 and 0 if it is empty."""
     first, last = connection.rows(hot_sql.PLACES)[0]

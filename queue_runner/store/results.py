@@ -14,7 +14,7 @@ from msgspec import structs
 
 from queue_runner.analysis.summary import Summary
 from queue_runner.events import FIELD_DROPPED, Eval, Event, Hello, Iter, LogEvent, Metric, Note, Phase, Unknown
-from queue_runner.model import PHASES, SYNC_UNKNOWN
+from queue_runner.model import IN_COPY, PHASES, SYNC_UNKNOWN
 from queue_runner.store import hot_sql
 from queue_runner.store.engine import Connection
 from queue_runner.warden_records import RunEnd
@@ -164,6 +164,22 @@ def metric_values(connection: Connection, run_id: int, name: str) -> list[tuple[
     """Return (iteration, value) of a metric, where it has both and the value is finite."""
     rows = connection.rows(hot_sql.VALUES_OF_METRIC, {"run_id": run_id, "name": name})
     return [(i, value) for i, value in rows if i is not None and value is not None and math.isfinite(value)]
+
+
+def was_copied(connection: Connection, run_id: int) -> bool:
+    """Return whether another run of this submission with the same code has a note that it was copied."""
+    return bool(connection.value(_WAS_COPIED, [run_id, IN_COPY, OWN_NOTE]))
+
+
+_WAS_COPIED = """
+SELECT EXISTS (
+    SELECT 1 FROM runs AS r JOIN jobs AS j ON j.id = r.job_id
+    JOIN jobs AS other ON other.group_id = j.group_id AND other.snapshot_hash IS j.snapshot_hash
+    JOIN runs AS s ON s.job_id = other.id AND s.id <> r.id
+    JOIN notes AS n ON n.run_id = s.id AND n.kind = ?2 AND n.offset >= ?3
+    WHERE r.id = ?1 AND j.kind = 'command'
+)
+"""
 
 
 def forget_start(connection: Connection, run_id: int) -> None:

@@ -62,8 +62,8 @@ snapshots = Table(
     Column("git_branch", Text),
     Column("git_dirty", Integer),
     Column("diff", Text),  # patch of the tracked files, secrets left out
-    Column("tree_hash", Text),  # of the tree's content: decides CODE_CHANGED
-    Column("copied", Integer, nullable=False, server_default=text("0")),  # there is a copy under snapshots/
+    Column("tree_hash", Text),  # of the tree's content; NULL: it was not stored
+    Column("copied", Integer, nullable=False, server_default=text("0")),  # the tree is under snapshots/
     Column("left_out_json", Text),  # paths missing from the copy: {path: reason}
     CheckConstraint("kind IN ('workload', 'tree')", name="kind"),
 )

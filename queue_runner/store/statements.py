@@ -87,7 +87,6 @@ def _change_run(*conditions: ColumnElement[bool], **values: Any) -> Update:
 
 ADD_GROUP = _add(groups, "created_at", "title", "seed").returning(groups.c.id)
 ADD_SNAPSHOT = _add_once(schema.snapshots)
-MARK_COPIED = update(schema.snapshots).where(schema.snapshots.c.hash == bindparam("digest")).values(copied=1)
 ADD_JOB = _add(jobs, *(one.name for one in jobs.c if one.name != "deleted_at"))
 ADD_TAG = _add(schema.job_tags)
 ADD_DEPENDENCY = _add(dependencies)

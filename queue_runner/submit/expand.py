@@ -75,7 +75,7 @@ class Shared:
 
 
 _OF_ALL_CELLS = attrgetter(
-    *("cwd", "env", "python", "timeout_s", "allow_daemons", "copy", "allow_changed", "stall", "resume", "secrets"),
+    *("cwd", "env", "python", "timeout_s", "allow_daemons", "snapshot", "stall", "resume", "secrets"),
     *("home", "gpus", "find_max"),
 )
 _OF_TERMS = attrgetter(
@@ -325,8 +325,8 @@ def _common(request: Request) -> JobSpec:
         python=_python(request.python, env),
         timeout_s=request.timeout_s,
         allow_daemons=request.allow_daemons,
-        copy=request.copy,
-        allow_changed=request.allow_changed,
+        copy=request.snapshot == "copy",
+        allow_changed=request.snapshot == "off",
         stall_s=request.stall,
         resume=request.resume,
         secrets=_secrets(request),

@@ -77,7 +77,7 @@ def _named(key: str) -> Option:
 def _typed(option: Option, value: Any) -> Any:
     """Return a value of the option's kind. Pairs become an object with a text or several for each key."""
     name, kind = option.name, option.kind
-    if isinstance(value, bool) and (kind in (Kind.FLAG, Kind.SWITCH) or option.field == "copy"):
+    if isinstance(value, bool) and kind in (Kind.FLAG, Kind.SWITCH):
         return value
     if kind is Kind.NUMBER and isinstance(value, Integral) and not isinstance(value, bool):
         if abs(value) >= 10**_MOST_DIGITS and option.name != "order_seed":

@@ -59,13 +59,13 @@ def _removed_flags(request: Request, cells: Cells) -> Iterator[str]:
 
 
 def _folder_in_command(request: Request, cells: Cells) -> Iterator[str]:
-    """Yield the job's folder if a copied command names it other than in a file path, which the copy has too."""
-    if not request.copy:
+    """Yield the job's folder if a command names it other than in a file path, which a copy has too."""
+    if request.workload or request.snapshot == "off":
         return
     folder = str(expand.folder(request))
     paths = [word if word.startswith("/") else word.partition("=")[2] for word in request.argv]
     if any(folder in word and not Path(path).is_file() for word, path in zip(request.argv, paths, strict=True)):
-        yield f"the command names {folder}, so it reads that folder and not the copy"
+        yield f"the command names {folder}, so it reads that folder and not the copy of its code"
 
 
 def _stall_phases(request: Request, cells: Cells) -> Iterator[str]:
@@ -132,7 +132,7 @@ _CHECKS = (
 def paths_read(spec: JobSpec) -> Iterator[str]:
     """Yield the paths that a worker or its job reads: folder, interpreter, and what the command or a setting names."""
     if spec.kind == "command":
-        yield from () if spec.copy else (spec.cwd,)
+        yield spec.cwd
         yield shutil.which(spec.argv[0], path=spec.env.get("PATH")) or ""
     texts = (*spec.argv, *(value for value in spec.params.values() if isinstance(value, str)))
     for word in (spec.python, *texts):

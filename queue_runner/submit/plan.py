@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from queue_runner import extensions, failpoints
+from queue_runner import config_file, extensions, failpoints
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.host import job_environments, locks, wakeup
 from queue_runner.model import Condition, Dependency
@@ -285,6 +285,9 @@ def _take(layout: Layout, job: NewJob) -> snapshot.Taken:
             files = catalog.files_of(layout.workloads, str(spec.script))
             revision = git_commands.revision(cwd)
             return snapshot.Taken(snapshot.of_workloads(jobs_dir(), layout.snapshots, revision, files))
-        return snapshot.of_command(cwd, layout.snapshots, copy=spec.copy, allow_changed=spec.allow_changed)
+        not_code = config_file.load(layout.config).not_code
+        return snapshot.of_command(
+            cwd, layout.snapshots, copy=spec.copy, allow_changed=spec.allow_changed, not_code=not_code
+        )
     except OSError as error:
         raise MpsqError(f"mpsq could not copy the code: {error.strerror}", "free some space and try again") from error

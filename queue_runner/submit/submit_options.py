@@ -77,14 +77,15 @@ def _option(
     return field(default=_EMPTY.get(kind, default), metadata=metadata)
 
 
-def _copies(snapshot: str | bool) -> bool:
-    if isinstance(snapshot, bool):
-        return snapshot
-    if snapshot not in ("off", "copy"):
-        raise UsageError(
-            f'--snapshot takes off or copy, not "{snapshot}"', "with copy, the job runs in a copy of its folder"
-        )
-    return snapshot == "copy"
+SNAPSHOTS = ("auto", "copy", "off")
+"""Values of --snapshot."""
+
+
+def snapshot_mode(text: str) -> str:
+    """Return a value of --snapshot. Raises: UsageError."""
+    if text not in SNAPSHOTS:
+        raise UsageError(f'--snapshot takes auto, copy or off, not "{text}"', "auto is the default")
+    return text
 
 
 def _settings(pairs: Mapping[str, str | tuple[str, ...] | None]) -> dict[str, tuple[str, ...]]:
@@ -281,15 +282,14 @@ class Request:
         "KEY[=FIRST[:LAST[:STEP]]]",
         convert=_search,
     )
-    copy: bool = _option(
+    snapshot: str = _option(
         Kind.TEXT,
-        "copy: run a command in a copy of its folder as it is now.",
+        "Where a command runs: auto (its folder; a copy of the folder as it is now, if the code has changed), copy, or"
+        " off (its folder, whatever changes).",
         "MODE",
-        default=False,
-        name="snapshot",
-        convert=_copies,
+        default="auto",
+        convert=snapshot_mode,
     )
-    allow_changed: bool = _option(Kind.FLAG, "Run a command even if its code has changed since submit.")
     preflight: bool | None = _option(
         Kind.SWITCH,
         "First try each job of a workload with one iteration; on by default for several jobs without --until.",
@@ -322,6 +322,7 @@ REMOVED = {
         ("disturbed runs are not repeated", "leave it out; mpsq rerun ID queues the jobs again"),
     ),
     "randomize": ("the system gives each process another layout of its memory", "leave it out"),
+    "allow_changed": ("edits no longer stop a run", "--snapshot off runs the code that is there when a run starts"),
 }
 """Options of earlier versions: why each was removed, and what to do instead."""
 
@@ -329,7 +330,7 @@ GROUPS = {
     "Common": "device compile config dtype set repeats until budget by same_within"
     " name tag priority after timeout dry_run",
     "What it runs": "framework gpus seed env secret env_name python cwd mps parser metric find_max snapshot"
-    " allow_changed allow_daemons allow_plain note",
+    " allow_daemons allow_plain note",
     "When it runs": "at deadline hold retries retry_on backoff resume stall",
     "On another machine": "on partition time sbatch",
 }

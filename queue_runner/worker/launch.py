@@ -24,7 +24,7 @@ from queue_runner.host.lane_locks import Hold
 from queue_runner.model import PREFLIGHT, RunId
 from queue_runner.paths import Layout, preflight_cache
 from queue_runner.run_dir import RunDir
-from queue_runner.source import working_copy
+from queue_runner.source import verify, working_copy
 from queue_runner.spec import JobSpec
 from queue_runner.store.jobs import Claimed
 from queue_runner.workloads import command_line
@@ -46,15 +46,15 @@ def prepare(
     run: Claimed,
     lane: Hold,
     origin: RunId | None,
-    real: Mapping[str, str],
+    code: verify.StartCode,
     is_checked: bool,
     log: Callable[[str], None],
 ) -> RunDir:
     """Create the run's folder with what the warden needs. A folder left by an incomplete start is replaced; one in
     which a run has left anything is moved aside.
 
-    `origin` is the run whose checkpoint it resumes from; `real` comes from verify.Found. A job that
-    `is_checked` has computed the CPU's loss in an earlier round, and its run needs no preparation.
+    `origin` is the run whose checkpoint it resumes from; `code` says where it starts. A job that `is_checked` has
+    computed the CPU's loss in an earlier round, and its run needs no preparation.
 
     Raises: OSError when the disk refuses; archive.Damaged when the job's copy of its code is gone; checkpoints.Gone
     when the checkpoint is; job_secrets.Missing when its environment or a secret is.
@@ -70,13 +70,16 @@ def prepare(
     folder.path.mkdir(mode=0o700, parents=True)
     (folder.path / "warden").mkdir(mode=0o700)
     shutil.copytree(Path(warden.__file__).parent, folder.warden_program, ignore=shutil.ignore_patterns("__pycache__"))
-    if run.spec.copy and run.spec.tree:
-        cwd = working_copy.make(layout.snapshots, run.spec, folder.tree)
-        command = working_copy.command(run.spec, folder.tree, cwd, real)
+    if code.copy is not None:
+        cwd = working_copy.make(layout.snapshots, run.spec, folder.tree, code.copy)
+        command = working_copy.command(layout.snapshots, run.spec, folder.tree, code.copy)
     else:
         command = command_line.build_argv(run.spec.in_round(run.repeat), layout.snapshots)
         cwd = Path(run.spec.cwd)
     run = replace(run, spec=run.spec.changed(env=job_environments.load(layout, run.spec)))
+    if code.copy is not None and (run.spec.env.get("PYTHONPATH") or code.copy.imports):
+        path = working_copy.python_path(run.spec.env.get("PYTHONPATH", ""), run.spec, code.copy, folder.tree)
+        run = replace(run, spec=run.spec.changed(env={**run.spec.env, "PYTHONPATH": path}))
     env = environment(layout, run, folder)
     revealed, values = job_secrets.reveal(layout, command, env)
     values |= job_secrets.named(layout, run.spec.secrets)
@@ -153,9 +156,6 @@ def environment(layout: Layout, run: Claimed, folder: RunDir) -> dict[str, str]:
     ours |= of_lane(run.spec)
     if run.spec.device == "cpu":
         ours["CUDA_VISIBLE_DEVICES"] = ""  # a job for the CPU must not use the accelerator
-    if run.spec.copy and run.spec.tree and "PYTHONPATH" in run.spec.env:
-        path = working_copy.python_path(run.spec.env["PYTHONPATH"], run.spec, folder.tree)
-        run = replace(run, spec=run.spec.changed(env={**run.spec.env, "PYTHONPATH": path}))
     return {
         **ours,
         **run.spec.env,

@@ -23,7 +23,7 @@ from queue_runner.host.keep_awake import keep_awake
 from queue_runner.host.lane_locks import Hold, LaneLocks
 from queue_runner.ingest.outcome import of_exit, of_silence
 from queue_runner.lanes import Lane
-from queue_runner.model import DEFAULT_LANE, Ending, Obstacle, Outcome, RunId
+from queue_runner.model import DEFAULT_LANE, IN_COPY, Ending, Obstacle, Outcome, RunId
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir, read_end
 from queue_runner.source import archive, verify, working_copy
@@ -339,12 +339,13 @@ class Supervisor:
             lane.write_holder({"home": str(self._layout.home), "run": str(run.id), "token": run.token})
             with looking(self._engine) as connection:
                 is_checked = run.spec.seed_by_round and jobs.is_checked(connection, run.id.job)
-            folder = launch.prepare(self._layout, self._config, run, lane, origin, code.real, is_checked, self._log)
+            folder = launch.prepare(self._layout, self._config, run, lane, origin, code, is_checked, self._log)
             with looking(self._engine) as connection:
                 if jobs.cancel_requested(connection, run.run_id):
                     folder.request_cancel("user")  # it came before there was a folder for the request
                 pausing.sync_request(connection, run.run_id, folder)
             self._gate.note(run)
+            self._note_copy(run, code)
             failpoints.reach("worker.prepared")
             self._warden = launch.spawn(folder, lane)
         except archive.Damaged as error:
@@ -366,13 +367,28 @@ class Supervisor:
         self._log(f"run {run.id}: started: {run.spec.label()}")
         return True
 
-    def _read_code(self, run: Claimed, origin: RunId | None, patience_s: float) -> verify.Found | None:
+    def _note_copy(self, run: Claimed, code: verify.StartCode) -> None:
+        """Store with the run that it starts in a copy of its code, though that was not requested, and why."""
+        notes = {IN_COPY: code.note, "editable_install": code.caveat}
+        if any(notes.values()):
+            with writing(self._engine) as connection:
+                for kind, text in notes.items():
+                    if text:
+                        results.save_note(connection, run.run_id, kind, text)
+
+    def _read_code(self, run: Claimed, origin: RunId | None, patience_s: float) -> verify.StartCode | None:
         """Return the result of reading the run's code; None while that goes on, or once the run was cancelled.
 
         Raises: OSError as verify.Look."""
         if self._launching is None or self._launching.run.run_id != run.run_id:
             self._end_look()
-            self._launching = _Launching(run, origin, verify.Look(self._layout.snapshots, run.spec, self._reader))
+            copied = False
+            if run.spec.tree and not (run.spec.copy or run.spec.allow_changed):
+                with looking(self._engine) as connection:
+                    copied = results.was_copied(connection, run.run_id)
+            terms = verify.LookTerms(self._config.not_code, copied)
+            look = verify.Look(self._layout.snapshots, run.spec, terms, self._reader)
+            self._launching = _Launching(run, origin, look)
         look = self._launching.look
         try:
             code = look.wait(patience_s)

@@ -91,15 +91,16 @@ def test_what_show_tells_of_the_code(mpsq: Cli, code: Path) -> None:
     assert about["copied"] and about["left_out"] == {".env": "may hold a secret"} and about["git_branch"] == "main"
     text = mpsq.ok("show", "1").out
     assert "with changes on main; snapshot" in text and "left out: .env (may hold a secret)" in text
-    assert "runs in      a copy of the code as it was at submit" in text
+    assert "runs in      a copy of the code as submitted" in text
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ((), "changes of these files are not detected: .env (may hold a secret)"),
-        (("--snapshot", "copy"), "not in the copy: .env (may hold a secret)"),
-        (("--snapshot", "copy"), "files that git ignores are not in the copy; the original folder is $MPSQ_CWD"),
+        ((), "runs use the code as it is now: in its folder, or in a copy once it has changed"),
+        ((), "not stored, and read where it is: .env (may hold a secret)"),
+        (("--snapshot", "copy"), "each run gets a copy of the code as it is now; {cwd}, or $MPSQ_CWD, is the original"),
+        (("--snapshot", "off"), "runs use the code that is there when they start (--snapshot off)"),
     ],
 )
 def test_what_submit_tells_of_the_code(options: tuple[str, ...], told: str, mpsq: Cli, code: Path) -> None:
@@ -143,18 +144,24 @@ def test_rerun_of_a_workload_whatever_became_of_the_workloads(mpsq: Cli, layout:
     assert ran.code == 1 and "job 1 cannot be rerun" in ran.err and "hint: submit it again" in ran.err
 
 
-def test_rerun_says_what_it_cannot_do(mpsq: Cli, code: Path, tmp_path: Path) -> None:
+def test_rerun_says_what_it_cannot_do(mpsq: Cli, layout: Layout, code: Path, tmp_path: Path) -> None:
     (tmp_path / "log").write_text("iter 0: loss 4.2874, time 2000.00ms, mfu -100.00%\n")
     mpsq.ok("import", tmp_path / "log", "--set", "device=mps")
     assert "was imported: it never ran here" in mpsq("rerun", "1").err
-    mpsq.ok("submit", "--", "true")
-    assert "its code was not stored" in mpsq("rerun", "2").err
-    assert mpsq.ok("rerun", "2", "--allow-changed").out.startswith("g3: 1 job, 1 run queued (3.1)")
-    (code / "train.py").write_text("print(1)\n")  # only the commit has it
+    mpsq.ok("submit", "--snapshot", "off", "--", "true")
+    assert mpsq.ok("rerun", "2").out.startswith("g3: 1 job, 1 run queued (3.1)")
+    (code / "train.py").write_text("print(1)\n")
     mpsq.ok("submit", "--cwd", code, "--", "true")
     (code / "train.py").write_text("other")
-    shutil.rmtree(code / ".git")
+    ran = mpsq.ok("rerun", "4")
+    assert "train.py changed since it was submitted, so it runs in a copy of the code as submitted" in ran.err
+    assert "in a copy" not in mpsq.ok("rerun", "4", "--snapshot", "off").err
+    assert "whatever changes there" in mpsq.ok("show", "6").out
+    for content in layout.snapshots.glob("*/content-*"):
+        content.unlink()
     ran = mpsq("rerun", "4")
-    assert ran.code == 1 and "train.py changed, and" in ran.err and "--allow-changed" in ran.err
-    for wrong in (["rerun", "99"], ["rerun", "4", "--repeats", "0"], ["rerun", "x"], ["rerun"]):
+    assert ran.code == 1 and "train.py changed, and its stored code is gone" in ran.err and "--snapshot off" in ran.err
+    ran = mpsq("submit", "--allow-changed", "--", "true")
+    assert ran.code == 2 and "--allow-changed was removed" in ran.err and "--snapshot off" in ran.err
+    for wrong in (["rerun", "99"], ["rerun", "4", "--repeats", "0"], ["rerun", "4", "--snapshot", "no"], ["rerun"]):
         assert mpsq(*wrong).code == 2

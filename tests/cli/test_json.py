@@ -22,7 +22,7 @@ LINES = {
     "mpsq.list/1": ["list", "--json"],
     "mpsq.show/1": ["show", "g1", "--json"],
     "mpsq.diff/1": ["show", "g1", "--diff", "--json"],
-    "mpsq.rerun/1": ["rerun", "1", "--allow-changed", "--json"],
+    "mpsq.rerun/1": ["rerun", "1", "--json"],
     "mpsq.why/1": ["why", "g1", "--json"],
     "mpsq.wait/1": ["wait", "1", "--json"],
     "mpsq.cancel/1": ["cancel", "1", "5", "--json"],

@@ -6,6 +6,8 @@ import os
 import shutil
 import sqlite3
 import subprocess
+import sys
+import venv
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,9 @@ import pytest
 from queue_runner.control import new_attempts, resubmission
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.model import Selector, parse_selector
+from queue_runner.monitor import explanation
+from queue_runner.source import rules
+from queue_runner.store import read
 from queue_runner.submit import plan
 from tests.queue_support import Queue, until
 from tests.submit_support import requested
@@ -61,6 +66,23 @@ def said(queue: Queue, run: str) -> str:
     return (queue.layout.run_dir(run) / "stdout.log").read_text().strip()
 
 
+def notes(queue: Queue, run: str) -> dict[str, str]:
+    with read.reading(queue.layout.db) as connection:
+        sql = "SELECT n.kind, n.text FROM notes AS n JOIN v_run AS r ON r.run_id = n.run_id WHERE r.run = ?"
+        return dict(read.tuples(connection, sql, [run]))
+
+
+def explained(queue: Queue, run: str) -> str:
+    with read.reading(queue.layout.db) as connection:
+        return explanation.explain_all(queue.layout, connection, [parse_selector(run)])[0].sentence
+
+
+def mpsq(queue: Queue, *arguments: str) -> str:
+    command = [sys.executable, "-m", "queue_runner.cli.main", *arguments]
+    env = {**os.environ, "COLUMNS": "400"}
+    return subprocess.run(command, check=True, capture_output=True, text=True, env=env).stdout
+
+
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
@@ -73,10 +95,10 @@ def again(queue: Queue, job: int, **wanted: Any) -> resubmission.Rerun:
 def test_each_job_runs_the_code_that_it_was_queued_with(queue: Queue, code: Repository) -> None:
     (code.root / "data").mkdir()
     (code.root / "data" / "in").write_text("data")
-    queue_it(queue, code.root, copy=True)
+    queue_it(queue, code.root, snapshot="copy")
     code.version("v2")
     command = ". ./say.sh; cat $MPSQ_CWD/data/in {cwd}/data/in; echo result > out.txt; echo spoilt > say.sh; pwd"
-    queue_it(queue, code.root, command, copy=True, repeats=2)
+    queue_it(queue, code.root, command, snapshot="copy", repeats=2)
     code.version("v3")
     queue.worker()
     rows = queue.done(3)
@@ -90,52 +112,192 @@ def test_each_job_runs_the_code_that_it_was_queued_with(queue: Queue, code: Repo
     assert (code.root / "say.sh").read_text() == "echo v3\n"
 
 
-def test_changed_code_is_not_run_and_a_rerun_brings_the_old_back(queue: Queue, code: Repository) -> None:
+def test_an_edit_never_stops_the_queue(queue: Queue, code: Repository) -> None:
     code.version("v2")
     (code.root / "lib.sh").write_text("echo lib\n")
-    command = ". ./say.sh; . ./lib.sh"
-    queue_it(queue, code.root, command)  # 1: runs before anything changes
-    worker = queue.worker("", "--until-idle")
-    worker.wait()
-    queue_it(queue, code.root, command)  # 2
-    queue_it(queue, code.root, command, allow_changed=True)  # 3
+    command = ". ./say.sh; . ./lib.sh; ls; echo result > out.txt"
+    queue_it(queue, code.root, command)  # 1
+    queue_it(queue, code.root, snapshot="off")  # 2
+    queue_it(queue, code.root, command, after=("1",))  # 3
     code.version("v3")
     (code.root / "lib.sh").unlink()
-    queue_it(queue, code.root)  # 4
+    (code.root / "scratch.py").touch()
+    queue_it(queue, code.root, "pwd")  # 4: as it is now
     queue.worker("", "--until-idle").wait()
-    outcomes = {row["job_id"]: (row["outcome"], row["reason"]) for row in queue.rows()}
-    assert said(queue, "1.1") == "v2\nlib"
-    assert outcomes[2] == ("CODE_CHANGED", "say.sh changed, lib.sh was removed")
-    assert not queue.layout.run_dir("2.1").exists()
-    assert outcomes[3][0] == "FAILED" and said(queue, "3.1") == "v3"
-    assert outcomes[4][0] == "SUCCEEDED"
-    first, second = again(queue, 1, repeats=2), again(queue, 4)
-    assert first.runs == ("5.1", "5.2") and "say.sh changed: it runs in a copy" in first.notes[0]
-    assert second.notes == ()  # unchanged: where it is
-    queue.worker("", "--until-idle").wait()
-    assert said(queue, "5.1") == said(queue, "5.2") == "v2\nlib" and said(queue, "6.1") == "v3"
-    rows = {row["job_id"]: row for row in queue.rows()}
-    assert rows[5]["rerun_of"] == 1 and rows[5]["spec_hash"] == rows[1]["spec_hash"]
+    assert {row["outcome"] for row in queue.rows()} == {"SUCCEEDED"}
+    for run in ("1.1", "3.1"):
+        assert said(queue, run) == "v2\nlib\nlib.sh\nsay.sh"
+        assert names(queue.layout.run_dir(run) / "tree") == ["out.txt"]
+        text = notes(queue, run)["in_copy"]
+        assert text.startswith("say.sh changed, lib.sh was removed, scratch.py was added since it was submitted, so ")
+        assert explained(queue, run).endswith(text)
+    assert said(queue, "2.1") == "v3" and said(queue, "4.1") == str(code.root)
+    assert notes(queue, "2.1") == notes(queue, "4.1") == {}
+    assert not (code.root / "out.txt").exists()
 
 
-def test_a_retry_whose_code_changed_is_refused_at_once_and_names_rerun(queue: Queue, code: Repository) -> None:
-    queue_it(queue, code.root, ". ./say.sh; exit 3", repeats=2)
+def test_documents_and_notebooks_do_not_count(queue: Queue, code: Repository) -> None:
+    (code.root / "README.md").write_text("1")
+    code.git("add", "README.md")
+    queue_it(queue, code.root, "pwd")
+    queue_it(queue, code.root, "pwd")
+    (code.root / "README.md").write_text("2")
+    (code.root / "look.ipynb").write_text("{}")
+    queue.worker("", "--until-idle").wait()
+    assert said(queue, "1.1") == said(queue, "2.1") == str(code.root)
+    queue.layout.config.write_text(queue.layout.config.read_text() + 'not_code = "*.sh"\n')
+    queue_it(queue, code.root, "pwd")
+    queue_it(queue, code.root, "pwd")
+    code.version("v2")
+    queue.worker("", "--until-idle").wait()
+    assert said(queue, "3.1") == str(code.root)
+    (code.root / "README.md").write_text("3")
+    queue_it(queue, code.root, "pwd")
+    (code.root / "README.md").write_text("4")
+    queue.worker("", "--until-idle").wait()
+    assert said(queue, "5.1") == str(queue.layout.run_dir("5.1") / "tree")
+
+
+def test_the_stored_tree_suffices(queue: Queue, code: Repository) -> None:
+    queue_it(queue, code.root)
+    code.version("v2")
+    code.git("commit", "-q", "-a", "--amend", "-m", "amended")
+    code.git("reflog", "expire", "--expire=now", "--all")
+    code.git("gc", "-q", "--prune=now")
+    queue_it(queue, code.root)
+    shutil.rmtree(code.root)
+    queue.worker("", "--until-idle").wait()
+    assert (said(queue, "1.1"), said(queue, "2.1")) == ("v1", "v2")
+
+
+EDITS_ITSELF = """. ./say.sh; pwd
+case $MPSQ_RUN in
+*.1) echo echo v2 > $MPSQ_CWD/say.sh ;;
+*.2) echo echo v1 > $MPSQ_CWD/say.sh ;;
+esac"""
+
+
+def test_once_a_run_needs_the_copy_all_later_ones_use_it(queue: Queue, code: Repository) -> None:
+    queue_it(queue, code.root, EDITS_ITSELF, repeats=3)
+    queue_it(queue, code.root)
+    queue.worker("", "--until-idle").wait()
+    places = [said(queue, f"1.{number}") for number in (1, 2, 3)]
+    assert places[0] == f"v1\n{code.root}"
+    assert places[1:] == [f"v1\n{queue.layout.run_dir(f'1.{number}') / 'tree'}" for number in (2, 3)]
+    assert notes(queue, "1.2")["in_copy"].startswith("say.sh changed since it was submitted, so ")
+    assert notes(queue, "1.3")["in_copy"].startswith("like an earlier run of its submission, ")
+    assert notes(queue, "2.1") == {}  # another submission
+    report = mpsq(queue, "report", "--explain")
+    assert "runs of one question in two places: 1 run in the folder, 2 in a copy" in report
+    assert "in_copy: say.sh changed since it was submitted" in report
+    assert "runs in      a copy of the code as submitted" in mpsq(queue, "show", "1.2")
+
+
+def test_a_retry_and_a_rerun_use_the_code_of_then(queue: Queue, code: Repository) -> None:
+    queue_it(queue, code.root, ". ./say.sh; exit 3")
     queue.worker("", "--until-idle").wait()
     code.version("v2")
-    with pytest.raises(UsageError, match=r"job 1 would not run: say\.sh changed") as error:
-        new_attempts.retry(queue.layout, [parse_selector("1")])
-    assert "mpsq rerun 1" in str(error.value.hint)
-    assert len(queue.rows()) == 2
-    queue.submit("exit 4")
-    queue.worker("", "--until-idle").wait()
     notes: list[str] = []
-    done = new_attempts.retry(queue.layout, [parse_selector("1"), parse_selector("2")], note=notes.append)
-    assert [one.new for one in done] == ["1.3", "1.4", "2.2"]
-    (note,) = notes
-    assert note == "job 1 will not run unless its code is restored: say.sh changed; mpsq rerun 1 runs it as it was"
-    code.version("v1")
+    new_attempts.retry(queue.layout, [parse_selector("1")], note=notes.append)
+    assert notes == [
+        "job 1: say.sh changed since it was submitted, so it runs in a copy of the code as submitted;"
+        " mpsq rerun 1 --snapshot off runs the current code"
+    ]
+    assert again(queue, 1).notes == (notes[0].partition("; ")[0].removeprefix("job 1: "),)
+    assert again(queue, 1, snapshot="off").notes == ()
     queue.worker("", "--until-idle").wait()
-    assert {row["outcome"] for row in queue.rows()} == {"FAILED"}
+    assert [said(queue, run) for run in ("1.1", "1.2", "2.1", "3.1")] == ["v1", "v1", "v1", "v2"]
+    for content in queue.layout.snapshots.glob("*/content-*"):
+        content.unlink()
+    with pytest.raises(UsageError, match=r"job 1 would not run: say\.sh changed, and its stored code is gone") as error:
+        new_attempts.retry(queue.layout, [parse_selector("1")])
+    assert "mpsq rerun 1 --snapshot off" in str(error.value.hint)
+    code.version("v1")
+    new_attempts.retry(queue.layout, [parse_selector("1")])
+
+
+def test_without_git(queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "plain"
+    folder.mkdir()
+    (folder / "say.sh").write_text("echo v1\n")
+    queue_it(queue, folder)
+    (folder / "say.sh").write_text("echo v2\n")
+    monkeypatch.setattr(rules, "MAX_UNTRACKED_BYTES", 3)
+    planned = plan.plan(requested(argv=("/bin/sh", "-c", ". ./say.sh"), cwd=str(folder)))
+    (note,) = plan.store(queue.layout, planned).notes
+    assert note.endswith("MiB of small files: runs use the code that is there when they start, unchecked")
+    (folder / "say.sh").write_text("echo v3\n")
+    queue.worker("", "--until-idle").wait()
+    assert (said(queue, "1.1"), said(queue, "2.1")) == ("v1", "v3")
+
+
+def test_ignored_data_is_shared_and_results_stay(queue: Queue, code: Repository) -> None:
+    (code.root / "data").mkdir()
+    (code.root / "data" / "in").write_text("data")
+    queue_it(queue, code.root, "cat data/in; echo step > data/checkpoint; echo 1 > result.json")
+    queue_it(queue, code.root, "cat data/checkpoint; ls", after=("1",))
+    code.version("v2")
+    queue.worker("", "--until-idle").wait()
+    assert said(queue, "1.1") == "data" and said(queue, "2.1") == "step\ndata\nsay.sh"
+    assert (code.root / "data" / "checkpoint").exists() and not (code.root / "result.json").exists()
+    copy = queue.layout.run_dir("1.1") / "tree"
+    assert names(copy) == ["result.json"] and str(copy) in mpsq(queue, "show", "1.1")
+
+
+def test_a_worker_killed_between_copy_and_start(queue: Queue, code: Repository) -> None:
+    queue_it(queue, code.root, ". ./say.sh; ls")
+    code.version("v2")
+    worker = queue.worker("worker.prepared")
+    queue.stopped("worker.prepared")
+    (queue.layout.run_dir("1.1") / "tree" / "half").touch()
+    worker.kill()
+    worker.wait()
+    queue.worker("", "--until-idle").wait()
+    assert said(queue, "1.1") == "v1\nsay.sh" and "in_copy" in notes(queue, "1.1")
+    assert queue.verbs(1) == ["submit", "claim", "unclaim", "claim", "finish"]
+
+
+PACKAGE = "from pkg import version; print(version)"
+FINDER = """import sys
+from importlib.util import spec_from_file_location
+MAPPING = {"pkg": %r}
+class Finder:
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name in MAPPING:
+            return spec_from_file_location(name, MAPPING[name] + "/__init__.py")
+sys.meta_path.%s
+"""
+
+
+@pytest.mark.parametrize("how", ["path", "mapping", "loader"])
+def test_an_editable_install_of_the_tree(how: str, queue: Queue, code: Repository, tmp_path: Path) -> None:
+    """A .pth file with a path, as of most builders; setuptools' finder; and one that imports before any path."""
+    package = code.root / "src" / "pkg"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("version = 'v1'")
+    (code.root / "train.py").write_text(PACKAGE)
+    venv.create(tmp_path / "venv", symlinks=True)
+    site = next((tmp_path / "venv").glob("lib/python*/site-packages"))
+    if how == "path":
+        (site / "pkg.pth").write_text(f"{code.root}/src\n")
+    else:
+        place = "append(Finder)" if how == "mapping" else "insert(0, Finder)"
+        text = FINDER % (str(package), place)
+        name = "__editable___pkg_finder" if how == "mapping" else "_pkg_editable_loader"
+        (site / f"{name}.py").write_text(text if how == "mapping" else text.replace("MAPPING", "KNOWN"))
+        (site / "pkg.pth").write_text(f"import {name}\n")
+    argv = (str(tmp_path / "venv" / "bin" / "python"), "train.py")
+    plan.store(queue.layout, plan.plan(requested(argv=argv, cwd=str(code.root), repeats=2)))
+    (package / "__init__.py").write_text("version = 'v2'")
+    queue.worker("", "--until-idle").wait()
+    if how == "loader":
+        assert said(queue, "1.1") == "v2"
+        expected = f"an editable install imports from {code.root}, not from the copy: _pkg_editable_loader"
+        assert notes(queue, "1.1")["editable_install"] == expected
+        assert "editable_install" in mpsq(queue, "show", "1.1")
+    else:
+        assert said(queue, "1.1") == said(queue, "1.2") == "v1" and "editable_install" not in notes(queue, "1.1")
 
 
 def test_what_jobs_write_and_what_git_does_is_no_change_of_the_code(queue: Queue, code: Repository) -> None:
@@ -149,17 +311,19 @@ def test_what_jobs_write_and_what_git_does_is_no_change_of_the_code(queue: Queue
 
 
 def test_code_that_is_gone_ends_the_job_and_not_the_queue(queue: Queue, code: Repository) -> None:
-    queue_it(queue, code.root, copy=True)
-    queue_it(queue, code.root, copy=True, retries=2)  # no retry brings the code back
-    for path in queue.layout.snapshots.glob("*/tree.tar"):
-        path.write_bytes(path.read_bytes()[:700])
+    queue_it(queue, code.root, snapshot="copy")
+    queue_it(queue, code.root, snapshot="copy", retries=2)  # no retry brings the code back
+    queue_it(queue, code.root)  # its folder has it
+    for path in queue.layout.snapshots.glob("*/content-*"):
+        path.write_bytes(path.read_bytes()[:3])
     queue.submit("echo other")
     queue.worker("", "--until-idle").wait()
     rows = queue.rows()
-    assert [row["outcome"] for row in rows] == ["CODE_CHANGED", "CODE_CHANGED", "SUCCEEDED"]
+    assert [row["outcome"] for row in rows] == ["CODE_CHANGED", "CODE_CHANGED", "SUCCEEDED", "SUCCEEDED"]
     assert "its stored code is gone" in rows[0]["reason"]
     assert not (queue.layout.run_dir("1.1") / "tree").exists()
-    shutil.rmtree(next(queue.layout.snapshots.glob("*")))
+    for path in queue.layout.snapshots.glob("*/content-*"):
+        path.unlink()
     with pytest.raises(MpsqError, match=r"job 1 cannot be rerun: .* was deleted"):
         again(queue, 1)
 
@@ -167,6 +331,8 @@ def test_code_that_is_gone_ends_the_job_and_not_the_queue(queue: Queue, code: Re
 def test_a_worker_killed_before_it_refuses_refuses_next_time(queue: Queue, code: Repository) -> None:
     queue_it(queue, code.root)
     code.version("v2")
+    for path in queue.layout.snapshots.glob("*/content-*"):
+        path.unlink()
     worker = queue.worker("worker.claimed")
     queue.stopped("worker.claimed")
     worker.kill()
@@ -187,7 +353,7 @@ def test_no_secret_is_ever_stored(queue: Queue, code: Repository, monkeypatch: p
     code.git("commit", "-q", "-m", "a mistake")
     (code.root / ".env").write_text(secret + "changed")
     (code.root / "id_rsa").chmod(0)
-    queue_it(queue, code.root, "test ${#HF_TOKEN} = 14", copy=True)
+    queue_it(queue, code.root, "test ${#HF_TOKEN} = 14", snapshot="copy")
     queue_it(queue, code.root)
     (code.root / ".env").write_text("changed again")  # nobody knows
     queue.worker("", "--until-idle").wait()

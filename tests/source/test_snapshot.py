@@ -1,4 +1,4 @@
-"""Source trees: what counts, what is left out, and that what is kept is what was there. Real git, real files."""
+"""Source trees: what counts, what is left out, and that what is snapshots is what was there. Real git, real files."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import os
 import shutil
 import signal
 import subprocess
-import tarfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from queue_runner.config_file import Config
 from queue_runner.errors import MpsqError
 from queue_runner.host.child import Child
-from queue_runner.model import Ending, Outcome
+from queue_runner.model import Outcome
 from queue_runner.source import archive, git_commands, rules, scan, snapshot, verify, working_copy
-from queue_runner.source.scan import SourceTree, of_repository
+from queue_runner.source.scan import Entry, SourceTree, of_repository
 from queue_runner.spec import JobSpec
 from tests.process_support import is_there, until
 
@@ -49,20 +49,38 @@ def repo(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Path:
+def snapshots(tmp_path: Path) -> Path:
     return tmp_path / "snapshots"
 
 
-def submitted(cwd: Path, kept: Path, *, copy: bool = False) -> JobSpec:
+NOT_CODE = Config().not_code
+
+
+def take(cwd: Path, snapshots: Path, *, copy: bool = False) -> snapshot.Taken:
+    return snapshot.of_command(cwd, snapshots, copy=copy, allow_changed=False, not_code=NOT_CODE)
+
+
+def submitted(cwd: Path, snapshots: Path, *, copy: bool = False) -> JobSpec:
     """The spec of a job that was submitted there."""
-    taken = snapshot.of_command(cwd, kept, copy=copy, allow_changed=False)
+    taken = take(cwd, snapshots, copy=copy)
     assert taken.snapshot is not None and taken.snapshot.tree_hash
     tree = taken.snapshot.tree_hash
     return JobSpec("command", "x", copy=copy, cwd=str(cwd), tree=tree, root=taken.root, inside=taken.inside)
 
 
-def changes(spec: JobSpec, kept: Path) -> list[str]:
-    return verify.differences(kept, spec)
+def changes(spec: JobSpec, snapshots: Path) -> list[str]:
+    return [f"{path} {what}" for path, what in verify.compare(snapshots, spec, NOT_CODE)[1]]
+
+
+def look(spec: JobSpec, snapshots: Path, *, copied: bool = False) -> verify.StartCode:
+    return verify.look(snapshots, spec, verify.LookTerms(NOT_CODE, copied))
+
+
+def make_copy(snapshots: Path, spec: JobSpec, target: Path) -> Path:
+    """Copy the tree as the worker does."""
+    code = look(spec, snapshots, copied=True)
+    assert code.copy is not None, code.refusal
+    return working_copy.make(snapshots, spec, target, code.copy)
 
 
 def content(root: Path) -> dict[str, tuple[str, bytes]]:
@@ -95,7 +113,7 @@ def test_content_alone_decides(repo: Path, tmp_path: Path) -> None:
     (repo / "a.py").write_text("a = 2\n")
     seen = of_repository(repo)
     (repo / "results.csv").write_text("1")
-    assert of_repository(repo).code == seen.code and of_repository(repo).hash != seen.hash
+    assert of_repository(repo).code(NOT_CODE) == seen.code(NOT_CODE) and of_repository(repo).hash != seen.hash
     (repo / "results.csv").unlink()
     assert len(seen.entries) == 12 and set(seen.changed) == set(seen.entries) - {"b.py"} and seen.dirty
     git(repo, "add", "-A")
@@ -142,7 +160,7 @@ def test_states_of_the_index(repo: Path) -> None:
     assert of_repository(repo).entries["c.py"].tracked
 
 
-def test_before_the_first_commit(tmp_path: Path, kept: Path) -> None:
+def test_before_the_first_commit(tmp_path: Path, snapshots: Path) -> None:
     root = tmp_path / "young"
     root.mkdir()
     git(root, "init", "-q")
@@ -151,11 +169,10 @@ def test_before_the_first_commit(tmp_path: Path, kept: Path) -> None:
     git(root, "add", "a.py")
     tree = of_repository(root)
     assert (tree.commit, set(tree.changed), set(tree.entries)) == ("", {"a.py", "b.py"}, {"a.py", "b.py"})
-    spec = submitted(root, kept)
+    spec = submitted(root, snapshots)
     (root / "a.py").write_text("c")
-    assert changes(spec, kept) == ["a.py changed"]
-    archive.rebuild_whole(kept, spec.tree, root)
-    working_copy.make(kept, spec, tmp_path / "copy")
+    assert changes(spec, snapshots) == ["a.py changed"]
+    make_copy(snapshots, spec, tmp_path / "copy")
     assert (tmp_path / "copy" / "a.py").read_text() == "a"
 
 
@@ -197,45 +214,45 @@ def test_a_sparse_checkout_is_what_is_there(repo: Path) -> None:
 
 
 @pytest.mark.parametrize("trusted", [False, True])
-def test_a_tracked_folder_that_became_a_link(trusted: bool, repo: Path, kept: Path, tmp_path: Path) -> None:
+def test_a_tracked_folder_that_became_a_link(trusted: bool, repo: Path, snapshots: Path, tmp_path: Path) -> None:
     for name in ("one", "two"):
         (repo / name).mkdir()
         (repo / name / "x.py").write_text("x")
     git(repo, "add", "-A")
     git(repo, "commit", "-q", "-m", "folders")
-    spec = submitted(repo, kept)
+    spec = submitted(repo, snapshots)
     if trusted:
         git(repo, "update-index", "--assume-unchanged", "two/x.py")
     shutil.rmtree(repo / "two")
     (repo / "two").symlink_to("one")
     assert set(of_repository(repo).entries) == {"a.py", "b.py", "one/x.py", "two"}
-    assert changes(spec, kept) == ["two/x.py was removed"]
-    working_copy.make(kept, submitted(repo, kept, copy=True), tmp_path / "copy")
+    assert changes(spec, snapshots) == ["two/x.py was removed"]
+    make_copy(snapshots, submitted(repo, snapshots), tmp_path / "copy")
     assert content(tmp_path / "copy") == content(repo)
 
 
-def test_a_copy_that_is_too_large(repo: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_that_is_too_large(repo: Path, snapshots: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rules, "MAX_TREE_BYTES", 10)
-    with pytest.raises(MpsqError, match="every run would copy it"):
-        submitted(repo, kept, copy=True)
-    assert submitted(repo, kept).tree
+    with pytest.raises(MpsqError, match="cannot be copied for each run"):
+        submitted(repo, snapshots, copy=True)
+    taken = take(repo, snapshots)
+    assert taken.snapshot is None and "there when they start, unchecked" in taken.notes[0]
 
 
-def test_line_ends_are_those_of_the_disk_in_a_copy_and_gits_in_a_hash(repo: Path, kept: Path, tmp_path: Path) -> None:
+def test_line_ends_are_those_of_the_disk_in_a_copy_and_gits_in_a_hash(
+    repo: Path, snapshots: Path, tmp_path: Path
+) -> None:
     (repo / ".gitattributes").write_text("*.py text eol=crlf\n")
     (repo / "crlf.py").write_bytes(b"x\r\ny\r\n")
     before = of_repository(repo)
     git(repo, "add", "-A")
     git(repo, "commit", "-q", "-m", "crlf")
     assert of_repository(repo).hash == before.hash
-    spec = submitted(repo, kept)
-    archive.rebuild_whole(kept, spec.tree, repo)  # from the commit alone
-    working_copy.make(kept, spec, tmp_path / "copy")
+    make_copy(snapshots, submitted(repo, snapshots), tmp_path / "copy")
     assert (tmp_path / "copy" / "crlf.py").read_bytes() == b"x\r\ny\r\n"
 
 
-@pytest.mark.parametrize("how", ["copied", "rebuilt"])
-def test_what_is_kept_is_what_was_there(how: str, repo: Path, kept: Path, tmp_path: Path) -> None:
+def test_what_is_kept_is_what_was_there(repo: Path, snapshots: Path, tmp_path: Path) -> None:
     git(repo, "rm", "-q", "b.py")
     (repo / "c.py").write_text("c = 1\n")
     git(repo, "add", "c.py")
@@ -243,19 +260,17 @@ def test_what_is_kept_is_what_was_there(how: str, repo: Path, kept: Path, tmp_pa
     make_awkward(repo)
     (repo / "a.py").write_bytes(b"\xff\0\r\n")
     was = content(repo)
-    spec = submitted(repo / "deep", kept, copy=how == "copied")
-    again = submitted(repo / "deep", kept, copy=how == "copied")
+    spec = submitted(repo / "deep", snapshots)
+    again = submitted(repo / "deep", snapshots, copy=True)
     assert again.tree == spec.tree
     for name in ("a.py", "c.py", "empty.py"):
         (repo / name).unlink()
-    if how == "rebuilt":
-        archive.rebuild_whole(kept, spec.tree, repo)
-    cwd = working_copy.make(kept, spec, tmp_path / "copy")
+    cwd = make_copy(snapshots, spec, tmp_path / "copy")
     assert content(tmp_path / "copy") == was and cwd == tmp_path / "copy" / "deep"
-    assert not list(kept.rglob(".partial*"))
+    assert not list(snapshots.rglob(".partial*"))
 
 
-def test_links_lead_where_they_led(repo: Path, kept: Path, tmp_path: Path) -> None:
+def test_links_lead_where_they_led(repo: Path, snapshots: Path, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (repo / "deep").mkdir()
     (repo / "out").symlink_to("../data")
@@ -264,42 +279,42 @@ def test_links_lead_where_they_led(repo: Path, kept: Path, tmp_path: Path) -> No
     (repo / "etc").symlink_to("/etc")
     copy = tmp_path / "elsewhere" / "deeper" / "copy"
     copy.parent.mkdir(parents=True)
-    working_copy.make(kept, submitted(repo, kept, copy=True), copy)
+    make_copy(snapshots, submitted(repo, snapshots), copy)
     assert (copy / "out").resolve() == (copy / "deep" / "out").resolve() == tmp_path / "data"
     assert (copy / "inside").resolve() == copy / "a.py" and (copy / "etc").readlink() == Path("/etc")
 
 
-def test_the_end_of_a_copy(repo: Path, kept: Path, tmp_path: Path) -> None:
-    spec = submitted(repo, kept, copy=True)
+def test_the_end_of_a_copy(repo: Path, snapshots: Path, tmp_path: Path) -> None:
+    spec = submitted(repo, snapshots, copy=True)
     quiet, busy = tmp_path / "quiet", tmp_path / "busy"
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "a.py").write_text("mine")
     os.utime(outside / "a.py", (working_copy.WRITTEN_AT_S,) * 2)
     for copy in (quiet, busy):
-        working_copy.make(kept, spec, copy)
+        make_copy(snapshots, spec, copy)
         (copy / "__pycache__").mkdir()
         (copy / "__pycache__" / "a.cpython-311.pyc").touch()
     (busy / "b.py").write_text("changed")
     (busy / "out").mkdir()
     (busy / "out" / "model.pt").touch()
     for copy in (quiet, busy):
-        working_copy.tidy(kept, spec, copy)
+        working_copy.tidy(snapshots, spec, copy)
     assert not quiet.exists() and set(content(busy)) == {"b.py", "out/model.pt"}
     (tmp_path / "link").symlink_to(outside)
-    working_copy.tidy(kept, spec, tmp_path / "link")
+    working_copy.tidy(snapshots, spec, tmp_path / "link")
     assert (outside / "a.py").exists()
 
 
-def test_a_folder_that_a_job_swaps_for_a_link_is_not_followed(repo: Path, kept: Path, tmp_path: Path) -> None:
+def test_a_folder_that_a_job_swaps_for_a_link_is_not_followed(repo: Path, snapshots: Path, tmp_path: Path) -> None:
     (repo / "deep").mkdir()
     (repo / "deep" / "x.py").write_text("x")
-    spec = submitted(repo, kept, copy=True)
+    spec = submitted(repo, snapshots, copy=True)
     copy, other = tmp_path / "copy", tmp_path / "other"
-    working_copy.make(kept, spec, copy)
+    make_copy(snapshots, spec, copy)
     shutil.move(copy / "deep", other)
     (copy / "deep").symlink_to(other)
-    working_copy.tidy(kept, spec, copy)
+    working_copy.tidy(snapshots, spec, copy)
     assert (other / "x.py").exists() and not (copy / "a.py").exists()
 
 
@@ -321,73 +336,75 @@ def _as_it_was(_: Path) -> None: ...
         (lambda r: (r / "results.json").write_text("x") and git(r, "add", "."), ["results.json was added"]),
         (lambda r: (r / ".gitignore").write_text("*\n") and (r / "conf.json").write_text("x"), ["conf.json changed"]),
         (lambda r: git(r, "add", "conf.json"), []),
+        (lambda r: (r / "README.md").write_text("x") and git(r, "add", "."), []),
+        (lambda r: (r / "notes.ipynb").write_text("x"), []),
         (lambda r: shutil.rmtree(r / ".git"), []),
         (lambda r: (r / "b.py").write_text("x") and shutil.rmtree(r / ".git"), ["b.py changed"]),
         (lambda r: r.rename(r.with_name("moved")), ["ROOT was removed"]),
     ],
 )
-def test_what_is_a_change(change: Callable[[Path], object], found: list[str], repo: Path, kept: Path) -> None:
+def test_what_is_a_change(change: Callable[[Path], object], found: list[str], repo: Path, snapshots: Path) -> None:
     (repo / "conf.json").write_text("{}")
     (repo / "log.txt").write_text("")
-    spec = submitted(repo, kept)
+    spec = submitted(repo, snapshots)
     change(repo)
-    assert changes(spec, kept) == [text.replace("ROOT", str(repo)) for text in found]
-    refusal = verify.refusal(kept, spec)
-    assert (refusal is not None and refusal.outcome is Outcome.CODE_CHANGED) == bool(found)
-    assert verify.refusal(kept, replace(spec, allow_changed=True)) is None
+    assert changes(spec, snapshots) == [text.replace("ROOT", str(repo)) for text in found]
+    code = look(spec, snapshots)
+    assert code.refusal is None and (code.copy is not None) == bool(found) == bool(code.note)
+    assert look(replace(spec, allow_changed=True), snapshots).copy is None
 
 
 @pytest.mark.parametrize(("number", "ends"), [(errno.EACCES, True), (errno.ELOOP, True), (errno.ENOMEM, False)])
 def test_code_that_cannot_be_read_ends_its_job_and_not_the_queue(
-    number: int, ends: bool, repo: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
+    number: int, ends: bool, repo: Path, snapshots: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = submitted(repo, kept)
+    spec = submitted(repo, snapshots)
 
     def refuse(*_: object) -> None:
         raise OSError(number, os.strerror(number), str(repo))
 
-    monkeypatch.setattr(verify, "differences", refuse)
+    monkeypatch.setattr(verify, "compare", refuse)
     if not ends:
         with pytest.raises(OSError, match="memory"):
-            verify.refusal(kept, spec)
+            look(spec, snapshots)
         return
-    refusal = verify.refusal(kept, spec)
+    refusal = look(spec, snapshots).refusal
     assert refusal is not None and refusal.outcome is Outcome.SPAWN_FAILED
     assert refusal.reason == f"its code cannot be read: {os.strerror(number)}: {repo}"
 
 
-def looked(kept: Path, spec: JobSpec) -> Ending | None:
-    with contextlib.closing(Child()) as reader, contextlib.closing(verify.Look(kept, spec, reader)) as look:
-        found = until(lambda: look.wait(0.1), "an answer")
-        assert found is not None
-        return found.refusal
+def looked(snapshots: Path, spec: JobSpec) -> verify.StartCode:
+    terms = verify.LookTerms(NOT_CODE)
+    with contextlib.closing(Child()) as reader, contextlib.closing(verify.Look(snapshots, spec, terms, reader)) as look:
+        code = until(lambda: look.wait(0.1), "an answer")
+        assert code is not None
+        return code
 
 
 def test_code_that_does_not_answer_ends_its_job(
-    repo: Path, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    repo: Path, snapshots: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = submitted(repo, kept)
-    assert looked(kept, spec) is None
+    spec = submitted(repo, snapshots)
+    assert looked(snapshots, spec) == verify.StartCode()
     (repo / "b.py").unlink()
-    refusal = looked(kept, spec)
-    assert refusal is not None and (refusal.outcome, refusal.reason) == (Outcome.CODE_CHANGED, "b.py was removed")
+    assert looked(snapshots, spec).note.startswith("b.py was removed since it was submitted, so ")
     hanging_git(tmp_path, monkeypatch)
     monkeypatch.setattr(verify, "READ_S", 1.5)
-    refusal = looked(kept, spec)
+    refusal = looked(snapshots, spec).refusal
     assert refusal is not None and refusal.outcome is Outcome.SPAWN_FAILED
     assert f"its code in {repo} could not be read within 2 s" in refusal.reason
     until(lambda: not is_there(int((tmp_path / "pid").read_text())), "the end of git")
 
 
 def test_who_reads_ends_with_a_worker_that_is_killed(
-    repo: Path, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    repo: Path, snapshots: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = submitted(repo, kept)
+    spec = submitted(repo, snapshots)
     hanging_git(tmp_path, monkeypatch)
     worker = os.fork()
     if worker == 0:
         try:
-            verify.Look(kept, spec, Child()).wait(60)
+            verify.Look(snapshots, spec, verify.LookTerms(NOT_CODE), Child()).wait(60)
         finally:
             os._exit(1)
     try:
@@ -407,17 +424,15 @@ def hanging_git(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(stand_in.parent), prepend=os.pathsep)
 
 
-def test_many_changes_are_counted(repo: Path, kept: Path) -> None:
-    spec = submitted(repo, kept)
+def test_many_changes_are_counted(repo: Path, snapshots: Path) -> None:
+    spec = submitted(repo, snapshots)
     for number in range(9):
         (repo / f"\x1b[31m{number}.py").write_text("x")
     (repo / "b.py").unlink()
-    refusal = verify.refusal(kept, spec)
-    assert refusal is not None
-    assert refusal.reason == "b.py was removed, 0.py was added, 1.py was added and 7 more"
+    assert look(spec, snapshots).note.startswith("b.py was removed, 0.py was added, 1.py was added and 7 more since ")
 
 
-def test_a_tree_that_never_holds_still(repo: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tree_that_never_holds_still(repo: Path, snapshots: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     count = iter(range(100))
 
     def busy(folder: Path, home: Path) -> SourceTree:
@@ -427,24 +442,24 @@ def test_a_tree_that_never_holds_still(repo: Path, kept: Path, monkeypatch: pyte
 
     monkeypatch.setattr(scan, "of_repository", busy)
     with pytest.raises(MpsqError, match="changes while it is copied"):
-        submitted(repo, kept, copy=True)
-    assert not list(kept.rglob("*.tar"))
-    spec = submitted(repo, kept)
-    assert archive.read_manifest(kept, spec.tree).missing == ("log.json",)
-    with pytest.raises(archive.Damaged, match=r"log\.json could not be stored"):
-        archive.rebuild_whole(kept, spec.tree, repo)
+        submitted(repo, snapshots, copy=True)
+    assert not list(snapshots.rglob("content-*"))
+    manifest = archive.read_manifest(snapshots, submitted(repo, snapshots).tree)
+    assert set(manifest.entries) == {"a.py", "b.py"} and manifest.left_out == ("log.json",)
 
 
-def test_git_that_is_absent_or_refuses(repo: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_git_that_is_absent_or_refuses(repo: Path, snapshots: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files are stored as those of a folder outside of a repository."""
+    (repo / "sub").mkdir()
+    (repo / "sub" / "c.py").touch()
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
-    taken = snapshot.of_command(repo, kept, copy=False, allow_changed=False)
-    assert taken.snapshot is None and "detected dubious ownership" in taken.notes[0]
-    monkeypatch.setenv("PATH", "/nowhere")
-    taken = snapshot.of_command(repo, kept, copy=False, allow_changed=False)
-    assert taken.snapshot is None and "git is not installed" in taken.notes[0]
-    with pytest.raises(MpsqError, match="git is not installed"):
-        snapshot.of_command(repo, kept, copy=True, allow_changed=False)
-    assert git_commands.revision(repo) is None and not kept.exists()
+    for path in (os.environ["PATH"], "/nowhere"):
+        monkeypatch.setenv("PATH", path)
+        spec = submitted(repo / "sub", snapshots)
+        manifest = archive.read_manifest(snapshots, spec.tree)
+        assert (spec.root, set(manifest.entries)) == (str(repo), {"a.py", "b.py", "sub/c.py"}) and not manifest.in_git
+        assert take(repo, snapshots).snapshot.revision is None
+    assert git_commands.revision(repo) is None
 
 
 def test_a_hook_of_another_repository_does_not_mislead(
@@ -457,44 +472,64 @@ def test_a_hook_of_another_repository_does_not_mislead(
     assert set(of_repository(repo).entries) == {"a.py", "b.py"}
 
 
-def test_a_folder_outside_of_a_repository(tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_outside_of_a_repository(tmp_path: Path, snapshots: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "plain"
     root.mkdir()
     make_awkward(root)
     was = content(root)
     (root / ".env").write_text("secret")
     repository(root / "nested", y="y")
-    taken = snapshot.of_command(root, kept, copy=False, allow_changed=False)
-    assert taken.snapshot is None and "cannot be detected outside of a git repository" in taken.notes[0]
-    taken = snapshot.of_command(root, kept, copy=True, allow_changed=False)
-    assert "not in the copy: .env (may hold a secret), nested/ (a repository of its own)" in taken.notes
-    working_copy.make(kept, submitted(root, kept, copy=True), tmp_path / "copy")
-    assert content(tmp_path / "copy") == was
+    taken = take(root, snapshots, copy=True)
+    names = ".env (may hold a secret), nested/ (a repository of its own)"
+    assert f"not stored, and read where it is: {names}" in taken.notes
+    spec = submitted(root, snapshots)
+    assert changes(spec, snapshots) == []
+    (root / "new.py").touch()
+    assert changes(spec, snapshots) == ["new.py was added"]
+    make_copy(snapshots, spec, tmp_path / "copy")
+    links = {".env": ("link", os.fsencode(root / ".env")), "nested": ("link", os.fsencode(root / "nested"))}
+    assert content(tmp_path / "copy") == was | links
     monkeypatch.setattr(rules, "MAX_FILES", 5)
     with pytest.raises(MpsqError, match="more than 5 files"):
-        submitted(root, kept, copy=True)
+        take(root, snapshots, copy=True)
+    assert (
+        "more than 5 files: runs use the code that is there when they start, unchecked"
+        in take(root, snapshots).notes[0]
+    )
 
 
-@pytest.mark.parametrize("what", ["torn", "empty", "no tar", "gone", "twice", "manifest"])
-def test_a_kept_tree_that_is_spoilt(what: str, repo: Path, kept: Path, tmp_path: Path) -> None:
-    spec = submitted(repo, kept, copy=True)
-    tar = kept / spec.tree / "tree.tar"
+@pytest.mark.parametrize("what", ["torn", "empty", "gone", "manifest"])
+def test_a_kept_tree_that_is_spoilt(what: str, repo: Path, snapshots: Path, tmp_path: Path) -> None:
+    spec = submitted(repo, snapshots, copy=True)
+    plan = look(spec, snapshots).copy
+    assert plan is not None
+    (content_file,) = (snapshots / spec.tree).glob("content-*")
     if what == "torn":
-        tar.write_bytes(tar.read_bytes()[:600])
+        content_file.write_bytes(content_file.read_bytes()[:9])
     elif what == "empty":
-        tarfile.open(tar, "w").close()
-    elif what == "no tar":
-        tar.write_bytes(b"x" * 2000)
+        content_file.write_bytes(b"")
     elif what == "gone":
-        tar.unlink()
-    elif what == "twice":  # as two names that differ in case are to a file system that ignores it
-        with tarfile.open(tar, "a") as stored:
-            stored.addfile(tarfile.TarInfo("a.py"))
+        content_file.unlink()
     else:
-        (kept / spec.tree / "manifest.gz").write_bytes(b"\x1f\x8bx")
+        (snapshots / spec.tree / "manifest.gz").write_bytes(b"\x1f\x8bx")
     with pytest.raises(archive.Damaged):
-        working_copy.make(kept, spec, tmp_path / "copy")
+        working_copy.make(snapshots, spec, tmp_path / "copy", plan)
     assert not (tmp_path / "copy").exists()
+    refusal = look(spec, snapshots).refusal
+    assert refusal is not None and refusal.outcome is Outcome.CODE_CHANGED
+    assert submitted(repo, snapshots) == replace(spec, copy=False)  # stores it again
+    make_copy(snapshots, spec, tmp_path / "copy")
+
+
+def test_two_files_that_have_one_name_here(repo: Path, snapshots: Path, tmp_path: Path) -> None:
+    """As two names that differ in case have on a file system that ignores it."""
+    spec = submitted(repo, snapshots)
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / "a.py").touch()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "mkdir", lambda *_, **__: None)
+        with pytest.raises(archive.Damaged, match="two files of the tree have one name here"):
+            working_copy.make(snapshots, spec, tmp_path / "copy", working_copy.CopyPlan())
 
 
 def test_a_queue_that_lives_in_the_tree_is_no_code(repo: Path, tmp_path: Path) -> None:
@@ -511,41 +546,128 @@ def test_a_queue_that_lives_in_the_tree_is_no_code(repo: Path, tmp_path: Path) -
 
 
 def test_a_full_disk_leaves_no_half_of_a_copy(
-    repo: Path, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    repo: Path, snapshots: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    spec = submitted(repo, kept, copy=True)
-    monkeypatch.setattr(working_copy.shutil, "copyfileobj", full)
+    spec = submitted(repo, snapshots)
+    monkeypatch.setattr(working_copy, "_write", full)
     with pytest.raises(OSError, match="No space left"):
-        working_copy.make(kept, spec, tmp_path / "copy")
+        make_copy(snapshots, spec, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
-    monkeypatch.setattr(archive, "_add", full)
+    monkeypatch.setattr(archive, "_pack", full)
     (repo / "a.py").write_text("other")
     with pytest.raises(OSError, match="No space left"):
-        submitted(repo, kept, copy=True)
-    assert not list(kept.rglob(".partial*"))
+        submitted(repo, snapshots)
+    assert not list(snapshots.rglob(".partial*"))
 
 
-def test_a_commit_that_is_gone(repo: Path, kept: Path) -> None:
-    spec = submitted(repo, kept)
-    git(repo, "checkout", "-q", "--orphan", "new")
-    git(repo, "rm", "-q", "-rf", ".")
-    git(repo, "branch", "-D", "main")
+def test_the_stored_tree_suffices_without_the_commit(repo: Path, snapshots: Path, tmp_path: Path) -> None:
+    was = content(repo)
+    spec = submitted(repo, snapshots)
+    (repo / "a.py").write_text("a = 2\n")
+    git(repo, "commit", "-q", "-a", "--amend", "-m", "amended")
     git(repo, "reflog", "expire", "--expire=now", "--all")
     git(repo, "gc", "-q", "--prune=now")
-    with pytest.raises(archive.Damaged, match="git cannot restore it"):
-        archive.rebuild_whole(kept, spec.tree, repo)
-    assert not archive.has_whole(kept, spec.tree)
+    make_copy(snapshots, spec, tmp_path / "amended")
+    shutil.rmtree(repo)
+    make_copy(snapshots, spec, tmp_path / "removed")
+    assert content(tmp_path / "amended") == content(tmp_path / "removed") == was
+
+
+def test_only_what_differs_is_stored_again(repo: Path, snapshots: Path, tmp_path: Path) -> None:
+    (repo / "large.py").write_text("x" * 100_000)
+    first = submitted(repo, snapshots)
+    (repo / "a.py").write_text("a = 2\n")
+    second = submitted(repo, snapshots)
+    (content_file,) = (snapshots / second.tree).glob("content-*")
+    assert content_file.read_text() == "a = 2\n"
+    assert archive.needed(snapshots, {second.tree}) == {first.tree, second.tree}
+    make_copy(snapshots, second, tmp_path / "copy")
+    assert content(tmp_path / "copy") == content(repo)
+    shutil.rmtree(snapshots / first.tree)
+    refusal = look(replace(second, copy=True), snapshots).refusal
+    assert refusal is not None and "was deleted" in refusal.reason
+    assert (
+        submitted(repo, snapshots).tree == second.tree and look(replace(second, copy=True), snapshots).refusal is None
+    )
+
+
+def test_files_too_large_to_be_stored(
+    repo: Path, snapshots: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are linked to, while they are as they were. --snapshot copy stores them."""
+    (repo / "weights").write_text("w" * 2000)
+    git(repo, "add", "weights")
+    monkeypatch.setattr(rules, "MAX_FILE_BYTES", 1000)
+    spec = submitted(repo, snapshots)
+    make_copy(snapshots, spec, tmp_path / "copy")
+    assert (tmp_path / "copy" / "weights").readlink() == repo / "weights"
+    working_copy.tidy(snapshots, spec, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists() and (repo / "weights").exists()
+    whole = submitted(repo, snapshots, copy=True)
+    assert whole.tree == spec.tree
+    (repo / "weights").write_text("v")
+    make_copy(snapshots, whole, tmp_path / "whole")
+    assert (tmp_path / "whole" / "weights").read_text() == "w" * 2000
+    (repo / "b.py").write_text("b = 2")
+    later = submitted(repo, snapshots)
+    (repo / "weights").write_text("u" * 2000)
+    git(repo, "add", "weights")
+    later = submitted(repo, snapshots)
+    (repo / "weights").write_text("t" * 2000)
+    refusal = look(later, snapshots).refusal
+    assert refusal is not None and refusal.reason == "weights changed, and was too large to be stored"
+
+
+def test_ignored_entries_are_links_in_a_copy(repo: Path, snapshots: Path, tmp_path: Path) -> None:
+    (repo / ".gitignore").write_text("data/\n*.pt\n__pycache__/\n")
+    for name in (
+        "data/deep/x.bin",
+        "out/a.pt",
+        "no/w/b.pt",
+        "last.pt",
+        "__pycache__/a.pyc",
+        "pkg/__pycache__/m.pyc",
+        "pkg/m.py",
+    ):
+        (repo / name).parent.mkdir(parents=True, exist_ok=True)
+        (repo / name).write_text(name)
+    spec, copy = submitted(repo, snapshots), tmp_path / "copy"
+    make_copy(snapshots, spec, copy)
+    links = {str(path.relative_to(copy)): path.readlink() for path in copy.rglob("*") if path.is_symlink()}
+    assert links == {name: repo / name for name in ("data", "out/a.pt", "no/w/b.pt", "last.pt")}
+    assert not list(copy.rglob("__pycache__"))
+    (copy / "data" / "new.bin").write_text("written")
+    (copy / "out" / "b.json").write_text("written")
+    working_copy.tidy(snapshots, spec, copy)
+    assert {str(path.relative_to(copy)) for path in copy.rglob("*")} == {"out", "out/b.json"}
+    assert (repo / "data" / "new.bin").exists() and (repo / "last.pt").exists()
+
+
+def test_a_folder_that_git_does_not_list_is_a_tree_of_its_own(repo: Path, snapshots: Path) -> None:
+    (repo / ".gitignore").write_text("try/\n")
+    (repo / "try").mkdir()
+    (repo / "try" / "train.py").write_text("1")
+    spec = submitted(repo / "try", snapshots)
+    assert (spec.root, spec.inside) == (str(repo / "try"), ".")
+    (repo / "try" / "train.py").write_text("2")
+    assert changes(spec, snapshots) == ["train.py changed"]
 
 
 def test_paths_of_a_copy(tmp_path: Path) -> None:
     spec = JobSpec("command", "x", cwd="/code/sub", root="/code", inside="sub", copy=True)
     copy = tmp_path / "copy"
-    assert working_copy.python_path("/code/src:/other::rel:/code", spec, copy) == f"{copy}/src:/other::rel:{copy}"
-    (copy / "sub").mkdir(parents=True)
-    (copy / "sub" / "run").touch()
+    plan = working_copy.CopyPlan(imports=("lib",))
+    path = "/code/src:/other::rel:/code"
+    assert working_copy.python_path(path, spec, plan, copy) == f"{copy}/lib:{copy}/src:/other::rel:{copy}"
+    assert working_copy.python_path("", spec, plan, copy) == f"{copy}/lib"
+    content = {"sub/run": Entry(("100755", "0"), True)}
+    tree = SourceTree(tmp_path, content, {})
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "run").touch()
+    archive.store(tmp_path, tree, lambda: True, with_large=False)
     for words, expected in (
         (("./run", "x"), ["./run", "x"]),
         ((".venv/bin/python", "x"), ["/code/sub/.venv/bin/python", "x"]),
@@ -554,8 +676,9 @@ def test_paths_of_a_copy(tmp_path: Path) -> None:
         (("x", "--config=/code/sub/run"), ["x", f"--config={copy}/sub/run"]),
         (("x", "/code/out", "--out=/code/sub"), ["x", "/code/out", "--out=/code/sub"]),
     ):
-        job = replace(spec, argv=words)
-        assert working_copy.command(job, copy, copy / "sub", working_copy.real_folders(job)) == expected
+        job = replace(spec, argv=words, tree=tree.hash)
+        plan = working_copy.CopyPlan(real=working_copy.real_folders(job))
+        assert working_copy.command(tmp_path, job, copy, plan) == expected
 
 
 @pytest.mark.parametrize(

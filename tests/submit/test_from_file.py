@@ -58,7 +58,7 @@ def query(layout: Layout, sql: str) -> list[Any]:
 
 def test_options_become_the_fields_of_a_request() -> None:
     fields = submit_options.read({"device": "cpu,mps", "seed": 3, "timeout": "2h", "snapshot": "copy", "set": ["a=1"]})
-    expected = {"device": ("cpu", "mps"), "seed": 3, "timeout_s": 7200.0, "copy": True, "sets": {"a": ("1",)}}
+    expected = {"device": ("cpu", "mps"), "seed": 3, "timeout_s": 7200.0, "snapshot": "copy", "sets": {"a": ("1",)}}
     assert fields == expected and Request(**fields).device == ("cpu", "mps")
 
 

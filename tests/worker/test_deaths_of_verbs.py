@@ -47,16 +47,18 @@ def queue_it(queue: Queue, code: Path, **options: object) -> None:
 
 
 def test_the_worker_dies_in_the_middle_of_a_copy(queue: Queue, code: Path) -> None:
-    queue_it(queue, code, copy=True)
+    queue_it(queue, code, snapshot="copy")
     kill_at(queue, "copy.unpacking")
     assert queue.done()[0]["outcome"] == "SUCCEEDED"
     assert queue.written() == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("point", ["worker.refusing", "worker.refused"])
-def test_the_worker_dies_while_it_refuses_changed_code(queue: Queue, code: Path, point: str) -> None:
+def test_the_worker_dies_while_it_refuses_code_that_is_gone(queue: Queue, code: Path, point: str) -> None:
     queue_it(queue, code)
     (code / "a.sh").write_text("echo changed >> $J\n")
+    for content in queue.layout.snapshots.glob("*/content-*"):
+        content.unlink()
     queue.submit("echo next >> $J")
     kill_at(queue, point)
     assert [row["outcome"] for row in queue.done(2)] == ["CODE_CHANGED", "SUCCEEDED"]

@@ -69,7 +69,7 @@ def test_an_environment_goes_with_the_last_run_that_may_need_it(queue: Queue, mp
 
 def test_a_rerun_takes_todays_environment(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     layout, first = queue.layout, [parse_selector("1")]
-    options = resubmission.RerunOptions(allow_changed=True)
+    options = resubmission.RerunOptions()
     with layout.config.open("a") as settings:
         settings.write("backup_every_s = 0\n")  # a backup removes environments that no run needs
     monkeypatch.setenv("SHELLS", "then")

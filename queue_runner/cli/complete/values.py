@@ -15,7 +15,7 @@ _FIXED = {
     "device": ("cpu", "mps", "cuda", "cuda:0", "cuda:1", "auto"),
     "compile": ("off", "on", "both", "reduce-overhead", "max-autotune", "no-cudagraphs"),
     "dtype": ("fp32", "bf16", "fp16"),
-    "snapshot": ("off", "copy"),
+    "snapshot": ("auto", "copy", "off"),
     "retry_on": ("failed", "lost", "stalled"),
     "format": ("table", "csv", "json", "md"),
     "shell": ("bash", "zsh", "fish"),

@@ -15,7 +15,7 @@ from queue_runner.analysis.grouping import LOG, MAIN, Arm, taints, value_of
 from queue_runner.analysis.peaks import Peak
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.stats import by_key
-from queue_runner.model import Outcome, State
+from queue_runner.model import IN_COPY, Outcome, State
 from queue_runner.monitor.answers import select_runs
 from queue_runner.monitor.answers.run_query import Context
 from queue_runner.reports._common.arm_rows import ArmRow
@@ -122,6 +122,7 @@ def notes(
         *_excluded(arms, marks, context),
         *_in_no_phase(arms),
         *_pending(arms),
+        *_two_places(families),
         *_mixed_first_iteration(arms),
         *peaks(((row.device_name or row.device, row.dtype, row.peak) for row in raw), "MFU: relative to"),
         *_unknown_peaks(raw),
@@ -221,6 +222,20 @@ def _pending(arms: Sequence[Arm]) -> Iterable[str]:
     if n:
         text = f"{n} run{'s have' if n > 1 else ' has'} not ended yet"
         yield NextStep(text, f"{text} (mpsq status)")
+
+
+def _two_places(families: Sequence[Family]) -> Iterable[str]:
+    """Say that some runs of a question ran in their folder, and others in a copy of the code as submitted."""
+    in_folder = in_copy = 0
+    for family in families:
+        runs = [row for arm in family.arms for row in arm.shown]
+        n_copied = sum(IN_COPY in taints(row) for row in runs)
+        if 0 < n_copied < len(runs):
+            in_folder += len(runs) - n_copied
+            in_copy += n_copied
+    if in_copy:
+        places = f": {units.counted(in_folder, 'run')} in the folder, {in_copy} in a copy of the code as submitted"
+        yield Caveat("runs of one question in two places", places)
 
 
 def _mixed_first_iteration(arms: Sequence[Arm]) -> Iterable[str]:
