@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from queue_runner.model import PREFLIGHT
 from queue_runner.store import read
 
-_QUESTION = (
+QUESTION_OF = (
     "CASE WHEN {job}kind = 'import' AND json_extract({job}spec_json, '$.merged.kind') IS NULL THEN 'import'"
     " ELSE {job}name || char(10) || COALESCE({job}config, '') || char(10)"
     " || COALESCE(json_extract({job}spec_json, '$.params'), '') END"
 )
-QUESTION = _QUESTION.format(job="")
+"""QUESTION of a table: {job} is its name with a dot."""
+QUESTION = QUESTION_OF.format(job="")
 """What jobs have in common that reports may compare, on the table jobs: all but device, mode, dtype and framework.
 Imported logs share one question, because only their content names their command. jobs has an index of it."""
 _WIDEN = 8
@@ -28,8 +29,8 @@ _RELATED = f"""
 WITH RECURSIVE related(question) AS (
     SELECT value FROM json_each(?)
     UNION
-    SELECT {_QUESTION.format(job="b.")}
-    FROM related JOIN jobs a ON {_QUESTION.format(job="a.")} = question JOIN jobs b ON b.group_id = a.group_id
+    SELECT {QUESTION_OF.format(job="b.")}
+    FROM related JOIN jobs a ON {QUESTION_OF.format(job="a.")} = question JOIN jobs b ON b.group_id = a.group_id
     WHERE b.workload IS a.workload OR 'command' IN (a.kind, b.kind)
 )
 SELECT id AS job_id, question FROM related JOIN jobs ON {QUESTION} = question

@@ -139,7 +139,8 @@ def test_a_row_that_loses_many_rounds_gets_no_word() -> None:
     verdict = verdict_of(family)
     assert verdict.word is Word.UNDECIDED and verdict.more is None
     left_out = family.arms[1].left_out[-1].run
-    assert verdict.why.startswith("2 of 5 rounds have no valid run of mps eager") and verdict.why.endswith(left_out)
+    assert verdict.why.startswith("2 of 5 rounds have no valid run of mps eager")
+    assert verdict.why.endswith(f": mpsq why {left_out} says why, mpsq rerun g1 starts anew")
     assert verdict.is_final and verdict.why in text_of(family)
 
 

@@ -600,6 +600,25 @@ def test_rounds_of_one_submission_are_compared_and_runs_one_after_the_other_are_
     assert "one after the other" in apart["undecided_because"]
 
 
+def test_a_row_with_two_speeds_in_earlier_submissions_waits(store: Store) -> None:
+    """Three rounds that happen to fall on one level would give a word at once."""
+
+    def three_rounds(group: int, *levels: float) -> None:
+        for k, level in enumerate(levels):
+            store.run("cpu", median_s=0.1 + k / 1e5, group=group)
+            store.run("mps", median_s=0.1 * level + k / 1e5, group=group)
+
+    three_rounds(1, 1.2, 1.3, 1.2)
+    three_rounds(2, 1.2, 1.2, 1.2)
+    assert rows(store.report(selectors=["g2"]))["mps eager"]["verdict"] == "slower"
+    three_rounds(3, 1.3, 1.2, 1.3)
+    three_rounds(4, 1.2, 1.2, 1.2)
+    row = rows(store.report(selectors=["g4"]))["mps eager"]
+    assert row["verdict"] == "undecided" and "8 rounds" in row["undecided_because"]
+    assert rows(store.report(selectors=["g2"]))["mps eager"]["verdict"] == "slower", "what came later changes nothing"
+    assert rows(store.report(selectors=["g1", "g2", "g3", "g4"]))["mps eager"]["verdict"] == "slower"
+
+
 def test_rows_that_where_hides_count_as_words(store: Store) -> None:
     for k in range(4):
         for at, device in enumerate(("cpu", "mps", "cuda", "xpu")):

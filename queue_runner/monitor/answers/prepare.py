@@ -14,13 +14,15 @@ from queue_runner import redact
 from queue_runner.analysis.comparison import Question
 from queue_runner.analysis.grouping import BESIDE, LOG, MAIN, SUBJECT, taints
 from queue_runner.analysis.reported_run import ReportedRun
+from queue_runner.analysis.rounds import has_two_levels
 from queue_runner.analysis.run_metrics import INTERNAL
 from queue_runner.analysis.stats import by_key
 from queue_runner.errors import UsageError
-from queue_runner.model import NEIGHBOUR_BUSY, Outcome
+from queue_runner.model import NEIGHBOUR_BUSY, PREFLIGHT, Outcome
 from queue_runner.monitor.answers import select_runs
 from queue_runner.monitor.answers.run_query import Context
 from queue_runner.spec import Aim
+from queue_runner.store import questions
 from queue_runner.workloads import mps_switches
 
 RUN = (
@@ -52,6 +54,21 @@ DETAILS = ("data_name", "device_name", "optimizer")
 """Factors that rarely differ for the same device, dtype and settings."""
 
 
+_RECENT = 50
+"""Submissions back to which earlier runs are read."""
+_EARLIER = f"""
+SELECT b.spec_hash, r.machine_hash, COALESCE(s.median_s, e.real_s)
+FROM json_each(?) asked JOIN jobs a ON a.id = json_extract(asked.value, '$[0]')
+JOIN jobs b ON {questions.QUESTION_OF.format(job="b.")} = {questions.QUESTION_OF.format(job="a.")}
+    AND b.spec_hash = a.spec_hash AND b.group_id >= a.group_id - {_RECENT}
+JOIN runs r ON r.job_id = b.id JOIN exits e ON e.run_id = r.id LEFT JOIN summaries s ON s.run_id = r.id
+WHERE r.id < json_extract(asked.value, '$[1]') AND r.outcome = 'SUCCEEDED' AND r.number <> {PREFLIGHT}
+AND COALESCE(s.median_s, e.real_s) > 0
+AND NOT EXISTS (SELECT 1 FROM taints WHERE run_id = r.id AND severity = 'invalid')
+"""
+"""The times of runs of the same questions before the selected ones."""
+
+
 def prepare(stored: Iterable[ReportedRun], context: Context) -> list[ReportedRun]:
     """Return the runs with machine, where (the machine as text, if there are several), subject, settings and factors,
     and in `compile` the mode of torch.compile by name, where it is not the default. `gpus` of a run on the CPU are the
@@ -73,6 +90,7 @@ def prepare(stored: Iterable[ReportedRun], context: Context) -> list[ReportedRun
     with_threads = any((run.cores or 0) != (run.threads or 0) for run in runs)
     planned = _planned(runs, context)
     metrics = _metrics(runs, context)
+    levelled = _levelled(runs, context)
     aims = _aims(runs, context)
     logs = _unknown_logs(runs)
     prepared = []
@@ -109,6 +127,7 @@ def prepare(stored: Iterable[ReportedRun], context: Context) -> list[ReportedRun
                 planned_rows=planned.get(run.job_id, (0, 0))[0],
                 planned_compiled=planned.get(run.job_id, (0, 0))[1],
                 aim=aims.get(run.group_id, Aim()),
+                earlier_levels=(run.spec_hash, run.machine_hash) in levelled,
                 where=where(machine) if several or run.merged else "",
                 settings=parsed[text],
                 factors=factors,
@@ -182,6 +201,18 @@ def _aims(runs: Sequence[ReportedRun], context: Context) -> dict[int | None, Aim
     """Return, by group, what the submission asks about, if it says so."""
     stored = context.by_groups("SELECT id, aim FROM groups WHERE id IN ({groups}) AND aim IS NOT NULL", runs)
     return {group_id: Aim(**json.loads(aim)) for group_id, aim in stored}
+
+
+def _levelled(runs: Sequence[ReportedRun], context: Context) -> set[tuple[str, str | None]]:
+    """Return the questions, and their machines, whose runs before the selected ones have two speeds."""
+    first: dict[str, list[int]] = {}
+    for run in runs if context.options.selectors else ():
+        if run.job_id is not None and run.kind != "import":
+            ids = first.setdefault(run.spec_hash, [run.job_id, run.run_id])
+            ids[:] = map(min, ids, (run.job_id, run.run_id))
+    earlier = context.tuples(_EARLIER, [json.dumps(list(first.values()))]) if first else []
+    by_question = by_key(earlier, lambda row: row[:2])
+    return {key for key, rows in by_question.items() if has_two_levels([math.log(time_s) for *_, time_s in rows])}
 
 
 def _metrics(runs: Sequence[ReportedRun], context: Context) -> dict[int, dict[str, float]]:
