@@ -15,9 +15,12 @@ from queue_runner.analysis import verdicts
 from queue_runner.analysis.grouping import Arm, round_of, taints
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.stats import by_key
+from queue_runner.model import Outcome
 
 SAME_WITHIN = 0.01
 """Default margin of --same-within: ±1 %, the noise threshold of Criterion.rs."""
+TOO_SLOW = (Outcome.TIMED_OUT, Outcome.STALLED)
+"""Outcomes of runs that were slow: a later attempt that counts instead is none of the same speed."""
 FEWEST_EARLIER = 8
 """Fewer earlier runs do not show that a row has two speeds."""
 FINEST_DIGIT = 9
@@ -315,7 +318,8 @@ def _pairing(
     by_round = [by_key(runs, lambda run: round_of(run[0])) for runs in (mine, theirs)]
     tried = [{round_of(row) for row in some.ended if row.started_at is not None} for some in pair]
     ended = shared & tried[0] & tried[1] & began.keys()
-    missing, of_baseline = (sum(key not in runs for key in ended) for runs in by_round)
+    slow = [{round_of(row) for row in some.ended if row.outcome in TOO_SLOW} for some in pair]
+    missing, of_baseline = (len(ended - runs.keys() | ended & late) for runs, late in zip(by_round, slow, strict=True))
     complete = {
         key: _mean(by_round[0][key]) - _mean(by_round[1][key])
         for key in ended
@@ -326,7 +330,9 @@ def _pairing(
         pass
     elif verdicts.lopsided(missing, of_baseline, len(ended)):
         most, row = max((missing, arm), (of_baseline, baseline), key=itemgetter(0))
-        obstacle = f"{most} of {len(ended)} rounds have no valid run of {row.label}, so slow runs may be missing"
+        obstacle = (
+            f"{most} of {len(ended)} rounds have a missing or retried run of {row.label}, so slow runs may be hidden"
+        )
         if row.left_out:
             last = row.left_out[-1]
             obstacle += f": mpsq why {last.run} says why, mpsq rerun g{last.group_id} starts anew"

@@ -78,7 +78,7 @@ def edit(layout: Layout, selectors: Sequence[Selector], change: Edit) -> list[in
     Raises: UsageError (no match, a cycle of dependencies, a new start for a job that has ended, a deadline before its
     start).
     """
-    from queue_runner.store import editing, resolve
+    from queue_runner.store import added_rounds, editing, resolve
     from queue_runner.store.engine import open_engine, writing
 
     now = time.time()
@@ -90,7 +90,8 @@ def edit(layout: Layout, selectors: Sequence[Selector], change: Edit) -> list[in
     with writing(open_engine(layout.db)) as connection:
         rows = resolve.runs_of(connection, selectors)
         jobs = sorted({row.job_id for row in rows})
-        _refuse_in_vain(resolve.siblings(connection, rows), change)
+        open_jobs = {job for group in added_rounds.open_jobs(connection).values() for job in group}
+        _refuse_in_vain(resolve.siblings(connection, rows), change, open_jobs)
         others = resolve.dependencies(connection, after)
         for job in jobs:
             editing.edit(connection, job, "user", summary, **columns)
@@ -135,13 +136,13 @@ def _columns(change: Edit, now: float) -> dict[str, str | int | float | None]:
     return columns
 
 
-def _refuse_in_vain(rows: Sequence[NamedRun], change: Edit) -> None:
+def _refuse_in_vain(rows: Sequence[NamedRun], change: Edit, open_jobs: set[int]) -> None:
     """Refuse changes without effect: a job that has ended can only get a name, a note and tags, and one that runs no
-    other time. `rows` are all runs of the jobs."""
+    other time. `rows` are all runs of the jobs; further rounds of `open_jobs` follow."""
     words = ("priority", "after", "at", "deadline", "retries")
     option = next((word for word in words if getattr(change, word) is not None), None)
     unended = {row.job_id for row in rows if row.state != State.DONE}
-    ended = sorted({row.job_id for row in rows} - unended)
+    ended = sorted({row.job_id for row in rows} - unended - (set() if option == "at" else open_jobs))
     if option and ended:
         is_import = any(row.kind == "import" for row in rows if row.job_id == ended[0])
         hint = (

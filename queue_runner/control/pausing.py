@@ -20,6 +20,7 @@ from queue_runner.model import DEFAULT_LANE, Selector, State, Verb, parse_select
 from queue_runner.monitor import queue_state
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
+from queue_runner.submit import run_order
 
 if TYPE_CHECKING:
     from queue_runner.store.engine import Connection
@@ -61,11 +62,12 @@ def pause(
                 jobs.request_suspend(connection, row.id, True, actor)
             else:
                 results[row.run] = Changed(row.run, False, "is running: --now stops its processes")
+        held = _hold_next_rounds(connection, rows, actor)
     failpoints.reach("suspend.committed")
     wakeup.ring(layout.fifo)
     suspended = [row.run for row in rows if row.run not in results]
     results |= _request(layout, suspended, True, within_s)
-    return [results[row.run] for row in rows]
+    return [*(results[row.run] for row in rows), *held]
 
 
 def resume(
@@ -96,6 +98,22 @@ def resume(
     suspended = [row.run for row in rows if row.run not in results]
     results |= _request(layout, suspended, False, within_s)
     return [results[row.run] for row in rows]
+
+
+def _hold_next_rounds(connection: Connection, rows: Sequence[NamedRun], actor: str) -> list[Changed]:
+    """Hold the next round of open submissions that are selected whole and of which no run waits: else it would follow
+    as soon as the running one has ended."""
+    from queue_runner.store import added_rounds
+
+    selected = {row.job_id for row in rows}
+    waiting = {row.job_id for row in rows if row.state not in (State.RUNNING, State.DONE)}
+    runs = [
+        run
+        for group, jobs in added_rounds.open_jobs(connection).items()
+        if selected >= {*jobs} and not waiting & {*jobs}
+        for run in added_rounds.add(connection, group, 1, run_order.round_order, actor, hold=True)
+    ]
+    return [Changed(str(run), True, "is held") for run in runs]
 
 
 def _hold(connection: Connection, row: NamedRun, actor: str) -> Changed:

@@ -61,7 +61,7 @@ CROSS JOIN keeps the order of the tables: each step of the worker reads the few 
 @dataclass(frozen=True, slots=True)
 class OpenGroup:
     """A submission whose rounds have all ended and that is not closed: the newest round, when its first run started,
-    the outcomes of the newest round, and whether one of its jobs was deleted."""
+    the outcomes of the last attempts in the newest round, and whether one of its jobs was deleted."""
 
     until: Until
     repeat: int
@@ -98,6 +98,15 @@ def ended(connection: Connection) -> list[tuple[int, int]]:
     return connection.rows(ENDED)
 
 
+def open_jobs(connection: Connection) -> dict[int, list[int]]:
+    """Return the jobs of each open group: further rounds may follow."""
+    sql = "SELECT j.group_id, j.id FROM groups g JOIN jobs j ON j.group_id = g.id WHERE g.until IS NOT NULL"
+    groups: dict[int, list[int]] = {}
+    for group_id, job_id in connection.rows(f"{sql} AND g.closed_at IS NULL"):
+        groups.setdefault(group_id, []).append(job_id)
+    return groups
+
+
 def open_group(connection: Connection, group_id: int, repeat: int) -> OpenGroup | None:
     """Return an open group of which round `repeat` is the newest and has ended; None if it is no longer so."""
     if (group_id, repeat) not in ended(connection):
@@ -109,7 +118,8 @@ def open_group(connection: Connection, group_id: int, repeat: int) -> OpenGroup 
     )[0]
     outcomes = connection.column(
         "SELECT r.outcome FROM runs r JOIN jobs j ON j.id = r.job_id WHERE j.group_id = ? AND r.repeat = ?"
-        f" AND r.number <> {PREFLIGHT}",
+        f" AND r.number <> {PREFLIGHT} AND NOT EXISTS (SELECT 1 FROM runs"
+        " WHERE job_id = r.job_id AND repeat = r.repeat AND attempt > r.attempt)",
         [group_id, repeat],
     )
     is_whole = all(job.deleted_at is None for job in jobs_of(connection, group_id))
@@ -134,14 +144,18 @@ def close_cancelled(connection: Connection, run_ids: Collection[int], now: float
     )
 
 
-def add(connection: Connection, group_id: int, count: int, order: Order, actor: str) -> list[RunId]:
-    """Queue this many further rounds of all jobs of a group, behind all waiting runs. Return their runs in order.
+def add(
+    connection: Connection, group_id: int, count: int, order: Order, actor: str, *, hold: bool = False
+) -> list[RunId]:
+    """Queue or hold this many further rounds of all jobs of a group, behind all waiting runs. Return their runs in
+    order.
 
     They continue the numbers of the rounds, and with them the mirrored pairs and the seeds.
     """
     jobs = jobs_of(connection, group_id)
     seed = connection.value("SELECT seed FROM groups WHERE id = ?", [group_id])
     newest = max(job.repeat for job in jobs)
+    verb, state = (Verb.SUBMIT_HELD, State.HELD) if hold else (Verb.SUBMIT, State.QUEUED)
     added = []
     for repeat in range(newest + 1, newest + count + 1):
         for job in (jobs[place].id for place in order(len(jobs), repeat, seed)):
@@ -153,11 +167,10 @@ def add(connection: Connection, group_id: int, count: int, order: Order, actor: 
                 position=places(connection)[1] + 1,
                 number=run.number,
                 repeat=repeat,
+                state=state,
                 lane=connection.value(hot_sql.LANE_OF_JOB, values),
             )
             reason = f"round {repeat} was added"
-            record(
-                connection, job_id=job, run_id=run_id, actor=actor, verb=Verb.SUBMIT, target=State.QUEUED, reason=reason
-            )
+            record(connection, job_id=job, run_id=run_id, actor=actor, verb=verb, target=state, reason=reason)
             added.append(run)
     return added

@@ -45,6 +45,9 @@ def _judged(layout: Layout, group_id: int, group: OpenGroup, now: float) -> tupl
     """Return how many rounds count and about how many more are needed; and why none follows, "" if one does."""
     if not group.is_whole:
         return NOTHING, "a job was deleted"
+    remedy = f"mpsq rerun g{group_id} --rounds {FIRST_ROUNDS} continues"
+    if Outcome.CANCELLED in group.outcomes:
+        return NOTHING, f"a run of round {group.repeat} was cancelled: {remedy}"
     is_over = group.first_started_at is not None and now - group.first_started_at >= group.until.limit_s
     if Outcome.SUCCEEDED not in group.outcomes and not is_over:
         return NOTHING, f"no run of round {group.repeat} succeeded: mpsq why g{group_id}"
@@ -58,7 +61,6 @@ def _judged(layout: Layout, group_id: int, group: OpenGroup, now: float) -> tupl
     progress = answers.rounds_judged(families), answers.rounds_left(families)
     if reached := answers.reached(families, group.until.goal):
         return progress, reached
-    remedy = f"mpsq rerun g{group_id} --rounds {FIRST_ROUNDS} continues"
     if is_over:
         return progress, f"the budget of {units.duration(group.until.limit_s)} is over: {remedy}"
     if obstacle := answers.obstacle(families, group.until.goal):

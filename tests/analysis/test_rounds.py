@@ -139,9 +139,19 @@ def test_a_row_that_loses_many_rounds_gets_no_word() -> None:
     verdict = verdict_of(family)
     assert verdict.word is Word.UNDECIDED and verdict.more is None
     left_out = family.arms[1].left_out[-1].run
-    assert verdict.why.startswith("2 of 5 rounds have no valid run of mps eager")
+    assert verdict.why.startswith("2 of 5 rounds have a missing or retried run of mps eager")
     assert verdict.why.endswith(f": mpsq why {left_out} says why, mpsq rerun g1 starts anew")
     assert verdict.is_final and verdict.why in text_of(family)
+
+
+def test_slow_runs_that_were_retried_are_missing() -> None:
+    """A time limit and --retries would replace each slow run by a fast one."""
+    base = [0.2 * x for x in STEADY]
+    slow = planned("mps", [None, None], at=1)
+    for outcome, word in (("TIMED_OUT", Word.UNDECIDED), ("FAILED", Word.FASTER)):
+        ended = [replace(run, outcome=outcome) for run in slow]
+        (family,) = ask([*planned("cpu", base), *planned("mps", [0.1 * x for x in STEADY], at=1), *ended])
+        assert verdict_of(family).word is word
 
 
 def test_a_run_that_never_started_hides_no_slow_round() -> None:

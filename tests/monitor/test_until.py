@@ -50,7 +50,7 @@ def test_words_and_narrow_intervals_are_goals() -> None:
     [
         ([None] * 3, {}, "no run of job 2"),
         (STEADY[:3], {"valid": False}, "no run of job 2"),
-        ([1.0, None, None], {}, "2 of 3 rounds have no valid run of mps eager"),
+        ([1.0, None, None], {}, "2 of 3 rounds have a missing or retried run of mps eager"),
         (STEADY[:3], {"config": "other"}, "no two rows can be compared"),
     ],
 )

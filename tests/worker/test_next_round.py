@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from queue_runner import reports
-from queue_runner.control import cancellation
+from queue_runner.control import cancellation, changes, pausing
 from queue_runner.errors import UsageError
 from queue_runner.model import DEFAULT_LANE, parse_selector
 from queue_runner.monitor import answers, awaiting, queue_status, run_view
@@ -18,7 +18,7 @@ from queue_runner.monitor.explanation import explain_all
 from queue_runner.spec import Aim
 from queue_runner.store import added_rounds, read, ready
 from queue_runner.store.engine import open_engine, writing
-from queue_runner.submit import plan
+from queue_runner.submit import plan, run_order
 from tests.patience import patience
 from tests.queue_support import Queue, until
 from tests.submit_support import requested
@@ -132,6 +132,41 @@ def test_a_worker_that_dies_neither_repeats_nor_loses_a_round(queue: Queue, poin
     assert awaiting.until_done(queue.layout, [parse_selector("g1")], patience(60), lambda _: None).is_over
     rounds = [(row["job_id"], row["repeat"]) for row in queue.rows()]
     assert len(rounds) == len(set(rounds)) and ending(queue)[1] == "cancelled"
+
+
+def test_a_row_that_is_cancelled_gets_no_further_round(queue: Queue) -> None:
+    """Nor does a user who cancels a row have to cancel it in each round again."""
+    submit(queue, sets=("s=0,00,000",), budget="1h", same_within="0.001%")
+    worker = queue.worker("round.computed")
+    pid = queue.stopped("round.computed")
+    with writing(open_engine(queue.layout.db)) as connection:
+        added_rounds.add(connection, 1, 1, run_order.round_order, "user")
+    cancellation.cancel(queue.layout, [parse_selector("2")], grace_s=None, within_s=0.0)
+    os.kill(pid, signal.SIGCONT)
+    worker.terminate()
+    worker.wait(patience(60))
+    work(queue)
+    rounds, why = ending(queue)
+    assert (rounds, why) == (4, "a run of round 4 was cancelled: mpsq rerun g1 --rounds 3 continues")
+
+
+def test_a_question_that_is_paused_within_the_last_run_of_a_round_stays_so(queue: Queue) -> None:
+    """The next round would follow at once: nothing of the question waits that could be held."""
+    submit(queue, sets=("s=0,00",), budget="1h", same_within="0.001%")
+    worker = queue.worker("round.computed")
+    pid = queue.stopped("round.computed")
+    changed = pausing.pause(queue.layout, [parse_selector("g1")])
+    assert {change.run for change in changed if change.did} == {"1.4", "2.4"}
+    assert changes.edit(queue.layout, [parse_selector("1")], changes.Edit(priority=3)) == [1]
+    os.kill(pid, signal.SIGCONT)
+    worker.terminate()
+    worker.wait(patience(60))
+    work(queue)
+    assert len(queue.written()) == 6 and queue_status.read_status(queue.layout).waiting_count == 2
+    pausing.resume(queue.layout, [parse_selector("g1")])
+    queue.worker("")
+    queue.done(8)
+    cancellation.cancel(queue.layout, [parse_selector("g1")], grace_s=None, within_s=0.0)
 
 
 def test_others_wait_for_the_answer_not_for_the_first_rounds(queue: Queue) -> None:
