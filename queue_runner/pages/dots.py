@@ -1,15 +1,18 @@
-"""Runs as dots: one row per arm, a dot per run at its median, a bar for the 95 % interval of the arm. Pure."""
+"""Two charts of a comparison: each row's difference from the baseline with its interval, and the runs of each row, in
+the quantity that the answer compares. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from queue_runner import units
+from queue_runner.analysis import run_metrics
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.grouping import Arm, taints
 from queue_runner.analysis.reported_run import ReportedRun
-from queue_runner.analysis.rounds import mean_interval
+from queue_runner.analysis.rounds import RoundAnswer, Word, mean_interval
 from queue_runner.analysis.verdicts import FIRST_LOOK
 from queue_runner.model import Outcome
 from queue_runner.pages.axis import Axis, axis, ticked
@@ -18,21 +21,22 @@ COLOURS = 8
 """Colours of the style sheet: c0 to c7. Rows beyond them use the first again; the label beside a row names it."""
 _JITTER = (0, -6, 6, -3, 3)
 """Vertical offsets in pixels of neighbouring dots, so that equal runs do not hide each other."""
+_SIGNS = {Word.FASTER: "good", Word.SLOWER: "bad", Word.UNDECIDED: "warn"}
 
 
 @dataclass(frozen=True)
 class Dot:
-    """A run: its place in percent of the width, its offset in pixels, whether it is used, and what to say of it."""
+    """A mark: its place in percent of the width, its offset in pixels, whether it is filled, and what to say of it."""
 
     x: float
     dy: int
-    used: bool
+    filled: bool
     title: str
 
 
 @dataclass(frozen=True)
 class Strip:
-    """A row of the chart: an arm and its runs."""
+    """A row of a chart: an arm, its dots, and its interval; `word` is its verdict, `sign` the class of that."""
 
     label: str
     colour: str
@@ -41,19 +45,20 @@ class Strip:
     low: float | None = None
     high: float | None = None
     middle: float | None = None
+    word: str = ""
+    sign: str = ""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """All arms of a family on one axis; `notes` say what the chart cannot show."""
+    """All arms of a family on one axis, with its title; `zero` is the place of no difference. `notes` say what the
+    chart cannot show."""
 
     axis: Axis
+    title: str
     strips: Sequence[Strip]
-    notes: Sequence[str]
-    relative: bool = False
-    """whether the axis is the ratio to the row's own mean"""
-    wall: bool = False
-    """whether the times are those of whole runs"""
+    notes: Sequence[str] = ()
+    zero: float | None = None
 
 
 def colour(place: int) -> str:
@@ -61,100 +66,158 @@ def colour(place: int) -> str:
     return f"c{place % COLOURS}"
 
 
-def charts(family: Family, details: Mapping[int, Sequence[object]]) -> list[Chart]:
-    """Return the charts of a family, none if no run has a time. `details`: the taints of a run in words, by run_id.
+def forest(family: Family) -> Chart | None:
+    """Return the difference of each row from the baseline with its interval; None where nothing is compared."""
+    if family.baseline is None or not family.pairs:
+        return None
+    metric = family.by
+    answers = {id(pair.arm): pair.metrics[metric] if metric else pair.verdict for pair in family.pairs}
+    scale: Callable[[float], float] = float if metric else math.exp
+    points = [0.0, *(answer.on_scale[0] for answer in answers.values())]
+    beyond = 10 * (max(points) - min(points)) if metric else math.log(4)
+    low, high = min(points) - beyond, max(points) + beyond
+    ends = [end for answer in answers.values() for end in answer.on_scale[1:]]
+    shown = [scale(min(max(value, low), high)) for value in (*points, *ends)]
+    x_axis = axis(shown, (lambda value: units.measured(value, sign=True)) if metric else lambda ratio: f"{ratio:.4g} x")
+    assert x_axis is not None  # there is at least the baseline
+    strips = []
+    for place, arm in enumerate(family.arms):
+        if arm is family.baseline:
+            dot = Dot(x_axis.at(scale(0.0)), 0, True, f"{arm.label}: the baseline")
+            strips.append(Strip(arm.label, colour(place), "", [dot], word="baseline"))
+        elif answer := answers.get(id(arm)):
+            strips.append(_compared(arm, place, answer, [scale(value) for value in answer.on_scale], x_axis))
+    base = family.baseline.label
+    per = f" in time per {family.per_work}" if family.per_work else ""
+    title = f"difference in {metric} from {base}" if metric else f"speedup over {base}{per}; right of 1 x is faster"
+    notes = ["an interval goes on beyond the edge"] if any(not low <= end <= high for end in ends) else []
+    return Chart(x_axis, title, strips, notes, zero=x_axis.at(scale(0.0)))
 
-    Where the times are so far apart that the axis is logarithmic, a second chart shows each run against its own row.
-    """
-    intervals = [mean_interval(arm.times) for arm in family.arms]
-    shown = [[row for row in arm.ended if (row.median_s or 0) > 0] for arm in family.arms]
-    first = _chart(family, shown, intervals, details, None)
-    if first is None:
-        return []
-    drawn = [replace(first, notes=[*_notes(family, shown, intervals)])]
-    if first.axis.log and any(len(arm.times) > 1 for arm in family.arms):
-        centres = [arm.median_s if arm.times else None for arm in family.arms]
-        drawn += filter(None, [_chart(family, shown, intervals, details, centres)])
-    return drawn
+
+def _compared(arm: Arm, place: int, answer: RoundAnswer, values: Sequence[float], on: Axis) -> Strip:
+    about = ", ".join(filter(None, [answer.size, units.counted(answer.n, "round"), answer.next_step]))
+    ends = [on.at(end) for end in values[1:]] if len(values) == 3 else [None, None]
+    dot = Dot(on.at(values[0]), 0, answer.decided, f"{arm.label}: {about}")
+    return Strip(
+        arm.label,
+        colour(place),
+        about,
+        [dot],
+        ends[0],
+        ends[1],
+        word=str(answer.word),
+        sign=_SIGNS.get(answer.word, ""),
+    )
 
 
-def _chart(
-    family: Family,
-    shown: Sequence[Sequence[ReportedRun]],
-    intervals: Sequence[tuple[float, float] | None],
-    details: Mapping[int, Sequence[object]],
-    centres: Sequence[float | None] | None,
-) -> Chart | None:
-    """Return the chart of the times, or with `centres` that of their ratios to these; None without any."""
-    scales = [1.0] * len(shown) if centres is None else centres
-    values = [(row.median_s or 0.0) / scale for rows, scale in zip(shown, scales, strict=True) if scale for row in rows]
-    pairs = zip(intervals, scales, strict=True)
-    ends = [end / scale for interval, scale in pairs if interval and scale for end in interval]
-    x_axis = axis([*values, *ends], ticked if centres is None else percent_off)
-    if x_axis is None:
+@dataclass(frozen=True)
+class Quantity:
+    """What the answer compares: its name, the value of a run, and how many seconds of an arm's times one unit has; None
+    for a metric."""
+
+    name: str
+    of: Callable[[Arm, ReportedRun], float | None]
+    show: Callable[[float], str]
+    tick: Callable[[float], str]
+    scale: Callable[[Arm], float] | None
+
+
+def quantity(family: Family) -> Quantity:
+    """Return what the answer on the family compares: a metric, or the time of a run, an iteration, token or sample."""
+    if metric := family.by:
+        return Quantity(
+            f"{metric} at the end of a run",
+            lambda _arm, row: run_metrics.value(row, metric),
+            units.measured,
+            units.measured,
+            None,
+        )
+
+    def scale(arm: Arm) -> float:
+        return (arm.work(family.per_work) or math.nan) if family.per_work else 1.0
+
+    def of(arm: Arm, row: ReportedRun) -> float | None:
+        return row.median_s / scale(arm) if row.median_s else None
+
+    name = "real time of a run" if family.wall else f"time per {family.per_work or 'iteration'}, median of a run"
+    return Quantity(name, of, units.short_duration, ticked, scale)
+
+
+def chart(family: Family, details: Mapping[int, Sequence[object]]) -> Chart | None:
+    """Return each run as a dot, with the mean of its row and the interval of that; None if no run has a value.
+    `details`: the taints of a run in words, by run_id."""
+    what = quantity(family)
+    values = [
+        {row.run_id: value for row in arm.ended if (value := what.of(arm, row)) is not None and math.isfinite(value)}
+        for arm in family.arms
+    ]
+    intervals = [_interval(arm, what) for arm in family.arms]
+    drawn = [value for by_run in values for value in by_run.values()]
+    x_axis = axis([*drawn, *(end for ends in intervals if ends for end in ends[1:])], what.tick)
+    if x_axis is None or not drawn:
         return None
     strips = [
-        _strip(arm, rows, ends, place, x_axis, details, scale)
-        for place, (arm, rows, ends, scale) in enumerate(zip(family.arms, shown, intervals, scales, strict=True))
-        if scale
+        _strip(arm, by_run, ends, place, x_axis, details, what)
+        for place, (arm, by_run, ends) in enumerate(zip(family.arms, values, intervals, strict=True))
     ]
-    return Chart(x_axis, strips, [], relative=centres is not None, wall=family.wall)
+    title = f"{what.name} ({x_axis.about})"
+    return Chart(x_axis, title, strips, [*_notes(family, values, intervals)])
 
 
-def percent_off(ratio: float) -> str:
-    """Format a ratio as its distance from 1: "+5 %"."""
-    return f"{(ratio - 1) * 100:+.3g} %" if abs(ratio - 1) > 1e-9 else "0"
+def _interval(arm: Arm, what: Quantity) -> tuple[float, ...]:
+    """Return the mean of an arm and, where it has enough runs, the ends of its interval; empty without any."""
+    if what.scale is None or not arm.times or arm.median_s is None:
+        return ()
+    scale = what.scale(arm)
+    return tuple(value / scale for value in (arm.median_s, *(mean_interval(arm.times) or ())))
 
 
 def _strip(
     arm: Arm,
-    rows: Sequence[ReportedRun],
-    ends: tuple[float, float] | None,
+    values: Mapping[int, float],
+    interval: Sequence[float],
     place: int,
     on: Axis,
     details: Mapping[int, Sequence[object]],
-    scale: float,
+    what: Quantity,
 ) -> Strip:
-    used = {row.run_id for row in arm.timed}
+    used = {row.run_id for row in (arm.timed if what.scale else arm.used)}
     dots = [
         Dot(
-            on.at((row.median_s or 0.0) / scale),
+            on.at(values[row.run_id]),
             _JITTER[k % len(_JITTER)],
             row.run_id in used,
-            f"run {row.run}: {units.short_duration(row.median_s)}"
+            f"run {row.run}: {what.show(values[row.run_id])}"
             + ("" if row.run_id in used else ", left out")
             + "".join(f"; {detail}" for detail in details.get(row.run_id, taints(row))),
         )
-        for k, row in enumerate(rows)
+        for k, row in enumerate(row for row in arm.ended if row.run_id in values)
     ]
-    low, high = (on.at(ends[0] / scale), on.at(ends[1] / scale)) if ends else (None, None)
-    middle = on.at(arm.median_s / scale) if arm.times and arm.median_s is not None else None
-    return Strip(arm.label, colour(place), _about(arm, ends), dots, low, high, middle)
+    middle, low, high = ([on.at(value) for value in interval] + [None] * 3)[:3]
+    return Strip(arm.label, colour(place), _about(arm, interval, what), dots, low, high, middle)
 
 
-def _about(arm: Arm, ends: tuple[float, float] | None) -> str:
-    if not arm.times:
+def _about(arm: Arm, interval: Sequence[float], what: Quantity) -> str:
+    if not arm.used:
         return f"no valid run of {len(arm.ended)}" if arm.ended else "has not run"
-    text = units.short_duration(arm.median_s)
-    if ends:
-        text += f" ({units.short_duration(ends[0])} to {units.short_duration(ends[1])})"
+    text = f"{what.show(interval[0])}, " if interval else ""
     left = f", {len(arm.left_out)} left out" if arm.left_out else ""
-    return f"{text}, {units.counted(len(arm.times), 'run')}{left}"
+    return f"{text}{units.counted(len(arm.used), 'run')}{left}"
 
 
 def _notes(
-    family: Family, shown: Sequence[Sequence[ReportedRun]], intervals: Iterable[tuple[float, float] | None]
+    family: Family, values: Sequence[Mapping[int, float]], intervals: Sequence[Sequence[float]]
 ) -> Iterable[str]:
-    few = [arm.label for arm, ends in zip(family.arms, intervals, strict=True) if ends is None and arm.times]
+    few = [arm.label for arm, ends in zip(family.arms, intervals, strict=True) if len(ends) == 1]
     if few:
         which = "no row" if len(few) == len(family.arms) else f"not {', '.join(few[:4])}{' …' * (len(few) > 4)}"
         yield f"{which} has an interval: it needs {FIRST_LOOK} valid runs"
     failed = [
         row.run
-        for arm, rows in zip(family.arms, shown, strict=True)
+        for arm, by_run in zip(family.arms, values, strict=True)
         for row in arm.ended
-        if row not in rows and row.outcome != Outcome.SUCCEEDED
+        if row.run_id not in by_run and row.outcome != Outcome.SUCCEEDED
     ]
     if failed:
         more = f" and {len(failed) - 5} more" if len(failed) > 5 else ""
-        yield f"without a time, and so without a dot: {', '.join(failed[:5])}{more}"
+        yield f"without a value, and so without a dot: {', '.join(failed[:5])}{more}"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family
+from queue_runner.analysis.grouping import Arm
 from queue_runner.model import PHASES
 from queue_runner.pages.dots import colour
 from queue_runner.pages.run_records import RunRecords
@@ -54,11 +55,13 @@ def plots(evidence: RunRecords) -> Plots:
     notes = []
     if stretch > 1:
         notes.append(
-            f"{units.count(total // 2)} iterations are too many for a page: of every {stretch} the lowest and the"
+            f"{units.counted(total // 2, 'iteration')} are too many for a page: of every {stretch} the lowest and the"
             " highest are drawn, so that no outlier is missing; mpsq report iterations --format csv has each"
         )
     elif courses:
-        notes.append(f"all {units.count(total // 2)} iterations are drawn")
+        notes.append(
+            f"all {units.count(total // 2)} iterations are drawn" if total > 2 else "the one iteration is drawn"
+        )
     if n_left:
         notes.append(
             f"of {len(chosen) + n_left} runs {len(chosen)} are drawn: as many of each row as there is room for"
@@ -92,7 +95,7 @@ def _plot(family: Family, courses: Mapping[int, IterationPlot], stretch: int) ->
     shown = [(at, arm, row) for at, arm in enumerate(family.arms) for row in arm.runs if row.run_id in courses]
     if not shown:
         return None
-    profiles = [courses[row.run_id] for _, _, row in shown]
+    profiles = [_per_unit(courses[row.run_id], arm, family.per_work) for _, arm, row in shown]
     xs = _xs(profiles, stretch)
     at_x = {x: k for k, x in enumerate(xs)}
     used = {row.run_id for arm in family.arms for row in arm.used}
@@ -101,6 +104,7 @@ def _plot(family: Family, courses: Mapping[int, IterationPlot], stretch: int) ->
     inside = (min(measured), max(measured)) if measured else (min(every, default=0.0), max(every, default=1.0))
     return {
         "caption": arm_tables.caption(family),
+        "unit": family.per_work or "iteration",
         "x": xs,
         "arms": [{"label": arm.label, "colour": colour(at)} for at, arm in enumerate(family.arms)],
         "runs": [
@@ -116,6 +120,12 @@ def _plot(family: Family, courses: Mapping[int, IterationPlot], stretch: int) ->
         "measured": inside,
         "outside": sum(not inside[0] <= d <= inside[1] for d in every),
     }
+
+
+def _per_unit(course: IterationPlot, arm: Arm, unit: str) -> IterationPlot:
+    """Return the times of a token or sample where these are compared."""
+    work = arm.work(unit) if unit else None
+    return replace(course, dur_s=[d and d / work for d in course.dur_s]) if work else course
 
 
 def _xs(courses: Iterable[IterationPlot], stretch: int) -> list[float]:

@@ -26,11 +26,11 @@ from queue_runner.reports._common.document import Result, Section
 MOST_ROWS = 300
 """Rows of one table; the rest is counted, and in csv."""
 MOST_NAMED = 4
-FOLDED_FROM = 24
-"""Runs from which on their phases are folded away."""
 
 _USED = ("user_s", "sys_s", "max_rss_bytes")
 _LETTER = re.compile(r"([A-Z]{1,2}): ")
+_MARK = re.compile(r"[a-z!] ")
+"""The mark of a caveat, before its text in a note."""
 
 
 @dataclass(frozen=True)
@@ -70,39 +70,39 @@ def build(
     Raises: UsageError as the report itself.
     """
     result = reports.run(name, connection, options)
-    evidence = gather(result, connection, options)
-    drawn = [(family, dots.charts(family, evidence.taints)) for family in evidence.families]
-    charts = [(family, family_charts) for family, family_charts in drawn if family_charts]
+    evidence = gather(name, result, connection, options)
+    compared = evidence.families if evidence.compared or len(evidence.families) == 1 else []
+    charts = [(family, dots.forest(family), dots.chart(family, evidence.taints)) for family in compared]
     plots = iteration_plots.plots(evidence)
     courses, n_courses_left = timeline.courses(evidence)
     bars, bar_ticks = timeline.bars(evidence)
     submissions, n_submissions_left = provenance.submissions(evidence)
     made = time.strftime("%Y-%m-%d %H:%M", time.localtime(now))
-    reasons = trust.reasons(evidence) if evidence.families else []
     values = {"layout": more.pop("layout_name", "base.html.j2"), **more}
     return render.page(
         "report.html.j2",
         static=static,
         name=name,
         help=reports.load(name).HELP,
-        title=headline(name, evidence.families),
+        title=headline(name, evidence.families if evidence.compared else []),
         made=made,
-        asked=[_asked(family) for family in evidence.families],
+        asked=[_asked(family) for family in compared],
         ran=_ran(evidence),
         result=result,
-        reasons=reasons,
-        sign=trust.sign(evidence.families),
+        reasons=trust.reasons(evidence),
+        status=trust.status(compared),
         answers=[line for line in result.lines if not isinstance(line, Finding)],
         behind=[line for line in result.lines if isinstance(line, Finding)],
         most_rows=MOST_ROWS,
         tables=_lettered(result),
-        charts=[(arm_tables.caption(family) if len(charts) > 1 else "", dots_) for family, dots_ in charts],
+        caveats=[(note[0], note) for note in result.notes if _MARK.match(note)],
+        notes=[note for note in result.notes if not _MARK.match(note)],
+        charts=[(arm_tables.caption(family) if len(charts) > 1 else "", *drawn) for family, *drawn in charts],
         plots=plots,
         courses=courses,
         n_courses_left=n_courses_left,
         bars=bars,
         bar_ticks=bar_ticks,
-        folded=len(bars) > FOLDED_FROM,
         machines=provenance.fingerprints(evidence, "machine"),
         software=provenance.fingerprints(evidence, "software"),
         submissions=submissions,
@@ -114,12 +114,14 @@ def build(
 
 
 def headline(name: str, families: Sequence[Family]) -> str:
-    """Return the question of the page."""
+    """Return the question of the page; the name of a report that compares several families or none."""
     compared = [family for family in families if len(family.arms) > 1]
-    if name != reports.DEFAULT or len(compared) != 1:
-        text = reports.load(name).HELP
-        return text[:1].upper() + text[1:]
+    if len(compared) != 1:
+        title = "Comparisons" if name == reports.DEFAULT else name.replace("-", " ")
+        return title[:1].upper() + title[1:]
     labels = [arm.label for arm in compared[0].arms]
+    if compared[0].by:
+        return f"How does {compared[0].by} differ?"
     if len(labels) > MOST_NAMED:
         return f"Which of these {len(labels)} is fastest?"
     which = "faster" if len(labels) == 2 else "fastest"

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from queue_runner import reports
 from queue_runner.analysis import comparison
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.points import PhaseMark, SensorSample, read_samples
@@ -14,11 +15,12 @@ from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.stats import by_key
 from queue_runner.monitor.answers import prepare, select_runs
 from queue_runner.monitor.answers.run_query import Context, Options
-from queue_runner.reports import contexts
 from queue_runner.reports._common.arm_rows import newest_first
 from queue_runner.reports._common.document import Result
-from queue_runner.reports.devices import NEWEST
 from queue_runner.store.read import tuples
+
+MOST_RUNS = 500
+"""Runs of a report without comparisons whose records are read."""
 
 
 class RunTaint(NamedTuple):
@@ -39,6 +41,8 @@ class RunRecords:
     taints: Mapping[int, Sequence[RunTaint]]
     marks: Mapping[int, Sequence[PhaseMark]]
     samples: Mapping[int, Sequence[SensorSample]]
+    compared: bool = True
+    """whether the report compares the arms"""
 
     @property
     def runs(self) -> list[ReportedRun]:
@@ -46,14 +50,14 @@ class RunRecords:
         return [*{row.run_id: row for family in self.families for arm in family.arms for row in arm.runs}.values()]
 
 
-def gather(result: Result, connection: sqlite3.Connection, options: Options) -> RunRecords:
-    """Read the stored records of the runs of a report. Raises: UsageError as the report itself."""
+def gather(name: str, result: Result, connection: sqlite3.Connection, options: Options) -> RunRecords:
+    """Read the stored records of the runs of the report `name`. Raises: UsageError as the report itself."""
     condition, values = select_runs.condition(connection, options)
     context = Context(options, connection, condition, values)
-    families = list(result.families) or _families(connection, options)
+    families = list(result.families) or _families(name, context)
     runs = [row for family in families for arm in family.arms for row in arm.runs]
     if not runs:
-        return RunRecords(context, [], {}, {}, {})
+        return RunRecords(context, [], {}, {}, {}, False)
     ids = ", ".join(str(run.run_id) for run in runs)
 
     def read(table: str, columns: str, order: str = "run_id") -> dict[int, list[Any]]:
@@ -69,16 +73,17 @@ def gather(result: Result, connection: sqlite3.Connection, options: Options) -> 
         {run_id: [RunTaint(*row) for row in rows] for run_id, rows in taints.items()},
         {run_id: [PhaseMark(*row) for row in rows] for run_id, rows in marks.items()},
         {run_id: read_samples(map(tuple, rows)) for run_id, rows in samples.items()},
+        bool(result.families),
     )
 
 
-def _families(connection: sqlite3.Connection, options: Options) -> list[Family]:
-    """Return the chosen runs as arms, for a report that compares none itself."""
-    families: list[Family] = []
-    for context in contexts(connection, replace(options, vs={}, group_by=()), NEWEST):
-        sql = f"SELECT {prepare.RUN} FROM v_run WHERE {{chosen}} ORDER BY job_id, number"
-        rows = prepare.prepare(context.runs(sql), context)
-        families = newest_first(comparison.families(rows, prepare.question(rows, context))) if rows else []
-        if sum(family.newest_run >= context.since_run for family in families) >= NEWEST:
-            break
-    return families if options.chosen else families[:NEWEST]
+def _families(name: str, context: Context) -> list[Family]:
+    """Return the runs that a report selects as arms, the newest MOST_RUNS, for one that compares none itself."""
+    ids = context.tuples(f"SELECT DISTINCT run_id FROM ({reports.query(reports.load(name), context)})")
+    newest = ", ".join(str(run_id) for (run_id,) in sorted(ids)[-MOST_RUNS:])
+    alone = replace(
+        context, options=replace(context.options, vs={}, group_by=()), chosen=f"run_id IN ({newest})", values=[]
+    )
+    rows = alone.runs(f"SELECT {prepare.RUN} FROM v_run WHERE {{chosen}} ORDER BY job_id, number")
+    rows = prepare.prepare(rows, alone)
+    return newest_first(comparison.families(rows, prepare.question(rows, alone))) if rows else []

@@ -1,4 +1,4 @@
-"""Whether the numbers of a report may be believed, in sentences: verdicts, runs left out, caveats, machines."""
+"""Whether the numbers of a report may be believed, in three lines: the verdicts, the runs that count, their caveats."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from queue_runner import units
-from queue_runner.analysis.comparison import Family, Pair
+from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.grouping import taints
-from queue_runner.analysis.stats import by_key
+from queue_runner.analysis.rounds import RoundAnswer
 from queue_runner.model import State
 from queue_runner.pages.run_records import RunRecords
 
@@ -23,83 +23,95 @@ class TrustReason:
 
 
 def reasons(evidence: RunRecords) -> list[TrustReason]:
-    """Return the reasons, those against the numbers first."""
-    every = [*_judged(evidence.families), *_left_out(evidence), *_caveats(evidence), *_machines(evidence)]
-    return sorted(every, key=lambda reason: ("bad", "warn", "good").index(reason.kind))
+    """Return the three reasons; none without runs."""
+    return [_verdicts(evidence), _runs(evidence), _caveats(evidence)] if evidence.families else []
 
 
-def sign(families: Iterable[Family]) -> str:
-    """Return "good" where every comparison has a verdict, "warn" where one has none, "" where there is none."""
-    pairs = _pairs(families)
-    return ("good" if all(pair.verdict.decided for pair in pairs) else "warn") if pairs else ""
+def status(families: Iterable[Family]) -> TrustReason | None:
+    """Return how far the answer is decided: "answer", "undecided: about 3 more rounds"; None where nothing is compared.
+
+    It is "good" where every comparison has a verdict.
+    """
+    answers = _answers(families)
+    undecided = [answer for answer in answers if not answer.decided]
+    if not undecided:
+        return TrustReason("good", "answer") if answers else None
+    needs = ", ".join(dict.fromkeys(answer.next_step for answer in undecided if answer.next_step))
+    share = f"{len(answers) - len(undecided)} of {len(answers)} decided" if len(undecided) < len(answers) else ""
+    return TrustReason("warn", ": ".join(filter(None, [share or "undecided", needs])))
 
 
-def _pairs(families: Iterable[Family]) -> list[Pair]:
-    """Return all comparisons; one requested in both directions once."""
-    pairs = [pair for family in families for pair in (*family.pairs, *family.twins)]
-    return [*{frozenset((pair.arm, pair.baseline)): pair for pair in pairs}.values()]
+def _answers(families: Iterable[Family]) -> list[RoundAnswer]:
+    """Return the first answer of all comparisons; of one requested in both directions once."""
+    pairs = {
+        frozenset((pair.arm, pair.baseline)): (family, pair)
+        for family in families
+        for pair in (*family.pairs, *family.twins)
+    }
+    return [next(iter(family.answers(pair).values())) for family, pair in pairs.values()]
 
 
-def _judged(families: Iterable[Family]) -> Iterable[TrustReason]:
-    pairs = _pairs(families)
-    decided = sum(pair.verdict.decided for pair in pairs)
-    if decided:
-        rounds = [pair.verdict.n for pair in pairs if pair.verdict.decided]
-        fewest, most = min(rounds), max(rounds)
-        each = f"{fewest} to {most} rounds" if fewest < most else units.counted(most, "round")
-        which = (
-            "the verdict rests"
-            if len(pairs) == 1
-            else f"{decided} of {len(pairs)} comparisons have a verdict: they rest"
-        )
-        yield TrustReason(
-            "good", f"{which} on {each}; that any word is wrong has a chance of at most 5 %, whenever one looks"
-        )
-    undecided = by_key((pair for pair in pairs if not pair.verdict.decided), lambda pair: pair.verdict.next_step)
-    for needs, alike in undecided.items():
-        number = "the comparison is" if len(pairs) == 1 else f"{len(alike)} of {len(pairs)} comparisons are"
-        yield TrustReason("warn", f"{number} undecided: {needs}; until then a ratio is a measurement, not a verdict")
-    if not pairs:
-        yield TrustReason("warn", "nothing was compared: there are not two rows with valid runs of the same question")
+def _verdicts(evidence: RunRecords) -> TrustReason:
+    if not evidence.compared:
+        return TrustReason("warn", "this report compares nothing")
+    answers = _answers(evidence.families)
+    if not answers:
+        return TrustReason("warn", "nothing was compared: there are not two rows with valid runs of the same question")
+    rounds = [answer.n for answer in answers if answer.decided]
+    if not rounds:
+        return TrustReason("warn", "no verdict yet: until then a ratio is a measurement")
+    fewest, most = min(rounds), max(rounds)
+    each = f"{fewest} to {most} rounds" if fewest < most else units.counted(most, "round")
+    share = f"{len(rounds)} of {len(answers)} comparisons have" if len(answers) > 1 else "it has"
+    chance = "the chance that any word is wrong is at most 5 %, whenever one looks"
+    return TrustReason("good" if len(rounds) == len(answers) else "warn", f"{share} a verdict, after {each}; {chance}")
 
 
-def _left_out(evidence: RunRecords) -> Iterable[TrustReason]:
+def _runs(evidence: RunRecords) -> TrustReason:
     ended = [row for row in evidence.runs if row.state == State.DONE]
     used = {row.run_id for family in evidence.families for arm in family.arms for row in arm.used}
-    out = [row for row in ended if row.run_id not in used]
-    included = [row for row in ended if row.run_id in used and not row.valid]
-    if not out:
-        if ended and not included:
-            yield TrustReason("good", f"all {units.counted(len(ended), 'run')} that ended are valid")
-    else:
+    left_out = [row for row in ended if row.run_id not in used]
+    included = sum(row.run_id in used and not row.valid for row in ended)
+    parts, kind = [], "good"
+    if left_out:
+        kind = "warn" if used else "bad"
         invalid = Counter(
-            kind
-            for row in out
-            for kind in [taint.kind for taint in evidence.taints.get(row.run_id, ()) if taint.severity == "invalid"]
+            name
+            for row in left_out
+            for name in [taint.kind for taint in evidence.taints.get(row.run_id, ()) if taint.severity == "invalid"]
             or [str(row.outcome).lower().replace("_", " ")]
         )
-        why = ", ".join(f"{kind} ({n})" for kind, n in invalid.most_common())
-        kind = "bad" if not used else "warn"
-        yield TrustReason(kind, f"{len(out)} of {units.counted(len(ended), 'run')} are left out: {why}")
+        why = ", ".join(f"{name} ({n})" for name, n in invalid.most_common())
+        verb = "is" if len(left_out) == 1 else "are"
+        parts.append(f"{len(left_out)} of {units.counted(len(ended), 'run')} {verb} left out: {why}")
+    elif ended and not included:
+        parts.append(
+            "the run that ended is valid" if len(ended) == 1 else f"all {len(ended)} runs that ended are valid"
+        )
     if included:
-        yield TrustReason("bad", f"{units.counted(len(included), 'invalid run')} included on request (--all)")
+        kind = "bad"
+        parts.append(f"{units.counted(included, 'invalid run')} included on request (--all)")
     if waiting := len(evidence.runs) - len(ended):
-        yield TrustReason("warn", f"{units.counted(waiting, 'run')} not ended yet")
+        parts.append(f"{units.counted(waiting, 'run')} not ended yet")
+    parts.append(_machines(evidence))
+    return TrustReason(kind, "; ".join(filter(None, parts)))
 
 
-def _caveats(evidence: RunRecords) -> Iterable[TrustReason]:
+def _machines(evidence: RunRecords) -> str:
+    machines = {row.machine for row in evidence.runs}  # as tables name them: None, of imported logs, is one of its own
+    if len(machines) == 1:
+        return "a machine that is not named" if None in machines else "one machine"
+    unnamed = ", one of them not named" if None in machines else ""
+    return f"{len(machines)} machines{unnamed}: never compared with each other"
+
+
+def _caveats(evidence: RunRecords) -> TrustReason:
     shown = [row for family in evidence.families for row in family.shown]
-    marks = [(run_id, taint) for run_id, taints in evidence.taints.items() for taint in taints]
-    invalid = {(run_id, taint.kind) for run_id, taint in marks if taint.severity == "invalid"}
+    invalid = {
+        (run_id, taint.kind) for run_id, of in evidence.taints.items() for taint in of if taint.severity == "invalid"
+    }
     counts = Counter(kind for row in shown for kind in taints(row) if (row.run_id, kind) not in invalid)
-    if counts:
-        each = ", ".join(f"{kind} ({units.counted(n, 'run')})" for kind, n in counts.most_common())
-        yield TrustReason("warn", f"caveats of runs that count: {each}")
-
-
-def _machines(evidence: RunRecords) -> Iterable[TrustReason]:
-    hashes = {row.machine_hash for row in evidence.runs if row.machine_hash}
-    if len(hashes) == 1:
-        yield TrustReason("good", "all runs ran on one machine")
-    elif hashes:
-        yield TrustReason("warn", f"the runs ran on {len(hashes)} machines, which are never compared with each other")
+    if not counts:
+        return TrustReason("good", "no caveats")
+    each = ", ".join(f"{kind} ({units.counted(n, 'run')})" for kind, n in counts.most_common())
+    return TrustReason("warn", f"caveats of runs that count: {each}")

@@ -93,11 +93,16 @@ def contexts(connection: sqlite3.Connection, options: Options, n: int) -> Iterat
     yield Context(options, connection, selected, values)
 
 
+def query(report: Report, context: Context) -> str:
+    """Return the SELECT of what the report shows."""
+    only = getattr(report, "ONLY", "")
+    if not only or context.options.chosen:
+        return report.SQL
+    return report.SQL.replace("{chosen}", f"{context.chosen} AND {only.replace('{chosen}', context.chosen)}")
+
+
 def _build(report: Report, context: Context) -> Result:
-    only, sql = getattr(report, "ONLY", ""), report.SQL
-    if only and not context.options.chosen:
-        only = f"{context.chosen} AND {only.replace('{chosen}', context.chosen)}"
-        sql = sql.replace("{chosen}", only)
+    sql = query(report, context)
     finish = getattr(report, "finish", None)
     if finish is not None:
         return cast(Result, finish(context.runs(sql), context))

@@ -232,6 +232,7 @@ class JobPage:
 
 def job(layout: Layout, text: str) -> JobPage:
     """Return the page of a job, or of one of its runs. Raises: UsageError, MpsqError (store)."""
+    from queue_runner import reports
     from queue_runner.monitor.answers.run_query import Options
     from queue_runner.pages import run_records, timeline  # the statistics of reports are loaded when they are used
     from queue_runner.reports._common.document import Result
@@ -247,7 +248,7 @@ def job(layout: Layout, text: str) -> JobPage:
         details = run_details.details(layout, connection, run)
         (why,) = explanation.explain_all(layout, connection, [parse_selector(run.run)])
         options = Options(selectors=(parse_selector(run.run),), include_invalid=True)
-        records = run_records.gather(Result((), ()), connection, options)
+        records = run_records.gather(reports.DEFAULT, Result((), ()), connection, options)
     bars, bar_ticks = timeline.bars(records)
     courses, _ = timeline.courses(records)
     runs = [other for other in runs if other.job_id == run.job_id]

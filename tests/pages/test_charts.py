@@ -16,7 +16,7 @@ from queue_runner.pages.run_records import RunRecords, gather
 from queue_runner.reports import run
 from queue_runner.reports._common.report_options import read_options
 from queue_runner.store import read
-from tests.pages.pages_fixture import BEGUN_AT, evening, page_of
+from tests.pages.pages_fixture import BEGUN_AT, evening
 from tests.reports.report_fixture import Store
 
 pytestmark = pytest.mark.fast
@@ -30,19 +30,21 @@ def store(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Store:
 def evidence_of(store: Store, name: str = "devices", **options: Any) -> RunRecords:
     with read.reading(store.layout.db) as connection:
         wanted = read_options(**options)
-        return gather(run(name, connection, wanted), connection, wanted)
+        return gather(name, run(name, connection, wanted), connection, wanted)
 
 
 def plots_of(store: Store, **options: Any) -> iteration_plots.Plots:
     with read.reading(store.layout.db) as connection:
         wanted = read_options(**options)
-        return iteration_plots.plots(gather(run("devices", connection, wanted), connection, wanted))
+        return iteration_plots.plots(gather("devices", run("devices", connection, wanted), connection, wanted))
 
 
-def charts_of(store: Store) -> tuple[Family, list[dots.Chart]]:
+def charts_of(store: Store) -> tuple[Family, dots.Chart, dots.Chart]:
     evidence = evidence_of(store)
     (family,) = evidence.families
-    return family, dots.charts(family, evidence.taints)
+    forest, chart = dots.forest(family), dots.chart(family, evidence.taints)
+    assert forest and chart
+    return family, forest, chart
 
 
 def test_ticks_are_round_and_inside() -> None:
@@ -83,22 +85,59 @@ def test_two_runs_have_no_interval_and_the_chart_says_so(store: Store) -> None:
     for k in range(2):
         for device, median_s in (("cpu", 0.2), ("mps", 0.1)):
             store.run(device, False, median_s * (1 + k / 50))
-    _, (chart,) = charts_of(store)
-    assert all(strip.low is None for strip in chart.strips)
+    _, forest, chart = charts_of(store)
+    assert all(strip.low is None for strip in (*chart.strips, *forest.strips))
+    assert [dot.filled for strip in forest.strips for dot in strip.dots] == [True, False]  # the baseline, and no word
     assert chart.notes == ["no row has an interval: it needs 3 valid runs"]
 
 
 def test_a_run_that_is_left_out_is_hollow_and_says_why(store: Store) -> None:
-    family, (far, relative) = charts_of(evening(store))
+    family, _, far = charts_of(evening(store))
     assert [strip.label for strip in far.strips] == [arm.label for arm in family.arms]
     assert [len(strip.dots) for strip in far.strips] == [5, 5, 5, 4]
-    (hollow,) = [dot for strip in far.strips for dot in strip.dots if not dot.used]
+    (hollow,) = [dot for strip in far.strips for dot in strip.dots if not dot.filled]
     assert hollow.title.endswith("left out; contended: other programs used 40 % of the machine's cores")
-    assert "without a time, and so without a dot: 4.5" in far.notes
-    assert far.axis.log and relative.relative and not relative.axis.log
-    assert {dot.used for strip in relative.strips for dot in strip.dots} == {True, False}
-    for strip in relative.strips:
-        assert strip.middle == pytest.approx(relative.axis.at(1.0))
+    assert "without a value, and so without a dot: 4.5" in far.notes
+    assert far.axis.log and far.title == "time per iteration, median of a run (logarithmic axis)"
+
+
+def test_the_forest_has_the_ratio_of_each_row_with_its_interval(store: Store) -> None:
+    family, forest, _ = charts_of(evening(store))
+    assert [strip.word for strip in forest.strips] == ["baseline", "faster", "faster", "faster"]
+    assert forest.zero == forest.axis.at(1.0) == forest.strips[0].dots[0].x
+    for strip, pair in zip(forest.strips[1:], family.pairs, strict=True):
+        assert strip.low == forest.axis.at(pair.verdict.low or 0) and strip.high == forest.axis.at(
+            pair.verdict.high or 0
+        )
+        assert strip.low < strip.dots[0].x < strip.high and strip.dots[0].filled
+        assert pair.verdict.size in strip.about
+
+
+def test_an_interval_that_excludes_nothing_does_not_set_the_axis(store: Store) -> None:
+    for factor in (1.0, 40.0, 0.03):
+        for device, median_s in (("cpu", 0.2), ("mps", 0.2 * factor)):
+            store.run(device, False, median_s)
+    family, forest, _ = charts_of(store)
+    assert (family.pairs[0].verdict.high or 0) > 100
+    assert forest.axis.low > 0.05 and forest.axis.high < 20 and forest.notes
+
+
+def test_charts_show_the_time_of_a_token_where_it_is_compared(store: Store) -> None:
+    for k in range(3):
+        for tokens, median_s in ((1000, 0.1), (4000, 0.2)):  # the second takes longer, and is twice as fast per token
+            time_s = median_s * (1 + k / 100)
+            run_id = store.run(
+                "cpu", False, time_s, params={"batch_size": tokens // 1000}, hello={"tokens_per_iter": tokens}
+            )
+            store.iterations(run_id, [median_s] * 5)
+    (family,) = evidence_of(store).families
+    assert family.per_work == "token"
+    chart = dots.chart(family, {})
+    assert chart and chart.title.startswith("time per token")
+    slow, fast = chart.strips
+    assert fast.dots[0].x < slow.dots[0].x
+    (plot,) = plots_of(store).families
+    assert plot["unit"] == "token" and {run["dur"][0] for run in plot["runs"]} == {1e-4, 5e-5}
 
 
 def test_runs_lie_on_the_time_line_where_they_ran(store: Store) -> None:
@@ -196,11 +235,3 @@ def test_losses_that_are_no_numbers_leave_a_gap(store: Store) -> None:
 def test_a_line_of_time_begins_where_its_first_run_began(store: Store) -> None:
     evidence = evidence_of(evening(store, 2))
     assert min(run.started_at or 0.0 for run in evidence.runs) == BEGUN_AT
-
-
-def test_single_runs_have_no_chart_of_their_spread(store: Store) -> None:
-    """Rows a factor of 10 apart: with one run each, each would lie at 0 % of its own mean."""
-    for median_s, count in ((0.01, 1), (0.1, 1), (0.1, 2)):
-        store.run("cpu" if median_s > 0.05 else "mps", False, median_s, config="far")
-        text = page_of(store, where=["config=far"])
-        assert ("against the mean of their own row" in text) == (count > 1)

@@ -58,7 +58,7 @@ def test_the_buttons_of_a_plot_work(page: Path) -> None:
 def test_without_a_script_dots_tables_and_time_lines_are_there(page: Path) -> None:
     with browser(DESK, "light", script=False) as seen:
         seen.page.goto(page.as_uri())
-        assert seen.page.locator("circle.dot").count() == 38  # 19 runs, in both charts
+        assert seen.page.locator("circle.dot").count() == 23  # 4 rows and 19 runs
         assert seen.page.locator("rect.block.measure").count() > 10
         assert seen.page.locator(".no-script").is_visible()
         assert not seen.page.locator("figure.plot").first.is_visible()

@@ -102,7 +102,7 @@
     say() {
       const out = this.family.outside;
       const text = this.kind === "loss" ? "" : this.whole || !out
-        ? "" : `${out} iterations outside of the range of the measured ones (first, compile, warm-up) are beyond the edges: "whole range" shows them.`;
+        ? "" : `Beyond the edges: ${out} iteration${out === 1 ? "" : "s"} outside of the range of the measured ones (first, compile, warm-up); "whole range" shows ${out === 1 ? "it" : "them"}.`;
       this.figure.querySelector(".said").textContent = text;
     }
 
@@ -113,13 +113,13 @@
       const axis = { stroke: () => css("--quiet"), grid: { stroke: () => css("--line"), width: 0.5 }, ticks: { stroke: () => css("--line"), width: 0.5 }, font: "12px system-ui, sans-serif" };
       this.plot = new uPlot({
         width: this.box.clientWidth || 340,
-        height: 300,
+        height: 280,
         legend: { show: false },
         cursor: { points: { show: false }, drag: { x: true, y: false } },
         scales: { x: { time: false }, y: { distr: this.log ? 3 : 1, range: () => this.range() } },
         axes: [
-          { ...axis, values: (u, marks) => marks.map((x) => (x == null ? "" : x.toLocaleString("en"))) },
-          { ...axis, size: 72, values: (u, marks) => marks.map(show) },
+          { ...axis, label: "iteration", labelSize: 20, labelFont: axis.font, size: 32, values: (u, marks) => marks.map((x) => (x == null ? "" : x.toLocaleString("en"))) },
+          { ...axis, label: this.kind === "dur" ? "time per " + this.family.unit : "training loss", labelSize: 20, labelFont: axis.font, size: 60, values: (u, marks) => marks.map(show) },
         ],
         series: [{}, ...this.runs.map((run) => ({
           stroke: () => css("--" + this.family.arms[run.arm].colour),
