@@ -146,9 +146,14 @@ class RunId:
         return f"{self.job}.{self.number}"
 
 
+IDS = "12 is a job, 12.3 a run, g4 a group, @last the newest group; mpsq list shows them and the names"
+"""What a user may select, as a hint."""
+
+
 @dataclass(frozen=True)
 class Selector:
-    """A user's selection: a job `12`, a run `12.3`, a group `g4`, `@last` (the newest group), or a tag."""
+    """A user's selection: a job `12`, a run `12.3`, a group `g4`, `@last` (the newest group), a tag, or the jobs of a
+    name."""
 
     text: str
     job: int | None = None
@@ -156,22 +161,21 @@ class Selector:
     group: int | None = None
     last: bool = False
     tag: str | None = None
+    name: str | None = None
 
 
 def parse_selector(text: str) -> Selector:
-    """Parse `12`, `12.3`, `g4` or `@last`.
-
-    Raises: UsageError when it is none of these.
-    """
+    """Parse `12`, `12.3`, `g4` or `@last`; any other word is a name. Raises: UsageError for other words with @ or no
+    word."""
     if text == "@last":
         return Selector(text, last=True)
     if match := re.fullmatch(r"g([0-9]{1,18})", text):
         return Selector(text, group=int(match[1]))
     if match := re.fullmatch(r"([0-9]{1,18})(?:\.([0-9]{1,9}))?", text):
         return Selector(text, job=int(match[1]), number=int(match[2]) if match[2] else None)
-    raise UsageError(
-        f'"{text}" does not name a job', "12 is a job, 12.3 a run, g4 a group, @last the newest group; see mpsq list"
-    )
+    if not text or text.startswith("@"):
+        raise UsageError(f'"{text}" does not name a job', IDS)
+    return Selector(text, name=text)
 
 
 @dataclass(frozen=True)

@@ -113,9 +113,9 @@ def new_home() -> Layout:
     return ensure_home()
 
 
-Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="12, 12.3, g4 or @last.")]
-IdsOrLast = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="12, 12.3, g4 or @last (the default).")]
-JobIds = Annotated[list[str], typer.Argument(metavar="ID...", help="12, g4 or @last.")]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="12, 12.3, g4, @last or a name.")]
+IdsOrLast = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="12, 12.3, g4, a name; else @last.")]
+JobIds = Annotated[list[str], typer.Argument(metavar="ID...", help="12, g4, @last or a name.")]
 Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="WORD", help="Jobs with this tag. Repeatable.")]
 InLane = Annotated[
     str | None, typer.Option("--lane", metavar="NAME", help="Only this lane; a prefix of its name is enough.")

@@ -18,7 +18,7 @@ EPILOG = "Example: mpsq compare 12 14, mpsq compare g4 g5, mpsq compare lr=1e-3 
 @app.command("compare", epilog=EPILOG)
 def compare(
     ctx: typer.Context,
-    first: Annotated[str, typer.Argument(metavar="A", help="12, 12.3, g4, @last or NAME=VALUE.")],
+    first: Annotated[str, typer.Argument(metavar="A", help="12, 12.3, g4, @last, a name or KEY=VALUE.")],
     second: Annotated[str, typer.Argument(metavar="B", help="The same; A is its baseline.")],
     same_within: Annotated[
         str | None, typer.Option(metavar="MARGIN,...", help="As of mpsq report: 1%, loss=0.01.")

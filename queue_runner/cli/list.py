@@ -17,7 +17,7 @@ LIMIT = 20
 
 @app.command("list")
 def list_(
-    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="12, g4 or @last.")] = None,
+    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="12, g4, @last or a name.")] = None,
     state: Annotated[
         str | None,
         typer.Option(metavar="STATE", help="Only jobs with this state or outcome: queued, running, failed, ..."),

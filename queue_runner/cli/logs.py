@@ -16,7 +16,7 @@ app = new_app()
 
 @app.command("logs")
 def logs(
-    id: Annotated[str, typer.Argument(metavar="ID", help="12, 12.3, g4 or @last.")] = "@last",
+    id: Annotated[str, typer.Argument(metavar="ID", help="12, 12.3, g4, @last or a name.")] = "@last",
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Follow the output until the selected runs have ended.")
     ] = False,

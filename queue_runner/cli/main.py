@@ -171,7 +171,7 @@ class Commands(TyperGroup):
             lines = [line for column in columns for line in column]
         formatter.write("Usage: mpsq COMMAND ...  One accelerator, one job at a time.\n\n")
         formatter.write("\n".join(lines) + "\n\n")
-        formatter.write("Ids: job 12, run 12.3, group g4, @last the newest group.\n")
+        formatter.write("Ids: job 12, run 12.3, group g4, @last (newest), or a name.\n")
         formatter.write("mpsq COMMAND --help explains one; mpsq --version.\n")
 
     def invoke(self, ctx: Any) -> Any:

@@ -87,7 +87,7 @@ def report(
         return
     layout = home()
     ids = list(words or ())
-    name = ids.pop(0) if ids and not _is_id(ids[0]) else reports.DEFAULT
+    name = ids.pop(0) if ids and _is_report(ids[0], layout) else reports.DEFAULT
     reports.load(name)
     if submit and name != "missing":
         raise UsageError(f"--submit does not apply to the report {name}", "mpsq report missing g4 --submit")
@@ -135,8 +135,18 @@ def _submit_missing(line: str, result: Result, layout: Layout, format: str) -> N
             remark("the code has changed since then: reports show the runs in separate rows")
 
 
-def _is_id(word: str) -> bool:
-    return word.startswith("@") or word[-1:].isdigit()
+def _is_report(word: str, layout: Layout) -> bool:
+    """Return whether the first word is that of a report, perhaps a misspelt one, and not one that selects jobs."""
+    from queue_runner import reports
+    from queue_runner.model import parse_selector
+    from queue_runner.store import read
+
+    if word in reports.names() or parse_selector(word).name is None:
+        return word in reports.names()
+    if not layout.db.exists():
+        return True
+    with read.reading(layout.db) as connection:
+        return not connection.execute("SELECT 1 FROM jobs WHERE name = ? LIMIT 1", [word]).fetchone()
 
 
 def _list(format: str) -> None:

@@ -67,6 +67,16 @@ def groups(connection: sqlite3.Connection, begin: str) -> list[Named]:
     return [*names, ("@last", "the newest group")] if names or begin else names
 
 
+def names(connection: sqlite3.Connection, begin: str) -> list[Named]:
+    """Return the names of jobs that begin so, the newest first."""
+    rows = connection.execute(
+        "SELECT name, count(*) FROM jobs WHERE deleted_at IS NULL AND instr(name, ?) = 1"
+        f" GROUP BY name ORDER BY max(id) DESC LIMIT {_GROUPS}",
+        [begin],
+    )
+    return [(name, f"{count} job{'s' * (count > 1)}") for name, count in rows]
+
+
 def tags(connection: sqlite3.Connection) -> list[Named]:
     """Return tags, those of the newest jobs first."""
     rows = connection.execute(

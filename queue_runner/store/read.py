@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from queue_runner.errors import DamageError, MpsqError, SchemaError, UsageError
 from queue_runner.lanes import is_remote, parts
-from queue_runner.model import DEFAULT_LANE, Outcome, Selector, State
+from queue_runner.model import DEFAULT_LANE, IDS, Outcome, Selector, State
 from queue_runner.paths import Layout
 from queue_runner.units import counted
 
@@ -189,6 +189,8 @@ def condition_of(selector: Selector) -> tuple[str, list[Any]]:
         return "group_id = (SELECT max(id) FROM groups)", []
     if selector.tag is not None:
         return "job_id IN (SELECT job_id FROM job_tags WHERE tag = ?)", [selector.tag]
+    if selector.name is not None:
+        return "job_id IN (SELECT id FROM jobs WHERE name = ? AND deleted_at IS NULL)", [selector.name]
     if selector.group is not None:
         return "group_id = ?", [selector.group]
     if selector.number is not None:
@@ -200,6 +202,8 @@ def names_nothing(selector: Selector) -> UsageError:
     """Return the error for a selector that names nothing which exists."""
     if selector.last:
         return UsageError("@last does not exist: the queue is empty", "submit a job first")
+    if selector.name is not None:
+        return UsageError(f'no job is named "{selector.name}"', IDS)
     if selector.tag is not None:
         kind = "job with the tag"
     else:

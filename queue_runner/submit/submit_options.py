@@ -251,7 +251,7 @@ class Request:
     allow_daemons: bool = _option(Kind.FLAG, "Do not end processes that the job leaves running.")
     after: tuple[str, ...] = _option(
         Kind.WORDS,
-        "Wait until 12, g4 or @last has succeeded, has ended (:any) or has failed (:fail). Repeatable.",
+        "Wait until 12, g4, @last or a name has succeeded, has ended (:any) or has failed (:fail). Repeatable.",
         "ID[:any|fail]",
     )
     at: str | None = _option(Kind.TEXT, 'Do not start before 22:30, "2026-11-22 06:00" or +2h.', "TIME")

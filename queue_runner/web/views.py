@@ -210,9 +210,10 @@ def history(layout: Layout, search: Search) -> HistoryPage:
 def _selectors(text: str) -> tuple[tuple[Selector, ...], str | None]:
     """Return ids as selectors; any other text is searched for."""
     try:
-        return (parse_selector(text),), None
+        selector = parse_selector(text)
     except UsageError:
         return (), text or None
+    return ((), text) if selector.name is not None else ((selector,), None)
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ def fails(mpsq: Cli, code: int, *arguments: object) -> str:
         (["list", "--lim", "3"], "did you mean --limit"),
         (["list", "--bogus"], "error: no such option: --bogus\n\nhint: see mpsq list --help"),
         (["sumbit"], 'did you mean "submit"?'),
-        (["wait", "x"], '"x" does not name a job'),
+        (["wait", "@x"], '"@x" does not name a job'),
         (["wait", "--timeout", "-1"], '"-1" is not a duration'),
         (["cancel"], "no job was selected"),
         (["logs", "--tail", "-1"], "see mpsq logs --help"),

@@ -271,3 +271,16 @@ def test_workloads(mpsq: Cli) -> None:
     out = mpsq.ok("workloads", "toy").out
     assert "max_iters  10 iterations  how long it trains" in out and "tiny: max_iters=5" in out
     assert mpsq.ok("workloads", "toy", "--framework", "mlx", "--json").json()["workload"]["framework"] == "mlx"
+
+
+def test_a_name_selects_the_jobs_that_bear_it(queue: Layout, mpsq: Cli) -> None:
+    assert mpsq.ok("why", "failed").out.startswith("run 2.1 has ended: it failed")
+    assert mpsq.ok("list", "ok", "--json").json()["jobs"][0]["job"] == 1
+    assert mpsq.ok("cancel", "waits1").out == "run 5.1 cancelled\n"
+    mpsq.ok("submit", "--after", "waits2:any", "--", "true")
+    assert "job 6 must end first" in mpsq.ok("why", "@last").out
+    assert "hello from 1.2" in mpsq.ok("logs", "ok").out
+    assert 'no job is named "okk"' in mpsq("show", "okk").err
+    assert mpsq.ok("report", "ok").code == 0 and 'did you mean "devices"' in mpsq("report", "devces").err
+    mpsq.ok("delete", "failed")
+    assert mpsq("show", "failed").code == 2

@@ -53,7 +53,12 @@ def test_selectors(text: str) -> None:
     assert parse_selector(text).text == text
 
 
-@pytest.mark.parametrize("text", ["", "x", "1.2.3", "g", "-1", "1.", "@first", "٣", "9" * 40])
+@pytest.mark.parametrize("text", ["x", "train.py", "1.2.3", "g", "-1", "1.", "٣", "9" * 40])
+def test_any_other_word_is_a_name(text: str) -> None:
+    assert parse_selector(text).name == text
+
+
+@pytest.mark.parametrize("text", ["", "@first"])
 def test_bad_selectors_are_usage_errors(text: str) -> None:
     with pytest.raises(UsageError):
         parse_selector(text)

@@ -131,7 +131,8 @@ def _ids(current: str, line: TypedLine) -> list[Candidate]:
     states = _RUN_STATES.get(line.command)
     if "." in current:
         return _stored("runs", current.partition(".")[0], states)
-    return [*_stored("jobs", current, states), *_stored("groups", current)]
+    names = _stored("names", current) if current else []
+    return [*_stored("jobs", current, states), *_stored("groups", current), *names]
 
 
 def _after(current: str, line: TypedLine) -> list[Candidate]:
