@@ -14,6 +14,7 @@ and `hint`. Durations are seconds, times of day Unix seconds, sizes bytes; None 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,10 +113,18 @@ class Client:
 
     def wait(self, *ids: Id, timeout: float | str | None = None, timeout_s: float | None = None) -> bool:
         """Wait until the named jobs have ended, at most `timeout` (seconds, or "15m"; `timeout_s` is its older name).
-        Return whether all succeeded. Raises: WaitTimeout, which says how many have not ended."""
+        Return whether all succeeded. Warn if nothing starts before you act: no worker runs, or the queue is paused.
+        Raises: WaitTimeout, which says how many have not ended."""
         if timeout is not None:
             timeout_s = parse_duration(timeout, "timeout") if isinstance(timeout, str) else float(timeout)
-        return not waiting.until_done(self._layout, _selectors(ids), timeout_s, lambda _: None).failed
+        warned: set[str] = set()
+
+        def warn(awaited: waiting.Awaited) -> None:
+            for sentence in set(awaited.obstacles) - warned:
+                warned.add(sentence)
+                warnings.warn(sentence, stacklevel=4)
+
+        return not waiting.until_done(self._layout, _selectors(ids), timeout_s, warn).failed
 
     def runs(self, *ids: Id, tag: str | None = None, state: str | None = None) -> Rows:
         """Return runs, oldest first, as described in docs/json.md; all runs when nothing is named."""

@@ -156,14 +156,28 @@ def queued(group: int, jobs: Sequence[int], runs: Sequence[object]) -> str:
     return f"g{group}: {counted(len(jobs), 'job')}, {counted(len(runs), 'run')} queued ({span})"
 
 
-def say_if_no_worker(layout: Layout) -> bool:
-    """Say how to start a worker if none runs this queue; return whether one does."""
-    from queue_runner.host import locks
+def say_obstacles(layout: Layout) -> bool:
+    """Say why nothing starts before a user acts, unless the last submission reported it; return whether jobs start."""
+    import time
 
-    works = locks.worker(layout.home)[0]
-    if not works:
-        say(f"no worker runs this queue. {locks.START_A_WORKER}")
-    return works
+    from queue_runner.monitor import queue_state
+    from queue_runner.store import read
+
+    with read.reading(layout.db) as connection:
+        obstacles = queue_state.obstacles(layout, connection)
+        is_known = connection.execute(_WAITS_TOO, [time.time() - _REMINDED_S]).fetchone()
+    for sentence in [] if is_known else obstacles:
+        say(sentence)
+    return not obstacles
+
+
+_REMINDED_S = 600.0
+"""Seconds for which a submission does not repeat that nothing starts."""
+_WAITS_TOO = """
+SELECT 1 FROM groups WHERE id < (SELECT max(id) FROM groups) AND created_at > ?
+AND EXISTS (SELECT 1 FROM jobs j JOIN runs r ON r.job_id = j.id WHERE j.group_id = groups.id AND r.state = 'QUEUED')
+"""
+"""Whether another submission of the last minutes waits, too."""
 
 
 _PLURALS = {"is": "are", "has": "have", "was": "were"}

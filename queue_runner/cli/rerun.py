@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from queue_runner.cli.common import JobIds, Json, home, new_app, print_json, queued, remind, say_if_no_worker
+from queue_runner.cli.common import JobIds, Json, home, new_app, print_json, queued, remind, say_obstacles
 from queue_runner.cli.typer_options import title
 from queue_runner.errors import UsageError
 from queue_runner.model import parse_selector
@@ -55,4 +55,4 @@ def rerun(
         print_json("mpsq.rerun/1", group=done.group, jobs=list(done.jobs), runs=list(done.runs))
     else:
         print(queued(done.group, done.jobs, done.runs))
-    say_if_no_worker(layout)
+    say_obstacles(layout)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queue_runner import tables
-from queue_runner.cli.common import Json, home, new_app, new_home, print_json, remark, say, say_if_no_worker
+from queue_runner.cli.common import Json, home, new_app, new_home, print_json, remark, say, say_obstacles
 from queue_runner.cli.typer_options import WithCommand, with_options
 from queue_runner.errors import UsageError
 from queue_runner.text import plain
@@ -68,7 +68,7 @@ def add(
     else:
         assert added.next_at is not None  # a line that never occurs is refused
         print(f"{added.name}: {counted(n_runs, 'run')} {clock(added.next_at)} ({added.timezone})")
-    say_if_no_worker(layout)
+    say_obstacles(layout)
 
 
 _submission = new_app()

@@ -20,7 +20,7 @@ from queue_runner.cli.common import (
     remark,
     remind,
     say,
-    say_if_no_worker,
+    say_obstacles,
 )
 from queue_runner.cli.typer_options import WithCommand, with_options
 
@@ -100,13 +100,13 @@ def store(planned: Plan, layout: Layout, json: bool = False, schedule: int | Non
 
 
 def print_stored(planned: Plan, stored: Submitted, layout: Layout, json: bool) -> None:
-    """Print the new jobs, and how to start a worker if none runs."""
+    """Print the new jobs, and why they do not start if they do not."""
     runs = [f"{stored.jobs[cell]}.{repeat}" for cell, repeat in planned.order]
     if json:
         print_json("mpsq.submit/1", group=stored.group, jobs=list(stored.jobs), runs=runs, seed=planned.seed)
     else:
         print(queued(stored.group, stored.jobs, runs))
-    if say_if_no_worker(layout):
+    if say_obstacles(layout):
         hint("mpsq status shows where it stands; mpsq wait @last waits for it")
 
 

@@ -29,7 +29,6 @@ def wait(
 
     Exit codes: 0 if all succeeded, 3 if not, 124 after a timeout.
     """
-    from queue_runner.host import locks
     from queue_runner.monitor import awaiting as use_case
     from queue_runner.monitor.run_view import as_json
 
@@ -48,10 +47,9 @@ def wait(
     printed: set[str] = set()
 
     def on_waiting(awaited: Awaited) -> None:
-        works = locks.worker(layout.home)[0]
         sentences = [
             awaited.intention() if not ids and not tag else "",
-            "" if works else f"no worker runs this queue: waiting jobs will not start. {locks.START_A_WORKER}",
+            *awaited.obstacles,
             awaited.held_sentence(),
             *map(plain, awaited.silences),
         ]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from queue_runner import extensions, units
 from queue_runner.errors import WaitedJobFailed, WaitTimeout
 from queue_runner.model import Outcome, Selector, State
-from queue_runner.monitor import run_view, waiting
+from queue_runner.monitor import queue_state, run_view, waiting
 from queue_runner.monitor.poll import Change, Poller
 from queue_runner.monitor.queue_state import idle
 from queue_runner.monitor.run_view import RunView
@@ -25,12 +25,14 @@ _MOST_NAMES = 5
 @dataclass(frozen=True)
 class Awaited:
     """The runs that a command waits for. `stops` holds, by run id, why mpsq keeps a run from starting; `silences`
-    since when targets do not answer. `open_groups`: all runs of these have ended, and a round may follow."""
+    since when targets do not answer. `open_groups`: all runs of these have ended, and a round may follow. `obstacles`:
+    why nothing starts before a user acts."""
 
     runs: Sequence[RunView]
     stops: Mapping[int, str] = field(default_factory=dict)
     silences: Sequence[str] = ()
     open_groups: Sequence[int] = ()
+    obstacles: Sequence[str] = ()
 
     @property
     def pending(self) -> list[RunView]:
@@ -142,7 +144,9 @@ def until_done(
                 awaited = look(poller.connection, selectors)
                 if awaited.is_over:
                     return awaited
-                state = (awaited.open_groups, [(run.run_id, run.state) for run in awaited.runs], awaited.silences)
+                awaited = replace(awaited, obstacles=queue_state.obstacles(layout, poller.connection))
+                runs = [(run.run_id, run.state) for run in awaited.runs]
+                state = (awaited.open_groups, runs, awaited.silences, awaited.obstacles)
                 if state != reported:
                     on_waiting(awaited)
                     reported = state

@@ -83,6 +83,16 @@ def _running(connection: sqlite3.Connection) -> list[RunView]:
     return run_view.runs(connection, "state = 'RUNNING'")
 
 
+def obstacles(layout: Layout, connection: sqlite3.Connection) -> list[str]:
+    """Return why no run of this queue starts before a user acts, and what to do: it is paused, no worker runs."""
+    sentences = []
+    if read.lane(connection, DEFAULT_LANE).paused_at:
+        sentences.append("the queue is paused. end that: mpsq resume")
+    if not locks.worker(layout.home)[0]:
+        sentences.append(f"no worker runs this queue. {locks.START_A_WORKER}")
+    return sentences
+
+
 def history(connection: sqlite3.Connection) -> tuple[Any, ...]:
     """Return a value that changes with the queue, but not with the numbers of a running run."""
     lanes = read.tuples(connection, "SELECT * FROM lanes ORDER BY name").fetchall()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 import os
+import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from queue_runner.client import Client
+from queue_runner.errors import WaitTimeout
 from queue_runner.host import locks
 from queue_runner.ingest import parsers
 from queue_runner.model import Ending, Outcome
@@ -271,6 +274,19 @@ def test_workloads(mpsq: Cli) -> None:
     out = mpsq.ok("workloads", "toy").out
     assert "max_iters  10 iterations  how long it trains" in out and "tiny: max_iters=5" in out
     assert mpsq.ok("workloads", "toy", "--framework", "mlx", "--json").json()["workload"]["framework"] == "mlx"
+
+
+def test_why_nothing_starts_is_reported_once(layout: Layout, mpsq: Cli) -> None:
+    assert "no worker runs this queue" in mpsq.ok("submit", "--", "true").err
+    assert "no worker runs" not in mpsq.ok("submit", "--", "true").err
+    with sqlite3.connect(layout.db) as connection:
+        connection.execute("UPDATE groups SET created_at = created_at - 3600")
+    mpsq.ok("pause")
+    messages = mpsq.ok("submit", "--", "true").err
+    assert "the queue is paused. end that: mpsq resume\nno worker runs this queue" in messages
+    assert "the queue is paused" in mpsq("wait", "1", "--timeout", "50ms").err
+    with pytest.warns(UserWarning, match="no worker runs this queue|the queue is paused"), pytest.raises(WaitTimeout):
+        Client(layout.home).wait(1, timeout=0.05)
 
 
 def test_a_name_selects_the_jobs_that_bear_it(queue: Layout, mpsq: Cli) -> None:

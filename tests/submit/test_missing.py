@@ -93,7 +93,7 @@ def test_what_is_missing_is_asked_again(queue: Layout, mpsq: Cli) -> None:
     with reading(queue.db) as connection:
         before = connection.execute(f"SELECT {QUESTION} AS s FROM jobs WHERE id = 2").fetchone()
     ran = mpsq.ok("report", "missing", "g1", "--submit")
-    assert "g3: 2 jobs, 2 runs queued" in ran.out and "no worker runs this queue" in ran.err
+    assert "g3: 2 jobs, 2 runs queued" in ran.out
     with reading(queue.db) as connection:
         rows = connection.execute("SELECT rerun_of, spec_json, id FROM jobs WHERE group_id = 3 ORDER BY id").fetchall()
         again = connection.execute(f"SELECT {QUESTION} AS s FROM jobs WHERE rerun_of = 2").fetchone()
