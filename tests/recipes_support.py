@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def check(mpsq: Cli, line: str) -> None:
     """That the command exists with these options and, for what is queued and reported, that it can be planned."""
     program, *words = shlex.split(line, comments=True)
     assert program == "mpsq", line
-    _parse(words)
+    parse(words)
     if words[0] in ("run", "submit"):
         at = words.index("--") if "--" in words else len(words)
         ran = mpsq("submit", *words[1:at], "--dry-run", *words[at:])
@@ -51,7 +52,22 @@ def check(mpsq: Cli, line: str) -> None:
         assert mpsq.ok(*words)
 
 
-def _parse(words: list[str]) -> None:
+def in_code(page: Path) -> list[list[str]]:
+    """The commands of mpsq in the blocks of code of a page, as words, without what follows a pipe, `;` or `...`."""
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ").replace(" 2>&1", "")
+    lines = [line for block in blocks(page) for line in commands(block.replace(" 2>&1", ""))]
+    lines += re.findall(r"^ {4}(?:\$ )?(mpsq .+)$", text, re.MULTILINE)
+    split = []
+    for line in lines:
+        if (command := line.removeprefix("$ ")).startswith("mpsq "):
+            words = shlex.shlex(command, posix=True, punctuation_chars="|;&<>")
+            words.whitespace_split = True
+            split.append([*takewhile(lambda word: not re.fullmatch(r"[|;&<>]+|\.\.\.", word), words)])
+    return split
+
+
+def parse(words: list[str]) -> None:
+    """Raise an error of click if no command of mpsq takes these words."""
     from typer.main import get_command
 
     from queue_runner.cli.main import app

@@ -7,9 +7,11 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+import typer
 
 from queue_runner.paths import Layout
 from queue_runner.store.schema import metadata
+from tests import recipes_support
 from tests.project import prose
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,6 +37,20 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_no_machine_and_no_registry_is_named(page: Path) -> None:
     text = page.read_text()
     assert not re.search(r"/(?:root|home/\w+|work)/\S", text)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_commands_in_blocks_exist(page: Path) -> None:
+    if page.name in ("CHANGELOG.md", "LOG.md", "cli.md"):
+        pytest.skip("a record of commands as they were, or their synopsis")
+    for _mpsq, *words in recipes_support.in_code(page):
+        try:
+            recipes_support.parse(words)
+        except typer.Exit:  # of --help
+            pass
+        except typer.BadParameter as error:
+            if type(error).__name__ != "MissingParameter":  # else it stands for `...`
+                raise
 
 
 def test_the_readme_names_the_two_commands() -> None:
