@@ -1,4 +1,4 @@
-"""A run's sensors in each of its phases: use of the GPU, its dips, power, clock, heat, energy. Pure.
+"""A run's sensors while it was measured: use of the GPU, its dips, power, clock, heat, energy. Pure.
 
 A sample belongs to the phase of the seconds that it covers, or else of the second before it.
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from queue_runner.analysis import stats
-from queue_runner.analysis.phases import RUN_PHASES, Span, spans
+from queue_runner.analysis.phases import Span, spans
 from queue_runner.analysis.points import PhaseMark, SensorSample
 
 DIP_SHARE = 0.1
@@ -65,28 +65,17 @@ class PhaseUse:
     """by meter"""
 
 
-def by_phase(
+def measured(
     samples: Sequence[SensorSample], marks: Iterable[PhaseMark], started_at: float | None, real_s: float | None
-) -> list[PhaseUse]:
-    """Return the use in each phase that has a sample or a meter's reading, in the order of RUN_PHASES.
-
-    `samples` are in the order of their times.
-    """
+) -> PhaseUse | None:
+    """Return the use in the phase `measure`, of a run that reported no phases in the whole run; None without a sample
+    or a meter's reading there. `samples` are in the order of their times."""
     zero = started_at or 0.0
     phases = spans(marks, real_s) if started_at is not None else []
     if samples and not phases:
         phases = [Span(WHOLE, samples[0].at - zero, samples[-1].at - zero)]
-    names = [name for name in (*RUN_PHASES, WHOLE) if any(span.name == name for span in phases)]
-    uses = [_use(name, [span for span in phases if span.name == name], zero, samples) for name in names]
-    return [use for use in uses if use.n_samples or use.power_w or use.energy]
-
-
-def measured(uses: Sequence[PhaseUse]) -> PhaseUse | None:
-    """Return the use while it was measured; for a run without phases, that of the whole run."""
-    return next((use for use in uses if use.phase in ("measure", WHOLE)), None)
-
-
-def _use(name: str, parts: Sequence[Span], zero: float, samples: Sequence[SensorSample]) -> PhaseUse:
+    parts = [span for span in phases if span.name in ("measure", WHOLE)]
+    name = parts[0].name if parts else ""
     foreign = _foreign_boards(samples)
     inside = [sample for sample in samples if _is_inside(sample, name, parts, zero)]
     busy = [sample.gpu_busy_share for sample in inside if sample.gpu_busy_share is not None]
@@ -98,7 +87,7 @@ def _use(name: str, parts: Sequence[Span], zero: float, samples: Sequence[Sensor
     for sample in inside:
         for meter, value in (sample.power_w or {}).items():
             watts.setdefault(meter, []).append(value)
-    return PhaseUse(
+    use = PhaseUse(
         phase=name,
         n_samples=len(busy),
         busy_share=middle,
@@ -114,6 +103,7 @@ def _use(name: str, parts: Sequence[Span], zero: float, samples: Sequence[Sensor
             if meter not in foreign and (energy := counted(points, parts)) is not None
         },
     )
+    return use if use.n_samples or use.power_w or use.energy else None
 
 
 def _is_inside(sample: SensorSample, name: str, parts: Sequence[Span], zero: float) -> bool:

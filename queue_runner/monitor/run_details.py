@@ -84,16 +84,6 @@ class AwaitedJob:
 
 
 @dataclass(frozen=True)
-class GpuUse:
-    """The use of the GPU by all programs during one phase."""
-
-    phase: str
-    samples: int
-    busy_share: float
-    dips_share: float | None
-
-
-@dataclass(frozen=True)
 class Evaluation:
     """The last evaluation, at step `i`; a loss is None if it was not evaluated. `last_i` is the last iteration."""
 
@@ -146,7 +136,6 @@ class Details:
     evaluation: Evaluation | None
     mfu: Mfu | None
     gpu_busy_share: float | None
-    gpu_use: Sequence[GpuUse]
     start: Mapping[str, float]
 
     @property
@@ -172,8 +161,7 @@ def details(layout: Layout, connection: sqlite3.Connection, run: RunView) -> Det
     spec, run_id = run.spec.in_round(run.repeat), run.run_id
     samples = read.tuples(connection, "SELECT at, data_json FROM conditions WHERE run_id = ?", [run_id])
     marks = read.tuples(connection, "SELECT t_s, name, edge FROM phases WHERE run_id = ? ORDER BY offset", [run_id])
-    uses = gpu_use.by_phase(read_samples(samples), [PhaseMark(*row) for row in marks], run.started_at, run.real_s)
-    measured = gpu_use.measured(uses)
+    use = gpu_use.measured(read_samples(samples), [PhaseMark(*row) for row in marks], run.started_at, run.real_s)
     of_run = f"run_id = {run_id}"
     history = _rows(connection, HistoryEvent, f"v_event WHERE job_id = {run.job_id} ORDER BY id")
     return Details(
@@ -196,12 +184,7 @@ def details(layout: Layout, connection: sqlite3.Connection, run: RunView) -> Det
         search=_search(connection, run.job_id, spec),
         evaluation=_last_evaluation(connection, run_id),
         mfu=_mfu(layout, connection, run),
-        gpu_busy_share=measured.busy_share if measured else None,
-        gpu_use=[
-            GpuUse(use.phase, use.n_samples, use.busy_share, use.dips_share)
-            for use in uses
-            if use.busy_share is not None
-        ],
+        gpu_busy_share=use.busy_share if use else None,
         start=_start(connection, run_id),
     )
 

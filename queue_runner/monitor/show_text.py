@@ -132,8 +132,7 @@ def _measured(details: Details) -> Iterator[Fact]:
             f"{units.size(run.peak_reserved_bytes)} at peak"
             + (f", {units.size(allocated)} of it in tensors" if allocated else ""),
         )
-    uses = [f"{use.phase} {units.percent(use.busy_share)} ({use.samples})" for use in details.gpu_use]
-    yield "GPU busy", f"{', '.join(uses)}: median by all programs (samples)" if uses else None
+    yield "GPU busy", _known(details.gpu_busy_share, lambda share: f"{units.percent(share)} by all programs, median")
 
 
 def _python(details: Details) -> str:

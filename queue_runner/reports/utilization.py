@@ -21,7 +21,7 @@ from queue_runner.reports._common.document import Result, Section
 from queue_runner.tables import Column
 
 NAME = "utilization"
-HELP = "use of the GPU by phase, its dips, clock, heat and power; joules of an iteration and of a token"
+HELP = "use of the GPU while measuring, its dips, clock, heat and power; joules of an iteration and of a token"
 SQL = (
     f"SELECT {prepare.RUN} FROM v_run WHERE {{chosen}} AND state = 'DONE'"
     " AND run_id IN (SELECT run_id FROM conditions) ORDER BY job_id, number"
@@ -32,7 +32,7 @@ _MHZ = Column("clock_hz", "MHz", lambda hertz: units.number(None if hertz is Non
 
 
 class PhaseRow(NamedTuple):
-    """The use of one phase: medians over the runs of an arm that know it. `watts` and `energy` are by part."""
+    """The use while measuring: medians over the runs of an arm that know it. `watts` and `energy` are by part."""
 
     label: str
     runs: Sequence[str]
@@ -88,7 +88,7 @@ _ROUGH = 0.1
 
 
 def finish(stored: list[ReportedRun], context: Context) -> Result:
-    """Build a table of the measured phase for each family; csv and json have all phases."""
+    """Build a table of the measured phase for each family; its runs are those with a sample there."""
     runs = prepare.prepare(stored, context)
     families = comparison.families(runs, prepare.question(runs, context)) if runs else []
     uses = _uses(runs, context)
@@ -96,23 +96,22 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     raw: list[PhaseRow] = []
     sections: list[Section] = []
     for family in families:
-        rows = [row for arm in family.arms for row in _rows(arm, uses, lengths)]
+        rows = [row for arm in family.arms if (row := _row(arm, uses, lengths)) is not None]
         raw += rows
-        if measured := [row for row in rows if row.phase in ("measure", gpu_use.WHOLE)]:
-            sections += _sections(arm_tables.caption(family), measured)
+        sections += _sections(arm_tables.caption(family), rows) if rows else ()
     if not raw:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, "with a sample of a GPU or of an energy meter")])
     return Result(COLUMNS, raw, sections, notes=[*_notes(raw)])
 
 
-def _uses(rows: Sequence[ReportedRun], context: Context) -> dict[int, list[PhaseUse]]:
+def _uses(rows: Sequence[ReportedRun], context: Context) -> dict[int, PhaseUse]:
     if not rows:
         return {}
     samples = context.tuples_by_run("SELECT run_id, at, data_json FROM conditions WHERE run_id IN ({runs})", rows)
     sql = "SELECT run_id, t_s, name, edge FROM phases WHERE run_id IN ({runs}) ORDER BY offset"
     marks = context.tuples_by_run(sql, rows)
-    return {
-        row.run_id: gpu_use.by_phase(
+    uses = {
+        row.run_id: gpu_use.measured(
             read_samples(samples.get(row.run_id, [])),
             [PhaseMark(*mark) for mark in marks.get(row.run_id, [])],
             row.started_at,
@@ -120,6 +119,7 @@ def _uses(rows: Sequence[ReportedRun], context: Context) -> dict[int, list[Phase
         )
         for row in rows
     }
+    return {run_id: use for run_id, use in uses.items() if use is not None}
 
 
 def _lengths(rows: Sequence[ReportedRun], context: Context) -> dict[int, int]:
@@ -131,28 +131,26 @@ def _lengths(rows: Sequence[ReportedRun], context: Context) -> dict[int, int]:
     return {run_id: n for run_id, ((n,),) in context.tuples_by_run(sql, rows).items()} if rows else {}
 
 
-def _rows(arm: Arm, uses: Mapping[int, list[PhaseUse]], lengths: Mapping[int, int]) -> Iterator[PhaseRow]:
-    """Yield a row for each phase: medians over the runs of the arm that know it."""
-    by_phase: dict[str, list[tuple[ReportedRun, PhaseUse]]] = {}
-    for run in arm.shown:
-        for use in uses.get(run.run_id, []):
-            by_phase.setdefault(use.phase, []).append((run, use))
-    for phase, pairs in by_phase.items():
-        phase_uses = [use for _, use in pairs]
-        yield PhaseRow(
-            label=arm.label,
-            runs=[run.run for run, _ in pairs],
-            phase=phase,
-            n_samples=sum(use.n_samples for use in phase_uses),
-            busy_share=_middle(use.busy_share for use in phase_uses),
-            dips_share=_middle(use.dips_share for use in phase_uses),
-            clock_share=_middle(use.clock_share for use in phase_uses),
-            clock_hz=_middle(use.clock_hz for use in phase_uses),
-            temperature_c=max((use.temperature_c for use in phase_uses if use.temperature_c is not None), default=None),
-            capped_share=_middle(use.capped_share for use in phase_uses),
-            watts={part: _middle(_sum(use.power_w, part) for use in phase_uses) for part in (*_METERED, "ane")},
-            energy={part: _energy(part, pairs, lengths) if phase == "measure" else Joules() for part in _METERED},
-        )
+def _row(arm: Arm, uses: Mapping[int, PhaseUse], lengths: Mapping[int, int]) -> PhaseRow | None:
+    """Return the medians over the runs of the arm that have samples; None if none has any."""
+    pairs = [(run, uses[run.run_id]) for run in arm.shown if run.run_id in uses]
+    if not pairs:
+        return None
+    phase_uses = [use for _, use in pairs]
+    return PhaseRow(
+        label=arm.label,
+        runs=[run.run for run, _ in pairs],
+        phase=phase_uses[0].phase,
+        n_samples=sum(use.n_samples for use in phase_uses),
+        busy_share=_middle(use.busy_share for use in phase_uses),
+        dips_share=_middle(use.dips_share for use in phase_uses),
+        clock_share=_middle(use.clock_share for use in phase_uses),
+        clock_hz=_middle(use.clock_hz for use in phase_uses),
+        temperature_c=max((use.temperature_c for use in phase_uses if use.temperature_c is not None), default=None),
+        capped_share=_middle(use.capped_share for use in phase_uses),
+        watts={part: _middle(_sum(use.power_w, part) for use in phase_uses) for part in (*_METERED, "ane")},
+        energy={part: _energy(part, pairs, lengths) for part in _METERED},
+    )
 
 
 def _energy(part: str, uses: Iterable[tuple[ReportedRun, PhaseUse]], lengths: Mapping[int, int]) -> Joules:
@@ -160,7 +158,7 @@ def _energy(part: str, uses: Iterable[tuple[ReportedRun, PhaseUse]], lengths: Ma
     for run, use in uses:
         energies = [energy for meter, energy in use.energy.items() if _part(meter) == part]
         n = lengths.get(run.run_id)
-        if not energies or not n:
+        if not energies or not n or use.phase == gpu_use.WHOLE:
             continue
         joules.append(math.fsum(energy.joules for energy in energies) / n)
         errors.append(math.fsum(energy.error_j for energy in energies) / n)
@@ -209,14 +207,10 @@ def _joules(part: str, row: PhaseRow) -> str:
 
 
 def _notes(raw: Sequence[PhaseRow]) -> Iterator[str]:
-    measured = [row for row in raw if row.phase in ("measure", gpu_use.WHOLE)]
-    labels = {row.label for row in measured}
     yield "use, clock and W: of the measured phase, by all programs; a dip is 10 points below the median"
-    if few := [row.label for row in measured if 0 < row.n_samples < _FEW]:
+    if few := [row.label for row in raw if 0 < row.n_samples < _FEW]:
         yield f"fewer than {_FEW} samples, so one look and no course: {', '.join(few)}"
-    if late := dict.fromkeys(row.label for row in raw if row.label not in labels):
-        yield f"no sample fell in the measured phase: {', '.join(late)}"
-    known = [(energy.j, energy.j_error) for row in measured for energy in row.energy.values()]
+    known = [(energy.j, energy.j_error) for row in raw for energy in row.energy.values()]
     errors = [error / joules for joules, error in known if joules and error is not None]
     if errors:
         doubt = "; not to be believed beyond 10 %: measure longer" if max(errors) > _ROUGH else ""

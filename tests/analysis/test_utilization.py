@@ -47,22 +47,17 @@ def test_spans_are_exclusive_and_sum_to_the_phases() -> None:
 def test_a_sample_belongs_to_the_phase_at_its_time() -> None:
     busy = [(t, {"gpu_busy_share": 0.0 if t < 60 or 100 < t < 110 else 0.98}) for t in range(0, 152, 3)]
     busy[25] = (75, {"gpu_busy_share": 0.7, "gpu_temperature_c": 71.0})
-    uses = gpu_use.by_phase(samples(*busy), NESTED, STARTED, 152.0)
-    assert [use.phase for use in uses] == ["setup", "measure", "eval"]
-    use = gpu_use.measured(uses)
+    use = gpu_use.measured(samples(*busy), NESTED, STARTED, 152.0)
     assert use is not None and use.busy_share == 0.98 and use.temperature_c == 71.0
     assert use.n_samples == 27 and use.dips_share == pytest.approx(1 / 27)
-    assert uses[0].n_samples == 20, "the one at 60 s is of the second before it"
 
 
 def test_without_a_sample_in_the_measured_phase_nothing_is_said_of_it() -> None:
-    uses = gpu_use.by_phase(samples((30, {"gpu_busy_share": 0.0})), NESTED, STARTED, 152.0)
-    assert gpu_use.measured(uses) is None and uses[0].phase == "setup"
+    assert gpu_use.measured(samples((30, {"gpu_busy_share": 0.0})), NESTED, STARTED, 152.0) is None
 
 
 def test_a_run_without_phases_is_one() -> None:
-    uses = gpu_use.by_phase(samples((1, {"gpu_busy_share": 0.5}), (9, {"gpu_busy_share": 1.0})), [], STARTED, 10.0)
-    use = gpu_use.measured(uses)
+    use = gpu_use.measured(samples((1, {"gpu_busy_share": 0.5}), (9, {"gpu_busy_share": 1.0})), [], STARTED, 10.0)
     assert use is not None and (use.phase, use.busy_share) == (gpu_use.WHOLE, 0.75)
 
 
@@ -71,10 +66,10 @@ def test_the_boards_of_others_are_left_out() -> None:
         (t, {"energy_j": {"gpu0": 70.0 * t, "gpu1": 700.0 * t}, "power_w": {"gpu0": 70.0, "gpu1": 700.0}})
         for t in range(0, 155, 5)
     ]
-    several = gpu_use.measured(gpu_use.by_phase(samples(*said), NESTED, STARTED, 152.0))
+    several = gpu_use.measured(samples(*said), NESTED, STARTED, 152.0)
     assert several is None, "which board was the run's is not known"
     said[20][1]["gpus_used"] = [1]
-    use = gpu_use.measured(gpu_use.by_phase(samples(*said), NESTED, STARTED, 152.0))
+    use = gpu_use.measured(samples(*said), NESTED, STARTED, 152.0)
     assert use is not None and set(use.energy) == set(use.power_w) == {"gpu1"}
     assert use.energy["gpu1"].joules == pytest.approx(80 * 700.0)
 
@@ -82,7 +77,7 @@ def test_the_boards_of_others_are_left_out() -> None:
 def test_a_counter_has_its_own_time() -> None:
     """NVML's reading may be of the sample before, where the driver took its time."""
     said = [(t, {"energy_j": {"gpu0": 100.0 * (t - 4)}, "energy_at": STARTED + t - 4}) for t in range(4, 160, 5)]
-    use = gpu_use.measured(gpu_use.by_phase(samples(*said), NESTED, STARTED, 152.0))
+    use = gpu_use.measured(samples(*said), NESTED, STARTED, 152.0)
     assert use is not None and use.energy["gpu0"].joules == pytest.approx(8000.0)
 
 

@@ -172,7 +172,7 @@ def test_a_busy_phase_of_eleven_seconds_is_busy(ioreg: Ioreg) -> None:
     assert {data["over_s"] for _, data in rows} == {1.0} and ioreg.n_asked == {"AGXDeviceUserClient": 25}
     marks = [PhaseMark(t_s, "measure", edge) for t_s, edge in ((10.0, "begin"), (21.0, "end"))]
     samples = read_samples((at_s, json.dumps(data)) for at_s, data in rows)
-    use = gpu_use.measured(gpu_use.by_phase(samples, marks, 0.0, 25.0))
+    use = gpu_use.measured(samples, marks, 0.0, 25.0)
     assert use is not None and use.busy_share == 1.0 and use.dips_share == 0.0 and use.n_samples == 11
     assert stretches.whole(samples, "gpu_others_busy_share") == pytest.approx(0.01)
 
