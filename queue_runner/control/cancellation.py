@@ -10,7 +10,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from queue_runner import extensions, failpoints
 from queue_runner.host import locks, reserve, wakeup
@@ -18,10 +17,9 @@ from queue_runner.model import Outcome, Selector, State
 from queue_runner.monitor import queue_state
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
-from queue_runner.store import read
-
-if TYPE_CHECKING:
-    from queue_runner.store.resolve import NamedRun
+from queue_runner.store import added_rounds, jobs, read, resolve
+from queue_runner.store.engine import open_engine, writing
+from queue_runner.store.resolve import NamedRun
 
 _POLL_S = 0.05
 _BATCH = 10_000  # SQLite takes 32,766 values in one statement
@@ -72,9 +70,6 @@ def cancel(
 
     Raises: UsageError (no match), SchemaError, MpsqError (disk).
     """
-    from queue_runner.store import added_rounds, jobs, resolve
-    from queue_runner.store.engine import open_engine, writing
-
     reserve.release(layout)
     engine = open_engine(layout.db)
     who = os.environ.get("USER") or f"user {os.getuid()}"

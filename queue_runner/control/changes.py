@@ -13,11 +13,13 @@ from queue_runner.errors import UsageError
 from queue_runner.host import wakeup
 from queue_runner.model import Selector, State
 from queue_runner.paths import Layout
+from queue_runner.store import added_rounds, resolve
+from queue_runner.store.engine import open_engine, writing
+from queue_runner.store.resolve import NamedRun
 from queue_runner.submit import policy
 
 if TYPE_CHECKING:
     from queue_runner.store.editing import Where
-    from queue_runner.store.resolve import NamedRun
 
 _NOT_WAITING = {State.RUNNING: "is running", State.DONE: "has ended"}
 
@@ -50,8 +52,7 @@ def move(
 
     Raises: UsageError (no match; the others do not wait, or are the moved ones), MpsqError (store).
     """
-    from queue_runner.store import editing, resolve
-    from queue_runner.store.engine import open_engine, writing
+    from queue_runner.store import editing  # it imports SQLAlchemy
 
     with writing(open_engine(layout.db)) as connection:
         rows = resolve.runs_of(connection, selectors)
@@ -78,8 +79,7 @@ def edit(layout: Layout, selectors: Sequence[Selector], change: Edit) -> list[in
     Raises: UsageError (no match, a cycle of dependencies, a new start for a job that has ended, a deadline before its
     start).
     """
-    from queue_runner.store import added_rounds, editing, resolve
-    from queue_runner.store.engine import open_engine, writing
+    from queue_runner.store import editing  # it imports SQLAlchemy
 
     now = time.time()
     columns = _columns(change, now)

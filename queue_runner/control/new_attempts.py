@@ -5,19 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from queue_runner import config_file, failpoints
+from queue_runner.control import checkpoints
 from queue_runner.errors import MpsqError, UsageError
-from queue_runner.host import wakeup
+from queue_runner.host import job_environments, job_secrets, wakeup
 from queue_runner.model import Outcome, Selector, State
 from queue_runner.paths import Layout
 from queue_runner.source import verify
 from queue_runner.spec import JobSpec
-
-if TYPE_CHECKING:
-    from queue_runner.store.engine import Connection
-    from queue_runner.store.resolve import NamedRun
+from queue_runner.store import ready, resolve, retries
+from queue_runner.store.engine import Connection, looking, open_engine, writing
+from queue_runner.store.resolve import NamedRun
 
 
 @dataclass(frozen=True)
@@ -45,10 +44,6 @@ def retry(
     Raises: UsageError when nothing can be retried, every retry would be skipped at once, the code of every job is gone,
     or a run left no checkpoint, with the reason; MpsqError when a secret of a job is gone.
     """
-    from queue_runner.control import checkpoints
-    from queue_runner.store import resolve, retries
-    from queue_runner.store.engine import looking, open_engine, writing
-
     engine = open_engine(layout.db)
     with looking(engine) as connection:
         chosen = _selected(connection, selectors, succeeded_too)
@@ -83,8 +78,6 @@ def retry(
 
 def _selected(connection: Connection, selectors: Sequence[Selector], succeeded_too: bool) -> list[NamedRun]:
     """Return the runs to retry, in their order. Raises: UsageError when there are none."""
-    from queue_runner.store import resolve
-
     rows = resolve.runs_of(connection, selectors)
     siblings = sorted(resolve.siblings(connection, rows), key=lambda row: row.attempt)
     last = list({(row.job_id, row.repeat): row for row in siblings}.values())
@@ -110,9 +103,6 @@ def _looks(layout: Layout, specs: Mapping[int, JobSpec]) -> dict[int, verify.Sta
 
 
 def _refuse_without_secrets(layout: Layout, connection: Connection, chosen: Sequence[NamedRun]) -> None:
-    from queue_runner.host import job_environments, job_secrets
-    from queue_runner.store import resolve
-
     for job, spec in resolve.specs(connection, {row.job_id for row in chosen}).items():
         try:
             job_environments.check(layout, spec)
@@ -122,8 +112,6 @@ def _refuse_without_secrets(layout: Layout, connection: Connection, chosen: Sequ
 
 def _refuse_in_vain(connection: Connection, chosen: Sequence[NamedRun]) -> None:
     """Refuse if all would be skipped: past deadlines and failed dependencies still apply and cannot be edited."""
-    from queue_runner.store import ready, resolve
-
     jobs = {row.job_id for row in chosen}
     job_of = {row.id: row.job_id for row in resolve.siblings(connection, chosen)}
     skipped = {

@@ -10,21 +10,20 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from queue_runner import failpoints
+from queue_runner import config_file, failpoints, lanes
 from queue_runner.errors import UsageError
 from queue_runner.host import wakeup
 from queue_runner.host.home import ensure_home
 from queue_runner.model import DEFAULT_LANE, Selector, State, Verb, parse_selector
 from queue_runner.monitor import queue_state
+from queue_runner.monitor.run_view import QueuedRun, each_run
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
+from queue_runner.store import added_rounds, jobs, lane_claims, migrate, read, resolve
+from queue_runner.store.engine import Connection, open_engine, writing
+from queue_runner.store.resolve import NamedRun
 from queue_runner.submit import run_order
-
-if TYPE_CHECKING:
-    from queue_runner.store.engine import Connection
-    from queue_runner.store.resolve import NamedRun
 
 WITHIN_S = 5.0
 """How long a command waits for the warden, which checks four times a second."""
@@ -49,9 +48,6 @@ def pause(
     within_s: float = WITHIN_S,
 ) -> list[Changed]:
     """Hold waiting runs; with `now`, also suspend running ones. Raises: UsageError (no match), MpsqError (store)."""
-    from queue_runner.store import jobs, resolve
-    from queue_runner.store.engine import open_engine, writing
-
     results: dict[str, Changed] = {}
     with writing(open_engine(layout.db)) as connection:
         rows = resolve.runs_of(connection, selectors)
@@ -74,9 +70,6 @@ def resume(
     layout: Layout, selectors: Sequence[Selector], *, actor: str = "user", within_s: float = WITHIN_S
 ) -> list[Changed]:
     """Release held runs and continue suspended ones. Raises: UsageError (no match), MpsqError (store)."""
-    from queue_runner.store import jobs, resolve
-    from queue_runner.store.engine import open_engine, writing
-
     results: dict[str, Changed] = {}
     with writing(open_engine(layout.db)) as connection:
         rows = resolve.runs_of(connection, selectors)
@@ -103,8 +96,6 @@ def resume(
 def _hold_next_rounds(connection: Connection, rows: Sequence[NamedRun], actor: str) -> list[Changed]:
     """Hold the next round of open submissions that are selected whole and of which no run waits: else it would follow
     as soon as the running one has ended."""
-    from queue_runner.store import added_rounds
-
     selected = {row.job_id for row in rows}
     waiting = {row.job_id for row in rows if row.state not in (State.RUNNING, State.DONE)}
     runs = [
@@ -117,8 +108,6 @@ def _hold_next_rounds(connection: Connection, rows: Sequence[NamedRun], actor: s
 
 
 def _hold(connection: Connection, row: NamedRun, actor: str) -> Changed:
-    from queue_runner.store import jobs
-
     if row.state == State.DONE:
         return Changed(row.run, False, f"has ended ({row.outcome})")
     if row.state == State.QUEUED:
@@ -165,8 +154,6 @@ def sync_request(connection: Connection, run_id: int, folder: RunDir) -> None:
     The folder is read first: a request is committed before it is filed, so one that is in the folder but not in the
     store was withdrawn.
     """
-    from queue_runner.store import jobs
-
     filed = os.path.lexists(folder.suspend)
     requested = jobs.suspend_requested(connection, run_id)
     if requested != filed:
@@ -176,9 +163,6 @@ def sync_request(connection: Connection, run_id: int, folder: RunDir) -> None:
 def pause_lane(layout: Layout, reason: str | None, lane: str = DEFAULT_LANE) -> bool:
     """Keep a lane, or by default the whole queue, from starting runs; let it continue if `reason` is None. Return
     whether that is a change. Raises: MpsqError (store)."""
-    from queue_runner.store import lane_claims, migrate, read
-    from queue_runner.store.engine import open_engine, writing
-
     if not read.is_there(layout.db):
         ensure_home(layout.home, need_bytes=0)  # a user who begins with a pause gets a paused queue
     migrate.ensure(layout)
@@ -193,9 +177,6 @@ def lane_of(layout: Layout, text: str | None) -> str:
 
     Raises: UsageError when no lane, or more than one, begins with it.
     """
-    from queue_runner import config_file, lanes
-    from queue_runner.store import read
-
     if text is None:
         return DEFAULT_LANE
     known = set(lanes.parse(config_file.load(layout.config).lanes)) - {lanes.AUTO}
@@ -211,10 +192,6 @@ def lane_of(layout: Layout, text: str | None) -> str:
 
 def running(layout: Layout, lane: str = DEFAULT_LANE, *, suspended: bool = False) -> list[Selector]:
     """Return the running runs on a lane, by default on every lane; with `suspended`, only those that are suspended."""
-    from queue_runner import lanes
-    from queue_runner.monitor.run_view import QueuedRun, each_run
-    from queue_runner.store import read
-
     if not read.is_there(layout.db):
         return []
     condition = "state = 'RUNNING'" + (" AND paused_at IS NOT NULL" if suspended else "")

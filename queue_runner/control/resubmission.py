@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from queue_runner import config_file, extensions, failpoints, redact
 from queue_runner.errors import MpsqError, UsageError
@@ -18,12 +17,11 @@ from queue_runner.monitor.run_view import RunView
 from queue_runner.paths import Layout
 from queue_runner.source import verify
 from queue_runner.spec import JobSpec, NewJob, Terms
-from queue_runner.store import read
+from queue_runner.store import added_rounds, jobs, read, resolve
+from queue_runner.store.added_rounds import RoundJob
+from queue_runner.store.engine import looking, open_engine, writing
 from queue_runner.submit import policy, run_order
 from queue_runner.workloads import mps_switches, venvs
-
-if TYPE_CHECKING:
-    from queue_runner.store.added_rounds import RoundJob
 
 
 @dataclass(frozen=True)
@@ -71,9 +69,6 @@ def add_rounds(layout: Layout, selectors: Sequence[Selector], count: int) -> Rer
         raise UsageError(f"--rounds {count} would run nothing", "give 1 or more")
     if len(selectors) != 1 or (selectors[0].group is None and not selectors[0].last):
         raise UsageError("--rounds adds to one whole submission", "name it, as in mpsq rerun g4 --rounds 3")
-    from queue_runner.store import added_rounds, resolve
-    from queue_runner.store.engine import looking, open_engine, writing
-
     with read.reading(layout.db):
         pass  # reports a missing queue
     engine = open_engine(layout.db)
@@ -177,9 +172,6 @@ def _store(
     notes: Sequence[str],
     old_group: int,
 ) -> Rerun:
-    from queue_runner.store import added_rounds, jobs
-    from queue_runner.store.engine import open_engine, writing
-
     with writing(open_engine(layout.db)) as connection:
         environments = job_environments.Saver(layout)
         new = [replace(job, spec=environments.stored(job.spec)) for job in new]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from queue_runner.errors import MpsqError
 from queue_runner.host import ownership
+from queue_runner.host.filesystem import nearest_existing, network_kind
 from queue_runner.paths import Layout, home, home_of_checkout
 
 MIN_FREE_BYTES = 16 * 2**20
@@ -25,8 +26,6 @@ def ensure_home(path: Path | None = None, *, need_bytes: int = MIN_FREE_BYTES, m
     Args: `need_bytes` must be free on its disk; `mounts` replaces the system's mount table.
     Raises: MpsqError for a place that is unwritable, not a folder, on a network, full, or not this user's alone.
     """
-    from queue_runner.host.filesystem import network_kind
-
     place = Layout(path or home())
     _refuse_sudo(place.home)
     if kind := network_kind(place.home, mounts):
@@ -53,8 +52,6 @@ def ensure_home(path: Path | None = None, *, need_bytes: int = MIN_FREE_BYTES, m
 
 def _refuse_sudo(path: Path) -> None:
     """Refuse sudo: files that root leaves in a user's queue lock the user out of it."""
-    from queue_runner.host.filesystem import nearest_existing
-
     if os.geteuid() != 0 or not os.environ.get("SUDO_UID"):
         return
     try:

@@ -17,7 +17,8 @@ from queue_runner.host import locks
 from queue_runner.model import DEFAULT_LANE
 from queue_runner.paths import Layout
 from queue_runner.run_dir import read_end
-from queue_runner.store import read
+from queue_runner.store import read, ready
+from queue_runner.store.engine import looking, open_engine
 from queue_runner.text import last_line
 
 MOST_STARTS = 5
@@ -132,9 +133,6 @@ class WorkerStarter:
 
     def _has_work(self) -> bool:
         """Return whether a worker would stay: a run is active, or will start some time without user action."""
-        from queue_runner.store import ready
-        from queue_runner.store.engine import looking, open_engine
-
         with read.reading(self._layout.db) as connection:
             if connection.execute("SELECT 1 FROM runs WHERE state = 'RUNNING'").fetchone():
                 return True

@@ -61,12 +61,12 @@ def test_a_cancel_takes_the_retry_that_is_stored_meanwhile(
     whole = writing
 
     def fails_just_before(engine: Engine):  # type: ignore[no-untyped-def]
-        monkeypatch.setattr("queue_runner.store.engine.writing", whole)
+        monkeypatch.setattr(cancellation, "writing", whole)
         with whole(engine) as connection:
             end(connection)
         return whole(engine)
 
-    monkeypatch.setattr("queue_runner.store.engine.writing", fails_just_before)
+    monkeypatch.setattr(cancellation, "writing", fails_just_before)
     found = cancellation.cancel(layout, [parse_selector("1")], grace_s=None, within_s=0)
     assert [(one.run, one.result.value) for one in found] == [("1.1", "had already ended"), ("1.2", "cancelled")]
     assert states(layout) == {"1.1": "FAILED", "1.2": "CANCELLED"}
