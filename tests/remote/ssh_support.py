@@ -83,7 +83,7 @@ class Box:
         """The profile of this box in a config.toml."""
         return (
             f'[on.box]\nkind = "ssh"\nssh = "-F {self.config}"\nfolder = "{self.base}"\npython = "{self.python}"\n'
-            'poll = "0.3s"\n'
+            'poll = "0.3s"\ngrace = "3s"\n'
         )
 
     @property
