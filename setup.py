@@ -8,7 +8,10 @@ from setuptools import setup
 
 ROOT = Path(__file__).parent
 SOURCE = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]["Source"]
-FOLDERS = {"queue_runner": "queue_runner", "jobs": "queue_runner._jobs", "migrations": "queue_runner._migrations"}
+FOLDERS = {
+    **{name: name for name in ("queue_runner", "mpsq")},
+    **{name: f"queue_runner._{name}" for name in ("jobs", "migrations")},
+}
 """The name of each folder in the installed package."""
 
 

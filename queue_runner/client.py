@@ -1,24 +1,24 @@
 """The queue from Python and notebooks: the verbs, names and errors of the command line.
 
-    from queue_runner.client import Client
+    from mpsq import Client
 
     queue = Client()
     group = queue.submit("nanogpt", device=["cpu", "mps"], set={"max_iters": 200}, repeats=4)
     queue.wait(group)
     queue.runs(group).to_pandas().groupby("device").median_s.median()
 
-Jobs, runs and groups are named as on the command line: 12, "12.3", "g4", "@last"; the result of `submit` stands for its
-group. A user's mistake raises queue_runner.errors.UsageError, any other failure another MpsqError; both have `message`
-and `hint`. Durations are seconds, times of day Unix seconds, sizes bytes; None means unknown.
+Jobs, runs and groups are named as on the command line: 12, "12.3", "g4", "@last", or the name of a job; the result of
+`submit` stands for its group. A user's mistake raises UsageError, any other failure another MpsqError; both have
+`message` and `hint`. Durations are seconds, times of day Unix seconds, sizes bytes; None means unknown.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from queue_runner import paths, reports
 from queue_runner.control import cancellation as cancelling
@@ -60,6 +60,66 @@ class Group:
         return f"g{self.id}"
 
 
+Time = float | str
+"""Seconds, or a text such as "15m"."""
+Values = str | bool | Sequence[str | bool]
+"""One value, or several that are swept."""
+Words = str | Sequence[str]
+Pairs = Mapping[str, Any] | str | Sequence[str]
+"""Values by name, or texts such as "lr=0.1"."""
+
+
+class SubmitOptions(TypedDict, total=False):
+    """The options of `Client.submit`: those of `mpsq submit`, described by `mpsq submit --help`."""
+
+    device: Values
+    compile: Values
+    config: Values
+    dtype: Values
+    framework: Values
+    gpus: int
+    set: Pairs
+    repeats: int
+    until: str
+    by: str
+    same_within: str
+    budget: Time
+    seed: int
+    order_seed: int
+    priority: int
+    name: str
+    tag: Words
+    env: Pairs
+    secret: Words
+    allow_plain: bool
+    cwd: str
+    python: str
+    env_name: Values
+    mps: Words
+    timeout: Time
+    parser: str
+    metric: Pairs
+    allow_daemons: bool
+    at: str
+    deadline: str
+    hold: bool
+    note: str
+    retries: int
+    backoff: Time
+    retry_on: Values
+    resume: bool
+    stall: Pairs
+    find_max: str
+    snapshot: str
+    preflight: bool
+    no_gate: bool
+    gate_timeout: Time
+    on: str
+    partition: str
+    time: Time
+    sbatch: str
+
+
 Id = int | str | Group
 
 
@@ -91,7 +151,7 @@ class Client:
         *,
         command: Sequence[str] = (),
         after: Sequence[Id | tuple[Id, str]] = (),
-        **options: Any,
+        **options: Unpack[SubmitOptions],
     ) -> Group:
         """Queue a workload or a `command` over a grid of settings; a list of values is swept.
 
@@ -101,10 +161,9 @@ class Client:
         Raises: UsageError for invalid or missing input; nothing is stored then.
         """
         waits = [f"{id[0]}:{id[1]}" if isinstance(id, tuple) else str(id) for id in after]
-        title = options.pop("title", "Client.submit")
         given = {"workload": workload, "command": command or None, "after": waits or None, **options}
         fields = {name: value for name, value in submit_options.read(given, whole=True).items() if value is not None}
-        planned = submitting.plan(Request(**fields, title=title, home=str(self._layout.home)))
+        planned = submitting.plan(Request(**fields, title="Client.submit", home=str(self._layout.home)))
         stored = submitting.store(ensure_home(self._layout.home), planned)
         return Group(stored.group, stored.jobs)
 
@@ -172,9 +231,19 @@ class Client:
         """Run again what did not succeed; with `resumed`, from its last checkpoint."""
         return retrying.retry(self._layout, _selectors(ids), succeeded_too=succeeded_too, resumed=resumed)
 
-    def rerun(self, *ids: Id, **options: Any) -> Group:
-        """Queue jobs again with the code that they ran; `options` are fields of control.resubmission.RerunOptions."""
-        done = again.rerun(self._layout, _selectors(ids), again.RerunOptions(**options), "Client.rerun")
+    def rerun(
+        self,
+        *ids: Id,
+        repeats: int | None = None,
+        priority: int | None = None,
+        tags: Sequence[str] = (),
+        note: str | None = None,
+        hold: bool = False,
+        snapshot: str | None = None,
+    ) -> Group:
+        """Queue jobs again with the code that they ran; None leaves a value unchanged, `tags` are added."""
+        options = again.RerunOptions(repeats, priority, tuple(tags), note, hold, snapshot)
+        done = again.rerun(self._layout, _selectors(ids), options, "Client.rerun")
         return Group(done.group, done.jobs)
 
     def delete(self, *ids: Id, results: bool = False) -> None:
@@ -185,9 +254,23 @@ class Client:
         """Reorder waiting jobs; `where` is a queue_runner.store.editing.Where."""
         return changes.move(self._layout, _selectors(ids), where, _selectors([beside]) if beside is not None else ())
 
-    def edit(self, *ids: Id, **fields: Any) -> list[int]:
-        """Change jobs; `fields` are those of queue_runner.control.changes.Edit. Return their ids."""
-        return changes.edit(self._layout, _selectors(ids), changes.Edit(**fields))
+    def edit(
+        self,
+        *ids: Id,
+        priority: int | None = None,
+        after: Sequence[str] | None = None,
+        at: str | None = None,
+        deadline: str | None = None,
+        note: str | None = None,
+        tags: Sequence[str] = (),
+        untags: Sequence[str] = (),
+        retries: int | None = None,
+        name: str | None = None,
+    ) -> list[int]:
+        """Change jobs; None leaves a value unchanged, and an empty `after`, `at` or `deadline` removes it. Return their
+        ids."""
+        edit = changes.Edit(priority, after, at, deadline, note, tags, untags, retries, name)
+        return changes.edit(self._layout, _selectors(ids), edit)
 
     def pause(self, *ids: Id, now: bool = False, reason: str = "by hand") -> list[pausing.Changed]:
         """Start nothing until `resume`; with ids, only not these. With `now`, also suspend those that run."""

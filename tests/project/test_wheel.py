@@ -31,7 +31,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in files:
         (source / name).parent.mkdir(exist_ok=True)
         (source / name).write_bytes((ROOT / name).read_bytes())
-    for name in ("queue_runner", "jobs", "migrations"):
+    for name in ("queue_runner", "jobs", "migrations", "mpsq"):
         for path in (ROOT / name).rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts:
                 target = source / path.relative_to(ROOT)
@@ -62,9 +62,9 @@ def test_every_file_is_in_it_under_a_name_that_collides_with_nobody(wheel: Path)
     assert {
         str(path.relative_to(ROOT)) for path in (ROOT / "queue_runner").rglob("*") if path.suffix in SHIPPED
     } <= names
-    assert {*REPORTS, "queue_runner/py.typed"} <= names
+    assert {*REPORTS, "queue_runner/py.typed", "mpsq/__init__.py", "mpsq/py.typed"} <= names
     assert not [name for name in names if "egg-info" in name]
-    assert {name.split("/")[0] for name in names if "dist-info" not in name} == {"queue_runner", *REPORTS}
+    assert {name.split("/")[0] for name in names if "dist-info" not in name} == {"mpsq", "queue_runner", *REPORTS}
 
 
 def metadata(wheel: Path) -> str:
@@ -129,7 +129,11 @@ def test_submit_worker_report_in_a_clean_environment(wheel: Path, tmp_path: Path
     assert job["name"] == "hello"
     assert "hello" in mpsq("report", "time")
     subprocess.run(
-        [python, "-c", "import mpsq_report, queue_runner; assert '_jobs' not in mpsq_report.__file__"],
+        [
+            python,
+            "-c",
+            "import mpsq, mpsq_report; mpsq.Client(); assert '_jobs' not in mpsq_report.__file__",
+        ],
         check=True,
         cwd=tmp_path,
     )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
-from queue_runner.client import Client, Group
-from queue_runner.errors import MpsqError, UsageError, WaitTimeout
+import mpsq
+from mpsq import Client, Group, MpsqError, UsageError, WaitTimeout
+from queue_runner import client
 from queue_runner.store.editing import Where
+from queue_runner.submit.submit_options import OPTIONS, Kind
 from tests.cli_support import full_queue, use_toy_workloads
 
 pytestmark = pytest.mark.process
@@ -36,6 +39,22 @@ def test_a_grid_is_submitted_with_its_terms(queue: Client) -> None:
     assert [run for run in released if not run.endswith(".0")] == [run["run"] for run in runs]  # .0: its preflight
     assert all(one.result == "cancelled" for one in queue.cancel(group))
     assert queue.wait(group) is False
+
+
+def test_every_option_has_the_type_of_its_kind() -> None:
+    types = {
+        Kind.TEXT: str,
+        Kind.TIME: client.Time,
+        Kind.LIST: client.Values,
+        Kind.NUMBER: int,
+        Kind.FLAG: bool,
+        Kind.SWITCH: bool,
+        Kind.WORDS: client.Words,
+        Kind.PAIRS: client.Pairs,
+    }
+    others = ("workload", "command", "after")
+    declared = {name: types[option.kind] for name, option in OPTIONS.items() if name not in others}
+    assert get_type_hints(mpsq.SubmitOptions) == declared
 
 
 def test_a_command_is_submitted(queue: Client) -> None:
