@@ -31,6 +31,8 @@ _SIZE_UNITS: dict[str, int] = {"": 1, "b": 1} | {
 _DURATION_PART = re.compile(r"\s*(\d{1,15}(?:\.\d{0,15})?|\.\d{1,15})\s*(us|µs|ms|min|[smhd])", re.ASCII)
 _SIZE = re.compile(r"(\d{1,19}(?:\.\d{0,15})?)\s*([A-Za-z]{0,3})", re.ASCII)
 MOST_RATIO_DIGITS = 6
+MOST_PLACES = 12
+"""Numbers in their own unit with more decimals, or more digits before them, have an exponent."""
 MAX_DURATION_S = 10 * 365.25 * 86400.0
 """The longest duration an option accepts: ten years. Anything longer is more likely a typing error."""
 MAX_SIZE_BYTES = 2**63 - 1
@@ -204,10 +206,12 @@ def measured(x: Number, low: Number = None, high: Number = None, *, sign: bool =
     `high` needs: "2.3104"; with `sign` as a difference: "+0.0202"."""
     if (text := not_finite(x)) is not None or x is None:
         return text or MISSING
-    if low is None or high is None or not 0 < high - low < math.inf:
-        text = number(x)
+    known = low is not None and high is not None and 0 < high - low < math.inf
+    places = 1 - _exponent(high - low, 2) if known and low is not None and high is not None else 3 - _exponent(x, 4)
+    if places > MOST_PLACES or abs(x) >= 10.0**MOST_PLACES:
+        text = f"{x:.{max(0, places + _exponent(x, 4))}e}" if x else "0"
     else:
-        text = _to_place(x, 1 - _exponent(high - low, 2))
+        text = _to_place(x, places) if known else number(x)
     return f"+{text}" if sign and x > 0 else text
 
 
@@ -275,16 +279,15 @@ def parse_margins(text: str) -> dict[str, float]:
     margins = {}
     for part in text.split(","):
         name, equals, value = (word.strip() for word in part.rpartition("="))
-        if not equals:
-            margins[""] = parse_percent(part, "--same-within")
-            continue
+        example = "write --same-within 1% for the time, loss=0.01 for a metric, or 1%,loss=0.01"
+        if name in margins:
+            raise UsageError(f"--same-within gives {name or 'the time'} two margins", example)
         try:
-            margins[name] = float(value)
-        except ValueError:
+            margins[name] = float(value) if equals else parse_percent(part, "--same-within")
+        except (ValueError, UsageError):
             margins[name] = 0.0
-        if not (name and 0 < margins[name] < math.inf):
-            example = "write --same-within loss=0.01"
-            raise UsageError(f'--same-within: "{part.strip()}" is not a metric and a number above 0', example)
+        if not (bool(name) == bool(equals) and 0 < margins[name] < math.inf):
+            raise UsageError(f'--same-within: "{part.strip()}" is not a margin', example)
     return margins
 
 

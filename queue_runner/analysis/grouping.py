@@ -94,7 +94,7 @@ class Arm:
     @cached_property
     def timed(self) -> list[ReportedRun]:
         """The used runs that have a time."""
-        return [row for row in self.used if (row.median_s or 0) > 0]
+        return [row for row in self.used if 0 < (row.median_s or 0) < math.inf]
 
     @cached_property
     def is_all_warmup(self) -> bool:

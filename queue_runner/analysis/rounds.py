@@ -330,9 +330,8 @@ def _pairing(
         pass
     elif verdicts.lopsided(missing, of_baseline, len(ended)):
         most, row = max((missing, arm), (of_baseline, baseline), key=itemgetter(0))
-        obstacle = (
-            f"{most} of {len(ended)} rounds have a missing or retried run of {row.label}, so slow runs may be hidden"
-        )
+        obstacle = f"{most} of {len(ended)} rounds have a missing or retried run of {row.label}"
+        obstacle += ", so its worst runs may be hidden"
         if row.left_out:
             last = row.left_out[-1]
             obstacle += f": mpsq why {last.run} says why, mpsq rerun g{last.group_id} starts anew"

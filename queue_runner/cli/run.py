@@ -54,11 +54,7 @@ def run(ctx: typer.Context, fields: dict[str, Any], verbose: Verbose = False, js
         )
 
     def plan(layout: Layout) -> Plan:
-        from queue_runner.monitor.forecast import with_short_gate
-
         planned = plan_of(fields)
-        if fields.get("gate_timeout_s") is None:
-            planned = with_short_gate(layout, planned)
         remind(planned.warnings, layout, json)
         return planned
 
@@ -84,6 +80,7 @@ def follow_to_the_end(layout: Layout, plan: Callable[[Layout], Plan], *, verbose
 
     Raises: WaitedJobFailed when not all runs succeeded.
     """
+    from queue_runner.monitor.forecast import with_short_gate
     from queue_runner.monitor.log_text import Outputs
     from queue_runner.worker.start_worker import WorkerStarter
 
@@ -93,7 +90,7 @@ def follow_to_the_end(layout: Layout, plan: Callable[[Layout], Plan], *, verbose
         stack.callback(starter.close)
         from queue_runner.cli.submit import store
 
-        planned = plan(layout)
+        planned = with_short_gate(layout, plan(layout))
         with _undisturbed():
             stored = store(planned, layout, json)
             runs = [f"{stored.jobs[cell]}.{repeat}" for cell, repeat in planned.order]

@@ -71,7 +71,7 @@ def explain(run: RunView, context: RunContext) -> Why:
         sentence += f"; the previous attempt, {context.before}"
     if context.in_copy:
         sentence += f"; {context.in_copy}"
-    if context.undecided:
+    if context.undecided and state is State.DONE:
         sentence += f"; {context.undecided}"
     kind = context.waits.kind if context.waits is not None else ""
     return Why(run.run, sentence, step.format(run=run.run, job=run.job_id, group=run.group_id), kind)

@@ -68,9 +68,13 @@ def forecast(layout: Layout, planned: Plan) -> Forecast:
 
 
 def with_short_gate(layout: Layout, planned: Plan) -> Plan:
-    """Return the plan of a command that somebody watches: its gate waits FOREGROUND_S at most."""
+    """Return the plan of a command that somebody watches: its gate waits FOREGROUND_S at most, unless a time was
+    given."""
     gate_s = FOREGROUND_SHORT_S if forecast(layout, planned).total_s < SHORT_S else FOREGROUND_S
-    jobs = (replace(job, spec=job.spec.changed(gate_s=gate_s)) if job.spec.gate else job for job in planned.jobs)
+    jobs = [
+        replace(job, spec=job.spec.changed(gate_s=gate_s)) if job.spec.gate and job.spec.gate_s is None else job
+        for job in planned.jobs
+    ]
     return replace(planned, jobs=tuple(jobs))
 
 

@@ -104,7 +104,7 @@ def rounds_until(request: Request, n_rows: int) -> Until | None:
     """Return when no further round follows; None without --until. Raises: UsageError where it cannot work."""
     if request.until is None:
         if request.budget_s is not None:
-            raise UsageError("--budget needs --until", "add --until decided")
+            raise UsageError("--budget needs --until", "add --until decided, in place of --repeats")
         return None
     if request.repeats != 1:
         raise UsageError("--until and --repeats contradict each other", "give one of them")

@@ -129,6 +129,8 @@ def _metrics(pairs: Mapping[str, str | tuple[str, ...] | None]) -> dict[str, str
     """Return the regular expressions of --metric by name. Raises: UsageError for one that finds no number."""
     patterns = {name: _joined(value or "") for name, value in pairs.items()}
     for name, pattern in patterns.items():
+        if not pattern:
+            raise UsageError(f"--metric {name} has no pattern", f"write --metric '{name}={name} ([0-9.]+)'")
         if not log_metrics.NAME.fullmatch(name):
             raise UsageError(
                 f'--metric: "{name}" is not a name',
@@ -155,8 +157,26 @@ def _joined(value: str | tuple[str, ...]) -> str:
 def _goal(text: str) -> str:
     """Return the goal of --until. Raises: UsageError."""
     if text.strip() != DECIDED:
-        parse_percent(text, f"--until takes {DECIDED} or a width;")
+        try:
+            parse_percent(text, "--until")
+        except UsageError:
+            message = f'--until: "{text}" is neither {DECIDED} nor a width of intervals up to 50%'
+            raise UsageError(message, f"use --until {DECIDED}, or for example --until 1%") from None
     return text.strip()
+
+
+def _metric(text: str) -> str:
+    """Return the metric of --by. Raises: UsageError."""
+    if not text.strip():
+        raise UsageError("--by names no metric", "for example --by loss")
+    return text.strip()
+
+
+def _budget(budget_s: float) -> float:
+    """Return the seconds of --budget. Raises: UsageError."""
+    if not budget_s:
+        raise UsageError("--budget 0 would run nothing", "give a time above 0, as in 10m")
+    return budget_s
 
 
 def _search(text: str) -> SearchRange:
@@ -194,7 +214,9 @@ class Request:
         "GOAL",
         convert=_goal,
     )
-    by: str | None = _option(Kind.TEXT, "Answer about this metric first, such as loss; it needs a word, too.", "METRIC")
+    by: str | None = _option(
+        Kind.TEXT, "Answer about this metric first, such as loss; it needs a word, too.", "METRIC", convert=_metric
+    )
     same_within: Mapping[str, float] | None = _option(
         Kind.TEXT,
         "Rows that differ by less are the same: 1% (of the time, the default), loss=0.01.",
@@ -206,6 +228,7 @@ class Request:
         "With --until: start nothing more after this time; by default no round after 10m.",
         "TIME",
         name="budget",
+        convert=_budget,
     )
     seed: int | None = _option(
         Kind.NUMBER,

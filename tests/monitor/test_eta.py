@@ -226,7 +226,10 @@ def test_a_plan_is_summed(past: Past) -> None:
 def test_a_first_question_waits_as_little_as_a_short_one(past: Past, before: tuple[float, ...], gate_s: float) -> None:
     past.took(A, *before)
     gated = Plan("a plan", 0, (NewJob(A.changed(gate=True), 3),), ((0, 1),) * 3, ())
-    assert with_short_gate(past.layout, gated).jobs[0].spec.gate_s == gate_s
+    watched = with_short_gate(past.layout, gated)
+    assert watched.jobs[0].spec.gate_s == gate_s
+    longer = replace(watched, jobs=(NewJob(A.changed(gate=True, gate_s=60.0)),))
+    assert with_short_gate(past.layout, longer) == longer
 
 
 def test_status_and_why_say_it(past: Past, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -182,3 +182,9 @@ def test_options_never_crash_the_reader(text: str) -> None:
             assert read(text) >= 0
         except UsageError:
             pass
+
+
+def test_tiny_and_huge_metrics_have_an_exponent() -> None:
+    assert [units.measured(x) for x in (3.2e-13, -2e15, 0.0)] == ["3.200e-13", "-2.000e+15", "0"]
+    assert units.measured(3.21e-13, 3.1e-13, 3.4e-13, sign=True) == "+3.21e-13"
+    assert units.interval(3.1e-13, 3.4e-13) == "3.10e-13 to 3.40e-13" and units.measured(0.0, -1e-14, 1e-14) == "0"

@@ -242,7 +242,13 @@ def test_the_width_of_one_row(queue: Queue) -> None:
     [
         ({"sets": ("s=1",)}, "compares two rows"),
         ({"repeats": 4}, "contradict"),
-        ({"until": "soon"}, "not a percentage"),
+        ({"until": "soon"}, "neither decided nor a width"),
+        ({"by": " "}, "names no metric"),
+        ({"budget": "0"}, "would run nothing"),
+        ({"same_within": "1%,2%"}, "the time two margins"),
+        ({"same_within": "loss"}, '"loss" is not a margin'),
+        ({"same_within": "loss=nan"}, '"loss=nan" is not a margin'),
+        ({"metric": ("loss",)}, "loss has no pattern"),
         ({"until": None, "budget": "1m"}, "needs --until"),
     ],
 )
