@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import TextIO
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -14,7 +14,8 @@ from rich.text import Text
 from queue_runner import units
 from queue_runner.analysis.comparison import Family, Pair
 from queue_runner.analysis.rounds import RoundAnswer
-from queue_runner.monitor import answers
+from queue_runner.model import Selector
+from queue_runner.monitor import answers, progress
 from queue_runner.paths import Layout
 from queue_runner.spec import OF_TIME
 from queue_runner.store import added_rounds, read
@@ -23,6 +24,9 @@ BAR = 24
 """Greatest width of the bar of an interval, in columns."""
 NARROWEST = 8
 """Least width of a bar: a narrower terminal has none."""
+LINE_S = 45.0
+"""Least time after a line until another one says how many runs have ended, before the next round has."""
+REDRAW_S = 1.0
 _NEWEST_WHOLE = """
 SELECT max(repeat) FROM (
     SELECT r.repeat FROM runs r JOIN jobs j ON j.id = r.job_id WHERE j.group_id = ? AND r.number > 0
@@ -38,8 +42,9 @@ class RoundTable:
         self._layout, self._group, self._limit_s, self._stream = layout, group, limit_s, stream
         console = Console(file=stream, highlight=False)
         self._live = Live(console=console, auto_refresh=False, transient=True) if live and console.is_terminal else None
-        self._began_at = time.monotonic()
+        self._began_at = self._said_at = time.monotonic()
         self._round = 0
+        self._table: list[Table] = []
 
     def say(self, text: str) -> None:
         """Print a message; it stands above the table."""
@@ -49,20 +54,38 @@ class RoundTable:
             print(text, file=self._stream, flush=True)
 
     def step(self) -> str:
-        """Look whether another round has ended. Redraw the table then, or return the line of the round; else ""."""
+        """Look whether another round has ended. Redraw the table then, or return the line of the round. Else say how
+        many runs have ended, if that has not been said for a while; "" where there is nothing to print."""
         with read.reading(self._layout.db) as connection:
             newest = next(iter(read.tuples(connection, _NEWEST_WHOLE, [self._group])))[0] or 0
             if newest <= self._round:
-                return ""
+                return self._progress()
             self._round = newest
             families = answers.of_group(connection, self._group)
+        self._said_at = time.monotonic()
         if self._live is None:
             words = "; ".join(_in_words(family, pair) for family in families for pair in family.pairs)
             return f"{self._title(families)}{': ' if words else ''}{words}"
-        if not self._live.is_started:
-            self._live.start()
-        self._live.update(draw(families, self._title(families), self._live.console.width), refresh=True)
+        self._table = [draw(families, self._title(families), self._live.console.width)]
+        self._draw()
         return ""
+
+    def _progress(self) -> str:
+        """Return how many runs have ended, about every minute; on a terminal draw it below the table, every second."""
+        if time.monotonic() - self._said_at < (LINE_S if self._live is None else REDRAW_S):
+            return ""
+        self._said_at = time.monotonic()
+        text = progress.of_submission(self._layout, Selector(f"g{self._group}", group=self._group))
+        if self._live is None:
+            return text
+        self._draw(Text(text))
+        return ""
+
+    def _draw(self, *below: Text) -> None:
+        if self._live is not None:
+            if not self._live.is_started:
+                self._live.start()
+            self._live.update(Group(*self._table, *below), refresh=True)
 
     def close(self) -> None:
         """Remove the table from the terminal."""

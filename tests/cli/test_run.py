@@ -22,6 +22,7 @@ from queue_runner.cli import run as run_command
 from queue_runner.client import Client
 from queue_runner.host import locks
 from queue_runner.host.low_priority import NICE
+from queue_runner.monitor import round_table
 from queue_runner.monitor.awaiting import Awaited
 from queue_runner.monitor.round_table import RoundTable
 from queue_runner.paths import Layout
@@ -270,7 +271,7 @@ def test_a_failed_run_is_named_among_the_rounds(queue: Queue) -> None:
     assert process.returncode == 3 and "run 2.1: FAILED" in messages and "run 1.1: " not in messages
 
 
-def test_a_terminal_has_one_table_of_rounds(queue: Queue) -> None:
+def test_a_terminal_has_one_table_of_rounds(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(queue, *ROUNDS).wait(110) == 0
 
     class Terminal(io.StringIO):
@@ -280,8 +281,11 @@ def test_a_terminal_has_one_table_of_rounds(queue: Queue) -> None:
     screen = Terminal()
     table = RoundTable(queue.layout, 1, 600.0, screen)
     assert table.step() == "" and "●" in screen.getvalue() and " of at most 20" in screen.getvalue()
+    monkeypatch.setattr(round_table, "REDRAW_S", 3600.0)
     length = len(screen.getvalue())
     assert table.step() == "" and len(screen.getvalue()) == length, "no other round has ended"
+    monkeypatch.setattr(round_table, "REDRAW_S", 0.0)
+    assert table.step() == "" and "6 of 6 runs ended" in screen.getvalue()
     table.say("a message")
     table.close()
     assert "a message" in screen.getvalue()
