@@ -116,7 +116,7 @@ class Quantity:
     for a metric."""
 
     name: str
-    of: Callable[[Arm, ReportedRun], float | None]
+    value_of: Callable[[Arm, ReportedRun], float | None]
     show: Callable[[float], str]
     tick: Callable[[float], str]
     scale: Callable[[Arm], float] | None
@@ -136,11 +136,11 @@ def quantity(family: Family) -> Quantity:
     def scale(arm: Arm) -> float:
         return (arm.work(family.per_work) or math.nan) if family.per_work else 1.0
 
-    def of(arm: Arm, row: ReportedRun) -> float | None:
+    def value(arm: Arm, row: ReportedRun) -> float | None:
         return row.median_s / scale(arm) if row.median_s else None
 
     name = "real time of a run" if family.wall else f"time per {family.per_work or 'iteration'}, median of a run"
-    return Quantity(name, of, units.short_duration, ticked, scale)
+    return Quantity(name, value, units.short_duration, ticked, scale)
 
 
 def chart(family: Family, details: Mapping[int, Sequence[object]]) -> Chart | None:
@@ -148,7 +148,11 @@ def chart(family: Family, details: Mapping[int, Sequence[object]]) -> Chart | No
     `details`: the taints of a run in words, by run_id."""
     what = quantity(family)
     values = [
-        {row.run_id: value for row in arm.ended if (value := what.of(arm, row)) is not None and math.isfinite(value)}
+        {
+            row.run_id: value
+            for row in arm.ended
+            if (value := what.value_of(arm, row)) is not None and math.isfinite(value)
+        }
         for arm in family.arms
     ]
     intervals = [_interval(arm, what) for arm in family.arms]

@@ -68,6 +68,11 @@ def user_of(client: Address, server: Address) -> int | None:
     return None
 
 
+def is_owner(user: int | None) -> bool:
+    """Return whether a user may read the queue: this one, root, or one whom the kernel does not name."""
+    return user is None or user in (os.geteuid(), 0)
+
+
 def _hex(host: str, port: int, *, mapped: bool = False) -> str:
     """Return an address as the kernel prints it: 32-bit words in the machine's order of bytes."""
     packed = socket.inet_pton(socket.AF_INET6 if ":" in host else socket.AF_INET, host)
@@ -138,10 +143,12 @@ class Guard:
         if len(hosts) != 1 or not _HOST.fullmatch(hosts[0]):
             return refusal(400, "this server is localhost, 127.0.0.1 or [::1] alone", "open the printed address")
         user = self._user(request)
-        if user is not None and user not in (os.geteuid(), 0):
+        if not is_owner(user):
             return refusal(403, "this queue belongs to another user of this machine", "your own mpsq web shows yours")
         if request.method not in ("GET", "HEAD", "POST"):
             return refusal(405, f"{request.method} is not served", "pages are read with GET")
+        if _is_of_another_site(request.headers):
+            return refusal(403, "another site asks for this page", "open it yourself, or follow a link to it")
         if request.method == "POST":
             return self._judge_post(request, hosts[0])
         if "token" in request.query_params:
@@ -175,6 +182,13 @@ class Guard:
         name = self._access.cookie(_port(request))
         answer.set_cookie(name, self._access.session, httponly=True, samesite="strict", path="/")
         return answer
+
+
+def _is_of_another_site(headers: Headers) -> bool:
+    """Return whether a page of another site makes the browser ask, other than by a link that its user follows: the
+    answer would be hidden from it, and a history of 10,000 jobs computed all the same (Fetch Metadata)."""
+    follows = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+    return headers.get("sec-fetch-site", "none") in ("cross-site", "same-site") and not follows
 
 
 def _is_own_origin(headers: Headers, host: str) -> bool:

@@ -13,17 +13,22 @@ from pathlib import Path
 
 import uvicorn
 from anyio.to_thread import current_default_thread_limiter
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from queue_runner import paths
 from queue_runner.host.low_priority import give_way
 from queue_runner.web import CONNECTIONS, HOST
 from queue_runner.web.app import Site, make_site
-from queue_runner.web.security import Access
+from queue_runner.web.security import Access, is_owner, user_of
 
 THREADS = 4
 """Pages that are made at once."""
 GRACE_S = 2
 """Seconds that an answer may still take once the server ends."""
+REQUEST_S = 5.0
+"""Time within which a connection must have sent a whole request; the same that uvicorn waits for a further one."""
+STRANGERS = 4
+"""Connections of all other users together: each gets its refusal, and none takes a place of the owner."""
 
 
 class Server(uvicorn.Server):
@@ -32,6 +37,54 @@ class Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+class WebConnection(H11Protocol):
+    """A connection that gives way: to the owner, to a whole request, and to a newer one where there is no place."""
+
+    _late: asyncio.TimerHandle | None = None
+    _since = 0.0
+    _is_stranger = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._since = self.loop.time()
+        user = user_of(self.client, self.server) if self.client and self.server and self.server[1] else None  # type: ignore[arg-type]
+        self._is_stranger = not is_owner(user)
+        others = [other for other in self.connections if isinstance(other, WebConnection) and other is not self]
+        if self._is_stranger and sum(other._is_stranger for other in others) >= STRANGERS:
+            self._drop()
+            return
+        idle = [other for other in others if other._is_idle]
+        if len(self.connections) >= CONNECTIONS and idle:
+            min(idle, key=lambda other: other._since)._drop()
+        self._expect_request()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._expect_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._late is not None:
+            self._late.cancel()
+        super().connection_lost(exc)
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether no request is being answered."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def _expect_request(self) -> None:
+        """Close the connection unless a whole request comes in time; every byte more gives no more time."""
+        if not self._is_idle and self._late is not None:
+            self._late.cancel()
+            self._late = None
+        elif self._is_idle and self._late is None:
+            self._late = self.loop.call_later(REQUEST_S, self._drop)
+
+    def _drop(self) -> None:
+        self.connections.discard(self)  # now: the place is needed before the event loop closes it
+        self.transport.abort()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,7 +113,7 @@ async def _serve(site: Site, listener: socket.socket) -> None:
         uvicorn.Config(
             site.app,
             loop="asyncio",
-            http="h11",
+            http=WebConnection,
             ws="none",
             lifespan="off",
             log_config=None,

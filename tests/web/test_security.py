@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+import subprocess
+import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -14,6 +18,7 @@ from queue_runner.web import security
 from tests import named_rows
 from tests.cli_support import full_queue
 from tests.process_support import needs_linux
+from tests.web.server_support import Server, served
 from tests.web.site_support import ORIGIN, Browser, unknown
 
 pytestmark = pytest.mark.process
@@ -234,3 +239,71 @@ def test_where_there_are_no_tables_nobody_is_known(monkeypatch: pytest.MonkeyPat
     assert security.user_of(("127.0.0.1", 1), ("127.0.0.1", 2)) is None
     (tmp_path / "tcp").write_text("  sl  local_address rem_address   st\n   0: 0100007F:0001 0100007F:0002 01\n")
     assert security.user_of(("127.0.0.1", 1), ("127.0.0.1", 2)) is None
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+@pytest.mark.parametrize("page", PAGES)
+def test_another_site_gets_nothing_computed(queue: Layout, page: str, site: str) -> None:
+    browser = Browser(queue)
+    for mode, dest in (("no-cors", "image"), ("cors", "empty"), ("navigate", "iframe")):
+        headers = {"sec-fetch-site": site, "sec-fetch-mode": mode, "sec-fetch-dest": dest}
+        assert browser.client.get(page, headers=headers).status_code == 403
+
+
+def test_a_link_of_another_site_is_followed(queue: Layout) -> None:
+    headers = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+    assert Browser(queue).client.get("/history", headers=headers).status_code == 200
+
+
+# -- connections -------------------------------------------------------------------------------------------------------
+
+
+def _connect(server: Server, data: bytes = b"") -> socket.socket:
+    made = socket.create_connection(("127.0.0.1", int(server.base.rpartition(":")[2])), timeout=20)
+    made.sendall(data)
+    return made
+
+
+def _is_closed(connection: socket.socket) -> bool:
+    """Wait until the server has closed the connection."""
+    try:
+        return connection.recv(4096) == b""
+    except ConnectionResetError:
+        return True
+
+
+@pytest.mark.parametrize("data", [b"", b"GET / HTTP/1.1\r\nHost: local"], ids=["idle", "half-sent"])
+def test_many_connections_take_no_place_of_the_owner(queue: Layout, data: bytes) -> None:
+    """100 of them: before, the owner got 503 for as long as they stayed open."""
+    with served(queue.home) as server, contextlib.ExitStack() as stack:
+        for _ in range(100):
+            stack.enter_context(_connect(server, data))
+        with urllib.request.urlopen(f"{server.base}/history", timeout=20) as answer:
+            assert answer.status == 200
+
+
+def test_a_request_must_be_whole_in_time(queue: Layout) -> None:
+    with served(queue.home) as server, _connect(server, b"GET / HTTP/1.1\r\n") as half, _connect(server) as idle:
+        assert _is_closed(half) and _is_closed(idle)
+
+
+@needs_linux
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_gets_a_refusal_and_few_connections(queue: Layout) -> None:
+    program = """
+import encodings.idna, os, socket, sys
+os.setuid(12345)
+port = int(sys.argv[1])
+held = [socket.create_connection(("127.0.0.1", port)) for _ in range(200)]
+held[0].sendall(b"GET / HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n")
+print(held[0].recv(100).split()[1].decode(), flush=True)
+sys.stdin.read()
+"""
+    with served(queue.home) as server:
+        port = server.base.rpartition(":")[2]
+        command = [sys.executable, "-c", program, port]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+            assert other.stdout and other.stdout.readline() == "403\n"
+            with urllib.request.urlopen(f"{server.base}/history", timeout=20) as answer:
+                assert answer.status == 200
+            other.communicate()
