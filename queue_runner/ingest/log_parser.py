@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-from queue_runner.events import LogEvent, Note
+from queue_runner.events import Counts, LogEvent, Note
 from queue_runner.ingest.time_output import TimeOutput
 from queue_runner.text import plain
 from queue_runner.units import BOOLEANS
 
 NUMBER = r"[-+]?(?:\d{1,15}(?:\.\d{0,15})?(?:e[-+]?\d{1,3})?|nan|inf)"
+MAX_LINE_BYTES = 65_536
+"""Longest line parsed; longer ones occur in no format here and are skipped and counted as bad."""
+_LINE_END = re.compile(rb"[\r\n]")
 DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 """Names of dtypes in nanoGPT's settings."""
 _FALLBACK = re.compile(r"The operator '([^']{1,200})' is not currently supported on the MPS backend")
@@ -67,15 +71,40 @@ class LogParser:
         """Return the events of this format in a cleaned line."""
         return []
 
-    def state(self) -> dict[str, Any]:
-        """Return everything the next line depends on, as JSON values."""
-        return {"time": self._time.state(), **{name: getattr(self, name) for name in self.KEPT}}
+    def state(self) -> str:
+        """Return everything the next line depends on, as JSON."""
+        state = {"time": self._time.state(), **{name: getattr(self, name) for name in self.KEPT}}
+        return json.dumps(state, separators=(",", ":"))
 
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """Return a parser that continues where the one that returned this state stopped."""
-        parser = cls()
-        parser._time = TimeOutput.from_state(state["time"])
-        for name in set(cls.KEPT) & state.keys():  # an older mpsq that began the run may have stored fewer
-            setattr(parser, name, state[name])
-        return parser
+    def restore(self, state: str) -> None:
+        """Continue where the parser that returned this state stopped."""
+        fields = json.loads(state)
+        self._time = TimeOutput.from_state(fields["time"])
+        for name in set(self.KEPT) & fields.keys():  # an older mpsq that began the run may have stored fewer
+            setattr(self, name, fields[name])
+
+    def read_chunk(
+        self, data: bytes, base_offset: int = 0, *, final: bool = False
+    ) -> tuple[list[LogEvent], int, Counts]:
+        """Read the complete lines of `data`, whose first byte is at `base_offset` in the file.
+
+        A carriage return also ends a line: progress bars write nothing else. With `final`, an unterminated last line is
+        read too, unless it ends in a digit, where a number may be cut. Returns events, bytes consumed and counts, like
+        wire.read_chunk.
+        """
+        events: list[LogEvent] = []
+        start = bad = 0
+        for end in _LINE_END.finditer(data):
+            line = data[start : end.start()]
+            if len(line) > MAX_LINE_BYTES:
+                bad += 1
+            elif line:
+                events += self.feed(line.decode("utf-8", "replace"), base_offset + start)
+            start = end.end()
+        rest = data[start:]
+        if len(rest) > MAX_LINE_BYTES:  # skip all but its end, so that the rest is not taken for a line
+            start += len(rest) - MAX_LINE_BYTES - 1
+        elif final and rest and not rest[-1:].isdigit() and not rest.endswith((b".", b",")):
+            events += self.feed(rest.decode("utf-8", "replace"), base_offset + start)
+            start = len(data)
+        return events, start, Counts(bad=bad)

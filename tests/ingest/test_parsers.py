@@ -16,7 +16,7 @@ from queue_runner.analysis.summary import Summary, summarize
 from queue_runner.errors import UsageError
 from queue_runner.events import Eval, Hello, Iter, LogEvent, Metric, Note, TimeUsage
 from queue_runner.ingest import parsers
-from queue_runner.ingest.parsers import LogReader
+from queue_runner.ingest.log_parser import MAX_LINE_BYTES, LogParser
 from queue_runner.model import PHASES, SYNC_UNKNOWN
 from tests.events_support import fields
 
@@ -220,7 +220,7 @@ def test_a_last_line_without_end_is_read_unless_it_may_be_cut() -> None:
 
 def test_an_endless_line_is_skipped() -> None:
     line = b"iter 1: loss 3.1, time 2.00ms, mfu 1.00%\n"
-    data = b"x" * (5 * parsers.MAX_LINE_BYTES) + line + line
+    data = b"x" * (5 * MAX_LINE_BYTES) + line + line
     reader, at, events, bad = parsers.load("nanogpt"), 0, [], 0
     for end in range(50_000, len(data) + 50_000, 50_000):
         found, used, counts = reader.read_chunk(data[at : min(end, len(data))], at)
@@ -258,7 +258,7 @@ def test_an_endless_line_is_skipped() -> None:
 def test_no_log_crashes_a_parser(pieces: list[str], final: bool) -> None:
     data = "".join(pieces).encode() + b"\xff"
     for name in parsers.names():
-        reader: LogReader = parsers.load(name)
+        reader: LogParser = parsers.load(name)
         events, consumed, _ = reader.read_chunk(data, 0, final=final)
         json.dumps(shown(events), allow_nan=False)
         assert 0 <= consumed <= len(data)

@@ -7,23 +7,17 @@ the format: the parser with the most matches in the first 200,000 characters of 
 from __future__ import annotations
 
 import importlib
-import json
 import pkgutil
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from queue_runner.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:  # `mpsq submit` needs the names only
-    from queue_runner.events import Counts, LogEvent
+    from queue_runner.events import LogEvent
     from queue_runner.ingest.log_parser import LogParser
 
 DEFAULT = "plain"
-MAX_LINE_BYTES = 65_536
-"""Longest line parsed; longer ones occur in no format here and are skipped and counted as bad."""
-
-_LINE_END = re.compile(rb"[\r\n]")
 
 
 def names() -> list[str]:
@@ -41,12 +35,12 @@ def iterates(name: str) -> bool:
     return bool(getattr(_module(name), "ITERATES", True))
 
 
-def load(name: str, known: Mapping[str, object] | None = None) -> LogReader:
-    """Return a reader for a new log. `known` holds what else is known about the run (compile, device).
+def load(name: str, known: Mapping[str, object] | None = None) -> LogParser:
+    """Return a parser for a new log. `known` holds what else is known about the run (compile, device).
 
     Raises: UsageError when there is no such parser.
     """
-    return LogReader(find(name), known)
+    return find(name)(known)
 
 
 def read_log(name: str, data: bytes, known: Mapping[str, object] | None = None) -> list[LogEvent]:
@@ -68,47 +62,3 @@ def _module(name: str) -> Any:
     if name not in (known := names()):
         raise UsageError(f'unknown parser "{name}"', did_you_mean(name, known, f"the parsers are {', '.join(known)}"))
     return importlib.import_module(f"{__name__}.{name}")
-
-
-class LogReader:
-    """A reader of a growing log in chunks; its state is text, stored together with the events."""
-
-    def __init__(self, parser: type[LogParser], known: Mapping[str, object] | None = None) -> None:
-        self._class = parser
-        self._parser = parser(known)
-
-    def state(self) -> str:
-        """Return everything the next chunk depends on, as JSON."""
-        return json.dumps(self._parser.state(), separators=(",", ":"))
-
-    def restore(self, state: str) -> None:
-        """Continue where the reader that returned this `state` stopped."""
-        self._parser = self._class.from_state(json.loads(state))
-
-    def read_chunk(
-        self, data: bytes, base_offset: int = 0, *, final: bool = False
-    ) -> tuple[list[LogEvent], int, Counts]:
-        """Read the complete lines of `data`, whose first byte is at `base_offset` in the file.
-
-        A carriage return also ends a line: progress bars write nothing else. With `final`, an unterminated last line is
-        read too, unless it ends in a digit, where a number may be cut. Returns events, bytes consumed and counts, like
-        wire.read_chunk.
-        """
-        from queue_runner.events import Counts
-
-        events: list[LogEvent] = []
-        start = bad = 0
-        for end in _LINE_END.finditer(data):
-            line = data[start : end.start()]
-            if len(line) > MAX_LINE_BYTES:
-                bad += 1
-            elif line:
-                events += self._parser.feed(line.decode("utf-8", "replace"), base_offset + start)
-            start = end.end()
-        rest = data[start:]
-        if len(rest) > MAX_LINE_BYTES:  # skip all but its end, so that the rest is not taken for a line
-            start += len(rest) - MAX_LINE_BYTES - 1
-        elif final and rest and not rest[-1:].isdigit() and not rest.endswith((b".", b",")):
-            events += self._parser.feed(rest.decode("utf-8", "replace"), base_offset + start)
-            start = len(data)
-        return events, start, Counts(bad=bad)
