@@ -21,7 +21,7 @@ from queue_runner.model import PREFLIGHT
 from queue_runner.paths import Layout, preflight_cache
 from queue_runner.source import archive
 from queue_runner.store import backup, private_files, read, removal
-from queue_runner.store.engine import Connection, Engine, open_engine, writing
+from queue_runner.store.engine import Engine, open_engine, writing
 from queue_runner.workloads.venvs import RECORD
 
 YOUNG_S = 3600.0
@@ -86,7 +86,7 @@ _REFERENCED = (
 
 def find(layout: Layout, keep: Keep, *, keep_backups: int, now: float) -> list[Item]:
     """Find everything that these rules allow to remove. Raises: MpsqError if there is no queue."""
-    items = [*_leftovers(layout, now), *_incomplete_environments(layout, now), *_unused_preparations(layout, now)]
+    items = list(_leftovers(layout, now))
     folders = sorted(path for path in _entries(layout.runs) if _RUN.fullmatch(path.name))  # before the rows are read
     with read.reading(layout.db) as connection:
         items += (runs := list(_runs(layout, connection, keep, now)))
@@ -123,7 +123,8 @@ def _is_old(path: Path, now: float, age_s: float = YOUNG_S) -> bool:
 
 
 def _leftovers(layout: Layout, now: float) -> Iterator[Item]:
-    """Yield the remains of a removal, copy or backup that was killed."""
+    """Yield the remains of a removal, copy, backup or construction that was killed, and the prepared values of runs of
+    long ago: a run without its file computes them anew."""
     for folder in (layout.runs, layout.snapshots, layout.cache / "compile", layout.backups, layout.envs):
         for path in sorted(_entries(folder)):
             name = f"{folder.name}/{path.name}"
@@ -131,22 +132,13 @@ def _leftovers(layout: Layout, now: float) -> Iterator[Item]:
                 yield _item("leftover", path, "left by an interrupted removal", name)
             elif (path.name.startswith(".partial-") or path.suffix == ".partial") and _is_old(path, now):
                 yield _item("leftover", path, "left by an interrupted copy", name)
-
-
-def _unused_preparations(layout: Layout, now: float) -> Iterator[Item]:
-    """Yield the prepared values of runs of long ago; a run without its file computes them anew."""
+    for path in sorted(_entries(layout.envs)):
+        is_whole = path.name.startswith(".") or (path / RECORD).exists()
+        if not is_whole and _is_old(path, now) and not locks.is_held(layout.envs / f".{path.name}.lock"):
+            yield _item("leftover", path, "an incomplete environment", f"envs/{path.name}")
     for path in sorted(_entries(layout.cache / "prepared")):
         if _is_old(path, now, PREPARED_S):
             yield _item("leftover", path, "prepared for runs that ended long ago", f"prepared/{path.name}")
-
-
-def _incomplete_environments(layout: Layout, now: float) -> Iterator[Item]:
-    """Yield environments whose construction was killed."""
-    for path in sorted(_entries(layout.envs)):
-        lock = layout.envs / f".{path.name}.lock"
-        if path.name.startswith(".") or (path / RECORD).exists() or not _is_old(path, now) or locks.is_held(lock):
-            continue
-        yield _item("leftover", path, "an incomplete environment", f"envs/{path.name}")
 
 
 def _runs(layout: Layout, connection: sqlite3.Connection, keep: Keep, now: float) -> Iterator[Item]:
@@ -223,26 +215,26 @@ def _remove(name: str, paths: Sequence[Path], stuck: Stuck) -> bool:
 def _remove_unneeded(layout: Layout, engine: Engine, items: Sequence[Item], stuck: Stuck) -> Iterator[Item]:
     """Remove those of `items`, which are all of one kind, that no job needs."""
     for start in range(0, len(items), _BATCH):
+        batch = items[start : start + _BATCH]
+        is_cache = batch[0].kind == "cache"
         aside: list[Path] = []
         removed = []
         with writing(engine) as connection:
-            for item in _unneeded(connection, items[start : start + _BATCH]):
-                folder = layout.cache / "compile" if item.kind == "cache" else layout.runs
-                if _set_aside(folder, item, aside, stuck):
+            if is_cache:
+                free = {item.key for item in batch if removal.cache_is_free(connection, str(item.key))}
+            else:
+                run_ids = [int(item.key) for item in batch]
+                free = {*removal.removable(connection, run_ids, deleted=batch[0].kind == "deleted")}
+            for item in batch:
+                folder = layout.cache / "compile" if is_cache else layout.runs
+                if item.key in free and _set_aside(folder, item, aside, stuck):
                     removed.append(item)
                     if item.kind == "run" and item.job is not None:
                         note = f"{units.size(item.size_bytes)} of logs and checkpoints were removed: {item.reason}"
                         removal.note_files_removed(connection, int(item.key), item.job, note)
         failpoints.reach("gc.aside")
-        _remove("compiler caches" if items[0].kind == "cache" else "runs", aside, stuck)
+        _remove("compiler caches" if is_cache else "runs", aside, stuck)
         yield from removed
-
-
-def _unneeded(connection: Connection, items: Sequence[Item]) -> list[Item]:
-    if items[0].kind == "cache":
-        return [item for item in items if removal.cache_is_free(connection, str(item.key))]
-    free = removal.removable(connection, [int(item.key) for item in items], deleted=items[0].kind == "deleted")
-    return [item for item in items if item.key in free]
 
 
 def _set_aside(folder: Path, item: Item, aside: list[Path], stuck: Stuck) -> bool:

@@ -24,23 +24,16 @@ def new(layout: Layout, notes: Sequence[str]) -> list[str]:
 
     A note with other words is another note. If the record cannot be read or written, a note is merely repeated.
     """
-    now = time.time()
-    shown = _recently_shown(layout, now)
+    now, shown = time.time(), dict[str, float]()
+    with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
+        times = json.loads(layout.shown_notes.read_text("utf-8"))
+        shown = {str(key): float(at) for key, at in times.items() if 0 <= now - float(at) < EVERY_S}
     notes = [note for note in notes if not (isinstance(note, RepeatedNote) and _key(note) in shown)]
     record = shown | {_key(note): now for note in notes if isinstance(note, RepeatedNote)}
     if record != shown:
         with contextlib.suppress(OSError), replacing(layout.shown_notes, durable=False) as partial:
             partial.write_text(json.dumps(record), "utf-8")
     return notes
-
-
-def _recently_shown(layout: Layout, now: float) -> dict[str, float]:
-    """Return when each note was last shown (Unix seconds), by its key, without those that are due again."""
-    try:
-        times = json.loads(layout.shown_notes.read_text("utf-8"))
-        return {str(key): float(at) for key, at in times.items() if 0 <= now - float(at) < EVERY_S}
-    except (OSError, ValueError, AttributeError, TypeError):
-        return {}
 
 
 def _key(note: str) -> str:
