@@ -215,10 +215,12 @@ def _command_cells(request: Request, shared: Shared) -> Iterator[JobSpec]:
     axes = _axes_of_command(request)
     search = request.find_max
     given = axes.pop(search.key, ()) if search is not None else ()
+    searched = {search.key} if search is not None else set()
+    grid.refuse_unfilled(request.argv, {*axes, *searched})
     for axis, values in axes.items():
-        if len(values) > 1 and not any(grid.uses(word, axis) for word in request.argv):
+        if (len(values) > 1 or axis in request.sets) and not any(grid.uses(word, axis) for word in request.argv):
             raise UsageError(
-                f"{axis} has {len(values)} values, and the command does not use {{{axis}}}",
+                f"the command does not use {{{axis}}}, which is set to {', '.join(values)}",
                 f"write {{{axis}}} where the value belongs, as in: -- python train.py --{axis}={{{axis}}}",
             )
 
@@ -227,7 +229,7 @@ def _command_cells(request: Request, shared: Shared) -> Iterator[JobSpec]:
             return common.python
         return interpreter.of_command(argv, common.cwd, common.env, shared.interpreters) or ""
 
-    filled = ((cell, tuple(grid.fill(word, cell) for word in request.argv)) for cell in grid.product(axes))
+    filled = ((cell, tuple(grid.fill(word, cell, *searched) for word in request.argv)) for cell in grid.product(axes))
     cells = [
         common.changed(
             name=request.name or _command_name(request.argv),

@@ -60,19 +60,43 @@ def names(text: str, option: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(words))
 
 
-def fill(word: str, cell: Mapping[str, str]) -> str:
-    """Return a word of a command with the values of the cell: `{key}` is replaced, once; `{{key}}` becomes `{key}`;
-    every other brace stays, as those of JSON and of awk."""
-    if not cell or "{" not in word:
+_NAME = r"[A-Za-z_][\w.-]*"
+_PLACEHOLDER = re.compile(rf"(?<![{{$])\{{({_NAME})\}}")
+
+
+def fill(word: str, cell: Mapping[str, str], later: str = "") -> str:
+    """Return a word of a command with the values of the cell: `{key}` is replaced, once; `{{key}}` becomes `{key}`, but
+    for the key that is filled `later`; every other brace stays, as those of JSON and of awk. Without a value, a word
+    with blanks is a program's text and stays as it is."""
+    if "{" not in word or not (cell or is_one_word(word)):
         return word
-    keys = "|".join(map(re.escape, cell))
-    return re.sub(
-        rf"\{{\{{({keys})\}}\}}?|\{{({keys})\}}",
-        lambda match: f"{{{match[1]}}}" if match[1] else cell[match[2]],
-        word,
-    )
+    keys = "|".join([*map(re.escape, cell), _NAME])
+
+    def replaced(match: re.Match[str]) -> str:
+        if match[1]:
+            return match[0] if match[1] == later else f"{{{match[1]}}}"
+        return cell.get(match[2], match[0])
+
+    return re.sub(rf"\{{\{{({keys})\}}\}}?|\{{({keys})\}}", replaced, word)
+
+
+def is_one_word(word: str) -> bool:
+    """Return whether a word of a command has no blanks."""
+    return len(word.split()) == 1
 
 
 def uses(word: str, key: str) -> bool:
     """Return whether a word of a command has a place for the value of the key."""
     return fill(word, {key: ""}) != fill(word, {key: " "})
+
+
+def refuse_unfilled(argv: Sequence[str], keys: set[str]) -> None:
+    """Raise UsageError for a placeholder that none of these keys fills; without keys, in words without blanks only."""
+    for word in argv:
+        names = _PLACEHOLDER.findall(word) if keys or is_one_word(word) else []
+        for name in names:
+            if name not in keys and name != "cwd":
+                raise UsageError(
+                    f"nothing fills {{{name}}} in the command",
+                    did_you_mean(name, keys, f"--set {name}=VALUE does; {{{{{name}}}}} stands for the text {{{name}}}"),
+                )

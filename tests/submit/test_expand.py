@@ -100,7 +100,7 @@ def test_a_command_says_its_device_and_mode_in_nanogpts_way() -> None:
 
 
 def test_a_command_is_swept_by_its_braces() -> None:
-    request = requested(argv=("sh", "--lr={lr}", "{device}", "{other}"), device="cpu,mps", sets=("lr=1,2",))
+    request = requested(argv=("sh", "--lr={lr}", "{device}", "{{other}}"), device="cpu,mps", sets=("lr=1,2",))
     argvs = {spec.argv for spec in expand.expand(request)}
     assert argvs == {("sh", f"--lr={lr}", device, "{other}") for lr in "12" for device in ("cpu", "mps")}
 
@@ -114,12 +114,37 @@ def test_a_command_is_swept_by_its_braces() -> None:
         ("{{s}={s}", "{s}=0.2"),
         ('{"a": {"s": {s}}}', '{"a": {"s": 0.2}}'),
         ("{print $1}", "{print $1}"),
-        ("{{ x }} {other} {} {", "{{ x }} {other} {} {"),
+        ("{{ x }} {{other}} {} { ${HOME}", "{{ x }} {other} {} { ${HOME}"),
     ],
 )
 def test_only_swept_keys_are_replaced_in_a_command(word: str, filled: str) -> None:
-    (spec,) = expand.expand(requested(argv=("echo", word), sets=("s=0.2",)))
-    assert spec.argv == ("echo", filled)
+    (spec,) = expand.expand(requested(argv=("echo", "{s}", word), sets=("s=0.2",)))
+    assert spec.argv == ("echo", "0.2", filled)
+
+
+@pytest.mark.parametrize(
+    ("words", "sets", "message", "hint"),
+    [
+        (("go.py", "{kk}"), ("k=3",), "nothing fills {kk} in the command", 'did you mean "k"'),
+        (("go.py", "{k}", "--out={kk}.json"), ("k=3",), "nothing fills {kk} in the command", "mean"),
+        (("-c", "print {k}; {whole}"), ("k=3",), "nothing fills {whole}", "{{whole}} stands for the text {whole}"),
+        (("go.py", "--lr={lr}"), (), "nothing fills {lr}", "--set lr=VALUE does"),
+        (("go.py",), ("k=3",), "the command does not use {k}, which is set to 3", "--k={k}"),
+        (("go.py", "{{k}}"), ("k=3",), "the command does not use {k}", "--k={k}"),
+    ],
+)
+def test_a_place_without_a_value_and_a_value_without_a_place(
+    words: tuple[str, ...], sets: tuple[str, ...], message: str, hint: str
+) -> None:
+    with pytest.raises(UsageError) as error:
+        expand.expand(requested(argv=("echo", *words), sets=sets))
+    assert message in error.value.message and hint in error.value.hint
+
+
+def test_without_values_only_whole_words_have_places() -> None:
+    words = ("-c", "awk '{print}' ${HOME}; f'{x}'", "{cwd}/a", "{{k}}", "${HOME}", "{}", '{"a":1}')
+    (spec,) = expand.expand(requested(argv=("sh", *words)))
+    assert spec.argv[1:] == (*words[:3], "{k}", *words[4:])
 
 
 def test_a_value_with_braces_is_not_filled_again_and_an_escaped_key_is_no_place() -> None:
