@@ -157,7 +157,15 @@ def store(snapshots: Path, tree: SourceTree, is_same: Callable[[], bool], *, wit
     elif not is_same():
         raise Vanished("")
     _store_manifest(snapshots, tree, places)
+    remember(snapshots, tree)
+
+
+def remember(snapshots: Path, tree: SourceTree) -> None:
+    """Let the next tree of the folder store only what this stored one does not hold. Raises: OSError."""
     pointer = _latest(snapshots, tree.root)
+    with suppress(OSError, UnicodeDecodeError):
+        if pointer.read_text() == tree.hash:
+            return
     pointer.parent.mkdir(mode=0o700, exist_ok=True)
     with replacing(pointer, durable=False) as partial:
         partial.write_text(tree.hash)

@@ -135,6 +135,7 @@ def _stored(scan_tree: Callable[[], SourceTree], store: Path, *, copy: bool) -> 
     tree, changing = look(), ""
     for _ in range(_TRIES):
         if archive.is_stored(store, tree.hash, with_large=copy):
+            archive.remember(store, tree)
             return tree
         try:
             archive.store(store, tree, lambda tree=tree: look().hash == tree.hash, with_large=copy)  # type: ignore[misc]
