@@ -20,10 +20,10 @@ RELEASE := $(VENV)/.release
 .PHONY: python system demo test fast lint words shrink docs site pictures transcript changes changelog release sizes bench simulate campaign campaign-slurm mac clean
 
 # mpsq and what its main job trains with: all that the demonstration needs.
-$(DEMO): constraints.txt pyproject.toml requirements.txt requirements-training.txt | python
+$(DEMO): constraints.txt pyproject.toml requirements.txt | python
 	@$(PYTHON) -m tests.system_packages --check
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) .
+	$(PIP) '.[train]'
 	touch $@
 
 $(STAMP): $(DEMO)

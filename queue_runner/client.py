@@ -132,7 +132,7 @@ class Rows(list[dict[str, Any]]):
             import pandas
         except ImportError as error:
             raise UsageError(
-                "pandas is not installed here", "pip install 'mpsq[pandas]', or use the rows as they are"
+                "pandas is not installed here", "pip install pandas, or use the rows as they are"
             ) from error
         return pandas.DataFrame(list(self))
 

@@ -177,7 +177,7 @@ def energy() -> str:
     """the chip's energy is counted."""
     meter = energy_meters.apple_energy()
     if meter is None:
-        raise Unknown("zeus-apple-silicon is not installed: pip install 'mpsq[energy]'")
+        raise Unknown("zeus-apple-silicon is not installed: pip install zeus-apple-silicon")
     first = meter.read()
     time.sleep(1.0)
     second = meter.read()

@@ -1,7 +1,6 @@
 """`make release`: build sdist and wheel, check them, and use the wheel in every Python that is here.
 
-It publishes nothing. Torch, which mpsq never imports, is replaced by an empty package of that name: each installation
-of the real one takes gigabytes. All else that is installed with it is what pip, pipx and uvx choose by themselves."""
+It publishes nothing. What is installed with it is what pip, pipx and uvx choose by themselves."""
 
 from __future__ import annotations
 
@@ -13,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -24,7 +22,6 @@ ROOT = Path(__file__).resolve().parents[1]
 DIST = ROOT / "dist"
 BIN = Path(sys.executable).parent
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
-STAND_IN = "torch-999-py3-none-any.whl"
 
 
 class ReleaseError(Exception):
@@ -78,17 +75,6 @@ def interpreters() -> dict[str, str]:
     return interpreters_by_version
 
 
-def stand_in(folder: Path) -> Path:
-    """A folder with an empty package that is newer than every torch."""
-    folder.mkdir()
-    info = "torch-999.dist-info"
-    with zipfile.ZipFile(folder / STAND_IN, "w") as archive:
-        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: torch\nVersion: 999\n")
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(f"{info}/RECORD", f"{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
-    return folder
-
-
 def submit_to_report(mpsq: Sequence[str | Path], folder: Path, env: Mapping[str, str]) -> None:
     """Two commands, four runs each, and their report, in a new home. Raises ReleaseError if one is missing in it."""
     home = folder / "home"
@@ -119,22 +105,13 @@ def address(root: Path = ROOT) -> None:
         raise ReleaseError(f"{source} is a placeholder: write the repository's address into pyproject.toml")
 
 
-def without_torch(wheel: Path) -> list[list[str]]:
-    """Return the arguments of README's two lines that install mpsq without torch, with the wheel for the checkout."""
-    return [
-        ["pip", "install", "--no-deps", str(wheel)],
-        ["pip", "install", "-r", str(ROOT / "requirements.txt")],
-    ]
-
-
 def tried(wheel: Path, folder: Path) -> list[str]:
     """Install and use the wheel in each Python with pip, and in this one with pipx and uvx. Returns what was done."""
     # no path and no setting of this checkout: what is found is what was installed
     clean = {
         name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "MPSQ_", "VIRTUAL_ENV"))
     }
-    links = stand_in(folder / "links")
-    env = {**clean, "PIP_FIND_LINKS": str(links), "UV_FIND_LINKS": str(links), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    env = {**clean, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     env |= {"PIPX_HOME": str(folder / "pipx"), "UV_TOOL_DIR": str(folder / "uv"), "UV_PYTHON_DOWNLOADS": "never"}
     there, done = interpreters(), []
     for version, python in there.items():
@@ -147,13 +124,6 @@ def tried(wheel: Path, folder: Path) -> list[str]:
         shutil.rmtree(place)
     if not there:
         raise ReleaseError(f"none of Python {', '.join(VERSIONS)} is on this machine")
-    oldest = folder / "without-torch"
-    run(next(iter(there.values())), "-m", "venv", oldest, env=clean)
-    for words in without_torch(wheel):
-        run(oldest / "bin" / "python", "-m", *words, "--quiet", env=clean)
-    submit_to_report([oldest / "bin" / "mpsq"], folder / "home-without-torch", clean)
-    done.append(f"Python {next(iter(there))}: README's lines without torch, submit to report")
-    print(done[-1], flush=True)
     newest = list(there.values())[-1]
     runners = {
         "pipx run": [BIN / "pipx", "run", "--python", newest, "--spec", wheel, "mpsq"],

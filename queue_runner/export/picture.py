@@ -54,8 +54,8 @@ def check(path: Path) -> None:
 def write(plot: Plot, path: Path) -> None:
     """Write the picture, whole or not at all. Raises: UsageError (see check), also without matplotlib; OSError."""
     check(path)
-    matplotlib = need("matplotlib", "plot")
-    figures = need("matplotlib.figure", "plot")
+    matplotlib = need("matplotlib")
+    figures = need("matplotlib.figure")
     with matplotlib.rc_context(_SETTINGS):
         heights = [_height_in(comparison) for comparison in plot.comparisons]
         figure = figures.Figure(figsize=(_WIDTH_IN, sum(heights)), layout="constrained")
@@ -175,7 +175,7 @@ def _words(verdict: Verdict) -> str:
 
 def _plain_ticks(axis: Any) -> None:
     """Write the ticks of a logarithmic axis as numbers, few enough to read."""
-    ticker = need("matplotlib.ticker", "plot")
+    ticker = need("matplotlib.ticker")
     axis.set_major_locator(ticker.LogLocator(base=10, subs=(1.0, 2.0, 5.0)))
     axis.set_minor_locator(ticker.NullLocator())
     low, high = sorted(axis.get_view_interval())
@@ -255,7 +255,7 @@ def _evaluations(axes: Any, comparison: Comparison) -> None:
 
 
 def _legend(comparison: Comparison, panels: set[str]) -> tuple[list[Any], list[str]]:
-    lines = need("matplotlib.lines", "plot")
+    lines = need("matplotlib.lines")
     handles = [lines.Line2D([], [], markersize=5, **_style(n)) for n in range(len(comparison.rows))]
     names = [elide(one_line(row.label), _MOST_LETTERS) for row in comparison.rows]
     grey = {"color": "#555555", "linestyle": ""}

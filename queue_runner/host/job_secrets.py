@@ -98,7 +98,7 @@ def _of_keyring(path: Path) -> str:
 
     unknown, otherwise = f"there is no secret {path.name}", f"create its file: {_creation(path)}"
     if importlib.util.find_spec("keyring") is None:
-        raise Missing(unknown, f"{otherwise}, or pip install mpsq[keyring] to keep it in a keyring")
+        raise Missing(unknown, f"{otherwise}, or pip install keyring to keep it in a keyring")
     question = [sys.executable, "-P", "-m", "keyring", "get", _SERVICE, path.name]
     try:
         done = subprocess.run(

@@ -30,13 +30,13 @@ def web(
     """Show the queue in a browser on this machine: what runs, the history, comparisons, logs.
 
     It prints the address and serves it until Ctrl-C, to this user on 127.0.0.1 alone; from another machine, reach it
-    through ssh -L. It needs pip install 'mpsq[web]'. docs/web.md describes the pages and who may do what.
+    through ssh -L. It needs pip install starlette uvicorn. docs/web.md describes the pages and who may do what.
     """
     from queue_runner.worker import start_worker
 
     home()  # raises if the home belongs to another user
     if any(importlib.util.find_spec(name) is None for name in NEEDS):
-        raise UsageError("mpsq web needs Starlette and uvicorn", "pip install 'mpsq[web]'")
+        raise UsageError("mpsq web needs Starlette and uvicorn", "pip install starlette uvicorn")
     listener = listen(port)
     listener.set_inheritable(True)
     options = ["--write"] * write + ["--open"] * open

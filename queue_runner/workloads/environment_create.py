@@ -74,7 +74,7 @@ def create(
     base = torch_probe.find_interpreter(python)
     uv = shutil.which("uv") or shutil.which("uv", path=sysconfig.get_path("scripts"))
     if uv is None:
-        raise MpsqError("mpsq env create needs uv", "pip install 'mpsq[env]', or install uv and put it on PATH")
+        raise MpsqError("mpsq env create needs uv", "pip install uv, or put it on PATH")
     layout.envs.mkdir(mode=0o700, exist_ok=True)
     venv = Venv(name, layout.envs / name)
     with _making(layout, name) as lock:

@@ -169,7 +169,7 @@ def test_a_card_that_is_hot_and_used(home: Path, tmp_path: Path, monkeypatch: py
     assert found["thermal"].verdict == found["gpu use"].verdict == "warn"
     assert "45%" in found["gpu use"].finding and "88 degrees" in found["thermal"].finding
     monkeypatch.setitem(sys.modules, "pynvml", None)  # not installed
-    assert "mpsq[nvidia]" in checks()["gpu use"].fix
+    assert "pip install nvidia-ml-py" in checks()["gpu use"].fix
 
 
 def test_a_container_that_may_use_half_a_core() -> None:

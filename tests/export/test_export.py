@@ -158,5 +158,5 @@ def test_a_missing_library_is_a_sentence(
     monkeypatch.setitem(__import__("sys").modules, module, None)
     with pytest.raises(UsageError, match=f"{module} is not installed") as error:
         write(store, target, tmp_path / "out")
-    assert error.value.hint == f"pip install 'mpsq[{target}]'"
+    assert error.value.hint == f"pip install {module}"
     assert not (tmp_path / "out").exists()

@@ -45,4 +45,4 @@ def test_without_a_file_and_a_keyring_there_is_a_sentence(tmp_path: Path, monkey
     monkeypatch.setitem(sys.modules, "keyring", None)
     with pytest.raises(UsageError, match="there is no secret HF_TOKEN") as caught:
         job_secrets.check_names(Layout(tmp_path), ["HF_TOKEN"])
-    assert f"cat > {tmp_path}/secrets/HF_TOKEN" in caught.value.hint and "mpsq[keyring]" in caught.value.hint
+    assert f"cat > {tmp_path}/secrets/HF_TOKEN" in caught.value.hint and "pip install keyring" in caught.value.hint

@@ -53,11 +53,6 @@ def test_a_command_that_fails_is_told_with_its_words() -> None:
         release.run(sys.executable, "-c", "print('no such thing'); raise SystemExit(3)")
 
 
-def test_readme_has_the_lines_that_install_without_torch() -> None:
-    text = (release.ROOT / "README.md").read_text("utf-8")
-    assert "    pip install --no-deps .\n    pip install -r requirements.txt\n" in text
-
-
 def test_a_placeholder_for_the_address_is_refused(tmp_path: Path) -> None:
     page = tmp_path / "pyproject.toml"
     page.write_text('[project.urls]\nSource = "https://mpsq.example/mpsq"\n')

@@ -172,11 +172,11 @@ def test_check_names_the_package_of_ensurepip(
 @pytest.mark.parametrize(
     ("target", "installs", "extras"),
     [
-        ("demo", False, []),
-        ("fast", False, ["test,lint"]),
-        ("lint", False, ["test,lint"]),
-        ("docs", False, ["test,lint"]),
-        ("test", True, ["test,lint", "mlx,tinygrad,jax,transformers,lightning,opcheck,images", "docs"]),
+        ("demo", False, ["train"]),
+        ("fast", False, ["train", "test,lint"]),
+        ("lint", False, ["train", "test,lint"]),
+        ("docs", False, ["train", "test,lint"]),
+        ("test", True, ["train", "test,lint", "mlx,tinygrad,jax,transformers,lightning,opcheck,images", "docs"]),
     ],
 )
 def test_only_make_test_installs_on_the_system(target: str, installs: bool, extras: list[str]) -> None:

@@ -278,7 +278,7 @@ def test_without_uv_one_sentence_says_how_to_get_it(home: Path, monkeypatch: pyt
     monkeypatch.setattr("shutil.which", lambda name, **_: None if name == "uv" else f"/bin/{name}")
     with pytest.raises(MpsqError, match="needs uv") as error:
         environment_create.create(Layout(home), "fresh", [], "python3")
-    assert "mpsq[env]" in error.value.hint
+    assert "pip install uv" in error.value.hint
     assert venvs.find(Layout(home), "old").python.is_symlink()
 
 

@@ -18,7 +18,7 @@ def test_without_the_extra_there_is_a_sentence_and_its_remedy(
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uvicorn" else found(name))
     ran = mpsq("web")
-    assert ran.code == 2 and "needs Starlette and uvicorn" in ran.err and "pip install 'mpsq[web]'" in ran.err
+    assert ran.code == 2 and "needs Starlette and uvicorn" in ran.err and "pip install starlette uvicorn" in ran.err
 
 
 def test_a_taken_port_is_a_sentence(layout: Layout, mpsq: Cli) -> None:

@@ -16,8 +16,8 @@ ROWS_AT_ONCE = 65_536
 
 def write(selected: Selected, folder: Path) -> None:
     """Write the four files. Raises: UsageError without pyarrow."""
-    pa = need("pyarrow", "parquet")
-    parquet = need("pyarrow.parquet", "parquet")
+    pa = need("pyarrow")
+    parquet = need("pyarrow.parquet")
     types = {"int": pa.int64(), "float": pa.float64(), "text": pa.string(), "bool": pa.bool_()}
     for table in TABLES:
         fields = [pa.field(f.name, types[f.kind], metadata={"unit": f.unit} if f.unit else None) for f in table.fields]

@@ -25,7 +25,7 @@ def write(selected: Selected, folder: Path) -> None:
     The wall time of every value is that of the run's start: iterations have durations, not times of day. Values are
     float32, as in every such file. Raises: UsageError without tensorboardX.
     """
-    tensorboard_x = need("tensorboardX", "tensorboard")
+    tensorboard_x = need("tensorboardX")
     for run in selected.runs:
         known = {field.name: x for field, x in zip(RUNS.fields, run.values, strict=True) if x is not None}
         at = known.get("started_at") or known.get("ended_at") or known.get("created_at") or 0.0
