@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from queue_runner import units
+from queue_runner.analysis import findings
 from queue_runner.analysis.comparison import TIME, Family
 from queue_runner.analysis.finding import Finding
-from queue_runner.analysis.findings import answer, metric_answer
+from queue_runner.analysis.findings import metric_answer
 from queue_runner.analysis.grouping import MAIN, PLACE, SUBJECT, Arm, word
 from queue_runner.analysis.rounds import MetricAnswer, RoundAnswer, Word
 from queue_runner.monitor.answers.prepare import DETAILS
@@ -88,11 +89,9 @@ def sections(family: Family, rows: Sequence[ArmRow], taints: CaveatMarks) -> lis
     work = Section("", work_columns, rows, [memory] if memory else [])
     others = [without_empty(section) for section in (work, _cost(rows), *(() if family.wall else (outcome,)))]
     explained = [section for section in others if len(section.columns) > 1]
-    times = speed(family, rows, taints)
-    times[:1] = [replace(section, instead=answer(family)) for section in times[:1]]
     metrics = [_metric(name, rows, family) for name in family.metrics if rows[0].metrics[name].value is not None]
     explained += metrics[MOST_METRICS:]
-    answers = [*times[:1], *metrics[:MOST_METRICS], *times[1:]]
+    answers = [speed(family, rows, taints), *metrics[:MOST_METRICS]]
     if family.by:  # its table takes the place, and the title, of the first one
         answers[:2] = [replace(answers[1], title=answers[0].title), replace(answers[0], title="")]
     return [*answers, *(replace(section, explained=True) for section in explained)]
@@ -144,9 +143,9 @@ def _joined(*words: object) -> str:
     return " ".join(str(word) for word in words if word)
 
 
-def speed(family: Family, rows: Sequence[ArmRow], taints: CaveatMarks) -> list[Section]:
+def speed(family: Family, rows: Sequence[ArmRow], taints: CaveatMarks) -> Section:
     """Return the table of an answer: time with its spread, ratio, interval and verdict, and the rest if there is room;
-    what a command used is else a table below it."""
+    tables of --explain have it all."""
     has = {unit for unit in ("tokens", "samples") if any(getattr(row, f"{unit}_per_s") for row in rows)}
     rate = "samples_per_s" if has == {"samples"} else "tokens_per_s"
     each, runs = counts(rows)
@@ -154,16 +153,12 @@ def speed(family: Family, rows: Sequence[ArmRow], taints: CaveatMarks) -> list[S
     times = columns(WALL_S, "user_s sys_s", RSS) if family.wall else columns(MS, rate, "mfu")
     shown = columns(LABEL, *runs, times[0], *taints.columns(rows), *times[1:], *judged(rows, title))
     whole = without_empty(Section(caption(family, rows) + each, shown, rows, relative(family, rows)))
-    whole = replace(whole, in_order=sorted(rows, key=lambda row: (not row.is_baseline, -(row.speedup or 0.0))))
-    spare = ("mfu", rate, *([] if family.wall else ["runs"]))  # a table of --explain has the rates
+    spare = (RSS.key, "sys_s", "user_s") if family.wall else ("mfu", rate, "runs")
     answer, _ = fitted(whole, spare)
     if table_width(rows, answer.columns) > room():
         answer = replace(answer, columns=[without_spread(column) for column in answer.columns])
-    used = [column for column in columns("user_s sys_s", RSS) if column in whole.columns]
-    if not used or table_width(rows, answer.columns) <= room():
-        return [answer]
-    times_only = [column for column in answer.columns if column not in used]
-    return [replace(answer, columns=times_only), Section("", (LABEL, *used), rows, explained=True)]
+    in_order = sorted(rows, key=lambda row: (not row.is_baseline, -(row.speedup or 0.0)))
+    return replace(answer, in_order=in_order, instead=findings.answer(family))
 
 
 def without_spread(column: Column) -> Column:
