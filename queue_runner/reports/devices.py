@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
 from queue_runner import units
 from queue_runner.analysis import stats
 from queue_runner.analysis.comparison import Family
-from queue_runner.analysis.finding import NextStep
 from queue_runner.analysis.findings import RunDetails, describe
 from queue_runner.analysis.grouping import taints
 from queue_runner.analysis.reported_run import ReportedRun
@@ -18,10 +18,10 @@ from queue_runner.errors import UsageError
 from queue_runner.monitor import answers
 from queue_runner.monitor.answers import prepare, select_runs
 from queue_runner.monitor.answers.run_query import Context
-from queue_runner.reports._common import arm_tables, divergence, footnotes, losses, panels
-from queue_runner.reports._common.arm_rows import newest_first, row_of
+from queue_runner.reports._common import arm_tables, divergence, losses
 from queue_runner.reports._common.columns import columns
-from queue_runner.reports._common.device_peaks import Peaks
+from queue_runner.reports._common.compared import NEWEST as NEWEST
+from queue_runner.reports._common.compared import compared
 from queue_runner.reports._common.document import Result, Section
 from queue_runner.tables import Column
 
@@ -45,8 +45,6 @@ COLUMNS = columns(
     "taints",
 )
 
-NEWEST = 4
-"""Maximum number of comparisons shown when no runs were chosen."""
 MOST_DETAILED = 64
 """Maximum number of runs read beyond the summary (losses before the first step, last iteration with an evaluation)."""
 _MEAN_STEP = (
@@ -59,44 +57,36 @@ _MEAN_STEP = (
 def finish(stored: list[ReportedRun], context: Context) -> Result:
     """Group, compare and describe the runs. Raises: UsageError when --vs or --group-by is invalid."""
     rows, families = answers.compared(losses.add(prepare.windowed(stored, context), context), context)
-    families = newest_first(families)
-    visible = families if context.options.chosen else families[:NEWEST]
-    marks = footnotes.CaveatMarks(rows, (row for family in visible for row in family.shown), context)
-    peaks, details = Peaks(context), _details(families, context)
+    details = _details(families, context)
+    curves = cache(lambda run_id: divergence.losses(run_id, context))
+
+    def sentences(family: Family) -> Iterable[str]:
+        yield from describe(family, details)
+        yield from divergence.wrong_losses(family, curves)
+        yield from losses.findings(family, context)
+
+    result = compared("mpsq report", COLUMNS, rows, families, sentences, context)
     by = context.options.aim.by
-    if by not in ("", "time") and not any(by == family.by for family in visible):
-        names = ["time", *sorted({name for family in visible for pair in family.pairs for name in pair.metrics})]
+    if by not in ("", "time") and not any(by == family.by for family in result.families):
+        names = [
+            "time",
+            *sorted({name for family in result.families for pair in family.pairs for name in pair.metrics}),
+        ]
         known = (
             f"--by takes {', '.join(names)}"
             if names[1:]
             else "mpsq run --metric 'loss=loss ([0-9.]+)' reads one from a log"
         )
         raise UsageError(f'these runs are not compared by "{by}"', known)
-    tables = [[row_of(family, arm, peaks) for arm in family.arms] for family in families]
-    curves = cache(lambda run_id: divergence.losses(run_id, context))
-    blocks = []
-    for family, table in zip(visible, tables, strict=False):
-        sentences = [*describe(family, details), *divergence.wrong_losses(family, curves)]
-        blocks.append((arm_tables.sections(family, table, marks), [*sentences, *losses.findings(family, context)]))
-    sections, lines = panels.together(blocks)
-    lines = [*lines, *answers.closed_sentences(context.connection, visible)]
-    means = _mean_steps(visible, context)
-    sections = [*sections, *means]
-    lines = [*lines, *([_MEAN_STEP] if means else [])]
+    means = _mean_steps(result.families, context)
+    sections = [*result.sections, *means]
+    closed = answers.closed_sentences(context.connection, result.families)
+    lines = [*result.lines, *closed, *([_MEAN_STEP] if means else [])]
     if not rows:
         lines = [select_runs.nothing(context, "at all")]
     elif not sections:
         lines = ["no run has ended yet: see mpsq status"]
-    shown_rows = [row for table in tables[: len(visible)] for row in table]
-    notes = [*footnotes.notes(visible, shown_rows, marks, context), *footnotes.few(shown_rows)]
-    if n_older := len(families) - len(visible) + context.n_older:
-        older = f"{n_older} older comparison{'s' * (n_older > 1)} not shown"
-        text = f"{older}: select with mpsq report g4, --since 2d or --where config=NAME; csv and json have all"
-        notes.append(NextStep(text, f"mpsq report g4 ({n_older} older)"))
-    raw = [row for table in tables for row in table]
-    newest_runs = [family.newest_run for family in visible]
-    empty = None if sections or not rows else ""
-    return Result(COLUMNS, raw, sections, lines, notes, empty, visible, newest_runs)
+    return replace(result, sections=sections, lines=lines, text=None if sections or not rows else "")
 
 
 def _of_one_seed(rows: Sequence[Sequence[ReportedRun]]) -> list[ReportedRun]:

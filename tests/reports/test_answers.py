@@ -108,12 +108,11 @@ def test_frameworks_are_compared_on_one_device_with_verdicts_and_losses(store: A
     store.run("cpu", framework="mlx", median_s=0.01)
     rows = {row["framework"]: row for row in store.report("frameworks").rows}
     assert set(rows) == {"torch", "jax"}, "another device is another comparison, and a lonely framework none"
-    assert rows["torch"]["is_baseline"] and rows["jax"]["is_fastest"] and rows["jax"]["verdict"] == "faster"
+    assert rows["torch"]["is_baseline"] and rows["jax"]["verdict"] == "faster"
     assert rows["jax"]["speedup_low"] < rows["jax"]["speedup"] < rows["jax"]["speedup_high"]
-    assert rows["jax"]["trains_alike"] and 0 < rows["jax"]["loss_apart"] < 1e-4
     text = shown(store, "frameworks")
     assert "fastest: eager jax (jax 0.10.2)" in text and "(faster)" in text
-    assert "wrong loss" not in text and "2.13.0" in text
+    assert "wrong loss" not in text and "2.13.0" in text and "relative to eager torch: eager jax 3.5e-05 apart" in text
     turned = {row["framework"]: row for row in store.report("frameworks", vs="framework=jax").rows}
     assert turned["torch"]["speedup"] == pytest.approx(0.5, rel=0.01)
 

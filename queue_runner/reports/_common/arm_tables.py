@@ -85,7 +85,9 @@ def sections(family: Family, rows: Sequence[ArmRow], taints: CaveatMarks) -> lis
     )
     texts = {"max_rss_bytes": "RSS: peak", "peak_reserved_bytes": "GPU memory: the most that the process had reserved"}
     memory = "; ".join(text for key, text in texts.items() if any(getattr(row, key) is not None for row in rows))
-    work_columns = columns(LABEL, "samples_per_s tokens_per_s", TFLOPS, "mfu", RSS, "peak_reserved_bytes")
+    versions = {(row.framework, row.framework_version) for row in rows if row.framework_version}
+    version = columns("framework_version") if len(versions) > 1 else ()
+    work_columns = columns(LABEL, *version, "samples_per_s tokens_per_s", TFLOPS, "mfu", RSS, "peak_reserved_bytes")
     work = Section("", work_columns, rows, [memory] if memory else [])
     others = [without_empty(section) for section in (work, _cost(rows), *(() if family.wall else (outcome,)))]
     explained = [section for section in others if len(section.columns) > 1]
