@@ -11,7 +11,7 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.model import DEFAULT_LANE, IN_COPY
-from queue_runner.monitor.run_details import ChainLink, Details, Evaluation, HistoryEvent, Mfu
+from queue_runner.monitor.run_details import ChainLink, Details, Evaluation, HistoryEvent, Mfu, TrainerNote
 from queue_runner.monitor.run_view import RunView
 
 OF_JOB = (
@@ -66,13 +66,18 @@ def facts(details: Details) -> list[tuple[str, str]]:
         ("phases", ", ".join(f"{name} {units.duration(s)}" for name, s in details.phases_s.items())),
         ("reported", "\n".join(map(_reported, sorted((details.hello or {}).items())))),
         *((taint.severity, f"{taint.kind}: {taint.detail}") for taint in details.taints),
-        *(("note", f"{note.kind}: {note.text}") for note in details.notes),
+        *(("note", f"{note.kind}: {note.text}") for note in details.notes if not _is_marked(note, details)),
         ("lines", ", ".join(f"{count} {key}" for key, count in details.lines.items() if count)),
         ("deleted", _known(run.deleted_at, lambda at: f"{_when(at)}: its files are gone")),
         ("history", "\n".join(map(_event, details.history))),
         *(("files" if not n else "", path) for n, path in enumerate(details.files.values())),
     ]
     return [(name, value) for name, value in pairs if value]
+
+
+def _is_marked(note: TrainerNote, details: Details) -> bool:
+    """Return whether a mark of the run says the same as the note."""
+    return (note.kind, note.text) in {(taint.kind, taint.detail) for taint in details.taints}
 
 
 def _reported(item: tuple[str, Any]) -> str:

@@ -148,6 +148,18 @@ def test_show_wraps_what_is_read_and_not_what_is_copied(queue: Layout, mpsq: Cli
     assert " ".join(" ".join(lines).split()).count("another word") == 40
 
 
+def test_show_says_a_note_that_is_a_mark_once(queue: Layout, mpsq: Cli) -> None:
+    import sqlite3
+
+    with sqlite3.connect(queue.db) as connection:
+        (run_id,) = connection.execute("SELECT run_id FROM v_run WHERE run = '1.1'").fetchone()
+        for table, text in (("notes", "text, offset"), ("taints", "detail, severity")):
+            last = -9 if table == "notes" else "caveat"
+            sql = f"INSERT INTO {table} (run_id, kind, {text}) VALUES (?, 'not_quiet', 'a busy machine', ?)"
+            connection.execute(sql, (run_id, last))
+    assert mpsq.ok("show", "1.1").out.count("not_quiet: a busy machine") == 1
+
+
 def test_show_tells_how_busy_the_gpu_was(queue: Layout, mpsq: Cli) -> None:
     import sqlite3
 
