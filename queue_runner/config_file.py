@@ -102,7 +102,8 @@ class Config:
         most=366 * _DAY_S,
     )
     not_code: str = _key(
-        "*.md *.rst *.adoc *.tex *.ipynb LICENSE* .gitignore",
+        "*.md *.rst *.adoc *.tex *.ipynb LICENSE* .gitignore .*_cache/* .idea/* .vscode/*"
+        " outputs/* multirun/* wandb/* mlruns/* lightning_logs/*",
         "text",
         "names of files whose changes do not matter to a command",
         **_PATTERNS,

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,6 +91,14 @@ def ignored(root: Path) -> list[str]:
     options = ("--porcelain=v1", "-z", "--ignored=matching", "--untracked-files=all", "--ignore-submodules=all")
     lines = git(root, "status", *options).split(b"\0")
     return [os.fsdecode(line.removeprefix(b"!! ")) for line in lines if line.startswith(b"!! ")]
+
+
+def are_ignored(root: Path, names: Iterable[str]) -> set[str]:
+    """Return those of these paths that git ignores; that of a folder ends with a slash. Raises: GitFailed."""
+    listing = b"".join(os.fsencode(name) + b"\0" for name in names)
+    answer = git(root, "check-ignore", "-z", "-v", "-n", "--stdin", input=listing).split(b"\0")
+    matches = zip(answer[0::4], answer[2::4], answer[3::4], strict=False)  # file, line, pattern and path of each
+    return {os.fsdecode(name) for file, pattern, name in matches if file and not pattern.startswith(b"!")}
 
 
 def git(folder: Path, *arguments: str, input: bytes = b"", limit: int = -1) -> bytes:

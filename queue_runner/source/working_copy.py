@@ -14,6 +14,7 @@ from pathlib import Path, PurePath
 from typing import IO
 
 from queue_runner import failpoints
+from queue_runner.source import git_commands, rules
 from queue_runner.source.archive import Damaged, Manifest, check, read_manifest
 from queue_runner.spec import JobSpec
 
@@ -198,6 +199,27 @@ def tidy(snapshots: Path, spec: JobSpec, target: Path) -> None:
     for folder in sorted(emptied, reverse=True):
         with contextlib.suppress(OSError):  # not empty
             folder.rmdir()
+
+
+def return_ignored(snapshots: Path, spec: JobSpec, target: Path) -> None:
+    """Move what is left in a copy, where git ignores it and the folder lacks it, to its place in the folder: there the
+    next run finds the data and checkpoints of this one. Errors are ignored: what cannot be moved stays."""
+    root, names = Path(spec.root), []
+    for place, below, files in os.walk(target):
+        inside = os.path.relpath(place, target)
+        prefix = "" if inside == "." else f"{inside}/"
+        names += [*(f"{prefix}{name}/" for name in below), *(prefix + name for name in files)]
+        if len(names) > rules.MAX_FILES:
+            return
+    with contextlib.suppress(git_commands.GitFailed, Damaged):
+        if not read_manifest(snapshots, spec.tree).in_git:
+            return
+        for name in sorted(git_commands.are_ignored(root, names)):  # a folder comes before its content
+            source, goal = target / name, root / name
+            if os.path.lexists(source) and not os.path.lexists(goal):
+                with contextlib.suppress(OSError):  # another disk
+                    source.rename(goal)
+                    source.parent.rmdir()
 
 
 def _links_to(path: Path, root: str, name: str) -> bool:

@@ -46,6 +46,8 @@ PATIENCE_S = 1.0
 """How long a start waits for the code of its run; the other lanes and the end of the worker wait meanwhile."""
 GPU_LOOK_EVERY_S = 0.25
 """Interval at which the worker asks whether the look at the GPU after a run, which takes some seconds, has ended."""
+RETURN_S = 10.0
+"""How long the files of an ended run may take to return to the user's folder; the other lanes wait meanwhile."""
 MAX_FRUITLESS_STARTS = 5
 """Number of successive wardens that may die before their fence, until the run is given up as SPAWN_FAILED."""
 
@@ -226,13 +228,21 @@ class Supervisor:
         failpoints.reach("worker.done")
         self._block(None)
         folder.shorten_logs(self._config.keep_log_bytes)
-        working_copy.tidy(self._layout.snapshots, claimed.spec, folder.tree)
+        self._tidy(claimed, folder)
         self._observer = None
         self._not_before = self._clocks.steady() + self._config.cooldown_s
         if self.in_cooldown:
             self.close()
         self._log(f"run {claimed.id}: {ending}" + (f": {ending.reason}" if ending.reason else ""))
         return True
+
+    def _tidy(self, run: Claimed, folder: RunDir) -> None:
+        """Reduce the run's copy to what it has written, and what git ignores of that to its place in the user's folder,
+        which may not answer."""
+        working_copy.tidy(self._layout.snapshots, run.spec, folder.tree)
+        if run.spec.tree and folder.tree.is_dir():
+            with contextlib.suppress(child.TookTooLong, OSError):
+                child.call(RETURN_S, working_copy.return_ignored, self._layout.snapshots, run.spec, folder.tree)
 
     def _observer_of(self, run: ActiveRun) -> Observer:
         if self._observer is None or self._observer.run_id != run.claimed.run_id:

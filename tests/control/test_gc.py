@@ -17,6 +17,7 @@ from queue_runner.host import locks, trash
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
+from queue_runner.source import archive, scan
 from queue_runner.store import jobs, retries
 from queue_runner.store.engine import open_engine, writing
 from tests.cli_support import Cli, end_running_run, full_queue
@@ -259,6 +260,24 @@ def test_the_cache_of_a_preflight_stays_until_it_has_ended(queue: Layout) -> Non
     items = [garbage.Item("cache", "c", "", 0, path.name, (path,)) for path in (folder, ended)]
     assert [item.key for item in garbage.collect(queue, items, pytest.fail)] == ["preflight-1.0"]
     assert folder.exists() and not ended.exists()
+
+
+def test_a_tree_with_content_of_a_needed_one_stays(queue: Layout, tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    trees = []
+    for number in (1, 2):
+        (code / f"{number}.py").write_text(str(number))
+        trees.append(scan.of_folder(code))
+        archive.store(queue.snapshots, trees[-1], lambda: True, with_large=False)
+    first, second = (tree.hash for tree in trees)
+    query(queue, "UPDATE jobs SET spec_json = json_set(spec_json, '$.tree', ?) WHERE id = 6", second)
+    assert found(queue) == []
+    everything = [garbage.Item("snapshot", n, "", 0, n, (queue.snapshots / n,)) for n in (first, second)]
+    assert garbage.collect(queue, everything, pytest.fail) == []
+    query(queue, "UPDATE jobs SET spec_json = json_set(spec_json, '$.tree', '') WHERE id = 6")
+    assert sorted(name for _, name in found(queue)) == sorted(tree[:12] for tree in (first, second))
+    assert len(garbage.collect(queue, everything, pytest.fail)) == 2
 
 
 def test_a_submit_that_stores_a_snapshot_is_waited_for(queue: Layout, monkeypatch: pytest.MonkeyPatch) -> None:

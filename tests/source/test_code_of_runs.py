@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sqlite3
@@ -242,6 +243,33 @@ def test_ignored_data_is_shared_and_results_stay(queue: Queue, code: Repository)
     assert (code.root / "data" / "checkpoint").exists() and not (code.root / "result.json").exists()
     copy = queue.layout.run_dir("1.1") / "tree"
     assert names(copy) == ["result.json"] and str(copy) in mpsq(queue, "show", "1.1")
+
+
+def test_ignored_results_return_to_the_folder(queue: Queue, code: Repository) -> None:
+    """What a run writes below an ignored name that is not there yet, a dependant finds."""
+    queue_it(queue, code.root, "mkdir data deep; echo 1 > data/ckpt; echo 2 > deep/result; mkdir deep/data")
+    queue_it(queue, code.root, "cat data/ckpt; ls", after=("1",))
+    code.version("v2")
+    queue.worker("", "--until-idle").wait()
+    assert said(queue, "2.1") == "1\ndata\nsay.sh"
+    assert (code.root / "data" / "ckpt").exists() and not (code.root / "deep").exists()
+    copy = queue.layout.run_dir("1.1") / "tree"
+    assert sorted(str(path.relative_to(copy)) for path in copy.rglob("*")) == ["deep", "deep/data", "deep/result"]
+
+
+def test_lines_of_a_file_and_a_schedule_take_the_code_of_their_submission(queue: Queue, code: Repository) -> None:
+    lines = [{"command": ["/bin/sh", "-c", f". ./say.sh; echo {n}"], "cwd": str(code.root)} for n in (1, 2)]
+    (queue.folder / "jobs.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    mpsq(queue, "submit", "--from", str(queue.folder / "jobs.jsonl"))
+    code.version("v2")
+    words = ["--cwd", str(code.root), "--", "/bin/sh", "-c", ". ./say.sh"]
+    mpsq(queue, "schedule", "add", "--name", "often", "* * * * *", "--", *words)
+    with sqlite3.connect(queue.layout.db) as connection:
+        connection.execute("UPDATE schedules SET next_at = next_at - 3600")
+    code.version("v3")
+    queue.worker()
+    queue.done(3)
+    assert [said(queue, run) for run in ("1.1", "2.1", "3.1")] == ["v1\n1", "v1\n2", "v3"]
 
 
 def test_a_worker_killed_between_copy_and_start(queue: Queue, code: Repository) -> None:

@@ -654,6 +654,11 @@ def test_a_folder_that_git_does_not_list_is_a_tree_of_its_own(repo: Path, snapsh
     assert (spec.root, spec.inside) == (str(repo / "try"), ".")
     (repo / "try" / "train.py").write_text("2")
     assert changes(spec, snapshots) == ["train.py changed"]
+    copy = repo / "copy"
+    make_copy(snapshots, spec, copy)
+    (copy / "result").touch()
+    working_copy.return_ignored(snapshots, spec, copy)
+    assert (copy / "result").exists()
 
 
 def test_paths_of_a_copy(tmp_path: Path) -> None:
