@@ -231,11 +231,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns its exit code; an error that a user can fix never shows a traceback."""
     if argv is None:
         gc.set_threshold(_GC_THRESHOLD)
-    arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    is_bare, arguments = not arguments, arguments or _overview()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without UTF-8 shows "?" instead of failing
     code = _run(arguments)
+    if is_bare and not code:
+        print(f"\nnext: {_next_step(arguments)}", file=sys.stderr)
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -243,6 +246,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     if code == EXIT_BROKEN_PIPE:
         _silence(sys.stdout)
     return code
+
+
+def _overview() -> list[str]:
+    """Return what mpsq alone runs: the status of the queue, or without one the help."""
+    from queue_runner import paths
+
+    try:
+        return ["status"] if paths.layout().db.exists() else ["--help"]
+    except MpsqError:
+        return ["--help"]
+
+
+def _next_step(arguments: Sequence[str]) -> str:
+    """Return the command that a user most likely needs after `arguments`, of `_overview`."""
+    if arguments != ["status"]:
+        return "mpsq run nanogpt --config tiny, or mpsq run 'sleep 0.2' 'sleep 0.4'"
+    from queue_runner import paths
+    from queue_runner.monitor import queue_status, status_text
+
+    return status_text.next_step(queue_status.read_status(paths.layout(), waiting=1))
 
 
 def _run(arguments: list[str]) -> int:

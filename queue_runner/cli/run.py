@@ -46,6 +46,8 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print the output
 def run(ctx: typer.Context, fields: dict[str, Any], verbose: Verbose = False, json: Json = False) -> None:
     """Submit jobs, follow their output, and report.
 
+    Several commands, each in quotes, are compared: mpsq run 'sleep 0.2' 'sleep 0.4'.
+
     Exit codes: 0 if all succeeded, 3 if not, 130 after Ctrl-C.
     """
     if fields.get("hold"):
@@ -71,7 +73,13 @@ def plan_of(fields: Mapping[str, Any]) -> Plan:
     goal = {"until": DECIDED} if "budget_s" in fields and "repeats" not in fields else {}
     is_fixed = bool({"repeats", "until", "find_max", "on"} & {*goal, *fields})
     trial = {} if is_fixed else {"preflight": False}  # the first round tries each row
-    planned = use_case.plan(Request(**{**goal, **trial, **fields, "measures": True}))
+    if commands := fields.get("commands"):
+        from queue_runner.submit import from_file
+
+        defaults = {name: value for name, value in fields.items() if name != "commands"}
+        planned = from_file.plan_of_commands(commands, {**goal, **defaults})
+    else:
+        planned = use_case.plan(Request(**{**goal, **trial, **fields, "measures": True}))
     return planned if is_fixed or len(planned.jobs) < 2 else use_case.in_rounds(planned, Until())
 
 

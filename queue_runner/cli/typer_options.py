@@ -134,19 +134,23 @@ def _fields(ctx: typer.Context, values: dict[str, Any]) -> dict[str, Any]:
     from queue_runner.submit import given_options
 
     words = values.pop("workload") or []
-    if len(words) > 1:
+    commands = words if ctx.info_name == "run" and any(" " in word for word in words) else []
+    if commands and "command" in ctx.meta:
+        raise UsageError(f'"{commands[0]}" is a command, and another one follows --', "quote both, or neither")
+    if len(words) > 1 and not commands:
         raise UsageError(
             f'{ctx.info_name} takes one workload, not "{" ".join(words)}"',
             f"a command goes after --, as in: -- {' '.join(words)}",
         )
     given = {name: value for name, value in values.items() if _is_given(name, value)}
-    if words:
+    if words and not commands:
         given["workload"] = words[0]
         ctx.meta["word"] = words[0]
     if command := ctx.meta.get("command"):
         given["command"] = command
     line = title(ctx)  # which refuses a line that is not text
-    return {**given_options.read(given, whole=True), "title": line}
+    fields = {**given_options.read(given, whole=True), "title": line}
+    return fields | {"commands": commands} if commands else fields
 
 
 def _is_given(name: str, value: Any) -> bool:

@@ -42,6 +42,21 @@ def text(status: Status, *, colour: bool = False) -> str:
     return "\n\n".join(parts)
 
 
+def next_step(status: Status) -> str:
+    """Return the command that the user most likely needs now."""
+    if status.queue.paused_at and status.waiting:
+        return "mpsq resume"
+    if not status.queue.worker and (status.waiting or any(run.is_unstored for run in status.ended)):
+        return "mpsq worker, or mpsq service install"
+    if status.running is not None:
+        return f"mpsq logs -f {status.running.run.run}"
+    if status.waiting:
+        return f"mpsq why {status.waiting[0].run}"
+    if status.ended and status.ended[0].style == "bad":
+        return f"mpsq why {status.ended[0].run}"
+    return "mpsq report" if status.ended else "mpsq run nanogpt --config tiny"
+
+
 def lane(status: Status) -> Facts:
     """Return the worker, and what keeps the lane from starting runs."""
     queue = status.queue

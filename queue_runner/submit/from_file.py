@@ -8,6 +8,7 @@ from __future__ import annotations
 import graphlib
 import json
 import re
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -60,6 +61,30 @@ def plan(path: str, defaults: Fields) -> Plan:
     lines = read(_content(path))
     if not lines:
         raise UsageError(f"{_shown(path)} contains no jobs", _EXAMPLE)
+    return plan_of(lines, defaults)
+
+
+def plan_of_commands(commands: Sequence[str], defaults: Fields) -> Plan:
+    """Return the plan of a comparison of command lines; each is the name of its row. Raises: UsageError."""
+    lines = [Line(f'"{text}"', text, {"name": text, "command": _argv(text)}) for text in commands]
+    return plan_of(lines, defaults)
+
+
+def _argv(text: str) -> list[str]:
+    """Return the words of a command line, or a shell for one that needs it. Raises: UsageError."""
+    if _NEEDS_SHELL.search(text):
+        return ["sh", "-c", text]
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f'"{text}" is not a command line: {error}', "close the quotation") from error
+
+
+_NEEDS_SHELL = re.compile(r"[|&;<>()$`*?~]")
+
+
+def plan_of(lines: Sequence[Line], defaults: Fields) -> Plan:
+    """Return the plan of all lines, in rounds of drawn order. Raises: UsageError, which names the line."""
     seed = submit.drawn(defaults.get("order_seed"))
     named: dict[str, list[int]] = {}
     for number, line in enumerate(lines):

@@ -251,3 +251,14 @@ def test_show_tells_when_a_job_may_run_and_how_often(queue: Layout, mpsq: Cli) -
         "2 at most, if failed",
     ):
         assert said in out
+
+
+def test_mpsq_alone_shows_the_status_and_the_next_step(home: Path, mpsq: Cli) -> None:
+    ran = mpsq.ok()
+    assert "Usage: mpsq COMMAND" in ran.out and "next: mpsq run nanogpt" in ran.err
+    full_queue(home)
+    ran = mpsq.ok()
+    assert "waiting  2 runs" in ran.out
+    assert ran.err == "\nnext: mpsq worker, or mpsq service install\n"
+    mpsq.ok("pause")
+    assert mpsq.ok().err == "\nnext: mpsq resume\n"

@@ -299,3 +299,24 @@ def test_ctrl_c_reports_the_rounds_so_far(queue: Queue) -> None:
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=110)
     assert process.returncode == 130 and "s=0.5 " in output
+
+
+def test_quoted_commands_are_rows(queue: Queue) -> None:
+    process = run(queue, "--no-gate", "sleep 0.01", "echo a | cat; sleep 0.1")
+    output, messages = process.communicate(timeout=110)
+    assert process.returncode == 0, messages
+    assert "echo a | cat; sleep 0.1 is " in " ".join(output.split()) and "slower than sleep 0.01" in output
+    assert {row["name"] for row in queue.rows()} == {"sleep 0.01", "echo a | cat; sleep 0.1"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["true", "false"], 'run takes one workload, not "true false"'),
+        (["sleep 1", "--", "true"], "another one follows --"),
+        (["echo 'a", "sleep 1"], "is not a command line"),
+    ],
+)
+def test_commands_that_cannot_be_compared(queue: Queue, words: list[str], message: str) -> None:
+    process = run(queue, *words)
+    assert message in process.communicate(timeout=60)[1] and process.returncode == 2
