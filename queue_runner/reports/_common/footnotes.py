@@ -101,20 +101,12 @@ class CaveatMarks:
         return kinds or ("reported no results" if row.valid else "no reason stored")
 
 
-def notes(
-    families: Sequence[Family],
-    raw: Sequence[ArmRow],
-    marks: CaveatMarks,
-    context: Context,
-    times: str = "",
-) -> list[str]:
-    """Return all footnotes of compared families, those on the numbers first; `times` names the measured time."""
+def notes(families: Sequence[Family], raw: Sequence[ArmRow], marks: CaveatMarks, context: Context) -> list[str]:
+    """Return all footnotes of compared families, those on the numbers first."""
     arms = [arm for family in families for arm in family.arms]
-    if not times:
-        walls = {family.wall for family in families}
-        meanings = {False: "ms/iter: median, of several runs the geometric mean of their medians"}
-        meanings[True] = "wall s: real time of the runs, the geometric mean of several"
-        times = "; ".join(meanings[wall] for wall in sorted(walls))
+    meanings = {False: "ms/iter: median, of several runs the geometric mean of their medians"}
+    meanings[True] = "wall s: real time of the runs, the geometric mean of several"
+    times = "; ".join(meanings[wall] for wall in sorted({family.wall for family in families}))
     return [
         *spreads(times, {row.spread_over for row in raw}),
         *_window(context),
