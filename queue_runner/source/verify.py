@@ -113,7 +113,7 @@ def _look(snapshots: Path, spec: JobSpec, terms: LookTerms) -> StartCode:
         return StartCode(Ending(Outcome.CODE_CHANGED, reason=why))
     note = ""
     if not spec.copy:
-        why = f"{listed(changes)} since it was submitted, so" if changes else "like an earlier run of its submission,"
+        why = f"{listed(changes)}:" if changes else "like an earlier run of its submission,"
         note = f"{why} it runs in a copy of the code as submitted"
     imports, caveat = editable.look(spec)
     links = _links(Path(spec.root), manifest, now, snapshots.parent)

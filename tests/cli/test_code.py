@@ -154,7 +154,7 @@ def test_rerun_says_what_it_cannot_do(mpsq: Cli, layout: Layout, code: Path, tmp
     mpsq.ok("submit", "--cwd", code, "--", "true")
     (code / "train.py").write_text("other")
     ran = mpsq.ok("rerun", "4")
-    assert "train.py changed since it was submitted, so it runs in a copy of the code as submitted" in ran.err
+    assert "train.py changed: it runs in a copy of the code as submitted" in ran.err
     assert "in a copy" not in mpsq.ok("rerun", "4", "--snapshot", "off").err
     assert "whatever changes there" in mpsq.ok("show", "6").out
     for content in layout.snapshots.glob("*/content-*"):

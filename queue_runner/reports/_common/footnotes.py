@@ -65,7 +65,10 @@ class CaveatMarks:
             details = by_key(self._caveats[kind], lambda taint: taint.detail)
             parts = [f"{detail} ({named([self._names[t.run_id] for t in same])})" for detail, same in details.items()]
             more = f"; {len(details) - MOST_DETAILS} more" if len(details) > MOST_DETAILS else ""
-            yield Caveat(f"{letter} {kind}", f": {'; '.join(parts[:MOST_DETAILS])}{more}")
+            name = f"{letter} {kind}" + (
+                f" ({next(iter(details))})" if kind == IN_COPY else ""
+            )  # with the changed files
+            yield Caveat(name, f": {'; '.join(parts[:MOST_DETAILS])}{more}")
 
     def excluded(self, rows: Iterable[ReportedRun], include_invalid: bool) -> Iterable[str]:
         """Name runs that are excluded, or included by --all although invalid, each reason once after its runs."""
