@@ -78,7 +78,7 @@ def unreadable(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> Path:
     tree.mkdir()
     (tree / "train.sh").write_text(f"echo ran >> {queue.journal}\n")
     subprocess.run(["git", "init", "-q", str(tree)], check=True)
-    queue.submit("sh train.sh", cwd=str(tree))
+    queue.submit("sh train.sh", cwd=str(tree), snapshot="auto")
     stand_in = queue.folder / "bin" / "git"  # for one that waits for the answer to a privacy prompt
     stand_in.parent.mkdir()
     stand_in.write_text(f"#!/bin/sh\necho $$ > {told}\nexec sleep 100\n")

@@ -157,12 +157,12 @@ def test_a_command_that_somebody_watches_waits_briefly(queue: Queue, machine: Pa
     worker = queue.worker(module=STAND_IN)
     until(lambda: f"worker {worker.pid} on" in queue.log(), "the worker")  # else mpsq run starts one
     waited = []
-    for group in (1, 2):  # the second question is known to be short
+    for group in (1, 2):  # the first question, of unknown length, waits no longer than a short one
         words = [sys.executable, "-m", "queue_runner.cli.main", "run", "--repeats", "2", "--", "/usr/bin/true"]
         done = subprocess.run(words, cwd=queue.folder, capture_output=True, text=True, timeout=60, check=True)
         assert (done.stdout + done.stderr).count("starting anyway") == 1
         waited.append(details(queue, f"{group}.1").start["gate_waited_s"])
-    assert waited[0] >= 4.5 > 4 > waited[1] >= 0.8
+    assert all(4 > waited_s >= 0.8 for waited_s in waited)
 
 
 def test_a_start_that_did_not_come_about_leaves_no_caveat(queue: Queue, machine: Path) -> None:
