@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from queue_runner.atomic_file import replacing
 from queue_runner.source import git_hash, rules
@@ -40,8 +40,7 @@ class Damaged(Exception):
     """A part of a stored tree is missing or altered; the text says which."""
 
 
-@dataclass(frozen=True)
-class Extent:
+class Extent(NamedTuple):
     """Where the bytes of a file are: a file below snapshots/, and a range of it."""
 
     file: str

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from queue_runner.source import git_commands, git_hash, rules
 from queue_runner.source.git_hash import Content
@@ -22,8 +23,7 @@ class NotCode(Exception):
     """A folder cannot be stored as code; the text says why."""
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """A file of a tree, and whether git tracked it."""
 
     content: Content
