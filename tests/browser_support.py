@@ -1,20 +1,20 @@
 """Debian's Chromium, driven by Playwright: what a page says on the console, what it requests, how it looks.
 
-The pictures lie in TMPDIR/mpsq-pictures, to be looked at; a test never compares them.
+With MPSQ_SCREENSHOTS set to a folder, pictures of pages are saved there, to be looked at: no test compares them.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Dialog, Page
 
 PHONE, DESK = 390, 1280
 """Widths in pixels."""
@@ -31,7 +31,7 @@ _FLAGS = (
 
 @dataclass
 class Seen:
-    """What a browser saw of a page: its errors and warnings, and the addresses that it asked for."""
+    """What a browser saw of a page: its errors, warnings and dialogs, and the addresses that it requested."""
 
     page: Page
     troubles: list[str] = field(default_factory=list)
@@ -44,43 +44,41 @@ class Seen:
     def scrolls_sideways(self) -> bool:
         return bool(self.page.evaluate("document.documentElement.scrollWidth > window.innerWidth"))
 
-    def picture(self, name: str) -> Path:
-        """Save a picture of the whole page; returns its path."""
-        folder = Path(tempfile.gettempdir()) / "mpsq-pictures"
-        folder.mkdir(exist_ok=True)
-        path = folder / f"{name}.png"
-        self.page.screenshot(path=path, full_page=True)
-        return path
+    def picture(self, name: str) -> None:
+        """Save a picture of the whole page, where pictures are wanted."""
+        if folder := os.environ.get("MPSQ_SCREENSHOTS"):
+            self.page.screenshot(path=Path(folder) / f"{name.replace('/', '-')}.png", full_page=True)
 
 
 @contextmanager
-def browser(width: int, scheme: str, *, script: bool = True) -> Iterator[Seen]:
-    """Start Chromium with an empty profile and yield a page of that width; `scheme` is light or dark."""
+def chromium() -> Iterator[Browser]:
+    """Start Chromium."""
     from playwright.sync_api import sync_playwright
 
-    program = shutil.which("chromium")
-    with tempfile.TemporaryDirectory() as profile, sync_playwright() as playwright:
-        context = playwright.chromium.launch_persistent_context(
-            profile,
-            executable_path=program,
-            headless=True,
-            args=list(_FLAGS),
-            viewport={"width": width, "height": 844 if width == PHONE else 900},
-            color_scheme="dark" if scheme == "dark" else "light",
-            java_script_enabled=script,
-        )
-        page_log = Seen(context.new_page())
-        page_log.page.on(
+    with sync_playwright() as playwright:
+        program = shutil.which("chromium")
+        browser = playwright.chromium.launch(executable_path=program, headless=True, args=list(_FLAGS))
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def opened(browser: Browser, width: int = DESK, scheme: str = "light", **profile: Any) -> Iterator[Seen]:
+    """Yield a page of a new profile; `scheme` is light or dark, `profile` further options of Playwright."""
+    size = {"width": width, "height": 844}
+    with browser.new_context(viewport=size, color_scheme=scheme, **profile) as context:
+        page = context.new_page()
+        seen = Seen(page)
+
+        def dismiss(dialog: Dialog) -> None:
+            seen.troubles.append(f"dialog: {dialog.message}")
+            dialog.dismiss()
+
+        page.on(
             "console",
-            lambda message: (
-                page_log.troubles.append(f"{message.type}: {message.text}")
-                if message.type in ("error", "warning")
-                else None
-            ),
+            lambda line: seen.troubles.append(line.text) if line.type in ("error", "warning") else None,
         )
-        page_log.page.on("pageerror", lambda error: page_log.troubles.append(str(error)))
-        page_log.page.on("request", lambda request: page_log.requests.append(request.url))
-        try:
-            yield page_log
-        finally:
-            context.close()
+        page.on("pageerror", lambda error: seen.troubles.append(str(error)))
+        page.on("dialog", dismiss)
+        page.on("request", lambda request: seen.requests.append(request.url))
+        yield seen

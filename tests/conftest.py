@@ -11,16 +11,21 @@ import re
 import signal
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from queue_runner.paths import Layout
 from tests import system_packages
+from tests.browser_support import chromium
 from tests.cli_support import Cli, empty_queue
 from tests.patience import patience
 from tests.process_support import WITHOUT_PROC, WardenRun, hide_proc
 from tests.queue_support import Queue
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 LIMITS_S = {"fast": 120, "process": 120, "slow": 600}
 """How long a test of each marker may take on a quiet machine, with its fixtures."""
@@ -136,3 +141,10 @@ def queue(layout: Layout, tmp_path: Path) -> Iterator[Queue]:
     queue = Queue(layout, tmp_path)
     yield queue
     queue.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A Chromium for all tests of a module."""
+    with chromium() as started:
+        yield started

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.browser_support import DESK, PHONE, browser
+from tests.browser_support import DESK, PHONE, opened
 from tests.pages.pages_fixture import evening, written
 from tests.pages.test_render import HOSTILE
 from tests.reports.report_fixture import Store
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 pytestmark = [pytest.mark.process, pytest.mark.needs_program("chromium")]
 
@@ -25,8 +29,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [PHONE, DESK])
-def test_it_opens_quietly_and_fits(page: Path, width: int, scheme: str) -> None:
-    with browser(width, scheme) as seen:
+def test_it_opens_quietly_and_fits(browser: Browser, page: Path, width: int, scheme: str) -> None:
+    with opened(browser, width, scheme) as seen:
         seen.page.goto(page.as_uri())
         assert seen.troubles == []
         assert seen.foreign(page.as_uri()) == [] and seen.requests[0] == page.as_uri()
@@ -37,8 +41,8 @@ def test_it_opens_quietly_and_fits(page: Path, width: int, scheme: str) -> None:
         assert (ground == "rgb(255, 255, 255)") is (scheme == "light")
 
 
-def test_the_buttons_of_a_plot_work(page: Path) -> None:
-    with browser(DESK, "light") as seen:
+def test_the_buttons_of_a_plot_work(browser: Browser, page: Path) -> None:
+    with opened(browser, DESK, "light") as seen:
         seen.page.goto(page.as_uri())
         figure = seen.page.locator("figure.plot").first
         before = figure.locator("canvas").evaluate("c => c.toDataURL()")
@@ -55,8 +59,8 @@ def test_the_buttons_of_a_plot_work(page: Path) -> None:
         assert seen.troubles == []
 
 
-def test_without_a_script_dots_tables_and_time_lines_are_there(page: Path) -> None:
-    with browser(DESK, "light", script=False) as seen:
+def test_without_a_script_dots_tables_and_time_lines_are_there(browser: Browser, page: Path) -> None:
+    with opened(browser, java_script_enabled=False) as seen:
         seen.page.goto(page.as_uri())
         assert seen.page.locator("circle.dot").count() == 23  # 4 rows and 19 runs
         assert seen.page.locator("rect.block.measure").count() > 10
@@ -64,8 +68,8 @@ def test_without_a_script_dots_tables_and_time_lines_are_there(page: Path) -> No
         assert not seen.page.locator("figure.plot").first.is_visible()
 
 
-def test_on_paper_it_is_black_on_white(page: Path) -> None:
-    with browser(DESK, "dark") as seen:
+def test_on_paper_it_is_black_on_white(browser: Browser, page: Path) -> None:
+    with opened(browser, DESK, "dark") as seen:
         seen.page.goto(page.as_uri())
         seen.page.emulate_media(media="print")
         assert seen.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
@@ -74,7 +78,7 @@ def test_on_paper_it_is_black_on_white(page: Path) -> None:
         assert len(seen.page.pdf()) > 20_000
 
 
-def test_a_script_of_a_user_never_runs(tmp_path: Path) -> None:
+def test_a_script_of_a_user_never_runs(browser: Browser, tmp_path: Path) -> None:
     store = evening(Store(tmp_path / "home"), 2, 20)
     for text in HOSTILE.values():
         shown = text.encode("utf-8", "replace").decode()
@@ -82,11 +86,9 @@ def test_a_script_of_a_user_never_runs(tmp_path: Path) -> None:
             run_id = store.run("cpu", False, median_s, dtype=shown, taints={"drift": ("caveat", shown)})
             store.iterations(run_id, [median_s] * 5)
     page = written(store, tmp_path / "out.html")
-    with browser(PHONE, "light") as seen:
-        dialogs: list[str] = []
-        seen.page.on("dialog", lambda dialog: dialogs.append(dialog.message))
+    with opened(browser, PHONE, "light") as seen:
         seen.page.goto(page.as_uri())
-        assert dialogs == [] and seen.troubles == [] and seen.foreign(page.as_uri()) == []
+        assert seen.troubles == [] and seen.foreign(page.as_uri()) == []
         assert seen.page.locator("img").count() == 0
         assert not seen.scrolls_sideways()
         assert seen.page.get_by_text("onerror=alert(1)").count() > 0

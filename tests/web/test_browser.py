@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import pytest
 from queue_runner.spec import NewJob
 from queue_runner.store import jobs
 from queue_runner.store.engine import open_engine, writing
+from tests.browser_support import DESK, PHONE, opened
 from tests.cli_support import SPEC, full_queue
 from tests.queue_support import Queue, until
 from tests.web.server_support import Server, served
@@ -27,11 +27,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.process, pytest.mark.needs_program("chromium")]
 
-FLAGS = (
-    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-)
-WIDTHS = {"phone": 390, "desktop": 1280}
 JOB = (
     "import json, os, sys, time\n"
     "out = open(os.environ['MPSQ_EVENTS'], 'a', buffering=1)\n"
@@ -48,55 +43,27 @@ JOB = (
 )
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        program = shutil.which("chromium")
-        found = playwright.chromium.launch(executable_path=program, headless=True, args=list(FLAGS))
-        yield found
-        found.close()
-
-
 @contextmanager
-def opened(browser: Browser, server: Server, **context: Any) -> Iterator[Page]:
-    """A page of a new browser profile that fails for an error on its console and for a request elsewhere."""
-    with browser.new_context(**context) as made:
-        page = made.new_page()
-        wrong: list[str] = []
-        page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("dialog", lambda dialog: (wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-        page.on(
-            "request",
-            lambda asked: None if asked.url.startswith((server.base, "data:")) else wrong.append(asked.url),
-        )
-        yield page
-        assert wrong == []
+def quiet(browser: Browser, server: Server, *size: Any, **profile: Any) -> Iterator[Page]:
+    """A page of a new profile that fails for an error on its console and for a request elsewhere."""
+    with opened(browser, *size, **profile) as seen:
+        yield seen.page
+        assert seen.troubles == [] and seen.foreign(server.base) == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("device", WIDTHS)
-def test_every_page_fits_and_asks_nobody_else(
-    home: Path, browser: Browser, tmp_path: Path, device: str, scheme: str
-) -> None:
+@pytest.mark.parametrize("width", [PHONE, DESK])
+def test_every_page_fits_and_asks_nobody_else(home: Path, browser: Browser, width: int, scheme: str) -> None:
     full_queue(home)
-    size = {"width": WIDTHS[device], "height": 844}
-    with (
-        served(home, "--write") as server,
-        opened(browser, server, viewport=size, color_scheme=scheme, reduced_motion="reduce") as page,
-    ):
-        page.goto(server.address)
-        page.wait_for_url(f"{server.base}/")
+    with served(home, "--write") as server, opened(browser, width, scheme, reduced_motion="reduce") as seen:
+        seen.page.goto(server.address)
+        seen.page.wait_for_url(f"{server.base}/")
         for name in ("", "history", "job/1", "job/2", "job/5", "log/1.1", "compare", "compare?id=g1"):
-            page.goto(f"{server.base}/{name}")
-            page.wait_for_load_state("load")
-            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
-            shot = tmp_path / f"{device}-{scheme}-{name.replace('/', '-').replace('?', '-') or 'queue'}.png"
-            page.screenshot(path=shot, full_page=True)
-            if folder := os.environ.get("MPSQ_SCREENSHOTS"):
-                shutil.copy(shot, folder)
+            seen.page.goto(f"{server.base}/{name}")
+            seen.page.wait_for_load_state("load")
+            assert not seen.scrolls_sideways(), name
+            seen.picture(f"{name or 'queue'}-{width}-{scheme}")
+        assert seen.troubles == [] and seen.foreign(server.base) == []
 
 
 def test_hostile_names_run_nothing(home: Path, browser: Browser) -> None:
@@ -106,7 +73,7 @@ def test_hostile_names_run_nothing(home: Path, browser: Browser) -> None:
         new = [NewJob(replace(SPEC, name=text, params={"x": text}, config=text)) for text in HOSTILE]
         jobs.submit(connection, "mpsq submit", 7, new, [(n, 1) for n in range(len(new))])
     engine.dispose()
-    with served(home, "--write") as server, opened(browser, server) as page:
+    with served(home, "--write") as server, quiet(browser, server) as page:
         page.goto(server.address)
         page.wait_for_url(f"{server.base}/")
         page.locator("#queue", has_text="alert(1)").wait_for()
@@ -119,7 +86,7 @@ def test_hostile_names_run_nothing(home: Path, browser: Browser) -> None:
 def test_what_happens_arrives_without_a_reload(queue: Queue, browser: Browser, tmp_path: Path) -> None:
     script, stop = tmp_path / "job.py", tmp_path / "stop"
     script.write_text(JOB)
-    with served(queue.layout.home) as server, opened(browser, server) as page:
+    with served(queue.layout.home) as server, quiet(browser, server) as page:
         page.goto(server.address)
         page.wait_for_url(f"{server.base}/")
         assert page.locator("#running").inner_text().endswith("nothing")
@@ -148,7 +115,7 @@ def test_what_happens_arrives_without_a_reload(queue: Queue, browser: Browser, t
 
 def test_buttons_change_the_queue(home: Path, browser: Browser) -> None:
     full_queue(home)
-    with served(home, "--write") as server, opened(browser, server) as page:
+    with served(home, "--write") as server, quiet(browser, server) as page:
         page.goto(server.address)
         page.wait_for_url(f"{server.base}/")
         row = page.locator("tr", has_text="waits2")
