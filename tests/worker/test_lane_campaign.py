@@ -32,7 +32,7 @@ def tell(*words):
     os.write(fd, (" ".join(words) + chr(10)).encode())
 tell("start", os.environ["MPSQ_RUN"])
 for core in sorted({0, 1} & os.sched_getaffinity(0)):
-    held = os.open(f"{sys.argv[1]}/core{core}", os.O_RDWR | os.O_CREAT, 0o600)
+    held = os.open(sys.argv[1] + "/core%d" % core, os.O_RDWR | os.O_CREAT, 0o600)
     os.set_inheritable(held, True)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
