@@ -30,6 +30,12 @@ pytestmark = pytest.mark.process
 PATIENCE_S = 20.0
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = {"bash": ["bash", "--norc", "-i"], "zsh": ["zsh", "-i"], "fish": ["fish", "-i"]}
+PLACES = {
+    "bash": ".local/share/bash-completion/completions/mpsq",
+    "zsh": ".local/share/zsh/site-functions/_mpsq",
+    "fish": ".config/fish/completions/mpsq.fish",
+}
+"""Where `mpsq completion --help` says that a shell looks; zsh in any folder of fpath."""
 RC = {
     "bash": ("rc", "PS1='ready> '; source '{script}'\n"),
     "zsh": (".zshrc", "PS1='ready> '; fpath=('{folder}' $fpath); autoload -Uz compinit; compinit -u\n"),
@@ -103,10 +109,12 @@ def terminal(request: pytest.FixtureRequest, environment: dict[str, str], tmp_pa
     if shell != "bash":
         require(shell)
     home = tmp_path / "user"
-    installed = shells.install(shell, {"HOME": str(home)})
+    script = home / PLACES[shell]
+    script.parent.mkdir(parents=True, exist_ok=True)
+    script.write_text(shells.script(shell))
     name, text = RC[shell]
     (home / name).parent.mkdir(parents=True, exist_ok=True)
-    (home / name).write_text(text.format(script=installed.path, folder=installed.path.parent))
+    (home / name).write_text(text.format(script=script, folder=script.parent))
     terminal = Terminal(shell, home, environment)
     if shell == "bash":
         terminal.type("source rc\r")
