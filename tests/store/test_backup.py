@@ -24,6 +24,7 @@ from queue_runner.worker.backups import LOOK_AGAIN_S, TRY_AGAIN_S, Backups
 from queue_runner.worker.decide import BackUp, decide
 from queue_runner.worker.now import Candidate, Clocks, Now
 from tests.cli_support import Cli, full_queue
+from tests.process_support import state_of
 from tests.queue_support import until
 
 pytestmark = pytest.mark.process
@@ -226,17 +227,17 @@ def test_a_restore_waits_for_a_submission_and_the_next_waits_for_it(queue: Layou
     backup.make(queue)
     begun = [start("submit", "--name", "late-1", "--", "/usr/bin/true", stop_at="submit.before_commit", stops=tmp_path)]
     try:
-        until(lambda: list(tmp_path.glob("submit.before_commit.*")), "the submission")
+        until(lambda: state_of(begun[0].pid) == "T", "the submission")
         begun.append(start("db", "restore", stop_at="restore.before_rename", stops=tmp_path))
         until(lambda: locks.is_held(locks.worker_lock_path(queue.home)), "the restore")
         assert not list(tmp_path.glob("restore.*"))
         begun[0].send_signal(signal.SIGCONT)
-        until(lambda: list(tmp_path.glob("restore.before_rename.*")), "the restore")
+        until(lambda: state_of(begun[1].pid) == "T", "the restore")
         begun.append(
             start("submit", "--name", "late-2", "--", "/usr/bin/true", stop_at="submit.before_commit", stops=tmp_path)
         )
         begun[1].send_signal(signal.SIGCONT)
-        until(lambda: len(list(tmp_path.glob("submit.before_commit.*"))) == 2, "the second submission")
+        until(lambda: state_of(begun[2].pid) == "T", "the second submission")
         begun[2].send_signal(signal.SIGCONT)
         assert [one.wait() for one in begun] == [0, 0, 0]
     finally:
