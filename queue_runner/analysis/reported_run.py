@@ -110,8 +110,8 @@ class ReportedRun(RunNumbers, LastEvaluation):
     planned_compiled: int = 0
     aim: Aim = field(default_factory=Aim)
     """what its submission asks about"""
-    earlier_levels: bool = False
-    """whether the runs of the same question before these have two speeds"""
+    earlier_levels: float = 0.0
+    """the range of the logarithms of the times of earlier runs of the same question, if these have two speeds"""
     swept: frozenset[str] = frozenset()
     """names that the submission swept"""
     metrics: Mapping[str, float] = field(default_factory=dict)

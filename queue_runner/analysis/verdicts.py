@@ -47,14 +47,14 @@ class Contrast:
     """A row minus its baseline in one metric, by round; None where one of the two runs is missing.
 
     A time enters as its logarithm, negated: the difference is the logarithm of the speedup. `step` is the rounding step
-    and `margin` the half width of "the same", both in the unit of the difference. With an
-    `obstacle` there is no word.
+    and `margin` the half width of "the same", both in the unit of the difference. A difference of at most `levels` may
+    come from rows that have several levels; inf where their distance is unknown. With an `obstacle` there is no word.
     """
 
     differences: Sequence[float | None]
     margin: float | None = None
     step: float = 0.0
-    several_levels: bool = False
+    levels: float = 0.0
     obstacle: str = ""
 
 
@@ -174,11 +174,10 @@ def _shrunk(n: int, mean: float, variance: float, typical: float | None, step: f
 def _judge(contrast: Contrast, looks: Sequence[Estimate], n_words: int) -> Judgement:
     """Look after each round. The interval only narrows, because what one look excludes stays excluded, until the mean
     of all rounds leaves it: then the rounds contradict each other, and it starts anew from all of them."""
-    first = FIRST_LOOK_WITH_LEVELS if contrast.several_levels else FIRST_LOOK
     low, high = -math.inf, math.inf
     decision, given_after, contradicted = Decision.UNDECIDED, None, False
     for look in looks:
-        if look.n < first:
+        if look.n < _first_look(contrast, look):
             continue
         half_width = look.half_width(n_words)
         low, high = max(low, look.mean - half_width), min(high, look.mean + half_width)
@@ -189,6 +188,7 @@ def _judge(contrast: Contrast, looks: Sequence[Estimate], n_words: int) -> Judge
             decision = decide(low, high, contrast.margin)
             given_after = None if decision is Decision.UNDECIDED else look.n
     last = looks[-1] if looks else Estimate(0, math.nan, math.nan, 0.0)
+    first = _first_look(contrast, last)
     return Judgement(
         decision=decision,
         given_after=given_after,
@@ -199,9 +199,15 @@ def _judge(contrast: Contrast, looks: Sequence[Estimate], n_words: int) -> Judge
         within_margin=contrast.margin is not None and -contrast.margin < low and high < contrast.margin,
         more=None if given_after or contrast.obstacle else _more(last, n_words, contrast.margin, first),
         contradicted=contradicted,
-        waits_for_levels=contrast.several_levels and last.n < first,
+        waits_for_levels=first > FIRST_LOOK and last.n < first,
         obstacle=contrast.obstacle,
     )
+
+
+def _first_look(contrast: Contrast, look: Estimate) -> int:
+    """Return the number of rounds from which there may be a word. A difference above that of the levels does not come
+    from the choice of level in the first rounds."""
+    return FIRST_LOOK_WITH_LEVELS if contrast.levels and not abs(look.mean) > contrast.levels else FIRST_LOOK
 
 
 def decide(low: float, high: float, margin: float | None) -> Decision:

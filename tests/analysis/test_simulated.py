@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 
 import numpy as np
@@ -27,7 +28,7 @@ def test_numpy_copy_is_the_shipped_method(noise: str, n_rows: int, n_words: int,
     for family in range(n_families):
         for n in range(1, n_rounds + 1):
             rows = differences[family, :n].T
-            contrasts = [Contrast([*map(float, row)], margin, step, levels) for row in rows]
+            contrasts = [Contrast([*map(float, row)], margin, step, math.inf if levels else 0.0) for row in rows]
             for k, judgement in enumerate(judge(contrasts, n_words)):
                 assert judgement.decision is WORDS[int(many.words[family, n - 1, k])]
                 assert judgement.low == pytest.approx(many.lows[family, n - 1, k], abs=1e-9)

@@ -162,10 +162,11 @@ def test_rounds_that_contradict_the_first_ones_withdraw_the_word() -> None:
 def test_known_levels_wait_for_eight_rounds() -> None:
     differences = normal(3, 12, 0.5)
     for n in range(3, 13):
-        judgement = after(differences[:n], several_levels=True)
+        judgement = after(differences[:n], levels=math.inf)
         assert (judgement.decision is Decision.UNDECIDED) == judgement.waits_for_levels == (n < FIRST_LOOK_WITH_LEVELS)
     assert judgement.given_after == FIRST_LOOK_WITH_LEVELS
-    assert after(differences[:5], several_levels=True).more == 3
+    assert after(differences[:5], levels=math.inf).more == 3
+    assert after(differences, levels=0.5 * abs(differences[0])).given_after == after(differences).given_after
 
 
 def test_an_obstacle_leaves_the_interval_and_no_word() -> None:

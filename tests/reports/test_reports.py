@@ -608,15 +608,20 @@ def test_a_row_with_two_speeds_in_earlier_submissions_waits(store: Store) -> Non
             store.run("cpu", median_s=0.1 + k / 1e5, group=group)
             store.run("mps", median_s=0.1 * level + k / 1e5, group=group)
 
-    three_rounds(1, 1.2, 1.3, 1.2)
-    three_rounds(2, 1.2, 1.2, 1.2)
+    three_rounds(1, 1.02, 1.08, 1.02)
+    three_rounds(2, 1.02, 1.02, 1.02)
     assert rows(store.report(selectors=["g2"]))["mps eager"]["verdict"] == "slower"
-    three_rounds(3, 1.3, 1.2, 1.3)
-    three_rounds(4, 1.2, 1.2, 1.2)
+    three_rounds(3, 1.08, 1.02, 1.08)
+    three_rounds(4, 1.02, 1.02, 1.02)
     row = rows(store.report(selectors=["g4"]))["mps eager"]
     assert row["verdict"] == "undecided" and "8 rounds" in row["undecided_because"]
     assert rows(store.report(selectors=["g2"]))["mps eager"]["verdict"] == "slower", "what came later changes nothing"
     assert rows(store.report(selectors=["g1", "g2", "g3", "g4"]))["mps eager"]["verdict"] == "slower"
+    for k in range(3):
+        store.run("cpu", median_s=0.3 + k / 1e5, group=5)
+        store.run("mps", median_s=0.1 * 1.02 + k / 1e5, group=5)
+    row = rows(store.report(selectors=["g5"]))["mps eager"]
+    assert row["verdict"] == "faster", "two speeds that close do not explain three times the speed"
 
 
 def test_rows_that_where_hides_count_as_words(store: Store) -> None:

@@ -14,7 +14,7 @@ from queue_runner import redact
 from queue_runner.analysis.comparison import Question
 from queue_runner.analysis.grouping import BESIDE, LOG, MAIN, SUBJECT, taints
 from queue_runner.analysis.reported_run import ReportedRun
-from queue_runner.analysis.rounds import has_two_levels
+from queue_runner.analysis.rounds import two_levels
 from queue_runner.analysis.run_metrics import INTERNAL
 from queue_runner.analysis.stats import by_key
 from queue_runner.errors import UsageError
@@ -90,7 +90,7 @@ def prepare(stored: Iterable[ReportedRun], context: Context) -> list[ReportedRun
     with_threads = any((run.cores or 0) != (run.threads or 0) for run in runs)
     planned = _planned(runs, context)
     metrics = _metrics(runs, context)
-    levelled = _levelled(runs, context)
+    levels = _earlier_levels(runs, context)
     aims = _aims(runs, context)
     logs = _unknown_logs(runs)
     prepared = []
@@ -127,7 +127,7 @@ def prepare(stored: Iterable[ReportedRun], context: Context) -> list[ReportedRun
                 planned_rows=planned.get(run.job_id, (0, 0))[0],
                 planned_compiled=planned.get(run.job_id, (0, 0))[1],
                 aim=aims.get(run.group_id, Aim()),
-                earlier_levels=(run.spec_hash, run.machine_hash) in levelled,
+                earlier_levels=levels.get((run.spec_hash, run.machine_hash), 0.0),
                 where=where(machine) if several or run.merged else "",
                 settings=parsed[text],
                 factors=factors,
@@ -203,8 +203,8 @@ def _aims(runs: Sequence[ReportedRun], context: Context) -> dict[int | None, Aim
     return {group_id: Aim(**json.loads(aim)) for group_id, aim in stored}
 
 
-def _levelled(runs: Sequence[ReportedRun], context: Context) -> set[tuple[str, str | None]]:
-    """Return the questions, and their machines, whose runs before the selected ones have two speeds."""
+def _earlier_levels(runs: Sequence[ReportedRun], context: Context) -> dict[tuple[str, str | None], float]:
+    """Return, by question and machine, how far apart the speeds of the runs before the selected ones are, if two."""
     first: dict[str, list[int]] = {}
     for run in runs if context.options.selectors else ():
         if run.job_id is not None and run.kind != "import":
@@ -212,7 +212,7 @@ def _levelled(runs: Sequence[ReportedRun], context: Context) -> set[tuple[str, s
             ids[:] = map(min, ids, (run.job_id, run.run_id))
     earlier = context.tuples(_EARLIER, [json.dumps(list(first.values()))]) if first else []
     by_question = by_key(earlier, lambda row: row[:2])
-    return {key for key, rows in by_question.items() if has_two_levels([math.log(time_s) for *_, time_s in rows])}
+    return {key: two_levels([math.log(time_s) for *_, time_s in rows]) for key, rows in by_question.items()}
 
 
 def _metrics(runs: Sequence[ReportedRun], context: Context) -> dict[int, dict[str, float]]:
