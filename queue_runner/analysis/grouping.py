@@ -76,6 +76,11 @@ class Arm:
         return [row for row in self.runs if row.state == State.DONE]
 
     @cached_property
+    def n_valid(self) -> int:
+        """Number of used runs that are valid: --all uses others, too."""
+        return sum(_is_used(row, False) for row in self.used)
+
+    @cached_property
     def left_out(self) -> list[ReportedRun]:
         """Runs that ended and are not used."""
         ids = {row.run_id for row in self.used}

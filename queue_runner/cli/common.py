@@ -15,7 +15,7 @@ import typer
 
 from queue_runner import extensions
 from queue_runner.errors import MpsqError, UsageError
-from queue_runner.model import Selector, parse_selector
+from queue_runner.model import PREFLIGHT, Selector, parse_selector
 from queue_runner.text import plain, wrap
 from queue_runner.units import counted
 
@@ -190,11 +190,15 @@ def _plural(fate: str) -> str:
 
 
 def sentences(results: Iterable[tuple[str, str]]) -> list[str]:
-    """Return a sentence for each run and its fate ("is held"); runs with the same fate share one."""
+    """Return a sentence for each run and its fate ("is held"); runs with one fate share it, without preflights."""
     fates: dict[str, list[str]] = {}
     for run, fate in results:
         fates.setdefault(fate, []).append(run)
-    return [f"{many(runs)} {_plural(fate) if len(runs) > 1 else fate}" for fate, runs in fates.items()]
+    lines = []
+    for fate, runs in fates.items():
+        runs = [run for run in runs if not run.endswith(f".{PREFLIGHT}")] or runs
+        lines.append(f"{many(runs)} {_plural(fate) if len(runs) > 1 else fate}")
+    return lines
 
 
 def tell(schema: str, changes: Sequence[Changed], json: bool, **fields: Any) -> None:

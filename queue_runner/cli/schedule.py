@@ -93,7 +93,11 @@ def _request(words: Sequence[str]) -> Request:
     command = get_command(_submission)
     with command.make_context("mpsq submit", list(words), obj=taken) as context:
         context.meta["argv"] = list(words)
-        command.invoke(context)
+        try:
+            command.invoke(context)
+        except UsageError as error:
+            error.hint = error.hint.replace("a command goes after --: mpsq submit -- ", "a command goes after -- -- ")
+            raise
     return taken[0]
 
 

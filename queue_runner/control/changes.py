@@ -11,7 +11,7 @@ from queue_runner import times
 from queue_runner.control.pausing import Changed
 from queue_runner.errors import UsageError
 from queue_runner.host import wakeup
-from queue_runner.model import Selector, State
+from queue_runner.model import Outcome, Selector, State
 from queue_runner.paths import Layout
 from queue_runner.store import added_rounds, resolve
 from queue_runner.store.engine import open_engine, writing
@@ -144,11 +144,13 @@ def _refuse_in_vain(rows: Sequence[NamedRun], change: Edit, open_jobs: set[int])
     unended = {row.job_id for row in rows if row.state != State.DONE}
     ended = sorted({row.job_id for row in rows} - unended - (set() if option == "at" else open_jobs))
     if option and ended:
+        last = {(row.job_id, row.repeat): row for row in sorted(rows, key=lambda row: row.attempt)}.values()
+        succeeded = {row.job_id for row in rows} - {row.job_id for row in last if row.outcome != Outcome.SUCCEEDED}
         is_import = any(row.kind == "import" for row in rows if row.job_id == ended[0])
         hint = (
             "it was imported: only its name, notes and tags can be changed"
             if is_import
-            else f"mpsq retry {ended[0]} runs it again"
+            else f"mpsq {'rerun' if ended[0] in succeeded else 'retry'} {ended[0]} runs it again"
         )
         raise UsageError(f"job {ended[0]} has ended: --{option} has no effect on it", hint)
     waiting = {row.job_id for row in rows if row.state not in _NOT_WAITING}

@@ -173,7 +173,8 @@ def _lines(jobs: Iterable[JobView[R]], by_run: bool) -> Iterator[_Line]:
                     )
                 continue
             mark = MARK if any(run.mark for run in run_view.last_attempts(job.runs)) else ""
-            n_ok, took_s = f"{job.succeeded}/{job.repeats}", job.took_s
+            n_valid = sum(run.succeeded and run.valid for run in run_view.last_attempts(job.runs))
+            n_ok, took_s = f"{n_valid}/{job.repeats}", job.took_s
             id = job.first.job_id
             yield _Line(id, group, what, n_ok, job.ending, job.style, age, took_s, job.median_s, mark)
 
@@ -196,11 +197,13 @@ def _distinguish(firsts: Sequence[RunLine]) -> list[str]:
         names = {name for by_setting in words for name in by_setting}
         several = len(words) > 1
         varying[kind] = {name for name in names if not several or len({line.get(name) for line in words}) > 1}
-    return [_name_and_settings(run, varying[run.kind]) for run in firsts]
+    swept = len({run.name for run in firsts}) == 1 and len({tuple(run.question.sets.items()) for run in firsts}) > 1
+    return [_name_and_settings(run, varying[run.kind], swept=swept) for run in firsts]
 
 
-def _name_and_settings(run: RunLine, varying: set[str]) -> str:
-    if run.kind == "command" and (words := run.command):
+def _name_and_settings(run: RunLine, varying: set[str], *, swept: bool) -> str:
+    """Return them in words; of a command its line, unless it is `swept` and its settings tell its jobs apart."""
+    if run.kind == "command" and not swept and (words := run.command):
         line = tables.elide(shlex.join(words), MOST_COMMAND)
         sets = run.question.sets.items()
         settings = [f"{name}={value}" for name, value in sets if not any(str(value) in word for word in words)]

@@ -59,6 +59,8 @@ class Status:
     free_bytes: int | None
     eta: Eta
     expected: int
+    preflight_count: int = 0
+    """how many of the waiting runs are preflights"""
     undecided: Mapping[int, str] = field(default_factory=dict)
     """how far each submission with --until is, by its group"""
 
@@ -99,6 +101,7 @@ def look(layout: Layout, connection: sqlite3.Connection, waiting: int, tracker: 
         free_bytes=_free(layout),
         eta=eta.estimate(connection, runs, now, left_s=left_s, gap_s=gap_s),
         expected=len(waits),
+        preflight_count=read.count_preflights(connection),
         undecided=undecided(connection),
     )
 

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from queue_runner.errors import DamageError, MpsqError, SchemaError, UsageError
 from queue_runner.lanes import is_remote, parts
-from queue_runner.model import DEFAULT_LANE, IDS, Outcome, Selector, State
+from queue_runner.model import DEFAULT_LANE, IDS, PREFLIGHT, Outcome, Selector, State
 from queue_runner.paths import Layout
 from queue_runner.units import counted
 
@@ -229,6 +229,13 @@ def where(selector: Selector, connection: sqlite3.Connection) -> tuple[str, list
 def count_waiting(connection: sqlite3.Connection) -> int:
     """Return how many runs wait, held ones included."""
     (count,) = tuples(connection, "SELECT count(*) FROM runs WHERE state IN ('QUEUED', 'HELD')").fetchone()
+    return int(count)
+
+
+def count_preflights(connection: sqlite3.Connection) -> int:
+    """Return how many of the runs that wait are preflights."""
+    sql = "SELECT count(*) FROM runs WHERE state IN ('QUEUED', 'HELD') AND number = ?"
+    (count,) = tuples(connection, sql, [PREFLIGHT]).fetchone()
     return int(count)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -262,3 +263,25 @@ def test_mpsq_alone_shows_the_status_and_the_next_step(home: Path, mpsq: Cli) ->
     assert ran.err == "\nnext: mpsq worker, or mpsq service install\n"
     mpsq.ok("pause")
     assert mpsq.ok().err == "\nnext: mpsq resume\n"
+
+
+def test_counts_are_those_of_runs_and_of_valid_ones(queue: Layout, mpsq: Cli) -> None:
+    taint(queue, "1.2")
+    assert "1/2" in mpsq.ok("list", "1").out, "as in reports"
+    with sqlite3.connect(queue.db) as connection:
+        connection.execute("UPDATE runs SET number = 0 WHERE job_id = 5")
+    assert "waiting  1 run, 1 preflight" in mpsq.ok("status").out
+    assert mpsq.ok("cancel", "g2").out == "run 6.1 cancelled\n"
+
+
+def test_a_hint_names_what_is_not_refused(queue: Layout, mpsq: Cli) -> None:
+    assert "hint: mpsq rerun 1 runs it again" in mpsq("edit", "1", "--priority", "3").err
+    assert "hint: mpsq retry 2 runs it again" in mpsq("edit", "2", "--priority", "3").err
+    refused = mpsq("schedule", "add", "0 2 * * *", "--", "true").err
+    assert "a command goes after -- -- true" in refused
+
+
+def test_a_list_of_a_swept_command_names_the_differences(layout: Layout, mpsq: Cli) -> None:
+    mpsq.ok("submit", "--set", "lr=0.1,0.2", "--", "sh", "-c", "exit {lr}; a long command that all rows share")
+    text = mpsq.ok("list").out
+    assert "sh lr=0.1" in text and "all rows share" not in text

@@ -160,7 +160,7 @@ def row_of(family: Family, arm: Arm, peaks: Peaks) -> ArmRow:
         },
         runs=[row.run for row in arm.runs],
         n_runs=len(arm.ended),
-        n_valid=len(arm.used),
+        n_valid=arm.n_valid,
         compared=bool(arm.times),
         spread_s=spread_s,
         spread_over=spread_over,

@@ -49,7 +49,7 @@ VERDICT = Column("verdict", "verdict", value=lambda row: _word(row, row.judged),
 _OF_ARM: Mapping[str, Callable[[Arm], Any]] = {
     "runs": lambda arm: [run.run for run in arm.runs],
     "n_runs": lambda arm: len(arm.ended),
-    "n_valid": lambda arm: len(arm.used),
+    "n_valid": lambda arm: arm.n_valid,
     "median_s": lambda arm: arm.median_s,
     "spread_s": lambda arm: arm.spread_s[0],
     "spread_over": lambda arm: arm.spread_s[1],
