@@ -170,7 +170,7 @@ def test_locks_that_cannot_be_used_are_said_before_anything_is_stored(
 
 
 def test_network_home(mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queue_runner.host.filesystem.network_kind", lambda *_: "nfs4")
+    monkeypatch.setattr("queue_runner.host.home.network_kind", lambda *_: "nfs4")
     assert "network file system (nfs4)" in fails(mpsq, 1, "submit", "toy")
 
 
@@ -281,7 +281,7 @@ def test_help_lists_every_command_on_one_screen(
     assert columns < 80 or len(out.splitlines()) <= 24
 
 
-def test_help_explains_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_explains_a_command(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
     assert main(["help", "why"]) == 0
