@@ -5,7 +5,8 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from queue_runner import units
 from queue_runner.model import Outcome, Selector, State
@@ -39,6 +40,37 @@ def facts(connection: sqlite3.Connection, every_run: Sequence[RunView]) -> list[
         ("remark", "\n".join(sorted({run.note for run in runs if run.note}))),
     ]
     return [(name, value) for name, value in pairs if value]
+
+
+@dataclass(frozen=True)
+class GroupProgress:
+    """How far a submission is: its command, its rounds that have ended of those that are planned so far, and its runs
+    that did not succeed."""
+
+    title: str
+    ended_rounds: int
+    rounds: int
+    failed: int
+
+
+_PROGRESS = """
+WITH last AS (
+    SELECT j.group_id, r.job_id, r.repeat, r.state, r.outcome, max(r.attempt)
+    FROM runs r JOIN jobs j ON j.id = r.job_id WHERE j.group_id IN ({groups}) AND r.number > 0
+    GROUP BY r.job_id, r.repeat
+), rounds AS (
+    SELECT group_id, min(state = 'DONE') AS ended, sum(state = 'DONE' AND outcome <> 'SUCCEEDED') AS failed
+    FROM last GROUP BY group_id, repeat
+)
+SELECT g.id, g.title, sum(ended), count(*), sum(failed) FROM rounds JOIN groups g ON g.id = group_id GROUP BY g.id
+"""
+"""Of each repeat the last attempt counts: SQLite takes the other columns from the row of the max."""
+
+
+def progress(connection: sqlite3.Connection, groups: Iterable[int]) -> dict[int, GroupProgress]:
+    """Return how far each of these submissions is, by its number."""
+    rows = read.tuples(connection, _PROGRESS.replace("{groups}", ", ".join(map(str, {*groups}))))
+    return {group: GroupProgress(*values) for group, *values in rows}
 
 
 def _endings(last: Sequence[RunView]) -> str:

@@ -42,6 +42,7 @@ class Tracker:
         self._run_id = run_id
         self.newest_s: deque[float] = deque(maxlen=NEWEST)
         """Times of the newest measured iterations in seconds, the oldest first."""
+        self.newest_losses: deque[float] = deque(maxlen=NEWEST)
         self._iters = self._first = 0
         self._loss: float | None = None
         self._open: list[str] = []
@@ -85,7 +86,8 @@ class Tracker:
         self._iters += count
         self._iteration_offset = last
         self.newest_s.extend(dur_s for dur_s, _loss, phase in reversed(newest) if PHASES[phase] == "measure")
-        self._loss = next((loss for _dur_s, loss, _phase in newest if loss is not None), self._loss)
+        self.newest_losses.extend(loss for _dur_s, loss, _phase in reversed(newest) if loss is not None)
+        self._loss = self.newest_losses[-1] if self.newest_losses else None
 
     def _read_phases(self, connection: sqlite3.Connection) -> None:
         """Read the phases that have begun and not ended, the innermost last."""

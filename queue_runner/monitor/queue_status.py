@@ -13,8 +13,9 @@ from queue_runner import config_file, extensions, units
 from queue_runner.extensions import RemoteLane
 from queue_runner.lanes import is_remote
 from queue_runner.model import State
-from queue_runner.monitor import eta, queue_state, run_view
+from queue_runner.monitor import eta, group_summary, queue_state, run_view
 from queue_runner.monitor.eta import Eta
+from queue_runner.monitor.group_summary import GroupProgress
 from queue_runner.monitor.progress import RunProgress, Tracker
 from queue_runner.monitor.queue_state import QueueState, Supervision
 from queue_runner.monitor.run_view import RunView
@@ -61,6 +62,8 @@ class Status:
     expected: int
     preflight_count: int = 0
     """how many of the waiting runs are preflights"""
+    groups: Mapping[int, GroupProgress] = field(default_factory=dict)
+    """how far the submissions of the waiting runs are"""
     undecided: Mapping[int, str] = field(default_factory=dict)
     """how far each submission with --until is, by its group"""
 
@@ -102,6 +105,7 @@ def look(layout: Layout, connection: sqlite3.Connection, waiting: int, tracker: 
         eta=eta.estimate(connection, runs, now, left_s=left_s, gap_s=gap_s),
         expected=len(waits),
         preflight_count=read.count_preflights(connection),
+        groups=group_summary.progress(connection, (run.group_id for run in waits)),
         undecided=undecided(connection),
     )
 
@@ -131,6 +135,7 @@ class Observation:
     status: Status
     newest_s: tuple[float, ...]
     turn: int
+    newest_losses: tuple[float, ...] = ()
 
 
 def _free(layout: Layout) -> int | None:

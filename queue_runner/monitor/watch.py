@@ -102,4 +102,5 @@ def observe(layout: Layout, waiting: int, patience_s: float = 30.0) -> Generator
                 yield None
                 continue
             progress_at = now
-            yield Observation(status, tuple(tracker.newest_s) if status.running is not None else (), turn)
+            newest = (tracker.newest_s, tracker.newest_losses) if status.running is not None else ((), ())
+            yield Observation(status, tuple(newest[0]), turn, tuple(newest[1]))

@@ -47,9 +47,9 @@ def read_form(verb: str, body: bytes) -> Form:
 
 
 def _local(back: str) -> str:
-    """Return where to go afterwards: the queue, or the page of a job."""
+    """Return where to go afterwards: the queue, or the page of a job or a submission."""
     kind, _, name = back.removeprefix("/").partition("/")
-    if kind == "job" and name.replace(".", "", 1).isdecimal() and name.isascii():
+    if kind in ("job", "group") and name.replace(".", "", 1).isdecimal() and name.isascii():
         return back
     return "/"
 

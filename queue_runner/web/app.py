@@ -40,6 +40,14 @@ STATIC = {
 _MOST_RESULTS = 32
 
 
+@dataclass(frozen=True)
+class ActionResult:
+    """What came of a form: `kind` is "good", or "bad" for a refusal."""
+
+    kind: str
+    text: str
+
+
 class Pages:
     """The pages of one queue."""
 
@@ -48,7 +56,7 @@ class Pages:
         self._access = access
         self.streams = live.Streams()
         self._watcher = live.Watcher(layout, self._live_parts)
-        self._results: OrderedDict[str, str] = OrderedDict()
+        self._results: OrderedDict[str, ActionResult] = OrderedDict()
         """The results of the last changes, until the page after each has shown them."""
         self._rendered_waiting: object = None
 
@@ -62,7 +70,12 @@ class Pages:
         return self._page("history", request, address=_history_address, view=views.history(self._layout, search))
 
     def job(self, request: Request) -> Response:
-        return self._page("job", request, **vars(views.job(self._layout, request.path_params["id"])))
+        page = views.job(self._layout, request.path_params["id"])
+        return self._page("job", request, **vars(page), error=log_page.last_words(self._layout, page.at))
+
+    def group(self, request: Request) -> Response:
+        group = views.whole(request.path_params["id"], "a submission")
+        return HTMLResponse(compare_page.of_group(self._layout, group, views.PATIENCE_S))
 
     def log(self, request: Request) -> Response:
         id, stream, lines = _log_query(request)
@@ -124,7 +137,10 @@ class Pages:
         form = actions.read_form(request.path_params["verb"], body)
         if not compare_digest(form.csrf.encode(), self._access.form_token(form.verb, form.id).encode()):
             return refusal(403, "the form does not come from this page, or from an earlier start of it", "reload it")
-        result = await run_in_threadpool(actions.do, self._layout, form)
+        try:
+            result = ActionResult("good", await run_in_threadpool(actions.do, self._layout, form))
+        except UsageError as error:  # shown where the button is
+            result = ActionResult("bad", ". ".join(filter(None, (error.message, error.hint))))
         key = token_urlsafe(8)
         self._results[key] = result
         if len(self._results) > _MOST_RESULTS:
@@ -141,7 +157,7 @@ class Pages:
 
     def _page(self, name: str, request: Request, **values: Any) -> HTMLResponse:
         forms = self._access.form_token if self._access.may_write(request) else None
-        result = self._results.pop(request.query_params.get("result", ""), "")
+        result = self._results.pop(request.query_params.get("result", ""), None)
         return HTMLResponse(render.page(f"web/{name}.html.j2", static="/static", forms=forms, result=result, **values))
 
 
@@ -182,6 +198,7 @@ def make_site(layout: Layout, access: Access) -> Site:
         "/history": pages.history,
         "/compare": pages.compare,
         "/job/{id}": pages.job,
+        "/group/{id}": pages.group,
         "/log/{id}": pages.log,
         "/log/{id}/follow": pages.follow,
         "/static/{name:path}": pages.static,

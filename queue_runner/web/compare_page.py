@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
+import sqlite3
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from queue_runner import config_file
+from queue_runner.model import Selector, State
 from queue_runner.paths import Layout
 from queue_runner.store import read
 
@@ -62,6 +64,36 @@ def form(query: CompareQuery) -> dict[str, Any]:
 
 def page(layout: Layout, query: CompareQuery, patience_s: float) -> str:
     """Return the page. Raises: UsageError as the report itself, MpsqError (store)."""
+    with read.reading(layout.db, patience_s=patience_s) as connection:
+        return _report(layout, query, connection, "web/asked.html.j2", form=form(query))
+
+
+def of_group(layout: Layout, group: int, patience_s: float) -> str:
+    """Return the page of a submission: how far it is, and its report. Raises: UsageError, MpsqError (store)."""
+    from queue_runner import reports
+    from queue_runner.monitor import group_summary, run_view
+
+    selector = Selector(f"g{group}", group=group)
+    with read.reading(layout.db, patience_s=patience_s) as connection:
+        runs = run_view.select(connection, [selector])
+        if not runs:
+            raise read.names_nothing(selector)
+        suited = reports.suited((run.workload for run in runs), DEFAULT)
+        return _report(
+            layout,
+            CompareQuery((selector.text,), "", (), suited),
+            connection,
+            "web/group.html.j2",
+            group=group,
+            progress=group_summary.progress(connection, [group])[group],
+            open=any(run.state != State.DONE for run in runs),
+            runs=[run for run in runs if not run.is_preflight],
+        )
+
+
+def _report(
+    layout: Layout, query: CompareQuery, connection: sqlite3.Connection, layout_name: str, **values: Any
+) -> str:
     from queue_runner.pages import report_page  # the statistics are 4 MB: loaded when they are used
     from queue_runner.reports._common.report_options import read_options
 
@@ -72,14 +104,13 @@ def page(layout: Layout, query: CompareQuery, patience_s: float) -> str:
         peak_tflops=config_file.load(layout.config).peak_tflops,
         newest=True,
     )
-    with read.reading(layout.db, patience_s=patience_s) as connection:
-        return report_page.build(
-            query.report,
-            layout,
-            connection,
-            options,
-            command=shlex.join(query.command()),
-            static="/static",
-            layout_name="web/asked.html.j2",
-            form=form(query),
-        )
+    return report_page.build(
+        query.report,
+        layout,
+        connection,
+        options,
+        command=shlex.join(query.command()),
+        static="/static",
+        layout_name=layout_name,
+        **values,
+    )

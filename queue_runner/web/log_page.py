@@ -13,7 +13,7 @@ from queue_runner.errors import MpsqError, UsageError
 from queue_runner.model import State, parse_selector
 from queue_runner.monitor import log_files, run_view
 from queue_runner.monitor.log_text import PipeText
-from queue_runner.monitor.run_view import RunView
+from queue_runner.monitor.run_view import RunView, outcome_style
 from queue_runner.paths import Layout
 from queue_runner.run_dir import RunDir
 from queue_runner.store import read
@@ -91,6 +91,19 @@ def page(layout: Layout, text: str, stream: str, lines: int) -> LogPage:
     end = tail.end()
     more = f"more than {CHARS_MOST >> 20} MiB: this is its end; mpsq logs {run.run} has all" if tail.cut else ""
     return LogPage(run, end, more)
+
+
+ERROR_LINES = 15
+
+
+def last_words(layout: Layout, run: RunView) -> str:
+    """Return the end of the log of a run that did not succeed; "" for others, and if there is none."""
+    if run.outcome is None or outcome_style(run.outcome) != "bad":
+        return ""
+    try:
+        return Tail(log_files.folder_of(layout, run), "output", ERROR_LINES).end()
+    except MpsqError:
+        return ""
 
 
 async def follow(

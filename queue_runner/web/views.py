@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ from queue_runner.monitor import (
     watch,
 )
 from queue_runner.monitor.explanation import Why
+from queue_runner.monitor.group_summary import GroupProgress
 from queue_runner.monitor.progress import RunProgress
 from queue_runner.monitor.queue_status import Observation, Status
 from queue_runner.monitor.run_details import Details
@@ -41,7 +43,7 @@ WAITING = 100
 """Number of waiting runs on the first page; the history has all."""
 PAGE = 100
 """Number of jobs on a page of the history, unless the address names another."""
-PAGE_MOST = 10_000
+PAGE_MOST = 500
 PATIENCE_S = 3.0
 """How long a page waits for a database that somebody has locked, before it says so."""
 
@@ -49,13 +51,24 @@ STATES = ("queued", "held", "running", *(outcome.value.lower() for outcome in Ou
 
 
 @dataclass(frozen=True)
+class WaitingGroup:
+    """A submission that waits: how far it is, when its last run ends, and its waiting runs, each with its number in the
+    queue, its reason and the time of its start."""
+
+    id: int
+    progress: GroupProgress
+    open: str
+    until: str
+    runs: Sequence[tuple[int, RunView, Reason, str]]
+
+
+@dataclass(frozen=True)
 class QueuePage:
-    """The first page. `running_`, since a macro of the template is called `running`. `waiting` holds each run with its
-    reason and the time of its start."""
+    """The first page. `running_`, since a macro of the template is called `running`."""
 
     facts: Sequence[tuple[str, str]]
     running_: RunningView | None
-    waiting: Sequence[tuple[RunView, Reason, str]]
+    waiting: Sequence[WaitingGroup]
     waiting_count: int
     ended: Sequence[RunView]
     now: float
@@ -72,21 +85,36 @@ def queue(layout: Layout) -> QueuePage:
 def queue_page(observation: Observation) -> QueuePage:
     """Return the first page, as observed."""
     status, now = observation.status, time.time()
-    turns = status.eta.turns if status.goes_on else {}
     return QueuePage(
         [*status_text.lane(status), *status_text.plan(status)],
-        _running(status, observation.newest_s),
-        [(run, status.reasons[run.run_id], eta.clock(turns.get(run.run), now)) for run in status.waiting],
+        _running(observation),
+        _waiting(status, now),
         status.waiting_count,
         status.ended,
         now,
     )
 
 
+def _waiting(status: Status, now: float) -> list[WaitingGroup]:
+    turns = status.eta.turns if status.goes_on else {}
+    by_group: dict[int, list[tuple[int, RunView, Reason, str]]] = {}
+    for number, run in enumerate(status.waiting, 1):
+        row = (number, run, status.reasons[run.run_id], eta.clock(turns.get(run.run), now))
+        by_group.setdefault(run.group_id, []).append(row)
+    groups = []
+    for group, rows in by_group.items():
+        ends = [turn.finish_at if (turn := turns.get(run.run)) else None for _, run, _, _ in rows]
+        until = "" if None in ends else clock(max(filter(None, ends)), now)
+        is_open = status.undecided.get(group, "").partition(": ")[2]
+        groups.append(WaitingGroup(group, status.groups[group], is_open, until, rows))
+    return groups
+
+
 @dataclass(frozen=True)
 class IterationLine:
-    """Times of the newest iterations as points of a line in a box of 100 x 100."""
+    """Values of the newest iterations as points of a line in a box of 100 x 100."""
 
+    name: str
     points: str
     n: int
     low: str
@@ -101,10 +129,18 @@ class RunningView:
     progress: RunProgress
     trouble: Sequence[str]
     facts: Sequence[tuple[str, str | None]]
-    spark: IterationLine | None
+    lines: Sequence[IterationLine]
+
+    @property
+    def spoken(self) -> str:
+        """Its progress in steps of a tenth, for a screen reader."""
+        planned = self.progress.planned_iters
+        share = f", {10 * (10 * self.progress.iters // planned)} % done" if planned else ""
+        return f"run {self.run.run} is in phase {self.progress.phase}{share}"
 
 
-def _running(status: Status, newest_s: Sequence[float]) -> RunningView | None:
+def _running(observation: Observation) -> RunningView | None:
+    status = observation.status
     if status.running is None:
         return None
     run, progress = status.running.run, status.running.progress
@@ -117,18 +153,23 @@ def _running(status: Status, newest_s: Sequence[float]) -> RunningView | None:
         ("so far", units.duration(progress.elapsed_s)),
         ("remaining", f"about {units.duration(progress.left_s)} of training" if progress.left_s else None),
     ]
-    return RunningView(run, progress, status_text.trouble(status), facts, spark(newest_s))
+    lines = [
+        spark("time per iteration", observation.newest_s, units.short_duration),
+        spark("loss", observation.newest_losses, units.loss),
+    ]
+    return RunningView(run, progress, status_text.trouble(status), facts, [line for line in lines if line])
 
 
-def spark(times_s: Sequence[float]) -> IterationLine | None:
-    """Return the newest iterations' times as a line; None for fewer than two."""
-    if len(times_s) < 2:
+def spark(name: str, values: Sequence[float], show: Callable[[float], str]) -> IterationLine | None:
+    """Return the values of the newest iterations as a line; None for fewer than two."""
+    values = [value for value in values if math.isfinite(value)]
+    if len(values) < 2:
         return None
-    low, high = min(times_s), max(times_s)
-    span = max(high - low, 0.05 * high) or 1.0  # the noise of a steady run is a flat line, as in status --watch
-    step, top = 100 / (len(times_s) - 1), (low + high + span) / 2
-    points = " ".join(f"{n * step:.2f},{(top - t) / span * 100:.2f}" for n, t in enumerate(times_s))
-    return IterationLine(points, len(times_s), units.short_duration(low), units.short_duration(high))
+    low, high = min(values), max(values)
+    span = max(high - low, 0.05 * abs(high)) or 1.0  # the noise of a steady run is a flat line, as in status --watch
+    step, top = 100 / (len(values) - 1), (low + high + span) / 2
+    points = " ".join(f"{n * step:.2f},{(top - value) / span * 100:.2f}" for n, value in enumerate(values))
+    return IterationLine(name, points, len(values), show(low), show(high))
 
 
 @dataclass(frozen=True)

@@ -95,9 +95,11 @@ def test_what_happens_arrives_without_a_reload(queue: Queue, browser: Browser, t
         queue.worker()
         running = page.locator("#running")
         running.locator("progress").wait_for(timeout=30_000)
+        running.get_by_role("link", name="log").focus()
         first = int(running.locator("progress").get_attribute("value") or 0)
         until(lambda: int(running.locator("progress").get_attribute("value") or 0) > first, "more iterations")
-        assert "ms" in running.inner_text() and running.locator("polyline").count() == 1
+        assert page.evaluate("document.activeElement.textContent") == "log"  # an update takes no focus
+        assert "ms" in running.inner_text() and running.locator("polyline").count() == 2
 
         log = page.context.new_page()
         log.goto(f"{server.base}/log/1")

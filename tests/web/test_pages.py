@@ -88,7 +88,7 @@ def test_times_that_are_not_valid_are_marked_in_every_list(queue: Layout, browse
     assert all("invalid" not in line for page in pages for line in _rows(browser.get(page)) if "SUCCEEDED" in line)
     taint(queue, "1.1")
     for page in pages:
-        marked = [line for line in _rows(browser.get(page)) if re.search(r"SUCCEEDED\s+invalid", line)]
+        marked = [line for line in _rows(browser.get(page)) if re.search(r"invalid\s+SUCCEEDED", line)]
         assert len(marked) == 1, page
 
 
@@ -370,7 +370,25 @@ def test_a_change_that_is_too_late_is_a_sentence(queue: Layout, writer: Browser)
     answer = writer.post("cancel", fields)
     assert "had already ended" in writer.get(answer.headers["location"])
     fields = {"id": "1.1", "csrf": writer.access.form_token("retry", "1.1")}
-    assert "succeeded: nothing failed" in writer.post("retry", fields).text
+    answer = writer.post("retry", {**fields, "back": "/job/1.1"})
+    page = writer.get(answer.headers["location"])  # a refusal stands where the button is
+    assert answer.headers["location"].startswith("/job/1.1?") and 'role="alert"' in page
+    assert "succeeded: nothing failed" in text_of(page)
+
+
+def test_the_page_of_a_submission_is_its_answer_so_far(browser: Browser) -> None:
+    page = browser.get("/group/1")
+    assert "mpsq report" in page and 'data-refresh="queue"' in page and 'href="/job/4.1"' in page
+    assert re.search(r"\d of \d rounds done, \d failed", text_of(page))
+    assert "<h1>" in browser.get("/group/99", 404) and "<h1>" in browser.get("/group/x", 404)
+    assert 'href="/group/2"' in browser.get("/") and "0 of 1 round done" in text_of(browser.get("/"))
+
+
+def test_a_failed_run_opens_at_its_error(queue: Layout, browser: Browser) -> None:
+    RunDir(queue.run_dir("2.1")).stderr.write_text("Traceback (most recent call last):\nValueError: the reason\n")
+    page = browser.get("/job/2.1")
+    assert page.index("ValueError: the reason") < page.index("What it is")
+    assert "the end of its log" not in browser.get("/job/1.1")
 
 
 def test_only_what_is_possible_has_a_button(writer: Browser) -> None:

@@ -24,20 +24,61 @@
     start();
   }
 
-  // The server has escaped the HTML of a part by the template that made the page itself.
+  // Makes the children of `old` those of `fresh` by as few changes as there are: what has the focus, a selection, an open
+  // fold or a scroll position keeps it. The server has escaped the HTML by the template that made the page itself.
+  function patchChildren(old, fresh) {
+    const ids = new Set([...fresh.children].map((child) => child.id));
+    for (const child of [...old.children]) if (child.id && !ids.has(child.id)) child.remove();
+    let at = old.firstChild;
+    for (const made of [...fresh.childNodes]) {
+      const same = made.id ? [...old.children].find((child) => child.id === made.id)
+        : at && !at.id && at.nodeName === made.nodeName ? at : null;
+      if (!same) { old.insertBefore(made, at); continue; }
+      if (same === at) at = at.nextSibling; else old.insertBefore(same, at);
+      patch(same, made);
+    }
+    while (at) { const next = at.nextSibling; at.remove(); at = next; }
+  }
+
+  function patch(old, fresh) {
+    if (old.isEqualNode(fresh)) return;
+    if (old.nodeType !== Node.ELEMENT_NODE) { if (old.data !== fresh.data) old.data = fresh.data; return; }
+    if (old.matches("[data-keep], script")) return;
+    for (const { name } of [...old.attributes])
+      if (!fresh.hasAttribute(name) && name !== "open") old.removeAttribute(name);
+    for (const { name, value } of fresh.attributes)
+      if (name !== "open" && old.getAttribute(name) !== value) old.setAttribute(name, value);
+    patchChildren(old, fresh);
+  }
+
   function replace(id) {
     const place = document.getElementById(id);
-    let waiting = null; // until nobody is about to press a button in it
-    const apply = () => {
-      if (waiting === null) return;
-      const used = place.contains(document.activeElement) && document.activeElement.matches("button, summary");
-      if (used || place.querySelector("details[open]")) { setTimeout(apply, 1000); return; }
-      const at = [...place.querySelectorAll(".wide")].map((box) => box.scrollLeft);
-      place.innerHTML = waiting;
-      waiting = null;
-      place.querySelectorAll(".wide").forEach((box, n) => { box.scrollLeft = at[n] || 0; });
+    return (html) => {
+      const made = document.createElement("template");
+      made.innerHTML = html;
+      patchChildren(place, made.content);
     };
-    return (html) => { const idle = waiting === null; waiting = html; if (idle) apply(); };
+  }
+
+  // A page that is not streamed is asked for again when the queue has changed, at most every few seconds.
+  const PAUSE_MS = 5000;
+  function refresh() {
+    let due = false, busy = false;
+    const ask = async () => {
+      if (busy) { due = true; return; }
+      busy = true;
+      try {
+        const answer = await fetch(location.href);
+        if (answer.ok) patch(document.body, new DOMParser().parseFromString(await answer.text(), "text/html").body);
+      } catch { lost.hidden = false; }
+      setTimeout(() => { busy = false; if (due) { due = false; ask(); } }, PAUSE_MS);
+    };
+    return ask;
+  }
+
+  const stale = document.querySelector("[data-refresh]");
+  if (stale) {
+    listen("/live", { [stale.dataset.refresh]: refresh(), trouble: () => { lost.hidden = false; } });
   }
 
   const live = document.querySelector("[data-live]");
