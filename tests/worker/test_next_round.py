@@ -35,6 +35,13 @@ def submit(queue: Queue, script: str = SLEEPS, **options: Any) -> None:
     plan.store(queue.layout, plan.plan(requested(argv=argv, **given)))
 
 
+def end(worker: Any) -> None:
+    """End a worker that stands at a stop point; it may stop there once more."""
+    worker.send_signal(signal.SIGCONT)
+    worker.terminate()
+    until(lambda: worker.send_signal(signal.SIGCONT) or worker.poll() is not None, "the end of the worker")
+
+
 def work(queue: Queue) -> None:
     assert queue.worker("", "--until-idle").wait(patience(120)) == 0, queue.log()
 
@@ -138,13 +145,11 @@ def test_a_row_that_is_cancelled_gets_no_further_round(queue: Queue) -> None:
     """Nor does a user who cancels a row have to cancel it in each round again."""
     submit(queue, sets=("s=0,00,000",), budget="1h", same_within="0.001%")
     worker = queue.worker("round.computed")
-    pid = queue.stopped("round.computed")
+    queue.stopped("round.computed")
     with writing(open_engine(queue.layout.db)) as connection:
         added_rounds.add(connection, 1, 1, run_order.round_order, "user")
     cancellation.cancel(queue.layout, [parse_selector("2")], grace_s=None, within_s=0.0)
-    os.kill(pid, signal.SIGCONT)
-    worker.terminate()
-    worker.wait(patience(60))
+    end(worker)
     work(queue)
     rounds, why = ending(queue)
     assert (rounds, why) == (4, "a run of round 4 was cancelled: mpsq rerun g1 --rounds 3 continues")
@@ -154,13 +159,11 @@ def test_a_question_that_is_paused_within_the_last_run_of_a_round_stays_so(queue
     """The next round would follow at once: nothing of the question waits that could be held."""
     submit(queue, sets=("s=0,00",), budget="1h", same_within="0.001%")
     worker = queue.worker("round.computed")
-    pid = queue.stopped("round.computed")
+    queue.stopped("round.computed")
     changed = pausing.pause(queue.layout, [parse_selector("g1")])
     assert {change.run for change in changed if change.did} == {"1.4", "2.4"}
     assert changes.edit(queue.layout, [parse_selector("1")], changes.Edit(priority=3)) == [1]
-    os.kill(pid, signal.SIGCONT)
-    worker.terminate()
-    worker.wait(patience(60))
+    end(worker)
     work(queue)
     assert len(queue.written()) == 6 and queue_status.read_status(queue.layout).waiting_count == 2
     pausing.resume(queue.layout, [parse_selector("g1")])
