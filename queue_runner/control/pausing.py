@@ -58,7 +58,8 @@ def pause(
                 jobs.request_suspend(connection, row.id, True, actor)
             else:
                 results[row.run] = Changed(row.run, False, "is running: --now stops its processes")
-        held = _hold_next_rounds(connection, rows, actor)
+        whole = [selector for selector in selectors if selector.number is None]  # 12.3 is one run, not its rounds
+        held = _hold_next_rounds(connection, resolve.runs_of(connection, whole), actor) if whole else []
     failpoints.reach("suspend.committed")
     wakeup.ring(layout.fifo)
     suspended = [row.run for row in rows if row.run not in results]

@@ -172,6 +172,17 @@ def test_a_question_that_is_paused_within_the_last_run_of_a_round_stays_so(queue
     cancellation.cancel(queue.layout, [parse_selector("g1")], grace_s=None, within_s=0.0)
 
 
+def test_a_pause_of_the_queue_holds_no_round(queue: Queue) -> None:
+    """`mpsq resume` releases only what `mpsq pause` has stopped: the round stayed held, and the question open."""
+    script = "[ $MPSQ_RUN != 1.3 ] || { echo >> $J; until [ -e $J.go ]; do sleep 0.05; done; }"
+    submit(queue, script, sets=(), until="1%", budget="1h")
+    queue.worker("")
+    until(queue.written, "the last run of the first rounds")
+    (paused,) = pausing.pause(queue.layout, pausing.running(queue.layout), now=True)
+    assert paused.did and len(queue.rows()) == 3
+    cancellation.cancel(queue.layout, [parse_selector("g1")], grace_s=None, within_s=0.0)
+
+
 def test_others_wait_for_the_answer_not_for_the_first_rounds(queue: Queue) -> None:
     submit(queue)
     job = queue.submit("echo after >> $J", after=("1",))
