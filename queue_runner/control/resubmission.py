@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from queue_runner import config_file, extensions, failpoints, redact
 from queue_runner.errors import MpsqError, UsageError
@@ -15,7 +16,8 @@ from queue_runner.model import Selector
 from queue_runner.monitor import run_view
 from queue_runner.monitor.run_view import RunView
 from queue_runner.paths import Layout
-from queue_runner.source import verify
+from queue_runner.source import snapshot, verify
+from queue_runner.source.snapshot import Snapshot
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import added_rounds, jobs, read, resolve
 from queue_runner.store.added_rounds import RoundJob
@@ -144,10 +146,11 @@ def _rerun(layout: Layout, selectors: Sequence[Selector], options: RerunOptions,
         repeats: dict[int, int] = dict(read.tuples(connection, "SELECT job_id, max(repeat) FROM runs GROUP BY job_id"))
         (seed,) = read.tuples(connection, "SELECT seed FROM groups WHERE id = ?", [olds[0].group_id]).fetchone()
     not_code = config_file.load(layout.config).not_code
-    new, notes = [], []
+    new, notes, codes = [], [], []
     for old in olds:
         job_id = old.job_id
-        spec, note = _code(layout, old, options.snapshot, not_code)
+        spec, note, code = _code(layout, old, options.snapshot, not_code)
+        codes += [code] if code else []
         try:
             job_secrets.reveal(layout, spec.argv, {})
             job_secrets.named(layout, spec.secrets)
@@ -160,12 +163,13 @@ def _rerun(layout: Layout, selectors: Sequence[Selector], options: RerunOptions,
     if rounds * len(new) > run_order.MAX_RUNS:
         raise UsageError(f"that is {rounds * len(new):,} runs", f"one group takes {run_order.MAX_RUNS:,} at most")
     order = [(at, repeat) for at, repeat in run_order.interleave(len(new), rounds, seed) if repeat <= new[at].repeats]
-    return _store(layout, new, order, seed, title, notes, olds[0].group_id)
+    return _store(layout, new, codes, order, seed, title, notes, olds[0].group_id)
 
 
 def _store(
     layout: Layout,
     new: Sequence[NewJob],
+    codes: Sequence[Snapshot],
     order: Sequence[tuple[int, int]],
     seed: int,
     title: str,
@@ -175,6 +179,8 @@ def _store(
     with writing(open_engine(layout.db)) as connection:
         environments = job_environments.Saver(layout)
         new = [replace(job, spec=environments.stored(job.spec)) for job in new]
+        for code in codes:
+            jobs.save_snapshot(connection, code)
         group, ids = jobs.submit(connection, title, seed, new, order)
         added_rounds.copy_aim(connection, old_group, group)
         failpoints.reach("submit.before_commit")
@@ -226,8 +232,9 @@ def _with_todays_environment(layout: Layout, spec: JobSpec, job: int) -> JobSpec
     return spec.changed(env=env, variables=variables)
 
 
-def _code(layout: Layout, old: RunView, mode: str | None, not_code: str) -> tuple[JobSpec, str]:
-    """Return the question with its code, and a sentence if its runs will use a copy of that."""
+def _code(layout: Layout, old: RunView, mode: str | None, not_code: str) -> tuple[JobSpec, str, Snapshot | None]:
+    """Return the question with its code, a sentence if its runs will use a copy of that, and the current code where
+    they will use that."""
     spec, job = old.spec, old.job_id
     if spec.env_name:
         spec = spec.changed(packages=venvs.find(layout, spec.env_name).packages)
@@ -236,14 +243,20 @@ def _code(layout: Layout, old: RunView, mode: str | None, not_code: str) -> tupl
             f"job {job} was {'merged' if spec.merged else 'imported'}: it never ran here",
             "submit a job with the same settings",
         )
-    if mode is not None and spec.kind == "command":
-        spec = spec.changed(copy=mode == "copy", allow_changed=mode == "off")
+    current = f"mpsq rerun {job} --snapshot off runs the current code"
+    if spec.kind == "command":
+        if mode is not None:
+            spec = spec.changed(copy=mode == "copy", allow_changed=mode == "off")
+        if spec.allow_changed:
+            taken = snapshot.of_command(
+                Path(spec.cwd), layout.snapshots, copy=False, allow_changed=True, not_code=not_code
+            )
+            spec = spec.changed(snapshot=None, tree="", code="", root="", inside="")
+            return replace(taken, packages=spec.packages).applied_to(spec), "", taken.snapshot
+        if mode is not None and not spec.tree:
+            raise MpsqError(f"job {job} cannot be rerun with --snapshot {mode}: its code was not stored", current)
     code = verify.look(layout.snapshots, spec, verify.LookTerms(not_code))
     if code.refusal:
-        raise MpsqError(
-            f"job {job} cannot be rerun: {code.refusal.reason}",
-            "submit it again, with the current code"
-            if spec.kind == "workload"
-            else f"mpsq rerun {job} --snapshot off runs the current code",
-        )
-    return spec, code.note
+        hint = "submit it again, with the current code" if spec.kind == "workload" else current
+        raise MpsqError(f"job {job} cannot be rerun: {code.refusal.reason}", hint)
+    return spec, code.note, None

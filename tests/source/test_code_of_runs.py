@@ -17,7 +17,7 @@ import pytest
 from queue_runner.control import new_attempts, resubmission
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.model import Selector, parse_selector
-from queue_runner.monitor import explanation
+from queue_runner.monitor import explanation, run_view
 from queue_runner.source import rules
 from queue_runner.store import read
 from queue_runner.submit import plan
@@ -215,6 +215,19 @@ def test_a_retry_and_a_rerun_use_the_code_of_then(queue: Queue, code: Repository
     assert "mpsq rerun 1 --snapshot off" in str(error.value.hint)
     code.version("v1")
     new_attempts.retry(queue.layout, [parse_selector("1")])
+
+
+def test_a_rerun_of_the_current_code_is_compared_as_such(queue: Queue, code: Repository) -> None:
+    """It carried the hash and the commit of the old code: reports took both for one."""
+    queue_it(queue, code.root)
+    code.version("v2")
+    again(queue, 1, snapshot="off")
+    queue_it(queue, code.root)
+    with read.reading(queue.layout.db) as connection:
+        then, now, same = (run.spec for run in run_view.select(connection, [parse_selector(x) for x in "123"]))
+    assert now.code == same.code != then.code and now.tree == ""
+    with pytest.raises(MpsqError, match="job 2 cannot be rerun with --snapshot copy: its code was not stored"):
+        again(queue, 2, snapshot="copy")
 
 
 def test_without_git(queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
