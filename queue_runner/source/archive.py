@@ -51,8 +51,8 @@ class Extent(NamedTuple):
 @dataclass(frozen=True)
 class Manifest:
     """The content of a tree. A file without a place is too large to be stored; with `has_content` False, all files are
-    without one. `left_out` are paths of the folder that do not belong to the tree, and `in_git` whether git listed its
-    files."""
+    without one. Of the folder that was stored first, others may have the same content: `left_out` are its paths that do
+    not belong to the tree, and `in_git` whether git listed its files."""
 
     entries: Mapping[str, Entry]
     places: Mapping[str, Extent]

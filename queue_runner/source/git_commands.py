@@ -46,6 +46,16 @@ def top(folder: Path) -> Path:
     return Path(os.fsdecode(git(folder, "rev-parse", "--show-toplevel").removesuffix(b"\n")))
 
 
+def lists(root: Path, otherwise: bool) -> bool:
+    """Return whether this folder is the root of a work tree; `otherwise` where git does not answer."""
+    if work_tree(root) is None:
+        return False
+    try:
+        return top(root) == root
+    except GitFailed:
+        return otherwise
+
+
 def head(root: Path) -> tuple[str, str | None]:
     """Return (commit, branch): "" before the first commit, None for a detached HEAD. Raises: GitFailed."""
     try:

@@ -151,7 +151,7 @@ def compare(snapshots: Path, spec: JobSpec, not_code: str) -> tuple[SourceTree |
     except git_commands.GitFailed:
         pass
     manifest = archive.read_manifest(snapshots, spec.tree)
-    if not manifest.in_git:
+    if not git_commands.lists(root, manifest.in_git):
         try:
             tree = scan.of_folder(root, snapshots.parent)
         except scan.NotCode:
@@ -178,7 +178,7 @@ def _links(root: Path, manifest: Manifest, now: SourceTree | None, home: Path) -
     """Return what a copy links to the folder: data, checkpoints and other entries that git ignores, and files that are
     not stored. Neither byte code nor the queue's own folder is among them."""
     ignored: list[str] = []
-    if manifest.in_git:
+    if git_commands.lists(root, manifest.in_git):
         try:
             ignored = git_commands.ignored(root)
         except git_commands.GitFailed:

@@ -212,7 +212,7 @@ def return_ignored(snapshots: Path, spec: JobSpec, target: Path) -> None:
         if len(names) > rules.MAX_FILES:
             return
     with contextlib.suppress(git_commands.GitFailed, Damaged):
-        if not read_manifest(snapshots, spec.tree).in_git:
+        if not git_commands.lists(root, read_manifest(snapshots, spec.tree).in_git):
             return
         for name in sorted(git_commands.are_ignored(root, names)):  # a folder comes before its content
             source, goal = target / name, root / name

@@ -230,6 +230,21 @@ def test_a_rerun_of_the_current_code_is_compared_as_such(queue: Queue, code: Rep
         again(queue, 2, snapshot="copy")
 
 
+def test_a_clone_with_the_content_of_a_plain_folder_keeps_its_data(
+    queue: Queue, code: Repository, tmp_path: Path
+) -> None:
+    """Both have one stored tree, which does not say whether git lists the files: the copy had no data."""
+    plain = tmp_path / "plain"
+    shutil.copytree(code.root, plain, ignore=shutil.ignore_patterns(".git"))
+    queue_it(queue, plain)
+    (code.root / "data").mkdir()
+    (code.root / "data" / "in").write_text("data")
+    queue_it(queue, code.root, ". ./say.sh; cat data/in; echo 1 > data/out; echo 2 > data.log")
+    code.version("v2")
+    queue.worker("", "--until-idle").wait()
+    assert said(queue, "2.1") == "v1\ndata" and (code.root / "data" / "out").exists()
+
+
 def test_without_git(queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "plain"
     folder.mkdir()
