@@ -218,8 +218,7 @@ def return_ignored(snapshots: Path, spec: JobSpec, target: Path) -> None:
             source, goal = target / name, root / name
             if os.path.lexists(source) and not os.path.lexists(goal):
                 with contextlib.suppress(OSError):  # another disk
-                    source.rename(goal)
-                    source.parent.rmdir()
+                    os.renames(source, goal)  # also makes the folders above, and removes those left empty
 
 
 def _links_to(path: Path, root: str, name: str) -> bool:

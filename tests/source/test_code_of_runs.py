@@ -274,15 +274,16 @@ def test_ignored_data_is_shared_and_results_stay(queue: Queue, code: Repository)
 
 
 def test_ignored_results_return_to_the_folder(queue: Queue, code: Repository) -> None:
-    """What a run writes below an ignored name that is not there yet, a dependant finds."""
-    queue_it(queue, code.root, "mkdir data deep; echo 1 > data/ckpt; echo 2 > deep/result; mkdir deep/data")
-    queue_it(queue, code.root, "cat data/ckpt; ls", after=("1",))
+    """What a run writes below an ignored name that is not there yet, a dependant finds, also in a new folder."""
+    script = "mkdir -p data deep/data; echo 1 > data/ckpt; echo 2 > deep/result; echo 3 > deep/data/3"
+    queue_it(queue, code.root, script)
+    queue_it(queue, code.root, "cat data/ckpt; ls . deep/data", after=("1",))
     code.version("v2")
     queue.worker("", "--until-idle").wait()
-    assert said(queue, "2.1") == "1\ndata\nsay.sh"
-    assert (code.root / "data" / "ckpt").exists() and not (code.root / "deep").exists()
+    assert said(queue, "2.1") == "1\n.:\ndata\ndeep\nsay.sh\n\ndeep/data:\n3"
+    assert (code.root / "data" / "ckpt").exists() and not (code.root / "deep" / "result").exists()
     copy = queue.layout.run_dir("1.1") / "tree"
-    assert sorted(str(path.relative_to(copy)) for path in copy.rglob("*")) == ["deep", "deep/data", "deep/result"]
+    assert sorted(str(path.relative_to(copy)) for path in copy.rglob("*")) == ["deep", "deep/result"]
 
 
 def test_lines_of_a_file_and_a_schedule_take_the_code_of_their_submission(queue: Queue, code: Repository) -> None:
