@@ -72,7 +72,8 @@ def retry(
         note(f"job {job} will not run unless its code is restored: {why}")
     for job, code in looks.items():
         if code.note:
-            note(f"job {job}: {code.note}; mpsq rerun {job} --snapshot off runs the current code")
+            where = f"in a copy of the code as submitted, because {code.note}"
+            note(f"job {job} will run {where}; mpsq rerun {job} --snapshot off runs the current code")
     return retried
 
 

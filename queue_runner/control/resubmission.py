@@ -259,4 +259,5 @@ def _code(layout: Layout, old: RunView, mode: str | None, not_code: str) -> tupl
     if code.refusal:
         hint = "submit it again, with the current code" if spec.kind == "workload" else current
         raise MpsqError(f"job {job} cannot be rerun: {code.refusal.reason}", hint)
-    return spec, code.note, None
+    note = f"it will run in a copy of the code as submitted, because {code.note}" if code.note else ""
+    return spec, note, None

@@ -70,7 +70,7 @@ def explain(run: RunView, context: RunContext) -> Why:
     if context.before and state is not State.DONE:
         sentence += f"; the previous attempt, {context.before}"
     if context.in_copy:
-        sentence += f"; {context.in_copy}"
+        sentence += f"; it started in a copy of the code as submitted, because {context.in_copy}"
     if context.undecided and state is State.DONE:
         sentence += f"; {context.undecided}"
     kind = context.waits.kind if context.waits is not None else ""

@@ -182,9 +182,9 @@ def _notes(left_out: Mapping[str, str], copied: bool) -> Iterator[str]:
     if copied:
         yield RepeatedNote("each run gets a copy of the code as it is now; {cwd}, or $MPSQ_CWD, is the original folder")
     else:
-        yield RepeatedNote("runs use the code as it is now: in its folder, or in a copy once it has changed")
+        yield RepeatedNote("runs use the code as it is now: if it changes later, they run in a copy")
     if left_out:
         named = [f"{plain(name)} ({reason})" for name, reason in list(left_out.items())[:_NAMED]]
         more = len(left_out) - len(named)
         listed = ", ".join(named) + (f" and {more} more: mpsq show lists all" if more > 0 else "")
-        yield RepeatedNote(f"not stored, and read where it is: {listed}")
+        yield RepeatedNote(f"not stored, so runs read the original: {listed}")

@@ -105,7 +105,7 @@ def _look(snapshots: Path, spec: JobSpec, terms: LookTerms) -> StartCode:
         manifest = archive.read_manifest(snapshots, spec.tree)
         archive.check(snapshots, manifest)
     except Damaged as error:
-        named = f"{listed(changes)}, and " if changes else ""
+        named = f"{listed(changes)}; " if changes else ""
         return StartCode(Ending(Outcome.CODE_CHANGED, reason=f"{named}its stored code is gone: {error}"))
     changed = {path for path, _ in changes}
     if large := sorted(changed & manifest.entries.keys() - manifest.places.keys()):
@@ -113,8 +113,7 @@ def _look(snapshots: Path, spec: JobSpec, terms: LookTerms) -> StartCode:
         return StartCode(Ending(Outcome.CODE_CHANGED, reason=why))
     note = ""
     if not spec.copy:
-        why = f"{listed(changes)}:" if changes else "like an earlier run of its submission,"
-        note = f"{why} it runs in a copy of the code as submitted"
+        note = listed(changes) or "an earlier run of its submission needed a copy"
     imports, caveat = editable.look(spec)
     links = _links(Path(spec.root), manifest, now, snapshots.parent)
     return StartCode(None, working_copy.CopyPlan(links, working_copy.real_folders(spec), imports), note, caveat)
@@ -130,9 +129,10 @@ Changes = list[tuple[str, str]]
 
 
 def listed(changes: Changes) -> str:
-    """Name the first changes: "train.py changed, lib.py was removed and 3 more"."""
-    named = ", ".join(plain(f"{path} {what}") for path, what in changes[:_NAMED])
-    return named + (f" and {len(changes) - _NAMED:,} more" if len(changes) > _NAMED else "")
+    """Name the first changes: "train.py changed, lib.py was removed and 3 more"; "" for none."""
+    parts = [plain(f"{path} {what}") for path, what in changes[:_NAMED]]
+    parts += [f"{len(changes) - _NAMED:,} more"] if len(changes) > _NAMED else []
+    return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
 
 
 def compare(snapshots: Path, spec: JobSpec, not_code: str) -> tuple[SourceTree | None, Changes]:

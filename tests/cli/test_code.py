@@ -97,8 +97,8 @@ def test_what_show_tells_of_the_code(mpsq: Cli, code: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ((), "runs use the code as it is now: in its folder, or in a copy once it has changed"),
-        ((), "not stored, and read where it is: .env (may hold a secret)"),
+        ((), "runs use the code as it is now: if it changes later, they run in a copy"),
+        ((), "not stored, so runs read the original: .env (may hold a secret)"),
         (("--snapshot", "copy"), "each run gets a copy of the code as it is now; {cwd}, or $MPSQ_CWD, is the original"),
         (("--snapshot", "off"), "runs use the code that is there when they start (--snapshot off)"),
     ],
@@ -154,13 +154,13 @@ def test_rerun_says_what_it_cannot_do(mpsq: Cli, layout: Layout, code: Path, tmp
     mpsq.ok("submit", "--cwd", code, "--", "true")
     (code / "train.py").write_text("other")
     ran = mpsq.ok("rerun", "4")
-    assert "train.py changed: it runs in a copy of the code as submitted" in ran.err
+    assert "it will run in a copy of the code as submitted, because train.py changed" in ran.err
     assert "in a copy" not in mpsq.ok("rerun", "4", "--snapshot", "off").err
     assert "whatever changes there" in mpsq.ok("show", "6").out
     for content in layout.snapshots.glob("*/content-*"):
         content.unlink()
     ran = mpsq("rerun", "4")
-    assert ran.code == 1 and "train.py changed, and its stored code is gone" in ran.err and "--snapshot off" in ran.err
+    assert ran.code == 1 and "train.py changed; its stored code is gone" in ran.err and "--snapshot off" in ran.err
     ran = mpsq("submit", "--allow-changed", "--", "true")
     assert ran.code == 2 and "--allow-changed was removed" in ran.err and "--snapshot off" in ran.err
     for wrong in (["rerun", "99"], ["rerun", "4", "--repeats", "0"], ["rerun", "4", "--snapshot", "no"], ["rerun"]):
