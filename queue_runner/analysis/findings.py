@@ -161,7 +161,7 @@ def _disturbed(family: Family) -> Iterable[str]:
         if word is not pair.verdict.word:
             names = f"{pair.arm.label} vs {pair.baseline.label}"
             rounds = units.counted(len(disturbed), "disturbed round")
-            yield Caveat(f"without the {rounds} a word would change", f": {names}, {word}, not {pair.verdict.word}")
+            yield Caveat(f"without the {rounds} a verdict would change", f": {names}, {word}, not {pair.verdict.word}")
 
 
 def _rare_events(family: Family) -> Iterable[str]:

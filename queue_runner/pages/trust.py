@@ -59,11 +59,11 @@ def _verdicts(evidence: RunRecords) -> TrustReason:
         return TrustReason("warn", "nothing was compared: there are not two rows with valid runs of the same question")
     rounds = [answer.n for answer in answers if answer.decided]
     if not rounds:
-        return TrustReason("warn", "no verdict yet: until then a ratio is a measurement")
+        return TrustReason("warn", "no verdict yet: a ratio is only a measurement until then")
     fewest, most = min(rounds), max(rounds)
     each = f"{fewest} to {most} rounds" if fewest < most else units.counted(most, "round")
     share = f"{len(rounds)} of {len(answers)} comparisons have" if len(answers) > 1 else "it has"
-    chance = "the chance that any word is wrong is at most 5 %, whenever one looks"
+    chance = "with normal noise, the chance that any verdict is wrong is at most 5 %, however often you look"
     return TrustReason("good" if len(rounds) == len(answers) else "warn", f"{share} a verdict, after {each}; {chance}")
 
 

@@ -220,7 +220,7 @@ class Gate:
         if self._since is not None:
             after = f"after {units.duration(self.waited_s)}"
             self.caveat = f"{self.caveat}, {after} of waiting" if self.caveat else None
-            words = f"{_words(disturbed)}: starting anyway {after}, the intervals will be wider"
+            words = f"{_words(disturbed)}: starting anyway {after}; the intervals will be wider"
             self._record(jobs.NOT_QUIET if disturbed else jobs.QUIET, words if disturbed else after)
         self._since = self._passed = None
 
@@ -230,7 +230,7 @@ class Gate:
             limit_s = self._limit_s(run)
             at = f"at {times.clock(time.time() + limit_s - self._waited_s(), time.time())}"
             at = at if limit_s >= MINUTE_S else f"after {units.duration(limit_s)} of waiting"
-            reason = f"run {run.id} needs a quiet machine, or starts {at}: {_words(disturbed)}"
+            reason = f"run {run.id} needs a quiet machine, but starts anyway {at}: {_words(disturbed)}"
             self._told = reason, kinds, now
         return self._told[0]
 

@@ -79,7 +79,7 @@ def _parts(families: Sequence[Family], goal: str) -> list[_Part]:
             parts.append(_Part(reached, f"{names}: {answer.why}" if answer.is_final else ""))
         if goal == DECIDED:
             absent = family.named & family.metrics.keys() - pair.metrics.keys()
-            parts += [_Part(False, f"no word on {name}: {family.metrics[name]}") for name in sorted(absent)]
+            parts += [_Part(False, f"no verdict on {name}: {family.metrics[name]}") for name in sorted(absent)]
     if goal != DECIDED:
         rows = [arm for family in families if not family.pairs for arm in family.arms if arm.times]
         parts += [_Part(_is_narrow(mean_interval(arm.times) or (None, None), goal)) for arm in rows]
