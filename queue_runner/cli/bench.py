@@ -41,7 +41,7 @@ def bench(
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
-    """Run a workload over this machine's devices and modes until each is decided, and report."""
+    """Run a workload on each device, in each mode, until each row is decided; then report."""
     from queue_runner.cli.submit import print_plan, print_stored, store
 
     def plan(layout: Layout) -> Plan:

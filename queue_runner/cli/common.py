@@ -114,7 +114,9 @@ def new_home() -> Layout:
 
 
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="12, 12.3, g4, @last or a name.")]
-IdsOrLast = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="12, 12.3, g4, a name; else @last.")]
+IdsOrLast = Annotated[
+    list[str] | None, typer.Argument(metavar="[ID]...", help="12, 12.3, g4, @last (the default) or a name.")
+]
 JobIds = Annotated[list[str], typer.Argument(metavar="ID...", help="12, g4, @last or a name.")]
 Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="WORD", help="Jobs with this tag. Repeatable.")]
 InLane = Annotated[

@@ -48,8 +48,8 @@ SECTIONS: dict[str, dict[str, str]] = {
         "delete": "delete ended jobs",
     },
     "Results": {
-        "report": "the answer of stored runs",
-        "compare": "two of them, side by side",
+        "report": "answer from stored runs",
+        "compare": "two jobs, side by side",
         "import": "read logs and bundles",
     },
     "Set up": {

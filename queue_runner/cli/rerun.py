@@ -20,7 +20,7 @@ def rerun(
     ids: JobIds,
     repeats: Annotated[int | None, typer.Option(metavar="N", help="Number of repeats; default: as before.")] = None,
     rounds: Annotated[
-        int | None, typer.Option(metavar="N", help="Add N rounds to the submission g4 instead, all of its jobs.")
+        int | None, typer.Option(metavar="N", help="Instead, add N rounds to a whole submission, such as g4.")
     ] = None,
     priority: Annotated[int | None, typer.Option(metavar="N", help="Default: as before.")] = None,
     tag: Annotated[list[str] | None, typer.Option(metavar="WORD", help="An additional tag.")] = None,
@@ -47,7 +47,7 @@ def rerun(
     if rounds is None:
         done = use_case.rerun(layout, selectors, options, title(ctx))
     elif options != use_case.RerunOptions():
-        raise UsageError("--rounds takes no other option", "the added rounds are as those before")
+        raise UsageError("--rounds takes no other option", "added rounds repeat the earlier ones unchanged")
     else:
         done = use_case.add_rounds(layout, selectors, rounds)
     remind(done.notes, layout, json)

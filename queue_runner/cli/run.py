@@ -32,13 +32,14 @@ _LOG_BYTES = 65_536
 """Bytes at the end of an output in which a number is sought."""
 
 EPILOG = (
-    "Without --repeats, two rows or more get rounds until each is decided: at least 3, at most 20, or for --budget. "
+    "Without --repeats, two jobs or more run in rounds until each row is decided: 3 to 20 rounds, or "
+    "until --budget ends. "
     "If no worker runs, mpsq run starts one that exits when the queue is empty. Jobs that were queued earlier run "
     "first. Ctrl-C cancels the jobs and waits for their end; a second Ctrl-C does not wait."
 )
 
 
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print the output of each run, also of rounds.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print the output of each run, in rounds too.")]
 
 
 @app.command("run", cls=LikeSubmit, epilog=EPILOG)

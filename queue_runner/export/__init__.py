@@ -3,7 +3,7 @@
 from queue_runner.extensions import AddedCommand, AddedOption, Extension
 
 EXTENSION = Extension(
-    commands={"export": AddedCommand("Results", "write files of other tools", "queue_runner.export.export_command")},
+    commands={"export": AddedCommand("Results", "write files for other tools", "queue_runner.export.export_command")},
     options=(
         AddedOption(
             "report",

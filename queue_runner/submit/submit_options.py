@@ -210,12 +210,12 @@ class Request:
     repeats: int = _option(Kind.NUMBER, "Runs of each combination; a verdict needs 3 or more.", "N", default=1)
     until: str | None = _option(
         Kind.TEXT,
-        "Add rounds, 3 to 20, until each row is decided, or until intervals are as narrow as 1%.",
+        "decided: add rounds, 3 to 20, until each row has a verdict. 1%: until the intervals are this narrow.",
         "GOAL",
         convert=_goal,
     )
     by: str | None = _option(
-        Kind.TEXT, "Answer about this metric first, such as loss; it needs a word, too.", "METRIC", convert=_metric
+        Kind.TEXT, "Answer about this metric first, such as loss; --until decides it, too.", "METRIC", convert=_metric
     )
     same_within: Mapping[str, float] | None = _option(
         Kind.TEXT,
@@ -225,7 +225,7 @@ class Request:
     )
     budget_s: float | None = _option(
         Kind.TIME,
-        "With --until: start nothing more after this time; by default no round after 10m.",
+        "With --until: start no run after this time; by default, no round after 10m.",
         "TIME",
         name="budget",
         convert=_budget,
@@ -307,8 +307,8 @@ class Request:
     )
     snapshot: str = _option(
         Kind.TEXT,
-        "Where a command runs: auto (its folder; a copy of the folder as it is now, if the code has changed), copy, or"
-        " off (its folder, whatever changes).",
+        "Where a command runs: auto (in its folder, or in a copy of the code as submitted if it changes), copy (always"
+        " in a copy), or off (in its folder, with any changes).",
         "MODE",
         default="auto",
         convert=snapshot_mode,
@@ -319,7 +319,10 @@ class Request:
     )
     no_gate: bool = _option(Kind.FLAG, "Start at once, even on a busy machine.")
     gate_timeout_s: float | None = _option(
-        Kind.TIME, "Start when the machine is quiet, or after this time; 2m by default.", "TIME", name="gate_timeout"
+        Kind.TIME,
+        "Start when the machine is quiet, or after this time; by default 2m, in mpsq run 1s or 5s.",
+        "TIME",
+        name="gate_timeout",
     )
     on: str | None = _option(Kind.TEXT, "Run it on another machine: slurm, ssh:HOST or a profile.", "TARGET")
     partition: str | None = _option(Kind.TEXT, "With --on slurm: the partition.", "NAME")
