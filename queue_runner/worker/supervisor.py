@@ -238,9 +238,9 @@ class Supervisor:
 
     def _tidy(self, run: Claimed, folder: RunDir) -> None:
         """Reduce the run's copy to what it has written, and what git ignores of that to its place in the user's folder,
-        which may not answer."""
+        which may not answer. The results of --snapshot copy stay apart: the next run would overwrite them."""
         working_copy.tidy(self._layout.snapshots, run.spec, folder.tree)
-        if run.spec.tree and folder.tree.is_dir():
+        if run.spec.tree and not run.spec.copy and folder.tree.is_dir():
             with contextlib.suppress(child.TookTooLong, OSError):
                 child.call(RETURN_S, working_copy.return_ignored, self._layout.snapshots, run.spec, folder.tree)
 

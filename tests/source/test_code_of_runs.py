@@ -286,6 +286,15 @@ def test_ignored_results_return_to_the_folder(queue: Queue, code: Repository) ->
     assert sorted(str(path.relative_to(copy)) for path in copy.rglob("*")) == ["deep", "deep/result"]
 
 
+def test_results_of_runs_in_requested_copies_stay_apart(queue: Queue, code: Repository) -> None:
+    """The first run's went to the folder, where the second overwrote them."""
+    queue_it(queue, code.root, "mkdir -p data; echo $MPSQ_RUN > data/out", snapshot="copy", repeats=2)
+    queue.worker("", "--until-idle").wait()
+    assert not (code.root / "data").exists()
+    for run in ("1.1", "1.2"):
+        assert (queue.layout.run_dir(run) / "tree" / "data" / "out").read_text() == f"{run}\n"
+
+
 def test_lines_of_a_file_and_a_schedule_take_the_code_of_their_submission(queue: Queue, code: Repository) -> None:
     lines = [{"command": ["/bin/sh", "-c", f". ./say.sh; echo {n}"], "cwd": str(code.root)} for n in (1, 2)]
     (queue.folder / "jobs.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
