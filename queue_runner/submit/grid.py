@@ -61,7 +61,7 @@ def names(text: str, option: str) -> tuple[str, ...]:
 
 
 _NAME = r"[A-Za-z_][\w.-]*"
-_PLACEHOLDER = re.compile(rf"(?<![{{$])\{{({_NAME})\}}")
+_PLACEHOLDER = re.compile(rf"(?<![{{$%@])\{{({_NAME})\}}")
 
 
 def fill(word: str, cell: Mapping[str, str], later: str = "") -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from queue_runner import failpoints, units
 from queue_runner.model import Outcome
 from queue_runner.paths import Layout
-from queue_runner.spec import FIRST_ROUNDS
+from queue_runner.spec import FIRST_ROUNDS, Until
 from queue_runner.store import added_rounds, read
 from queue_runner.store.added_rounds import MOST_ROUNDS, OpenGroup
 from queue_runner.store.engine import Engine, looking, writing
@@ -19,6 +19,10 @@ from queue_runner.submit import run_order
 
 NOTHING: tuple[int, int | None] = 0, None
 """No round that counts."""
+FEW_ROUNDS = 6
+FEW_S = 60.0
+HOPELESS = 5
+"""After so many rounds and seconds, a question without --budget ends if it needs HOPELESS times the rounds left."""
 
 
 def follow(layout: Layout, engine: Engine, group_id: int, repeat: int, now: float, log: Callable[[str], None]) -> None:
@@ -65,4 +69,10 @@ def _judged(layout: Layout, group_id: int, group: OpenGroup, now: float) -> tupl
         return progress, f"the budget of {units.duration(group.until.limit_s)} is over: {remedy}"
     if obstacle := answers.obstacle(families, group.until.goal):
         return progress, obstacle
-    return progress, f"{MOST_ROUNDS} rounds have not decided it: {remedy}" if group.repeat >= MOST_ROUNDS else ""
+    if group.repeat >= MOST_ROUNDS:
+        return progress, f"{MOST_ROUNDS} rounds have not decided it: {remedy}"
+    if group.until == Until() and group.repeat >= FEW_ROUNDS and now - (group.first_started_at or now) >= FEW_S:
+        _, more = progress
+        if more is None or more > HOPELESS * (MOST_ROUNDS - group.repeat):
+            return progress, f"{f'about {more}' if more else 'over 200'} more rounds would be needed: {remedy}"
+    return progress, ""

@@ -142,7 +142,17 @@ def test_a_place_without_a_value_and_a_value_without_a_place(
 
 
 def test_without_values_only_whole_words_have_places() -> None:
-    words = ("-c", "awk '{print}' ${HOME}; f'{x}'", "{cwd}/a", "{{k}}", "${HOME}", "{}", '{"a":1}')
+    words = (
+        "-c",
+        "awk '{print}' ${HOME}; f'{x}'",
+        "{cwd}/a",
+        "{{k}}",
+        "${HOME}",
+        "{}",
+        '{"a":1}',
+        "%{code}",
+        "HEAD@{upstream}",
+    )
     (spec,) = expand.expand(requested(argv=("sh", *words)))
     assert spec.argv[1:] == (*words[:3], "{k}", *words[4:])
 

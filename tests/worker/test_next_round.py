@@ -15,10 +15,12 @@ from queue_runner.model import DEFAULT_LANE, parse_selector
 from queue_runner.monitor import answers, awaiting, queue_status, run_view
 from queue_runner.monitor.answers.run_query import Options
 from queue_runner.monitor.explanation import explain_all
-from queue_runner.spec import Aim
+from queue_runner.spec import Aim, Until
 from queue_runner.store import added_rounds, read, ready
+from queue_runner.store.added_rounds import OpenGroup
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.submit import plan, run_order
+from queue_runner.worker import next_round
 from tests.patience import patience
 from tests.queue_support import Queue, until
 from tests.submit_support import requested
@@ -78,6 +80,27 @@ def test_equal_rows_end_with_the_budget_and_the_order_stays_mirrored(queue: Queu
     firsts = [runs[0].split(".")[0] for runs in of_round]
     assert all(len(runs) == 2 for runs in of_round)
     assert all(first != second for first, second in zip(firsts[::2], firsts[1::2], strict=False))
+
+
+@pytest.mark.parametrize(
+    ("until", "repeat", "took_s", "is_closed"),
+    [
+        (Until(), 6, 100.0, True),
+        (Until(), 5, 100.0, False),
+        (Until(), 6, 10.0, False),
+        (Until(budget_s=600.0), 6, 100.0, False),
+    ],
+)
+def test_a_question_that_needs_far_too_many_rounds_ends_early(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, until: Until, repeat: int, took_s: float, is_closed: bool
+) -> None:
+    """How many more are needed is the answer of a stand-in: real noise may decide two equal rows."""
+    for name, answer in (("reached", ""), ("obstacle", ""), ("rounds_left", 71)):
+        monkeypatch.setattr(answers, name, lambda *_, answer=answer: answer)
+    submit(queue)
+    group = OpenGroup(until, repeat, 1e9, frozenset({"SUCCEEDED"}), is_whole=True)
+    _, why = next_round._judged(queue.layout, 1, group, 1e9 + took_s)
+    assert why == ("about 71 more rounds would be needed: mpsq rerun g1 --rounds 3 continues" if is_closed else "")
 
 
 def test_a_budget_ends_a_question_within_its_first_rounds(queue: Queue) -> None:
