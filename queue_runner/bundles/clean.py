@@ -21,7 +21,7 @@ from queue_runner import redact
 from queue_runner.bundles import question
 from queue_runner.bundles.parts import MOST_TEXT, NAME, TEXT, Part, PartColumn
 from queue_runner.events import MAX_INT
-from queue_runner.ingest.fields import MAX_DEPTH
+from queue_runner.ingest.storable import MAX_DEPTH
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec
 from queue_runner.submit.policy import MOST_NAME

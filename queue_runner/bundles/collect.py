@@ -10,7 +10,7 @@ from queue_runner.bundles.clean import Cleaner, of_queue
 from queue_runner.bundles.parts import BY_NAME, OF_RUN, BadBundle, BundleGroup, BundleJob, BundleRun
 from queue_runner.bundles.scratch import Scratch
 from queue_runner.errors import UsageError
-from queue_runner.ingest.fields import BadLine
+from queue_runner.ingest.storable import BadLine
 from queue_runner.model import PREFLIGHT, Selector
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec

@@ -18,7 +18,7 @@ from typing import Any
 from queue_runner import __version__
 from queue_runner.bundles.parts import PARTS, BadBundle, word
 from queue_runner.bundles.scratch import Scratch
-from queue_runner.ingest.fields import BadLine
+from queue_runner.ingest.storable import BadLine
 from queue_runner.units import size
 
 VERSION = 1

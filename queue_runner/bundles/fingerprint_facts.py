@@ -10,7 +10,7 @@ from typing import Any
 
 from queue_runner.bundles.parts import Check, number, whole, word
 from queue_runner.events import MAX_INT
-from queue_runner.ingest.fields import BadLine
+from queue_runner.ingest.storable import BadLine
 
 _MOST = 1000
 """Facts of one field: packages, variables, GPUs."""

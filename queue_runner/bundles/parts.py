@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from queue_runner.errors import MpsqError
 from queue_runner.events import MAX_INT
-from queue_runner.ingest.fields import NOT_FINITE, BadLine, storable
+from queue_runner.ingest.storable import NOT_FINITE, BadLine, storable
 from queue_runner.model import PHASES, SYNC_UNKNOWN, Outcome
 from queue_runner.submit.policy import MOST_NAME, MOST_NOTE, MOST_TAG
 from queue_runner.text import plain

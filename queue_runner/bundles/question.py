@@ -7,7 +7,7 @@ from typing import Any
 
 from queue_runner.bundles.parts import KINDS, Check, digest, flag, number, one_of, prose, whole, word
 from queue_runner.events import MAX_INT
-from queue_runner.ingest.fields import BadLine, storable
+from queue_runner.ingest.storable import BadLine, storable
 from queue_runner.spec import COMPILE_MODES
 
 _MOST = 1000

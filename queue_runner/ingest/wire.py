@@ -35,7 +35,7 @@ from queue_runner.events import (
     Seconds,
     Unknown,
 )
-from queue_runner.ingest.fields import NOT_FINITE, BadLine, storable
+from queue_runner.ingest.storable import NOT_FINITE, BadLine, storable
 
 E = TypeVar("E", bound=Struct)
 
