@@ -54,8 +54,8 @@ class RoundTable:
             print(text, file=self._stream, flush=True)
 
     def step(self) -> str:
-        """Look whether another round has ended. Redraw the table then, or return the line of the round. Else say how
-        many runs have ended, if that has not been said for a while; "" where there is nothing to print."""
+        """Look whether another round has ended. Redraw the table then, or return the line of the round. Else
+        report once in a while how many runs have ended; "" where there is nothing to print."""
         with read.reading(self._layout.db) as connection:
             newest = next(iter(read.tuples(connection, _NEWEST_WHOLE, [self._group])))[0] or 0
             if newest <= self._round:

@@ -27,9 +27,9 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class CopyPlan:
-    """What a copy needs of the user's folders, read before it is made: `links` are the entries of the tree's folder
-    that it links to, `real` the real paths of the folders that the command names, and `imports` the folders, relative
-    to the tree, from which an editable install imports."""
+    """The needs of a copy, read before it is made. `links` are the entries of the user's folder to which it links.
+    `real` has the real paths of the folders that the command names. `imports` are the folders, relative to the tree,
+    from which an editable install imports."""
 
     links: tuple[str, ...] = ()
     real: Mapping[str, str] = field(default_factory=dict)
@@ -202,8 +202,8 @@ def tidy(snapshots: Path, spec: JobSpec, target: Path) -> None:
 
 
 def return_ignored(snapshots: Path, spec: JobSpec, target: Path) -> None:
-    """Move what is left in a copy, where git ignores it and the folder lacks it, to its place in the folder: there the
-    next run finds the data and checkpoints of this one. Errors are ignored: what cannot be moved stays."""
+    """Move files from a copy to their places in the folder, if git ignores them and the folder lacks them. The next run
+    finds the data and checkpoints of this one there. Errors are ignored: what cannot be moved stays."""
     root, names = Path(spec.root), []
     for place, below, files in os.walk(target):
         inside = os.path.relpath(place, target)
