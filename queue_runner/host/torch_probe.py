@@ -208,11 +208,15 @@ def others(python: str) -> dict[str, tuple[str, str | None]]:
 
 
 def computing_devices(python: str | None = None) -> list[str]:
-    """Return the devices (of cpu, cuda, mps) on which torch multiplies matrices correctly; [] without torch.
+    """Return the devices (of cpu, cuda, mps) on which torch multiplies matrices correctly.
 
-    Raises: UsageError when the interpreter `python` (ours when None) does not exist.
+    Raises: UsageError when the interpreter `python` (ours when None) does not exist, or has no torch.
     """
-    torch = probe(find_interpreter(python))
+    interpreter = find_interpreter(python)
+    torch = probe(interpreter)
+    if torch.version is None:
+        remedy = f"{interpreter} -m pip install torch tiktoken, or choose another interpreter with --python"
+        raise UsageError(f"{interpreter} has no usable torch: {torch.trouble}", remedy)
     return [name for name, (state, _) in torch.devices.items() if state == "computes"]
 
 

@@ -46,6 +46,13 @@ def test_the_grid_of_this_machine(home: Path, mpsq: Cli, machine: Machine) -> No
     assert "12 runs; their duration is not known yet: none has run" in ran.err
 
 
+def test_an_interpreter_without_torch_is_named(mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`pip install mpsq` brings no torch."""
+    monkeypatch.setattr(torch_probe, "probe", lambda _: torch_probe.Torch(trouble="No module named 'torch'"))
+    ran = mpsq("bench", "toy")
+    assert ran.code == 2 and "has no usable torch: No module" in ran.err and "pip install torch" in ran.err
+
+
 def test_what_is_said_replaces_the_preset(home: Path, mpsq: Cli, machine: Machine) -> None:
     machine("cpu", compiles=False)
     ran = mpsq.ok("bench", "toy", "--repeats", "2", "--dtype", "fp32,bf16", "--config", "large", "--dry-run", "--json")
