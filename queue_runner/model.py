@@ -147,7 +147,7 @@ class RunId:
 
 
 IDS = "12 is a job, 12.3 a run, g4 a group, @last the newest group; mpsq list shows them and the names"
-"""What a user may select, as a hint."""
+"""The ways to select jobs and runs, as a hint."""
 
 
 @dataclass(frozen=True)

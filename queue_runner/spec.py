@@ -231,7 +231,7 @@ OF_TIME = ""
 
 @dataclass(frozen=True)
 class Aim:
-    """What a submission asks about: the metric `by` which it compares its rows first, "" for the time, and the margins
+    """The subject of a question: the metric `by` which it compares its rows first, "" for the time, and the margins
     of "the same" (--same-within): by metric in its unit, and of times as a share."""
 
     by: str = ""

@@ -112,8 +112,8 @@ def _compared(arm: Arm, place: int, answer: RoundAnswer, values: Sequence[float]
 
 @dataclass(frozen=True)
 class Quantity:
-    """What the answer compares: its name, the value of a run, and how many seconds of an arm's times one unit has; None
-    for a metric."""
+    """The quantity that the answer compares: its name, the value of a run, and how many seconds of an arm's times one
+    unit has; None for a metric."""
 
     name: str
     value_of: Callable[[Arm, ReportedRun], float | None]

@@ -35,8 +35,8 @@ class StartCode:
 
 @dataclass(frozen=True)
 class LookTerms:
-    """What else decides where a run starts. `not_code` are the patterns of that setting; `copied` says that an earlier
-    run of the submission needed a copy: all its later ones use one, too."""
+    """The terms, beside the code itself, that decide where a run starts. `not_code` are the patterns of that setting.
+    `copied`: an earlier run of the submission needed a copy, so all its later ones use one."""
 
     not_code: str
     copied: bool = False

@@ -42,7 +42,7 @@ _MOST_RESULTS = 32
 
 @dataclass(frozen=True)
 class ActionResult:
-    """What came of a form: `kind` is "good", or "bad" for a refusal."""
+    """The result of a form: `kind` is "good", or "bad" for a refusal."""
 
     kind: str
     text: str
