@@ -59,9 +59,9 @@ def event_us(cwd: Path, times: int = 5, events: int = 20_000) -> tuple[list[floa
 
 def ingest(cwd: Path, times: int = 3) -> tuple[list[float], list[float]]:
     """Seconds to take in a file of ITERATIONS lines, and bytes an iteration that the database grows by."""
+    from queue_runner.host.run_dir import RunDir
     from queue_runner.ingest.ingest import Ingest
     from queue_runner.paths import Layout
-    from queue_runner.run_dir import RunDir
     from queue_runner.store import migrate
     from queue_runner.store.engine import checkpoint, open_engine
 

@@ -20,13 +20,13 @@ import pytest
 from queue_runner.cli.main import main
 from queue_runner.events import Hello, Iter, Note, Phase
 from queue_runner.host.home import ensure_home
+from queue_runner.host.run_dir import RunDir
+from queue_runner.host.warden_records import RunEnd
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome, RunId, Verb
 from queue_runner.paths import Layout
-from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import jobs, migrate, results
 from queue_runner.store.engine import open_engine, writing
-from queue_runner.warden_records import RunEnd
 from tests.store_support import claim_next
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -22,7 +22,7 @@ from queue_runner import warden
 from queue_runner.host import locks, processes
 from queue_runner.host.boot import boot_id
 from queue_runner.host.processes import Process, Traces
-from queue_runner.run_dir import RunDir
+from queue_runner.host.run_dir import RunDir
 from tests.patience import until
 
 PYTHON = [sys.executable, "-u", "-I", "-S", "-c"]

@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 
 from queue_runner.host import processes
+from queue_runner.host.run_dir import RunDir
 from queue_runner.paths import Layout
-from queue_runner.run_dir import RunDir
 from queue_runner.store import read
 from queue_runner.submit import plan
 from tests import forked_worker, named_rows

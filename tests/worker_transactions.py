@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from queue_runner.run_dir import RunDir
+from queue_runner.host.run_dir import RunDir
 from queue_runner.store.engine import Connection
 
 JOB_S = 2.4

@@ -1,6 +1,6 @@
 """Captured environments leave the database: those that a run may still need go into private files.
 
-Of variables the database keeps the values of those on the list of queue_runner.redact, and of all others a keyed hash.
+Of variables the database keeps the values of those on the list of queue_runner.host.redact, and of all others a keyed hash.
 A job's content hash stays, except where a value of --env, which is part of the question, becomes a hash: it gets the
 content hash that the same submission has now.
 """
@@ -12,8 +12,7 @@ from pathlib import Path
 
 from alembic import op
 
-from queue_runner import redact
-from queue_runner.host import job_environments
+from queue_runner.host import job_environments, redact
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec
 

@@ -17,10 +17,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from queue_runner import redact
 from queue_runner.bundles import question
 from queue_runner.bundles.parts import MOST_TEXT, NAME, TEXT, Part, PartColumn
 from queue_runner.events import MAX_INT
+from queue_runner.host import redact
 from queue_runner.ingest.storable import MAX_DEPTH
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec

@@ -13,7 +13,7 @@ from queue_runner.bundles.file import MOST_FILE_BYTES
 from queue_runner.cli.common import hint, print_json, remark
 from queue_runner.errors import UsageError
 from queue_runner.host.home import ensure_home
-from queue_runner.run_dir import read_regular
+from queue_runner.host.run_dir import read_regular
 from queue_runner.text import plain
 from queue_runner.units import count, counted
 

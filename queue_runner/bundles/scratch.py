@@ -17,6 +17,7 @@ from queue_runner import reports
 from queue_runner.bundles import fingerprint_facts, question
 from queue_runner.bundles.parts import BadBundle, Part
 from queue_runner.errors import MpsqError
+from queue_runner.host.warden_records import RunEnd
 from queue_runner.ingest import summarize_run
 from queue_runner.model import Ending, Outcome, RunId, State, parse_selector
 from queue_runner.monitor.answers.run_query import Options
@@ -25,7 +26,6 @@ from queue_runner.store import read, results
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.store.jobs import Claimed
 from queue_runner.tables import finite
-from queue_runner.warden_records import RunEnd
 from queue_runner.worker.finish import summarize_safely
 
 _BATCH = 1000

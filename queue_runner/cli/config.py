@@ -39,7 +39,7 @@ def list_(json: Json = False) -> None:
 
 
 def _shown(value: Any) -> Any:
-    from queue_runner.redact import redact
+    from queue_runner.host.redact import redact
 
     if hasattr(value, "items"):
         return {name: _shown(item) for name, item in value.items()}

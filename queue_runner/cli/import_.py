@@ -43,8 +43,8 @@ def import_(
 
     Everything is checked before anything is stored. Runs of a bundle are rows of their own in reports.
     """
-    from queue_runner import redact
     from queue_runner.control import import_log
+    from queue_runner.host import redact
 
     for importer in extensions.importers():
         recognized = [path for path in files if importer.recognizes(path)]

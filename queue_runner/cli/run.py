@@ -217,8 +217,8 @@ def _suggest_metric(layout: Layout, awaited: Awaited) -> None:
     """Print the option that compares the rows by a number in the newest log, if it has one."""
     import shlex
 
+    from queue_runner.host.run_dir import RunDir, read_end
     from queue_runner.ingest import log_metrics
-    from queue_runner.run_dir import RunDir, read_end
 
     if awaited.runs and len({run.job_id for run in awaited.runs}) > 1:
         log = read_end(RunDir(layout.run_dir(awaited.runs[-1].run)).stdout, _LOG_BYTES).decode("utf-8", "replace")

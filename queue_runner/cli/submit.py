@@ -113,7 +113,7 @@ def print_stored(planned: Plan, stored: Submitted, layout: Layout, json: bool) -
 
 def print_plan(planned: Plan, layout: Layout, json: bool) -> None:
     """Print what would be stored."""
-    from queue_runner import redact
+    from queue_runner.host import redact
     from queue_runner.monitor.run_view import JobQuestion
     from queue_runner.workloads import command_line
 

@@ -159,7 +159,7 @@ def _is_given(name: str, value: Any) -> bool:
 
 def title(ctx: typer.Context) -> str:
     """Return the command line as it may be stored and shown. Raises: UsageError for one that is not text."""
-    from queue_runner.redact import without_env_values
+    from queue_runner.host.redact import without_env_values
 
     line = shlex.join(["mpsq", *without_env_values(ctx.meta["argv"])])
     try:

@@ -13,10 +13,10 @@ from enum import StrEnum
 
 from queue_runner import extensions, failpoints
 from queue_runner.host import locks, reserve, wakeup
+from queue_runner.host.run_dir import RunDir
 from queue_runner.model import Outcome, Selector, State
 from queue_runner.monitor import queue_state
 from queue_runner.paths import Layout
-from queue_runner.run_dir import RunDir
 from queue_runner.store import added_rounds, jobs, read, resolve
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.store.resolve import NamedRun

@@ -15,16 +15,16 @@ from sqlalchemy import select
 from queue_runner import units
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.events import Eval, Hello, Iter, LogEvent, Metric, TimeUsage
+from queue_runner.host.run_dir import read_regular
+from queue_runner.host.warden_records import RunEnd
 from queue_runner.ingest import last_words, parsers, summarize_run
 from queue_runner.model import Ending, Outcome, RunId, State, Verb
 from queue_runner.paths import Layout
-from queue_runner.run_dir import read_regular
 from queue_runner.spec import DTYPES, JobSpec, NewJob, Terms, Value
 from queue_runner.store import jobs, migrate, results, schema
 from queue_runner.store.engine import Connection, open_engine, writing
 from queue_runner.store.jobs import Claimed
 from queue_runner.submit import grid, policy
-from queue_runner.warden_records import RunEnd
 
 MAX_LOG_BYTES = 64 << 20
 """Largest log: of nothing but iterations it holds 1.3 million of them, which take 2 GB of memory."""

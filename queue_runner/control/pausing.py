@@ -15,11 +15,11 @@ from queue_runner import config_file, failpoints, lanes
 from queue_runner.errors import UsageError
 from queue_runner.host import wakeup
 from queue_runner.host.home import ensure_home
+from queue_runner.host.run_dir import RunDir
 from queue_runner.model import DEFAULT_LANE, Selector, State, Verb, parse_selector
 from queue_runner.monitor import queue_state
 from queue_runner.monitor.run_view import QueuedRun, each_run
 from queue_runner.paths import Layout
-from queue_runner.run_dir import RunDir
 from queue_runner.store import added_rounds, jobs, lane_claims, migrate, read, resolve
 from queue_runner.store.engine import Connection, open_engine, writing
 from queue_runner.store.resolve import NamedRun

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from queue_runner import redact
 from queue_runner.errors import UsageError
+from queue_runner.host import redact
 from queue_runner.model import Outcome
 from queue_runner.monitor.answers import select_runs
 from queue_runner.monitor.answers.run_query import Options

@@ -1,1 +1,1 @@
-"""This machine: its clocks, processes, services, power and devices, one file each."""
+"""This machine: its processes, locks, run folders, secrets, services, power and devices, one file each."""

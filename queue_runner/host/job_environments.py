@@ -13,12 +13,11 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from queue_runner import redact
 from queue_runner.atomic_file import replacing
-from queue_runner.host import job_secrets
+from queue_runner.host import job_secrets, redact
 from queue_runner.host.job_secrets import Missing
+from queue_runner.host.run_dir import read_regular
 from queue_runner.paths import Layout
-from queue_runner.run_dir import read_regular
 from queue_runner.spec import JobSpec
 
 _KEY = ".key"

@@ -14,11 +14,11 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from queue_runner import redact
 from queue_runner.errors import MpsqError, UsageError
+from queue_runner.host import redact
+from queue_runner.host.run_dir import read_regular
 from queue_runner.model import Ending, Outcome
 from queue_runner.paths import Layout
-from queue_runner.run_dir import read_regular
 from queue_runner.text import last_line
 
 _SERVICE = "mpsq"

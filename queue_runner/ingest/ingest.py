@@ -17,9 +17,9 @@ from pathlib import Path
 
 from queue_runner.errors import MpsqError
 from queue_runner.events import Counts, Event, LogEvent, Note, Phase
+from queue_runner.host.run_dir import RunDir
 from queue_runner.ingest import parsers, wire
 from queue_runner.ingest.clock import Clock
-from queue_runner.run_dir import RunDir
 from queue_runner.store import results
 from queue_runner.store.engine import Connection, Engine, looking, writing
 from queue_runner.store.jobs import Claimed

@@ -7,10 +7,10 @@ import signal
 from collections.abc import Mapping
 from dataclasses import replace
 
+from queue_runner.host.warden_records import RunEnd
 from queue_runner.ingest.last_words import NO_MEMORY
 from queue_runner.model import EXIT_DEVICE_UNAVAILABLE, EXIT_OUT_OF_MEMORY, Ending, Outcome
 from queue_runner.text import plain
-from queue_runner.warden_records import RunEnd
 
 SILENT = "it wrote nothing to stderr"
 """The reason of a failure without last words."""

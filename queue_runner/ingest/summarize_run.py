@@ -16,13 +16,13 @@ from queue_runner.analysis.points import EvalPoint, IterationPoint, PhaseMark, S
 from queue_runner.analysis.summary import Summary, summarize
 from queue_runner.analysis.validity import Facts, Taint, find_taints
 from queue_runner.events import FIELD_DROPPED
+from queue_runner.host.warden_records import RunEnd
 from queue_runner.ingest import parsers
 from queue_runner.ingest.clock import Clock
 from queue_runner.model import Ending
 from queue_runner.store import results, retries
 from queue_runner.store.engine import Connection
 from queue_runner.store.jobs import Claimed
-from queue_runner.warden_records import RunEnd
 
 
 @dataclass(frozen=True)

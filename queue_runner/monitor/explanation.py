@@ -12,6 +12,7 @@ from queue_runner import config_file, extensions, units
 from queue_runner.analysis.stats import by_key
 from queue_runner.host import protected
 from queue_runner.host.locks import START_A_WORKER
+from queue_runner.host.run_dir import RunDir
 from queue_runner.model import DEFAULT_LANE, IN_COPY, NOT_FAILED, PREFLIGHT, Outcome, Selector, State
 from queue_runner.monitor import eta, queue_state, queue_status, run_view, waiting
 from queue_runner.monitor.progress import Tracker
@@ -19,7 +20,6 @@ from queue_runner.monitor.queue_state import QueueState, Supervision
 from queue_runner.monitor.run_view import RunView
 from queue_runner.monitor.waiting import Reason
 from queue_runner.paths import Layout
-from queue_runner.run_dir import RunDir
 from queue_runner.store import read
 
 

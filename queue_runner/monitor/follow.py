@@ -15,6 +15,7 @@ from queue_runner import units
 from queue_runner.host import locks
 from queue_runner.host.locks import START_A_WORKER
 from queue_runner.host.low_priority import Wait, descriptor, give_way
+from queue_runner.host.run_dir import RunDir
 from queue_runner.model import Selector, State, parse_selector
 from queue_runner.monitor import awaiting, queue_state, run_view
 from queue_runner.monitor.awaiting import Awaited
@@ -23,7 +24,6 @@ from queue_runner.monitor.log_files import POLL_S, Log, Open
 from queue_runner.monitor.poll import Change, Poller
 from queue_runner.monitor.run_view import RunView
 from queue_runner.paths import Layout
-from queue_runner.run_dir import RunDir
 from queue_runner.store import read
 from queue_runner.store.jobs import NOT_QUIET, QUIET
 

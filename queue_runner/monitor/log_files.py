@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from queue_runner.errors import MpsqError
+from queue_runner.host.run_dir import RunDir
 from queue_runner.model import State
 from queue_runner.monitor.log_text import LINE_BYTES, Outputs, Text
 from queue_runner.monitor.run_view import RunView
 from queue_runner.paths import Layout
-from queue_runner.run_dir import RunDir
 
 CHUNK_BYTES = 1 << 16
 POLL_S = 0.2

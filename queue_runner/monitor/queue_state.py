@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from queue_runner import config_file, lanes
 from queue_runner.host import locks, processes
+from queue_runner.host.run_dir import RunDir
 from queue_runner.model import DEFAULT_LANE, Obstacle
 from queue_runner.paths import Layout
-from queue_runner.run_dir import RunDir
 from queue_runner.store import read
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from queue_runner import config_file, extensions, units
 from queue_runner.extensions import RemoteLane
+from queue_runner.host.run_dir import RunDir
 from queue_runner.lanes import is_remote
 from queue_runner.model import State
 from queue_runner.monitor import eta, group_summary, queue_state, run_view
@@ -21,7 +22,6 @@ from queue_runner.monitor.queue_state import QueueState, Supervision
 from queue_runner.monitor.run_view import RunView
 from queue_runner.monitor.waiting import Reason, reasons
 from queue_runner.paths import Layout
-from queue_runner.run_dir import RunDir
 from queue_runner.spec import FIRST_ROUNDS
 from queue_runner.store import read
 

@@ -9,14 +9,15 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from queue_runner import config_file, redact
+from queue_runner import config_file
 from queue_runner.analysis import gpu_use, peaks, stats
 from queue_runner.analysis.points import PhaseMark, read_samples
 from queue_runner.analysis.validity import Taint
+from queue_runner.host import redact
 from queue_runner.host.machine import gpu_cores
+from queue_runner.host.run_dir import RunDir
 from queue_runner.monitor.run_view import RunView, as_json, flag
 from queue_runner.paths import Layout
-from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec
 from queue_runner.store import read, retries
 from queue_runner.submit import interpreter

@@ -11,12 +11,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from queue_runner import redact
 from queue_runner.analysis import stats
-from queue_runner.host import locks
+from queue_runner.host import locks, redact
+from queue_runner.host.run_dir import RunDir, read_end
 from queue_runner.model import NEIGHBOUR_BUSY, PREFLIGHT, Ending, Outcome, Selector, State
 from queue_runner.paths import Layout
-from queue_runner.run_dir import RunDir, read_end
 from queue_runner.spec import JobSpec, Value, mode_word
 from queue_runner.store import read
 from queue_runner.text import last_line

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from queue_runner import redact, units
+from queue_runner import units
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.stats import by_key
+from queue_runner.host import redact
 from queue_runner.pages.run_records import RunRecords
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec

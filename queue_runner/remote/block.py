@@ -24,10 +24,10 @@ from msgspec import Struct
 
 from queue_runner.atomic_file import replacing
 from queue_runner.config_file import KEYS, Config
+from queue_runner.host.run_dir import RunDir, read_regular
 from queue_runner.paths import Below
 from queue_runner.remote import outputs
 from queue_runner.remote.json_files import write_json
-from queue_runner.run_dir import RunDir, read_regular
 from queue_runner.source import archive
 
 STREAMS = ("events.jsonl", "stdout.log", "stderr.log")

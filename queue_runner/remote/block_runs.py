@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from queue_runner import failpoints
 from queue_runner.config_file import Config
+from queue_runner.host.run_dir import RunDir
 from queue_runner.ingest.ingest import Ingest
 from queue_runner.model import Ending, Outcome, State, Verb
 from queue_runner.paths import Layout
@@ -17,7 +18,6 @@ from queue_runner.remote import block, block_store, mirror, outputs, records
 from queue_runner.remote.block import Folder
 from queue_runner.remote.block_store import BlockRun
 from queue_runner.remote.records import Beginning, NodeRecord
-from queue_runner.run_dir import RunDir
 from queue_runner.store import jobs, results
 from queue_runner.store.engine import Connection, Engine, looking, writing
 from queue_runner.store.jobs import Claimed

@@ -21,6 +21,7 @@ from queue_runner.config_file import Config
 from queue_runner.errors import MpsqError
 from queue_runner.host import job_environments
 from queue_runner.host.job_secrets import Missing
+from queue_runner.host.run_dir import read_end
 from queue_runner.lanes import target_of
 from queue_runner.model import Obstacle, State
 from queue_runner.paths import Layout
@@ -31,7 +32,6 @@ from queue_runner.remote.block_store import BlockRun
 from queue_runner.remote.fence import FenceHolder, take_fence
 from queue_runner.remote.json_files import read_json
 from queue_runner.remote.target import NotSent, Refused, Seen, Target, Unreachable
-from queue_runner.run_dir import read_end
 from queue_runner.store import lane_claims
 from queue_runner.store.engine import Engine, looking, writing
 from queue_runner.store.jobs import Claimed

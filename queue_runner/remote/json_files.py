@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from msgspec import Struct, ValidationError, convert, to_builtins
 
 from queue_runner.atomic_file import replacing
-from queue_runner.run_dir import read_regular
+from queue_runner.host.run_dir import read_regular
 
 S = TypeVar("S", bound=Struct)
 

@@ -28,11 +28,11 @@ from pathlib import Path
 from msgspec import convert
 from msgspec.structs import replace
 
-from queue_runner import redact
 from queue_runner.atomic_file import flush
-from queue_runner.host import locks
+from queue_runner.host import locks, redact
 from queue_runner.host.boot import boot_id
 from queue_runner.host.home import ensure_home
+from queue_runner.host.run_dir import RunDir
 from queue_runner.model import DEFAULT_LANE, State, parse_selector
 from queue_runner.paths import Layout
 from queue_runner.remote import block, block_store, outputs
@@ -40,7 +40,6 @@ from queue_runner.remote.block import Instructions
 from queue_runner.remote.block_store import BlockRun
 from queue_runner.remote.fence import FenceHolder, read_fence, take_fence
 from queue_runner.remote.json_files import write_json
-from queue_runner.run_dir import RunDir
 from queue_runner.spec import OF_NODE
 from queue_runner.store import jobs, lane_claims, migrate, resolve
 from queue_runner.store.engine import looking, open_engine, writing

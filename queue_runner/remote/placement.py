@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 
-from queue_runner import config_file, redact, units
+from queue_runner import config_file, units
 from queue_runner.errors import UsageError
+from queue_runner.host import redact
 from queue_runner.remote.profile import Profile, find_profile
 from queue_runner.spec import OF_NODE, JobSpec
 from queue_runner.submit import environment_axis

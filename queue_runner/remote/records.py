@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import replace
 
+from queue_runner.host.warden_records import RunEnd, Time
 from queue_runner.model import Ending, Outcome
 from queue_runner.remote.block import Folder
 from queue_runner.remote.json_files import read_json
 from queue_runner.text import one_line, plain
-from queue_runner.warden_records import RunEnd, Time
 
 _REASON_MOST = 2000
 _DEPTH = 20

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from queue_runner.host import job_environments, job_secrets
+from queue_runner.host.redact import PLACEHOLDER
 from queue_runner.paths import Layout
-from queue_runner.redact import PLACEHOLDER
 from queue_runner.store.engine import Connection, Engine, looking, writing
 
 

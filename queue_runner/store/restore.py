@@ -19,9 +19,9 @@ from queue_runner import failpoints
 from queue_runner.atomic_file import replacing
 from queue_runner.errors import AlreadyRunning, DamageError, MpsqError, SchemaError
 from queue_runner.host import locks
+from queue_runner.host.run_dir import RunDir
 from queue_runner.model import DEFAULT_LANE
 from queue_runner.paths import Layout
-from queue_runner.run_dir import RunDir
 from queue_runner.store import backup, migrate
 from queue_runner.store.engine import explain, lock_alone, write_back
 from queue_runner.store.read import HEAD, reading, schema_revision, tuples

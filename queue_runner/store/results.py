@@ -14,10 +14,10 @@ from msgspec import structs
 
 from queue_runner.analysis.summary import Summary
 from queue_runner.events import FIELD_DROPPED, Eval, Event, Hello, Iter, LogEvent, Metric, Note, Phase, Unknown
+from queue_runner.host.warden_records import RunEnd
 from queue_runner.model import IN_COPY, PHASES, SYNC_UNKNOWN
 from queue_runner.store import hot_sql
 from queue_runner.store.engine import Connection
-from queue_runner.warden_records import RunEnd
 
 _PHASE_NUMBER = {name: number for number, name in enumerate(PHASES)}
 

@@ -13,8 +13,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from queue_runner import redact
 from queue_runner.errors import UsageError
+from queue_runner.host import redact
 from queue_runner.model import Dependency
 from queue_runner.paths import jobs_dir
 from queue_runner.spec import COMPILE_MODES, DEFAULT_SEED, JobSpec, Terms, Value

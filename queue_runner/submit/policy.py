@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from queue_runner import redact, times
+from queue_runner import times
 from queue_runner.errors import UsageError
+from queue_runner.host import redact
 from queue_runner.model import RETRY_ON, Condition, Dependency, parse_selector
 from queue_runner.spec import Terms
 from queue_runner.submit.submit_options import Request

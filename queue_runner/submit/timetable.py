@@ -18,9 +18,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from queue_runner import redact
 from queue_runner.errors import MpsqError, UsageError, did_you_mean
-from queue_runner.host import job_environments, wakeup
+from queue_runner.host import job_environments, redact, wakeup
 from queue_runner.paths import Layout
 from queue_runner.store import migrate, read, resolve, schedules
 from queue_runner.store.engine import Connection, open_engine, writing

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from starlette.concurrency import run_in_threadpool
 
 from queue_runner.errors import MpsqError, UsageError
+from queue_runner.host.run_dir import RunDir
 from queue_runner.model import State, parse_selector
 from queue_runner.monitor import log_files, run_view
 from queue_runner.monitor.log_text import PipeText
 from queue_runner.monitor.run_view import RunView, outcome_style
 from queue_runner.paths import Layout
-from queue_runner.run_dir import RunDir
 from queue_runner.store import read
 from queue_runner.web.live import BEAT_S, Streams, event
 from queue_runner.web.views import PATIENCE_S

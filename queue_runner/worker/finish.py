@@ -18,18 +18,18 @@ from queue_runner.analysis.neighbour_share import Neighbour
 from queue_runner.analysis.validity import Taint
 from queue_runner.control import checkpoints
 from queue_runner.host import machine
+from queue_runner.host.run_dir import RunDir, read_end
+from queue_runner.host.warden_records import RunEnd
 from queue_runner.ingest import log_metrics, summarize_run
 from queue_runner.ingest.outcome import failed_on_metal, with_last_words
 from queue_runner.ingest.summarize_run import hello_of
 from queue_runner.model import Ending, Outcome, State, Verb
-from queue_runner.run_dir import RunDir, read_end
 from queue_runner.spec import JobSpec
 from queue_runner.store import jobs, lane_claims, results, retries
 from queue_runner.store.engine import Connection, Engine, looking, writing
 from queue_runner.store.jobs import Claimed
 from queue_runner.submit.find_max import next_probe
 from queue_runner.text import last_line, plain
-from queue_runner.warden_records import RunEnd
 from queue_runner.worker import group_guard, preflight_end
 
 _STDERR_BYTES = 1 << 20

@@ -18,9 +18,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from queue_runner import redact
 from queue_runner.config_file import Config
-from queue_runner.host import processes
+from queue_runner.host import processes, redact
 from queue_runner.paths import Layout
 from queue_runner.store import hook_events, jobs, read
 from queue_runner.store.engine import Engine, looking

@@ -14,16 +14,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from queue_runner import lanes, redact, warden
+from queue_runner import lanes, warden
 from queue_runner.config_file import Config
 from queue_runner.control import checkpoints
 from queue_runner.errors import MpsqError
-from queue_runner.host import job_environments, job_secrets, locks
+from queue_runner.host import job_environments, job_secrets, locks, redact
 from queue_runner.host.boot import boot_id
 from queue_runner.host.lane_locks import Hold
+from queue_runner.host.run_dir import RunDir
 from queue_runner.model import PREFLIGHT, RunId
 from queue_runner.paths import Layout, preflight_cache
-from queue_runner.run_dir import RunDir
 from queue_runner.source import verify, working_copy
 from queue_runner.spec import JobSpec
 from queue_runner.store.jobs import Claimed

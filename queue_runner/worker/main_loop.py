@@ -37,7 +37,7 @@ from queue_runner.errors import (
 )
 from queue_runner.host import locks, open_file_limit, ownership, reserve, wakeup
 from queue_runner.host.home import ensure_home
-from queue_runner.run_dir import cut_middle
+from queue_runner.host.run_dir import cut_middle
 from queue_runner.store import backup, migrate, read
 from queue_runner.store.engine import checkpoint, open_engine
 from queue_runner.worker.hooks import Hooks

@@ -9,12 +9,12 @@ from enum import Enum, auto
 from pathlib import Path
 
 from queue_runner.config_file import Config
+from queue_runner.host.run_dir import RunDir
+from queue_runner.host.warden_records import Fence, RunEnd
 from queue_runner.lanes import Lane
 from queue_runner.model import RunId
-from queue_runner.run_dir import RunDir
 from queue_runner.store.jobs import Claimed
 from queue_runner.store.lane_claims import Blocked
-from queue_runner.warden_records import Fence, RunEnd
 
 
 @dataclass(frozen=True)

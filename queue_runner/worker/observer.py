@@ -10,12 +10,12 @@ from queue_runner import lanes
 from queue_runner.host import run_sampler
 from queue_runner.host.background import BackgroundCall
 from queue_runner.host.cpu_time import NeighbourTime
+from queue_runner.host.run_dir import RunDir
+from queue_runner.host.warden_records import Fence, RunEnd
 from queue_runner.ingest.ingest import Ingest
-from queue_runner.run_dir import RunDir
 from queue_runner.store import results
 from queue_runner.store.engine import Connection, Engine, writing
 from queue_runner.store.jobs import Claimed
-from queue_runner.warden_records import Fence, RunEnd
 
 FIRST_S, FIRST_EVERY_S = 10.0, 1.0
 """Initial period of a run and the sampling interval in it: the rates in a sample are over the time since the last one,

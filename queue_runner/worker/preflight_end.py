@@ -8,9 +8,9 @@ import time
 from functools import partial
 
 from queue_runner.host.command import Ask, ask
+from queue_runner.host.run_dir import RunDir
 from queue_runner.model import PREFLIGHT, Ending, Outcome
 from queue_runner.paths import Layout
-from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec
 from queue_runner.store import preflights
 from queue_runner.store.engine import Connection

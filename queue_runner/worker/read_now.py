@@ -15,10 +15,10 @@ from dataclasses import replace
 from queue_runner import lanes
 from queue_runner.config_file import Config
 from queue_runner.host import locks, processes
+from queue_runner.host.run_dir import RunDir
 from queue_runner.lanes import Lane
 from queue_runner.model import DEFAULT_LANE
 from queue_runner.paths import Layout
-from queue_runner.run_dir import RunDir
 from queue_runner.store import added_rounds, jobs, lane_claims, ready, schedules
 from queue_runner.store.engine import Connection, Engine, looking
 from queue_runner.store.jobs import Following

@@ -14,9 +14,9 @@ from pathlib import Path
 import queue_runner
 from queue_runner.errors import AlreadyRunning, MpsqError
 from queue_runner.host import locks
+from queue_runner.host.run_dir import read_end
 from queue_runner.model import DEFAULT_LANE
 from queue_runner.paths import Layout
-from queue_runner.run_dir import read_end
 from queue_runner.store import read, ready
 from queue_runner.store.engine import looking, open_engine
 from queue_runner.text import last_line

@@ -21,18 +21,18 @@ from queue_runner.host import child, job_secrets, lane_locks, processes, protect
 from queue_runner.host.boot import boot_id
 from queue_runner.host.keep_awake import keep_awake
 from queue_runner.host.lane_locks import Hold, LaneLocks
+from queue_runner.host.run_dir import RunDir, read_end
+from queue_runner.host.warden_records import RunEnd
 from queue_runner.ingest.outcome import of_exit, of_silence
 from queue_runner.lanes import Lane
 from queue_runner.model import DEFAULT_LANE, IN_COPY, Ending, Obstacle, Outcome, RunId
 from queue_runner.paths import Layout
-from queue_runner.run_dir import RunDir, read_end
 from queue_runner.source import archive, verify, working_copy
 from queue_runner.store import jobs, lane_claims, results, retries
 from queue_runner.store.engine import Engine, looking, writing
 from queue_runner.store.jobs import Claimed, Following
 from queue_runner.store.lane_claims import Blocked
 from queue_runner.text import last_line, plain
-from queue_runner.warden_records import RunEnd
 from queue_runner.worker import launch, preflight_end
 from queue_runner.worker.finish import finish
 from queue_runner.worker.gate import Gate

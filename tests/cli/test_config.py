@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from queue_runner.redact import HIDDEN
+from queue_runner.host.redact import HIDDEN
 from tests.cli_support import Cli
 
 

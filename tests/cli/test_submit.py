@@ -14,11 +14,11 @@ import pytest
 from queue_runner.client import Client
 from queue_runner.errors import WaitTimeout
 from queue_runner.host import locks
+from queue_runner.host.run_dir import RunDir
 from queue_runner.ingest import parsers
 from queue_runner.model import Ending, Outcome
 from queue_runner.monitor import log_files
 from queue_runner.paths import Layout
-from queue_runner.run_dir import RunDir
 from queue_runner.store.read import reading
 from tests.cli_support import Cli, end_running_run, full_queue, use_toy_workloads
 

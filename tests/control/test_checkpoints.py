@@ -16,9 +16,9 @@ from queue_runner.analysis.points import EvalPoint, IterationPoint, PhaseMark
 from queue_runner.analysis.summary import summarize
 from queue_runner.control import checkpoints
 from queue_runner.errors import UsageError
+from queue_runner.host.run_dir import RunDir
 from queue_runner.model import PHASES, Ending, Outcome, RunId
 from queue_runner.paths import Layout
-from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import jobs, read, retries
 from queue_runner.store.engine import Engine, looking, open_engine, writing

@@ -14,9 +14,9 @@ import pytest
 from queue_runner.control import garbage
 from queue_runner.control.retention import Keep, parse
 from queue_runner.host import locks, trash
+from queue_runner.host.run_dir import RunDir
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome
 from queue_runner.paths import Layout
-from queue_runner.run_dir import RunDir
 from queue_runner.source import archive, scan
 from queue_runner.store import jobs, retries
 from queue_runner.store.engine import open_engine, writing

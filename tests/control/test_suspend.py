@@ -16,8 +16,8 @@ import pytest
 from queue_runner.control import cancellation, pausing
 from queue_runner.host import processes
 from queue_runner.host.processes import Process
+from queue_runner.host.run_dir import RunDir
 from queue_runner.model import Selector, parse_selector
-from queue_runner.run_dir import RunDir
 from queue_runner.store import read
 from tests import named_rows
 from tests.process_support import SETSID, WardenRun, is_alive, python, state_of

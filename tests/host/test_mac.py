@@ -18,10 +18,10 @@ from queue_runner import paths
 from queue_runner.host import cpu_time, find_tool, locks, low_priority, open_file_limit, run_sampler
 from queue_runner.host import processes as host_processes
 from queue_runner.host.background import PolledCommand
+from queue_runner.host.run_dir import RunDir
 from queue_runner.ingest.outcome import failed_on_metal, with_last_words
 from queue_runner.model import Ending, Outcome
 from queue_runner.paths import Layout
-from queue_runner.run_dir import RunDir
 from queue_runner.source import git_commands
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import jobs, read

@@ -20,12 +20,12 @@ import queue_runner
 from queue_runner.config_file import Config
 from queue_runner.errors import MpsqError
 from queue_runner.host import protected, services
+from queue_runner.host.run_dir import cut_middle
 from queue_runner.host.services import launchctl
 from queue_runner.host.services.launchctl import parse_print
 from queue_runner.host.services.launchd import Launchd
 from queue_runner.host.services.user_service import ServiceStatus
 from queue_runner.paths import Layout
-from queue_runner.run_dir import cut_middle
 
 pytestmark = pytest.mark.process
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from queue_runner.host.warden_records import RunEnd
 from queue_runner.model import Ending, Outcome
 from queue_runner.paths import Layout
 from queue_runner.store import read
 from queue_runner.store.engine import open_engine
-from queue_runner.warden_records import RunEnd
 from queue_runner.worker import finish
 from tests import named_rows
 from tests.ingest.test_ingest import Case

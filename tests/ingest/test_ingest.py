@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from queue_runner.host.run_dir import RunDir
 from queue_runner.ingest.ingest import Ingest
 from queue_runner.model import RunId
 from queue_runner.paths import Layout
-from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec, NewJob
 from queue_runner.store import jobs, results
 from queue_runner.store.engine import Engine, looking, open_engine, writing

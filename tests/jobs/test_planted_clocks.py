@@ -17,12 +17,12 @@ import pytest
 from harness.loop import SyncProof
 from mpsq_report import Reporter
 from queue_runner import reports
+from queue_runner.host.warden_records import RunEnd
 from queue_runner.model import Ending, Outcome
 from queue_runner.paths import Layout
 from queue_runner.reports._common import printing
 from queue_runner.store import read
 from queue_runner.store.engine import open_engine
-from queue_runner.warden_records import RunEnd
 from queue_runner.worker import finish
 from tests import named_rows
 from tests.ingest.test_ingest import Case

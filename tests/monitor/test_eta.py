@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, update
 
+from queue_runner.host.warden_records import RunEnd
 from queue_runner.model import Condition, Ending, Outcome, Verb
 from queue_runner.monitor import eta, run_view
 from queue_runner.monitor.eta import Eta
@@ -21,7 +22,6 @@ from queue_runner.store import history, jobs, read, results
 from queue_runner.store.engine import Engine, open_engine, writing
 from queue_runner.store.schema import job_events, runs
 from queue_runner.submit.plan import Plan
-from queue_runner.warden_records import RunEnd
 from tests.cli_support import Cli, empty_queue
 from tests.store_support import claim_next
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from queue_runner.host import locks
+from queue_runner.host.run_dir import RunDir
 from queue_runner.monitor import run_view
 from queue_runner.monitor.queue_state import idle
 from queue_runner.monitor.run_view import JobView
 from queue_runner.paths import Layout
-from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec, NewJob
 from queue_runner.store import jobs, read
 from queue_runner.store.engine import open_engine, writing

@@ -11,14 +11,14 @@ import pytest
 
 from queue_runner.client import Client
 from queue_runner.host.low_priority import Wait
+from queue_runner.host.run_dir import RunDir
+from queue_runner.host.warden_records import RunEnd
 from queue_runner.model import Ending, Outcome
 from queue_runner.monitor import follow, log_files
 from queue_runner.monitor.log_text import LINE_BYTES, PipeText, Screen, ScreenText
 from queue_runner.paths import Layout
-from queue_runner.run_dir import RunDir
 from queue_runner.store import retries
 from queue_runner.store.engine import open_engine, writing
-from queue_runner.warden_records import RunEnd
 from tests.cli_support import Cli, end_running_run, full_queue
 from tests.store_support import claim_next
 

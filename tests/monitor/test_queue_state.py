@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner import warden_records
-from queue_runner.host import processes
+from queue_runner.host import processes, warden_records
+from queue_runner.host.run_dir import RunDir
 from queue_runner.monitor.queue_state import stopped_trainer
-from queue_runner.run_dir import RunDir
 from tests.queue_support import until
 
 pytestmark = pytest.mark.process

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from queue_runner.host import locks
+from queue_runner.host.run_dir import RunDir
+from queue_runner.host.warden_records import RunEnd
 from queue_runner.paths import Layout
-from queue_runner.run_dir import RunDir
-from queue_runner.warden_records import RunEnd
 from tests.cli_support import Cli, full_queue
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from queue_runner.host import job_environments
+from queue_runner.host.run_dir import RunDir
 from queue_runner.model import Ending, Outcome, Verb
 from queue_runner.paths import Layout
 from queue_runner.remote import block, block_store, outputs
@@ -19,7 +20,6 @@ from queue_runner.remote import node as node_module
 from queue_runner.remote.block import Instructions
 from queue_runner.remote.json_files import read_json, read_struct
 from queue_runner.remote.node import Node
-from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec
 from queue_runner.store import jobs
 from queue_runner.store.engine import open_engine, writing

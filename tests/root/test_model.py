@@ -6,9 +6,9 @@ import pytest
 from msgspec import convert
 
 from queue_runner.errors import UsageError
+from queue_runner.host.warden_records import RunEnd
 from queue_runner.ingest.outcome import of_exit, of_silence
 from queue_runner.model import TRANSITIONS, Outcome, State, Verb, parse_selector
-from queue_runner.warden_records import RunEnd
 
 STOP = {"v": 1, "cause": "cancel", "at": 1.0, "detail": "cancelled by user"}
 

@@ -12,6 +12,7 @@ from sqlalchemy import text
 
 from queue_runner.errors import UsageError
 from queue_runner.events import Hello, Iter, Metric
+from queue_runner.host.warden_records import RunEnd
 from queue_runner.model import Ending, Outcome, Verb
 from queue_runner.paths import Layout
 from queue_runner.store import jobs, migrate, read, results, retries
@@ -20,7 +21,6 @@ from queue_runner.submit import expand
 from queue_runner.submit import plan as submit
 from queue_runner.submit.find_max import next_probe, search
 from queue_runner.submit.find_max.search import Probe, SearchRange, state
-from queue_runner.warden_records import RunEnd
 from tests.store_support import claim_next
 from tests.submit_support import requested
 

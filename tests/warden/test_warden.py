@@ -14,12 +14,12 @@ from msgspec import convert
 
 from queue_runner.host import locks, processes
 from queue_runner.host.boot import boot_id
+from queue_runner.host.run_dir import RunDir
+from queue_runner.host.warden_records import RunEnd
 from queue_runner.ingest.outcome import of_exit
 from queue_runner.model import Outcome
 from queue_runner.monitor import log_files
 from queue_runner.monitor.log_text import Text
-from queue_runner.run_dir import RunDir
-from queue_runner.warden_records import RunEnd
 from tests.process_support import WardenRun, a_fifo, identity, is_alive, is_there, needs_linux, python, state_of, until
 
 pytestmark = pytest.mark.process

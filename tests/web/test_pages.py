@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from queue_runner.host.run_dir import RunDir
 from queue_runner.model import Ending, Outcome
 from queue_runner.monitor import run_view
 from queue_runner.paths import Layout
-from queue_runner.run_dir import RunDir
 from queue_runner.spec import NewJob, Terms
 from queue_runner.store import jobs, read
 from queue_runner.store.engine import open_engine, writing

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from queue_runner.host import locks
-from queue_runner.warden_records import NotedProcess
+from queue_runner.host.warden_records import NotedProcess
 from tests.process_support import SETSID, variables_of
 from tests.queue_support import Queue, until, warden_pid
 
@@ -196,7 +196,7 @@ def test_the_machine_reboots(queue: Queue) -> None:
 
 
 def noted(queue: Queue) -> list[NotedProcess]:
-    from queue_runner.run_dir import RunDir
+    from queue_runner.host.run_dir import RunDir
 
     return until(RunDir(queue.layout.run_dir("1.1")).noted, "noted processes")
 

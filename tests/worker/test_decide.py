@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from queue_runner.config_file import Config
+from queue_runner.host.run_dir import RunDir
 from queue_runner.lanes import Lane
 from queue_runner.model import DEFAULT_LANE, Obstacle, RunId
-from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec
 from queue_runner.store.jobs import Claimed
 from queue_runner.store.lane_claims import Blocked

@@ -13,10 +13,10 @@ import pytest
 from queue_runner.config_file import Config
 from queue_runner.events import Iter
 from queue_runner.host import run_sampler
+from queue_runner.host.run_dir import RunDir
 from queue_runner.lanes import Lane
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome
 from queue_runner.paths import Layout
-from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import jobs, lane_claims, read, results
 from queue_runner.store.engine import Engine, open_engine, writing

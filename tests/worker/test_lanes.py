@@ -15,10 +15,10 @@ from rich.console import Console
 
 from queue_runner.control import pausing
 from queue_runner.host import locks
+from queue_runner.host.run_dir import RunDir
 from queue_runner.monitor import dashboard
 from queue_runner.monitor.queue_status import read_status
 from queue_runner.paths import Layout
-from queue_runner.run_dir import RunDir
 from queue_runner.web import views
 from tests.cli_support import Cli
 from tests.process_support import needs_linux

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from msgspec import convert
 
+from queue_runner.host.run_dir import RunDir
+from queue_runner.host.warden_records import RunEnd
 from queue_runner.model import Ending, Outcome
 from queue_runner.paths import Layout
-from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec, NewJob
 from queue_runner.store import jobs, read
 from queue_runner.store.engine import Engine, open_engine, writing
 from queue_runner.store.jobs import Claimed
-from queue_runner.warden_records import RunEnd
 from queue_runner.worker import finish
 from tests import named_rows
 

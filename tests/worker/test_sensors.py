@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from queue_runner.host import run_sampler
+from queue_runner.host.run_dir import RunDir
 from queue_runner.paths import Layout
-from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec, NewJob
 from queue_runner.store import jobs, read
 from queue_runner.store.engine import Engine, open_engine, writing

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from queue_runner import config_file
+from queue_runner.host.run_dir import RunDir
 from queue_runner.model import RunId
 from queue_runner.paths import Layout
-from queue_runner.run_dir import RunDir
 from queue_runner.spec import JobSpec, NewJob
 from queue_runner.store import jobs
 from queue_runner.store.engine import Engine, looking, open_engine, writing

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
-from queue_runner import redact
 from queue_runner.analysis.comparison import Question
 from queue_runner.analysis.grouping import BESIDE, LOG, MAIN, SUBJECT, taints
 from queue_runner.analysis.reported_run import ReportedRun
@@ -18,6 +17,7 @@ from queue_runner.analysis.rounds import two_levels
 from queue_runner.analysis.run_metrics import INTERNAL
 from queue_runner.analysis.stats import by_key
 from queue_runner.errors import UsageError
+from queue_runner.host import redact
 from queue_runner.model import NEIGHBOUR_BUSY, PREFLIGHT, Outcome
 from queue_runner.monitor.answers import select_runs
 from queue_runner.monitor.answers.run_query import Context

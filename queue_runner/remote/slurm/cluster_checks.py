@@ -18,6 +18,7 @@ from typing import NamedTuple
 from queue_runner import __version__, units
 from queue_runner.checks import Check, warn_if
 from queue_runner.host.filesystem import network_kind
+from queue_runner.host.run_dir import read_end
 from queue_runner.paths import checkout
 from queue_runner.remote.fence import FenceHolder, take_fence
 from queue_runner.remote.json_files import read_struct, write_json
@@ -25,7 +26,6 @@ from queue_runner.remote.profile import Profile
 from queue_runner.remote.slurm import commands
 from queue_runner.remote.slurm.probe import ProbeAnswer
 from queue_runner.remote.target import Refused, Unreachable
-from queue_runner.run_dir import read_end
 from queue_runner.text import last_line
 
 PROGRAMS = ("sbatch", "squeue", "scancel", "sinfo")

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from queue_runner import redact
 from queue_runner.errors import UsageError
+from queue_runner.host import redact
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl"
 

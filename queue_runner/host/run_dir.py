@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from queue_runner.paths import Below
 
 if TYPE_CHECKING:
-    from queue_runner.warden_records import Fence, NotedProcess, Preparation, RunEnd, Suspension
+    from queue_runner.host.warden_records import Fence, NotedProcess, Preparation, RunEnd, Suspension
 
 READ_MAX_BYTES = 16 << 20
 """Limit for a file that a job may have written; the warden never writes more."""
@@ -63,7 +63,7 @@ class RunDir:
 
     def started(self) -> Fence | None:
         """Return the fence, which exists once the trainer may have been started. A torn fence counts as existing."""
-        from queue_runner.warden_records import Fence  # not above: msgspec takes 10 ms, and submit reads no record
+        from queue_runner.host.warden_records import Fence  # not above: msgspec takes 10 ms, and submit reads no record
 
         return self._record("started") or (Fence() if self._exists("started") else None)
 
@@ -97,7 +97,7 @@ class RunDir:
 
     def _noted(self) -> Iterator[NotedProcess]:
         """Yield them: a job may have started 50,000, of which most callers need the first."""
-        from queue_runner import warden_records
+        from queue_runner.host import warden_records
 
         try:
             data = read_regular(self.noted_pids)
@@ -184,7 +184,7 @@ class RunDir:
         return os.path.lexists(self.path / "warden" / name)
 
     def _record(self, name: str) -> Any:
-        from queue_runner import warden_records
+        from queue_runner.host import warden_records
 
         try:
             return warden_records.decode(name, read_regular(self.path / "warden" / name))
