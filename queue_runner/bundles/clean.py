@@ -125,6 +125,14 @@ class Cleaner:
             return [self._names(item) for item in value]
         return self.name(value) if isinstance(value, str) else value
 
+    def aim(self, text: str) -> dict[str, Any]:
+        """Return what a submission asks about; its metrics have the names of the rows of results."""
+        stored = json.loads(text)
+        return {
+            "by": self.name(stored["by"]),
+            "margins": {self.name(name): margin for name, margin in stored["margins"].items()},
+        }
+
     def row(self, part: Part, values: Iterable[Any]) -> list[Any]:
         """Clean the stored values of a row of results."""
         return [self._value(column, value) for column, value in zip(part.columns, values, strict=True)]

@@ -36,7 +36,8 @@ def collect(layout: Layout, connection: sqlite3.Connection, selectors: Sequence[
         for id in sorted({*groups}):
             sql = f"SELECT {', '.join(BundleGroup._fields)} FROM groups WHERE id = ?"
             group = BundleGroup(*tuples(connection, sql, [id]).fetchone())
-            into.add(BY_NAME["groups"], [*group._replace(title=cleaner.command(group.title))])
+            aim = None if group.aim is None else cleaner.aim(group.aim)
+            into.add(BY_NAME["groups"], [*group[:2], cleaner.command(group.title), group.seed, aim])
         hashes = _add_fingerprints(connection, runs, cleaner, into)
         for job in jobs:
             tags = tuples(connection, "SELECT tag FROM job_tags WHERE job_id = ? ORDER BY tag", [job.id])

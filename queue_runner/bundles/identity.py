@@ -29,10 +29,11 @@ def of_job(group: BundleGroup, job: BundleJob) -> str:
 
 
 def of_question(spec: JobSpec) -> str:
-    """Return the sha256 of the fields of a job that travel and are not at their default: a field that is added later
-    changes no stored hash."""
+    """Return the sha256 of the fields of a job that travel and are not at their default, without those that were
+    added later: no stored hash changes."""
     default, fields = JobSpec(kind="", name="").fields(), spec.fields()
-    return _hash({name: fields[name] for name in question.FIELDS if fields[name] != default[name]})
+    names = question.FIELDS.keys() - question.ADDED
+    return _hash({name: fields[name] for name in names if fields[name] != default[name]})
 
 
 def of_content(content: Scratch, run: BundleRun) -> str:

@@ -159,6 +159,7 @@ class _Store:
             else:
                 if mine is None:
                     mine = jobs.add_group(self._connection, group.title, group.seed)
+                    self._connection.change("UPDATE groups SET aim = ? WHERE id = ?", [group.aim, mine])
                 job_id = self._job(mine, job)
                 self._connection.change(
                     "INSERT INTO merged_jobs VALUES (?, ?, ?, ?)", (job_id, name, question, machine)

@@ -150,6 +150,17 @@ _AT, _FOR = number(0, MOST_MOMENT), number(0, MOST_SECONDS)
 _DUR, _VALUE = number(-MOST_SECONDS, MOST_SECONDS), number(-MOST_VALUE, MOST_VALUE)
 
 
+def aim(value: Any, key: str) -> dict[str, Any]:
+    """Check what a submission asks about, a spec.Aim."""
+    if type(value) is not dict or value.keys() != {"by", "margins"} or type(value["margins"]) is not dict:
+        raise BadLine(f"{key} is not what a submission asks about")
+    for name, margin in [(value["by"], 1.0), *value["margins"].items()]:
+        NAME(name, key)
+        if not number(0, MOST_VALUE)(margin, key):
+            raise BadLine(f"{key} has a margin of 0")
+    return value
+
+
 @dataclass(frozen=True)
 class PartColumn:
     name: str
@@ -159,13 +170,14 @@ class PartColumn:
     @property
     def as_json(self) -> bool:
         """Whether the database holds it as JSON text."""
-        return self.check is tree
+        return self.check in (tree, aim)
 
 
 @dataclass(frozen=True)
 class Part:
     """Rows of one kind. `order` names what they are sorted by, as SQL. `removed` are further columns, which
-    earlier versions of mpsq wrote; they are checked and dropped."""
+    earlier versions of mpsq wrote; they are checked and dropped. Optional columns at the end may be missing: earlier
+    versions did not write them."""
 
     name: str
     columns: Sequence[PartColumn]
@@ -179,6 +191,8 @@ class Part:
     def check(self, row: Any) -> list[Any]:
         """Return the values of a row. Raises: BadLine."""
         n = len(self.columns)
+        if type(row) is list and len(row) < n and all(column.optional for column in self.columns[len(row) :]):
+            row = [*row, *[None] * (n - len(row))]
         if type(row) is not list or len(row) not in (n, n + len(self.removed)):
             raise BadLine(f"a row of {self.name} has not {n} values")
         values = [
@@ -198,7 +212,7 @@ def _of_run(**checks: Check) -> list[PartColumn]:
 
 
 PARTS = (
-    Part("groups", _columns(id=_ID, created_at=_AT, title=TEXT, seed=whole(-MAX_INT)), "id"),
+    Part("groups", _columns(id=_ID, created_at=_AT, title=TEXT, seed=whole(-MAX_INT), aim_=aim), "id"),
     Part("fingerprints", _columns(hash=digest, kind=one_of("machine", "software"), data_json=tree), "hash"),
     Part(
         "jobs",
@@ -278,6 +292,7 @@ class BundleGroup(NamedTuple):
     created_at: float
     title: str
     seed: int
+    aim: str | None
 
 
 class BundleJob(NamedTuple):

@@ -74,15 +74,17 @@ FIELDS: Mapping[str, Check] = {
     "threads": whole(0, 1 << 20),
     "timeout_s": _LIMIT,
     "gate_s": _LIMIT,
-    **dict.fromkeys(("resume", "gate"), flag),
+    **dict.fromkeys(("resume", "gate", "seed_by_round"), flag),
 }
 """The question and the code."""
 _REMOVED = {"pairing", "until_valid", "layout_seed", "randomize"}
 """Fields that earlier versions of mpsq wrote; they are read and dropped."""
+ADDED = {"seed_by_round"}
+"""Fields that earlier versions did not write: they may be missing, and no stored hash counts them."""
 LEFT = frozenset(
     [
         *("cwd", "env", "env_file", "python", "script", "copy", "allow_changed", "allow_daemons", "stall_s", "root"),
-        *("inside", "secrets", "preflight", "metrics", "seed_by_round", "on", "merged", "lane", "affinity"),
+        *("inside", "secrets", "preflight", "metrics", "on", "merged", "lane", "affinity"),
     ]
 )
 """The place, the environment, and what only matters before a run: in no bundle."""
@@ -90,7 +92,7 @@ LEFT = frozenset(
 
 def check(data: Mapping[str, Any]) -> None:
     """Check the question of a job. Raises: BadLine for a field or a value that no job has."""
-    if odd := sorted((data.keys() - _REMOVED) ^ FIELDS.keys()):
+    if odd := sorted((data.keys() - _REMOVED | ADDED) ^ FIELDS.keys()):
         raise BadLine(f"a job has the wrong fields ({odd[0][:40]!a})")
-    for name, check_field in FIELDS.items():
-        check_field(data[name], name)
+    for name in FIELDS.keys() & data.keys():
+        FIELDS[name](data[name], name)

@@ -188,7 +188,7 @@ def _stored(part: Part, values: list[Any]) -> list[Any]:
     if part.name == "jobs":
         fields = values[part.names.index("spec_json")]
         question.check(fields)
-        spec = JobSpec.from_json(json.dumps({name: fields[name] for name in question.FIELDS}))
+        spec = JobSpec.from_json(json.dumps({name: fields[name] for name in question.FIELDS if name in fields}))
         stored[part.names.index("spec_json")] = spec.to_json()
         *stored, tags = stored
         return [*stored, *(getattr(spec, name) for name in _FROM_SPEC), spec.content_hash(), tags]

@@ -19,13 +19,14 @@ from queue_runner.errors import UsageError
 from queue_runner.model import parse_selector
 from queue_runner.reports._common import printing
 from queue_runner.reports._common.report_options import read_options
-from queue_runner.spec import JobSpec
+from queue_runner.spec import Aim, JobSpec
 from queue_runner.store import read
 from queue_runner.store.history import History
 from tests import named_rows
 from tests.bundles.bundles_support import (
     ALPHA,
     SYSTEM,
+    Sender,
     content,
     exported,
     lines_of,
@@ -236,6 +237,46 @@ def test_a_bundle_with_a_field_that_was_removed_since_is_the_same(tmp_path: Path
     merged(there, exported(store))
     assert before and rows_of(there.db) == before
     assert "pairing" not in before[0]["spec_json"]
+
+
+def asks(folder: Path) -> Store:
+    """A queue whose submission g1 asks about `score`, within margins of its own, and whose seed changes by round."""
+    store = Sender(folder)
+    for n in range(6):
+        for lr in (1.0, 1.05):
+            real_s = lr * (1 + n / 1000)
+            run = store.run(
+                None, None, None, workload=None, framework=None, config=None, dtype=None, name="sleep", argv=["sleep"],
+                params={"lr": lr}, ended_at=2e9 + 10 * n + lr * (-1) ** n, exit={"real_s": real_s},
+                machine=ALPHA, software=SYSTEM,
+            )  # fmt: skip
+            store.metric(run, "score", real_s)
+    store.db.execute("UPDATE jobs SET spec_json = json_set(spec_json, '$.seed_by_round', json('true'))")
+    store.db.execute("UPDATE groups SET aim = ?", [Aim("score", {"": 0.2, "score": 0.1}).to_json()])
+    return store
+
+
+def test_a_merged_question_is_judged_by_its_own_margins(tmp_path: Path) -> None:
+    store, there = asks(tmp_path / "a"), receiver(tmp_path / "b")
+    merged(there, exported(store))
+    (_, here), (_, arrived) = report(store.layout), report(there)
+    assert (here["verdict"], here["same_within"]) == ("higher", 0.2)
+    for name in ("verdict", "same_within", "metrics", "speedup_low", "given_after"):
+        assert arrived[name] == here[name]
+
+
+def test_a_bundle_without_the_aim_of_its_question_is_the_same(tmp_path: Path) -> None:
+    """Earlier versions wrote neither it nor `seed_by_round`."""
+    store, there = asks(tmp_path / "a"), receiver(tmp_path / "b")
+    lines = lines_of(exported(store))
+    lines[0]["statistics"] = "0" * 16
+    for group in rows(lines, "groups"):
+        group.pop()
+    for job in rows(lines, "jobs"):
+        next(value for value in job if type(value) is dict).pop("seed_by_round")
+    (first,) = merged(there, sealed(lines))
+    (again,) = merged(there, exported(store))
+    assert (first.runs, again.runs, again.known) == (12, 0, 12)
 
 
 def test_a_failed_run_of_another_machine_joins_no_row_of_here(tmp_path: Path) -> None:
