@@ -14,7 +14,6 @@ from typing import Any
 
 from queue_runner.analysis import run_metrics
 from queue_runner.analysis.grouping import (
-    BESIDE,
     NAMES,
     SUBJECT,
     WORK,
@@ -213,8 +212,8 @@ def _with_baselines(families: Sequence[Family], vs: Mapping[str, Any]) -> list[F
     named = {arm.key["subject"] for family in families for arm in family.arms}
     for family in families:
         match = [c for c in family.arms if all(_is(c, name, value, named) for name, value in vs.items())]
-        for name in {"resumed", BESIDE} - {*vs}:
-            match = [arm for arm in match if not arm.key.get(name)] or match
+        if "resumed" not in vs:
+            match = [arm for arm in match if not arm.key.get("resumed")] or match
         if len(match) > 1:
             apart = [name for name in match[0].key if len({arm.key[name] for arm in match}) > 1]
             raise UsageError(
@@ -273,7 +272,7 @@ def _distance(arm: Arm) -> tuple[bool, ...]:
     compiled = bool(key.get("compile"))
     away = key.get("device") != "cpu" or compiled
     other = key.get("dtype") not in ("fp32", None), key.get("framework") not in ("torch", None)
-    return away, compiled, *other, bool(key.get("resumed")), bool(key.get(BESIDE))
+    return away, compiled, *other, bool(key.get("resumed"))
 
 
 def compare_each(requested: Sequence[tuple[Arm, Arm]], arms: Sequence[Arm], question: Question) -> Family:

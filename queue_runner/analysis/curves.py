@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from queue_runner.analysis import stats
-from queue_runner.analysis.grouping import BESIDE, MAIN, SUBJECT, WORK, Arm, taints, value_of
+from queue_runner.analysis.grouping import MAIN, SUBJECT, WORK, Arm, taints, value_of
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.stats import by_key
 from queue_runner.model import Outcome, State
@@ -259,7 +259,7 @@ def _key(row: ReportedRun, names: Sequence[str]) -> tuple[Any, ...]:
 
 def _is_software(name: str) -> bool:
     """Return whether a factor that is not a setting is a version, or the code: it follows from the request."""
-    return name not in ("env", "resumed", "arguments", BESIDE) and not name.startswith("mps_")
+    return name not in ("env", "resumed", "arguments") and not name.startswith("mps_")
 
 
 def _agree(known: tuple[Any, ...], key: tuple[Any, ...], settings: set[int]) -> bool:

@@ -13,7 +13,7 @@ from queue_runner import units
 from queue_runner.analysis.comparison import PHASE, WALL, Family, Pair, disturbed_rounds, without
 from queue_runner.analysis.compile_payoff import break_even_iters, compile_cost_s, main_cache
 from queue_runner.analysis.finding import Caveat, Finding, NextStep
-from queue_runner.analysis.grouping import BESIDE, MAIN, Arm, is_mode, kinds_of_taint, taints, word
+from queue_runner.analysis.grouping import MAIN, Arm, is_mode, kinds_of_taint, taints, word
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict, Word
 from queue_runner.analysis.stats import by_key
@@ -58,7 +58,6 @@ def describe(family: Family, details: RunDetails) -> list[str]:
         *map(Finding, drifts(family.arms)),  # the taint is a caveat as well
         *_step0(family.arms, details),
         *not_falling(family.arms),
-        *_beside(family.arms),
         *others_that_differ(family),
     ]
 
@@ -362,23 +361,13 @@ def not_falling(arms: Sequence[Arm]) -> Iterable[str]:
             yield f"the loss of {arm.label} did not decrease: first {units.loss(first)}, last {units.loss(last)}"
 
 
-def _beside(arms: Sequence[Arm]) -> Iterable[str]:
-    """Name rows of runs that were beside another lane's, where other rows were alone: their ratio has two causes."""
-    apart = [arm for arm in arms if arm.key.get(BESIDE) and arm.shown]
-    if apart and any(arm.shown for arm in arms if not arm.key.get(BESIDE)):
-        names = ", ".join(arm.label for arm in apart[:MOST_FACTORS])
-        more = f" and {len(apart) - MOST_FACTORS} more rows" if len(apart) > MOST_FACTORS else ""
-        busy = f"{names}{more}: measured while another lane was busy"
-        yield Caveat(busy, "; the other rows ran alone, so ratios include the effect of the other lane")
-
-
 def others_that_differ(family: Family) -> Iterable[str]:
     """Report factors that differ along with those in the labels: a ratio is not due to device and mode alone."""
     arms = [arm for arm in family.arms if arm.times]
     names = [
         name
         for name in (arms[0].key if len(arms) > 1 else ())
-        if name not in (*MAIN, BESIDE, "device_name")
+        if name not in (*MAIN, "device_name")
         and len({arm.key[name] for arm in arms}) > 1
         and any(word(name, arm.key[name]) not in arm.label for arm in arms)
     ]

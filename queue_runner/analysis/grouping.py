@@ -21,9 +21,6 @@ MAIN = ("device", "compile", "dtype", "framework", "gpus")
 """Factors that distinguish arms and are named first."""
 PLACE = MAIN[:2]
 """Factors that a label has even if all arms share them."""
-BESIDE = "beside"
-"""Factor of a run that another lane's run was beside while it was measured. In every key: it is never pooled with runs
-alone, whatever distinguishes the rows, and every label names it."""
 LOG = "log"
 """Factor of an imported log without a stated device: its name. Two of them are one row only where the user asks for
 it, by their settings or by --group-by."""
@@ -35,8 +32,6 @@ _BARE = frozenset(
     {"arguments", "subject", "config", "device", "dtype", "framework", "device_name", "optimizer", "data_name", LOG}
 )
 """Factors shown by their value alone."""
-_FLAGS = {"resumed": ("", "resumed"), BESIDE: ("alone", "beside another lane")}
-"""Factors that a run has or not, and the two texts for it."""
 
 
 def value_of(row: ReportedRun, name: str) -> Any:
@@ -50,8 +45,8 @@ def word(name: str, value: Any) -> str:
         return mode_word(value)
     if name == "gpus":
         return f"{value} GPUs" if value is not None and value > 1 else ""
-    if name in _FLAGS:
-        return _FLAGS[name][bool(value)]
+    if name == "resumed":
+        return "resumed" if value else ""
     if name in _BARE:
         return "" if value is None else str(value)
     return f"{name}={'unset' if value is None else value}"
@@ -163,11 +158,11 @@ def round_of(row: ReportedRun) -> tuple[Any, int] | None:
 
 
 def group(rows: Iterable[ReportedRun], names: Sequence[str], include_invalid: bool = False) -> list[Arm]:
-    """Group runs into arms, keyed by SUBJECT, `names` and BESIDE.
+    """Group runs into arms, keyed by SUBJECT and `names`.
 
     A run without numbers joins the other runs of its spec, because it did not report its device and versions.
     """
-    names = [*SUBJECT, *(name for name in names if name not in (*SUBJECT, BESIDE)), BESIDE]
+    names = [*SUBJECT, *(name for name in names if name not in SUBJECT)]
     members: dict[tuple[Any, ...], list[ReportedRun]] = {}
     place: dict[Any, tuple[Any, ...]] = {}
     for row in sorted(rows, key=lambda row: (row.median_s is None, row.run_id)):
@@ -194,13 +189,12 @@ _WORDS = re.compile(r"(\D*)(\d*)", re.ASCII)
 
 
 def order(arm: Arm) -> tuple[Any, ...]:
-    """Return a sort key: the CPU first, eager before compiled, fp32 before other dtypes, alone before beside another
-    lane, then by the rest."""
+    """Return a sort key: the CPU first, eager before compiled, fp32 before other dtypes, then by the rest."""
     key = arm.key
     device = str(key.get("device"))
     rest = [_place(value) for value in key.values()]
     reduced = key.get("dtype") not in ("fp32", None)
-    return device != "cpu", device, bool(key.get("compile")), reduced, bool(key.get(BESIDE)), rest
+    return device != "cpu", device, bool(key.get("compile")), reduced, rest
 
 
 def _place(value: Any) -> tuple[int, float, list[tuple[str, int]]]:
@@ -224,7 +218,7 @@ def labelled(arms: Sequence[Arm], common: Mapping[str, Any], short: bool = False
         telling = {*MAIN, *(NAMES if short else ())} & differ
         shown = [name for name in names if name in always or name in telling]
     for name in names:
-        if name in differ and name not in shown and (name == BESIDE or _splits(arms, shown, name)):
+        if name in differ and name not in shown and _splits(arms, shown, name):
             shown.append(name)
     for unset in (False, True):  # an unset setting is named only where labels clash
         labels = [_label(arm, shown, unset) for arm in arms]

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from queue_runner.analysis import stats
 from queue_runner.host import locks, redact
 from queue_runner.host.run_dir import RunDir, read_end
-from queue_runner.model import NEIGHBOUR_BUSY, PREFLIGHT, Ending, Outcome, Selector, State
+from queue_runner.model import PREFLIGHT, Ending, Outcome, Selector, State
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, Value, mode_word
 from queue_runner.store import read
@@ -410,10 +410,9 @@ class JobView(Generic[R]):
 
     @property
     def median_s(self) -> float | None:
-        """The median of the runs' medians; None if only some had neighbours: these times are never one number."""
+        """The median of the runs' medians."""
         timed = [run for run in last_attempts(self.runs) if run.succeeded and run.median_s is not None]
-        mixed = len({NEIGHBOUR_BUSY in run.taints for run in timed}) > 1
-        return None if mixed or not timed else stats.median([run.median_s or 0.0 for run in timed])
+        return None if not timed else stats.median([run.median_s or 0.0 for run in timed])
 
     @property
     def _telling(self) -> R | None:

@@ -13,7 +13,6 @@ from typing import Any
 from queue_runner import units
 from queue_runner.analysis import run_metrics, stats
 from queue_runner.analysis.grouping import (
-    BESIDE,
     MAIN,
     WORK,
     Arm,
@@ -84,7 +83,7 @@ _MODEL = ("machine", "subject", "config", "dtype", "params")
 _SOFTWARE = ("framework", "framework_version", "compile")
 """Factors in which training and inference agree. Other settings differ by nature, such as the batch."""
 _DEVICE = ("device", "device_name")
-_ABSENCE_DIFFERS = {"env", "resumed", "arguments", BESIDE}
+_ABSENCE_DIFFERS = {"env", "resumed", "arguments"}
 """Factors that are not versions: a run without one differs from a run with it."""
 Verdicts = Mapping[Arm, Verdict]
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from queue_runner.analysis.grouping import BESIDE, group, labelled
 from queue_runner.analysis.neighbour_share import Neighbour, beside
 from queue_runner.analysis.points import PhaseMark
-from queue_runner.analysis.reported_run import ReportedRun
 
 MARKS = [
     PhaseMark(*border)
@@ -59,22 +55,3 @@ def test_neighbours_are_named_up_to_a_number() -> None:
     assert found.detail() == (
         "for 25.0 % of its measured time another lane was busy: 0.1 on cpu:1, 1.1 on cpu:1, 2.1 on cpu:1 and 2 more"
     )
-
-
-def run(run_id: int, neighbours: bool, **changes: Any) -> ReportedRun:
-    factors = {BESIDE: True} if neighbours else {}
-    values: dict[str, Any] = {"machine": "m", "subject": "nanogpt", "config": "tiny", "device": "cpu", "compile": False}
-    ends: dict[str, Any] = {"outcome": "SUCCEEDED", "median_s": 0.1, "spec_hash": "s"}
-    return ReportedRun(run_id=run_id, run=f"{run_id}.1", factors=factors, **{**values, **ends, **changes})
-
-
-def test_runs_beside_another_are_never_pooled_with_runs_alone() -> None:
-    """Whatever the rows are grouped by."""
-    arms = group([run(1, False), run(2, True), run(3, False), run(4, True)], ["device"])
-    assert [[row.run_id for row in arm.runs] for arm in arms] == [[1, 3], [2, 4]]
-    assert [arm.label for arm in labelled(arms, {})] == ["cpu", "cpu beside another lane"]
-
-
-def test_a_label_names_the_neighbour_where_the_device_would_tell_rows_apart() -> None:
-    arms = group([run(1, False), run(2, True, device="cuda", spec_hash="t")], ["device", "compile"])
-    assert [arm.label for arm in labelled(arms, {})] == ["cpu eager", "cuda eager beside another lane"]

@@ -1,20 +1,17 @@
-"""When a lane of several is idle, and what a list says of runs that were beside another lane's."""
+"""When a lane of several is idle."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 import pytest
 
 from queue_runner.host import locks
 from queue_runner.host.run_dir import RunDir
-from queue_runner.monitor import run_view
 from queue_runner.monitor.queue_state import idle
-from queue_runner.monitor.run_view import JobView
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob
-from queue_runner.store import jobs, read
+from queue_runner.store import jobs
 from queue_runner.store.engine import open_engine, writing
 from tests.cli_support import Cli
 
@@ -45,18 +42,3 @@ def test_who_pauses_or_drains_a_lane_is_told_what_still_starts(layout: Layout, m
     assert "need the whole machine still start" in mpsq.ok("pause", "--lane", FIRST).err
     drained = mpsq.ok("pause", "--when-done", "--lane", FIRST).out
     assert drained.startswith(f"nothing runs on {FIRST}, ") and "need the whole machine still start" in drained
-
-
-def test_a_job_that_ran_alone_and_beside_another_has_no_one_time(layout: Layout) -> None:
-    engine = open_engine(layout.db)
-    with writing(engine) as connection:
-        jobs.submit(connection, "test", 0, [NewJob(JobSpec("command", "x", argv=("true",)), 2)], [(0, 1), (0, 2)])
-        ended = "state = 'DONE', outcome = 'SUCCEEDED', exit_code = 0, claimed_at = 1, started_at = 1, ended_at = 2"
-        connection.change(f"UPDATE runs SET {ended}")
-    with read.reading(layout.db) as reader:
-        alone = [replace(run, median_s=1.0 + run.number) for run in run_view.runs(reader)]
-    assert JobView(alone).median_s == 2.5
-    mixed = [alone[0], replace(alone[1], taints=("not_quiet", "neighbour_busy"))]
-    assert JobView(mixed).median_s is None
-    beside = [replace(run, taints=("neighbour_busy",)) for run in alone]
-    assert JobView(beside).median_s == 2.5

@@ -11,14 +11,14 @@ from pathlib import PurePath
 from typing import Any
 
 from queue_runner.analysis.comparison import Question
-from queue_runner.analysis.grouping import BESIDE, LOG, MAIN, SUBJECT, taints
+from queue_runner.analysis.grouping import LOG, MAIN, SUBJECT, taints
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import two_levels
 from queue_runner.analysis.run_metrics import INTERNAL
 from queue_runner.analysis.stats import by_key
 from queue_runner.errors import UsageError
 from queue_runner.host import redact
-from queue_runner.model import NEIGHBOUR_BUSY, PREFLIGHT, Outcome
+from queue_runner.model import PREFLIGHT, Outcome
 from queue_runner.monitor.answers import select_runs
 from queue_runner.monitor.answers.run_query import Context
 from queue_runner.spec import Aim
@@ -111,8 +111,6 @@ def prepare(stored: Iterable[ReportedRun], context: Context) -> list[ReportedRun
             factors["env"] = run.env_name or None
         if run.resumed_from:
             factors["resumed"] = True
-        if NEIGHBOUR_BUSY in taints(run):
-            factors[BESIDE] = True
         if run.run_id in logs:
             factors[LOG] = logs[run.run_id]
         diverged = run.loss_last is None and "diverged" in taints(run)
