@@ -7,7 +7,8 @@ changes a state, and it does so only along `TRANSITIONS`.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from queue_runner.errors import UsageError
@@ -152,16 +153,24 @@ IDS = "12 is a job, 12.3 a run, g4 a group, @last the newest group; mpsq list sh
 
 @dataclass(frozen=True)
 class Selector:
-    """A user's selection: a job `12`, a run `12.3`, a group `g4`, `@last` (the newest group), a tag, or the jobs of a
-    name."""
+    """A user's selection: a job `12`, a run `12.3`, a group `g4`, `@last` (the newest group), or the jobs of a name; of
+    these, or of all jobs, those with all of the `tags`."""
 
     text: str
     job: int | None = None
     number: int | None = None
     group: int | None = None
     last: bool = False
-    tag: str | None = None
     name: str | None = None
+    tags: tuple[str, ...] = ()
+
+    def with_tags(self, tags: Sequence[str]) -> Selector:
+        """Return the part of this selection that has all of the tags."""
+        return replace(self, text=" ".join([self.text, *_tag_options(tags)]), tags=tuple(tags)) if tags else self
+
+
+def _tag_options(tags: Sequence[str]) -> list[str]:
+    return [f"--tag {tag}" for tag in tags]
 
 
 def parse_selector(text: str) -> Selector:
@@ -176,6 +185,16 @@ def parse_selector(text: str) -> Selector:
     if not text or text.startswith("@"):
         raise UsageError(f'"{text}" does not name a job', IDS)
     return Selector(text, name=text)
+
+
+def parse_selectors(words: Sequence[str], tags: Sequence[str] = ()) -> tuple[Selector, ...]:
+    """Return what `words` select, with `tags` only the jobs that have all of them: of all jobs if there are no words.
+
+    Raises: UsageError, see `parse_selector`.
+    """
+    if tags and not words:
+        return (Selector(" ".join(_tag_options(tags)), tags=tuple(tags)),)
+    return tuple(parse_selector(word).with_tags(tags) for word in words)
 
 
 @dataclass(frozen=True)

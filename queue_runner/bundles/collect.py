@@ -66,7 +66,7 @@ def collect(layout: Layout, connection: sqlite3.Connection, selectors: Sequence[
 
 
 def _group(connection: sqlite3.Connection, selector: Selector) -> int:
-    if selector.group is None and not selector.last:
+    if selector.tags or (selector.group is None and not selector.last):
         raise UsageError(
             f"{selector.text} is not a whole submission, and a bundle contains only whole ones",
             "name the group: mpsq export --bundle g4",

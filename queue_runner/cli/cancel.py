@@ -49,10 +49,10 @@ def cancel(
     selectors = []
     if lane is not None:
         name = pausing.lane_of(layout, lane)
-        selectors = pausing.running(layout, name)
+        selectors = [selector.with_tags(tag or ()) for selector in pausing.running(layout, name)]
         if not selectors:
             raise UsageError(f"nothing runs on lane {name}", "mpsq status shows the lanes")
-    if ids or tag or lane is None:
+    if ids or lane is None:
         selectors += chosen(ids, tag)
     grace_s = units.parse_duration(grace, "--grace") if grace is not None else None
     settings = config_file.load(layout.config)

@@ -15,7 +15,7 @@ import typer
 
 from queue_runner import extensions
 from queue_runner.errors import MpsqError, UsageError
-from queue_runner.model import PREFLIGHT, Selector, parse_selector
+from queue_runner.model import PREFLIGHT, Selector, parse_selectors
 from queue_runner.text import plain, wrap
 from queue_runner.units import counted
 
@@ -118,7 +118,10 @@ IdsOrLast = Annotated[
     list[str] | None, typer.Argument(metavar="[ID]...", help="12, 12.3, g4, @last (the default) or a name.")
 ]
 JobIds = Annotated[list[str], typer.Argument(metavar="ID...", help="12, g4, @last or a name.")]
-Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="WORD", help="Jobs with this tag. Repeatable.")]
+Tags = Annotated[
+    list[str] | None,
+    typer.Option("--tag", metavar="WORD", help="Only jobs with this tag. Repeatable: jobs with all of them."),
+]
 InLane = Annotated[
     str | None, typer.Option("--lane", metavar="NAME", help="Only this lane; a prefix of its name is enough.")
 ]
@@ -129,13 +132,12 @@ Timeout = Annotated[
 
 def chosen(ids: list[str] | None, tags: list[str] | None, default: str | None = None) -> list[Selector]:
     """Return what the user selected by ids and tags, else `default`. Raises: UsageError when nothing is selected."""
-    words = ids or ([default] if default and not tags else [])
-    selectors = [parse_selector(text) for text in words] + [Selector(tag, tag=tag) for tag in tags or ()]
+    selectors = parse_selectors(ids or ([default] if default and not tags else []), tags or ())
     if not selectors:
         raise UsageError(
             "no job was selected", "give a job (12), a run (12.3), a group (g4), the newest group (@last) or --tag WORD"
         )
-    return selectors
+    return list(selectors)
 
 
 def groups(names: Sequence[str] | None) -> list[str]:

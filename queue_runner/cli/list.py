@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from queue_runner import tables
-from queue_runner.cli.common import Json, groups, home, new_app, print_json, say
+from queue_runner.cli.common import Json, Tags, groups, home, new_app, print_json, say
 from queue_runner.model import parse_selector
 
 app = new_app()
@@ -25,10 +25,7 @@ def list_(
     group: Annotated[
         list[str] | None, typer.Option(metavar="GROUP", help="Only jobs of this group: g4 or @last. Repeatable.")
     ] = None,
-    tag: Annotated[
-        list[str] | None,
-        typer.Option(metavar="WORD", help="Only jobs with this tag. Repeatable: jobs with all of them."),
-    ] = None,
+    tag: Tags = None,
     limit: Annotated[int, typer.Option(metavar="N", min=1, help="Show this many of the newest jobs.")] = LIMIT,
     all: Annotated[bool, typer.Option("--all", help="Show every job.")] = False,
     deleted: Annotated[bool, typer.Option("--deleted", help="Show the jobs that mpsq delete has hidden.")] = False,

@@ -221,7 +221,7 @@ def explain_all(layout: Layout, connection: sqlite3.Connection, selectors: Seque
     """
     runs = run_view.select(connection, selectors)
     queue = queue_state.look(layout, connection)
-    named = {selector.text for selector in selectors}
+    named = {f"{selector.job}.{selector.number}" for selector in selectors}
     chosen = [
         run
         for members in by_key(runs, lambda run: run.job_id).values()

@@ -16,7 +16,7 @@ from queue_runner.store import read
 
 def is_one_group(selectors: Sequence[Selector], runs: Sequence[RunView]) -> bool:
     """Return whether exactly one group was named, and it has several runs."""
-    alone = len(selectors) == 1 and (selectors[0].group is not None or selectors[0].last)
+    alone = len(selectors) == 1 and not selectors[0].tags and (selectors[0].group is not None or selectors[0].last)
     return alone and sum(not run.is_preflight for run in runs) > 1
 
 

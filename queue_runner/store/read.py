@@ -185,29 +185,32 @@ def remedy_of_schema(revision: str | None) -> str:
 
 def condition_of(selector: Selector) -> tuple[str, list[Any]]:
     """Return the condition of a selector, with its values: on v_run, or on runs joined with jobs."""
+    condition, values = _condition_without_tags(selector)
+    conditions = [condition, *["job_id IN (SELECT job_id FROM job_tags WHERE tag = ?)"] * len(selector.tags)]
+    return " AND ".join(filter(None, conditions)), [*values, *selector.tags]
+
+
+def _condition_without_tags(selector: Selector) -> tuple[str, list[Any]]:
     if selector.last:
         return "group_id = (SELECT max(id) FROM groups)", []
-    if selector.tag is not None:
-        return "job_id IN (SELECT job_id FROM job_tags WHERE tag = ?)", [selector.tag]
     if selector.name is not None:
         return "job_id IN (SELECT id FROM jobs WHERE name = ? AND deleted_at IS NULL)", [selector.name]
     if selector.group is not None:
         return "group_id = ?", [selector.group]
     if selector.number is not None:
         return "job_id = ? AND number = ?", [selector.job, selector.number]
-    return "job_id = ?", [selector.job]
+    return ("job_id = ?", [selector.job]) if selector.job is not None else ("", [])
 
 
 def names_nothing(selector: Selector) -> UsageError:
     """Return the error for a selector that names nothing which exists."""
+    if selector.tags:
+        return UsageError(f"there is no job that matches {selector.text}", "mpsq list --all --json shows the tags")
     if selector.last:
         return UsageError("@last does not exist: the queue is empty", "submit a job first")
     if selector.name is not None:
         return UsageError(f'no job is named "{selector.name}"', IDS)
-    if selector.tag is not None:
-        kind = "job with the tag"
-    else:
-        kind = "group" if selector.group is not None else "run" if selector.number is not None else "job"
+    kind = "group" if selector.group is not None else "run" if selector.number is not None else "job"
     return UsageError(f"there is no {kind} {selector.text}".rstrip(), "mpsq list --all shows every job")
 
 

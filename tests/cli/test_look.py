@@ -73,6 +73,35 @@ def test_list_filters(queue: Layout, mpsq: Cli) -> None:
     assert mpsq.ok("list", "--json", "--limit", "6").json()["more"] is False
 
 
+def test_tags_mean_the_jobs_with_all_of_them_in_every_command(home: Path, mpsq: Cli) -> None:
+    for tags in (["night"], ["night", "grid"], ["grid"]):
+        mpsq.ok("submit", "--hold", *(word for tag in tags for word in ("--tag", tag)), "--", "true")
+    both = ("--tag", "night", "--tag", "grid")
+
+    def runs(*arguments: str) -> list[str]:
+        return [run["run"] for run in mpsq.ok(*arguments, "--json").json()["runs"]]
+
+    assert [job["job"] for job in mpsq.ok("list", *both, "--json").json()["jobs"]] == [2]
+    assert runs("why", *both) == ["2.1"]
+    assert runs("why", "g3", "--tag", "grid") == ["3.1"]
+    assert "there is no job that matches g3 --tag night" in mpsq("cancel", "g3", "--tag", "night").err
+    assert runs("cancel", "1", "2", "--tag", "night") == ["1.1", "2.1"]
+    assert runs("cancel", *both) == ["2.1"]
+    states = {job["job"]: job["runs"][0]["state"] for job in mpsq.ok("list", "--json").json()["jobs"]}
+    assert states == {1: "DONE", 2: "DONE", 3: "HELD"}
+
+
+def test_tags_narrow_a_report(queue: Layout, mpsq: Cli) -> None:
+    with sqlite3.connect(queue.db) as connection:
+        connection.execute("DELETE FROM job_tags WHERE job_id = 1 AND tag = 'grid'")
+
+    def runs(*arguments: str) -> set[str]:
+        return {run["run"] for run in mpsq.ok("report", "time", *arguments, "--all", "--json").json()["rows"]}
+
+    assert runs("--tag", "night") - runs("--tag", "night", "--tag", "grid") == {"1.1", "1.2"}
+    assert runs("g1") - runs("g1", "--tag", "grid") == {"1.1", "1.2"} and "2.1" in runs("g1", "--tag", "grid")
+
+
 def test_list_tables_fit_a_terminal(queue: Layout, mpsq: Cli) -> None:
     jobs = mpsq.ok("list").out
     assert "2/2  SUCCEEDED" in jobs and "FAILED(3)" in jobs and "20.00" in jobs

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from queue_runner import units
 from queue_runner.errors import UsageError
-from queue_runner.model import Selector, parse_selector
+from queue_runner.model import parse_selectors
 from queue_runner.monitor.answers.run_query import Options
 from queue_runner.spec import COMPILE_MODES, Aim
 
@@ -49,10 +49,7 @@ def read_options(
             raise UsageError(f"--vs {key} has {len(values)} values", "name one row, as in device=cpu,compile=off")
     return Options(
         sides=sides,
-        selectors=(
-            *(parse_selector(text) for text in selectors),
-            *(Selector(tag, tag=tag) for tag in tags),
-        ),
+        selectors=parse_selectors(selectors, tags),
         where=conditions,
         since=None if since is None else moment(since, time.time() if now is None else now),
         vs={key: values[0] for key, values in against.items()},
