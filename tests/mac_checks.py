@@ -70,9 +70,9 @@ def chip() -> str:
     """chip, model, memory, cores, identity."""
     told = machine.describe()
     wanted = ("cpu", "model", "memory_gib", "cores_physical", "cores_logical", "cores_by_tier", "id", "gpus")
-    missing = [key for key in wanted if not told.get(key)]
-    assert not missing and machine.gpu_cores(told), f"not told: {', '.join(missing) or 'GPU cores'}; {told}"
-    return f"{told['cpu']}, {told['model']}, {told['memory_gib']} GiB, GPU cores {machine.gpu_cores(told)}; {told}"
+    missing = [name for name in wanted if not getattr(told, name)]
+    assert not missing and told.gpu_cores, f"not told: {', '.join(missing) or 'GPU cores'}; {told}"
+    return f"{told.cpu}, {told.model}, {told.memory_gib} GiB, GPU cores {told.gpu_cores}; {told}"
 
 
 def same_gpu() -> str:
@@ -88,7 +88,7 @@ def version() -> str:
     """the true version of macOS."""
     from harness.apple import macos_version
 
-    told = machine.software()["os_version"] or ""
+    told = machine.software().os_version or ""
     assert re.match(r"(1[4-5]|2\d)\.", told) and told == macos_version(), f"{told!r}, {macos_version()!r}"
     return told
 

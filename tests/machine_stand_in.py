@@ -20,6 +20,7 @@ from typing import Any
 
 from queue_runner.host import run_sampler
 from queue_runner.host.cpu_time import CpuTimes, MachineTime, Named, ProcessTime
+from queue_runner.machine_records import SensorSample
 from queue_runner.worker import gate, gate_load
 from queue_runner.worker.main_loop import main
 
@@ -53,11 +54,11 @@ class Sensors:
 
     def __init__(self, **_: Any) -> None: ...
 
-    def sample(self) -> dict[str, Any]:
-        return {key: value for key, value in now().items() if key not in ("cpu", "gpu")}
+    def sample(self) -> SensorSample:
+        return SensorSample(**{key: value for key, value in now().items() if key not in ("cpu", "gpu", "look_s")})
 
-    def gpu_use(self) -> tuple[float, dict[str, Any]]:
-        return 0.0, {"gpu_busy_share": now()["gpu"]} if "gpu" in now() else {}
+    def gpu_use(self) -> tuple[float, SensorSample]:
+        return 0.0, SensorSample(gpu_busy_share=now().get("gpu"))
 
     def close(self) -> None: ...
 

@@ -18,7 +18,8 @@ from itertools import pairwise
 
 from queue_runner.analysis import stats
 from queue_runner.analysis.phases import Span, spans
-from queue_runner.analysis.points import PhaseMark, SensorSample
+from queue_runner.analysis.points import PhaseMark
+from queue_runner.machine_records import SensorSample
 
 DIP_SHARE = 0.1
 """How far below the phase's median a sample must lie to count as a dip: clearly, and not by a percent of rounding."""

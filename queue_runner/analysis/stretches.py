@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from queue_runner.analysis.points import SensorSample
+from queue_runner.machine_records import SensorSample
 
 WORST_SHARE = 0.1
 """Shortest part of the sampled time that is looked at by itself."""

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 
 from queue_runner import units
 from queue_runner.analysis import clock_check, neighbour_share, stats, steadiness, stretches
-from queue_runner.analysis.points import IterationPoint, SensorSample
+from queue_runner.analysis.points import IterationPoint
 from queue_runner.analysis.summary import Summary
+from queue_runner.machine_records import SensorSample
 from queue_runner.model import IN_COPY, NEIGHBOUR_BUSY, PHASES, SYNC_UNKNOWN, Outcome
 
 OTHERS_BESIDE_SHARE = 0.5

@@ -19,6 +19,7 @@ from msgspec import Struct
 from queue_runner.bundles import file, identity
 from queue_runner.bundles.parts import OF_RUN, BadBundle, BundleGroup, BundleJob, BundleRun
 from queue_runner.bundles.scratch import Scratch, scratch
+from queue_runner.machine_records import read_machine
 from queue_runner.model import RunId, State, Verb
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms
@@ -239,10 +240,9 @@ class _Store:
 
     def _machine(self, digest: str) -> str:
         ((text,),) = self._read("fingerprints", ("data_json",), "hash = ?", digest)
-        data = json.loads(text)
-        parts = [str(data.get("cpu") or data.get("model") or "?")]
-        parts += [f"{size} GiB"] if isinstance(size := data.get("memory_gib"), int) else []
-        return f"{', '.join(parts)} (machine {digest[:7]})"
+        facts = read_machine(text)
+        memory = f", {facts.memory_gib} GiB" if facts.memory_gib is not None else ""
+        return f"{facts.cpu or facts.model or '?'}{memory} (machine {digest[:7]})"
 
 
 def _copy(source: sqlite3.Connection, target: Connection, table: str, old: int, new: int) -> int:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from queue_runner import extensions, failpoints
-from queue_runner.host import locks, reserve, wakeup
+from queue_runner import extensions
+from queue_runner.host import failpoints, locks, reserve, wakeup
 from queue_runner.host.run_dir import RunDir
 from queue_runner.model import Outcome, Selector, State
 from queue_runner.monitor import queue_state

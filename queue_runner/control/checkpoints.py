@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from queue_runner import failpoints
 from queue_runner.errors import UsageError, is_shortage
+from queue_runner.host import failpoints
 from queue_runner.model import Ending, Outcome, RunId
 from queue_runner.paths import Layout
 from queue_runner.store import retries

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from queue_runner import failpoints
 from queue_runner.errors import UsageError
-from queue_runner.host import reserve, trash
+from queue_runner.host import failpoints, reserve, trash
 from queue_runner.model import Selector
 from queue_runner.paths import Layout
 

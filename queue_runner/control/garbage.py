@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from queue_runner import failpoints, units
+from queue_runner import units
 from queue_runner.control.retention import JobFiles, Keep
 from queue_runner.errors import MpsqError
-from queue_runner.host import locks, trash
+from queue_runner.host import failpoints, locks, trash
 from queue_runner.model import PREFLIGHT
 from queue_runner.paths import Layout, preflight_cache
 from queue_runner.source import archive

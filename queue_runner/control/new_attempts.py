@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 
-from queue_runner import config_file, failpoints
+from queue_runner import config_file
 from queue_runner.control import checkpoints
 from queue_runner.errors import MpsqError, UsageError
-from queue_runner.host import job_environments, job_secrets, wakeup
+from queue_runner.host import failpoints, job_environments, job_secrets, wakeup
 from queue_runner.model import Outcome, Selector, State
 from queue_runner.paths import Layout
 from queue_runner.source import verify

@@ -11,9 +11,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from queue_runner import config_file, failpoints, lanes
+from queue_runner import config_file, lanes
 from queue_runner.errors import UsageError
-from queue_runner.host import wakeup
+from queue_runner.host import failpoints, wakeup
 from queue_runner.host.home import ensure_home
 from queue_runner.host.run_dir import RunDir
 from queue_runner.model import DEFAULT_LANE, Selector, State, Verb, parse_selector

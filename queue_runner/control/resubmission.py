@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from queue_runner import config_file, extensions, failpoints
+from queue_runner import config_file, extensions
 from queue_runner.errors import MpsqError, UsageError
-from queue_runner.host import job_environments, job_secrets, locks, redact, wakeup
+from queue_runner.host import failpoints, job_environments, job_secrets, locks, redact, wakeup
 from queue_runner.model import Selector
 from queue_runner.monitor import run_view
 from queue_runner.monitor.run_view import RunView

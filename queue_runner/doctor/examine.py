@@ -81,13 +81,11 @@ def _python(
 def _system(torch: torch_probe.Torch, *, ask: Ask = ask, system: str = sys.platform) -> Check:
     """Check the system's version, on macOS against the one that this torch's MPS needs."""
     software = machine.software(ask=ask, system=system)
-    finding = " ".join(str(word) for word in (software["os"] or platform.system(), software["os_version"]) if word)
-    finding += f", kernel {software['kernel']}" + (
-        f", GPU driver {driver}" if (driver := software.get("gpu_driver")) else ""
-    )
+    finding = " ".join(str(word) for word in (software.os or platform.system(), software.os_version) if word)
+    finding += f", kernel {software.kernel}" + (f", GPU driver {software.gpu_driver}" if software.gpu_driver else "")
     if system != "darwin":
         return Check("system", "ok", finding)
-    needs, has = needed_macos(torch.version), _leading(software["os_version"])
+    needs, has = needed_macos(torch.version), _leading(software.os_version)
     if needs is None or has is None or has[0] >= needs:
         return Check("system", "ok", finding + (f"; this torch needs {needs} for MPS" if needs else ""))
     older = next((f"{major}.{minor}" for (major, minor), macos in _NEEDS_MACOS if macos > has[0] >= 14), None)

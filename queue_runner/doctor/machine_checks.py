@@ -11,12 +11,12 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from queue_runner import units
 from queue_runner.checks import Check, warn_if
 from queue_runner.host import apple_gpu, locks, machine, nvidia, power, run_sampler
 from queue_runner.host.command import Ask, ask
+from queue_runner.machine_records import Machine, SensorSample
 from queue_runner.paths import Layout
 from queue_runner.workloads import mps_switches
 
@@ -49,40 +49,39 @@ def of_machine(
     variables: Mapping[str, str] = os.environ,
 ) -> Iterator[Check]:
     """Run all checks of the machine. Args: as host.machine.describe; `variables` is the environment of a submit."""
-    facts = machine.describe(ask=ask, root=root, system=system)
-    yield cores(facts)
-    yield memory(facts, root, system)
+    described = machine.describe(ask=ask, root=root, system=system)
+    yield cores(described)
+    yield memory(described.memory_gib, root, system)
     yield power_source(_power(ask, root, system))
     gpu = _gpu(ask, root, system)
     pressure = ["/usr/bin/notifyutil", "-g", "com.apple.system.thermalpressurelevel"]
     level = power.parse_pressure(ask(pressure)) if system == "darwin" else None
-    yield thermal(level, gpu.get("gpu_temperature_c"))
-    yield gpu_use(gpu.get("gpu_busy_share"), unasked=system != "darwin" and nvidia.is_missing(root))
+    yield thermal(level, gpu.gpu_temperature_c)
+    yield gpu_use(gpu.gpu_busy_share, unasked=system != "darwin" and nvidia.is_missing(root))
     yield priority(layout, ask, system)
     yield caches(layout, variables)
     yield from of_variables(variables)
 
 
-def cores(facts: Mapping[str, Any]) -> Check:
+def cores(machine: Machine) -> Check:
     """Check the processor, and a container's limit on it."""
-    tiers = facts.get("cores_by_tier") or {}
-    logical, physical = facts.get("cores_logical"), facts.get("cores_physical")
-    description = " and ".join(f"{count} {name}" for name, count in tiers.items() if count)
+    logical, physical = machine.cores_logical, machine.cores_physical
+    tiers = (machine.cores_by_tier or {}).items()
+    description = " and ".join(f"{count} {name}" for name, count in tiers if count)
     if not description:
         description = f"{physical or logical or '?'}" + (
             f" ({logical} threads)" if physical and logical != physical else ""
         )
-    finding = f"{facts.get('cpu') or 'an unknown processor'}, cores: {description}"
-    quota = facts.get("cpu_quota")
+    finding = f"{machine.cpu or 'an unknown processor'}, cores: {description}"
+    quota = machine.cpu_quota
     if quota and logical and quota < logical:
         fix = "raise the container's limit, or give --set threads=N: torch counts all cores and would be throttled"
         return Check("cores", "warn", f"{finding}; this container may use {quota:g} cores", fix)
     return Check("cores", "ok", finding)
 
 
-def memory(facts: Mapping[str, Any], root: Path = Path("/"), system: str = sys.platform) -> Check:
+def memory(total_gib: int | None, root: Path = Path("/"), system: str = sys.platform) -> Check:
     """Check total and free memory: a run that swaps is invalid."""
-    total_gib = facts.get("memory_gib")
     read = run_sampler.psutil_memory if system == "darwin" else lambda: run_sampler.linux_memory(root)
     available = read()[0]
     finding = f"{total_gib or '?'} GiB" + (f", {units.size(available)} available" if available is not None else "")
@@ -121,11 +120,11 @@ def thermal(pressure: int | None, gpu_c: float | None) -> Check:
     return Check("thermal", "ok", "unknown: a throttled run shows drift")
 
 
-def _gpu(ask: Ask, root: Path, system: str) -> Mapping[str, float | None]:
+def _gpu(ask: Ask, root: Path, system: str) -> SensorSample:
     if system == "darwin":
-        return {"gpu_busy_share": apple_gpu.use_now(ask)}
+        return SensorSample(gpu_busy_share=apple_gpu.use_now(ask))
     library = nvidia.library(root)
-    return nvidia.Nvml(library).read() if library else {}
+    return nvidia.Nvml(library).read() if library else SensorSample()
 
 
 def gpu_use(share: float | None, *, unasked: bool = False) -> Check:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from queue_runner.host import processes
+from queue_runner.machine_records import SensorSample
 from queue_runner.warden.files import LINUX
 from queue_runner.warden.process_tree import descendants, read, rusage_darwin, table
 
@@ -112,36 +113,37 @@ class Shares:
         self._own, self._own_s = queue_s, queue_s()
         self._fresh, self._job_s = fresh, 0.0
 
-    def since_last(self, named: Iterable[Named]) -> dict[str, float]:
-        """Return shares of 1 of all processors since the last call: others_cpu_share, job_cpu_share, steal_share. {}
-        without a previous call to compare with."""
+    def since_last(self, named: Iterable[Named]) -> SensorSample:
+        """Return shares of 1 of all processors since the last call: others_cpu_share, job_cpu_share, steal_share. None
+        is known without a previous call to compare with."""
         machine = self._source.machine()
         known, self._processes = self._processes, self._source.processes(named)
         job_s = None if known is None else used_between(known, self._processes)
         self._job_s += job_s or 0.0
         return self._shares(machine, job_s)
 
-    def at_end(self, cpu_s: float) -> dict[str, float]:
-        """Return the shares since the last call, after the end of a run that used `cpu_s` altogether, by wait4; {} if
-        its beginning was not seen."""
-        return self._shares(self._source.machine(), max(0.0, cpu_s - self._job_s)) if self._fresh else {}
+    def at_end(self, cpu_s: float) -> SensorSample:
+        """Return the shares since the last call, after the end of a run that used `cpu_s` altogether, by wait4; none
+        is known if its beginning was not seen."""
+        if not self._fresh:
+            return SensorSample()
+        return self._shares(self._source.machine(), max(0.0, cpu_s - self._job_s))
 
-    def _shares(self, machine: MachineTime | None, job_s: float | None) -> dict[str, float]:
+    def _shares(self, machine: MachineTime | None, job_s: float | None) -> SensorSample:
         before, self._machine = self._machine, machine
         own_before, self._own_s = self._own_s, self._own()
-        if before is None or machine is None:
-            return {}
-        total_s = machine.total_s - before.total_s
-        if total_s <= 0:
-            return {}
-        shares = {}
+        total_s = machine.total_s - before.total_s if before is not None and machine is not None else 0.0
+        if before is None or machine is None or total_s <= 0:
+            return SensorSample()
+        shares = SensorSample()
         if before.steal_s is not None and machine.steal_s is not None:
-            shares["steal_share"] = max(0.0, machine.steal_s - before.steal_s) / total_s
+            shares |= SensorSample(steal_share=round(max(0.0, machine.steal_s - before.steal_s) / total_s, 4))
         if job_s is not None:
             own_s = max(0.0, self._own_s - own_before)
             others_s = max(0.0, machine.busy_s - before.busy_s - job_s - own_s)
-            shares |= {"job_cpu_share": min(1.0, job_s / total_s), "others_cpu_share": min(1.0, others_s / total_s)}
-        return {name: round(share, 4) for name, share in shares.items()}
+            job_share, others_share = (round(min(1.0, used_s / total_s), 4) for used_s in (job_s, others_s))
+            shares |= SensorSample(job_cpu_share=job_share, others_cpu_share=others_share)
+        return shares
 
 
 def own_time(pids: Iterable[int]) -> float:

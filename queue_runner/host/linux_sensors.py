@@ -6,7 +6,8 @@ import re
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
+
+from msgspec import structs
 
 from queue_runner.host import nvidia
 from queue_runner.host.background import BackgroundReader
@@ -14,9 +15,8 @@ from queue_runner.host.cpu_time import Named, pid_of
 from queue_runner.host.energy_meters import Rapl
 from queue_runner.host.filesystem import read_text
 from queue_runner.host.power import Power, ThrottleCounters, linux_power
+from queue_runner.machine_records import SensorSample
 
-GPU_KEYS = ("gpu_busy_share", "gpu_temperature_c")
-"""Keys of a reading of the GPUs while no run uses them."""
 _SLOW_S = 10.0
 _LOOKS_AFTER = 3
 
@@ -34,31 +34,33 @@ class LinuxSensors:
         if self._gpus is not None:
             self._gpus.watch(gpus)
         self._reading = BackgroundReader(self._read_beside) if self._gpus or self._rapl.folders else None
-        self._newest: tuple[float, dict[str, Any]] = (float("-inf"), {})
+        self._newest: tuple[float, SensorSample] = (float("-inf"), SensorSample())
         self._hidden = False
 
-    def sample(self, named: Sequence[Named], now: float) -> dict[str, Any]:
+    def sample(self, named: Sequence[Named], now: float) -> SensorSample:
         """Return values of a sample at `now` (seconds of any steady clock), of a run with these processes."""
         if now >= self._power_due:
             self._power, self._power_due = linux_power(self._root), now + _SLOW_S
         if self._gpus is not None:
             self._gpus.use_pids(map(pid_of, named))
-        return {"thermal_level": self._throttle.level(), **vars(self._power), **self._read()}
+        return SensorSample(thermal_level=self._throttle.level(), **vars(self._power)) | self._read()
 
-    def counters(self) -> dict[str, Any]:
+    def counters(self) -> SensorSample:
         """Return the energy counters and their time."""
-        readings = self._read()
-        return {name: readings[name] for name in ("energy_at", "energy_j") if name in readings}
+        newest = self._read()
+        return SensorSample(energy_at=newest.energy_at, energy_j=newest.energy_j)
 
     @property
     def reads_gpu(self) -> bool:
         """Whether NVML can be asked."""
         return self._gpus is not None
 
-    def gpu_use(self, now: float) -> tuple[float, dict[str, Any]]:
-        """Return the age in seconds and the values of the newest reading that `sample` returned; infinite before."""
-        at, readings = self._newest
-        return time.time() - at, {key: readings[key] for key in GPU_KEYS if key in readings}
+    def gpu_use(self, now: float) -> tuple[float, SensorSample]:
+        """Return the age in seconds of the newest reading that `sample` returned, infinite before, and its use and
+        temperature of the GPUs."""
+        at, newest = self._newest
+        use = SensorSample(gpu_busy_share=newest.gpu_busy_share, gpu_temperature_c=newest.gpu_temperature_c)
+        return time.time() - at, use
 
     def gpu_busy_after(self) -> float | None:
         """Return the lowest of three looks at the GPU's use, a second apart, after the run; None unless the GPU's
@@ -66,7 +68,7 @@ class LinuxSensors:
         looks: list[float] = []
         while self._hidden and (not looks or (looks[-1] > 0 and len(looks) < _LOOKS_AFTER)):
             time.sleep(1.0)
-            share = self._read().get("gpu_busy_share")
+            share = self._read().gpu_busy_share
             if share is None:
                 break
             looks.append(share)
@@ -77,18 +79,18 @@ class LinuxSensors:
         if self._gpus is not None and self._reading is not None and not self._reading.is_busy():
             self._gpus.close()
 
-    def _read(self) -> dict[str, Any]:
+    def _read(self) -> SensorSample:
         newest = self._reading.latest() if self._reading is not None else None
         if newest is None:
-            return {}
-        at, readings = self._newest = newest
-        self._hidden = "gpus_used" not in readings and (self._hidden or "gpu_pids_hidden" in readings)
-        return {**readings, "energy_at": at} if "energy_j" in readings else readings
+            return SensorSample()
+        at, sample = self._newest = newest
+        self._hidden = sample.gpus_used is None and (self._hidden or sample.gpu_pids_hidden is not None)
+        return sample if sample.energy_j is None else structs.replace(sample, energy_at=at)
 
-    def _read_beside(self) -> dict[str, Any]:
-        readings = self._gpus.read() if self._gpus is not None else {}
-        joules = {**self._rapl.read(), **readings.get("energy_j", {})}
-        return {**readings, "energy_j": joules} if joules else readings
+    def _read_beside(self) -> SensorSample:
+        sample = self._gpus.read() if self._gpus is not None else SensorSample()
+        joules = {**self._rapl.read(), **(sample.energy_j or {})}
+        return structs.replace(sample, energy_j=joules or None)
 
 
 def waited_for_cpu(root: Path = Path("/")) -> int | None:

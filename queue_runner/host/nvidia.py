@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from queue_runner.host import processes
+from queue_runner.machine_records import SensorSample
 
 _DEVICES = ("dev/nvidiactl", "dev/dxg")
 """Device files of the driver: without one, the library is not even imported."""
@@ -117,30 +118,29 @@ class Nvml:
         """Read only the GPUs of these UUIDs, or on which these are slices."""
         self._watched = frozenset(uuids)
 
-    def read(self) -> dict[str, Any]:
-        """Return the values of a sample that NVML knows; {} where it answers nothing.
+    def read(self) -> SensorSample:
+        """Return what NVML knows of a sample.
 
         It takes milliseconds. The first call takes up to a second where the driver was not loaded."""
         gpus = [self._gpu(n, handle) for n, handle in enumerate(self._open()) if self._is_watched(handle)]
         if not gpus:
-            return {}
+            return SensorSample()
         used = [gpu for gpu in gpus if gpu.index in self._used]
         watched = used or gpus
-        readings = {
-            "gpu_busy_share": max(_known(gpu.busy_share for gpu in watched), default=None),
-            "gpu_temperature_c": max(_known(gpu.temperature_c for gpu in watched), default=None),
-            "gpu_clock_share": min(_known(gpu.clock_share for gpu in watched), default=None),
-            "gpu_thermal_margin_c": min(_known(gpu.margin_c for gpu in watched), default=None),
-            "gpu_slowed_by": sorted({reason for gpu in watched for reason in gpu.reasons}) or None,
-            "gpus_used": sorted(self._used) or None,
-            "gpu_pids_hidden": any(gpu.hides_pids for gpu in gpus) or None,
-            "energy_j": {f"gpu{gpu.index}": gpu.energy_j for gpu in gpus if gpu.energy_j is not None} or None,
-            "power_w": {f"gpu{gpu.index}": gpu.power_w for gpu in gpus if gpu.power_w is not None} or None,
-            "gpu_others_busy_share": max(_known(gpu.others_share for gpu in used), default=None),
-            "gpu_others": max((gpu.others for gpu in used), default=0) or None,
-            "gpu_others_bytes": max((gpu.others_bytes for gpu in used), default=0) or None,
-        }
-        return {name: value for name, value in readings.items() if value is not None}
+        return SensorSample(
+            gpu_busy_share=max(_known(gpu.busy_share for gpu in watched), default=None),
+            gpu_temperature_c=max(_known(gpu.temperature_c for gpu in watched), default=None),
+            gpu_clock_share=min(_known(gpu.clock_share for gpu in watched), default=None),
+            gpu_thermal_margin_c=min(_known(gpu.margin_c for gpu in watched), default=None),
+            gpu_slowed_by=sorted({reason for gpu in watched for reason in gpu.reasons}) or None,
+            gpus_used=sorted(self._used) or None,
+            gpu_pids_hidden=any(gpu.hides_pids for gpu in gpus) or None,
+            energy_j={f"gpu{gpu.index}": gpu.energy_j for gpu in gpus if gpu.energy_j is not None} or None,
+            power_w={f"gpu{gpu.index}": gpu.power_w for gpu in gpus if gpu.power_w is not None} or None,
+            gpu_others_busy_share=max(_known(gpu.others_share for gpu in used), default=None),
+            gpu_others=max((gpu.others for gpu in used), default=0) or None,
+            gpu_others_bytes=max((gpu.others_bytes for gpu in used), default=0) or None,
+        )
 
     def close(self) -> None:
         """Release the library."""
@@ -252,6 +252,6 @@ def busy_share(root: Path = Path("/")) -> float | None:
     if (library_ := library(root)) is None:
         return None
     gpus = Nvml(library_)
-    readings = gpus.read() if gpus.count() == 1 else {}
+    share = gpus.read().gpu_busy_share if gpus.count() == 1 else None
     gpus.close()
-    return readings.get("gpu_busy_share")
+    return share

@@ -1,9 +1,8 @@
 """The conditions of a measurement: a series of cheap samples, stored with the run, never hashed.
 
-The keys are the fields of analysis.points.SensorSample; a missing one means unknown, never 0. On Linux a sample reads
-files in /proc and /sys for well under 3 ms. NVML is read in a thread (host/background.py), and macOS's commands run
-beside the worker: their answers are in the next sample. The use of a Mac's GPU is read once a second, and each reading
-is a sample by itself, dated by the time at which ioreg was asked.
+On Linux a sample reads files in /proc and /sys for well under 3 ms. NVML is read in a thread (host/background.py), and
+macOS's commands run beside the worker: their answers are in the next sample. The use of a Mac's GPU is read once a
+second, and each reading is a sample by itself, dated by the time at which ioreg was asked.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+
+from msgspec import structs
 
 from queue_runner.host import apple_gpu, nvidia
 from queue_runner.host.background import BackgroundReader, PolledCommand
@@ -25,6 +25,7 @@ from queue_runner.host.energy_meters import apple_energy
 from queue_runner.host.filesystem import read_text
 from queue_runner.host.linux_sensors import LinuxSensors, waited_for_cpu
 from queue_runner.host.power import parse_battery, parse_low_power, parse_pressure
+from queue_runner.machine_records import SensorSample
 
 MIN_INTERVAL_S = 0.5
 """For samples closer than this, the kernel's clock tick of 10 ms is too coarse for a share."""
@@ -68,59 +69,55 @@ class Sampler:
         self._memory = (lambda: linux_memory(root)) if linux else psutil_memory
         self._at = clock()
         self._swap = self._memory()[1:]
-        self._rates: dict[str, float] = {}
+        self._rates: SensorSample | None = None
 
-    def sample(self, pids: Iterable[Named] = ()) -> dict[str, Any]:
+    def sample(self, pids: Iterable[Named] = ()) -> SensorSample:
         """Sample the conditions. `pids` are the run's processes, the trainer first; their use is not "others"."""
         named = list(pids)
         now = self._clock()
         available, *swap = self._memory()
         if now - self._at >= MIN_INTERVAL_S:
             self._rates = self._shares.since_last(named) | self._since_last(now, swap)
-        elif not self._rates and not self._fresh:
+        elif self._rates is None and not self._fresh:
             self._shares.since_last(named)  # the processes' baseline; shares come with the next sample
-        sample = {
-            "load1": _load1(),
-            "processors": os.cpu_count(),
-            "memory_available_bytes": available,
-            **self._rates,
-            **self._tools.sample(named, now),
-        }
-        return {name: value for name, value in sorted(sample.items()) if value is not None}
+        sample = SensorSample(
+            at=time.time(), load1=_load1(), processors=os.cpu_count(), memory_available_bytes=available
+        )
+        return sample | (self._rates or SensorSample()) | self._tools.sample(named, now)
 
-    def at_end(self, cpu_s: float | None) -> dict[str, Any]:
+    def at_end(self, cpu_s: float | None) -> SensorSample:
         """Return the energy counted until the end of a run, and the rates from its last sample on.
 
         `cpu_s` is what the run used altogether, in seconds of CPU; None if that, or when it ended, is not known.
         There are no rates then, nor over less than MIN_INTERVAL_S, nor where the beginning of the run was not seen.
         """
         sample, now = self._tools.counters(), self._clock()
-        if cpu_s is not None and now - self._at >= MIN_INTERVAL_S and (shares := self._shares.at_end(cpu_s)):
+        if cpu_s is not None and now - self._at >= MIN_INTERVAL_S and (shares := self._shares.at_end(cpu_s)).known():
             sample |= shares | self._since_last(now, self._memory()[1:])
-        return {name: value for name, value in sorted(sample.items()) if value is not None}
+        return structs.replace(sample, at=time.time())
 
     @property
     def reads_gpu(self) -> bool:
         """Whether the use of the GPUs can be known."""
         return self._tools.reads_gpu
 
-    def gpu_use(self) -> tuple[float, dict[str, Any]]:
+    def gpu_use(self) -> tuple[float, SensorSample]:
         """Return the age in seconds, and the utilisation and temperature of the GPUs, of the reading in the newest
         sample; of infinite age before there is one."""
         return self._tools.gpu_use(self._clock())
 
-    def gpu_reading(self, pids: Callable[[], Iterable[Named]] = tuple) -> tuple[float, dict[str, Any]] | None:
-        """On macOS return the use of the GPU if there is a new reading, and the Unix time of its query; else None.
-        Elsewhere `sample` returns it."""
+    def gpu_reading(self, pids: Callable[[], Iterable[Named]] = tuple) -> SensorSample | None:
+        """On macOS return the use of the GPU if there is a new reading, at the time of its query; else None. Elsewhere
+        `sample` returns it."""
         now = self._clock()
         if not isinstance(self._tools, _MacTools) or (reading := self._tools.gpu_reading(pids, now)) is None:
             return None
-        values = {
-            "gpu_busy_share": reading.busy_share,
-            "gpu_others_busy_share": reading.others_busy_share,
-            "over_s": reading.over_s,
-        }
-        return time.time() - (now - reading.at_s), {name: v for name, v in values.items() if v is not None}
+        return SensorSample(
+            at=time.time() - (now - reading.at_s),
+            gpu_busy_share=reading.busy_share,
+            gpu_others_busy_share=reading.others_busy_share,
+            over_s=reading.over_s,
+        )
 
     def gpu_busy_after(self) -> float | None:
         """Return the use of the GPU after the run's end where that is the only sign of others; None elsewhere."""
@@ -130,12 +127,13 @@ class Sampler:
         """Release the readers of sensors."""
         self._tools.close()
 
-    def _since_last(self, now: float, swap: Sequence[int | None]) -> dict[str, float]:
+    def _since_last(self, now: float, swap: Sequence[int | None]) -> SensorSample:
         """Return the rates of swapping and of waiting since the last call."""
         interval_s, waited_us = now - self._at, waited_for_cpu(self._root)
         rates = swap_rates(self._swap, swap, interval_s)
         if waited_us is not None and self._waited_us is not None:
-            rates["cpu_pressure_share"] = round(min(1.0, max(0, waited_us - self._waited_us) / 1e6 / interval_s), 4)
+            share = min(1.0, max(0, waited_us - self._waited_us) / 1e6 / interval_s)
+            rates = structs.replace(rates, cpu_pressure_share=round(share, 4))
         self._at, self._swap, self._waited_us = now, (swap[0], swap[1]), waited_us
         return rates
 
@@ -157,24 +155,23 @@ class _MacTools:
         energy = apple_energy()
         self._energy = BackgroundReader(energy.read) if energy else None
 
-    def sample(self, named: Sequence[Named], now: float) -> dict[str, Any]:
+    def sample(self, named: Sequence[Named], now: float) -> SensorSample:
         trainer = pid_of(named[0]) if named else None
         if trainer is not None and (self._priority is None or self._priority[0] != trainer):
             self._priority = trainer, PolledCommand(["/bin/ps", "-o", "pri=", "-p", str(trainer)], _SLOW_S)
         battery = parse_battery(self._battery.latest(now))
-        return {
-            "on_battery": battery.on_battery,
-            "battery_share": battery.battery_share,
-            "low_power": parse_low_power(self._settings.latest(now)),
-            "thermal_level": parse_pressure(self._pressure.latest(now)),
-            "priority": parse_priority(self._priority[1].latest(now)) if self._priority else None,
-            **self._swap(now),
-            **self.counters(),
-        }
+        sample = SensorSample(
+            on_battery=battery.on_battery,
+            battery_share=battery.battery_share,
+            low_power=parse_low_power(self._settings.latest(now)),
+            thermal_level=parse_pressure(self._pressure.latest(now)),
+            priority=parse_priority(self._priority[1].latest(now)) if self._priority else None,
+        )
+        return sample | self._swap(now) | self.counters()
 
-    def counters(self) -> dict[str, Any]:
+    def counters(self) -> SensorSample:
         newest = self._energy.latest() if self._energy else None
-        return {"energy_at": newest[0], "energy_j": newest[1]} if newest and newest[1] else {}
+        return SensorSample(energy_at=newest[0], energy_j=newest[1]) if newest and newest[1] else SensorSample()
 
     def gpu_reading(self, pids: Callable[[], Iterable[Named]], now: float) -> apple_gpu.GpuReading | None:
         text = self._clients.latest(now)
@@ -191,29 +188,24 @@ class _MacTools:
             return None
         return apple_gpu.GpuReading(at_s, apple_gpu.HINT_OVER_S, share)
 
-    def gpu_use(self, now: float) -> tuple[float, dict[str, Any]]:
+    def gpu_use(self, now: float) -> tuple[float, SensorSample]:
         """Return the age of the beginning of the newest reading: only from then on it says who used the GPU."""
         self.gpu_reading(tuple, now)
         if (newest := self._newest) is None:
-            return float("inf"), {}
-        return now - newest.at_s + newest.over_s, {"gpu_busy_share": newest.busy_share}
+            return float("inf"), SensorSample()
+        return now - newest.at_s + newest.over_s, SensorSample(gpu_busy_share=newest.busy_share)
 
     def gpu_busy_after(self) -> float | None:
         return None  # the gate looks before the next run
 
-    def _swap(self, now: float) -> dict[str, float]:
+    def _swap(self, now: float) -> SensorSample:
         """Return the rates between the last two answers, each dated by the time of its query."""
         counts = parse_vm_stat(self._vm.latest(now))
         at, before = self._vm.answered_s, self._swapped
-        if counts is None or at is None:
-            return {}
-        if before is None:
-            self._swapped = at, counts
-            return {}
-        if at - before[0] < MIN_INTERVAL_S:
-            return {}
+        if counts is None or at is None or (before is not None and at - before[0] < MIN_INTERVAL_S):
+            return SensorSample()
         self._swapped = at, counts
-        return swap_rates(before[1], counts, at - before[0])
+        return swap_rates(before[1], counts, at - before[0]) if before is not None else SensorSample()
 
     def close(self) -> None:
         pass  # a query ends by itself
@@ -294,14 +286,13 @@ def psutil_memory() -> tuple[int | None, int | None, int | None]:
     return psutil.virtual_memory().available, None, None
 
 
-def swap_rates(before: Iterable[int | None], now: Iterable[int | None], interval_s: float) -> dict[str, float]:
-    """Return bytes per second; {} where not counted."""
-    names = ("swap_in_bytes_per_s", "swap_out_bytes_per_s")
-    return {
-        name: round(max(0, new - old) / interval_s, 1)
-        for name, old, new in zip(names, before, now, strict=True)
-        if old is not None and new is not None
-    }
+def swap_rates(before: Iterable[int | None], now: Iterable[int | None], interval_s: float) -> SensorSample:
+    """Return bytes per second where they are counted."""
+    swapped_in, swapped_out = (
+        None if old is None or new is None else round(max(0, new - old) / interval_s, 1)
+        for old, new in zip(before, now, strict=True)
+    )
+    return SensorSample(swap_in_bytes_per_s=swapped_in, swap_out_bytes_per_s=swapped_out)
 
 
 def _load1() -> float | None:

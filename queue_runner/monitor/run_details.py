@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 from queue_runner import config_file
 from queue_runner.analysis import gpu_use, peaks, stats
-from queue_runner.analysis.points import PhaseMark, read_samples
+from queue_runner.analysis.points import PhaseMark
 from queue_runner.analysis.validity import Taint
 from queue_runner.host import redact
-from queue_runner.host.machine import gpu_cores
 from queue_runner.host.run_dir import RunDir
+from queue_runner.machine_records import read_machine, read_samples
 from queue_runner.monitor.run_view import RunView, as_json, flag
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec
@@ -256,7 +256,7 @@ def _mfu(layout: Layout, connection: sqlite3.Connection, run: RunView) -> Mfu | 
     machine = read.tuples(
         connection, "SELECT data_json FROM fingerprints WHERE hash = ?", [run.machine_hash]
     ).fetchone()
-    cores = gpu_cores(json.loads(machine[0]) if machine else {})
+    cores = read_machine(machine[0] if machine else None).gpu_cores
     peak = peaks.known(config_file.load(layout.config).peak_tflops, run.device, run.device_name, cores, run.dtype)
     peak = peaks.of_gpus(peak, run.spec.gpus)
     return Mfu(

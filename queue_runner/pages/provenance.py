@@ -14,6 +14,7 @@ from queue_runner import units
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.stats import by_key
 from queue_runner.host import redact
+from queue_runner.machine_records import Machine, known_fields
 from queue_runner.pages.run_records import RunRecords
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec
@@ -67,6 +68,8 @@ def fingerprints(evidence: RunRecords, kind: str) -> list[Fingerprint]:
         if digest in known:
             data = known[digest]
             packages = data.pop("packages", None) or {}
+            if kind == "machine":
+                data["gpus"] = [str(gpu) for gpu in known_fields(data, Machine).gpus or ()] or None
             names = {name: re.sub("_gib$", ", GiB", name).replace("_", " ") for name in data}  # "memory_gib"
             facts = [pair for name, value in data.items() for pair in _flat(names[name], value)]
             prints.append(

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 from queue_runner import reports
 from queue_runner.analysis import comparison
 from queue_runner.analysis.comparison import Family
-from queue_runner.analysis.points import PhaseMark, SensorSample, read_samples
+from queue_runner.analysis.points import PhaseMark
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.stats import by_key
+from queue_runner.machine_records import SensorSample, read_samples
 from queue_runner.monitor.answers import prepare, select_runs
 from queue_runner.monitor.answers.run_query import Context, Options
 from queue_runner.reports._common.arm_rows import newest_first

@@ -13,9 +13,9 @@ from itertools import pairwise
 from queue_runner import units
 from queue_runner.analysis.grouping import Arm, taints
 from queue_runner.analysis.phases import spans
-from queue_runner.analysis.points import SensorSample
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.stats import by_key
+from queue_runner.machine_records import SensorSample
 from queue_runner.model import Outcome
 from queue_runner.pages.axis import Tick, linear_ticks, place, ticked
 from queue_runner.pages.dots import colour

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from queue_runner import failpoints
 from queue_runner.config_file import Config
+from queue_runner.host import failpoints
 from queue_runner.host.run_dir import RunDir
 from queue_runner.ingest.ingest import Ingest
 from queue_runner.model import Ending, Outcome, State, Verb

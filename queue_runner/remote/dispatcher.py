@@ -16,10 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from queue_runner import failpoints
 from queue_runner.config_file import Config
 from queue_runner.errors import MpsqError
-from queue_runner.host import job_environments
+from queue_runner.host import failpoints, job_environments
 from queue_runner.host.job_secrets import Missing
 from queue_runner.host.run_dir import read_end
 from queue_runner.lanes import target_of

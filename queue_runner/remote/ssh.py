@@ -17,8 +17,9 @@ from typing import IO
 
 from msgspec import ValidationError, convert, to_builtins
 
-from queue_runner import __version__, failpoints, units
+from queue_runner import __version__, units
 from queue_runner.checks import Check
+from queue_runner.host import failpoints
 from queue_runner.host.home import MIN_FREE_BYTES
 from queue_runner.paths import Layout
 from queue_runner.remote.block import Instructions

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +13,7 @@ from queue_runner import units
 from queue_runner.analysis.grouping import Arm, group, is_mode, kinds_of_taint, labelled, word
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.stats import by_key
+from queue_runner.machine_records import read_machine, read_system
 from queue_runner.monitor.answers import prepare, select_runs
 from queue_runner.monitor.answers.run_query import Context
 from queue_runner.reports._common import arm_tables, footnotes, settings
@@ -111,7 +111,7 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     question = prepare.question(rows, context)
     arms = [arm for arm in group(rows, question.names, context.options.include_invalid) if arm.shown]
     fixed = [*question.settings, *(["arguments"] if "arguments" in question.names else [])]
-    known = {hash: json.loads(text) for hash, text in context.tuples("SELECT hash, data_json FROM fingerprints")}
+    known = dict(context.tuples("SELECT hash, data_json FROM fingerprints"))
     marks = footnotes.CaveatMarks(rows, (row for arm in arms for row in arm.shown), context)
     sections, raw = [], []
     for key, same in by_key(arms, lambda arm: tuple(_value(arm, name) for name in (*_QUESTION, *fixed))).items():
@@ -149,29 +149,22 @@ def _title(key: Sequence[Any], fixed: Sequence[str]) -> str:
     return ", ".join(filter(None, [first, word("compile", compiles), dtype, *sets]))
 
 
-def _rows(arms: Sequence[Arm], fixed: Sequence[str], known: Mapping[str, Mapping[str, Any]]) -> Iterable[MachineRow]:
+def _rows(arms: Sequence[Arm], fixed: Sequence[str], known: Mapping[str, str]) -> Iterable[MachineRow]:
     common = {name: arms[0].key.get(name) for name in ("machine", *_QUESTION, *fixed)}
     for arm in labelled(arms, common):
         last = max(arm.shown, key=lambda row: row.ended_at or 0.0)
-        machine, system = known.get(last.machine_hash or "", {}), known.get(last.software_hash or "", {}).get("system")
-        memory = machine.get("memory_gib")
-        release = " ".join(filter(None, (_text(system, "os"), _text(system, "os_version"))))
+        machine = read_machine(known.get(last.machine_hash or ""))
+        system = read_system(known.get(last.software_hash or ""))
         yield MachineRow(
             arm=arm,
             last=last,
             label=" ".join(part for part in arm.label.split(" ") if not is_mode(part)),
             settings={name: value for name in fixed if (value := _value(arm, name)) is not None},
-            chip=_text(machine, "cpu") or _text(machine, "model"),
-            memory_gib=memory if isinstance(memory, int) else None,
-            os=release or _text(machine, "system"),
+            chip=machine.cpu or machine.model or None,
+            memory_gib=machine.memory_gib,
+            os=" ".join(filter(None, (system.os, system.os_version))) or machine.system or None,
             taints=kinds_of_taint(arm.shown),
         )
-
-
-def _text(fingerprint: Any, name: str) -> str | None:
-    """Return a text of a fingerprint; None for anything else, which bundles of others may have had."""
-    value = fingerprint.get(name) if isinstance(fingerprint, dict) else None
-    return value if isinstance(value, str) and value else None
 
 
 def _shown(rows: Sequence[MachineRow], marks: footnotes.CaveatMarks) -> Sequence[Column]:

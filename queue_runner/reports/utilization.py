@@ -11,8 +11,9 @@ from queue_runner import units
 from queue_runner.analysis import comparison, gpu_use, stats
 from queue_runner.analysis.gpu_use import PhaseUse
 from queue_runner.analysis.grouping import Arm
-from queue_runner.analysis.points import PhaseMark, read_samples
+from queue_runner.analysis.points import PhaseMark
 from queue_runner.analysis.reported_run import ReportedRun
+from queue_runner.machine_records import read_samples
 from queue_runner.monitor.answers import prepare, select_runs
 from queue_runner.monitor.answers.run_query import Context
 from queue_runner.reports._common import arm_tables

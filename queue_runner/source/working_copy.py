@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import IO
 
-from queue_runner import failpoints
+from queue_runner.host import failpoints
 from queue_runner.source import git_commands, rules
 from queue_runner.source.archive import Damaged, Manifest, check, read_manifest
 from queue_runner.spec import JobSpec

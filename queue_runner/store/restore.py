@@ -15,10 +15,9 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from queue_runner import failpoints
 from queue_runner.atomic_file import replacing
 from queue_runner.errors import AlreadyRunning, DamageError, MpsqError, SchemaError
-from queue_runner.host import locks
+from queue_runner.host import failpoints, locks
 from queue_runner.host.run_dir import RunDir
 from queue_runner.model import DEFAULT_LANE
 from queue_runner.paths import Layout

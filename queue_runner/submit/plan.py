@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from queue_runner import config_file, extensions, failpoints
+from queue_runner import config_file, extensions
 from queue_runner.errors import MpsqError, UsageError
-from queue_runner.host import job_environments, locks, wakeup
+from queue_runner.host import failpoints, job_environments, locks, wakeup
 from queue_runner.model import Condition, Dependency
 from queue_runner.paths import Layout, jobs_dir
 from queue_runner.source import git_commands, snapshot

@@ -13,16 +13,16 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from queue_runner import failpoints
 from queue_runner.analysis.neighbour_share import Neighbour
 from queue_runner.analysis.validity import Taint
 from queue_runner.control import checkpoints
-from queue_runner.host import machine
+from queue_runner.host import failpoints, machine
 from queue_runner.host.run_dir import RunDir, read_end
 from queue_runner.host.warden_records import RunEnd
 from queue_runner.ingest import log_metrics, summarize_run
 from queue_runner.ingest.outcome import failed_on_metal, with_last_words
 from queue_runner.ingest.summarize_run import hello_of
+from queue_runner.machine_records import Machine, known_fields
 from queue_runner.model import Ending, Outcome, State, Verb
 from queue_runner.spec import JobSpec
 from queue_runner.store import jobs, lane_claims, results, retries
@@ -125,7 +125,7 @@ def _queue_next(
     if next_probe.is_answer(run.spec, ending) or not retries.retry_as_agreed(
         connection, run.run_id, ending, time.time(), checkpoint
     ):
-        next_probe.queue_next(connection, run.id.job, run.spec, next_probe.memory_bytes(facts))
+        next_probe.queue_next(connection, run.id.job, run.spec, known_fields(facts, Machine).memory_bytes)
 
 
 def _checkpoint(connection: Connection, run: Claimed, folder: RunDir) -> int | None:
@@ -194,12 +194,12 @@ _CACHES = re.compile(r"_CACHE(_DIR)?$")
 @cache
 def of_machine() -> dict[str, Any]:
     """Return the properties of the machine that survive a reboot. Queried once per process."""
-    return dict(machine.describe())
+    return machine.describe().facts()
 
 
 @cache
 def _of_system() -> dict[str, Any]:
-    return machine.software()
+    return machine.software().facts()
 
 
 def of_software(hello: Mapping[str, Any], spec: JobSpec, system: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from queue_runner import times, units
-from queue_runner.analysis.points import SensorSample
 from queue_runner.analysis.validity import GPU_BUSY_SHARE
 from queue_runner.config_file import Config
 from queue_runner.host import run_sampler
 from queue_runner.host.background import BackgroundCall
+from queue_runner.machine_records import SensorSample
 from queue_runner.model import PREFLIGHT
 from queue_runner.store import jobs, results
 from queue_runner.store.engine import Engine, looking, writing

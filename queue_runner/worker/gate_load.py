@@ -11,14 +11,14 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from msgspec import convert
+from msgspec import structs
 
-from queue_runner.analysis.points import SensorSample
 from queue_runner.host import run_sampler
 from queue_runner.host.cpu_time import CpuTimes, MachineTime, ProcessTime, below, used_between
+from queue_runner.machine_records import SensorSample
 
 WINDOW_S = 3.0
 """Least time over which the processors' load is taken: a command of mpsq, 0.3 s of CPU time, is 5 % of two cores."""
@@ -92,28 +92,28 @@ class Load:
         """
         now = self._clock()
         self._sampler = self._sampler or run_sampler.Sampler(gpus=self._gpus)
-        reading = {key: value for key, value in self._sampler.sample().items() if key not in _OWN}
+        reading = structs.replace(self._sampler.sample(), **_READ_HERE)
         if now < self._settled_at:
             return None
         if cpu and self._samples:  # else this kernel does not tell
             if (share := self.cpu_share(window_s)) is None:
                 return None
-            reading["others_cpu_share"] = share
+            reading = structs.replace(reading, others_cpu_share=share)
         if gpu:
             if (use := self._gpu_use(self._sampler, now)) is None:
                 return None
             reading |= use
-        return convert(reading, SensorSample)
+        return reading
 
     def close(self) -> None:
         """End the tools that are still running."""
         if self._sampler is not None:
             self._sampler.close()
 
-    def _gpu_use(self, sampler: run_sampler.Sampler, now: float) -> Mapping[str, float] | None:
-        """Return the utilisation and temperature of the GPUs, {} where that cannot be known; None if it will be."""
+    def _gpu_use(self, sampler: run_sampler.Sampler, now: float) -> SensorSample | None:
+        """Return the GPUs' utilisation and temperature, unknown where they cannot be read; None if they will be."""
         if not sampler.reads_gpu:
-            return {}
+            return SensorSample()
         if now - self._ended_at < GPU_AFTER_S:
             return None
         age_s, use = sampler.gpu_use()
@@ -121,7 +121,7 @@ class Load:
             self._missing_since = None
             return use
         self._missing_since = now if self._missing_since is None else self._missing_since
-        return {} if now - self._missing_since > GPU_UNKNOWN_S else None
+        return SensorSample() if now - self._missing_since > GPU_UNKNOWN_S else None
 
     def _take(self, now: float, roots: Collection[int]) -> list[_Sample]:
         machine = self._source.machine()
@@ -130,5 +130,5 @@ class Load:
         return [_Sample(now, machine, self._source.processes(below({os.getpid(), *roots})))]
 
 
-_OWN = ("others_cpu_share", "job_cpu_share", "gpu_busy_share", "gpu_temperature_c")
-"""Keys of a sample of the conditions that are read here, more often."""
+_READ_HERE = dict.fromkeys(("others_cpu_share", "job_cpu_share", "gpu_busy_share", "gpu_temperature_c"))
+"""Fields of a sample of the conditions that are read here, more often: unknown until then."""

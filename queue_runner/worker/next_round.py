@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from queue_runner import failpoints, units
+from queue_runner import units
+from queue_runner.host import failpoints
 from queue_runner.model import Outcome
 from queue_runner.paths import Layout
 from queue_runner.spec import FIRST_ROUNDS, Until

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection
 
 from queue_runner import lanes
 from queue_runner.host import run_sampler
@@ -13,6 +12,7 @@ from queue_runner.host.cpu_time import NeighbourTime
 from queue_runner.host.run_dir import RunDir
 from queue_runner.host.warden_records import Fence, RunEnd
 from queue_runner.ingest.ingest import Ingest
+from queue_runner.machine_records import SensorSample
 from queue_runner.store import results
 from queue_runner.store.engine import Connection, Engine, writing
 from queue_runner.store.jobs import Claimed
@@ -48,7 +48,7 @@ class Observer:
         self._sample_every_s = sample_every_s
         self._began = time.monotonic()
         self._sample_at = self._sampled_at = 0.0
-        self._samples: list[tuple[float, Mapping[str, Any]]] = []  # not stored yet
+        self._samples: list[SensorSample] = []  # not stored yet
         self._after: BackgroundCall[float | None] | None = None
         self._marked = self._mark = ""  # the stored mark of the start, and the next one
         self._prepares = folder.is_preparing()
@@ -83,7 +83,7 @@ class Observer:
         self._sample_at = now + (self._sample_every_s if now - self._began > FIRST_S else FIRST_EVERY_S)
         if fence is not None and fence.warden_pid is not None:
             self._sampler.queue.add(fence.warden_pid)
-        self._samples.append((time.time(), self._sampler.sample(self._folder.of_trainer())))
+        self._samples.append(self._sampler.sample(self._folder.of_trainer()))
 
     def _new_sampler(self, *, fresh: bool = False) -> run_sampler.Sampler:
         return run_sampler.Sampler(fresh=fresh, beside=NeighbourTime(self._neighbours), gpus=self._gpus)
@@ -97,7 +97,7 @@ class Observer:
         if not self._after.has_ended():
             return False
         if self._after.value is not None:
-            self._samples.append((time.time(), {"gpu_busy_after": self._after.value}))
+            self._samples.append(SensorSample(at=time.time(), gpu_busy_after=self._after.value))
         self._sampler.close()
         started_at = self._new_start(fence)
         self._ingest.finish(self._writer(started_at) if self._samples or started_at is not None else None)
@@ -108,8 +108,9 @@ class Observer:
         cpu_s = None
         if exit_ is not None and exit_.ended_at is not None and 0 <= time.time() - exit_.ended_at <= AT_END_S:
             cpu_s = None if exit_.user_s is None or exit_.sys_s is None else exit_.user_s + exit_.sys_s
-        if sample := self._sampler.at_end(cpu_s):
-            self._samples.append((time.time(), sample))
+        sample = self._sampler.at_end(cpu_s)
+        if sample.known():
+            self._samples.append(sample)
 
     def _new_start(self, fence: Fence | None) -> float | None:
         """Return when the run started, if that is new: the fence, and once it is prepared the end of the preparation,
@@ -129,7 +130,7 @@ class Observer:
         def write(connection: Connection) -> None:
             if started_at is not None:
                 results.mark_started(connection, self.run_id, started_at)
-            for at, sample in samples:
-                results.save_condition(connection, self.run_id, at, sample)
+            for sample in samples:
+                results.save_condition(connection, self.run_id, sample.at, sample.known())
 
         return write

@@ -13,11 +13,11 @@ import subprocess
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from queue_runner import failpoints, lanes
+from queue_runner import lanes
 from queue_runner.config_file import Config
 from queue_runner.control import checkpoints, pausing
 from queue_runner.errors import MpsqError
-from queue_runner.host import child, job_secrets, lane_locks, processes, protected, wakeup
+from queue_runner.host import child, failpoints, job_secrets, lane_locks, processes, protected, wakeup
 from queue_runner.host.boot import boot_id
 from queue_runner.host.keep_awake import keep_awake
 from queue_runner.host.lane_locks import Hold, LaneLocks

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from queue_runner.analysis import stretches
-from queue_runner.analysis.points import SensorSample
+from queue_runner.machine_records import SensorSample
 from tests.simulate import load
 
 pytestmark = pytest.mark.process

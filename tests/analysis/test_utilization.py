@@ -10,7 +10,8 @@ import pytest
 
 from queue_runner.analysis import gpu_use
 from queue_runner.analysis.phases import Span, phase_seconds, spans
-from queue_runner.analysis.points import PhaseMark, SensorSample, read_samples
+from queue_runner.analysis.points import PhaseMark
+from queue_runner.machine_records import SensorSample, read_samples
 
 pytestmark = pytest.mark.fast
 STARTED = 1e9

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from queue_runner.analysis import steadiness
-from queue_runner.analysis.points import IterationPoint, SensorSample
+from queue_runner.analysis.points import IterationPoint
 from queue_runner.analysis.summary import Summary
 from queue_runner.analysis.validity import Facts, find_taints
+from queue_runner.machine_records import SensorSample
 from queue_runner.model import PHASES, Outcome
 
 ITERATION = IterationPoint(5, 0.1, 4.0, PHASES.index("measure"), synced=1)

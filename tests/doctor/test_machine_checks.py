@@ -13,6 +13,7 @@ from queue_runner.doctor import examine, machine_checks
 from queue_runner.host.command import Ask
 from queue_runner.host.power import Power
 from queue_runner.host.torch_probe import Torch
+from queue_runner.machine_records import Machine
 from queue_runner.paths import Layout
 from tests.stand_in_nvml import Gpu, StandInNvml
 
@@ -173,8 +174,8 @@ def test_a_card_that_is_hot_and_used(home: Path, tmp_path: Path, monkeypatch: py
 
 
 def test_a_container_that_may_use_half_a_core() -> None:
-    told = {"cpu": "x", "cores_logical": 8, "cores_physical": 4, "cpu_quota": 0.5}
-    assert machine_checks.cores(told).finding == "x, cores: 4 (8 threads); this container may use 0.5 cores"
+    machine = Machine(cpu="x", cores_logical=8, cores_physical=4, cpu_quota=0.5)
+    assert machine_checks.cores(machine).finding == "x, cores: 4 (8 threads); this container may use 0.5 cores"
 
 
 def test_power_that_nobody_knows() -> None:

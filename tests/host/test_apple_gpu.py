@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from queue_runner.analysis import gpu_use, stretches
-from queue_runner.analysis.points import PhaseMark, read_samples
+from queue_runner.analysis.points import PhaseMark
 from queue_runner.host import apple_gpu, cpu_time, processes, run_sampler
 from queue_runner.host.apple_gpu import GpuClient, GpuMeter, GpuReading
+from queue_runner.machine_records import read_samples
 
 ACCELERATOR = (
     '+-o AGXAcceleratorG13X  <class AGXAcceleratorG13X, id 0x1000004d1>\n  | {\n  |   "PerformanceStatistics" = '
@@ -160,7 +161,7 @@ def readings(ioreg: Ioreg, until_s: float, step_s: float) -> list[tuple[float, d
         at_s = ioreg.now
         began = time.time()
         if (reading := sampler.gpu_reading(lambda: [(TRAINER, 1.0)])) is not None:
-            rows.append((round(at_s + reading[0] - began, 1), reading[1]))
+            rows.append((round(at_s + reading.at - began, 1), reading.known()))
         ioreg.now = round(ioreg.now + step_s, 6)
     return rows
 

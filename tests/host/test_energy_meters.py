@@ -42,9 +42,9 @@ def test_rapl_that_cannot_be_read_is_unknown(tmp_path: Path) -> None:
 def test_a_sample_has_the_packages(tmp_path: Path) -> None:
     rapl(tmp_path, "intel-rapl:0", "1000000")
     sampler = run_sampler.Sampler(platform="linux", root=tmp_path)
-    assert sampler.sample([])["energy_j"] == {"package-0": 0.0}
+    assert sampler.sample([]).energy_j == {"package-0": 0.0}
     rapl(tmp_path, "intel-rapl:0", "3500000")
-    assert sampler.sample([])["energy_j"] == {"package-0": 2.5}
+    assert sampler.sample([]).energy_j == {"package-0": 2.5}
     sampler.close()
 
 

@@ -89,4 +89,4 @@ def test_a_lane_s_gate_looks_at_its_own_gpu(machine: tuple[Path, StandInNvml]) -
     nvml.gpus[0].busy_percent, nvml.gpus[1].busy_percent = 90, 5
     reader = nvidia.Nvml(nvml)
     reader.watch(parts(UUIDS[1]))
-    assert reader.read()["gpu_busy_share"] == 0.05
+    assert reader.read().gpu_busy_share == 0.05

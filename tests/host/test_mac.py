@@ -79,7 +79,7 @@ def test_swapping_is_a_rate_between_two_answers_of_vm_stat(monkeypatch: pytest.M
     sampler = run_sampler.Sampler(platform="darwin", clock=lambda: now[0])
     seen = []
     for _ in range(4):
-        seen.append(sampler.sample().get("swap_out_bytes_per_s"))
+        seen.append(sampler.sample().swap_out_bytes_per_s)
         now[0] += 10.0
     assert seen == [None, None, 0.0, 640 * 16384 / 10]  # a million pages of mapped files are no swapping
     sampler.close()
@@ -227,7 +227,7 @@ def test_what_ended_children_used_is_the_jobs(mac: LibSystem, monkeypatch: pytes
     shares.since_last([77, 78])
     del mac.rows[78]
     mac.usage = {77: Used(user_s=1, child_user_s=8, child_system_s=2)}  # 78 used 10 s in all, and was waited for
-    assert shares.since_last([77, 78]) == {"job_cpu_share": 0.8, "others_cpu_share": 0.1}
+    assert shares.since_last([77, 78]).known() == {"job_cpu_share": 0.8, "others_cpu_share": 0.1}
     mac.usage = {}
     assert cpu_time.CpuTimes().processes([77]) == {}  # another user's
 

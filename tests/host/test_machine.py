@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from queue_runner.host import machine
+from queue_runner.machine_records import read_machine
 
 MAC = {
     "machdep.cpu.brand_string": "Apple M1 Max",
@@ -68,8 +69,8 @@ class Mac:
 
 def test_a_mac_is_described() -> None:
     found = machine.describe(ask=Mac(), system="darwin")
-    assert list(found) == sorted(found)
-    assert found == {
+    facts = json.loads(json.dumps(found.facts()))
+    assert facts == {
         "arch": "arm64",
         "cores_by_tier": {"Performance": 8, "Efficiency": 2},
         "cores_logical": 10,
@@ -81,8 +82,8 @@ def test_a_mac_is_described() -> None:
         "model": "MacBookPro18,2",
         "system": "macOS",
     }
-    assert machine.gpu_cores(found) == 32
-    assert "0A1B" not in json.dumps(found), "the machine's own id is shown to nobody"
+    assert found.gpu_cores == 32 and read_machine(json.dumps(facts)) == found
+    assert "0A1B" not in json.dumps(facts), "the machine's own id is shown to nobody"
 
 
 def test_the_identity_of_a_mac_does_not_wait_for_system_profiler() -> None:
@@ -97,15 +98,14 @@ def test_the_identity_of_a_mac_does_not_wait_for_system_profiler() -> None:
 def test_a_sysctl_that_gives_up_is_asked_name_by_name() -> None:
     few = {name: value for name, value in MAC.items() if name != "hw.physicalcpu"}
     found = machine.describe(ask=Mac(few, strict=True), system="darwin")
-    assert found["cpu"] == "Apple M1 Max" and found["cores_physical"] is None
-    assert found["cores_by_tier"] == {"Performance": 8, "Efficiency": 2}
+    assert found.cpu == "Apple M1 Max" and found.cores_physical is None
+    assert found.cores_by_tier == {"Performance": 8, "Efficiency": 2}
 
 
 def test_a_mac_without_tools_is_unknown() -> None:
     found = machine.describe(ask=lambda _: None, system="darwin")
-    assert found["cpu"] is found["gpus"] is found["id"] is found["memory_gib"] is None
-    assert machine.gpu_cores(found) is None
-    assert list(found) == sorted(found)
+    assert found.cpu is found.gpus is found.id is found.memory_gib is None
+    assert found.gpu_cores is None
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"SPDisplaysDataType": 3}', '{"SPDisplaysDataType": ["x"]}', "\x00"])
@@ -115,7 +115,7 @@ def test_odd_displays_are_unknown(text: str) -> None:
 
 def test_versions_of_a_mac_are_software() -> None:
     found = machine.software(ask=Mac(), system="darwin")
-    assert (found["os"], found["os_version"], found["gpu_wired_limit_mib"]) == ("macOS", "26.1", 0)
+    assert (found.os, found.os_version, found.gpu_wired_limit_mib) == ("macOS", "26.1", 0)
 
 
 @pytest.mark.parametrize(
@@ -157,15 +157,14 @@ def no_tools(argv: Sequence[str]) -> str | None:
 
 def test_a_linux_box_is_described(root: Path) -> None:
     found = machine.describe(ask=no_tools, root=root, system="linux")
-    assert list(found) == sorted(found)
-    assert (found["cpu"], found["cores_logical"], found["cores_physical"]) == ("AMD EPYC 7B13", 8, 4)
-    assert (found["memory_gib"], found["gpus"], found["model"], found["cpu_quota"]) == (
+    assert (found.cpu, found.cores_logical, found.cores_physical) == ("AMD EPYC 7B13", 8, 4)
+    assert (found.memory_gib, found.gpus, found.model, found.cpu_quota) == (
         63,
         ["NVIDIA H200"],
         "ProLiant",
         None,
     )
-    assert found["id"] and "3d1219c7" not in json.dumps(found)
+    assert found.id and "3d1219c7" not in json.dumps(found.facts())
 
 
 def test_some_kilobytes_less_are_the_same_machine(root: Path) -> None:
@@ -182,11 +181,11 @@ def test_a_container_has_what_it_was_given(root: Path) -> None:
     (root / "sys/fs/cgroup/cpu.max").write_text("150000 100000\n")
     (root / "sys/fs/cgroup/memory.max").write_text(f"{8 * 2**30}\n")
     found = machine.describe(ask=no_tools, root=root, system="linux")
-    assert (found["cpu_quota"], found["memory_gib"]) == (1.5, 8)
+    assert (found.cpu_quota, found.memory_gib) == (1.5, 8)
     (root / "sys/fs/cgroup/cpu.max").write_text("max 100000\n")
     (root / "sys/fs/cgroup/memory.max").write_text("max\n")
     found = machine.describe(ask=no_tools, root=root, system="linux")
-    assert (found["cpu_quota"], found["memory_gib"]) == (None, 63)
+    assert (found.cpu_quota, found.memory_gib) == (None, 63)
 
 
 def test_nvidia_smi_is_asked_where_the_driver_hides(root: Path) -> None:
@@ -197,30 +196,30 @@ def test_nvidia_smi_is_asked_where_the_driver_hides(root: Path) -> None:
         asked.append(argv[0])
         return "NVIDIA L4\nNVIDIA A10\n"
 
-    assert machine.describe(ask=tool, root=root, system="linux")["gpus"] == ["NVIDIA A10", "NVIDIA L4"]
+    assert machine.describe(ask=tool, root=root, system="linux").gpus == ["NVIDIA A10", "NVIDIA L4"]
     assert asked == ["nvidia-smi"]
 
 
 def test_an_arm_board_has_a_name(root: Path) -> None:
     (root / "proc/cpuinfo").write_text("processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n")
-    assert machine.describe(ask=no_tools, root=root, system="linux")["cpu"] == "ARM implementer 0x41 part 0xd0c"
+    assert machine.describe(ask=no_tools, root=root, system="linux").cpu == "ARM implementer 0x41 part 0xd0c"
 
 
 def test_versions_of_linux_are_software(root: Path) -> None:
     found = machine.software(root=root, system="linux")
-    assert (found["os"], found["os_version"], found["gpu_driver"]) == ("debian", "12", "570.86.15")
+    assert (found.os, found.os_version, found.gpu_driver) == ("debian", "12", "570.86.15")
     of_an_h200 = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (x@y)  \n"
     (root / "proc/driver/nvidia/version").write_text(of_an_h200)
-    assert machine.software(root=root, system="linux")["gpu_driver"] == "580.159.04"
+    assert machine.software(root=root, system="linux").gpu_driver == "580.159.04"
 
 
 def test_an_empty_root_is_unknown_and_no_error(tmp_path: Path) -> None:
     found = machine.describe(ask=no_tools, root=tmp_path, system="linux")
-    assert found["cpu"] is found["id"] is found["gpus"] is found["memory_gib"] is None
+    assert found.cpu is found.id is found.gpus is found.memory_gib is None
     machine.software(root=tmp_path, system="linux")
 
 
 def test_this_machine_answers_twice_alike() -> None:
     found = machine.describe()
-    assert found == machine.describe() and found["cores_logical"]
-    assert json.loads(json.dumps(found)) == found
+    assert found == machine.describe() and found.cores_logical
+    assert read_machine(json.dumps(found.facts())) == found

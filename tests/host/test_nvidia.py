@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner.analysis.points import SensorSample
 from queue_runner.host import linux_sensors, nvidia, run_sampler
 from queue_runner.host.background import BackgroundReader
+from queue_runner.machine_records import SensorSample
 from tests.stand_in_nvml import Gpu, StandInNvml
 
 pytestmark = pytest.mark.fast
@@ -28,7 +28,7 @@ def reader(*gpus: Gpu, own: int = RUN) -> nvidia.Nvml:
 def test_what_a_gpu_says() -> None:
     gpu = Gpu(busy_percent=97, energy_mj=2_500, power_mw=699_500, heat_c=92, slowdown_c=87, sm_mhz=990, reasons=0x45)
     gpu.held, gpu.used_percent = {RUN: 1 << 30}, {RUN: 97}
-    found = reader(gpu).read()
+    found = reader(gpu).read().known()
     assert found == {
         "gpu_busy_share": 0.97,
         "gpu_temperature_c": 92.0,
@@ -47,7 +47,7 @@ def test_load_of_others_is_what_neither_the_run_nor_the_queue_started() -> None:
     gpu = Gpu(
         held={RUN: 1, CHILD: 2, FOREIGN: 3 << 30, os.getpid(): 9}, used_percent={CHILD: 50, FOREIGN: 45, os.getpid(): 3}
     )
-    found = reader(gpu).read()
+    found = reader(gpu).read().known()
     assert (found["gpu_others"], found["gpu_others_bytes"], found["gpu_others_busy_share"]) == (1, 3 << 30, 0.45)
 
 
@@ -56,10 +56,10 @@ def test_what_a_process_of_the_run_used_before_it_ended_is_not_foreign() -> None
     parents: dict[int, int] = dict(PARENTS)
     gpus = nvidia.Nvml(StandInNvml(gpu), parent=parents.get, clock=lambda: 1e9 - 5)
     gpus.use_pids([RUN])
-    assert gpus.read()["gpu_others_busy_share"] == 0.0
+    assert gpus.read().known()["gpu_others_busy_share"] == 0.0
     del parents[CHILD]
     gpu.held = {RUN: 1}
-    found = gpus.read()
+    found = gpus.read().known()
     assert found["gpu_others_busy_share"] == 0.0 and "gpu_others" not in found
 
 
@@ -67,40 +67,40 @@ def test_load_on_a_gpu_that_the_run_does_not_use_is_nobodys() -> None:
     mine = Gpu(held={RUN: 1}, used_percent={RUN: 99}, energy_mj=1_000)
     other = Gpu(busy_percent=100, heat_c=95, held={FOREIGN: 1}, used_percent={FOREIGN: 100}, energy_mj=7_000)
     gpus = reader(other, mine)
-    found = gpus.read()
+    found = gpus.read().known()
     assert (found["gpus_used"], found["gpu_busy_share"], found["gpu_temperature_c"]) == ([1], 0.97, 60.0)
     assert found["gpu_others_busy_share"] == 0.0 and found["energy_j"] == {"gpu0": 7.0, "gpu1": 1.0}
     mine.held, mine.used_percent = {}, {}
-    assert gpus.read()["gpus_used"] == [1], "once used, a GPU stays the run's: it may be between two kernels"
+    assert gpus.read().known()["gpus_used"] == [1], "once used, a GPU stays the run's: it may be between two kernels"
 
 
 def test_before_the_run_uses_a_gpu_nothing_is_said_of_others() -> None:
-    found = reader(Gpu(held={FOREIGN: 1, os.getppid(): 2}, used_percent={FOREIGN: 80})).read()
+    found = reader(Gpu(held={FOREIGN: 1, os.getppid(): 2}, used_percent={FOREIGN: 80})).read().known()
     assert "gpus_used" not in found and "gpu_others_busy_share" not in found
 
 
 @pytest.mark.parametrize("held", [{}, {2**22 + 7: 5}])
 def test_processes_without_names_are_hidden_and_not_foreign(held: dict[int, int]) -> None:
     """In a container the driver names the host's pids, or none."""
-    found = reader(Gpu(held=held, used_percent=None)).read()
+    found = reader(Gpu(held=held, used_percent=None)).read().known()
     assert found["gpu_pids_hidden"] is True and "gpu_others" not in found
 
 
 def test_a_driver_that_answers_little_leaves_the_rest_out() -> None:
     gpu = Gpu(None, None, None, None, None, None, reasons=None, held=None, used_percent=None)
-    assert reader(gpu).read() == {}
+    assert reader(gpu).read().known() == {}
     gpus = nvidia.Nvml(broken := StandInNvml())
 
     def refuse() -> None:
         raise broken.NVMLError(9)
 
     broken.nvmlInit = refuse  # type: ignore[method-assign]
-    assert gpus.read() == {} and gpus.count() == 0
+    assert gpus.read().known() == {} and gpus.count() == 0
     gpus.close()
 
 
 def test_unknown_use_by_others_keeps_their_memory() -> None:
-    found = reader(Gpu(held={RUN: 1, FOREIGN: 8 << 30}, used_percent=None)).read()
+    found = reader(Gpu(held={RUN: 1, FOREIGN: 8 << 30}, used_percent=None)).read().known()
     assert found["gpu_others_bytes"] == 8 << 30 and "gpu_others_busy_share" not in found
 
 
@@ -125,7 +125,7 @@ def test_a_sample_has_what_nvml_says(tmp_path: Path, monkeypatch: pytest.MonkeyP
     nvml = StandInNvml(Gpu(held={os.getpid(): 1}, used_percent={os.getpid(): 90}))
     monkeypatch.setitem(sys.modules, "pynvml", nvml)  # type: ignore[arg-type]
     sampler = run_sampler.Sampler(platform="linux", root=tmp_path)
-    sample = sampler.sample([os.getpid()])
+    sample = sampler.sample([os.getpid()]).known()
     sampler.close()
     assert sample["energy_j"] == {"gpu0": 1000.0} and sample["gpus_used"] == [0] and "energy_at" in sample
     assert set(sample) <= {*SensorSample.__struct_fields__} and nvml.opened == 0
@@ -159,7 +159,7 @@ def test_energy_is_counted_to_the_end_of_a_run(tmp_path: Path, monkeypatch: pyte
     sampler = run_sampler.Sampler(platform="linux", root=tmp_path, clock=lambda: 0.0, fresh=True)
     sampler.sample([os.getpid()])
     gpu.energy_mj = 4_000_000
-    assert sampler.at_end(None)["energy_j"] == sampler.at_end(1.0)["energy_j"] == {"gpu0": 4000.0}
+    assert sampler.at_end(None).energy_j == sampler.at_end(1.0).energy_j == {"gpu0": 4000.0}
     sampler.close()
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner.analysis.points import SensorSample
 from queue_runner.host import apple_gpu, cpu_time, keep_awake, power, run_sampler
 from queue_runner.host.background import PolledCommand
 from queue_runner.host.command import ask
 from queue_runner.host.cpu_time import CpuTimes, MachineTime, ProcessTime, Shares, used_between
+from queue_runner.machine_records import SensorSample
 from tests.host.test_apple_gpu import entry
 from tests.process_support import needs_linux
 
@@ -175,10 +175,10 @@ def test_others_are_what_is_left_of_the_busy_time() -> None:
             (None, {}),
         )
     )
-    assert shares.since_last([5]) == {}
-    assert shares.since_last([5]) == {"job_cpu_share": 0.4, "others_cpu_share": 0.2, "steal_share": 0.1}
-    assert shares.since_last([5]) == {"job_cpu_share": 0.5, "others_cpu_share": 0.0, "steal_share": 0.0}
-    assert shares.since_last([5]) == {}
+    assert shares.since_last([5]).known() == {}
+    assert shares.since_last([5]).known() == {"job_cpu_share": 0.4, "others_cpu_share": 0.2, "steal_share": 0.1}
+    assert shares.since_last([5]).known() == {"job_cpu_share": 0.5, "others_cpu_share": 0.0, "steal_share": 0.0}
+    assert shares.since_last([5]).known() == {}
 
 
 def test_a_run_that_has_just_begun_needs_no_baseline() -> None:
@@ -191,10 +191,10 @@ def test_a_run_that_has_just_begun_needs_no_baseline() -> None:
     )
     shares = Shares(looks, fresh=True, queue_s=lambda: next(queue))
     looks.looks.pop(0)
-    assert shares.since_last([5]) == {"job_cpu_share": 0.4, "others_cpu_share": 0.2, "steal_share": 0.0}
-    assert shares.at_end(8.0) == {"job_cpu_share": 0.4, "others_cpu_share": 0.1, "steal_share": 0.0}
+    assert shares.since_last([5]).known() == {"job_cpu_share": 0.4, "others_cpu_share": 0.2, "steal_share": 0.0}
+    assert shares.at_end(8.0).known() == {"job_cpu_share": 0.4, "others_cpu_share": 0.1, "steal_share": 0.0}
     adopted = Shares(Scripted((MachineTime(0.0, 0.0, 0.0), {})))
-    assert adopted.at_end(8.0) == {}, "what it used before is not known"
+    assert adopted.at_end(8.0).known() == {}, "what it used before is not known"
 
 
 def test_the_queues_own_time_is_without_its_childrens() -> None:
@@ -208,14 +208,14 @@ def test_the_queues_own_time_is_without_its_childrens() -> None:
 def test_a_short_run_has_a_sample_of_its_end() -> None:
     now = [0.0]
     sampler = run_sampler.Sampler(clock=lambda: now[0], fresh=True)
-    assert "others_cpu_share" not in sampler.sample([])
+    assert "others_cpu_share" not in sampler.sample([]).known()
     now[0] = 0.4
-    assert sampler.at_end(0.0) == {}, "too short for the kernel's clock"
+    assert sampler.at_end(0.0).known() == {}, "too short for the kernel's clock"
     now[0] = 1.5
     found: dict[str, float] = {}
     deadline = time.monotonic() + 20
     while not found and time.monotonic() < deadline:  # until the kernel's sums have moved
-        found = sampler.at_end(0.01)
+        found = sampler.at_end(0.01).known()
     assert 0 <= found["others_cpu_share"] <= 1 and set(found) <= {*SensorSample.__struct_fields__}
     sampler.close()
 
@@ -227,10 +227,10 @@ def test_waiting_for_a_processor_is_a_rise_of_the_kernels_sum(tmp_path: Path) ->
     sampler = run_sampler.Sampler(platform="linux", root=tmp_path, clock=lambda: now[0])
     write(tmp_path, {"proc/pressure/cpu": text.format(2_500_000)})
     now[0] = 5.0
-    assert sampler.sample([])["cpu_pressure_share"] == 0.3
+    assert sampler.sample([]).known()["cpu_pressure_share"] == 0.3
     write(tmp_path, {"proc/pressure/cpu": ""})  # the file is there and cannot be read where psi is off
     now[0] = 10.0
-    assert "cpu_pressure_share" not in sampler.sample([])
+    assert "cpu_pressure_share" not in sampler.sample([]).known()
     sampler.close()
 
 
@@ -241,7 +241,7 @@ def test_swap(tmp_path: Path) -> None:
     )
     assert run_sampler.linux_memory(tmp_path) == (2048 * 1024, 3 * page, 5 * page)
     assert run_sampler.linux_memory(tmp_path / "none") == (None, None, None)
-    assert run_sampler.swap_rates((0, None), (4096, 5), 2.0) == {"swap_in_bytes_per_s": 2048.0}
+    assert run_sampler.swap_rates((0, None), (4096, 5), 2.0).known() == {"swap_in_bytes_per_s": 2048.0}
 
 
 # -- this machine ---------------------------------------------------------------------------------------------------
@@ -252,12 +252,12 @@ def test_a_sample_of_this_machine_tells_the_job_from_the_others() -> None:
     now = [0.0]
     sampler = run_sampler.Sampler(clock=lambda: now[0])
     try:
-        first = sampler.sample([child.pid])
+        first = sampler.sample([child.pid]).known()
         deadline = time.monotonic() + 20
         while _used(child.pid) < 0.15 and time.monotonic() < deadline:
             os.sched_yield()
         now[0] += 5.0
-        second = sampler.sample([child.pid])
+        second = sampler.sample([child.pid]).known()
     finally:
         child.kill()
         child.wait()
@@ -277,20 +277,20 @@ def _used(pid: int) -> float:
 def test_samples_too_near_each_other_repeat_the_rates() -> None:
     now = [0.0]
     sampler = run_sampler.Sampler(platform="linux", clock=lambda: now[0])
-    assert "swap_out_bytes_per_s" not in sampler.sample([])
+    assert "swap_out_bytes_per_s" not in sampler.sample([]).known()
     now[0] = 5.0
-    second = sampler.sample([])
+    second = sampler.sample([]).known()
     if sys.platform == "linux":
         assert "swap_out_bytes_per_s" in second
         now[0] = 5.1
-        assert sampler.sample([])["swap_out_bytes_per_s"] == second["swap_out_bytes_per_s"]
+        assert sampler.sample([]).known()["swap_out_bytes_per_s"] == second["swap_out_bytes_per_s"]
     sampler.close()
 
 
 def test_where_nothing_is_known_a_sample_is_nearly_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     sampler = run_sampler.Sampler(platform="linux", root=tmp_path)
-    assert set(sampler.sample([os.getpid()])) <= {"load1", "processors"}
+    assert set(sampler.sample([os.getpid()]).known()) <= {"load1", "processors"}
 
 
 def test_a_mac_is_sampled_through_its_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,11 +312,11 @@ def test_a_mac_is_sampled_through_its_tools(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(run_sampler, "PolledCommand", Answered)
     monkeypatch.setattr(cpu_time, "rusage_darwin", lambda pid: None)
     sampler = run_sampler.Sampler(platform="darwin")
-    sample = sampler.sample([(os.getpid(), 1.0)])
+    sample = sampler.sample([(os.getpid(), 1.0)]).known()
     wanted = {"on_battery": True, "battery_share": 0.87, "thermal_level": 2, "priority": 20}
     assert wanted.items() <= sample.items() and "low_power" not in sample
     assert set(sample) <= {*SensorSample.__struct_fields__}
-    sampler.sample([1])
+    sampler.sample([1]).known()
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,11 @@ def test_names_labels_and_remarks_of_users_are_text(store: Store, text: str) -> 
     assert not re.search(r"[\x00-\x08\x0e-\x1f\x7f\u202a-\u202e\u2066-\u2069]", page)
 
 
+def test_the_gpu_of_an_apple_chip_is_named_with_its_cores(store: Store) -> None:
+    store.run("mps", False, 0.2, machine={"cpu": "Apple M1 Max", "gpus": [{"cores": 32, "name": "Apple M1 Max"}]})
+    assert "Apple M1 Max with 32 GPU cores" in Seen(page_of(store)).text
+
+
 def test_nothing_is_requested(store: Store) -> None:
     seen = Seen(page_of(store))
     links = [value for name, value in seen.attributes if name in ("src", "href")]

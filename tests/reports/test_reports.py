@@ -541,15 +541,16 @@ def test_vs_names_the_row_without_a_setting_and_hints_what_can_be_typed(store: S
 def test_tables_of_two_machines_say_which(store: Store, name: str) -> None:
     for cpu in ("one", "two"):
         said = {"params": 1000, "workload": "nanogpt", "samples_per_iter": 4}
+        machine = {"cpu": cpu, "cores_logical": 8, "gpus": [{"cores": 32, "name": cpu}]}
         for framework, device in (("torch", "cpu"), ("torch", "cuda"), ("jax", "cuda")):
-            run_id = store.run(device, framework=framework, machine={"cpu": cpu, "cores_logical": 8}, hello=said)
+            run_id = store.run(device, framework=framework, machine=machine, hello=said)
             for i in range(3):
                 store._insert(
                     "iterations", run_id=run_id, offset=i, i=i, dur_s=0.1, loss=4.0, phase=3, synced=1, reserved_bytes=9
                 )  # fmt: skip
         if name == "train-vs-infer":
             told = {**said, "workload": "nanogpt-eval"}
-            store.run("cpu", params={"mode": "eval"}, machine={"cpu": cpu, "cores_logical": 8}, hello=told)
+            store.run("cpu", params={"mode": "eval"}, machine=machine, hello=told)
     result = store.report(name)
     titles = [section.title for section in result.sections if section.title]
     assert titles and len(titles) == len({*titles}) and all("machine " in title for title in titles)
@@ -557,7 +558,7 @@ def test_tables_of_two_machines_say_which(store: Store, name: str) -> None:
     alone = store.report(name, where=[f"machine={first[:10]}"])
     assert alone.rows and not any("machine " in section.title for section in alone.sections)
     if name == "devices":
-        assert f"machine {first[:7]}: one, 8 cores" in words(result)
+        assert f"machine {first[:7]}: one, 8 cores, one with 32 GPU cores" in words(result)
 
 
 def test_a_run_that_ended_as_nan_has_no_finite_last_loss(store: Store) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from queue_runner.analysis import steadiness
-from queue_runner.analysis.points import IterationPoint, SensorSample
+from queue_runner.analysis.points import IterationPoint
 from queue_runner.analysis.summary import Summary
 from queue_runner.analysis.validity import Facts, find_taints
+from queue_runner.machine_records import SensorSample
 from queue_runner.model import PHASES, Outcome
 from tests.simulate import runs
 

@@ -7,13 +7,14 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from queue_runner.config_file import Config
 from queue_runner.host import cpu_time, linux_sensors, run_sampler
 from queue_runner.host.cpu_time import CpuTimes, MachineTime, Named, ProcessTime
+from queue_runner.machine_records import SensorSample
 from queue_runner.worker import gate, gate_load
 from queue_runner.worker.gate_load import Load
 from tests.process_support import needs_linux
@@ -47,11 +48,13 @@ class StandIn(CpuTimes):
 
     reads_gpu = True
 
-    def sample(self) -> dict[str, Any]:
-        return {"gpu_busy_share": 0.5}  # of a reading that may be too old
+    def sample(self) -> SensorSample:
+        return SensorSample(gpu_busy_share=0.5)  # of a reading that may be too old
 
-    def gpu_use(self) -> tuple[float, dict[str, Any]]:
-        return float("inf") if self.answers_after_s is None else self.answers_after_s, {"gpu_busy_share": self.gpu}
+    def gpu_use(self) -> tuple[float, SensorSample]:
+        return float("inf") if self.answers_after_s is None else self.answers_after_s, SensorSample(
+            gpu_busy_share=self.gpu
+        )
 
     def close(self) -> None: ...
 
@@ -143,9 +146,9 @@ def test_nvml_is_dated_by_its_reading(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(linux_sensors.nvidia, "library", lambda root: library)
     sampler = run_sampler.Sampler(platform="linux", root=tmp_path)
     assert sampler.reads_gpu and sampler.gpu_use()[0] == float("inf"), "nothing was read yet"
-    until(lambda: sampler.sample() and sampler.gpu_use()[1], "the first reading")
+    until(lambda: sampler.sample() and sampler.gpu_use()[1].known(), "the first reading")
     age_s, values = sampler.gpu_use()
-    assert 0 <= age_s < 60 and values == {"gpu_busy_share": 0.37, "gpu_temperature_c": 61.0}
+    assert 0 <= age_s < 60 and values.known() == {"gpu_busy_share": 0.37, "gpu_temperature_c": 61.0}
     sampler.close()
     monkeypatch.setattr(linux_sensors.nvidia, "library", lambda root: None)
     assert not run_sampler.Sampler(platform="linux", root=tmp_path).reads_gpu

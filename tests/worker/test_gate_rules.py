@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as changed
 
-from queue_runner.analysis.points import SensorSample
 from queue_runner.config_file import Config
+from queue_runner.machine_records import SensorSample
 from queue_runner.worker.gate import disturbances
 
 QUIET = SensorSample(

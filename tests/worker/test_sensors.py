@@ -11,6 +11,7 @@ import pytest
 
 from queue_runner.host import run_sampler
 from queue_runner.host.run_dir import RunDir
+from queue_runner.machine_records import SensorSample
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob
 from queue_runner.store import jobs, read
@@ -88,7 +89,13 @@ def test_a_macs_gpu_is_stored_with_the_time_of_its_query(
     layout: Layout, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two samples, and not while the run is prepared."""
-    queries = iter([(100.0, {"gpu_busy_share": 1.0, "over_s": 1.0}), None, (101.0, {"gpu_busy_share": 0.5})])
+    queries = iter(
+        [
+            SensorSample(at=100.0, gpu_busy_share=1.0, over_s=1.0),
+            None,
+            SensorSample(at=101.0, gpu_busy_share=0.5),
+        ]
+    )
     monkeypatch.setattr(run_sampler.Sampler, "gpu_reading", lambda self, pids: next(queries))
     monkeypatch.setattr(observer, "FIRST_S", -1.0)
     run, folder = begun(layout, engine)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, NamedTuple
 
 from queue_runner.analysis.grouping import Arm
 from queue_runner.analysis.peaks import Peak, known, of_gpus
 from queue_runner.analysis.stats import by_key
+from queue_runner.machine_records import read_machine
 from queue_runner.monitor.answers.run_query import Context
 from queue_runner.monitor.answers.select_runs import MERGED
 
@@ -74,9 +74,7 @@ class Peaks:
         if machine is None or not str(name).startswith("Apple"):
             return None
         if machine not in self._cores:
-            from queue_runner.host.machine import gpu_cores
-
             hash = machine.removeprefix(MERGED)
             stored = self._context.tuples("SELECT data_json FROM fingerprints WHERE hash = ?", [hash])
-            self._cores[machine] = gpu_cores(json.loads(stored[0][0])) if stored else None
+            self._cores[machine] = read_machine(stored[0][0] if stored else None).gpu_cores
         return self._cores[machine]

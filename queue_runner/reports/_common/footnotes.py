@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Sequence
 from string import ascii_lowercase
@@ -15,6 +14,7 @@ from queue_runner.analysis.grouping import LOG, MAIN, Arm, taints, value_of
 from queue_runner.analysis.peaks import Peak
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.stats import by_key
+from queue_runner.machine_records import read_machine
 from queue_runner.model import IN_COPY, Outcome, State
 from queue_runner.monitor.answers import select_runs
 from queue_runner.monitor.answers.run_query import Context
@@ -269,11 +269,11 @@ def _machine(machine: str, context: Context) -> str:
     """Describe a machine by its fingerprint; two different machines may have the same description."""
     hash = machine.removeprefix(select_runs.MERGED)
     stored = context.tuples("SELECT data_json FROM fingerprints WHERE hash = ? AND kind = 'machine'", [hash])
-    data = json.loads(stored[0][0]) if stored else {}
-    memory = f"{data['memory_gib']} GiB" if data.get("memory_gib") else None
-    cores = f"{data['cores_logical']} cores" if data.get("cores_logical") else None
-    parts = [data.get("model") or data.get("system"), data.get("cpu"), cores, memory, *(data.get("gpus") or [])]
-    return ", ".join(str(part) for part in parts if part) or "unknown hardware"
+    facts = read_machine(stored[0][0] if stored else None)
+    memory = f"{facts.memory_gib} GiB" if facts.memory_gib else None
+    cores = f"{facts.cores_logical} cores" if facts.cores_logical else None
+    parts = [facts.model or facts.system, facts.cpu, cores, memory, *map(str, facts.gpus or ())]
+    return ", ".join(filter(None, parts)) or "unknown hardware"
 
 
 def _pooled(arms: Sequence[Arm], context: Context) -> Iterable[str]:

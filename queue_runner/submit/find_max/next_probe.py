@@ -6,11 +6,11 @@ the search, and `mpsq retry` of a probe that failed for another reason continues
 
 from __future__ import annotations
 
-import json
 import sqlite3
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from queue_runner.machine_records import read_machine
 from queue_runner.model import Ending, Outcome, RunId
 from queue_runner.spec import JobSpec
 from queue_runner.store import read
@@ -58,13 +58,7 @@ def state_of_job(connection: sqlite3.Connection, job_id: int) -> SearchState | N
     rows = _of_same_search(rows, spec, params)
     machine = next((row.machine_hash for row in reversed(rows) if row.machine_hash), None)
     facts = read.tuples(connection, "SELECT data_json FROM fingerprints WHERE hash = ?", [machine]).fetchone()
-    return state_of(params, rows, memory_bytes(json.loads(facts[0]) if facts else {}))
-
-
-def memory_bytes(machine: Mapping[str, Any]) -> float | None:
-    """Return the total memory of a machine from its fingerprint; None if not recorded."""
-    gib = machine.get("memory_gib")
-    return gib * 2.0**30 if isinstance(gib, int | float) else None
+    return state_of(params, rows, read_machine(facts[0] if facts else None).memory_bytes)
 
 
 def _of_same_search(rows: Sequence[ProbeRow], spec: JobSpec, params: SearchRange) -> list[ProbeRow]:
