@@ -25,7 +25,7 @@ from queue_runner.analysis.grouping import (
     taints,
 )
 from queue_runner.analysis.reported_run import ReportedRun
-from queue_runner.analysis.rounds import MetricAnswer, RoundAnswer, Verdict, Word, judge, judge_metric
+from queue_runner.analysis.rounds import Verdict, Word, judge, judge_metric
 from queue_runner.analysis.verdicts import all_pairs
 from queue_runner.errors import UsageError
 from queue_runner.model import NEIGHBOUR_BUSY
@@ -81,7 +81,7 @@ class Pair:
     arm: Arm
     baseline: Arm
     verdict: Verdict
-    metrics: Mapping[str, MetricAnswer] = field(default_factory=dict)
+    metrics: Mapping[str, Verdict] = field(default_factory=dict)
 
     @property
     def pays_off(self) -> bool:
@@ -91,7 +91,7 @@ class Pair:
     @property
     def ratio(self) -> float:
         """Speedup over the baseline: above 1 the arm takes less time."""
-        return self.verdict.speedup
+        return self.verdict.change
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +127,7 @@ class Family:
         texts = {row.log_metrics_json or "{}" for arm in self.arms for row in arm.runs}
         return self.aim.metrics.union(*map(json.loads, texts))
 
-    def answers(self, pair: Pair) -> dict[str, RoundAnswer]:
+    def answers(self, pair: Pair) -> dict[str, Verdict]:
         """Return the answers that the question needs: on the time, under OF_TIME, and on named metrics. The
         one that comes first leads."""
         answers = {OF_TIME: pair.verdict, **{name: x for name, x in pair.metrics.items() if name in self.named}}

@@ -105,7 +105,7 @@ def _compiled(pair: Pair) -> str:
     stated = pair.verdict.mirrored() if slower else pair.verdict
     mode = pair.arm.key.get("compile")
     row = " ".join([without_mode(pair.baseline).removeprefix("it"), mode if isinstance(mode, str) else ""]).strip()
-    times = units.ratio(stated.speedup)
+    times = units.ratio(stated.change)
     if stated.word is Word.SAME:
         return f"{row} {stated}".strip()
     word = "" if stated.decided else " (undecided)"
@@ -189,16 +189,16 @@ def metric_answer(family: Family, name: str) -> Iterable[str]:
     pairs = [pair for pair in (*family.pairs, *family.twins) if name in pair.metrics]
     if not pairs:
         return
-    best = max(pairs, key=lambda pair: (pair.metrics[name].decided, abs(pair.metrics[name].difference)))
+    best = max(pairs, key=lambda pair: (pair.metrics[name].decided, abs(pair.metrics[name].change)))
     arm, base, answer = best.arm.label, best.baseline.label, best.metrics[name]
-    low, high = (answer.low, answer.high) if answer.difference > 0 else (answer.mirrored().low, answer.mirrored().high)
-    size, *values = (units.measured(x, low, high) for x in (abs(answer.difference), answer.value, answer.baseline))
+    low, high = (answer.low, answer.high) if answer.change > 0 else (answer.mirrored().low, answer.mirrored().high)
+    size, *values = (units.measured(x, low, high) for x in (abs(answer.change), answer.value, answer.baseline))
     if answer.word is Word.SAME:
         text = f"{name} of {arm} and {base} is {answer}"
     elif not (answer.decided or size.strip("0.")):
         text = f"{name} of {arm} and {base} measured equal"
     else:
-        how = "higher" if answer.difference > 0 else "lower"
+        how = "higher" if answer.change > 0 else "lower"
         text = f"{name} of {arm} {'is' if answer.decided else 'measured'} {size} {how} than of {base}"
     interval = units.interval(low, high)
     rounds = units.counted(answer.n, "round") if answer.n else ""
@@ -222,10 +222,10 @@ def ratio(pair: Pair, per_work: str, compiling: bool = False) -> str:
     arm, base, verdict = pair.arm.label, pair.baseline.label, pair.verdict
     how = "slower" if pair.ratio < 1 and verdict.word is not Word.SAME else "faster"
     stated = verdict.mirrored() if how == "slower" else verdict
-    times = units.ratio(stated.speedup, stated.low, stated.high)
+    times = units.ratio(stated.change, stated.low, stated.high)
     if verdict.word is Word.SAME:
         text = f"{arm} and {base} are {verdict}: {times}"
-    elif not verdict.decided and units.ratio(stated.speedup) == units.ratio(1.0):
+    elif not verdict.decided and units.ratio(stated.change) == units.ratio(1.0):
         text = f"{arm} measured as fast as {base}"
     elif compiling:
         it = without_mode(pair.baseline)
@@ -237,11 +237,11 @@ def ratio(pair: Pair, per_work: str, compiling: bool = False) -> str:
     else:
         text = f"{arm} {'is' if verdict.decided else 'measured'} {times} {how} than {base}"
     if per_work == WALL:
-        numbers = f", {units.number(verdict.arm_s)} vs {units.number(verdict.baseline_s)} s"
+        numbers = f", {units.number(verdict.value)} vs {units.number(verdict.baseline)} s"
     elif not per_work:
-        numbers = f", {units.ms(verdict.arm_s)} vs {units.ms(verdict.baseline_s)} ms/iter"
+        numbers = f", {units.ms(verdict.value)} vs {units.ms(verdict.baseline)} ms/iter"
     else:
-        a, b = (units.number(1 / time) for time in (verdict.arm_s, verdict.baseline_s))
+        a, b = (units.number(1 / time) for time in (verdict.value, verdict.baseline))
         numbers = f" per {per_work}, {a} vs {b} {per_work}s/s"
     return f"{text}{numbers} ({_limits(stated)})"
 

@@ -38,54 +38,67 @@ class Word(StrEnum):
 
 
 _WORDS = {
-    verdicts.Decision.ABOVE: Word.FASTER,
-    verdicts.Decision.BELOW: Word.SLOWER,
-    verdicts.Decision.SAME: Word.SAME,
-    verdicts.Decision.UNDECIDED: Word.UNDECIDED,
+    verdicts.Decision.ABOVE: (Word.HIGHER, Word.FASTER),
+    verdicts.Decision.BELOW: (Word.LOWER, Word.SLOWER),
+    verdicts.Decision.SAME: (Word.SAME, Word.SAME),
+    verdicts.Decision.UNDECIDED: (Word.UNDECIDED, Word.UNDECIDED),
 }
-_METRIC_WORDS = _WORDS | {verdicts.Decision.ABOVE: Word.HIGHER, verdicts.Decision.BELOW: Word.LOWER}
+"""The words on a metric and on times."""
 _MIRRORED = {Word.FASTER: Word.SLOWER, Word.HIGHER: Word.LOWER}
 _MIRRORED |= {opposite: word for word, opposite in _MIRRORED.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoundAnswer:
-    """The answer on an arm against its baseline after `n` rounds.
+class Verdict:
+    """The answer on an arm against its baseline after `n` rounds: on the time or, if not `of_time`, on a metric.
 
-    `low` and `high` are the ends of the 95 % interval, None where so few rounds exclude nothing. `given_after`: the
-    round after which the word was given. `more`: about how many more rounds decide; None if too many, or if rounds
-    alone do not: then `why` says what stands against a word. `is_final`: no further round removes that.
+    `change` is the speedup, above 1 if the arm takes less time, or the difference in the metric's unit. `low` and
+    `high` are the ends of its 95 % interval, None where so few rounds exclude nothing. `value` and `baseline` are the
+    values compared: seconds (geometric means), or means of the metric. `same_within` is the margin, a share of the
+    times or in the metric's unit. `given_after`: the round after which the word was given. `more`: about how many
+    more rounds decide; None if too many, or if rounds alone do not: then `why` says what stands against a word.
+    `is_final`: no further round removes that.
     """
 
+    of_time: bool
     word: Word
+    change: float
     low: float | None
     high: float | None
+    value: float
+    baseline: float
     n: int
     given_after: int | None
     more: int | None
+    same_within: float | None = None
     within_margin: bool = False
     why: str = ""
     is_final: bool = False
 
     @property
-    def margin(self) -> str:
-        """The margin of "the same", with its unit."""
-        raise NotImplementedError
-
-    @property
     def size(self) -> str:
-        """The size of the difference with its interval, as text."""
-        raise NotImplementedError
+        """The change with its interval: "1.024 x (1.021 to 1.027)", "+0.0202 (0.0190 to 0.0214)"."""
+        if self.of_time:
+            change = units.ratio(self.change, self.low, self.high)
+            interval = units.ratio_interval(self.low, self.high).removesuffix(" x").strip(units.MISSING)
+        else:
+            change = units.measured(self.change, self.low, self.high, sign=True)
+            interval = units.interval(self.low, self.high)
+        return f"{change} ({interval})" if interval else change
 
     @property
     def values(self) -> tuple[str, str]:
         """The values of the arm and of its baseline, as text."""
-        raise NotImplementedError
+        if self.of_time:
+            return units.duration(self.value), units.duration(self.baseline)
+        value, baseline = (units.measured(x, self.low, self.high) for x in (self.value, self.baseline))
+        return value, baseline
 
     @property
     def on_scale(self) -> list[float]:
-        """The difference and, where there are any, the ends of its interval, on a scale whose 0 means none."""
-        raise NotImplementedError
+        """The change and, where there are any, the ends of its interval, on a scale whose 0 means none."""
+        ends = [x for x in (self.change, self.low, self.high) if x is not None]
+        return [*map(math.log, ends)] if self.of_time else ends
 
     @property
     def decided(self) -> bool:
@@ -93,10 +106,11 @@ class RoundAnswer:
         return self.word is not Word.UNDECIDED
 
     def __str__(self) -> str:
+        margin = f"{100 * (self.same_within or 0):g} %" if self.of_time else f"{self.same_within or 0:g}"
         if self.word is Word.SAME:
-            return f"the same within {self.margin}"
+            return f"the same within {margin}"
         if self.decided:
-            return f"{self.word} by less than {self.margin}" if self.within_margin else str(self.word)
+            return f"{self.word} by less than {margin}" if self.within_margin else str(self.word)
         return f"{self.word} ({self.next_step})" if self.next_step else str(self.word)
 
     @property
@@ -110,87 +124,18 @@ class RoundAnswer:
             else f"over {verdicts.MOST_ROUNDS} more rounds"
         )
 
-
-@dataclass(frozen=True, kw_only=True)
-class Verdict(RoundAnswer):
-    """The answer on times. `speedup` above 1: the arm takes less time. `arm_s` and `baseline_s` are the geometric means
-    of the times compared."""
-
-    speedup: float
-    arm_s: float
-    baseline_s: float
-    same_within: float = SAME_WITHIN
-
-    @property
-    def margin(self) -> str:
-        return f"{100 * self.same_within:g} %"
-
-    @property
-    def size(self) -> str:
-        """As in "1.024 x (1.021 to 1.027)"."""
-        interval = units.ratio_interval(self.low, self.high).removesuffix(" x")
-        ratio = units.ratio(self.speedup, self.low, self.high)
-        return ratio if interval == units.MISSING else f"{ratio} ({interval})"
-
-    @property
-    def values(self) -> tuple[str, str]:
-        return units.duration(self.arm_s), units.duration(self.baseline_s)
-
-    @property
-    def on_scale(self) -> list[float]:
-        return [math.log(x) for x in (self.speedup, self.low, self.high) if x]
-
     def mirrored(self) -> Verdict:
-        """Return the verdict on the baseline against the arm."""
-        return replace(
-            self,
-            word=_MIRRORED.get(self.word, self.word),
-            speedup=1 / self.speedup,
-            low=1 / self.high if self.high else None,
-            high=1 / self.low if self.low else None,
-            arm_s=self.baseline_s,
-            baseline_s=self.arm_s,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class MetricAnswer(RoundAnswer):
-    """The answer on a metric: the arm's mean minus that of the baseline, in the metric's unit. `same_within` is the
-    margin in that unit, None without one."""
-
-    difference: float
-    value: float
-    baseline: float
-    same_within: float | None = None
-
-    @property
-    def margin(self) -> str:
-        return f"{self.same_within:g}"
-
-    @property
-    def size(self) -> str:
-        """As in "+0.0202 (0.0190 to 0.0214)"."""
-        interval = units.interval(self.low, self.high)
-        difference = units.measured(self.difference, self.low, self.high, sign=True)
-        return f"{difference} ({interval})" if interval else difference
-
-    @property
-    def values(self) -> tuple[str, str]:
-        arm, baseline = (units.measured(x, self.low, self.high) for x in (self.value, self.baseline))
-        return arm, baseline
-
-    @property
-    def on_scale(self) -> list[float]:
-        return [x for x in (self.difference, self.low, self.high) if x is not None]
-
-    def mirrored(self) -> MetricAnswer:
         """Return the answer on the baseline against the arm."""
+
+        def turned(x: float) -> float:
+            return 1 / x if self.of_time else -x
+
         return replace(
             self,
             word=_MIRRORED.get(self.word, self.word),
-            difference=-self.difference,
-            low=None if self.high is None else -self.high,
-            high=None if self.low is None else -self.low,
+            change=turned(self.change),
+            low=None if self.high is None else turned(self.high),
+            high=None if self.low is None else turned(self.low),
             value=self.baseline,
             baseline=self.value,
         )
@@ -202,12 +147,12 @@ Pair = tuple[Arm, Arm]
 def judge(
     requested: Iterable[Pair], n_words: int = 0, per_work: str = "", same_within: float | None = None
 ) -> dict[Pair, Verdict]:
-    """Judge pairs of (arm, baseline) that one question compares; a pair requested in both directions counts once.
+    """Judge the times of pairs of (arm, baseline) that one question compares; a pair requested in both directions
+    counts once.
 
     `n_words` is the number of pairs that the question declares, if more than those requested: what --where hides
     counts too. `per_work` compares the time per token or sample.
     """
-    margin = SAME_WITHIN if same_within is None else same_within
 
     def values(arm: Arm) -> Values:
         """Return the negated logarithms of the times: a difference is the logarithm of the speedup."""
@@ -217,12 +162,7 @@ def judge(
     def step(arm: Arm, baseline: Arm) -> float:
         return rounding_step([*arm.times, *baseline.times]) or max(map(rounding_step, (arm.times, baseline.times)))
 
-    judged: dict[Pair, Verdict] = {}
-    for pairing, judgement in _judgements(requested, values, step, math.log1p(margin), n_words):
-        arm, baseline = pairing.pair
-        judged[arm, baseline] = verdict = _verdict(pairing, judgement, margin)
-        judged[baseline, arm] = verdict.mirrored()
-    return judged
+    return _judged(requested, values, step, n_words, SAME_WITHIN if same_within is None else same_within, of_time=True)
 
 
 def judge_metric(
@@ -231,7 +171,7 @@ def judge_metric(
     n_words: int,
     same_within: float | None,
     obstacle: str,
-) -> dict[Pair, MetricAnswer]:
+) -> dict[Pair, Verdict]:
     """Judge pairs of (arm, baseline) by a metric: differences of its values, in its unit. An `obstacle` stands against
     every word."""
 
@@ -241,24 +181,8 @@ def judge_metric(
     def step(arm: Arm, baseline: Arm) -> float:
         return decimal_step([x for of_arm in (arm, baseline) for _, x in values(of_arm)])
 
-    judged: dict[Pair, MetricAnswer] = {}
     with_values = [pair for pair in requested if all(map(values, pair))]
-    for pairing, judgement in _judgements(with_values, values, step, same_within, n_words, obstacle):
-        arm, baseline = pairing.pair
-        difference = judgement.mean if judgement.n else pairing.difference
-        judged[arm, baseline] = answer = MetricAnswer(
-            **_common(
-                pairing, judgement, _METRIC_WORDS, f"the values are rounded to steps of {pairing.contrast.step:g}"
-            ),
-            low=_finite(judgement.low),
-            high=_finite(judgement.high),
-            difference=difference,
-            value=pairing.baseline + difference,
-            baseline=pairing.baseline,
-            same_within=same_within,
-        )
-        judged[baseline, arm] = answer.mirrored()
-    return judged
+    return _judged(with_values, values, step, n_words, same_within, obstacle)
 
 
 Values = Sequence[tuple[ReportedRun, float]]
@@ -269,29 +193,34 @@ Values = Sequence[tuple[ReportedRun, float]]
 class _Pairing:
     """The contrast of a pair, the difference of all its values, and the baseline's mean of the values compared."""
 
-    pair: Pair
     contrast: verdicts.Contrast
     difference: float
     baseline: float
 
 
-def _judgements(
+def _judged(
     requested: Iterable[Pair],
     values: Callable[[Arm], Values],
     step: Callable[[Arm, Arm], float],
-    margin: float | None,
     n_words: int,
+    same_within: float | None,
     obstacle: str = "",
-) -> Iterable[tuple[_Pairing, verdicts.Judgement]]:
-    """Judge the distinct pairs; an `obstacle` stands against every word."""
+    of_time: bool = False,
+) -> dict[Pair, Verdict]:
+    """Judge the distinct pairs, and mirror the answers."""
     pairs = [*{frozenset(pair): pair for pair in requested}.values()]
     of_arm = {arm: values(arm) for pair in pairs for arm in pair}
     began = _began(row for runs in of_arm.values() for row, _ in runs)
+    margin = math.log1p(same_within) if of_time and same_within is not None else same_within
     pairings = [
         _pairing(pair, of_arm[pair[0]], of_arm[pair[1]], began, step(*pair), margin, obstacle) for pair in pairs
     ]
     judgements = verdicts.judge([pairing.contrast for pairing in pairings], max(n_words, len(pairs)))
-    return zip(pairings, judgements, strict=True)
+    judged: dict[Pair, Verdict] = {}
+    for (arm, baseline), pairing, judgement in zip(pairs, pairings, judgements, strict=True):
+        judged[arm, baseline] = answer = _answer(pairing, judgement, same_within, of_time)
+        judged[baseline, arm] = answer.mirrored()
+    return judged
 
 
 def _began(rows: Iterable[ReportedRun]) -> dict[Any, float]:
@@ -346,7 +275,7 @@ def _pairing(
         levels=sum(map(_levels, pair)),
         obstacle=obstacle,
     )
-    return _Pairing(pair, contrast, _mean(mine) - _mean(theirs), _mean(compared))
+    return _Pairing(contrast, _mean(mine) - _mean(theirs), _mean(compared))
 
 
 def _levels(arm: Arm) -> float:
@@ -419,50 +348,53 @@ def decimal_step(values: Sequence[float]) -> float:
     return 0.0
 
 
-def _verdict(pairing: _Pairing, judgement: verdicts.Judgement, margin: float) -> Verdict:
-    speedup = math.exp(judgement.mean if judgement.n else pairing.difference)
-    baseline_s = math.exp(-pairing.baseline)
-    rounded = f"the times are rounded to steps of {units.percent(pairing.contrast.step, 2)}"
+def _answer(pairing: _Pairing, judgement: verdicts.Judgement, same_within: float | None, of_time: bool) -> Verdict:
+    change, baseline = judgement.mean if judgement.n else pairing.difference, pairing.baseline
+    value = baseline + change
+    if of_time:
+        change, baseline = math.exp(change), math.exp(-baseline)
+        value = baseline / change
+    why, is_final = _obstacle(pairing.contrast, judgement, of_time)
     return Verdict(
-        **_common(pairing, judgement, _WORDS, rounded),
-        speedup=speedup,
-        low=_ratio(judgement.low),
-        high=_ratio(judgement.high),
-        arm_s=baseline_s / speedup,
-        baseline_s=baseline_s,
-        same_within=margin,
+        of_time=of_time,
+        word=_WORDS[judgement.decision][of_time],
+        change=change,
+        low=_end(judgement.low, of_time),
+        high=_end(judgement.high, of_time),
+        value=value,
+        baseline=baseline,
+        n=judgement.n,
+        given_after=judgement.given_after,
+        more=judgement.more,
+        same_within=same_within,
+        within_margin=judgement.within_margin,
+        why=why,
+        is_final=is_final,
     )
 
 
-def _common(
-    pairing: _Pairing, judgement: verdicts.Judgement, words: Mapping[verdicts.Decision, Word], rounded: str
-) -> dict[str, Any]:
-    """Return what the answers on times and metrics have in common; `rounded` says that steps of values hide the
-    difference. Noise of several steps shows it in the mean of many rounds."""
-    why, is_final = judgement.obstacle, bool(judgement.obstacle)
-    if judgement.waits_for_levels and not is_final:
+def _obstacle(contrast: verdicts.Contrast, judgement: verdicts.Judgement, of_time: bool) -> tuple[str, bool]:
+    """Return what stands against a word, and whether further rounds cannot remove it. Rounded values hide a difference
+    below their step, until noise of several steps shows it in the mean of many rounds."""
+    if judgement.obstacle:
+        return judgement.obstacle, True
+    if judgement.waits_for_levels:
         n = verdicts.FIRST_LOOK_WITH_LEVELS
-        why = f"the runs of a row form groups of different speed: {n} rounds show whether this lasts"
-    elif not (why or judgement.given_after or judgement.more) and pairing.contrast.step > abs(judgement.mean):
-        why = f"{rounded}: print more digits"
-        is_final = all(abs(x) <= 2 * pairing.contrast.step for x in pairing.contrast.differences if x is not None)
-    elif judgement.contradicted and judgement.decision is verdicts.Decision.UNDECIDED:
-        why = "later rounds contradict the earlier ones"
-    return {
-        "word": words[judgement.decision],
-        "n": judgement.n,
-        "given_after": judgement.given_after,
-        "more": judgement.more,
-        "within_margin": judgement.within_margin,
-        "why": why,
-        "is_final": is_final,
-    }
+        return f"the runs of a row form groups of different speed: {n} rounds show whether this lasts", False
+    step = contrast.step
+    if not (judgement.given_after or judgement.more) and step > abs(judgement.mean):
+        rounded = f"times are rounded to steps of {units.percent(step, 2)}" if of_time else ""
+        rounded = rounded or f"values are rounded to steps of {step:g}"
+        is_final = all(abs(x) <= 2 * step for x in contrast.differences if x is not None)
+        return f"the {rounded}: print more digits", is_final
+    if judgement.contradicted and judgement.decision is verdicts.Decision.UNDECIDED:
+        return "later rounds contradict the earlier ones", False
+    return "", False
 
 
-def _finite(x: float) -> float | None:
+def _end(x: float, of_time: bool) -> float | None:
+    """Return an end of an interval, as a ratio of times; None where nothing is excluded, or beyond what a float
+    holds."""
+    if of_time:
+        return math.exp(x) if abs(x) < 700 else None
     return x if math.isfinite(x) else None
-
-
-def _ratio(log_ratio: float) -> float | None:
-    """Return the ratio; None beyond what a float holds, and where nothing is excluded."""
-    return math.exp(log_ratio) if abs(log_ratio) < 700 else None

@@ -147,11 +147,11 @@ def _speedups(axes: Any, comparison: Comparison, beside: Any) -> None:
         if row.is_baseline:
             axes.plot(1, n, color=style["color"], marker=style["marker"], markersize=7)
         elif verdict is not None and verdict.low is not None and verdict.high is not None:
-            around = [[verdict.speedup - verdict.low], [verdict.high - verdict.speedup]]
+            around = [[verdict.change - verdict.low], [verdict.high - verdict.change]]
             look = {"color": style["color"], "marker": style["marker"], "markersize": 4, "capsize": 7}
-            axes.errorbar(verdict.speedup, n, xerr=around, elinewidth=1.6, capthick=1.6, **look)
+            axes.errorbar(verdict.change, n, xerr=around, elinewidth=1.6, capthick=1.6, **look)
         elif verdict is not None:
-            axes.plot(verdict.speedup, n, color=style["color"], marker=style["marker"], markersize=7, fillstyle="none")
+            axes.plot(verdict.change, n, color=style["color"], marker=style["marker"], markersize=7, fillstyle="none")
         words = "baseline" if row.is_baseline else _words(verdict) if verdict is not None else "no numbers"
         at = {"xycoords": ("axes fraction", "data"), "xytext": (6, 0), "textcoords": "offset points"}
         axes.annotate(words, (1, n), va="center", fontsize=9, **at)
@@ -167,7 +167,7 @@ def _speedups(axes: Any, comparison: Comparison, beside: Any) -> None:
 
 def _words(verdict: Verdict) -> str:
     """Return the ratio, its interval if there is one, and the verdict: "7.09 x (6.9 to 7.2 x)", below it "faster"."""
-    shown = units.ratio(verdict.speedup, verdict.low, verdict.high)
+    shown = units.ratio(verdict.change, verdict.low, verdict.high)
     if verdict.low is not None:
         shown += f" ({units.ratio_interval(verdict.low, verdict.high)})"
     return f"{shown}\n{verdict}"

@@ -167,7 +167,7 @@ def summary(plot: Plot) -> dict[str, Any]:
                     "label": row.label,
                     "is_baseline": row.is_baseline,
                     "mean_s": row.mean_s,
-                    "speedup": row.verdict.speedup if row.verdict else None,
+                    "speedup": row.verdict.change if row.verdict else None,
                     "speedup_low": row.verdict.low if row.verdict else None,
                     "speedup_high": row.verdict.high if row.verdict else None,
                     "runs": [

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family, Pair
-from queue_runner.analysis.rounds import RoundAnswer
+from queue_runner.analysis.rounds import Verdict
 from queue_runner.model import Selector
 from queue_runner.monitor import answers, progress
 from queue_runner.paths import Layout
@@ -107,7 +107,7 @@ def draw(families: Sequence[Family], title: str, width: int) -> Table:
     others = list(dict.fromkeys(name for by_name in answered.values() for name in by_name if name != by))
     titles = ["row", by or "time", f"{'difference' if by else 'speedup'} (95 % CI)", "verdict"]
     texts = [[*titles, *(name or "time" for name in others)]]
-    shown: list[tuple[RoundAnswer | None, list[float]]] = []
+    shown: list[tuple[Verdict | None, list[float]]] = []
     for family in families:
         judged = [by_name[by] for pair in family.pairs if by in (by_name := answered[pair.arm])]
         for arm in family.arms:
@@ -133,7 +133,7 @@ def draw(families: Sequence[Family], title: str, width: int) -> Table:
     return table
 
 
-def bar(answer: RoundAnswer, ends: Sequence[float], width: int = BAR) -> str:
+def bar(answer: Verdict, ends: Sequence[float], width: int = BAR) -> str:
     """Draw the interval of an answer on the scale of all `ends`, with a mark where there is no difference."""
     lowest, highest = min([0.0, *ends]), max([0.0, *ends])
 

@@ -12,7 +12,7 @@ from queue_runner.analysis import run_metrics
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.grouping import Arm, taints
 from queue_runner.analysis.reported_run import ReportedRun
-from queue_runner.analysis.rounds import RoundAnswer, Word, mean_interval
+from queue_runner.analysis.rounds import Verdict, Word, mean_interval
 from queue_runner.analysis.verdicts import FIRST_LOOK
 from queue_runner.model import Outcome
 from queue_runner.pages.axis import Axis, axis, ticked
@@ -94,7 +94,7 @@ def forest(family: Family) -> Chart | None:
     return Chart(x_axis, title, strips, notes, zero=x_axis.at(scale(0.0)))
 
 
-def _compared(arm: Arm, place: int, answer: RoundAnswer, values: Sequence[float], on: Axis) -> Strip:
+def _compared(arm: Arm, place: int, answer: Verdict, values: Sequence[float], on: Axis) -> Strip:
     about = ", ".join(filter(None, [answer.size, units.counted(answer.n, "round"), answer.next_step]))
     ends = [on.at(end) for end in values[1:]] if len(values) == 3 else [None, None]
     dot = Dot(on.at(values[0]), 0, answer.decided, f"{arm.label}: {about}")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from queue_runner import units
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.grouping import taints
-from queue_runner.analysis.rounds import RoundAnswer
+from queue_runner.analysis.rounds import Verdict
 from queue_runner.model import State
 from queue_runner.pages.run_records import RunRecords
 
@@ -41,7 +41,7 @@ def status(families: Iterable[Family]) -> TrustReason | None:
     return TrustReason("warn", ": ".join(filter(None, [share or "undecided", needs])))
 
 
-def _answers(families: Iterable[Family]) -> list[RoundAnswer]:
+def _answers(families: Iterable[Family]) -> list[Verdict]:
     """Return the first answer of all comparisons; of one requested in both directions once."""
     pairs = {
         frozenset((pair.arm, pair.baseline)): (family, pair)

@@ -12,7 +12,7 @@ from queue_runner.analysis import findings, run_metrics
 from queue_runner.analysis.comparison import WALL, Family, Pair, compare_each
 from queue_runner.analysis.grouping import Arm, group, kinds_of_taint, word
 from queue_runner.analysis.reported_run import ReportedRun
-from queue_runner.analysis.rounds import RoundAnswer
+from queue_runner.analysis.rounds import Verdict
 from queue_runner.errors import UsageError
 from queue_runner.monitor.answers import prepare, select_runs, sweeps
 from queue_runner.monitor.answers.run_query import Context, Options
@@ -54,7 +54,7 @@ class SideBySide:
     second: Any
     texts: Sequence[str]
     row: str = ""
-    answer: RoundAnswer | None = None
+    answer: Verdict | None = None
     change: str = units.MISSING
 
 
@@ -73,7 +73,15 @@ def _of_answer(name: str) -> Column:
 
 COLUMNS = (
     *(Column(name, name) for name in ("kind", "row", "name", "first", "second")),
-    *map(_of_answer, ("speedup", "difference", "low", "high")),
+    Column(
+        "speedup", "speedup", value=lambda line: line.answer.change if line.answer and line.answer.of_time else None
+    ),
+    Column(
+        "difference",
+        "difference",
+        value=lambda line: None if not line.answer or line.answer.of_time else line.answer.change,
+    ),
+    *map(_of_answer, ("low", "high")),
     Column("verdict", "verdict", value=lambda line: line.answer and str(line.answer.word)),
     Column(
         "undecided_because", "undecided because", value=lambda line: (line.answer and line.answer.next_step) or None

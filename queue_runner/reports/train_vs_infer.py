@@ -300,11 +300,11 @@ def _findings(arms: Sequence[Arm], verdicts: Verdicts) -> Iterable[str]:
 
 def _speedup(verdict: Verdict) -> str:
     interval = units.ratio_interval(verdict.low, verdict.high)
-    return f"{units.ratio(verdict.speedup)} ({f'95 % CI {interval}' if verdict.low is not None else 'undecided'})"
+    return f"{units.ratio(verdict.change)} ({f'95 % CI {interval}' if verdict.low is not None else 'undecided'})"
 
 
 def _relation(inference: Verdict, training: Verdict) -> str:
-    times = inference.speedup / training.speedup
+    times = inference.change / training.change
     text = f"{units.ratio(max(times, 1 / times))} {'higher' if times > 1 else 'lower'} than training"
     if inference.low is None or inference.high is None or training.low is None or training.high is None:
         return f"{text} (undecided: {inference.next_step or training.next_step})"

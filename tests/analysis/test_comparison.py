@@ -61,7 +61,7 @@ def test_workloads_that_do_the_same_work_are_compared_where_the_baseline_names_o
     assert len(ask(rows)) == 3
     other, same = sorted(ask(rows, vs={"subject": "nanogpt"}), key=lambda family: len(family.arms))
     assert labels(same) == ["cpu eager lightning_gpt", "cpu eager nanogpt"] and len(other.arms) == 1
-    assert [pair.verdict.speedup for pair in same.pairs] == pytest.approx([0.5])
+    assert [pair.verdict.change for pair in same.pairs] == pytest.approx([0.5])
 
 
 def test_settings_stay_within_a_family_unless_the_baseline_names_them() -> None:
@@ -120,7 +120,7 @@ def test_four_rounds_of_a_grid_give_all_its_verdicts() -> None:
     assert [pair.verdict.word for pair in family.twins] == [Word.SLOWER, Word.SLOWER]
     assert family.twins[0].verdict == family.pairs[0].verdict
     judged = [pair.verdict for pair in [*family.pairs, *family.twins]]
-    assert all(v.low is not None and v.high is not None and v.low <= v.speedup <= v.high for v in judged)
+    assert all(v.low is not None and v.high is not None and v.low <= v.change <= v.high for v in judged)
 
 
 def test_the_default_baseline_is_not_chosen_by_its_time() -> None:

@@ -65,8 +65,8 @@ def test_three_rounds_decide_a_large_difference(n_rounds: int) -> None:
     (family,) = ask([*planned("cpu", base), *planned("mps", [x / 2.05 for x in base], at=1)])
     verdict = verdict_of(family)
     assert (verdict.word, verdict.n, verdict.given_after) == (Word.FASTER, n_rounds, 3)
-    assert verdict.low is not None and verdict.high is not None and 1 < verdict.low <= verdict.speedup <= verdict.high
-    assert verdict.speedup == pytest.approx(2.05)
+    assert verdict.low is not None and verdict.high is not None and 1 < verdict.low <= verdict.change <= verdict.high
+    assert verdict.change == pytest.approx(2.05)
 
 
 def test_two_rounds_give_a_ratio_and_the_number_of_rounds_that_would_decide() -> None:
@@ -93,7 +93,7 @@ def test_a_pair_in_both_directions_is_one_word_and_mirrors() -> None:
     (pair,), (twin,) = family.pairs, family.twins
     assert (pair.verdict.word, twin.verdict.word) == (Word.FASTER, Word.SLOWER)
     assert pair.verdict.low == pytest.approx(1 / (twin.verdict.high or 0))
-    assert pair.verdict.arm_s == pytest.approx(twin.verdict.baseline_s)
+    assert pair.verdict.value == pytest.approx(twin.verdict.baseline)
 
 
 def test_hidden_rows_count_as_words() -> None:
@@ -183,13 +183,13 @@ def test_runs_of_several_submissions_close_rounds_in_order_of_time(order: str, n
     assert verdict.n == n_rounds
     if not n_rounds:
         assert verdict.word is Word.UNDECIDED and "one after the other" in verdict.why
-        assert verdict.speedup == pytest.approx(2, rel=0.01)
+        assert verdict.change == pytest.approx(2, rel=0.01)
 
 
 def test_imported_logs_have_no_order() -> None:
     (family,) = ask([row(device, median_s=t, kind="import") for device, t in (("cpu", 1.98434), ("mps", 0.22074))])
     verdict = verdict_of(family)
-    assert verdict.speedup == pytest.approx(8.99, abs=0.005) and verdict.word is Word.UNDECIDED
+    assert verdict.change == pytest.approx(8.99, abs=0.005) and verdict.word is Word.UNDECIDED
     assert verdict.why == "the order of the runs is unknown"
 
 

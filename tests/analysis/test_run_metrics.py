@@ -8,7 +8,7 @@ import random
 import pytest
 
 from queue_runner.analysis.reported_run import ReportedRun
-from queue_runner.analysis.rounds import MetricAnswer, Word, decimal_step
+from queue_runner.analysis.rounds import Verdict, Word, decimal_step
 from queue_runner.spec import Aim
 from tests.compare_support import ask, row
 
@@ -34,7 +34,7 @@ def rounds(
     ]
 
 
-def answer(rows: list[ReportedRun], name: str = "score", **more: object) -> MetricAnswer:
+def answer(rows: list[ReportedRun], name: str = "score", **more: object) -> Verdict:
     (family,) = ask(rows, vs={"n_layer": "2"}, **more)
     (pair,) = family.pairs
     return pair.metrics[name]
@@ -50,8 +50,8 @@ def test_a_metric_that_differs_gets_a_word(mean: float, word: Word) -> None:
     judged = answer(rounds({2: noisy(0.75), 4: noisy(mean, start=1)}))
     assert judged.word is word and judged.given_after == 3
     assert judged.low is not None and judged.high is not None
-    assert judged.low < judged.difference < judged.high and judged.low * judged.high > 0
-    assert judged.value - judged.baseline == pytest.approx(judged.difference)
+    assert judged.low < judged.change < judged.high and judged.low * judged.high > 0
+    assert judged.value - judged.baseline == pytest.approx(judged.change)
 
 
 def test_the_same_needs_a_margin_in_the_unit_of_the_metric() -> None:

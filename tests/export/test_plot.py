@@ -54,7 +54,7 @@ def test_rows_runs_and_intervals_are_those_of_the_report(compared: Store) -> Non
     verdict = mps.verdict
     assert verdict is not None and verdict.low is not None
     (said,) = [row for label, row in reported.items() if label.startswith("mps")]
-    assert (verdict.speedup, verdict.low, verdict.high) == (said["speedup"], said["speedup_low"], said["speedup_high"])
+    assert (verdict.change, verdict.low, verdict.high) == (said["speedup"], said["speedup_low"], said["speedup_high"])
     assert [run.name for run in mps.runs if not run.used] == ["2.2"]
 
 

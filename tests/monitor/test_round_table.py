@@ -18,7 +18,16 @@ pytestmark = pytest.mark.fast
 
 def verdict(speedup: float, low: float | None, high: float | None) -> Verdict:
     return Verdict(
-        word=Word.UNDECIDED, speedup=speedup, low=low, high=high, n=3, given_after=None, more=2, arm_s=1, baseline_s=1
+        of_time=True,
+        word=Word.UNDECIDED,
+        change=speedup,
+        low=low,
+        high=high,
+        value=1,
+        baseline=1,
+        n=3,
+        given_after=None,
+        more=2,
     )
 
 

@@ -12,7 +12,7 @@ from queue_runner.analysis.compile_payoff import break_even_iters, compile_cost_
 from queue_runner.analysis.grouping import Arm, kinds_of_taint
 from queue_runner.analysis.peaks import Peak, mfu
 from queue_runner.analysis.reported_run import LastEvaluation
-from queue_runner.analysis.rounds import MetricAnswer, RoundAnswer, Verdict
+from queue_runner.analysis.rounds import Verdict
 from queue_runner.analysis.summary import RunNumbers
 from queue_runner.reports._common import losses
 from queue_runner.reports._common.device_peaks import Peaks
@@ -37,10 +37,10 @@ class JudgedRow:
     @property
     def speedup(self) -> float | None:
         """The ratio to the baseline."""
-        return self.judged.speedup if self.judged else None
+        return self.judged.change if self.judged else None
 
     @property
-    def answer(self) -> RoundAnswer | None:
+    def answer(self) -> Verdict | None:
         """The answer of the row: its verdict on the time, unless the user chose another measure."""
         return self.judged
 
@@ -60,14 +60,14 @@ class RowMetric:
     """A metric of an arm: the mean over its runs, and the answer against the baseline."""
 
     value: float | None
-    judged: MetricAnswer | None
+    judged: Verdict | None
 
     def as_json(self) -> dict[str, Any]:
         """Return its values by the names in docs/json.md."""
         answer = self.judged
         return {
             "value": self.value,
-            "difference": answer and answer.difference,
+            "difference": answer and answer.change,
             "low": answer and answer.low,
             "high": answer and answer.high,
             "verdict": answer and str(answer.word),
@@ -116,14 +116,14 @@ class ArmRow(RunNumbers, LastEvaluation, JudgedRow):
     by: str
 
     @property
-    def answer(self) -> RoundAnswer | None:
+    def answer(self) -> Verdict | None:
         metric = self.metrics.get(self.by)
         return metric.judged if metric else self.judged
 
     @property
     def speedup(self) -> float | None:
         """The ratio to the baseline, whose own is 1."""
-        return self.judged.speedup if self.judged else 1.0 if self.is_baseline and self.compared else None
+        return self.judged.change if self.judged else 1.0 if self.is_baseline and self.compared else None
 
     @property
     def excluded(self) -> bool:

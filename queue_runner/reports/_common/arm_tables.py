@@ -12,7 +12,7 @@ from queue_runner.analysis.comparison import TIME, Family
 from queue_runner.analysis.finding import Finding
 from queue_runner.analysis.findings import metric_answer
 from queue_runner.analysis.grouping import MAIN, PLACE, SUBJECT, Arm, word
-from queue_runner.analysis.rounds import MetricAnswer, RoundAnswer, Word
+from queue_runner.analysis.rounds import Verdict, Word
 from queue_runner.monitor.answers.prepare import DETAILS
 from queue_runner.reports._common import losses
 from queue_runner.reports._common.arm_rows import ArmRow, JudgedRow
@@ -173,7 +173,7 @@ def without_spread(column: Column) -> Column:
 def _metric(name: str, rows: Sequence[ArmRow], family: Family) -> Section:
     """Return the table of a metric: mean, difference from the baseline with its interval, word."""
 
-    def judged(row: ArmRow) -> MetricAnswer | None:
+    def judged(row: ArmRow) -> Verdict | None:
         return row.metrics[name].judged
 
     def value(row: ArmRow) -> str:
@@ -237,7 +237,7 @@ def beside(hidden: Sequence[Column], rows: Sequence[Any], *keys: Column) -> list
     return [Section("", (*keys, *hidden), rows, explained=True)] if hidden else []
 
 
-def _word(row: JudgedRow, answer: RoundAnswer | None) -> str:
+def _word(row: JudgedRow, answer: Verdict | None) -> str:
     return "baseline" if row.is_baseline else str(answer.word) if answer else units.MISSING
 
 
@@ -246,7 +246,7 @@ def _style(row: JudgedRow) -> str:
     return colour or _doubt(row.judged)
 
 
-def _doubt(answer: RoundAnswer | None) -> str:
+def _doubt(answer: Verdict | None) -> str:
     return "doubt" if answer and not answer.decided else ""
 
 
