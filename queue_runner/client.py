@@ -117,6 +117,7 @@ class SubmitOptions(TypedDict, total=False):
     on: str
     partition: str
     time: Time
+    whole_node: bool
     sbatch: str
 
 

@@ -137,13 +137,19 @@ REMOVED = {
 }
 """Keys of earlier versions, and why each is gone; a file may still have them."""
 
+SLURM = (
+    *("account", "constraint", "cpus-per-task", "exclude", "gres", "mem", "mem-per-cpu", "nodelist", "partition"),
+    *("qos", "reservation"),
+)
+"""Keys of a profile of Slurm that are options of sbatch, passed on as they are."""
 PROFILE = (
     *("kind", "folder", "python", "poll", "grace"),  # of every target
-    *("local", "partition", "gpus", "time", "sbatch"),  # of Slurm
+    *("local", "gpus", "time", "sbatch", "env", "setup", "wrapper"),  # of Slurm
     *("host", "ssh"),  # of a box
+    *SLURM,
 )
 """Keys of a profile, each a text."""
-WORDS = ("sbatch", "ssh")
+WORDS = ("sbatch", "ssh", "env", "wrapper")
 """Those that are words for a command."""
 
 

@@ -27,7 +27,7 @@ def pid_of(named: Named) -> int:
 
 @dataclass(frozen=True)
 class MachineTime:
-    """Sums since boot over all processors. `total_s` is their capacity, steal included."""
+    """Sums since boot over all processors that this process may use. `total_s` is their capacity, steal included."""
 
     busy_s: float
     total_s: float
@@ -63,10 +63,19 @@ class CpuTimes:
 
 def _machine_linux() -> MachineTime | None:
     """user already includes guests; a processor waiting for a disk is idle."""
-    fields = _stat("/proc/stat")
-    if len(fields) < 9:
+    try:
+        rows = [line.split() for line in read("/proc/stat").splitlines() if line.startswith(b"cpu")]
+    except OSError:
         return None
-    user, nice, system, idle, iowait, irq, softirq, steal = (int(word) / _TICKS_PER_S for word in fields[1:9])
+    ours = {b"cpu%d" % processor for processor in os.sched_getaffinity(0)}
+    if len(ours) < len(rows) - 1:  # a scheduler gave us a part of the machine: what the others do is not beside us
+        rows = [row for row in rows if row[0] in ours]
+    else:
+        rows = rows[:1]
+    if not rows or any(len(row) < 9 for row in rows):
+        return None
+    columns = zip(*(map(int, row[1:9]) for row in rows), strict=True)
+    user, nice, system, idle, iowait, irq, softirq, steal = (sum(column) / _TICKS_PER_S for column in columns)
     busy = user + nice + system + irq + softirq
     return MachineTime(busy, busy + idle + iowait + steal, steal)
 

@@ -39,15 +39,15 @@ def resolve(setting: str, root: Path = Path("/"), library: Any = None) -> tuple[
             )
     resolved = [Lane(name, lanes.cores(name)) for name in names if lanes.kind(name) == "cpu"]
     if requested := [name for name in names if lanes.kind(name) == "cuda" or name == lanes.AUTO]:
-        gpus, why = _gpus(root, library)
+        places, why = _gpus(root, library)
         if requested == [lanes.AUTO]:
-            requested = list(gpus)
-            if not gpus:
+            requested = list(places)
+            if not places:
                 notes.append(f"lanes is auto, and there is no GPU to make a lane of ({why}): one run at a time")
-        elif gpus and (gone := [name for name in requested if name not in gpus]):
-            raise MpsqError(f"this machine has no {gone[0]}", f"it has {', '.join(gpus)}: mpsq config set lanes")
+        elif places and (gone := [name for name in requested if name not in places]):
+            raise MpsqError(f"this machine has no {gone[0]}", f"it has {', '.join(places)}: mpsq config set lanes")
         others = {core for lane in resolved for core in lane.cores}
-        divided = _divided({name: gpus.get(name, "") for name in requested}, root, others)
+        divided = _divided({name: places.get(name, "") for name in requested}, root, others)
         if any(not cores for _, cores in divided):
             notes.append("too few processors are left to give each GPU its own: runs on GPUs may use all")
         resolved += [Lane(name, cores) for name, cores in divided]
@@ -61,6 +61,11 @@ def _here() -> set[int]:
     if hasattr(os, "sched_getaffinity"):
         return set(os.sched_getaffinity(0))
     return set(range(os.cpu_count() or 1))
+
+
+def gpus(root: Path = Path("/"), library: Any = None) -> list[str]:
+    """Return the UUIDs of the GPUs and MIG slices that this process may use, in the driver's order."""
+    return [*_gpus(root, library)[0]]
 
 
 def _gpus(root: Path, library: Any) -> tuple[dict[str, str], str]:

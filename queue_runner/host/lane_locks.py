@@ -7,10 +7,14 @@ the machine alone holds the same lock exclusively, as the workers of every versi
 beside another: who waits to be alone therefore holds the .turn beside it, and no run starts on a lane meanwhile. A run
 of several lanes waits likewise, with the .turn beside each of their locks: queues that always keep one of them busy
 would keep it waiting forever. A worker that dies loses its turn, and the next one takes it again.
+
+Where a scheduler gave a queue a part of the machine, "machine" means that part: its runs take the locks of its GPUs and
+processors, as those of lanes do, and other queues run beside them.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +24,8 @@ from queue_runner.host import locks
 from queue_runner.host.locks import Lock
 from queue_runner.model import DEFAULT_LANE
 
+PART = "MPSQ_PART"
+"""Variable of a worker that has a part of the machine: the GPUs and processors of it, as `lanes.units` names them."""
 SHARERS_LOOK_S = 0.1
 """How long a try to be alone takes where others share the lock: as long a query may last that looks the same."""
 
@@ -51,9 +57,15 @@ class Hold:
             lock.close()
 
 
+def part() -> list[str]:
+    """Return what this process has of the machine; [] for all of it."""
+    return os.environ.get(PART, "").split()
+
+
 def paths(lane: str, cores: Iterable[int] = ()) -> list[Path]:
     """Return the paths of a lane's own locks, beginning with the one that names its holder."""
-    return [locks.lane_lock_path(unit) for unit in lanes.units(lane, cores)]
+    units = (lane == DEFAULT_LANE and part()) or lanes.units(lane, cores)
+    return [locks.lane_lock_path(unit) for unit in units]
 
 
 class LaneLocks:
@@ -63,12 +75,13 @@ class LaneLocks:
     def __init__(self, lane: str, cores: Iterable[int] = ()) -> None:
         self._lane = lane
         self._cores = tuple(cores)
+        self._whole = lane == DEFAULT_LANE and not part()
         self._turns: list[Lock] = []
 
     def take(self) -> Hold | None:
         """Take the locks without waiting; None when one is held. Whoever needs the machine alone, or several lanes,
         keeps its turn until it has them, or `leave`."""
-        hold = self._alone() if self._lane == DEFAULT_LANE else self._beside_others()
+        hold = self._alone() if self._whole else self._beside_others()
         if hold is None:
             self.wait_in_turn()
         else:
@@ -78,7 +91,7 @@ class LaneLocks:
     def wait_in_turn(self) -> None:
         """Take the turn, if this is the machine or several lanes and no other process has it: what has the locks goes
         on, and no newcomer gets them, until `take` has succeeded or `leave`."""
-        if self._turns or (self._lane != DEFAULT_LANE and len(lanes.parts(self._lane)) == 1):
+        if self._turns or (not self._whole and len(lanes.parts(self._lane)) == 1):
             return
         for path in paths(self._lane, self._cores):
             if (turn := locks.try_lock(locks.turn_of(path), SHARERS_LOOK_S)) is None:
@@ -93,7 +106,7 @@ class LaneLocks:
 
     def is_shared(self) -> bool:
         """Return whether this is the machine, and at most runs on lanes are in the way."""
-        return self._lane == DEFAULT_LANE and not locks.is_held(locks.lane_lock_path(DEFAULT_LANE))
+        return self._whole and not locks.is_held(locks.lane_lock_path(DEFAULT_LANE))
 
     def is_held(self) -> bool:
         """Return whether a process holds one of the lane's own locks."""
@@ -101,7 +114,7 @@ class LaneLocks:
 
     def goes_first(self) -> str:
         """Return what another process waits for, before which no run may start here, in words; "" if none does."""
-        if self._lane == DEFAULT_LANE:
+        if self._whole:
             return ""
         if locks.is_held(locks.turn_of(locks.lane_lock_path(DEFAULT_LANE))):
             return "the machine alone"

@@ -36,7 +36,7 @@ _UNREADABLE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENX
 """Errors of a file that is missing, or in whose place a job has put something else. After any other error, as of a
 shared folder that does not answer, the file is read again later: its content must not be lost."""
 _MARK = ".mpsq-blocks"
-_FRONT_KEYS = ("on", "hook_done", "hook_failed", "hook_idle", "backup_every_s", "keep_log_bytes", "poll_s")
+_FRONT_KEYS = ("on", "lanes", "hook_done", "hook_failed", "hook_idle", "backup_every_s", "keep_log_bytes", "poll_s")
 """Settings of the front that a node does not take over."""
 
 
@@ -78,7 +78,7 @@ class PlannedRun(Struct):
 
 class Instructions(Struct):
     """The content of block.json. `settings` is the node's config.toml, `environments` are those of the jobs by the
-    names of their files. `box` and `local` are those of the target."""
+    names of their files. `box` and `local` are those of the target; `whole`: the block has its machine alone."""
 
     group: int
     title: str
@@ -92,6 +92,7 @@ class Instructions(Struct):
     settings: str
     box: bool = False
     local: str = ""
+    whole: bool = True
     v: int = 1
 
 

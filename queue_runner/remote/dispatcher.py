@@ -230,6 +230,7 @@ class Dispatcher:
                 settings=block.settings_of_a_node(self._config),
                 box=target.box,
                 local=target.local,
+                whole=target.gives_whole_machine(options),
             )
         folder = target.folder(token)
         try:

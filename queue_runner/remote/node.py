@@ -24,12 +24,13 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from msgspec import convert
 from msgspec.structs import replace
 
 from queue_runner.atomic_file import flush
-from queue_runner.host import locks, redact
+from queue_runner.host import lane_list, lane_locks, locks, redact
 from queue_runner.host.boot import boot_id
 from queue_runner.host.home import ensure_home
 from queue_runner.host.run_dir import RunDir
@@ -49,6 +50,7 @@ ABANDON_S = 120.0
 """How long the end of a run is waited for where the supervisor itself has failed."""
 MOST_STARTS = 5
 """Starts of the worker, which a block outlives."""
+_OF_JOB = "slurm-"
 DIED = "node_fail: the block's supervisor died too often on its box"
 TAKEN = "walltime: the allocation reached its limit or was taken"
 
@@ -69,6 +71,8 @@ class Node:
         self._cancelled: set[str] = set()
         self._beats = 0
         self._complaint = ""
+        self.own_lanes: list[str] = []
+        """Lanes that are named after this job, and gone with it."""
 
     def load(self) -> None:
         """Create the home with the jobs of the block. Raises: MpsqError, OSError."""
@@ -130,6 +134,9 @@ class Node:
                 return True
             self._starts += 1
             env = {**os.environ, "MPSQ_HOME": str(self._layout.home)}
+            if not self._instructions.whole:
+                env[lane_locks.PART] = " ".join(part := part_given())
+                self.own_lanes = [unit for unit in part if unit.startswith(_OF_JOB)]
             with self._folder.log.open("ab") as log:
                 self._worker = subprocess.Popen(
                     [sys.executable, "-m", "queue_runner.worker", "--until-idle"],
@@ -234,6 +241,22 @@ def about_here() -> FenceHolder:
     return FenceHolder(host=socket.gethostname(), node=node, job=job)
 
 
+def part_given(library: Any = None) -> list[str]:
+    """Return what Slurm gave this job of the machine, as `lanes.units` names it: its GPUs, and its processors where it
+    is bound to these; a name of its own where neither is known."""
+    visible = [word for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if word]
+    gpus = [word for word in visible if not word.isdecimal()]  # MIG slices
+    if visible and not gpus:
+        there = lane_list.gpus(library=library)
+        gpus = there  # confined to its own
+        if len(there) > len(visible):
+            numbers = os.environ.get("SLURM_JOB_GPUS", ",".join(visible)).split(",")
+            gpus = [there[int(number)] for number in numbers if number.isdecimal() and int(number) < len(there)]
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    bound = sorted(cores) if len(cores) < (os.cpu_count() or 1) else []
+    return [*gpus, *(f"cpu:{core}" for core in bound)] or [f"{_OF_JOB}{os.environ.get('SLURM_JOB_ID', os.getpid())}"]
+
+
 def _of_a_login() -> dict[str, str]:
     """Return the variables of this login for the jobs, with this interpreter first on the PATH."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("SSH_", "MPSQ_"))}
@@ -273,7 +296,8 @@ def main(arguments: list[str]) -> int:
         node.close()
         _say_ended(folder, ended)
         shutil.rmtree(home, ignore_errors=True)
-        home.with_suffix(".lock").unlink(missing_ok=True)
+        for path in (home.with_suffix(".lock"), *map(locks.lane_lock_path, node.own_lanes)):
+            path.unlink(missing_ok=True)
         lock.close()
     return 0
 

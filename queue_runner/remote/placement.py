@@ -9,6 +9,7 @@ from queue_runner import config_file, units
 from queue_runner.errors import UsageError
 from queue_runner.host import redact
 from queue_runner.remote.profile import Profile, find_profile
+from queue_runner.remote.slurm import commands
 from queue_runner.spec import OF_NODE, JobSpec
 from queue_runner.submit import environment_axis
 from queue_runner.submit.submit_options import Request
@@ -36,14 +37,15 @@ _PLACES_FROM = (
 def placed(request: Request, specs: Sequence[JobSpec]) -> list[JobSpec]:
     """Return the cells with where they are sent. Raises: UsageError for options that do not go together, and for a
     target that does not exist or whose profile lacks what it needs."""
-    given: dict[str, str | None] = {
+    options = {
         "partition": request.partition,
         "gpus": None if request.gpus is None else str(request.gpus),
         "time": None if request.time_s is None else f"{request.time_s:g}",
-        "sbatch": request.sbatch,
+        "sbatch": " ".join([*["--exclusive"] * request.whole_node, *filter(None, [request.sbatch])]) or None,
     }
-    given = {name: value for name, value in given.items() if value is not None}
+    given = {name: value for name, value in options.items() if value is not None}
     others = [name for name in given if name != "gpus"]
+    others = ["whole-node"] if request.whole_node else others
     if request.on is None:
         if others:
             raise UsageError(f"--{others[0]} requires --on slurm", "add --on slurm")
@@ -58,6 +60,7 @@ def placed(request: Request, specs: Sequence[JobSpec]) -> list[JobSpec]:
         _refuse(request, _NOT_ON_A_BOX)
     else:
         _check_slurm(request, profile)
+        commands.check(profile.for_block(given))
     on = {"to": request.on, "kind": "ssh"} if is_box else {"to": request.on, **given}
     sent = {id(spec.env): sent_variables(spec.env, request.env, keeps_places=not is_box) for spec in specs}
     return [

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from queue_runner.config_file import Config
+from queue_runner.config_file import SLURM, Config
 from queue_runner.errors import UsageError
 from queue_runner.units import parse_duration
 
@@ -32,9 +33,16 @@ class Profile:
     the default acdirmax of nfs(5)."""
     time_s: float | None = None
     local: str = ""
-    partition: str = ""
     gpus: str = ""
     sbatch: str = ""
+    slurm: Mapping[str, str] = field(default_factory=dict)
+    """Options of sbatch by name (config_file.SLURM)."""
+    env: str = ""
+    """Variables for Slurm's commands, NAME=VALUE: SLURM_CONF or SLURM_CLUSTERS of another cluster."""
+    setup: str = ""
+    """A line of shell before mpsq starts on a node."""
+    wrapper: str = ""
+    """Words before the interpreter on a node, as of a container."""
     host: str = ""
     ssh: str = ""
 
@@ -53,10 +61,19 @@ class Profile:
 
     def for_block(self, options: Mapping[str, str]) -> Profile:
         """Return the profile with the options of a submission (JobSpec.on), whose `time` is in seconds."""
-        given: dict[str, Any] = {name: options[name] for name in ("partition", "gpus", "sbatch") if options.get(name)}
-        if options.get("time"):
-            given["time_s"] = float(options["time"])
-        return replace(self, **given)
+        partition = {"partition": options["partition"]} if options.get("partition") else {}
+        return replace(
+            self,
+            slurm={**self.slurm, **partition},
+            gpus=options.get("gpus") or self.gpus,
+            time_s=float(options["time"]) if options.get("time") else self.time_s,
+            sbatch=f"{self.sbatch} {options.get('sbatch', '')}".strip(),
+        )
+
+    @property
+    def is_whole_node(self) -> bool:
+        """Whether nobody else may be on the node of Slurm."""
+        return "--exclusive" in shlex.split(self.sbatch)
 
 
 def find_profile(settings: Config, name: str) -> Profile:
@@ -69,6 +86,7 @@ def find_profile(settings: Config, name: str) -> Profile:
     stored: dict[str, Any] = {key: text for key, text in settings.on.get(table, {}).items() if text}
     for key in stored.keys() & DURATIONS:
         stored[f"{key}_s"] = parse_duration(stored.pop(key), f"on.{table}.{key}")
+    stored["slurm"] = {key: stored.pop(key) for key in SLURM if key in stored}
     if colon:
         stored = {**(stored if stored.get("kind") == "ssh" else {}), "kind": kind}
     box = {"host": table, "grace_s": BOX_GRACE_S} if stored.get("kind") == "ssh" else {}

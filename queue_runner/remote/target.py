@@ -68,6 +68,10 @@ class Target:
         """Return the block's folder as the front reads and writes it."""
         return Folder(self._blocks / token)
 
+    def gives_whole_machine(self, options: Mapping[str, str]) -> bool:
+        """Return whether a block has a machine alone there, or only a part of it."""
+        return True
+
     def send(self, token: str, options: Mapping[str, str]) -> str:
         """Submit the block whose folder is written; return its id. Raises: Unreachable, Refused, NotSent."""
         raise NotImplementedError

@@ -75,7 +75,9 @@ def plan(request: Request, shared: expand.Shared | None = None, *, alone: bool =
     count = len(specs) * (request.repeats if until is None else FIRST_ROUNDS)
     if count > run_order.MAX_RUNS:
         raise UsageError(f"that is {count:,} runs", f"a submission can have at most {run_order.MAX_RUNS:,} runs")
-    if any(value is not None for value in (request.on, request.partition, request.time_s, request.sbatch)):
+    if request.whole_node or any(
+        v is not None for v in (request.on, request.partition, request.time_s, request.sbatch)
+    ):
         specs = extensions.placement().placed(request, specs)
     terms, after = shared.terms(request)
     planned = Plan(

@@ -327,6 +327,7 @@ class Request:
     on: str | None = _option(Kind.TEXT, "Run it on another machine: slurm, ssh:HOST or a profile.", "TARGET")
     partition: str | None = _option(Kind.TEXT, "With --on slurm: the partition.", "NAME")
     time_s: float | None = _option(Kind.TIME, "With --on slurm: the time limit of the allocation.", "TIME", name="time")
+    whole_node: bool = _option(Kind.FLAG, "With --on slurm: a node alone, not a part of one.")
     sbatch: str | None = _option(Kind.TEXT, "With --on slurm: further options of sbatch.", "WORDS")
 
     title: str = "mpsq submit"
@@ -358,6 +359,6 @@ GROUPS = {
     "What it runs": "framework gpus seed env secret env_name python cwd mps parser metric find_max snapshot"
     " allow_daemons allow_plain note",
     "When it runs": "at deadline hold retries retry_on backoff resume stall",
-    "On another machine": "on partition time sbatch",
+    "On another machine": "on partition time whole_node sbatch",
 }
 """The options in each group of `mpsq submit --help`; the others are in a last group."""

@@ -82,7 +82,8 @@ class Supervisor:
         self._engine = engine
         self._log = log
         self._clocks = clocks or Clocks()
-        uuids = lanes.parts(self.lane.name) if self.lane.kind == "cuda" else ()
+        units = lanes.parts(self.lane.name) if self.lane.kind == "cuda" else lane_locks.part()
+        uuids = [unit for unit in units if unit.startswith(("GPU-", "MIG-"))]
         self._gate = Gate(engine, config, Load(gpus=uuids))
         self._locks = LaneLocks(self.lane.name, self.lane.cores)
         self._held: Hold | None = None

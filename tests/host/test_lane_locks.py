@@ -147,3 +147,23 @@ def test_a_lane_of_many_single_processors_has_locks() -> None:
     hold = LaneLocks("cpu:" + "+".join(map(str, range(0, 200, 2)))).take()
     assert hold and len(hold.fds) == 101
     hold.close()
+
+
+def test_parts_of_a_machine_go_side_by_side_each_with_the_locks_of_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two queues to which a scheduler gave a GPU each, and others of the machine."""
+    monkeypatch.setenv(lane_locks.PART, f"{GPU} {A}")
+    first = LaneLocks(MACHINE).take()
+    assert first and first.shares and LaneLocks(MACHINE).take() is None
+    monkeypatch.setenv(lane_locks.PART, B)
+    second = LaneLocks(MACHINE).take()
+    assert second
+    monkeypatch.delenv(lane_locks.PART)
+    assert LaneLocks(MACHINE).take() is None and LaneLocks(GPU).take() is None and LaneLocks(A).take() is None
+    other = LaneLocks(C).take()
+    assert other
+    for hold in (first, second, other):
+        hold.close()
+    alone = LaneLocks(MACHINE).take()
+    assert alone
+    monkeypatch.setenv(lane_locks.PART, B)
+    assert LaneLocks(MACHINE).take() is None

@@ -68,7 +68,9 @@ class Front:
         layout.config.write_text(PROFILE.format(shared=shared))
         programs = shared.with_name("bin")
         programs.mkdir()
-        (programs / "sbatch").touch(0o755)  # a submission looks for it
+        for name in ("sbatch", "sinfo"):  # which a submission asks
+            (programs / name).write_text("#!/bin/sh\n")
+            (programs / name).chmod(0o755)
         monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
         monkeypatch.setattr(targets, "of", lambda *_: self.target)
         plan.store(layout, plan.plan(requested(argv=("true",), cwd=str(layout.home), on="slurm", repeats=repeats)))

@@ -46,6 +46,8 @@ ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
+GresTypes=gpu
+SlurmdParameters=config_overrides
 AccountingStorageType=accounting_storage/none
 JobAcctGatherType=jobacct_gather/none
 MpiDefault=none
@@ -55,12 +57,12 @@ SlurmdTimeout=10
 SlurmctldTimeout=10
 KillWait=5
 SchedulerParameters=sched_interval=1,sched_min_interval=200000
-NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=1
-NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=1
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=4 Gres=gpu:4
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=4 Gres=gpu:4
 PreemptType=preempt/partition_prio
 PreemptMode=CANCEL
 SlurmctldParameters=preempt_send_user_signal
-PartitionName=main Nodes=n1,n2 Default=YES State=UP OverSubscribe=EXCLUSIVE PriorityTier=1 GraceTime=30
+PartitionName=main Nodes=n1,n2 Default=YES State=UP MaxTime=60 PriorityTier=1 GraceTime=30
 PartitionName=urgent Nodes=n1,n2 State=UP OverSubscribe=EXCLUSIVE PriorityTier=9 PreemptMode=OFF
 """
 _PYTHON = """\
@@ -94,6 +96,9 @@ class Slurm:
             (folder / name).mkdir(mode=0o755)
         user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
         host = socket.gethostname().partition(".")[0]
+        for number in range(4):
+            (folder / f"gpu{number}").touch()
+        (folder / "gres.conf").write_text(f"NodeName=n[1-2] Name=gpu File={folder}/gpu[0-3]\n")  # in place of GPUs
         self.conf.write_text(_CONF.format(folder=folder, host=host, user=user, ports=_ports(3)))
         self.python.write_text(_PYTHON.format(folder=folder, python=sys.executable))
         self.python.chmod(0o755)

@@ -26,6 +26,7 @@ from queue_runner.store.engine import open_engine, writing
 from tests.cli_support import empty_queue
 from tests.process_support import needs_linux
 from tests.remote.block_support import Front
+from tests.stand_in_nvml import Gpu, StandInNvml
 
 pytestmark = pytest.mark.process
 
@@ -145,3 +146,26 @@ def test_only_a_scheduler_takes_precedence_over_env(
         stored = JobSpec.from_json(connection.value("SELECT spec_json FROM jobs"))
     env = job_environments.load(home, stored)
     assert (env["CUDA_VISIBLE_DEVICES"], env["A"]) == (taken, "b")
+
+
+@pytest.mark.parametrize(
+    ("visible", "of_job", "confined", "expected"),
+    [
+        ("1,2", "1,2", False, ["GPU-1", "GPU-2"]),
+        ("0", "2", True, ["GPU-2"]),  # a cgroup shows the job its own GPUs alone, counted from 0
+        ("0", "2", False, ["GPU-2"]),
+        ("MIG-a", "0", False, ["MIG-a"]),
+        ("", "", False, ["slurm-7"]),
+    ],
+)
+def test_a_part_of_a_node_is_the_gpus_that_slurm_gave(
+    monkeypatch: pytest.MonkeyPatch, visible: str, of_job: str, confined: bool, expected: list[str]
+) -> None:
+    there = StandInNvml(*(Gpu(uuid=f"GPU-{n}") for n in ([2] if confined else range(4))))
+    for name, value in {"CUDA_VISIBLE_DEVICES": visible, "SLURM_JOB_GPUS": of_job, "SLURM_JOB_ID": "7"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    assert node_module.part_given(there) == expected
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1}, raising=False)
+    assert node_module.part_given(there) == [*(unit for unit in expected if unit != "slurm-7"), "cpu:1"]

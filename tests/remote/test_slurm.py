@@ -7,10 +7,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from queue_runner.control import cancellation
+from queue_runner.errors import UsageError
 from queue_runner.model import parse_selector
 from tests.cli_support import Cli
 from tests.queue_support import Queue, until
@@ -87,13 +89,44 @@ def test_cancel_ends_a_run_on_its_node_and_why_says_where_it_is(front: Queue, cl
 
 
 def test_two_nodes_are_two_machines_and_two_tables(front: Queue, mpsq: Cli) -> None:
-    jobs = [front.submit(EVENTS + "sleep 2", on="slurm", device="cpu") for _ in range(2)]
+    jobs = [front.submit(EVENTS + "sleep 2", on="slurm", device="cpu", whole_node=True) for _ in range(2)]
     front.worker("", "--until-idle")
     front.done(2)
     machine = machines(front)
     assert len({machine[f"{job}.1"] for job in jobs}) == 2
     report = mpsq.ok("report", "--all", "--explain").out  # without it, a busy machine's caveats push this one out
     assert "2 machines: in separate tables, never compared" in " ".join(report.split()), report
+
+
+def test_two_blocks_have_a_gpu_each_of_one_node_at_once(front: Queue, cluster: Slurm) -> None:
+    """Each waits until both have begun."""
+    script = "echo began >> $J; until [ $(grep -c began $J) = 2 ]; do sleep 0.05; done"
+    for _ in range(2):
+        front.submit(script, on="slurm", gpus=1, sbatch="--nodelist=n1")
+    front.worker()
+    until(lambda: len(front.written()) == 2, "two runs at once")
+    assert cluster.ask("squeue", "-h", "-o", "%b %N").split("\n")[:2] == ["gres:gpu:1 n1"] * 2
+    assert [row["outcome"] for row in front.done(2)] == ["SUCCEEDED"] * 2
+    (locks,) = cluster.folder.glob("locks-n1")
+    assert not list(locks.glob("lane-slurm-*"))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"partition": "nope"}, "partition"),
+        ({"gpus": 9}, "not available"),
+        ({"time_s": 18000.0}, "the partition's limit"),
+        ({"sbatch": "--array=1-4"}, "one block"),
+        ({"sbatch": "-N 2"}, "one node"),
+    ],
+)
+def test_what_slurm_would_never_run_is_refused_and_not_stored(
+    front: Queue, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        front.submit("true", on="slurm", **options)
+    assert front.rows() == []
 
 
 @pytest.mark.campaign
@@ -108,8 +141,6 @@ def test_the_limit_of_the_allocation_ends_the_run_cleanly(front: Queue, cluster:
 
 
 def test_without_slurm_there_is_a_clear_error(front: Queue, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from queue_runner.errors import UsageError
-
     with monkeypatch.context() as bare:
         bare.setenv("PATH", str(tmp_path))
         with pytest.raises(UsageError, match="there is no Slurm here"):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+import subprocess
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,8 @@ def test_an_option_with_an_open_quote_is_refused(home: Path, tmp_path: Path, mon
 
 
 def test_a_profile_has_the_keys_that_the_settings_know() -> None:
-    assert {field.name.removesuffix("_s") for field in fields(Profile)} == {"name", *config_file.PROFILE}
+    keys = {field.name.removesuffix("_s") for field in fields(Profile)}
+    assert keys == {"name", "slurm", *config_file.PROFILE} - {*config_file.SLURM}
 
 
 @pytest.mark.parametrize(
@@ -69,10 +71,25 @@ def test_on_names_no_target(on: str) -> None:
 
 
 def test_options_of_a_submission_replace_those_of_the_profile() -> None:
-    profile = Profile(name="slurm", time_s=7200, gpus="1", partition="short")
-    assert {"--time=120", "--gpus=1"} < {*commands.resources(profile)}
-    words = commands.resources(profile.for_block({"to": "slurm", "time": "1.2e+06", "gpus": "2"}))
-    assert {"--time=20000", "--gpus=2", "--partition=short"} < {*words}
+    stored = {"time": "2h", "gpus": "1", "partition": "short", "account": "lab", "mem": "64G", "sbatch": "--qos=low"}
+    profile = find_profile(config_file.Config(on={"slurm": stored}), "slurm")
+    assert {"--time=120", "--gres=gpu:1"} < {*commands.resources(profile)} and not profile.is_whole_node
+    given = {"to": "slurm", "time": "1.2e+06", "gpus": "2", "partition": "long", "sbatch": "--exclusive --qos=high"}
+    block = profile.for_block(given)
+    words = commands.resources(block)
+    assert {"--time=20000", "--gres=gpu:2", "--partition=long", "--account=lab", "--mem=64G"} < {*words}
+    assert words[-1] == "--qos=high" and "--partition=short" not in words and block.is_whole_node
+
+
+def test_a_batch_script_sets_up_its_shell_and_wraps_the_interpreter(tmp_path: Path) -> None:
+    profile = Profile(name="a100", setup="export A=b", wrapper="sh -c 'echo $A $0 $2; exit 7'", python="python3")
+    script = tmp_path / "block.sh"
+    script.write_text(commands.batch_script(profile, "module"))
+    done = subprocess.run([script.read_text().split()[0][2:], script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (7, "b python3 module\n")
+    script.write_text(commands.batch_script(replace(profile, setup="false"), "module"))
+    done = subprocess.run(["bash", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and done.stdout == "" and "setup of [on.a100] failed" in done.stderr
 
 
 def on_a_box(home: Path, monkeypatch: pytest.MonkeyPatch, **said: Any) -> JobSpec:

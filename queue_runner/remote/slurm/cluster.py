@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Generic, TypeVar
 
 from queue_runner.checks import Check
@@ -77,18 +78,21 @@ class Slurm(Target):
         super().__init__("slurm", profile.shared_folder(), profile.poll_s, profile.grace_s)
         self._profile = profile
         self.local = profile.local
-        self._newest = Newest(commands.blocks, profile.poll_s / 2, Unreachable("squeue does not answer"))
+        self._newest = Newest(
+            partial(commands.blocks, profile), profile.poll_s / 2, Unreachable("squeue does not answer")
+        )
 
     def send(self, token: str, options: Mapping[str, str]) -> str:
         """Submit a block whose folder is written; return its id. Raises: Unreachable, Refused, UsageError."""
         folder = self.folder(token)
         script = folder.path / "block.sh"
-        script.write_text(commands.batch_script(self._profile, "queue_runner.remote", str(folder.path)))
-        words = ["sbatch", "--parsable", "--exclusive", "--nodes=1", "--no-requeue"]
+        profile = self._profile.for_block(options)
+        script.write_text(commands.batch_script(profile, "queue_runner.remote", str(folder.path)))
+        words = ["sbatch", *commands.resources(profile), *commands.OURS, "--parsable"]
         words += [f"--comment={commands.PREFIX}{token}", f"--job-name=mpsq-{token[:8]}", "--open-mode=append"]
         words += [f"--output={folder.log}", f"--chdir={folder.path}"]
         try:
-            answer = commands.call([*words, *commands.resources(self._profile.for_block(options)), str(script)])
+            answer = commands.call(profile, [*words, str(script)])
         finally:
             self._newest.forget()  # the last answer of squeue does not have this block
         return answer.strip().partition(";")[0]
@@ -101,7 +105,12 @@ class Slurm(Target):
         """Ask the cluster to end a block: SIGTERM to its supervisor, or (hard) everything. Raises: Unreachable."""
         job = self.look(token).job
         if job:
-            commands.call(["scancel", job] if hard else ["scancel", "--batch", "--signal=TERM", job])
+            how = () if hard else ("--batch", "--signal=TERM")
+            commands.call(self._profile, ["scancel", *how, job])
+
+    def gives_whole_machine(self, options: Mapping[str, str]) -> bool:
+        """Return whether nobody else may be on the node."""
+        return self._profile.for_block(options).is_whole_node
 
     def checks(self, *, smoke: bool) -> Iterator[Check]:
         """Examine the requirements of blocks; `smoke` sends a job of a minute that examines its node."""

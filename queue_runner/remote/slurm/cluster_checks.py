@@ -80,8 +80,8 @@ def _of_all(profile: Profile) -> Iterator[Check]:
 def _cluster(profile: Profile) -> Iterator[Check]:
     begin = time.monotonic()
     try:
-        answer = commands.call(["sinfo", "--noheader", "--format=%P|%a|%l|%T|%D"])
-        blocks = len(commands.blocks())
+        answer = commands.call(profile, ["sinfo", "--noheader", "--format=%P|%a|%l|%T|%D"])
+        blocks = len(commands.blocks(profile))
     except Unreachable as error:
         fix = "ask those who run the cluster; blocks that were sent continue, and are followed when it answers again"
         yield Check("controller", "fail", str(error), fix)
@@ -96,7 +96,7 @@ def _cluster(profile: Profile) -> Iterator[Check]:
 
 def _partition(profile: Profile, partitions: list[Partition]) -> Generator[Check, None, str]:
     """Check the partition; return its time limit as sinfo writes it."""
-    chosen = profile.partition
+    chosen = profile.slurm.get("partition")
     lines = [line for line in partitions if (line.name == chosen if chosen else line.title.endswith("*"))]
     names = ", ".join(dict.fromkeys(line.name for line in partitions)) or "none"
     fix = f"mpsq config set on.{profile.name}.partition NAME, with one of: {names}"
@@ -117,27 +117,18 @@ def _time(profile: Profile, limit: str) -> Check:
     limit_s = profile.time_s
     if limit_s is None:
         return Check("time", "ok", "jobs without --time get the time limit of the partition")
-    most = _seconds(limit)
+    most = commands.seconds(limit)
     if most is not None and limit_s > most:
         return Check("time", "fail", f"{units.duration(limit_s)} is more than the partition's {limit}", fix)
     return Check("time", "ok", f"{units.duration(limit_s)} for jobs without --time")
 
 
-def _seconds(limit: str) -> float | None:
-    """Return a limit of sinfo, "30:00", "2:00:00" or "1-00:00:00", in seconds; None for infinite and unknown ones."""
-    match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", limit)
-    if match is None:
-        return None
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60.0 + seconds
-
-
 def _accepted(profile: Profile) -> Check:
     try:
         words = commands.resources(profile)
-        commands.call(["sbatch", "--test-only", "--exclusive", "--nodes=1", *words, "--wrap=true"])
+        commands.call(profile, ["sbatch", "--test-only", *words, *commands.OURS, "--wrap=true"])
     except Refused as error:
-        fix = f"correct gpus, partition or sbatch of the profile: mpsq config set on.{profile.name}.gpus 1"
+        fix = f"correct gpus, sbatch or the other options of the profile: mpsq config set on.{profile.name}.gpus 1"
         return Check("options", "fail", f"sbatch refuses a block: {error}", fix)
     except Unreachable as error:
         return Check("options", "fail", str(error), "see the checks before")
@@ -199,10 +190,10 @@ def _node(profile: Profile) -> Check:
         (folder / "question").write_text(question := secrets.token_hex(8))
         script, log = folder / "probe.sh", folder / "probe.log"
         script.write_text(commands.batch_script(profile, "queue_runner.remote.slurm.probe", str(folder), profile.local))
-        options = ["--parsable", "--nodes=1", "--no-requeue", "--job-name=mpsq-doctor", f"--output={log}"]
-        options += [f"--chdir={folder}", *commands.resources(replace(profile, time_s=60.0)), str(script)]
-        job = commands.call(["sbatch", *options]).strip().partition(";")[0]
-        answer, state = _wait_for_answer(folder, job)
+        options = [*commands.resources(replace(profile, time_s=60.0)), *commands.OURS, "--parsable"]
+        options += ["--job-name=mpsq-doctor", f"--output={log}", f"--chdir={folder}", str(script)]
+        job = commands.call(profile, ["sbatch", *options]).strip().partition(";")[0]
+        answer, state = _wait_for_answer(profile, folder, job)
         if answer is not None and answer.question == question:
             return _judged(profile, answer)
         fix = f"make the folder, the interpreter and mpsq {__version__} known to the nodes: docs/remote.md"
@@ -218,18 +209,18 @@ def _node(profile: Profile) -> Check:
     finally:
         if job:
             with contextlib.suppress(Unreachable):
-                commands.call(["scancel", job])
+                commands.call(profile, ["scancel", job])
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _wait_for_answer(folder: Path, job: str) -> tuple[ProbeAnswer | None, str]:
+def _wait_for_answer(profile: Profile, folder: Path, job: str) -> tuple[ProbeAnswer | None, str]:
     """Return the answer; else None and the state of a job that still waits, or "" for one that is over."""
     deadline, state = time.monotonic() + PROBE_LIMIT_S, ""
     while time.monotonic() < deadline:
         if (answer := read_struct(folder / "answer.json", ProbeAnswer)) is not None:
             return answer, ""
         with contextlib.suppress(Unreachable):
-            state = commands.call(["squeue", "--noheader", f"--jobs={job}", "--format=%T (%r)"]).strip()
+            state = commands.call(profile, ["squeue", "--noheader", f"--jobs={job}", "--format=%T (%r)"]).strip()
             if not state.startswith(("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")):
                 time.sleep(_POLL_S)  # its last words may be a moment late
                 return read_struct(folder / "answer.json", ProbeAnswer), ""
