@@ -44,10 +44,10 @@ def _any(value: Any, key: str) -> None:
 def _gpus(value: Any, key: str) -> None:
     if type(value) is not list or len(value) > _MOST:
         raise BadLine(f"{key} of a fingerprint is not a list of at most {_MOST} items")
-    for gpu in value:
-        _any(gpu, key)
-        if type(gpu) is dict and gpu.get("cores") is not None:
-            _COUNT(gpu["cores"], key)
+    for item in value:
+        _any(item, key)
+        if type(item) is dict and item.get("cores") is not None:
+            _COUNT(item["cores"], key)
 
 
 _KNOWN: Mapping[str, Mapping[str, Check]] = {

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar, Self
+
+import msgspec
+from msgspec import Struct
 
 from queue_runner.events import Counts, LogEvent, Note
 from queue_runner.ingest.time_output import TimeOutput
+from queue_runner.machine_records import known_fields
 from queue_runner.text import plain
 from queue_runner.units import BOOLEANS
 
@@ -35,12 +39,19 @@ def whole(value: object) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else None
 
 
-def compile_and_device(known: Mapping[str, object] | None) -> dict[str, Any]:
-    """Return a log's header at first: facts about the run that are known without it, `compile` as a boolean."""
-    header: dict[str, Any] = {k: v for k, v in (known or {}).items() if k in ("compile", "device")}
-    if "compile" in header:
-        header["compile"] = BOOLEANS.get(str(header["compile"]).lower(), False)
-    return header
+class LogHeader(Struct, omit_defaults=True):
+    """What a log has said about its run so far. None is unknown."""
+
+    compile: bool | None = None
+    device: str | None = None
+    dtype: str | None = None
+
+    @classmethod
+    def of_run(cls, known: Mapping[str, object] | None) -> Self:
+        """Return a log's header at first: facts about the run that are known without it."""
+        known = known or {}
+        compiles = BOOLEANS.get(str(known["compile"]).lower(), False) if "compile" in known else None
+        return cls(compile=compiles, device=device if isinstance(device := known.get("device"), str) else None)
 
 
 class LogParser:
@@ -50,7 +61,7 @@ class LogParser:
     """
 
     KEPT: ClassVar[tuple[str, ...]] = ()
-    """Names of the attributes, all JSON values, that the next line depends on."""
+    """Names of the attributes, JSON values or a LogHeader, that the next line depends on."""
 
     def __init__(self, known: Mapping[str, object] | None = None) -> None:
         self._time = TimeOutput()
@@ -73,15 +84,16 @@ class LogParser:
 
     def state(self) -> str:
         """Return everything the next line depends on, as JSON."""
-        state = {"time": self._time.state(), **{name: getattr(self, name) for name in self.KEPT}}
-        return json.dumps(state, separators=(",", ":"))
+        state = {"time": self._time, **{name: getattr(self, name) for name in self.KEPT}}
+        return msgspec.json.encode(state).decode()
 
     def restore(self, state: str) -> None:
         """Continue where the parser that returned this state stopped."""
         fields = json.loads(state)
-        self._time = TimeOutput.from_state(fields["time"])
+        self._time = msgspec.convert(fields["time"], TimeOutput)
         for name in set(self.KEPT) & fields.keys():  # an older mpsq that began the run may have stored fewer
-            setattr(self, name, fields[name])
+            kind = type(getattr(self, name))
+            setattr(self, name, known_fields(fields[name], kind) if issubclass(kind, Struct) else fields[name])
 
     def read_chunk(
         self, data: bytes, base_offset: int = 0, *, final: bool = False

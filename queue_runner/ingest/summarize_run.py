@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from queue_runner.analysis.clock_check import clock_step_s
 from queue_runner.analysis.neighbour_share import SHARE, Neighbour, beside
@@ -19,11 +21,24 @@ from queue_runner.events import FIELD_DROPPED
 from queue_runner.host.warden_records import RunEnd
 from queue_runner.ingest import parsers
 from queue_runner.ingest.clock import Clock
-from queue_runner.machine_records import SensorSample, read_samples
+from queue_runner.machine_records import SensorSample, known_fields, read_samples
 from queue_runner.model import Ending
 from queue_runner.store import results, retries
 from queue_runner.store.engine import Connection
 from queue_runner.store.jobs import Claimed
+
+Planned = Annotated[int, Meta(gt=0, lt=1 << 53)]
+
+
+class SelfDescription(Struct, frozen=True):
+    """What the end of a run needs of the trainer's hello. The protocol does not check all of these counts."""
+
+    workload: str = ""
+    versions: dict[str, str] = {}
+    dur_is: str | None = None
+    full_iters: Planned | None = None
+    planned_iters: Planned | None = None
+    eval_interval: Planned | None = None
 
 
 @dataclass(frozen=True)
@@ -52,7 +67,7 @@ def assess(
     rows = results.rows_of(connection, "iterations", IterationPoint._fields, run_id)
     iterations = [IterationPoint._make(row) for row in rows]
     evals = [EvalPoint._make(row) for row in results.rows_of(connection, "evals", EvalPoint._fields, run_id)]
-    hello = hello_of(connection, run_id)
+    hello = self_description(connection, run_id)
     notes = {**(new_notes or {}), **results.note_texts(connection, run_id)}
     _, *before = retries.segments(connection, run_id)
     phases = [PhaseMark._make(row) for row in results.rows_of(connection, "phases", PhaseMark._fields, run_id)]
@@ -64,8 +79,8 @@ def assess(
         evals=evals,
         real_s=real_s,
         slept_s=slept_s,
-        planned_iters=max(filter(None, (_count(hello, key) for key in ("full_iters", "planned_iters"))), default=None),
-        eval_interval=_count(hello, "eval_interval"),
+        planned_iters=max(filter(None, (hello.full_iters, hello.planned_iters)), default=None),
+        eval_interval=hello.eval_interval,
         resumed=bool(before),
         nan_loss="nan_loss" in notes,
     )
@@ -83,11 +98,11 @@ def assess(
         resumed_from=str(before[0][1]) if before else None,
         real_s=real_s,
         clock_step_s=clock_step_s(real_s, exit_.started_at, exit_.ended_at),
-        dur_is=hello.get("dur_is"),
+        dur_is=hello.dur_is,
         lines=Clock.from_state(clocks.get("events")),
         dropped=results.notes_of(connection, run_id, FIELD_DROPPED),
         recompiled=_recompiled(connection, run_id),
-        learns=not str(hello.get("workload")).endswith("-eval"),
+        learns=not hello.workload.endswith("-eval"),
         beside=beside(phases, real_s - slept_s, real_s, neighbours) if real_s is not None else None,
     )
     return Assessment(summary, find_taints(facts), facts.beside.share if facts.beside is not None else None)
@@ -119,13 +134,7 @@ def _recompiled(connection: Connection, run_id: int) -> dict[int, tuple[int, int
     return by_iteration
 
 
-def _count(hello: Mapping[str, Any], key: str) -> int | None:
-    """Return the count under a key that the protocol does not check; None for anything else."""
-    value = hello.get(key)
-    return value if type(value) is int and 0 < value < 1 << 53 else None
-
-
-def hello_of(connection: Connection, run_id: int) -> dict[str, Any]:
-    """Return all that the trainer reported about itself; empty if nothing."""
+def self_description(connection: Connection, run_id: int) -> SelfDescription:
+    """Return what the trainer reported about itself."""
     rows = results.rows_of(connection, "hellos", ("hello_json",), run_id)
-    return dict(json.loads(rows[0][0])) if rows else {}
+    return known_fields(json.loads(rows[0][0]) if rows else {}, SelfDescription)

@@ -13,8 +13,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any, Self
+
+from msgspec import Struct
 
 from queue_runner.events import TimeUsage
 
@@ -60,66 +60,56 @@ def seconds(text: str) -> float:
     return total
 
 
-class TimeOutput:
+class TimeOutput(Struct):
     """A collector of the lines of one `time` command. Each TimeUsage holds all values so far; the last one counts."""
 
-    def __init__(self) -> None:
-        self._known: dict[str, float] = {}
-        self._triple: list[float] = []
+    known: dict[str, float] = {}
+    triple: list[float] = []
 
     def feed(self, text: str, offset: int) -> TimeUsage | None:
         """Return all values so far if this line added one and the real time is known, else None."""
         if len(text) > MAX_LINE_CHARS or not _WORDS.search(text):
             if text.strip():
-                self._triple = []
+                self.triple = []
             return None
-        if not self._read(text) or "real" not in self._known:
+        if not self._read(text) or "real" not in self.known:
             return None
-        known = self._known
+        known = self.known
         rss = known.get("rss_bytes", known["rss_kib"] * 1024 if "rss_kib" in known else None)
         return TimeUsage(offset, known["real"], known.get("user"), known.get("sys"), None if rss is None else int(rss))
-
-    def state(self) -> dict[str, Any]:
-        return {"known": self._known, "triple": self._triple}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Self:
-        output = cls()
-        output._known, output._triple = dict(state["known"]), list(state["triple"])
-        return output
 
     def _read(self, text: str) -> bool:
         if match := _TRIPLE.fullmatch(text):
             return self._read_triple(match[1], seconds(match[2]))
-        self._triple = []
+        self.triple = []
         for order, pattern in _ONE_LINE.items():
             if match := pattern.search(text):
                 pairs = zip(order.split(), match.groups(), strict=True)
-                self._known = {name: seconds(value) for name, value in pairs if value is not None}
+                self.known = {name: seconds(value) for name, value in pairs if value is not None}
                 return True
         for name, pattern in _VERBOSE.items():
             if match := pattern.search(text):
                 if name == "user":  # first line of a new table
-                    self._known = {}
-                self._known[name] = seconds(match[1])
+                    self.known = {}
+                self.known[name] = seconds(match[1])
                 return True
         for name, pattern in _FISH.items():
             if match := pattern.search(text):
                 if name == "real":
-                    self._known = {}
-                self._known[name] = seconds(match[1]) * _FISH_UNITS[match[2]]
+                    self.known = {}
+                self.known[name] = seconds(match[1]) * _FISH_UNITS[match[2]]
                 return True
         return False
 
     def _read_triple(self, word: str, value: float) -> bool:
         """Read a line of real, user, sys in sequence; a lone line with such a word does not belong to `time`."""
         if word == "real":
-            self._triple = []
-        if len(self._triple) >= 3 or word != _ORDER[len(self._triple)]:
-            self._triple = []
+            self.triple = []
+        if len(self.triple) >= 3 or word != _ORDER[len(self.triple)]:
+            self.triple = []
             return False
-        self._triple.append(value)
-        if len(self._triple) < 3:
+        self.triple.append(value)
+        if len(self.triple) < 3:
             return False
-        self._known = dict(zip(_ORDER, self._triple, strict=True))
+        self.known = dict(zip(_ORDER, self.triple, strict=True))
         return True

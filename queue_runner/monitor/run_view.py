@@ -319,10 +319,10 @@ def _as_recorded(connection: sqlite3.Connection, run: R) -> R:
     notes = dict(read.tuples(connection, "SELECT kind, text FROM notes WHERE run_id = ?", [run.run_id]))
     stderr = read_end(folder.stderr)
     ending = with_last_words(of_exit(record, notes), last_line(stderr), stderr)
-    facts: dict[str, Any] = {"outcome": ending.outcome.value, "exit_code": ending.exit_code, "signal": ending.signal}
-    facts["reason"] = ending.reason or None
-    facts |= {name: getattr(record, name) for name in _RECORDED}
-    return replace(run, **{field.name: facts[field.name] for field in fields(run) if field.name in facts})
+    columns: dict[str, Any] = {name: getattr(record, name) for name in _RECORDED}
+    columns |= {"outcome": ending.outcome.value, "exit_code": ending.exit_code, "signal": ending.signal}
+    columns["reason"] = ending.reason or None
+    return replace(run, **{field.name: columns[field.name] for field in fields(run) if field.name in columns})
 
 
 def runs(

@@ -23,18 +23,18 @@ NOTES = (
 
 
 def _intensity(cell: CellRow) -> float | None:
-    flop, moved = cell.facts.get("flop"), cell.facts.get("bytes")
+    flop, moved = cell.medians.get("flop"), cell.medians.get("bytes")
     return flop / moved if flop and moved else None
 
 
 def _bound(cell: CellRow) -> str | None:
-    intensity, peak, width = _intensity(cell), cell.facts.get("roof.flops"), cell.facts.get("roof.bytes")
+    intensity, peak, width = _intensity(cell), cell.medians.get("roof.flops"), cell.medians.get("roof.bytes")
     return ("compute" if intensity >= peak / width else "memory") if intensity and peak and width else None
 
 
 def _share(cell: CellRow) -> float | None:
     """Return the rate as a share of what the roofline allows."""
-    intensity, peak, width = _intensity(cell), cell.facts.get("roof.flops"), cell.facts.get("roof.bytes")
+    intensity, peak, width = _intensity(cell), cell.medians.get("roof.flops"), cell.medians.get("roof.bytes")
     if not (intensity and peak and width and cell.flops_per_s):
         return None
     return cell.flops_per_s / min(peak, intensity * width)

@@ -24,13 +24,13 @@ def _share(cell: CellRow) -> float | None:
 
 
 def _naive_rate(cell: CellRow) -> float | None:
-    flop, naive_s = cell.facts.get("flop"), cell.facts.get("time_unsynced")
+    flop, naive_s = cell.medians.get("flop"), cell.medians.get("time_unsynced")
     return flop / naive_s if naive_s and flop is not None else None
 
 
 def _block(cell: CellRow, naive: bool) -> float | None:
     """Return the seconds of one block of products, which guides time, with or without synchronization."""
-    naive_s, calls = cell.facts.get("time_unsynced"), cell.facts.get("calls")
+    naive_s, calls = cell.medians.get("time_unsynced"), cell.medians.get("calls")
     return (naive_s if naive else cell.median_s) * calls if naive_s and calls else None
 
 
@@ -42,13 +42,13 @@ _TIMES = Column(
     "naive / true",
     units.ratio,
     True,
-    value=lambda cell: cell.median_s / naive_s if (naive_s := cell.facts.get("time_unsynced")) else None,
+    value=lambda cell: cell.median_s / naive_s if (naive_s := cell.medians.get("time_unsynced")) else None,
 )
 _GUIDE = Column(
-    "guide_block_s", "guide", units.short_duration, True, value=lambda cell: cell.facts.get("block_unsynced")
+    "guide_block_s", "guide", units.short_duration, True, value=lambda cell: cell.medians.get("block_unsynced")
 )
 _BLOCK = (
-    Column("block_calls", "products", units.count, True, value=lambda cell: cell.facts.get("calls")),
+    Column("block_calls", "products", units.count, True, value=lambda cell: cell.medians.get("calls")),
     _GUIDE,
     Column("naive_block_s", "naive", units.short_duration, True, value=partial(_block, naive=True)),
     Column("block_s", "true", units.short_duration, True, value=partial(_block, naive=False)),

@@ -149,9 +149,9 @@ class EventProgress:
     def take(self, line: bytes) -> None:
         """Process an iter or phase line; anything else is counted by the worker."""
         try:
-            event = json.loads(line) if line else {}
-            kind, edge = event.get("type"), event.get("edge")
-            name = event.get("phase" if kind == "iter" else "name")
+            fields = json.loads(line) if line else {}
+            kind, edge = fields.get("type"), fields.get("edge")
+            name = fields.get("phase" if kind == "iter" else "name")
         except (ValueError, RecursionError, AttributeError):
             return
         if not isinstance(name, str):

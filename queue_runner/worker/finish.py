@@ -21,7 +21,7 @@ from queue_runner.host.run_dir import RunDir, read_end
 from queue_runner.host.warden_records import RunEnd
 from queue_runner.ingest import log_metrics, summarize_run
 from queue_runner.ingest.outcome import failed_on_metal, with_last_words
-from queue_runner.ingest.summarize_run import hello_of
+from queue_runner.ingest.summarize_run import SelfDescription, self_description
 from queue_runner.machine_records import Machine, known_fields
 from queue_runner.model import Ending, Outcome, State, Verb
 from queue_runner.spec import JobSpec
@@ -77,7 +77,7 @@ def finish(
         started = exit_ is not None or jobs.was_started(connection, run.run_id)
         if started and not folder.spec.exists():
             notes["folder_removed"] = _FOLDER_REMOVED
-        software = of_software(hello_of(connection, run.run_id), run.spec, system)
+        software = of_software(self_description(connection, run.run_id), run.spec, system)
         checkpoint = _checkpoint(connection, run, folder)
         assessment = None
         if not is_preflight:
@@ -202,13 +202,13 @@ def _of_system() -> dict[str, Any]:
     return machine.software().facts()
 
 
-def of_software(hello: Mapping[str, Any], spec: JobSpec, system: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def of_software(hello: SelfDescription, spec: JobSpec, system: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the versions that the trainer reported, those of the system (this one if None), and the variables that
     matter. Paths of caches do not."""
     return {
         **({"packages": dict(spec.packages)} if spec.packages else {}),
-        "versions": dict(hello.get("versions") or {}),
-        "python": None if hello.get("versions") else spec.python,
+        "versions": hello.versions,
+        "python": None if hello.versions else spec.python,
         "system": _of_system() if system is None else dict(system),
         "env": {k: v for k, v in sorted(spec.env.items()) if _MATTERS.match(k) and not _CACHES.search(k)},
         "code": spec.code or spec.snapshot,

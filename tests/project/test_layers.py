@@ -130,22 +130,30 @@ def test_jobs_never_import_the_queue() -> None:
         assert not any(name.split(".")[0] == "queue_runner" for name in imports(path)), path
 
 
-ROWS = {"row", "run", "job", "event", "group", "lane", "schedule", "sample", "hello", "taint"}
-"""Names of what a row of the database is read into."""
+ROWS = {
+    *("row", "run", "job", "event", "group", "lane", "schedule", "taint"),
+    *("hello", "header", "machine", "system", "facts", "sample", "reading", "readings", "gpu", "shares", "rates"),
+    *("fence", "exit_", "ending", "prepared", "stop", "record", "manifest"),
+}
+"""Names of what a row of the database, a stored record or a header of a log is read into."""
 
 
-def test_a_row_outside_of_the_store_has_attributes() -> None:
-    """A row is read into a dataclass, whose fields mypy knows: no `row["name"]`."""
+def test_a_record_outside_of_the_store_has_attributes() -> None:
+    """A record is read into a dataclass or a Struct, whose fields mypy knows: no `row["name"]` or `row.get("name")`."""
     by_name = set()
     for path in sorted(PACKAGE.rglob("*.py")):
-        place = path.relative_to(PACKAGE)
-        if place.parts[0] == "store":
+        if path.relative_to(PACKAGE).parts[0] == "store":
             continue
         for node in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Constant):
-                continue
-            if isinstance(node.slice.value, str) and ast.unparse(node.value) in ROWS:
-                by_name.add(str(place))
+            match node:
+                case ast.Subscript(value=record, slice=ast.Constant(value=str())):
+                    pass
+                case ast.Call(func=ast.Attribute(value=record, attr="get"), args=[ast.Constant(value=str()), *_]):
+                    pass
+                case _:
+                    continue
+            if ast.unparse(record).rpartition(".")[2] in ROWS:
+                by_name.add(f"{path.relative_to(PACKAGE)}:{node.lineno}")
     assert by_name == set()
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from queue_runner.client import Client
 from queue_runner.errors import MpsqError, UsageError
+from queue_runner.ingest.summarize_run import SelfDescription
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec
 from queue_runner.store.engine import open_engine
@@ -122,7 +123,7 @@ def test_questions_that_say_neither_keep_their_hashes() -> None:
     for name in ("env_name", "packages", "mps", "variables"):
         del stored[name]
     assert JobSpec.from_json(json.dumps(stored)).content_hash() == spec.content_hash()
-    assert "packages" not in finish.of_software({}, spec)
+    assert "packages" not in finish.of_software(SelfDescription(), spec)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +178,7 @@ def test_what_is_in_it_goes_into_the_fingerprint(home: Path, capsys: pytest.Capt
     Cli(capsys).ok("submit", "toy", "--env-name", "old,new", "--device", "mps", "--mps", "fallback=on")
     with sqlite3.connect(layout.db) as connection:
         specs = [JobSpec.from_json(text) for (text,) in connection.execute("SELECT spec_json FROM jobs ORDER BY id")]
-    told = [finish.of_software({}, spec) for spec in specs]
+    told = [finish.of_software(SelfDescription(), spec) for spec in specs]
     assert [one["packages"]["torch"] for one in told] == ["2.13.0", "2.14.0"]
     assert [one["env"]["PYTORCH_ENABLE_MPS_FALLBACK"] for one in told] == ["1", "1"]
     shown = Cli(capsys).ok("list").out

@@ -20,7 +20,7 @@ import re
 from collections.abc import Mapping
 
 from queue_runner.events import Eval, Hello, Iter, LogEvent, Metric
-from queue_runner.ingest.log_parser import NUMBER, LogParser, compile_and_device
+from queue_runner.ingest.log_parser import NUMBER, LogHeader, LogParser
 from queue_runner.ingest.time_output import seconds
 
 NAME = "lightning"
@@ -57,7 +57,7 @@ class Parser(LogParser):
 
     def __init__(self, known: Mapping[str, object] | None = None) -> None:
         super().__init__(known)
-        self.header = compile_and_device(known)
+        self.header = LogHeader.of_run(known)
         self.started = False
         self.begins: int | None = None
         """the number of the epoch's first batch; None before the first epoch"""
@@ -136,7 +136,7 @@ class Parser(LogParser):
         self.mean, self.base = None, [float(self.n), *self.now]
         if is_first and self.n > 1:
             return Metric(at, None, "mean_step", mean, "s", i)
-        phase = "measure" if not is_first else "compile" if self.header.get("compile") else "warmup"
+        phase = "measure" if not is_first else "compile" if self.header.compile else "warmup"
         return Iter(at, None, i, mean, loss, synced=False, phase=phase)
 
     def _whole(self, match: re.Match[str], at: int) -> list[LogEvent]:
@@ -166,25 +166,25 @@ class Parser(LogParser):
 
     def _read_header(self, text: str) -> None:
         if match := _GPU.search(text):
-            self.header.setdefault("device", match[1] if match[2] == "True" else "cpu")
+            self.header.device = self.header.device or (match[1] if match[2] == "True" else "cpu")
         elif match := _PRECISION.search(text):
-            self.header["dtype"] = "fp16" if match[1] == "16bit" else "bf16"
+            self.header.dtype = "fp16" if match[1] == "16bit" else "bf16"
 
     def _started(self, offset: int, match: re.Match[str], last_epoch: int | None) -> list[LogEvent]:
         """Return hello, once, before the first event."""
         if self.started:
             return []
         self.started = True
-        device, total = self.header.get("device"), match["total"]
+        total = match["total"]
         planned = (last_epoch + 1) * int(total) if last_epoch is not None and total.isdecimal() else None
         hello = Hello(
             offset,
             None,
             workload="lightning",
             framework="torch",
-            device=device if isinstance(device, str) else None,
-            dtype=self.header.get("dtype"),
-            compile=self.header.get("compile"),
+            device=self.header.device,
+            dtype=self.header.dtype,
+            compile=self.header.compile,
             planned_iters=planned if planned and planned > 0 else None,
             extra={"batches_per_epoch": int(total)} if total.isdecimal() else {},
         )

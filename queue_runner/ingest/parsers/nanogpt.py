@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from queue_runner.events import Eval, Hello, Iter, LogEvent, Metric
-from queue_runner.ingest.log_parser import DTYPES, NUMBER, LogParser, compile_and_device, whole
+from queue_runner.ingest.log_parser import DTYPES, NUMBER, LogHeader, LogParser, whole
 
 NAME = "nanogpt"
 HELP = "train.py of karpathy/nanoGPT: iterations, evaluations, the header, the printed mfu"
@@ -32,12 +31,28 @@ _MILLIONS = re.compile(r"number of parameters: (\d{1,9}\.\d{1,6})M")
 _FUSED = re.compile(r"using fused AdamW: (True|False)")
 _CONFIG = re.compile(r"Overriding config with (?:\S*/)?(\w{1,100})\.py:")
 _SETTING = re.compile(r"(?:Overriding: )?([a-z_]{1,40}) = (\S{1,200})(?:\s+#.*)?\s*")
-_SETTINGS = frozenset(
-    {"device", "dtype", "compile", "max_iters", "eval_interval", "log_interval", "batch_size", "block_size"}
-)
-_SIZES = ("vocab_size", "batch_size", "block_size", "eval_interval", "log_interval")
+_COUNTS = ("max_iters", "eval_interval", "log_interval", "batch_size", "block_size")
+_SIZES = ("vocab_size", "batch_size", "block_size", "eval_interval", "log_interval", "params_without_positions")
 _NO_MFU = -100.0
 """Placeholder that train.py prints until it has five iterations."""
+
+
+class NanoGptHeader(LogHeader):
+    """What train.py prints before its first iteration."""
+
+    config: str | None = None
+    fused: bool | None = None
+    resumed: bool = False
+    params_without_positions: int | None = None
+    tokens_per_iter: int | None = None
+    decayed: int | None = None
+    not_decayed: int | None = None
+    vocab_size: int | None = None
+    batch_size: int | None = None
+    block_size: int | None = None
+    eval_interval: int | None = None
+    log_interval: int | None = None
+    max_iters: int | None = None
 
 
 class Parser(LogParser):
@@ -47,7 +62,7 @@ class Parser(LogParser):
 
     def __init__(self, known: Mapping[str, object] | None = None) -> None:
         super().__init__(known)
-        self.header = compile_and_device(known)
+        self.header = NanoGptHeader.of_run(known)
         self.started = False
         self.iterated = False
         self.eval_at: int | None = None
@@ -75,10 +90,10 @@ class Parser(LogParser):
         return events
 
     def _phase(self, i: int) -> str:
-        is_first = not self.iterated and (i == 0 or bool(self.header.get("resumed")))
+        is_first = not self.iterated and (i == 0 or self.header.resumed)
         self.iterated = True
         if is_first:
-            return "compile" if self.header.get("compile") else "warmup"
+            return "compile" if self.header.compile else "warmup"
         return "eval_iter" if i == self.eval_at else "measure"
 
     def _evaluation(self, match: re.Match[str], offset: int) -> list[LogEvent]:
@@ -92,45 +107,44 @@ class Parser(LogParser):
         header = self.header
         for key, pattern in _INTEGERS.items():
             if match := pattern.search(text):
-                header[key] = int(match[1].replace(",", "") or 0)
+                setattr(header, key, int(match[1].replace(",", "") or 0))
         if match := _MILLIONS.search(text):
-            header["millions"] = float(match[1])
+            header.params_without_positions = round(float(match[1]) * 1e6)
         elif match := _FUSED.search(text):
-            header["fused"] = match[1] == "True"
-            header.setdefault("compile", False)  # the line about compilation, if any, follows this one
+            header.fused = match[1] == "True"
+            header.compile = bool(header.compile)  # the line about compilation, if any, follows this one
         elif "compiling the model..." in text:
-            header["compile"] = True
+            header.compile = True
         elif match := _CONFIG.search(text):
-            header["config"] = match[1]
+            header.config = match[1]
         elif "Resuming training from" in text:
-            header["resumed"] = True
-        elif (match := _SETTING.fullmatch(text)) and match[1] in _SETTINGS and match[1] != "compile":
-            header[match[1]] = match[2].strip("'\"")
+            header.resumed = True
+        elif match := _SETTING.fullmatch(text):
+            name, value = match[1], match[2].strip("'\"")
+            if name in ("device", "dtype"):
+                setattr(header, name, value)
+            elif name in _COUNTS:
+                setattr(header, name, whole(value))
 
     def _hello(self, offset: int) -> Hello:
         """Return the entire header. max_iters is inclusive: 5000 plans 5,001 iterations."""
         header = self.header
-        decayed, not_decayed = header.get("decayed"), header.get("not_decayed")
-        max_iters = whole(header.get("max_iters"))
-        device = header.get("device")
+        decayed, not_decayed = header.decayed, header.not_decayed
         dtype = None
-        if isinstance(device, str):  # train.py casts on CUDA only and uses fp32 elsewhere, whatever its setting
-            dtype = DTYPES.get(str(header.get("dtype"))) if "cuda" in device else "fp32"
-        extra: dict[str, Any] = {key: n for key in _SIZES if (n := whole(header.get(key))) is not None}
-        if "millions" in header:
-            extra["params_without_positions"] = round(header["millions"] * 1e6)
+        if header.device is not None:  # train.py casts on CUDA only and uses fp32 elsewhere, whatever its setting
+            dtype = DTYPES.get(header.dtype or "") if "cuda" in header.device else "fp32"
         return Hello(
             offset,
             None,
             workload="nanogpt",
             framework="torch",
-            device=device if isinstance(device, str) else None,
+            device=header.device,
             dtype=dtype,
             params=decayed + not_decayed if decayed and not_decayed else None,
-            tokens_per_iter=float(header["tokens_per_iter"]) if header.get("tokens_per_iter") else None,
-            optimizer=None if "fused" not in header else "AdamW(fused)" if header["fused"] else "AdamW",
-            compile=header.get("compile"),
-            planned_iters=None if max_iters is None else max_iters + 1,
-            config=header.get("config"),
-            extra=extra,
+            tokens_per_iter=float(header.tokens_per_iter) if header.tokens_per_iter else None,
+            optimizer=None if header.fused is None else "AdamW(fused)" if header.fused else "AdamW",
+            compile=header.compile,
+            planned_iters=None if header.max_iters is None else header.max_iters + 1,
+            config=header.config,
+            extra={name: value for name in _SIZES if (value := getattr(header, name)) is not None},
         )

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 
 from queue_runner.events import Hello, LogEvent, Metric, Note
-from queue_runner.ingest.log_parser import DTYPES, LogParser, compile_and_device, whole
+from queue_runner.ingest.log_parser import DTYPES, LogHeader, LogParser, whole
 
 NAME = "sample"
 HELP = "sample.py of karpathy/nanoGPT: its texts, their number and length"
@@ -26,6 +26,16 @@ _LAST_OF_HEADER = re.compile(r"Loading meta from \S.*\.\.\.|No meta\.pkl found, 
 _KEPT = ("temperature", "top_k", "num_samples", "max_new_tokens", "start")
 
 
+class SampleHeader(LogHeader):
+    """The settings that are printed, as text."""
+
+    temperature: str | None = None
+    top_k: str | None = None
+    num_samples: str | None = None
+    max_new_tokens: str | None = None
+    start: str | None = None
+
+
 class Parser(LogParser):
     """Parser whose state is the header, the text so far, and where its last line ended."""
 
@@ -33,7 +43,7 @@ class Parser(LogParser):
 
     def __init__(self, known: Mapping[str, object] | None = None) -> None:
         super().__init__(known)
-        self.header = compile_and_device(known)
+        self.header = SampleHeader.of_run(known)
         self.started = False
         self.text = ""
         self.characters = 0
@@ -45,7 +55,10 @@ class Parser(LogParser):
         blank = 0 if self.end is None else max(0, offset - self.end)
         self.end = offset + len(text.encode()) + 1
         if not self.started and (match := _OVERRIDE.fullmatch(text)):
-            self.header[match[1]] = match[2]
+            if match[1] == "compile":
+                self.header.compile = {"True": True, "False": False}.get(match[2])
+            elif match[1] in (*_KEPT, "device", "dtype"):
+                setattr(self.header, match[1], match[2])
             return []
         if not self.started and _LAST_OF_HEADER.fullmatch(text):
             self.text, self.characters = "", 0  # the model did not write the lines before
@@ -75,21 +88,21 @@ class Parser(LogParser):
             Metric(offset, None, "sample_characters", float(characters), "characters", self.found - 1),
             Metric(offset + 1, None, "samples", float(self.found), "texts", self.found - 1),
         ]
-        if (tokens := whole(self.header.get("max_new_tokens"))) is not None:
+        if (tokens := whole(self.header.max_new_tokens)) is not None:
             events.append(Metric(offset + 2, None, "sample_tokens", float(tokens), "tokens", self.found - 1))
         self.text, self.characters = "", 0
         return events
 
     def _hello(self, offset: int) -> Hello:
         header = self.header
-        device = header.get("device")
+        device = header.device
         return Hello(
             offset,
             None,
             workload="nanogpt-sample",
             framework="torch",
-            device=device if isinstance(device, str) else None,
-            dtype=DTYPES.get(str(header.get("dtype"))) if "cuda" in str(device) else "fp32" if device else None,
-            compile={"True": True, "False": False, True: True, False: False}.get(header.get("compile")),
-            extra={"sampling": {name: header[name] for name in _KEPT if name in header}},
+            device=device,
+            dtype=DTYPES.get(header.dtype or "") if "cuda" in (device or "") else "fp32" if device else None,
+            compile=header.compile,
+            extra={"sampling": {name: value for name in _KEPT if (value := getattr(header, name)) is not None}},
         )

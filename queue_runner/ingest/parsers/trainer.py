@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from queue_runner.events import Eval, Hello, LogEvent, Metric, Note
-from queue_runner.ingest.log_parser import LogParser
+from queue_runner.ingest.log_parser import LogHeader, LogParser
 from queue_runner.ingest.time_output import seconds
 
 NAME = "trainer"
@@ -59,6 +59,17 @@ _NO_TIMES = (
 )
 
 
+class TrainerHeader(LogHeader):
+    """What the Trainer prints before its first step; with `is_read` False, what follows from its last dict."""
+
+    params: int | None = None
+    steps: int | None = None
+    epochs: float | None = None
+    batch: int | None = None
+    resumed: int = 0
+    is_read: bool = True
+
+
 class Parser(LogParser):
     """A parser that keeps the header, and the dicts read before the steps per epoch are known."""
 
@@ -69,9 +80,7 @@ class Parser(LogParser):
 
     def __init__(self, known: Mapping[str, object] | None = None) -> None:
         super().__init__(known)
-        self.header: dict[str, Any] = (
-            {"device": device} if isinstance(device := (known or {}).get("device"), str) else {}
-        )
+        self.header = TrainerHeader.of_run(known)
         self.started = False
         self.ended = False
         self.diverged = False
@@ -111,7 +120,7 @@ class Parser(LogParser):
 
     def _begin(self) -> None:
         """Begin another training in the same log."""
-        self.header = {key: value for key, value in self.header.items() if key == "device"}
+        self.header = TrainerHeader(device=self.header.device)
         self.started = self.ended = False
         self.held, self.bars, self.epoch, self.before = [], {}, 0.0, self.reached
 
@@ -122,12 +131,12 @@ class Parser(LogParser):
 
     def _read_header(self, text: str) -> None:
         if match := _RESUMED.search(text):
-            self.header["resumed"] = int(match[1])
-            if self.header["resumed"] >= self.before:  # continues the numbering of the previous training
+            self.header.resumed = int(match[1])
+            if self.header.resumed >= self.before:  # continues the numbering of the previous training
                 self.before = 0
         for key, pattern in _HEADER.items() if " = " in text else ():
             if match := pattern.search(text):
-                self.header[key] = int(match[1].replace(",", "") or 0)
+                setattr(self.header, key, int(match[1].replace(",", "") or 0))
 
     def _dict(self, fields: Mapping[str, float], at: int) -> list[LogEvent]:
         events: list[LogEvent] = []
@@ -160,13 +169,13 @@ class Parser(LogParser):
     def _end(self, fields: Mapping[str, float], at: int) -> list[LogEvent]:
         self.ended = True
         rate, dur_s = fields.get("train_steps_per_second", 0.0), fields["train_runtime"]
-        if "steps" not in self.header and rate * dur_s >= 0.5 and fields["epoch"] > 0:
+        if self.header.steps is None and rate * dur_s >= 0.5 and fields["epoch"] > 0:
             counted = round(rate * dur_s)
             made = self.bars.get(str(counted)) or counted
-            self.header |= {"steps": made, "epochs": fields["epoch"], "is_read": False}
+            self.header.steps, self.header.epochs, self.header.is_read = made, fields["epoch"], False
             rate *= made / counted
-        elif (of_epoch := self._steps_of_epoch()) and dur_s > 0 and rate > 0 and self.header.get("is_read", True):
-            rate = (round(fields["epoch"] * of_epoch) - self.header.get("resumed", 0)) / dur_s
+        elif (of_epoch := self._steps_of_epoch()) and dur_s > 0 and rate > 0 and self.header.is_read:
+            rate = (round(fields["epoch"] * of_epoch) - self.header.resumed) / dur_s
         events: list[LogEvent] = []
         if self._steps_of_epoch() is not None:
             for then, words in self.held:
@@ -189,7 +198,7 @@ class Parser(LogParser):
         return _evaluation(self.rows, self.block_at, self.reached)
 
     def _steps_of_epoch(self) -> float | None:
-        steps, epochs = self.header.get("steps"), self.header.get("epochs")
+        steps, epochs = self.header.steps, self.header.epochs
         return steps / epochs if steps and epochs else None
 
     def _hello(self, at: int) -> Hello:
@@ -198,10 +207,10 @@ class Parser(LogParser):
             at,
             None,
             framework="torch",
-            device=header.get("device"),
-            params=header.get("params"),
-            samples_per_iter=float(header["batch"]) if header.get("batch") else None,
-            planned_iters=self.before + header["steps"] if "steps" in header else None,
+            device=header.device,
+            params=header.params,
+            samples_per_iter=float(header.batch) if header.batch else None,
+            planned_iters=None if header.steps is None else self.before + header.steps,
             extra={"trainer": "transformers"},
         )
 

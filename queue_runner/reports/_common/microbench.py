@@ -56,7 +56,7 @@ class CellRow:
     flops_per_s: float | None
     bytes_per_s: float | None
     peak: Peak | None
-    facts: Mapping[str, float]
+    medians: Mapping[str, float]
     """medians over the runs of all other metrics"""
     valid: bool
     excluded: bool
@@ -149,8 +149,8 @@ def _cell(arm: Arm, metrics: Sequence[Metrics], several: Collection[str], peaks:
     key, samples_s = arm.key, [time_s for values in metrics for time_s in values["time"]]
     median_s, (spread_s, over), (q1_s, q3_s) = arm.median_s or 0.0, arm.spread_s, stats.quartiles(samples_s)
     names = {name for values in metrics for name in values} - {"time"}
-    facts = {name: stats.median(stats.median(of_run[name]) for of_run in metrics if name in of_run) for name in names}
-    flop, moved = facts.get("flop"), facts.get("bytes")
+    medians = {name: stats.median(stats.median(of_run[name]) for of_run in metrics if name in of_run) for name in names}
+    flop, moved = medians.get("flop"), medians.get("bytes")
     valid = all(run.valid for run in arm.shown)
     return CellRow(
         run=arm.shown[0],
@@ -167,7 +167,7 @@ def _cell(arm: Arm, metrics: Sequence[Metrics], several: Collection[str], peaks:
         flops_per_s=flop / median_s if flop and median_s > 0 else None,
         bytes_per_s=moved / median_s if moved and median_s > 0 else None,
         peak=peaks.find(key["machine"], key["device"], key["device_name"], key["dtype"], or_measured=True),
-        facts=facts,
+        medians=medians,
         valid=valid,
         excluded=not valid,
         taints=kinds_of_taint(arm.shown),
