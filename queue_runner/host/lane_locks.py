@@ -23,6 +23,7 @@ from queue_runner import lanes
 from queue_runner.host import locks
 from queue_runner.host.locks import Lock
 from queue_runner.model import DEFAULT_LANE
+from queue_runner.times import clock
 
 PART = "MPSQ_PART"
 """Variable of a worker that has a part of the machine: the GPUs and processors of it, as `lanes.units` names them."""
@@ -111,6 +112,22 @@ class LaneLocks:
     def is_held(self) -> bool:
         """Return whether a process holds one of the lane's own locks."""
         return any(map(locks.is_held, paths(self._lane, self._cores)))
+
+    def held_by(self, home: Path) -> str:
+        """Return in words what a queue of this user, other than that at `home`, runs here: as far as its lock says."""
+        machine = locks.lane_lock_path(DEFAULT_LANE)
+        is_alone = self._lane == DEFAULT_LANE
+        everyone = sorted(machine.parent.glob("lane-*.lock"))
+        for path in everyone if is_alone else [*paths(self._lane, self._cores), machine]:
+            note = locks.read_holder(path) if locks.is_held(path) else None
+            if note is not None and "run" in note and note.get("home") not in (None, str(home)):
+                at = note.get("at")
+                since = f" at {clock(at)}" if isinstance(at, float) else ""
+                return (
+                    f"another queue of yours runs {note['run']}:"
+                    f" {note['home']}, started by process {note.get('pid')}{since}"
+                )
+        return "another queue of yours is running"
 
     def goes_first(self) -> str:
         """Return what another process waits for, before which no run may start here, in words; "" if none does."""

@@ -52,7 +52,7 @@ class Lock:
         return self._fd
 
     def write_holder(self, about: Mapping[str, Any] | None = None) -> None:
-        """Write to the file who took the lock: {pid, start, host} and `about`. The text outlives the holder.
+        """Write to the file who took the lock: {pid, start, host, at} and `about`. The text outlives the holder.
 
         Raises: OSError when it cannot be written, ValueError when it is longer than 4 KiB.
         """
@@ -61,6 +61,7 @@ class Lock:
             "pid": os.getpid(),
             "start": this_process.start if this_process else None,
             "host": socket.gethostname(),
+            "at": time.time(),
             **(about or {}),
         }
         text = json.dumps(holder, separators=(",", ":")).encode() + b"\n"

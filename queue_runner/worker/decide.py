@@ -188,8 +188,7 @@ def _low_disk(now: Now, lane: str) -> Blocked:
 
 def _blocked_reasons(now: Now, chosen: Schedule, in_use: Collection[str]) -> dict[str, Blocked]:
     """Return what lanes that start nothing wait for."""
-    elsewhere = Blocked("another queue of this machine is running on it")
-    held_elsewhere = {lane: elsewhere for lane, state in now.states.items() if state.held_elsewhere}
+    held_elsewhere = {lane: Blocked(state.held_elsewhere) for lane, state in now.states.items() if state.held_elsewhere}
     if (run := chosen.reserved_for) is None:
         return held_elsewhere
     others = ", ".join(map(short, sorted(in_use))) or "other lanes"

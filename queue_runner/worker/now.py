@@ -76,7 +76,7 @@ class LaneNow:
     """The state of one lane.
 
     - held: this worker holds its locks, and no run does
-    - held_elsewhere: another queue holds one of its locks
+    - held_elsewhere: what another queue runs that holds one of its locks, in words
     - cools: nothing may start, because its last run has just ended or the machine has refused to start one
     - reserved: this worker keeps other queues from starting runs on it
     - waiting_run: the run that waits at its gate
@@ -84,7 +84,7 @@ class LaneNow:
     """
 
     held: bool = False
-    held_elsewhere: bool = False
+    held_elsewhere: str = ""
     cools: bool = False
     reserved: bool = False
     waiting_run: int | None = None

@@ -103,7 +103,7 @@ class NowReader:
             return now, {}
         disk = next(folder for folder in (self._layout.runs, *self._layout.runs.parents) if folder.exists())
         elsewhere = self._held_elsewhere(now, busy)
-        states = {name: replace(state, held_elsewhere=name in elsewhere) for name, state in now.states.items()}
+        states = {name: replace(state, held_elsewhere=elsewhere.get(name, "")) for name, state in now.states.items()}
         now = replace(now, states=states, disk=disk, free_bytes=shutil.disk_usage(disk).free)
         cooling = {name for name, state in states.items() if state.cools}
         mark = now.last_event, busy, now.paused, elsewhere, cooling
@@ -131,10 +131,11 @@ class NowReader:
         cores = {core for part in lanes.parts(name) if part in self._lanes for core in self._lanes[part].cores}
         return Lane(name, tuple(sorted(cores)))
 
-    def _held_elsewhere(self, now: Now, busy: set[str]) -> set[str]:
-        """Return the lanes, not `busy` with runs of this queue, on which another queue is active."""
+    def _held_elsewhere(self, now: Now, busy: set[str]) -> dict[str, str]:
+        """Return what another queue runs on lanes that are not `busy` with runs of this queue, in words."""
         ours = busy | decide.parts_of(lane for lane, state in now.states.items() if state.held or state.cools)
-        return {lane for lane in self._lanes if lane not in ours and self._supervisors[lane].is_held()}
+        here = {lane: self._supervisors[lane] for lane in self._lanes if lane not in ours}
+        return {lane: supervisor.held_by() for lane, supervisor in here.items() if supervisor.is_held()}
 
     def _candidates(self, connection: Connection, at: float) -> Iterator[Candidate]:
         """Return the runs that may start, in the order in which they are claimed."""

@@ -99,11 +99,10 @@ class Supervisor:
 
     # -- the state of the lane -----------------------------------------------------------------------------------------
 
-    def state(self, *, held_elsewhere: bool = False) -> LaneNow:
+    def state(self) -> LaneNow:
         """Return the state of the lane."""
         return LaneNow(
             held=self._held is not None,
-            held_elsewhere=held_elsewhere,
             cools=self.in_cooldown,
             reserved=self._locks.is_reserved,
             waiting_run=self._gate.waits_for,
@@ -127,6 +126,10 @@ class Supervisor:
     def is_held(self) -> bool:
         """Return whether a process, this one included, holds a lock of the lane."""
         return self._locks.is_held()
+
+    def held_by(self) -> str:
+        """Return in words what another queue runs on the lane."""
+        return self._locks.held_by(self._layout.home)
 
     def reads_code(self, run_id: int) -> bool:
         """Return whether the code of this run is still being read before its start."""
@@ -305,8 +308,8 @@ class Supervisor:
             if self._locks.is_shared():
                 self._gate.look_later()  # they end, and none begins: the wait for a quiet machine goes on
             else:
-                self._gate.leave("another queue of this machine is running")
-            self._block(Blocked("another queue of this machine is running; this one continues when the lane is free"))
+                self._gate.leave("another queue is running")
+            self._block(Blocked(f"{self.held_by()}; this one continues when the lane is free"))
             return False
         assert self._held is not None
         failpoints.reach("worker.lane")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,6 +67,20 @@ def test_who_shares_the_machine_is_no_leftover_of_the_run_that_had_it_before(
     assert again
     again.write_holder({"token": "t" * 32})
     assert locks.read_holder(lane)
+
+
+def test_who_waits_learns_which_other_queue_runs_what(tmp_path: Path) -> None:
+    home, other = tmp_path / "mine", tmp_path / "theirs"
+    hold = LaneLocks(A).take()
+    assert hold
+    unknown = LaneLocks(A).held_by(home)
+    hold.write_holder({"home": str(other), "run": "3.1"})
+    assert "3.1" not in unknown
+    for lane in (A, MACHINE):  # which needs what every lane has
+        assert f"runs 3.1: {other}, started by process {os.getpid()} at " in LaneLocks(lane).held_by(home)
+    assert LaneLocks(A).held_by(other) == LaneLocks(B).held_by(home) == unknown, "it is this queue's own note"
+    hold.close()
+    assert LaneLocks(A).held_by(home) == unknown
 
 
 def test_several_lanes_are_taken_all_or_none() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -102,12 +103,13 @@ def test_several_lanes_that_a_run_had_cool_together(box: Box) -> None:
 def test_a_lane_that_another_queue_has_is_left_to_it(box: Box) -> None:
     other = LaneLocks("cpu:0+2").take()
     assert other
+    other.write_holder({"home": "/another/queue", "run": "7.2"})
     box.submit()
     box.submit()
     assert box.step() == [SECOND]
     with looking(box.engine) as connection:
         reason = connection.value("SELECT blocked_reason FROM lanes WHERE name = ?", (FIRST,))
-    assert reason == "another queue of this machine is running on it"
+    assert f"yours runs 7.2: /another/queue, started by process {os.getpid()} at " in str(reason)
     other.close()
     assert box.step() == [FIRST, SECOND]
 
