@@ -96,6 +96,8 @@ class SubmitOptions(TypedDict, total=False):
     python: str
     env_name: Values
     mps: Words
+    warmup: int
+    prepare: str
     timeout: Time
     parser: str
     metric: Pairs

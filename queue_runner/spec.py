@@ -30,7 +30,7 @@ _PLACE = frozenset(
 """Fields that describe where and with what a job runs, not what it computes: left out of the hash."""
 _LATER = {
     **{"env_name": "", "mps": {}, "variables": {}, "merged": {}, "compile_mode": ""},
-    **{"gpus": 1, "cores": 0, "threads": 0},
+    **{"gpus": 1, "cores": 0, "threads": 0, "warmup": 0, "prepare": ""},
 }
 """Fields hashed only where they differ from this, so that hashes stored before they existed stay valid."""
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
@@ -118,6 +118,8 @@ class JobSpec:
     threads: int = 0  # of each process, by OMP_NUM_THREADS, on a lane
     env_file: str = ""  # of a stored job: the file with its whole environment
     metrics: Mapping[str, str] = field(default_factory=dict)  # read from its log: regular expressions by name
+    warmup: int = 0  # starts of a command before its first round, which are not counted
+    prepare: str = ""  # a shell command before each start
     seed_by_round: bool = False  # `seed` is that of the first round, and grows by one with each
 
     def fields(self) -> dict[str, Any]:

@@ -59,6 +59,8 @@ class ReportedRun(RunNumbers, LastEvaluation):
     gpus: int = 1
     cores: int | None = None
     threads: int | None = None
+    warmup: int = 0
+    prepare: str = ""
     state: str = State.DONE
     outcome: str | None = None
     exit_code: int | None = None

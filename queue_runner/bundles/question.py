@@ -72,6 +72,8 @@ FIELDS: Mapping[str, Check] = {
     "gpus": whole(1, 4096),
     "cores": whole(0, 1 << 20),
     "threads": whole(0, 1 << 20),
+    "warmup": whole(0, 1 << 20),
+    "prepare": _PROSE,
     "timeout_s": _LIMIT,
     "gate_s": _LIMIT,
     **dict.fromkeys(("resume", "gate", "seed_by_round"), flag),

@@ -139,12 +139,25 @@ def _refuse_parser(request: Request) -> None:
         raise UsageError("--parser is for commands: a workload reports its own iterations", "remove --parser")
 
 
+def _refuse_warmup(request: Request) -> None:
+    if request.warmup and request.workload is not None:
+        raise UsageError(
+            "--warmup is for commands: a workload warms up in each run", "--set warmup_iters=N says for how long"
+        )
+    if request.warmup < 0:
+        raise UsageError(f"--warmup {request.warmup} is less than 0", "give 0 or more")
+    policy.no_token("--prepare", request.prepare or "")
+
+
 def _refuse_repeated_search(request: Request) -> None:
     if request.find_max is not None and request.repeats > 1:
         raise UsageError("--find-max tries each value once", "remove --repeats; mpsq rerun repeats what it found")
 
 
-_CHECKS = (_refuse_both_or_none, _refuse_tokens, _refuse_limits, _refuse_parser, _refuse_repeated_search)
+_CHECKS = (
+    *(_refuse_both_or_none, _refuse_tokens, _refuse_limits, _refuse_parser, _refuse_warmup),
+    _refuse_repeated_search,
+)
 
 
 # -- cells ------------------------------------------------------------------------------------------------------------
@@ -189,6 +202,7 @@ def _workload_cells(request: Request, shared: Shared) -> Iterator[JobSpec]:
                 config=str(cell["config"]) or None,
                 seed=DEFAULT_SEED if request.seed is None else request.seed,
                 params={key: cell[f"set:{key}"] for key in sets},
+                prepare=request.prepare or "",
             )
             launchers.refuse_several_on_mps((), spec.device, spec.env)
             gpus.refuse(spec, workload, here=request.on is None)
@@ -216,9 +230,10 @@ def _command_cells(request: Request, shared: Shared) -> Iterator[JobSpec]:
     search = request.find_max
     given = axes.pop(search.key, ()) if search is not None else ()
     searched = {search.key} if search is not None else set()
-    grid.refuse_unfilled(request.argv, {*axes, *searched})
+    words = (*request.argv, request.prepare or "")
+    grid.refuse_unfilled(words, {*axes, *searched})
     for axis, values in axes.items():
-        if (len(values) > 1 or axis in request.sets) and not any(grid.uses(word, axis) for word in request.argv):
+        if (len(values) > 1 or axis in request.sets) and not any(grid.uses(word, axis) for word in words):
             raise UsageError(
                 f"the command does not use {{{axis}}}, which is set to {', '.join(values)}",
                 f"write {{{axis}}} where the value belongs, as in: -- python train.py --{axis}={{{axis}}}",
@@ -240,6 +255,8 @@ def _command_cells(request: Request, shared: Shared) -> Iterator[JobSpec]:
             config=cell.get("config"),
             params={key: value for key, value in cell.items() if key not in _OPTIONS},
             argv=argv,
+            warmup=request.warmup,
+            prepare=grid.fill(request.prepare or "", cell),
             parser=request.parser,
             python=interpreter_of(argv),
         )

@@ -262,6 +262,12 @@ class Request:
         "torch's MPS switches, as in fallback=on,fast_math=on. Repeatable: each use is one value of a sweep.",
         "NAME=VALUE,...",
     )
+    warmup: int = _option(
+        Kind.NUMBER, "Runs of each command before its first round, which are not counted; 0 by default.", "N", default=0
+    )
+    prepare: str | None = _option(
+        Kind.TEXT, "A shell command before each run, which is not timed; it may use {KEY} of --set.", "COMMAND"
+    )
     timeout_s: float | None = _option(Kind.TIME, "End a run after this: 90s, 15m, 2h.", "TIME", name="timeout")
     parser: str | None = _option(Kind.TEXT, f"Parse the command's output live: {', '.join(parsers.names())}.", "NAME")
     metrics: Mapping[str, str] = _option(
@@ -356,8 +362,8 @@ REMOVED = {
 GROUPS = {
     "Common": "device compile config dtype set repeats until budget by same_within"
     " name tag priority after timeout dry_run",
-    "What it runs": "framework gpus seed env secret env_name python cwd mps parser metric find_max snapshot"
-    " allow_daemons allow_plain note",
+    "What it runs": "framework gpus seed env secret env_name python cwd mps warmup prepare parser metric find_max"
+    " snapshot allow_daemons allow_plain note",
     "When it runs": "at deadline hold retries retry_on backoff resume stall",
     "On another machine": "on partition time whole_node sbatch",
 }

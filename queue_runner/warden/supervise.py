@@ -9,7 +9,8 @@ Its steps and files, in order (docs/architecture.md):
 
 The preparation is the same program with further variables, in which it computes what the run needs and must not measure
 (jobs/harness/prepared.py): ended, limited and cancelled as the trainer is, but no part of the run's time. How it ends
-does not matter: a trainer that finds nothing prepared computes it itself.
+does not matter: a trainer that finds nothing prepared computes it itself. Or it is a shell that gets the program as its
+arguments, for --warmup and --prepare: there no trainer starts after a failure.
 
 The lane is the inherited lock that means "something may be using the accelerator"; a run beside others has those of
 its lane, and last the machine's, which it shares. The trainer inherits them too, so that the lane stays held if the
@@ -210,12 +211,13 @@ class Run:
 
     def prepare(self, lane: list[int]) -> tuple[dict[str, Any] | None, Termination | None]:
         """Run the program as a preparation, to its end and that of its processes. Return (stop, Ending) like watch."""
-        spec, log = self.spec, self.own + "prepare.log"
-        preparation = {"env": {**spec["env"], **spec["prepare"]}, "stdout": log, "stderr": log, "events": os.devnull}
+        spec, how, log = self.spec, self.spec["prepare"], self.own + "prepare.log"
+        preparation = {"argv": [*how["by"], *spec["argv"]], "env": {**spec["env"], **how["env"]}}
+        preparation |= {"timeout_s": how["timeout_s"], "stdout": log, "stderr": log, "events": os.devnull}
         self.spec = {**spec, **preparation}
         self.limits = Limits(self.folder, self.spec)
         self.begin(lane)
-        stop, stopped, ending = None, False, None
+        stop, stopped, ending, failure = None, False, None, None
         if self.trainer.error is None:
             if trainer := row(self.trainer.pid):
                 self.tree.remember({self.trainer.pid: trainer})
@@ -225,10 +227,16 @@ class Run:
             result = self.result(stop, stopped)
             names = ("exit_code", "signal", "real_s", "user_s", "sys_s", "max_rss_bytes")
             self.prepared = {name: result[name] for name in names}
+            if how["by"] and result["exit_code"] != 0:
+                how_ended = (
+                    f"exit code {result['exit_code']}" if result["signal"] is None else f"signal {result['signal']}"
+                )
+                failure = {"errno": 0, "text": f"the command of --prepare ended with {how_ended}; its output: {log}"}
             self.sweep(ending or Termination(self.tree.find, spec["grace_s"]))
             for fd in self.trainer.outputs:
                 os.close(fd)
         self.spec, self.limits, self.trainer = spec, Limits(self.folder, spec), Trainer()
+        self.trainer.error = failure
         self.status, self.usage, self.tree.largest_bytes = None, None, 0
         self.paused_s, self.paused_since, self.halted = 0.0, None, False
         self.oom_kills = oom_kills()
@@ -327,7 +335,7 @@ class Run:
                 stop, ending = self.prepare(lane)
                 self.publish_prepared()
                 reach("warden.prepared")
-            if stop is None:
+            if stop is None and self.trainer.error is None:
                 self.begin(lane)
                 reach("warden.spawned")
             if stop is None and self.trainer.error is None:

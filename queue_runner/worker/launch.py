@@ -40,6 +40,10 @@ _THREADS = (
 """Variables by which libraries learn how many threads to start; what the user has set is kept."""
 
 
+_STARTS = 'i={}; while [ $i -gt 0 ]; do sh -c "$0"; "$@" || :; i=$((i - 1)); done; sh -c "$0"'
+"""Starts a program so many times before its run, and the command of --prepare before each start and the run."""
+
+
 def prepare(
     layout: Layout,
     config: Config,
@@ -91,6 +95,7 @@ def prepare(
     if is_checked:
         env["MPSQ_CHECKED"] = "1"
     prepares = run.spec.kind == "workload" and not is_checked and command_line.prepares(run.spec, layout.snapshots)
+    warm_ups = run.spec.warmup if run.repeat == 1 else int(prepares)
     instructions = {
         "v": SPEC_VERSION,
         "run": str(run.id),
@@ -113,8 +118,15 @@ def prepare(
         "lane_fds": lane.fds,
         "lane_shares": lane.shares,
         "cores": lanes.processors(run.spec.affinity) if run.spec.affinity else [],
-        "prepare": {"MPSQ_PREPARE": "1"} if prepares else {},
     }
+    if warm_ups or run.spec.prepare:
+        instructions["prepare"] = {
+            "env": {"MPSQ_PREPARE": "1"} if prepares else {},
+            "by": []
+            if prepares and not run.spec.prepare
+            else ["sh", "-ec", _STARTS.format(warm_ups), run.spec.prepare],
+            "timeout_s": run.spec.timeout_s and run.spec.timeout_s * (warm_ups + 1),
+        }
     _write_private(folder.secrets, {"argv": revealed, "env": values})
     _write_private(folder.spec, instructions)
     return folder

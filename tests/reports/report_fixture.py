@@ -84,6 +84,7 @@ class Store:
         group: int = 1,
         name: str | None = None,
         gpus: int = 1,
+        prepare: str = "",
     ) -> int:
         """Add a run; returns its run_id. `summary` and others override what a quiet run would have."""
         spec = JobSpec(
@@ -99,6 +100,7 @@ class Store:
             params=dict(params or {}),
             argv=tuple(argv),
             env_name=env_name,
+            prepare=prepare,
             variables=dict(variables or {}),
             find_max=find_max,
             env={"PATH": "/bin"},

@@ -58,3 +58,17 @@ def test_the_probes_of_one_search_are_one_curve(store: Store) -> None:  # noqa: 
     assert {row["value"] for row in result.rows} == {2, 4, 8}
     assert text.count("largest n that fits") == 1 and "largest n that fits: 8" in text
     assert "code=" not in text and "unset" not in text
+
+
+def test_commands_show_the_least_and_the_most_time_and_differ_in_what_prepares_them(store: Store) -> None:  # noqa: F811
+    for prepare, times in (("", (1.0, 1.5, 2.0)), ("drop caches", (7.0, 8.0, 9.0))):
+        for real_s in times:
+            store.run(
+                workload=None, framework=None, config=None, argv=("./sort",), prepare=prepare,
+                summary={"median_s": None, "mad_s": None, "n_measure": 0, "n_iters": 0}, exit={"real_s": real_s},
+            )  # fmt: skip
+    text = printing.as_text("devices", store.report(), "table", explain=True)
+    rows = [line.split() for line in text.splitlines() if "min" in line.split() or " 9" in line]
+    assert ["real", "min", "max", "user", "sys"] in rows, text
+    assert any({"7", "9"} <= {*row} or {"7.000", "9.000"} <= {*row} for row in rows), text
+    assert "prepare=none" in text and "prepare=drop caches" in text

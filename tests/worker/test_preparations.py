@@ -126,3 +126,30 @@ def test_later_rounds_of_a_job_with_the_right_loss_need_no_preparation(
     queue.done(3)
     assert [step.split()[1] for step in steps(queue) if step.startswith("prepares")] == prepared
     assert [step for step in steps(queue) if step.startswith("runs")] == ["runs 1.1", "runs 1.2", "runs 1.3"]
+
+
+def test_a_command_is_warmed_up_before_its_first_round_and_prepared_before_each_start(queue: Queue) -> None:
+    """The journal of `sh` is that of hyperfine --warmup 2 --prepare; none of it is in the times of the runs."""
+    line = f"echo {{}} >> '{queue.folder}/journal'"
+    options: dict[str, Any] = {
+        "cwd": str(queue.folder),
+        "warmup": 2,
+        "prepare": f"{line.format('prepares {n}')}; sleep 0.2",
+    }
+    run = ["sh", "-c", f"{line.format('$MPSQ_RUN {n}')}; test $MPSQ_RUN = 1.2 || exit 3"]
+    plan.store(queue.layout, plan.plan(requested(command=run, set=("n=5",), repeats=2, **options)))
+    queue.worker("", "--until-idle")
+    rows = queue.done(2)
+    assert queue.written() == [*["prepares 5", "1.1 5"] * 3, "prepares 5", "1.2 5"]
+    assert [row["outcome"] for row in rows] == ["FAILED", "SUCCEEDED"], "how a warm-up ends does not matter"
+    assert all(row["real_s"] < 0.2 for row in rows)
+
+
+def test_nothing_starts_when_its_prepare_fails(queue: Queue) -> None:
+    options: dict[str, Any] = {"cwd": str(queue.folder), "prepare": "echo no disk; exit 3"}
+    plan.store(queue.layout, plan.plan(requested(command=["touch", "started"], **options)))
+    queue.worker("", "--until-idle")
+    (row,) = queue.done()
+    assert row["outcome"] == "SPAWN_FAILED" and "--prepare ended with exit code 3" in row["reason"]
+    assert not (queue.folder / "started").exists()
+    assert (queue.layout.run_dir("1.1") / "warden" / "prepare.log").read_text() == "no disk\n"

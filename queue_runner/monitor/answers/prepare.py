@@ -36,6 +36,8 @@ RUN = (
     "json_extract(spec_json, '$.metrics') AS log_metrics_json, "
     f"{select_runs.GPUS} AS gpus, "
     "json_extract(spec_json, '$.cores') AS cores, json_extract(spec_json, '$.threads') AS threads, "
+    "COALESCE(json_extract(spec_json, '$.warmup'), 0) AS warmup, "
+    "COALESCE(json_extract(spec_json, '$.prepare'), '') AS prepare, "
     "json_extract(spec_json, '$.argv') AS argv_json, "
     "outcome, exit_code, signal, reason, state, attempt, created_at, started_at, ended_at, "
     "machine_hash, software_hash, optimizer, data_name, compile_cache, taints, valid, flops_per_iter, "
@@ -88,6 +90,7 @@ def prepare(stored: Iterable[ReportedRun], context: Context) -> list[ReportedRun
     several = len({*machines}) > 1
     on_cores = any(run.cores for run in runs)
     with_threads = any((run.cores or 0) != (run.threads or 0) for run in runs)
+    warmed, before_runs = any(run.warmup for run in runs), _differ_before_runs(runs)
     planned = _planned(runs, context)
     metrics = _metrics(runs, context)
     levels = _earlier_levels(runs, context)
@@ -107,6 +110,10 @@ def prepare(stored: Iterable[ReportedRun], context: Context) -> list[ReportedRun
             factors["cores"] = run.cores or "all"
         if with_threads:
             factors["threads"] = run.threads or None
+        if warmed:
+            factors["warmup"] = run.warmup
+        if before_runs:
+            factors["prepare"] = run.prepare or "none"
         if environments:
             factors["env"] = run.env_name or None
         if run.resumed_from:
@@ -143,6 +150,26 @@ def _unknown_logs(runs: Sequence[ReportedRun]) -> dict[int, str]:
     return {
         run.run_id: stem if len(same) == 1 else f"{stem} ({run.run})" for stem, same in stems.items() for run in same
     }
+
+
+def _differ_before_runs(runs: Iterable[ReportedRun]) -> bool:
+    """Return whether one job was run with two commands of --prepare: where the rows differ otherwise, they may differ
+    in this by what they are."""
+    commands: dict[tuple[object, ...], str] = {}
+    for run in runs:
+        job = (
+            run.workload,
+            run.argv_json,
+            run.params_json,
+            run.config,
+            run.device,
+            run.compile,
+            run.compile_mode,
+            run.dtype,
+        )
+        if commands.setdefault(job, run.prepare) != run.prepare:
+            return True
+    return False
 
 
 def _arguments(rows: Iterable[ReportedRun]) -> dict[int, dict[str, str | None]]:

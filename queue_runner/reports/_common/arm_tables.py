@@ -89,7 +89,7 @@ def sections(family: Family, rows: Sequence[ArmRow], taints: CaveatMarks) -> lis
     version = columns("framework_version") if len(versions) > 1 else ()
     work_columns = columns(LABEL, *version, "samples_per_s tokens_per_s", TFLOPS, "mfu", RSS, "peak_reserved_bytes")
     work = Section("", work_columns, rows, [memory] if memory else [])
-    others = [without_empty(section) for section in (work, _cost(rows), *(() if family.wall else (outcome,)))]
+    others = [without_empty(section) for section in (work, _cost(rows, family), *(() if family.wall else (outcome,)))]
     explained = [section for section in others if len(section.columns) > 1]
     metrics = [_metric(name, rows, family) for name in family.metrics if rows[0].metrics[name].value is not None]
     explained += metrics[MOST_METRICS:]
@@ -257,8 +257,13 @@ def _ratio(row: JudgedRow) -> str:
     return row.judged.size.replace(" x", "") if row.judged else units.MISSING
 
 
-def _cost(rows: Sequence[ArmRow]) -> Section:
+def _cost(rows: Sequence[ArmRow], family: Family) -> Section:
     """Build the cost table. Cold and warm are states of the compiler's cache; without them there is no cost."""
+    times = {arm.label: arm.times for arm in family.arms if family.wall and len(arm.times) > 1}
+
+    def extreme(choose: Callable[[list[float]], float]) -> Callable[[ArmRow], str]:
+        return lambda row: units.number(choose(times[row.label])) if row.label in times else units.MISSING
+
     first = [row for row in rows if row.first_iter_s is not None]
     notes = []
     if any(row.compile_cache == "cold" for row in first):
@@ -270,12 +275,15 @@ def _cost(rows: Sequence[ArmRow]) -> Section:
     if any(row.device == "mps" for row in first):
         notes.append("1st iter on mps: Metal's own shader cache may be warm, in eager rows too")
     if any(row.real_s is not None for row in rows):
-        notes.append("real, user, sys: seconds")
+        notes.append("real, user, sys: seconds" + ("; min and max of real" if times else ""))
     shown = columns(
         LABEL,
         Column("first_iter_s", "1st iter", short, True),
         Column("compile", "compile", right=True, value=lambda row: _compile(row) or units.MISSING),
-        "real_s user_s sys_s",
+        "real_s",
+        Column("min_s", "min", right=True, value=extreme(min)),
+        Column("max_s", "max", right=True, value=extreme(max)),
+        "user_s sys_s",
     )
     return Section("", shown, rows, notes)
 
