@@ -150,17 +150,24 @@ def _narrow(lines: list[list[str]], columns: Sequence[Column], excess: int) -> N
 
 
 MOST_PIECES = 3
+MOST_INDENTED = 8
+"""Columns of a cell that is too narrow for an indent."""
 
 
-def _pieces(word: str, columns: int) -> list[str]:
-    """Return a word in pieces that fit; of a very long one the middle is left out."""
-    if width(word) > MOST_PIECES * columns:
-        return [elide(word, columns)]
+def _pieces(line: str, columns: int) -> list[str]:
+    """Return a line that is one word in pieces that fit, broken at its marks where it has some; of a very long one the
+    middle is left out."""
+    if width(line) > MOST_PIECES * columns:
+        return [elide(line, columns)]
+    indent = "  " if columns > MOST_INDENTED else ""
     pieces = []
-    while width(word) > columns:
-        pieces.append(cut(word, columns))
-        word = word[len(pieces[-1]) :]
-    return [*pieces, word]
+    while width(line) > columns:
+        piece = cut(line, columns)
+        at_mark = max(map(piece.rfind, "=-_/.,:")) + 1
+        piece = piece[:at_mark] if at_mark > columns // 2 else piece
+        pieces.append(piece)
+        line = indent + line[len(piece) :]
+    return [*pieces, line]
 
 
 _NOTHING = "\0"

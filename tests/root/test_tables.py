@@ -100,3 +100,11 @@ def test_wide_letters_take_two_columns() -> None:
 def test_a_heading_gives_way_with_its_column() -> None:
     columns = [Column("name", "against " + "b" * 40, flexible=True), Column("x", "x" * 50)]
     assert max(map(len, tables.table([{"name": "a", "x": "1"}], columns).splitlines())) <= 80
+
+
+def test_a_word_that_is_too_long_breaks_at_a_mark_and_is_indented() -> None:
+    row = {"name": "toy optimizer=adamw_with_a_long_name", "x": "x" * 58}
+    text = tables.table([row], [Column("name", "", flexible=True), Column("x", "")])
+    assert [line[:20].rstrip() for line in text.splitlines()[2:]] == [
+        *("toy", "  optimizer=adamw_", "  with_a_long_name"),
+    ]  # fmt: skip
