@@ -194,13 +194,12 @@ class Client:
         filter = listing.Filter(tuple(named), state, (tag,) if tag else ())
         with read.reading(self._layout.db) as connection:
             jobs = listing.jobs(connection, filter)
-        numbers = {(selector.job, selector.number) for selector in named if selector.number is not None}
-        whole = {selector.job for selector in named if selector.number is None}
+            chosen = {run.run_id for run in run_view.select(connection, named)}
         return Rows(
             row
             for job in jobs
             for run, row in zip(job.runs, run_view.as_json(job.runs), strict=True)
-            if not numbers or (run.job_id, run.number) in numbers or run.job_id in whole
+            if not named or run.run_id in chosen
         )
 
     def iterations(self, *ids: Id) -> Rows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -34,18 +35,19 @@ def list_(
 ) -> None:
     """List jobs."""
     from queue_runner.monitor import listing
-    from queue_runner.monitor.run_view import RunLine, as_json
+    from queue_runner.monitor.run_view import RunLine, as_json, select
     from queue_runner.store.read import reading
 
     selectors = tuple(parse_selector(text) for text in [*(ids or ()), *groups(group)])
     filter = listing.Filter(selectors, state, tuple(tag or ()), None if all else limit + 1, deleted)
-    draw = listing.run_table if runs else listing.job_table
     with reading(home().db) as connection:
         if json:
             jobs = listing.jobs(connection, filter)
             more = not all and len(jobs) > limit
             print_json("mpsq.list/1", jobs=as_json(jobs[more:]), more=more)
             return
+        named = {run.run for run in select(connection, selectors)} if runs and selectors else None
+        draw = partial(listing.run_table, only=named) if runs else listing.job_table
         if all:
             more, table = False, draw(listing.each_job(connection, filter, RunLine), colour=tables.in_colour())
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, TypeVar
@@ -132,13 +132,13 @@ def job_table(jobs: Iterable[JobView[R]], *, colour: bool = False) -> str:
     return _table(jobs, "job", colour)
 
 
-def run_table(jobs: Iterable[JobView[R]], *, colour: bool = False) -> str:
-    """Return the table of the runs of jobs, "" if there are none."""
-    return _table(jobs, "run", colour)
+def run_table(jobs: Iterable[JobView[R]], *, colour: bool = False, only: Container[int | str] | None = None) -> str:
+    """Return the table of the runs of jobs, of `only` these (12.3) if they are given; "" if there are none."""
+    return _table(jobs, "run", colour, only)
 
 
-def _table(jobs: Iterable[JobView[R]], kind: str, colour: bool) -> str:
-    lines = list(_lines(jobs, kind == "run"))
+def _table(jobs: Iterable[JobView[R]], kind: str, colour: bool, only: Container[int | str] | None = None) -> str:
+    lines = [line for line in _lines(jobs, kind == "run") if only is None or line.id in only]
     if not lines:
         return ""
     columns = [
