@@ -1,8 +1,8 @@
 """Events of a run, read from the wire or produced from a log by a parser.
 
 `offset` is the byte offset of the event in its file and, with the run, its key in the store. `t` is seconds since the
-warden started the job, and None where a log has no clock. The types of the fields are what wire.py checks; code that
-makes an event is not checked.
+warden started the job, and None where a log has no clock. The types of the fields are what ingest/event_lines.py
+checks; code that makes an event is not checked.
 """
 
 from __future__ import annotations

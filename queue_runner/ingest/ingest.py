@@ -18,7 +18,7 @@ from pathlib import Path
 from queue_runner.errors import MpsqError
 from queue_runner.events import Counts, Event, LogEvent, Note, Phase
 from queue_runner.host.run_dir import RunDir
-from queue_runner.ingest import parsers, wire
+from queue_runner.ingest import event_lines, parsers
 from queue_runner.ingest.clock import Clock
 from queue_runner.store import results
 from queue_runner.store.engine import Connection, Engine, looking, writing
@@ -106,7 +106,7 @@ class Ingest:
             return None
         try:
             events, consumed, counts = self._understand(data, before.offset, final=final)
-        except wire.ProtocolVersionError as error:
+        except event_lines.ProtocolVersionError as error:
             return self._give_up(f"{error.message}; {error.hint}")
         except Exception as error:  # a parser's bug stops the reading of this log, not the queue
             return self._give_up(f"it cannot be parsed: {error!r}")
@@ -148,7 +148,7 @@ class Ingest:
 
     def _understand(self, data: bytes, offset: int, *, final: bool) -> _Found:
         if self._parser is None:
-            chunk = wire.read_chunk(data, offset)
+            chunk = event_lines.read_chunk(data, offset)
             self._clock.see(chunk[0])
             return chunk
         return self._parser.read_chunk(data, offset, final=final)

@@ -102,7 +102,7 @@ class LogParser:
 
         A carriage return also ends a line: progress bars write nothing else. With `final`, an unterminated last line is
         read too, unless it ends in a digit, where a number may be cut. Returns events, bytes consumed and counts, like
-        wire.read_chunk.
+        event_lines.read_chunk.
         """
         events: list[LogEvent] = []
         start = bad = 0

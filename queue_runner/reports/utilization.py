@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from queue_runner import units
-from queue_runner.analysis import comparison, gpu_use, stats
+from queue_runner.analysis import comparison, energy, gpu_use, stats
+from queue_runner.analysis.energy import Energy, IterationEnergy
 from queue_runner.analysis.gpu_use import PhaseUse
 from queue_runner.analysis.grouping import Arm
 from queue_runner.analysis.points import PhaseMark
@@ -46,16 +46,7 @@ class PhaseRow(NamedTuple):
     temperature_c: float | None
     capped_share: float | None
     watts: Mapping[str, float | None]
-    energy: Mapping[str, Joules]
-
-
-class Joules(NamedTuple):
-    """Joules of an iteration: the median over runs, the largest error at the borders of the phase, the MAD."""
-
-    j: float | None = None
-    j_error: float | None = None
-    j_mad: float | None = None
-    j_per_token: float | None = None
+    energy: Mapping[str, IterationEnergy]
 
 
 def _watts(part: str) -> Column:
@@ -150,24 +141,19 @@ def _row(arm: Arm, uses: Mapping[int, PhaseUse], lengths: Mapping[int, int]) -> 
         temperature_c=max((use.temperature_c for use in phase_uses if use.temperature_c is not None), default=None),
         capped_share=_middle(use.capped_share for use in phase_uses),
         watts={part: _middle(_sum(use.power_w, part) for use in phase_uses) for part in (*_METERED, "ane")},
-        energy={part: _energy(part, pairs, lengths) for part in _METERED},
+        energy={part: energy.of_iteration(_energies(part, pairs, lengths)) for part in _METERED},
     )
 
 
-def _energy(part: str, uses: Iterable[tuple[ReportedRun, PhaseUse]], lengths: Mapping[int, int]) -> Joules:
-    joules, errors, per_token = [], [], []
+def _energies(
+    part: str, uses: Iterable[tuple[ReportedRun, PhaseUse]], lengths: Mapping[int, int]
+) -> Iterator[tuple[Sequence[Energy], int, float | None]]:
+    """Yield, for each run that knows them, the energies of a part, the iterations, and the tokens of an iteration."""
     for run, use in uses:
-        energies = [energy for meter, energy in use.energy.items() if _part(meter) == part]
+        energies = [energy for meter, energy in use.joules.items() if _part(meter) == part]
         n = lengths.get(run.run_id)
-        if not energies or not n or use.phase == gpu_use.WHOLE:
-            continue
-        joules.append(math.fsum(energy.joules for energy in energies) / n)
-        errors.append(math.fsum(energy.error_j for energy in energies) / n)
-        if run.tokens_per_iter:
-            per_token.append(joules[-1] / run.tokens_per_iter)
-    middle = _middle(joules)
-    mad = stats.mad(joules, middle) if middle is not None and len(joules) > 1 else None
-    return Joules(middle, max(errors, default=None), mad, _middle(per_token))
+        if energies and n and use.phase != gpu_use.WHOLE:
+            yield energies, n, run.tokens_per_iter
 
 
 def _part(meter: str) -> str | None:

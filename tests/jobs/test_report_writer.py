@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from queue_runner.ingest import wire
+from queue_runner.ingest import event_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "protocol"
@@ -128,7 +128,7 @@ def test_what_is_written_is_the_golden_file_byte_for_byte(name: str, report: Any
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_the_reader_takes_every_line(name: str, report: Any, path: Path) -> None:
     SCRIPTS[name](report)
-    result, consumed, counts = wire.read_chunk(path.read_bytes())
+    result, consumed, counts = event_lines.read_chunk(path.read_bytes())
     assert len(result) == len(events(path)) and consumed == path.stat().st_size
     assert (counts.bad, counts.forged, counts.unknown) == (0, 0, 0)
 
@@ -257,7 +257,7 @@ def test_a_long_text_is_cut_to_the_limit_and_marked(report: Any, path: Path) -> 
     lines = path.read_bytes().splitlines(keepends=True)
     assert all(len(line) <= 65_536 for line in lines)
     assert all(json.loads(line)["cut"] is True for line in lines)
-    assert all(isinstance(wire.parse_line(line[:-1]), wire.Note) for line in lines)
+    assert all(isinstance(event_lines.parse_line(line[:-1]), event_lines.Note) for line in lines)
 
 
 def test_what_nests_without_end_is_written_as_text(report: Any, path: Path) -> None:
@@ -265,7 +265,7 @@ def test_what_nests_without_end_is_written_as_text(report: Any, path: Path) -> N
     for _ in range(60):
         deep = [deep]
     report.note("deep", "", deep=deep)
-    assert isinstance(wire.parse_line(path.read_bytes()[:-1]), wire.Note)
+    assert isinstance(event_lines.parse_line(path.read_bytes()[:-1]), event_lines.Note)
 
 
 class Scalar:

@@ -1,4 +1,4 @@
-"""Reader of wire protocol v1: lines of MPSQ_EVENTS become events. docs/protocol.md specifies it for both sides.
+"""Reader of wire protocol v1: lines of MPSQ_EVENTS become events, and each field is checked (docs/protocol.md).
 
 The job writes the file, so every line is hostile until parsed. A line that is not a protocol event is `Bad`. One that
 claims to be the warden's is `Forged`. One that this version does not know is kept as `Unknown`. No input raises

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queue_runner.events import FIELD_DROPPED
-from queue_runner.ingest import wire
-from queue_runner.ingest.wire import Bad, Bye, Counts, Eval, Forged, Hello, Iter, Metric, Note, Phase, Unknown
+from queue_runner.ingest import event_lines
+from queue_runner.ingest.event_lines import Bad, Bye, Counts, Eval, Forged, Hello, Iter, Metric, Note, Phase, Unknown
 from tests.events_support import fields
 
 pytestmark = pytest.mark.process
@@ -22,7 +22,7 @@ GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "protocol"
 
 
 def read(**said: Any) -> Any:
-    return wire.parse_line(json.dumps({"t": 1.0} | said).encode(), 7)
+    return event_lines.parse_line(json.dumps({"t": 1.0} | said).encode(), 7)
 
 
 def spoken(value: Any) -> Any:
@@ -34,7 +34,7 @@ def spoken(value: Any) -> Any:
 
 @pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.jsonl")), ids=lambda p: p.stem)
 def test_golden_files_read_as_expected(path: Path) -> None:
-    events, consumed, counts = wire.read_chunk(path.read_bytes())
+    events, consumed, counts = event_lines.read_chunk(path.read_bytes())
     found = {
         "events": [spoken({"event": type(e).__name__, **fields(e)}) for e in events],
         "consumed": consumed,
@@ -84,7 +84,7 @@ def test_numbers_that_are_not_finite_are_words() -> None:
 
 
 def test_another_major_version_is_a_sentence() -> None:
-    with pytest.raises(wire.ProtocolVersionError, match="version 2") as caught:
+    with pytest.raises(event_lines.ProtocolVersionError, match="version 2") as caught:
         read(type="hello", v=2)
     assert caught.value.hint
 
@@ -128,7 +128,7 @@ BAD_FIELDS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("said", BAD_FIELDS, ids=lambda s: json.dumps(s)[:60])
 def test_wrong_types_and_absurd_values_are_bad(said: dict[str, Any]) -> None:
-    assert isinstance(wire.parse_line(json.dumps(said).encode(), 7), Bad)
+    assert isinstance(event_lines.parse_line(json.dumps(said).encode(), 7), Bad)
 
 
 KEPT: list[tuple[dict[str, Any], str]] = [
@@ -168,7 +168,7 @@ KEPT: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("said", "why"), KEPT, ids=lambda s: json.dumps(s)[:60])
 def test_a_field_that_a_line_can_do_without_is_left_out_and_told_once(said: dict[str, Any], why: str) -> None:
     line = json.dumps(said).encode() + b"\n"
-    events, _, counts = wire.read_chunk(line * 3)
+    events, _, counts = event_lines.read_chunk(line * 3)
     assert (
         counts == Counts()
         and [type(event).__name__.lower() for event in events] == [said["type"], "note"] + [said["type"]] * 2
@@ -199,13 +199,13 @@ def test_a_hello_keeps_its_other_fields() -> None:
         b'{"type":"note","t":1,"kind":"x","text":"a\x00b"}',
         b'{"type":"note","t":1,"kind":"x","deep":' + b"[" * 30_000 + b"]" * 30_000 + b"}",
         b'{"a":' * 10_000 + b"1" + b"}" * 10_000,
-        b'{"type":"note","t":1,"kind":"x","text":"' + b"x" * wire.MAX_LINE_BYTES + b'"}',
+        b'{"type":"note","t":1,"kind":"x","text":"' + b"x" * event_lines.MAX_LINE_BYTES + b'"}',
         b"\x00" * 100,
     ],
     ids=lambda line: line[:40].decode("latin-1"),
 )
 def test_hostile_lines_are_bad(line: bytes) -> None:
-    assert isinstance(wire.parse_line(line, 7), Bad)
+    assert isinstance(event_lines.parse_line(line, 7), Bad)
 
 
 json_values = st.recursive(
@@ -247,8 +247,8 @@ types = st.sampled_from(["hello", "phase", "iter", "eval", "metric", "note", "by
 def test_any_object_is_an_event_bad_or_forged_and_can_be_stored(kind: str, said: dict[str, Any]) -> None:
     line = json.dumps({"t": 1, **said, "type": kind}).encode()
     try:
-        event = wire.parse_line(line, 0)
-    except wire.ProtocolVersionError:
+        event = event_lines.parse_line(line, 0)
+    except event_lines.ProtocolVersionError:
         assert kind == "hello"
         return
     if not isinstance(event, Bad | Forged):
@@ -258,7 +258,7 @@ def test_any_object_is_an_event_bad_or_forged_and_can_be_stored(kind: str, said:
 @given(st.binary(max_size=200), st.integers(0, 2**40))
 @settings(max_examples=75, deadline=None)
 def test_any_bytes_are_consumed_up_to_the_last_newline(data: bytes, offset: int) -> None:
-    events, consumed, _ = wire.read_chunk(data, offset)
+    events, consumed, _ = event_lines.read_chunk(data, offset)
     assert events == []
     assert consumed == data.rfind(b"\n") + 1
 
@@ -267,11 +267,11 @@ def test_any_bytes_are_consumed_up_to_the_last_newline(data: bytes, offset: int)
 @settings(max_examples=50, deadline=None)
 def test_chunks_may_be_cut_anywhere(cuts: list[int]) -> None:
     data = b"".join(json.dumps({**ITER, "i": i}).encode() + b"\n" for i in range(6)) + b'{"torn'
-    whole, consumed, _ = wire.read_chunk(data)
+    whole, consumed, _ = event_lines.read_chunk(data)
     at, end, events = 0, 0, []
     for cut in [*cuts, len(data)]:
         end = min(len(data), end + cut)
-        found, used, _ = wire.read_chunk(data[at:end], at)
+        found, used, _ = event_lines.read_chunk(data[at:end], at)
         at += used
         events += found
     assert events == whole and at == consumed == len(data) - 6
@@ -280,7 +280,7 @@ def test_chunks_may_be_cut_anywhere(cuts: list[int]) -> None:
 def test_counts_and_offsets() -> None:
     line = json.dumps(ITER).encode() + b"\n"
     data = line + b"\n \r\n" + b"junk\n" + b'{"type":"exit","t":1}\n{"type":"new","t":1}\n' + line + b"{"
-    events, consumed, counts = wire.read_chunk(data, 1000)
+    events, consumed, counts = event_lines.read_chunk(data, 1000)
     assert counts == Counts(bad=1, forged=1, unknown=1)
     assert [e.offset for e in events] == [1000, 1000 + data.index(b'{"type":"new"'), 1000 + len(data) - 1 - len(line)]
     assert consumed == len(data) - 1
@@ -289,9 +289,9 @@ def test_counts_and_offsets() -> None:
 def test_an_endless_line_is_skipped_without_waiting_for_its_end() -> None:
     """Its rest, wherever the chunks are cut, is never taken for a line of its own."""
     forged = json.dumps(ITER).encode()
-    data = b"x" * (3 * wire.MAX_LINE_BYTES) + forged + b"\n" + forged + b"\n"
+    data = b"x" * (3 * event_lines.MAX_LINE_BYTES) + forged + b"\n" + forged + b"\n"
     at, bad, events = 0, 0, []
     for end in range(50_000, len(data) + 50_000, 50_000):
-        found, used, counts = wire.read_chunk(data[at : min(end, len(data))], at)
+        found, used, counts = event_lines.read_chunk(data[at : min(end, len(data))], at)
         at, bad, events = at + used, bad + counts.bad, events + found
     assert (at, bad, [e.offset for e in events]) == (len(data), 1, [len(data) - len(forged) - 1])
