@@ -221,10 +221,11 @@ def interval(low: Number, high: Number) -> str:
 
 
 def _ratio_digits(low: Number, high: Number) -> int:
-    """Return how many significant digits show the width of an interval, 3 to MOST_RATIO_DIGITS."""
+    """Return how many significant digits show the width of an interval, 3 to MOST_RATIO_DIGITS. The width is taken in
+    logarithms, so that an interval and its mirror image, "1.98 x slower" and 0.504, have equally many."""
     if low is None or high is None or not 0 < low < high < math.inf:
         return 3
-    digits = 1 + math.floor(math.log10(low)) - math.floor(math.log10(high - low))
+    digits = 1 - math.floor(math.log10(math.log(high / low)))
     return min(MOST_RATIO_DIGITS, max(3, digits))
 
 

@@ -76,14 +76,26 @@ class Verdict:
     is_final: bool = False
 
     @property
+    def ratio(self) -> str:
+        """The speedup as text, with the digits that its interval needs."""
+        return units.ratio(self.change, self.low, self.high)
+
+    @property
+    def interval(self) -> str:
+        """The interval as text: "95 % CI 1.021 to 1.027 x", "95 % CI 0.0190 to 0.0214", or "did not vary"; "" if there
+        is none."""
+        if self.low is None or self.high is None:
+            return ""
+        if self.low == self.high:
+            return "did not vary"
+        ends = (units.ratio_interval if self.of_time else units.interval)(self.low, self.high)
+        return f"95 % CI {ends}"
+
+    @property
     def size(self) -> str:
         """The change with its interval: "1.024 x (1.021 to 1.027)", "+0.0202 (0.0190 to 0.0214)"."""
-        if self.of_time:
-            change = units.ratio(self.change, self.low, self.high)
-            interval = units.ratio_interval(self.low, self.high).removesuffix(" x").strip(units.MISSING)
-        else:
-            change = units.measured(self.change, self.low, self.high, sign=True)
-            interval = units.interval(self.low, self.high)
+        change = self.ratio if self.of_time else units.measured(self.change, self.low, self.high, sign=True)
+        interval = self.interval.removeprefix("95 % CI ").removesuffix(" x")
         return f"{change} ({interval})" if interval else change
 
     @property
@@ -387,6 +399,10 @@ def _obstacle(contrast: verdicts.Contrast, judgement: verdicts.Judgement, of_tim
         rounded = rounded or f"values are rounded to steps of {step:g}"
         is_final = all(abs(x) <= 2 * step for x in contrast.differences if x is not None)
         return f"the {rounded}: print more digits", is_final
+    if judgement.n >= verdicts.FIRST_LOOK and not (
+        judgement.given_after or judgement.more or any(contrast.differences)
+    ):
+        return f"the rows are equal in all {judgement.n} rounds", True
     if judgement.contradicted and judgement.decision is verdicts.Decision.UNDECIDED:
         return "later rounds contradict the earlier ones", False
     return "", False

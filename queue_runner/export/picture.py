@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from queue_runner import atomic_file, units
+from queue_runner import atomic_file
 from queue_runner.analysis.rounds import Verdict
 from queue_runner.errors import UsageError
 from queue_runner.export.library import need
@@ -166,11 +166,8 @@ def _speedups(axes: Any, comparison: Comparison, beside: Any) -> None:
 
 
 def _words(verdict: Verdict) -> str:
-    """Return the ratio, its interval if there is one, and the verdict: "7.09 x (6.9 to 7.2 x)", below it "faster"."""
-    shown = units.ratio(verdict.change, verdict.low, verdict.high)
-    if verdict.low is not None:
-        shown += f" ({units.ratio_interval(verdict.low, verdict.high)})"
-    return f"{shown}\n{verdict}"
+    """Return the ratio, its interval if there is one, and the verdict: "7.09 x (6.90 to 7.20)", below it "faster"."""
+    return f"{verdict.size}\n{verdict}"
 
 
 def _plain_ticks(axis: Any) -> None:

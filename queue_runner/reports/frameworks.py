@@ -90,7 +90,7 @@ def _fastest(family: Family) -> Iterable[str]:
     fastest = "fastest" if verdict.word == Word.FASTER else "fastest as measured"
     yield (
         f"{fastest}: {first.label} ({first.key['framework']} {version}), {units.ms(first.median_s)} ms/iter; next:"
-        f" {second.label}, {units.ms(second.median_s)} ms/iter, {units.ratio(verdict.change)} ({verdict})"
+        f" {second.label}, {units.ms(second.median_s)} ms/iter, {verdict.ratio} ({verdict})"
     )
 
 

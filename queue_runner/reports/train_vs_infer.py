@@ -299,8 +299,7 @@ def _findings(arms: Sequence[Arm], verdicts: Verdicts) -> Iterable[str]:
 
 
 def _speedup(verdict: Verdict) -> str:
-    interval = units.ratio_interval(verdict.low, verdict.high)
-    return f"{units.ratio(verdict.change)} ({f'95 % CI {interval}' if verdict.low is not None else 'undecided'})"
+    return f"{verdict.ratio} ({verdict.interval or 'undecided'})"
 
 
 def _relation(inference: Verdict, training: Verdict) -> str:

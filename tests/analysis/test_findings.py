@@ -79,7 +79,7 @@ def test_undecided_and_the_same() -> None:
     text = said(noisy)
     assert "mps eager measured as fast as cpu eager" in text and "undecided" in text
     steady = [run(d, 0, 0.1 + k * 1e-5 + 1e-8) for d in ("cpu", "mps") for k in range(4)]
-    assert "mps eager and cpu eager are the same within 1 %: 1.000 x" in said(steady)
+    assert "mps eager and cpu eager are the same within 1 %: 1.0000 x" in said(steady)
 
 
 def test_compilation_pays_or_never_does_where_a_difference_is_shown() -> None:

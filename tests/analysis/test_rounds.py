@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
@@ -265,3 +266,20 @@ def test_a_word_that_rests_on_disturbed_rounds_says_so() -> None:
     assert "without the 3 disturbed rounds a verdict would change: mps eager vs cpu eager, undecided" in text
     seldom = [replace(run, taints="battery") if run.repeat == 2 else run for run in rows]
     assert "disturbed" not in text_of(ask(seldom)[0])
+
+
+@pytest.mark.parametrize("speedup", [1.0237, 1.38, 1.98, 7.0])
+@pytest.mark.parametrize("sd", [0.0005, 0.005])
+def test_the_table_and_the_sentence_have_equally_many_digits(speedup: float, sd: float) -> None:
+    rng = random.Random(3)
+    times = [[0.1 * scale * math.exp(rng.gauss(0, sd)) for _ in range(8)] for scale in (1, speedup)]
+    (family,) = ask([*planned("cpu", times[0]), *planned("mps", times[1])])
+    slower = verdict_of(family)
+    for shown in (slower.size, slower.mirrored().size):
+        assert {len(number.replace(".", "").lstrip("0")) for number in re.findall(r"[\d.]+", shown)} == {digits(slower)}
+    assert slower.mirrored().size.partition(" (")[0] in text_of(family)
+
+
+def digits(verdict: Verdict) -> int:
+    assert verdict.low and verdict.high
+    return max(3, 1 - math.floor(math.log10(math.log(verdict.high / verdict.low))))

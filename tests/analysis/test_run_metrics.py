@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from queue_runner.analysis.findings import metric_answer
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict, Word, decimal_step
 from queue_runner.spec import Aim
@@ -125,3 +126,25 @@ def test_a_row_without_the_metric_has_no_answer_on_it() -> None:
     none = [row(factors={"n_layer": 8}, settings={"n_layer": 8}, seed=n) for n in range(8)]
     (family,) = ask([*rows, *none], vs={"n_layer": "2"})
     assert [sorted(pair.metrics) for pair in family.pairs] == [["score"], []]
+
+
+def test_rows_with_equal_values_keep_no_question_open() -> None:
+    values = [value / 3 for value in noisy(0.75, 4)]  # of no rounding step, and another in each round
+    judged = [answer(rounds({2: values[:n], 4: values[:n]}), aim=Aim("score")) for n in (2, 3, 4)]
+    assert [verdict.is_final for verdict in judged] == [False, True, True]
+    assert {verdict.word for verdict in judged} == {Word.UNDECIDED}
+    assert "equal in all 4 rounds" in judged[-1].why and judged[-1].size == "0 (did not vary)"
+    other = rounds({2: values, 4: [*values[:3], 0.9]})
+    assert not answer(other, aim=Aim("score")).is_final
+    within = answer(rounds({2: values, 4: values}), aim=Aim("score", {"score": 0.01}))
+    assert within.word is Word.SAME
+
+
+def test_a_difference_without_variance_is_one_value() -> None:
+    values = noisy(0.75, 4)
+    rows = rounds({2: [value / 4 for value in values], 4: [value / 4 + 0.125 for value in values]})
+    (family,) = ask(rows, vs={"n_layer": "2"}, aim=Aim("score"))
+    judged = family.pairs[0].metrics["score"]
+    assert judged.word is Word.HIGHER and judged.size == "+0.1250 (did not vary)"
+    text = "".join(metric_answer(family, "score"))
+    assert "is 0.1250 higher than" in text and "(did not vary, 4 rounds)" in text

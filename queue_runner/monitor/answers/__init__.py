@@ -114,7 +114,7 @@ def rounds_judged(families: Sequence[Family]) -> int:
 def rounds_left(families: Sequence[Family]) -> int | None:
     """Return about how many more rounds decide every row; 0 if each has its word, None if nobody can tell."""
     answers = (x for family in families for pair in family.pairs for x in family.answers(pair).values())
-    undecided = [answer for answer in answers if not answer.decided]
+    undecided = [answer for answer in answers if not (answer.decided or answer.is_final)]
     if any(answer.more is None for answer in undecided):
         return None
     return max((answer.more or 0 for answer in undecided), default=0)
