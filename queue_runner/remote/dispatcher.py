@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from queue_runner import config_file
 from queue_runner.config_file import Config
 from queue_runner.errors import MpsqError
 from queue_runner.host import failpoints, job_environments
@@ -30,6 +31,7 @@ from queue_runner.remote.block_runs import BlockRuns
 from queue_runner.remote.block_store import BlockRun
 from queue_runner.remote.fence import FenceHolder, take_fence
 from queue_runner.remote.json_files import read_json
+from queue_runner.remote.profile import Profile, find_profile
 from queue_runner.remote.target import NotSent, Refused, Seen, Target, Unreachable
 from queue_runner.store import lane_claims
 from queue_runner.store.engine import Engine, looking, writing
@@ -90,6 +92,7 @@ class Dispatcher:
         self._down_since: dict[str, float] = {}
         self._blocked: dict[str, Blocked | None] = {}
         self._targets: dict[str, Target] = {}
+        self._profiles: dict[str, Profile] = {}
         self._closing: dict[str, Target] = self._left_over()
         self._past = self._ended_before()
         self._silent: set[str] = set()
@@ -191,8 +194,26 @@ class Dispatcher:
 
     def _target_of(self, name: str) -> Target:
         if name not in self._targets:
-            self._targets[name] = targets.of(self._config, self._layout, name)
+            self._make_target(self._config, name)
         return self._targets[name]
+
+    def _make_target(self, config: Config, name: str) -> None:
+        self._targets[name], self._profiles[name] = targets.of(config, self._layout, name), find_profile(config, name)
+
+    def _renew(self, name: str) -> None:
+        """Take the profile of a target as it is now, unless blocks are under way in the folder that it had."""
+        config, before = config_file.load(self._layout.config), self._targets.get(name)
+        profile = find_profile(config, name)
+        if before is None:
+            self._make_target(config, name)
+        elif profile != self._profiles[name]:
+            with looking(self._engine) as connection:
+                lanes = [lane for lane in block_store.open_lanes(connection) if target_of(lane) == name]
+                is_used = any(block_store.sent(connection, lane) for lane in lanes)
+            closing = [token for token, target in self._closing.items() if target is before]
+            if profile.folder == self._profiles[name].folder or not (is_used or closing):
+                self._make_target(config, name)
+                self._closing |= dict.fromkeys(closing, self._targets[name])
 
     # -- sending ----------------------------------------------------------------------------------------------------
 
@@ -205,9 +226,10 @@ class Dispatcher:
         with looking(self._engine) as connection:
             options = block_store.claimed(connection, ids[0]).spec.on
         name = options["to"]
-        target = self._target_of(name)
         if time.monotonic() < self._not_before.get(name, 0.0):
             return
+        self._renew(name)
+        target = self._target_of(name)
         if (down := target.down) is not None and now < down.next_try_at:
             self._say_silent(lane, target, down.since, down.why)
             return

@@ -30,6 +30,7 @@ from msgspec import convert
 from msgspec.structs import replace
 
 from queue_runner.atomic_file import flush
+from queue_runner.errors import MpsqError
 from queue_runner.host import lane_list, lane_locks, locks, redact
 from queue_runner.host.boot import boot_id
 from queue_runner.host.home import ensure_home
@@ -51,6 +52,9 @@ ABANDON_S = 120.0
 MOST_STARTS = 5
 """Starts of the worker, which a block outlives."""
 _OF_JOB = "slurm-"
+_HOME = "mpsq-block-"
+SWEEP_S = 60.0
+"""Age of the last sign of a dead supervisor that nobody starts again: the batch script does so at once."""
 DIED = "node_fail: the block's supervisor died too often on its box"
 TAKEN = "walltime: the allocation reached its limit or was taken"
 
@@ -194,6 +198,8 @@ class Node:
         with looking(self._engine) as connection:
             rows = block_store.all_runs(connection)
         self._beats += 1
+        with contextlib.suppress(OSError):
+            os.utime(self._layout.home.with_suffix(".lock"))  # `sweep` looks at it
         now = next((row.name for row in rows if row.state == State.RUNNING), None)
         if not self._folder.path.exists():
             return [row for row in rows if row.state != State.DONE]
@@ -270,13 +276,15 @@ def main(arguments: list[str]) -> int:
     instructions = convert(json.loads(folder.instructions.read_bytes()), Instructions)
     box = instructions.box
     temporary = Path(instructions.local or tempfile.gettempdir())
-    home = folder.home if box else temporary / f"mpsq-block-{folder.path.name}"
+    home = folder.home if box else temporary / f"{_HOME}{folder.path.name}"
     about = replace(about_here(), pid=os.getpid(), at=time.time(), boot=boot_id())
     may_run = take_fence(folder.fence, about) or _may_continue(folder, home, box=box)
     lock = locks.try_lock(home.with_suffix(".lock")) if may_run else None
     if lock is None:
         print("this block was started before, or is void: nothing to do", file=sys.stderr)
         return 0
+    if not box:
+        sweep(temporary)
     node = Node(folder, instructions, home)
     taken = "stopped: the box ended it, as at its shutdown" if box else TAKEN
     signal.signal(signal.SIGTERM, lambda *_: node.stop(taken))
@@ -300,6 +308,20 @@ def main(arguments: list[str]) -> int:
             path.unlink(missing_ok=True)
         lock.close()
     return 0
+
+
+def sweep(temporary: Path) -> None:
+    """Remove the homes of blocks that were killed on this node; one that has just died may still be started again."""
+    for path in temporary.glob(f"{_HOME}*.lock"):
+        with contextlib.suppress(OSError, MpsqError):  # as of another user
+            home = path.with_suffix("")
+            is_old = path.stat().st_uid == os.getuid() and time.time() - path.stat().st_mtime > SWEEP_S
+            if not is_old or (home.is_dir() and locks.is_held(locks.worker_lock_path(home))):
+                continue
+            if (lock := locks.try_lock(path)) is not None:
+                with lock:
+                    shutil.rmtree(home, ignore_errors=True)
+                    path.unlink()
 
 
 def _may_continue(folder: block.Folder, home: Path, *, box: bool) -> bool:

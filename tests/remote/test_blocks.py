@@ -59,6 +59,24 @@ def test_run_whose_environment_is_missing_cannot_be_sent(front: Front) -> None:
     assert front.target.sent == [] and not [line for line in front.said if "report" in line]
 
 
+def test_a_corrected_profile_counts_without_another_worker(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[Any] = []
+    monkeypatch.setattr(targets, "of", lambda config, *_: used.append(config.on["slurm"]) or front.target)
+
+    def refused() -> str:
+        raise Refused("invalid partition")
+
+    front.target.answer = refused
+    for _ in range(2):
+        front.blocks.step()
+        front.blocks._not_before.clear()
+    assert len(used) == 1
+    front.layout.config.write_text(front.layout.config.read_text() + 'partition = "long"\n')
+    front.target.answer = lambda: "7"
+    front.blocks.step()
+    assert used[1:] == [{**used[0], "partition": "long"}] and front.said[-1].endswith("sent as slurm job 7")
+
+
 def test_a_target_that_does_not_answer_when_a_block_is_made_void_is_asked_again(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:

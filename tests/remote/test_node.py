@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from queue_runner.host import job_environments
+from queue_runner.host import job_environments, locks
 from queue_runner.host.run_dir import RunDir
 from queue_runner.model import Ending, Outcome, Verb
 from queue_runner.paths import Layout
@@ -146,6 +146,21 @@ def test_only_a_scheduler_takes_precedence_over_env(
         stored = JobSpec.from_json(connection.value("SELECT spec_json FROM jobs"))
     env = job_environments.load(home, stored)
     assert (env["CUDA_VISIBLE_DEVICES"], env["A"]) == (taken, "b")
+
+
+def test_the_homes_of_killed_blocks_are_swept_and_no_others(tmp_path: Path) -> None:
+    for name in ("dead", "alive", "fresh", "worked"):
+        (tmp_path / f"mpsq-block-{name}" / "runs").mkdir(parents=True)
+        (tmp_path / f"mpsq-block-{name}.lock").touch()
+        if name != "fresh":
+            os.utime(tmp_path / f"mpsq-block-{name}.lock", (1, 1))
+    alive = locks.try_lock(tmp_path / "mpsq-block-alive.lock")
+    worker = locks.try_lock(locks.worker_lock_path(tmp_path / "mpsq-block-worked"))
+    assert alive and worker
+    with alive, worker:
+        node_module.sweep(tmp_path)
+    assert {path.name for path in tmp_path.glob("mpsq-block-*") if "dead" in path.name} == set()
+    assert len(list(tmp_path.glob("mpsq-block-*/runs"))) == 3
 
 
 @pytest.mark.parametrize(
