@@ -17,6 +17,7 @@ from queue_runner.analysis.grouping import MAIN, Arm, is_mode, kinds_of_taint, t
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict, Word
 from queue_runner.analysis.stats import by_key
+from queue_runner.model import State
 from queue_runner.spec import mode_word
 
 T = TypeVar("T")
@@ -124,6 +125,8 @@ def _open(family: Family) -> Iterable[str]:
         text = f"undecided: {', '.join(names[:MOST_FACTORS])}{more}: {needs}"
         if alike[0].verdict.why or not alike[0].verdict.more:
             yield Caveat(f"undecided: {needs}", text.removeprefix("undecided").removesuffix(f": {needs}"))
+        elif any(row.state != State.DONE for row in runs):
+            yield Finding(text)  # further rounds wait already
         else:
             command = f"mpsq rerun g{min(groups)} --rounds {fewest}" if len(groups) == 1 else needs
             yield NextStep(text, command)
@@ -191,8 +194,8 @@ def metric_answer(family: Family, name: str) -> Iterable[str]:
         return
     best = max(pairs, key=lambda pair: (pair.metrics[name].decided, abs(pair.metrics[name].change)))
     arm, base, answer = best.arm.label, best.baseline.label, best.metrics[name]
-    low, high = (answer.low, answer.high) if answer.change > 0 else (answer.mirrored().low, answer.mirrored().high)
-    size, *values = (units.measured(x, low, high) for x in (abs(answer.change), answer.value, answer.baseline))
+    stated = answer if answer.change > 0 else answer.mirrored()
+    size, *values = (units.measured(x, stated.low, stated.high) for x in (stated.change, answer.value, answer.baseline))
     if answer.word is Word.SAME:
         text = f"{name} of {arm} and {base} is {answer}"
     elif not (answer.decided or size.strip("0.")):
@@ -200,11 +203,10 @@ def metric_answer(family: Family, name: str) -> Iterable[str]:
     else:
         how = "higher" if answer.change > 0 else "lower"
         text = f"{name} of {arm} {'is' if answer.decided else 'measured'} {size} {how} than of {base}"
-    interval = units.interval(low, high)
     rounds = units.counted(answer.n, "round") if answer.n else ""
     repeated = answer.why and answer.why in (family.metrics[name], best.verdict.why)
     needs = "" if answer.decided else "undecided" if repeated else f"undecided: {answer.next_step}"
-    limits = ", ".join(filter(None, [interval and f"95 % CI {interval}", rounds, needs]))
+    limits = ", ".join(filter(None, [stated.interval, rounds, needs]))
     yield f"{text}, {' vs '.join(values)} ({limits})"
 
 
@@ -222,7 +224,7 @@ def ratio(pair: Pair, per_work: str, compiling: bool = False) -> str:
     arm, base, verdict = pair.arm.label, pair.baseline.label, pair.verdict
     how = "slower" if pair.ratio < 1 and verdict.word is not Word.SAME else "faster"
     stated = verdict.mirrored() if how == "slower" else verdict
-    times = units.ratio(stated.change, stated.low, stated.high)
+    times = stated.ratio
     if verdict.word is Word.SAME:
         text = f"{arm} and {base} are {verdict}: {times}"
     elif not verdict.decided and units.ratio(stated.change) == units.ratio(1.0):
@@ -247,9 +249,8 @@ def ratio(pair: Pair, per_work: str, compiling: bool = False) -> str:
 
 
 def _limits(verdict: Verdict) -> str:
-    interval = [f"95 % CI {units.ratio_interval(verdict.low, verdict.high)}"] if verdict.low is not None else []
-    rounds = [units.counted(verdict.n, "round")] if verdict.n else []
-    return ", ".join([*interval, *rounds, *([] if verdict.decided else ["undecided"])])
+    rounds = units.counted(verdict.n, "round") if verdict.n else ""
+    return ", ".join(filter(None, [verdict.interval, rounds, "" if verdict.decided else "undecided"]))
 
 
 def without_mode(arm: Arm) -> str:

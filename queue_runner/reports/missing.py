@@ -11,12 +11,12 @@ from queue_runner.monitor.answers import select_runs
 from queue_runner.monitor.answers.run_query import Context
 from queue_runner.monitor.run_view import JobQuestion, stored_spec
 from queue_runner.reports._common.document import Result, Section
-from queue_runner.submit.missing_runs import Gap, look
+from queue_runner.submit.missing_runs import OF_A_GRID, Gap, look
 from queue_runner.tables import Column
 
 NAME = "missing"
 HELP = "grid cells without a valid result, and why; --submit queues them again"
-_OF_A_GRID = "{chosen} AND kind <> 'import' AND COALESCE(json_extract(spec_json, '$.find_max'), '') = ''"
+_OF_A_GRID = f"{{chosen}} AND {OF_A_GRID}"
 SQL = (
     f"SELECT {select_runs.ASKED}, run_id, run, job_id, group_id, repeat, spec_hash, name,"
     f" workload, framework, device, compile, dtype, config, spec_json FROM v_run WHERE {_OF_A_GRID}"

@@ -6,6 +6,7 @@ resumed from a checkpoint counts too, although comparisons keep it apart: the re
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,13 +49,31 @@ class MissingRuns:
     resumed: int
 
 
+OF_A_GRID = "kind <> 'import' AND COALESCE(json_extract(spec_json, '$.find_max'), '') = ''"
+"""The runs whose results may be missing."""
+
+
+def lacking(connection: sqlite3.Connection, groups: Sequence[int]) -> list[int]:
+    """Return those of the submissions that lack runs which nobody has submitted again."""
+    names = ("spec_hash", "group_id", "job_id", "repeat", "run_id", "run")
+    sql = f"SELECT {', '.join(names)} FROM v_run WHERE group_id = ? AND {OF_A_GRID} ORDER BY job_id, number"
+    by_group = {group: read.tuples(connection, sql, [group]).fetchall() for group in groups}
+    found = {
+        group: [ReportedRun(**dict(zip(names, row, strict=True))) for row in rows] for group, rows in by_group.items()
+    }
+    return [group for group, rows in found.items() if any(gap.missing for gap in look(connection, rows).gaps)]
+
+
 def look(connection: sqlite3.Connection, chosen: Sequence[ReportedRun]) -> MissingRuns:
     """Return the missing runs in the cells of these runs."""
     cells = by_key(chosen, lambda run: run.spec_hash)
     since = min((run.job_id for run in chosen), default=0)
-    sql = f"SELECT {', '.join(_COLUMNS)} FROM v_run WHERE job_id >= ? AND kind <> 'import' ORDER BY job_id, number"
-    rows = (ReportedRun(**dict(zip(_COLUMNS, row, strict=True))) for row in read.tuples(connection, sql, [since]))
-    later = by_key((run for run in rows if run.spec_hash in cells), lambda run: run.spec_hash)
+    sql = (
+        f"SELECT {', '.join(_COLUMNS)} FROM v_run WHERE kind <> 'import' AND job_id IN (SELECT id FROM jobs"
+        " WHERE id >= ? AND spec_hash IN (SELECT value FROM json_each(?))) ORDER BY job_id, number"
+    )
+    known = read.tuples(connection, sql, [since, json.dumps([*cells])])
+    later = by_key((ReportedRun(**dict(zip(_COLUMNS, row, strict=True))) for row in known), lambda run: run.spec_hash)
     gaps = [_gap(runs, later[digest]) for digest, runs in cells.items()]
     return MissingRuns(
         gaps=[gap for gap in gaps if gap.valid < gap.repeats],

@@ -137,3 +137,39 @@ def test_a_table_that_does_not_fit_leaves_its_answer(store: Store, columns: int)
             store._insert("metrics", run_id=run, offset=1, name="bleu", value=20.0 + 5 * n + k / 10, unit="")
     text = " ".join(short(store))
     assert "bleu of n_layer=2 measured 10" in text
+
+
+def test_a_hint_that_was_followed_is_not_shown(store: Store) -> None:
+    grid(store)
+    assert "next: mpsq report missing g1 --submit" in "\n".join(short(store, selectors=["g1"]))
+    store.run("mps", False, 0.2213, group=2)  # what --submit has queued, in a submission of its own
+    assert "missing" not in "\n".join(short(store, selectors=["g1"]))
+
+
+def test_a_retry_that_succeeded_leaves_nothing_to_run_again(store: Store) -> None:
+    grid(store)
+    run = store.run("mps", False, 0.2213)
+    (job, failed), *_ = store.db.execute("SELECT job_id, repeat FROM runs WHERE outcome = 'FAILED'").fetchall()
+    store.db.execute("UPDATE runs SET repeat = ?, attempt = 2 WHERE id = ? AND job_id = ?", [failed, run, job])
+    text = "\n".join(short(store))
+    assert "1 run left out (FAILED(1))" in text and "missing" not in text
+
+
+def test_no_further_rounds_are_offered_while_some_wait(store: Store) -> None:
+    for k in range(3):
+        for device in ("cpu", "mps"):
+            store.run(device, median_s=0.1013 * (1 + k * (device == "cpu") / 7))
+    assert "next: mpsq rerun g1 --rounds" in "\n".join(short(store))
+    store.run("cpu", median_s=None, outcome=None)
+    text = "\n".join(short(store))
+    assert "mpsq rerun" not in text and "next: 1 run has not ended yet (mpsq status)" in text
+
+
+def test_the_losses_of_compiled_rows_fit_eighty_columns(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for compiled in (False, True):
+        summary = {"projected_real_s": 3750.0}
+        store.run("cpu", compiled, 0.2, summary=summary)
+    lines = printing.as_text("devices", store.report(), "table", explain=True).splitlines()
+    assert not {"cpu", "eager", "compil"} & {line.strip() for line in lines} and max(map(len, lines)) <= 80
+    assert any("projected total" in line for line in lines)

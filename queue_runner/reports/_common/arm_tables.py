@@ -80,16 +80,16 @@ def sections(family: Family, rows: Sequence[ArmRow], taints: CaveatMarks) -> lis
     metric that the family is compared by comes first."""
     if not any(row.n_runs for row in rows):
         return []
-    outcome = Section(
-        "", columns(LABEL, "n_iters loss_last eval_train_loss eval_val_loss", STEP, "projected_real_s"), rows
-    )
+    shown = columns(LABEL, "n_iters loss_last eval_train_loss eval_val_loss", STEP, "projected_real_s")
+    outcome, hidden = fitted(without_empty(Section("", shown, rows)), ("projected_real_s", "n_iters"))
     texts = {"max_rss_bytes": "RSS: peak", "peak_reserved_bytes": "GPU memory: the most that the process had reserved"}
     memory = "; ".join(text for key, text in texts.items() if any(getattr(row, key) is not None for row in rows))
     versions = {(row.framework, row.framework_version) for row in rows if row.framework_version}
     version = columns("framework_version") if len(versions) > 1 else ()
     work_columns = columns(LABEL, *version, "samples_per_s tokens_per_s", TFLOPS, "mfu", RSS, "peak_reserved_bytes")
     work = Section("", work_columns, rows, [memory] if memory else [])
-    others = [without_empty(section) for section in (work, _cost(rows, family), *(() if family.wall else (outcome,)))]
+    outcomes = () if family.wall else (outcome, *beside(hidden, rows, LABEL))
+    others = [without_empty(section) for section in (work, _cost(rows, family), *outcomes)]
     explained = [section for section in others if len(section.columns) > 1]
     metrics = [_metric(name, rows, family) for name in family.metrics if rows[0].metrics[name].value is not None]
     explained += metrics[MOST_METRICS:]

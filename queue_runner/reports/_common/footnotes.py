@@ -20,6 +20,7 @@ from queue_runner.monitor.answers import select_runs
 from queue_runner.monitor.answers.run_query import Context
 from queue_runner.reports._common.arm_rows import ArmRow
 from queue_runner.reports._common.settings import FEW_ITERS
+from queue_runner.submit import missing_runs
 from queue_runner.tables import Column
 
 MOST_NAMED = 5
@@ -42,13 +43,14 @@ class CaveatMarks:
 
     def __init__(self, rows: Sequence[ReportedRun], shown: Iterable[ReportedRun], context: Context) -> None:
         sql = "SELECT run_id, run_id, kind, severity, detail FROM taints WHERE run_id IN ({runs})"
+        self._connection = context.connection
         stored = context.tuples_by_run(sql, [row for row in rows if row.taints])
         self._by_run = {run_id: [_Taint(*values) for values in taints] for run_id, taints in stored.items()}
         self._names = {row.run_id: row.run for row in shown}  # a run may be shown twice
         caveats = [t for run_id in self._names for t in self._by_run.get(run_id, []) if t.severity == "caveat"]
         self._caveats = by_key(caveats, lambda taint: taint.kind)
         self._letters = dict(zip(self._caveats, ascii_lowercase, strict=False))
-        self.column = Column("marks", "", value=self.mark, style=lambda _row: "doubt")
+        self.column = Column("marks", "mark", value=self.mark, style=lambda _row: "doubt")
 
     def mark(self, row: Any) -> str:
         """Return the letters of the row's `taints`, after EXCLUDED if some of its runs are `excluded`."""
@@ -83,7 +85,7 @@ class CaveatMarks:
             counted = f"{runs} included by --all" if include_invalid else f"{EXCLUDED} {runs} left out"
             yield Caveat(f"{counted} ({kinds})", f": {'; '.join(parts)}")
             groups = sorted({row.group_id or 0 for row in rows if row.kind != "import" and not row.merged})
-            if groups and not include_invalid:
+            if not include_invalid and (groups := missing_runs.lacking(self._connection, groups)):
                 which = "".join(f" g{group}" for group in groups[:MOST_NAMED])
                 command = f"mpsq report missing{which} --submit"
                 yield NextStep(f"to run them again: {command}", command)
