@@ -74,7 +74,7 @@ def _nothing(family: Family) -> Iterable[str]:
     if len(family.arms) > 1 > len(able) - 1 and any(arm.ended for arm in family.arms):
         if warmup := next((arm for arm in family.arms if arm.is_all_warmup), None):
             iters = units.counted(int(warmup.runs[0].n_iters or 0), "iteration")
-            yield f"nothing to compare: {warmup.label} ran {iters}, all of them warm-up; more max_iters measure some"
+            yield f"nothing to compare: {warmup.label} ran {iters}, all of them warm-up; raise max_iters"
             return
         yield f"nothing to compare: {f'only {able[0].label}' if able else 'no row'} has a valid run"
 
@@ -214,7 +214,7 @@ def without_words(family: Family) -> Iterable[str]:
     """Say on which metrics there can be no words, and why."""
     names = [name for name, obstacle in family.metrics.items() if obstacle]
     for obstacle, same in by_key(names, family.metrics.__getitem__).items():
-        sentence, colon, remedy = f"no words on {', '.join(same)}: {obstacle}".rpartition(": ")
+        sentence, colon, remedy = f"no verdict on {', '.join(same)}: {obstacle}".rpartition(": ")
         yield Caveat(sentence, colon + remedy)
 
 
@@ -274,7 +274,9 @@ def _twin_costs(pair: Pair, details: RunDetails) -> Iterable[str]:
         metals = "; the state of Metal's own cache is unknown" if on_mps else ""
         first = f"in the first iteration ({cache} cache{metals})"
         in_mode = f" in {mode}" if isinstance(mode := arm.key.get("compile"), str) else ""
-        yield f"compiling {without_mode(twin)}{in_mode} costs {units.duration(cost_s)} {first}{pays}"
+        row = without_mode(twin)
+        what = "compiling" if row == "it" else f"compiling for {row}"
+        yield f"{what}{in_mode} costs {units.duration(cost_s)} {first}{pays}"
     ours, theirs = (_first(c.shown, details.last_eval) for c in (arm, twin))
     if ours and theirs and _far(ours[1], theirs[1], NOTABLE_EVAL):
         yield (

@@ -123,7 +123,7 @@ def _changes(profile: IterationProfile) -> str:
     if n == 1:
         ratio = last.median_s / before.median_s
         change = f"{units.percent(abs(ratio - 1), 2)} {'longer' if ratio > 1 else 'less'}"
-        text = f"from iteration {units.count(last.first)} on an iteration took {change}"
+        text = f"iterations took {change} from number {units.count(last.first)} on"
         text += f", {units.ms(last.median_s)} vs {units.ms(before.median_s)} ms"
     else:
         text = (

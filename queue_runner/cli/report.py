@@ -109,7 +109,8 @@ def report(
     if submit and any(gap.missing for gap in result.items):
         _submit_missing(title(ctx), result, layout, format)
         return
-    print(printing.as_text(name, result, format, explain=explain, colour=tables.in_colour()))
+    colour = tables.in_colour()
+    print(printing.as_text(name, result, format, explain=explain, colour=colour, command=title(ctx)))
     if submit:
         say("nothing was queued")
     if not result.items and format in ("csv", "json"):

@@ -209,8 +209,9 @@ def _report(layout: Layout, group: int, awaited: Awaited) -> None:
     name = "scaling" if any(run.is_probe for run in awaited.runs) else name
     with reading(layout.db) as connection:
         result = reports.run(name, connection, options)
+    command = " ".join(["mpsq", "report", *([name] if name != reports.DEFAULT else []), f"g{group}"])
     say("")
-    print(printing.as_text(name, result, "table", colour=tables.in_colour()))
+    print(printing.as_text(name, result, "table", colour=tables.in_colour(), command=command))
 
 
 def _suggest_metric(layout: Layout, awaited: Awaited) -> None:

@@ -259,7 +259,7 @@ def _notes(curves: Sequence[Curve], marks: footnotes.CaveatMarks, context: Conte
         )
     points = [(curve, point) for curve in curves for point in curve.points]
     yield from footnotes.spreads(
-        "ms/iter: median, of several runs the geometric mean of their medians",
+        "ms/iter: the median of a run's iterations, or the geometric mean of several runs' medians",
         {point.spread_s[1] for _, point in points},
     )
     yield from marks.notes()

@@ -23,9 +23,11 @@ def mpsq(home: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
 
 
 def test_default_report_and_its_formats(mpsq: Cli) -> None:
-    table = mpsq.ok("report", "1").out
-    assert "20.0" in table
-    assert mpsq.ok("report", "devices", "1").out == table == mpsq.ok("report", "--group", "1", "--where", "name=ok").out
+    table, _, step = mpsq.ok("report", "1").out.rpartition("next: ")
+    assert "20.0" in table and step == "mpsq report 1 --explain shows more\n"
+    for same in (["devices", "1"], ["--group", "1", "--where", "name=ok"]):
+        lines, _, step = mpsq.ok("report", *same).out.rpartition("next: ")
+        assert lines == table and step == f"mpsq report {' '.join(same)} --explain shows more\n"
     rows = list(csv.DictReader(io.StringIO(mpsq.ok("report", "1", "--format", "csv").out)))
     assert len(rows) == 1 and rows[0]["device"] == "cpu"
     assert "|" in mpsq.ok("report", "1", "--format", "md").out

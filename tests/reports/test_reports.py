@@ -566,7 +566,7 @@ def test_a_run_that_ended_as_nan_has_no_finite_last_loss(store: Store) -> None:
     store.run("cpu", taints=lost, summary={"loss_first": 4.2, "loss_last": None})
     result = store.report("devices")
     assert math.isnan(result.rows[0]["loss_last"])
-    assert " nan" in printing.as_text("devices", result, "table", explain=True).split("ms/iter: median")[0]
+    assert " nan" in printing.as_text("devices", result, "table", explain=True).split("ms/iter: the median")[0]
     assert '"loss_last": "nan"' in printing.as_text("devices", result, "json")
     store.run("cpu", summary={"loss_first": 4.2, "loss_last": 2.0})
     assert store.report("devices").rows[0]["loss_last"] == 2.0  # of the runs that count

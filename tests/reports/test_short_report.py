@@ -56,7 +56,7 @@ def test_a_grid_fits_fifteen_lines(store: Store, columns: int) -> None:
     compiled = " ".join(" ".join(lines).split("compiled against eager: ")[1:])
     assert compiled.startswith("cpu 1.2") and "mps 1.39 x slower" in compiled
     assert sum(line.startswith("caveats: ") for line in lines) == 1
-    assert lines[-1].startswith("next: ") and lines[-1].endswith("--explain for more")
+    assert lines[-1].startswith("next: ") and "; mpsq report --explain" in lines[-1]
 
 
 @pytest.mark.parametrize("n_rows", [2, 6, 24])

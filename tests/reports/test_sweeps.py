@@ -193,7 +193,7 @@ def test_in_short_invalidity_stays_and_explanations_do_not(store: Store) -> None
     text = shown(store)
     assert "caveats: a battery; ! 2 runs left out (contended, FAILED(1))" in text
     assert "next: mpsq report missing g1 --submit" in text and "4/6" in text and "--explain" in text
-    assert "median, of several runs" not in text and "real" not in text
+    assert "the median of a run" not in text and "real" not in text
     whole = printing.as_text("devices", store.report(), "table", explain=True)
     for line in ("2.6 FAILED(1): boom", "a battery: the machine ran on battery", "real, user, sys"):
         assert line in " ".join(whole.split())

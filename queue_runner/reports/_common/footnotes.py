@@ -109,8 +109,8 @@ class CaveatMarks:
 def notes(families: Sequence[Family], raw: Sequence[ArmRow], marks: CaveatMarks, context: Context) -> list[str]:
     """Return all footnotes of compared families, those on the numbers first."""
     arms = [arm for family in families for arm in family.arms]
-    meanings = {False: "ms/iter: median, of several runs the geometric mean of their medians"}
-    meanings[True] = "wall s: real time of the runs, the geometric mean of several"
+    meanings = {False: "ms/iter: the median of a run's iterations, or the geometric mean of several runs' medians"}
+    meanings[True] = "wall s: the real time of a run, or the geometric mean of several runs"
     times = "; ".join(meanings[wall] for wall in sorted({family.wall for family in families}))
     return [
         *spreads(times, {row.spread_over for row in raw}),
@@ -158,7 +158,7 @@ def few_iterations(rows: Iterable[tuple[str, float | None]]) -> Iterable[str]:
 def spreads(subject: str, over: Iterable[str | None]) -> Iterable[str]:
     """Explain the spread of a table, by what it is over; nothing if there is none."""
     texts = {
-        "runs": f"{units.PLUS_MINUS}: standard deviation of the runs, in logarithms as their mean",
+        "runs": f"{units.PLUS_MINUS}: standard deviation of the runs, computed on logarithms, as the geometric mean is",
         "iterations": "(in parentheses): MAD of the iterations of one run, not of several runs",
         "samples": "(in parentheses): MAD of the samples of one run, not of several runs",
     }

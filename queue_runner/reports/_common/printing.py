@@ -10,20 +10,23 @@ from dataclasses import replace
 
 from queue_runner import tables, units
 from queue_runner.analysis.finding import Caveat, Finding, NextStep
+from queue_runner.reports import DEFAULT
 from queue_runner.reports._common.document import Result, Section
 from queue_runner.text import plain, width
 
 WIDTH = 80
 """Maximum width of a sentence."""
-EXPLAIN = "--explain for more"
 MOST_LINES = 15
 """Maximum number of lines of the short report on one question, as long as its table has two rows."""
 BELOW_EACH = 5
 """Number of these that stand below each of several tables, together at the end."""
 
 
-def as_text(name: str, result: Result, format: str, *, explain: bool = False, colour: bool = False) -> str:
-    """Format the `result` of the report `name`: for people in short, whole with `explain`.
+def as_text(
+    name: str, result: Result, format: str, *, explain: bool = False, colour: bool = False, command: str = ""
+) -> str:
+    """Format the `result` of the report `name`: for people in short, whole with `explain`. `command` is the command
+    line that prints this report, by default that of all its runs.
 
     Raises: UsageError when `format` is not in tables.formats().
     """
@@ -37,7 +40,7 @@ def as_text(name: str, result: Result, format: str, *, explain: bool = False, co
     answers, notes = (
         [line for line in lines if explain or not isinstance(line, Finding)] for lines in (result.lines, result.notes)
     )
-    closing = [] if explain else _closing(result, sections, format)
+    closing = [] if explain else _closing(result, sections, format, command or _command(name))
     if format == "table" and result.text is not None:
         parts = [result.text]
     elif explain or format != "table":
@@ -53,26 +56,35 @@ def as_text(name: str, result: Result, format: str, *, explain: bool = False, co
     return "\n\n".join(part.rstrip() for part in [*parts, *below] if part.strip())
 
 
-def _closing(result: Result, sections: Sequence[Section], format: str) -> list[str]:
+def _command(name: str) -> str:
+    return "mpsq report" if name == DEFAULT else f"mpsq report {name}"
+
+
+def _closing(result: Result, sections: Sequence[Section], format: str, command: str) -> list[str]:
     """Return the last lines of the short report: one of caveats, one with what to do next."""
     lines = [*result.notes, *result.lines, *(line for section in sections for line in section.lines)]
     caveats = sorted((line for line in lines if isinstance(line, Caveat)), key=lambda caveat: caveat.minor)
     commands = [line.command for line in lines if isinstance(line, NextStep)]
     explained = any(section.explained for section in sections) or any(isinstance(line, Finding) for line in lines)
     room = min(WIDTH, tables.room()) if format == "table" else sys.maxsize
-    closing = [_on_one_line("caveats", list(dict.fromkeys(caveat.sentence for caveat in caveats)), "", room)]
-    closing.append(_on_one_line("next", list(dict.fromkeys(commands)), EXPLAIN if explained else "", room))
+    closing = [_on_one_line("caveats", list(dict.fromkeys(caveat.sentence for caveat in caveats)), [], room)]
+    explain = (
+        [f"{command} --explain shows more", f"{command} --explain", "the same with --explain"] if explained else []
+    )
+    closing.append(_on_one_line("next", list(dict.fromkeys(commands)), explain, room))
     return [line for line in closing if line]
 
 
-def _on_one_line(title: str, parts: Sequence[str], last: str, room: int) -> str:
-    """Join as many parts as fit; `last` stands after them, else the number of parts left out. "" without any."""
-    for n in range(len(parts), 0, -1):
-        more = last or (f"{len(parts) - n} more" if n < len(parts) else "")
-        text = plain(f"{title}: {'; '.join(filter(None, [*parts[:n], more]))}")
-        if width(text) <= room:
-            return text
-    return tables.shorten(f"{title}: {last or '; '.join(parts)}", room) if parts or last else ""
+def _on_one_line(title: str, parts: Sequence[str], endings: Sequence[str], room: int) -> str:
+    """Join as many parts as fit. The first of the endings that fits stands after them, without endings the number of
+    parts left out. "" without any."""
+    for n in range(len(parts), -1, -1):
+        more = endings or [f"{len(parts) - n} more" if n < len(parts) else ""]
+        for ending in more if n or endings else []:
+            text = plain(f"{title}: {'; '.join(filter(None, [*parts[:n], ending]))}")
+            if width(text) <= room:
+                return text
+    return tables.shorten(f"{title}: {'; '.join(endings[-1:] or parts)}", room) if parts or endings else ""
 
 
 def _of_one_question(sections: Sequence[Section], n_lines: int, colour: bool) -> tuple[list[str], list[str]]:
