@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queue_runner import tables
-from queue_runner.cli.common import Json, hint, home, new_app, new_home, remark, remind, say
+from queue_runner.cli.common import Json, home, new_app, new_home, remark, remind, say
 from queue_runner.cli.run import Verbose, follow_to_the_end, plan_of
 from queue_runner.cli.typer_options import OfWorkload, with_options
 
@@ -41,7 +41,7 @@ def bench(
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
-    """Run a workload on each device, in each mode, until each row is decided; then report."""
+    """Run a workload on each device, eager and compiled, until each of these has a verdict; then print the report."""
     from queue_runner.cli.submit import print_plan, print_stored, store
 
     def plan(layout: Layout) -> Plan:
@@ -73,7 +73,7 @@ def _grid(fields: dict[str, Any], layout: Layout) -> tuple[Plan, Sequence[str], 
     from queue_runner.monitor.forecast import forecast, lines
     from queue_runner.submit import benchmark_grid
 
-    hint("probing the devices of this machine")
+    say("probing the devices of this machine ...")
     full, notes = benchmark_grid.complete(fields, layout)
     planned = plan_of(full)
     expected = forecast(layout, planned)

@@ -29,7 +29,7 @@ def cancel(
         ),
     ] = None,
     grace: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Time between SIGINT, SIGTERM and SIGKILL; 0 kills at once.")
+        str | None, typer.Option(metavar="DURATION", help="Time between SIGINT, SIGTERM and SIGKILL; 0 kills at once.")
     ] = None,
     no_wait: Annotated[
         bool, typer.Option("--no-wait", help="Request the cancellation and do not wait for the result.")

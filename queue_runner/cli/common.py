@@ -113,11 +113,11 @@ def new_home() -> Layout:
     return ensure_home()
 
 
-Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="12, 12.3, g4, @last or a name.")]
-IdsOrLast = Annotated[
-    list[str] | None, typer.Argument(metavar="[ID]...", help="12, 12.3, g4, @last (the default) or a name.")
-]
-JobIds = Annotated[list[str], typer.Argument(metavar="ID...", help="12, g4, @last or a name.")]
+A_JOB = "A job (12 or its name), a run of it (12.3), a group (g4), or the newest group (@last)"
+WHOLE_JOBS = "A job (12 or its name), a group (g4), or the newest group (@last)"
+Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help=f"{A_JOB}.")]
+IdsOrLast = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help=f"{A_JOB[:-1]}, the default).")]
+JobIds = Annotated[list[str], typer.Argument(metavar="ID...", help=f"{WHOLE_JOBS}.")]
 Tags = Annotated[
     list[str] | None,
     typer.Option("--tag", metavar="WORD", help="Only jobs with this tag. Repeatable: jobs with all of them."),
@@ -126,7 +126,7 @@ InLane = Annotated[
     str | None, typer.Option("--lane", metavar="NAME", help="Only this lane; a prefix of its name is enough.")
 ]
 Timeout = Annotated[
-    str | None, typer.Option(metavar="TIME", help="Stop waiting after this: 90s, 15m, 2h; exit code 124.")
+    str | None, typer.Option(metavar="DURATION", help="Stop waiting after this: 90s, 15m, 2h; exit code 124.")
 ]
 
 

@@ -27,7 +27,7 @@ def sql(
     format: Annotated[str, typer.Option(metavar="FORMAT", help="The output format.")] = "table",
     json: Json = False,
     limit: Annotated[int, typer.Option(metavar="ROWS", min=1, help="Show at most this many rows.")] = 10_000,
-    timeout: Annotated[str, typer.Option(metavar="TIME", help="Stop the query after this: 90s, 15m.")] = "10s",
+    timeout: Annotated[str, typer.Option(metavar="DURATION", help="Stop the query after this: 90s, 15m.")] = "10s",
 ) -> None:
     """Query the database: one SELECT over its views and tables, which cannot change anything."""
     from queue_runner.store import sql as use_case

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from queue_runner import tables
-from queue_runner.cli.common import Json, Tags, groups, home, new_app, print_json, say
+from queue_runner.cli.common import WHOLE_JOBS, Json, Tags, groups, home, new_app, print_json, say
 from queue_runner.model import parse_selector
 
 app = new_app()
@@ -18,7 +18,7 @@ LIMIT = 20
 
 @app.command("list")
 def list_(
-    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="12, g4, @last or a name.")] = None,
+    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help=f"{WHOLE_JOBS}.")] = None,
     state: Annotated[
         str | None,
         typer.Option(metavar="STATE", help="Only jobs with this state or outcome: queued, running, failed, ..."),
@@ -29,7 +29,7 @@ def list_(
     tag: Tags = None,
     limit: Annotated[int, typer.Option(metavar="N", min=1, help="Show this many of the newest jobs.")] = LIMIT,
     all: Annotated[bool, typer.Option("--all", help="Show every job.")] = False,
-    deleted: Annotated[bool, typer.Option("--deleted", help="Show the jobs that mpsq delete has hidden.")] = False,
+    deleted: Annotated[bool, typer.Option("--deleted", help="Show only the deleted jobs.")] = False,
     runs: Annotated[bool, typer.Option("--runs", help="One line per run instead of per job.")] = False,
     json: Json = False,
 ) -> None:

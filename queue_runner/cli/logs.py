@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from queue_runner.cli.common import home, new_app, say
+from queue_runner.cli.common import A_JOB, home, new_app, say
 from queue_runner.model import parse_selector
 
 app = new_app()
@@ -16,7 +16,7 @@ app = new_app()
 
 @app.command("logs")
 def logs(
-    id: Annotated[str, typer.Argument(metavar="ID", help="12, 12.3, g4, @last or a name.")] = "@last",
+    id: Annotated[str, typer.Argument(metavar="ID", help=f"{A_JOB}.")] = "@last",
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Follow the output until the selected runs have ended.")
     ] = False,
@@ -33,8 +33,8 @@ def logs(
     run of the job or group (a repeat, a retry), reports starts and ends on stderr, and exits with 0 whatever the
     outcome; mpsq wait exits with an error if a job fails.
 
-    A progress bar that uses carriage returns shows only its last state, and escape sequences are removed, in a pipe
-    too. --raw keeps both.
+    Of a progress bar only the last state is printed, and escape sequences are removed, in a pipe too. --raw prints
+    everything unchanged.
     """
     from queue_runner.monitor import log_files as use_case
     from queue_runner.monitor.log_text import Outputs

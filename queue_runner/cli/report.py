@@ -54,17 +54,20 @@ def report(
     selection: Selection,
     peak: Annotated[
         str,
-        typer.Option(metavar="FROM", help="The peak for MFU: sourced (as published), or measured on this machine."),
+        typer.Option(
+            metavar="FROM",
+            help="The peak FLOP/s for MFU: as published (sourced), or as matmul measured it here (measured).",
+        ),
     ] = "sourced",
     same_within: Annotated[
         str | None,
         typer.Option(
             metavar="MARGIN,...",
-            help="Rows that differ by less are the same: 1% (of the time, the default), loss=0.01.",
+            help="Call rows the same if they differ by less: by default 1% of the time; loss=0.01 for a metric.",
         ),
     ] = None,
     by: Annotated[
-        str | None, typer.Option(metavar="METRIC", help="Answer about this metric first, such as loss.")
+        str | None, typer.Option(metavar="METRIC", help="The metric that the report answers about first, such as loss.")
     ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Show everything behind the answer: costs, losses, footnotes.")

@@ -32,14 +32,16 @@ _LOG_BYTES = 65_536
 """Bytes at the end of an output in which a number is sought."""
 
 EPILOG = (
-    "Without --repeats, two jobs or more run in rounds until each row is decided: 3 to 20 rounds, or "
-    "until --budget ends. "
+    "Without --repeats, two or more jobs run in rounds (each job once, in random order) until each row of the report "
+    "has a verdict: after 3 to 20 rounds, or when --budget is used up. "
     "If no worker runs, mpsq run starts one that exits when the queue is empty. Jobs that were queued earlier run "
     "first. Ctrl-C cancels the jobs and waits for their end; a second Ctrl-C does not wait."
 )
 
 
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print the output of each run, in rounds too.")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Print the output of each run, in place of one line for each round.")
+]
 
 
 @app.command("run", cls=LikeSubmit, epilog=EPILOG)

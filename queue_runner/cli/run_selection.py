@@ -17,7 +17,8 @@ _SELECTION = {
     "where": Annotated[
         list[str] | None,
         typer.Option(
-            metavar="KEY=VALUE,...", help="Only runs with these values; several values of a key are alternatives."
+            metavar="KEY=VALUE,...",
+            help="Only runs with these values: device=cpu,mps,compile=on selects cpu or mps, compiled.",
         ),
     ],
     "group": Annotated[

@@ -136,7 +136,8 @@ def _fields(ctx: typer.Context, values: dict[str, Any]) -> dict[str, Any]:
     words = values.pop("workload") or []
     commands = words if ctx.info_name == "run" and any(" " in word for word in words) else []
     if commands and "command" in ctx.meta:
-        raise UsageError(f'"{commands[0]}" is a command, and another one follows --', "quote both, or neither")
+        remedy = "to compare several commands, quote each and leave out --; to run one, write it after --"
+        raise UsageError(f'"{commands[0]}" is a command, and another one follows --', remedy)
     if len(words) > 1 and not commands:
         raise UsageError(
             f'{ctx.info_name} takes one workload, not "{" ".join(words)}"',

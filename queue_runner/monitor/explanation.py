@@ -60,20 +60,21 @@ def explain(run: RunView, context: RunContext) -> Why:
         if run.deleted_at:
             sentence, step = f"{sentence}; its files were deleted", "" if run.outcome != "SUCCEEDED" else step
     elif run.is_unstored:
-        sentence, step = f"{_done(run)[0]}, to be stored by the next worker", START_A_WORKER
+        sentence, step = f"{_done(run)[0]}; the next worker stores its result", START_A_WORKER
     elif state is State.RUNNING:
         sentence, step = _running(run, context)
     else:
         sentence, step = _waiting(context)
     origin = f", submitted by schedule {context.schedule}," if context.schedule else ""
-    sentence = f"run {run.run}{origin} {_IS[State.DONE if run.is_unstored else state]}: {sentence}"
+    kind = context.waits.kind if context.waits is not None else ""
+    colon = "" if kind == "gate" else ":"  # "waits up to 1.00 s for a quiet machine: ..."
+    sentence = f"run {run.run}{origin} {_IS[State.DONE if run.is_unstored else state]}{colon} {sentence}"
     if context.before and state is not State.DONE:
         sentence += f"; the previous attempt, {context.before}"
     if context.in_copy:
         sentence += f"; it started in a copy of the code as submitted, because {context.in_copy}"
     if context.undecided and state is State.DONE:
         sentence += f"; {context.undecided}"
-    kind = context.waits.kind if context.waits is not None else ""
     return Why(run.run, sentence, step.format(run=run.run, job=run.job_id, group=run.group_id), kind)
 
 
@@ -101,10 +102,10 @@ def _running(run: RunView, context: RunContext) -> tuple[str, str]:
         return blocked, "mpsq status shows when the lane is free again; mpsq cancel {run} cancels it"
     if run.paused_at and context.supervision.warden:
         since = units.duration(max(time.time() - run.paused_at, 0.0))
-        return f"it was suspended {since} ago and keeps the lane and its memory", "mpsq resume {run}"
+        return f"it was suspended {since} ago, and keeps its place and its memory", "mpsq resume {run}"
     if context.supervision.stopped and context.supervision.warden:
         return (
-            f"its process {context.supervision.stopped} was stopped by a signal, not by mpsq pause; it keeps the lane",
+            f"its process {context.supervision.stopped} was stopped by a signal, not by mpsq pause; it keeps its place",
             f"kill -CONT {context.supervision.stopped} continues it; mpsq cancel {{run}} cancels it",
         )
     if context.supervision.waits_for_exec and context.supervision.warden:
@@ -113,8 +114,8 @@ def _running(run: RunView, context: RunContext) -> tuple[str, str]:
     lane = f" on lane {run.lane}" if run.lane != DEFAULT_LANE else ""
     if not context.queue.worker:
         if context.supervision.warden:
-            return "it continues under its warden, but no worker is running to record it", START_A_WORKER
-        return "neither a warden nor a worker supervises it: the next worker finds out how it ended", START_A_WORKER
+            return "it continues, but no worker is running to record it", START_A_WORKER
+        return "nothing supervises it any more: the next worker finds out how it ended", START_A_WORKER
     return (
         f"the worker started it{lane} and it has not ended",
         "mpsq logs {run} -f follows it; mpsq cancel {run} cancels it",

@@ -228,5 +228,5 @@ class Follower:
         if finished:
             return "the run has finished, but no worker is running to record its result"
         if queue_state.is_supervised(RunDir(self._layout.runs / run.run)):
-            return "the worker has stopped; the run continues under its warden"
-        return "neither a worker nor a warden supervises the run"
+            return "the worker has stopped; the run continues without it"
+        return "nothing supervises the run any more: the next worker finds out how it ended"

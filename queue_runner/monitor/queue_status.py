@@ -111,11 +111,13 @@ def look(layout: Layout, connection: sqlite3.Connection, waiting: int, tracker: 
 
 
 def undecided(connection: sqlite3.Connection) -> dict[int, str]:
-    """Return how far each submission with --until is, by its group: "g4: open after 5 rounds, about 3 more"."""
+    """Return how far each submission with --until is, by its group, as in "g4: undecided after 5 rounds"."""
     sentences = {}
     for group_id, judged, more in read.tuples(connection, _OPEN):
         after = f"after {units.counted(judged, 'round')}" if judged else f"in its first {FIRST_ROUNDS} rounds"
-        sentences[group_id] = f"g{group_id}: open {after}{f', about {more} more' if judged and more else ''}"
+        sentences[group_id] = (
+            f"g{group_id}: undecided {after}{f', about {more} more needed' if judged and more else ''}"
+        )
     return sentences
 
 

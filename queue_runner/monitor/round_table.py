@@ -95,9 +95,9 @@ class RoundTable:
     def _title(self, families: Sequence[Family]) -> str:
         elapsed = units.duration(time.monotonic() - self._began_at)
         more = answers.rounds_left(families)
-        about = f", about {more} more" if more else ""
+        about = f", about {more} more needed" if more else ""
         title = f"round {self._round} of at most {added_rounds.MOST_ROUNDS}{about}"
-        return f"{title}, {elapsed} of {units.duration(self._limit_s)}"
+        return f"{title}; {elapsed} of at most {units.duration(self._limit_s)}"
 
 
 def draw(families: Sequence[Family], title: str, width: int) -> Table:
@@ -148,9 +148,10 @@ def bar(answer: Verdict, ends: Sequence[float], width: int = BAR) -> str:
 
 
 def _in_words(family: Family, pair: Pair) -> str:
-    """Return as in "s=2 0.50 x (0.49 to 0.51), slower; loss +0.1, undecided"; the title has the number of rounds."""
+    """Return as in "s=2: speedup 0.50 x (0.49 to 0.51), slower; loss +0.1, undecided"; the title has the number of
+    rounds."""
     parts = (
-        f"{name} {answer.size}, {answer.word if answer.more else answer}".lstrip()
+        f"{name or 'speedup'} {answer.size}, {answer.word if answer.more else answer}"
         for name, answer in family.answers(pair).items()
     )
-    return f"{pair.arm.label} {'; '.join(parts)}"
+    return f"{pair.arm.label}: {'; '.join(parts)}"

@@ -142,7 +142,7 @@ def _measured(details: Details) -> Iterator[Fact]:
 
 def _python(details: Details) -> str:
     torch = f" (which now has torch {details.torch})" if details.torch else ""
-    unknown = units.MISSING if details.run.kind == "import" else "unknown: the command does not say which"
+    unknown = units.MISSING if details.run.kind == "import" else "unknown: the command names no Python interpreter"
     return f"{details.spec.python}{torch}" if details.spec.python else unknown
 
 
@@ -211,7 +211,7 @@ def _place(details: Details) -> str:
         return "its folder, whatever changes there (--snapshot off)"
     if not details.spec.tree:
         return "its folder; the code is not stored, and changes are not detected"
-    return "its folder, or a copy of the code as submitted if it changes"
+    return "its folder; if the code has changed by its start, a copy of the submitted code"
 
 
 def _segment(part: ChainLink) -> str:

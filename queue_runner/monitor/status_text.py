@@ -108,14 +108,14 @@ def _worker(status: Status) -> str:
     if status.queue.worker:
         return f"process {status.queue.worker_pid}" if status.queue.worker_pid else "running"
     if status.running is not None and status.running.supervision.warden:
-        return f"none; the run continues under its warden. {START_A_WORKER}"
+        return f"none; the run continues without one. {START_A_WORKER}"
     return f"none. {START_A_WORKER}"
 
 
 def _running(status: Status) -> Facts:
     if status.running is None:
         unstored = [run.run for run in status.ended if run.is_unstored]
-        left = f"; {', '.join(unstored)} has ended, to be stored by the next worker" if unstored else ""
+        left = f"; the next worker stores the result of {', '.join(unstored)}, which ended" if unstored else ""
         return [("running", f"nothing{left}")]
     progress = status.running.progress
     facts = [run_and_question(status.running.run), numbers(progress), clock(progress), *trouble(status)]
@@ -155,7 +155,7 @@ def trouble(status: Status) -> list[str]:
     if run.cancel_requested_at:
         lines.append("cancellation was requested")
     if run.paused_at:
-        lines.append("suspended: mpsq resume continues it; it keeps the lane and its memory")
+        lines.append("suspended: mpsq resume continues it; it keeps its place and its memory")
     elif supervision.stopped and supervision.warden:
         lines.append("stopped by a signal, not by mpsq pause: mpsq why says how to continue it")
     if supervision.waits_for_exec and supervision.warden:

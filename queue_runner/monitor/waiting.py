@@ -93,11 +93,13 @@ def _of_itself(run: QueuedRun, unmet: Sequence[_Edge], now: float) -> Reason | N
         sentence += "it does not start until it is released"
         return Reason("held", "its release", sentence, f"mpsq resume {job} releases it, mpsq cancel {job} cancels it")
     if run.deadline_at is not None and run.deadline_at <= now:
-        return Reason("deadline", "nothing: too late", "its --deadline has passed: it will be skipped", "")
+        return Reason("deadline", "nothing: too late", "to be skipped, because its --deadline has passed", "")
     impossible = [edge.on_job_id for edge in unmet if edge.verdict == "impossible"]
     if impossible:
         on = impossible[0]
-        return Reason("dependency", f"nothing: job {on}", f"job {on} did not end as required: it will be skipped", "")
+        return Reason(
+            "dependency", f"nothing: job {on}", f"to be skipped, because job {on} did not end as required", ""
+        )
     if unmet:
         return _of_others(job, unmet)
     if run.not_before_at is not None and run.not_before_at > now:
@@ -147,7 +149,8 @@ def _of_others(job: int, unmet: Sequence[_Edge]) -> Reason:
     return Reason(
         "dependency",
         f"job {first.on_job_id} to {wish}{others}",
-        f"job {first.on_job_id} must {wish} first" + (f"; it also waits for {more} more" if more else ""),
+        f"job {first.on_job_id} must {wish} first"
+        + (f", and {units.counted(more, 'more job')} must end" if more else ""),
         f"mpsq why {first.on_job_id}; mpsq edit {job} --no-after removes the dependencies",
     )
 
@@ -156,17 +159,17 @@ def _of_the_queue(run: QueuedRun, queue: QueueState, ahead: Sequence[str]) -> Re
     if run.blocked_reason:
         return Reason("blocked", run.blocked_reason, run.blocked_reason, "mpsq status shows what it waits for")
     if queue.paused_at:
-        why = f": {queue.paused_reason}" if queue.paused_reason else ""
-        return Reason("paused", "mpsq resume", f"the lane is paused{why}", "mpsq resume resumes it")
+        why = f" ({queue.paused_reason})" if queue.paused_reason else ""
+        return Reason("paused", "mpsq resume", f"the queue is paused{why}", "mpsq resume continues it")
     if not queue.worker:
         return Reason("worker", "a worker", "no worker runs this queue", START_A_WORKER)
     if queue.blocked_reason:
         step = "mpsq status shows when it is free again"
         if queue.blocked_kind is Obstacle.GATE:
             step += "; a job submitted with --no-gate starts on a busy machine, too"
-            if queue.blocked_reason.startswith(name := f"run {run.run} "):
-                return Reason("gate", "a quiet machine", f"it {queue.blocked_reason.removeprefix(name)}", step)
-        return Reason("blocked", "the lane", f"the lane is blocked: {queue.blocked_reason}", step)
+            if queue.blocked_reason.startswith(name := f"run {run.run} waits "):
+                return Reason("gate", "a quiet machine", f"{queue.blocked_reason.removeprefix(name)}", step)
+        return Reason("blocked", "the machine", f"nothing can start now: {queue.blocked_reason}", step)
     if not ahead:
         return Reason(
             "next", "nothing: next", "it is next and starts immediately", f"mpsq logs {run.run} -f follows it"

@@ -182,9 +182,9 @@ def _notes(left_out: Mapping[str, str], copied: bool) -> Iterator[str]:
     if copied:
         yield RepeatedNote("each run gets a copy of the code as it is now; {cwd}, or $MPSQ_CWD, is the original folder")
     else:
-        yield RepeatedNote("runs use the code as it is now: if it changes later, they run in a copy")
+        yield RepeatedNote("if the code changes before a run starts, the run uses a copy of the code as it is now")
     if left_out:
         named = [f"{plain(name)} ({reason})" for name, reason in list(left_out.items())[:_NAMED]]
         more = len(left_out) - len(named)
         listed = ", ".join(named) + (f" and {more} more: mpsq show lists all" if more > 0 else "")
-        yield RepeatedNote(f"not stored, so runs read the original: {listed}")
+        yield RepeatedNote(f"these files are not copied, so that runs read the originals: {listed}")

@@ -41,7 +41,8 @@ def complete(fields: Fields, layout: Layout) -> tuple[dict[str, Any], list[str]]
                 )
             if "cuda" in devices and "cpu" in devices:
                 devices.remove("cpu")
-                notes.append("the cpu is left out, which takes minutes where cuda takes seconds: --device cpu,cuda")
+                cpu = "the CPU is left out: it takes minutes where CUDA takes seconds; --device cpu,cuda includes it"
+                notes.append(cpu)
             full["device"] = tuple(devices)
         else:
             notes.append(
@@ -56,7 +57,7 @@ def complete(fields: Fields, layout: Layout) -> tuple[dict[str, Any], list[str]]
     if short := _shortened(workload, fields):
         full["sets"] = {**short, **fields.get("sets", {})}
         words = ", ".join(f"{key}={value}" for key, (value,) in short.items())
-        notes.append(f"a benchmark needs no whole training: {words}; --set gives other values")
+        notes.append(f"a benchmark does not need a full training: it uses {words}; --set changes that")
     return full, notes
 
 

@@ -83,11 +83,11 @@ def _typed(option: Option, value: Any) -> Any:
         if abs(value) >= 10**_MOST_DIGITS and option.name != "order_seed":
             raise UsageError(f'"{name}" has more than {_MOST_DIGITS} digits', "give a smaller one")
         return int(value)
-    if kind is Kind.TIME and isinstance(value, Real) and not isinstance(value, bool):
+    if kind is Kind.DURATION and isinstance(value, Real) and not isinstance(value, bool):
         return _plain_seconds(name, value)
-    if isinstance(value, str) and kind in (Kind.TEXT, Kind.TIME, Kind.LIST):
+    if isinstance(value, str) and kind in (Kind.TEXT, Kind.DURATION, Kind.LIST):
         text = _text(name, value)
-        if kind is Kind.TIME:
+        if kind is Kind.DURATION:
             return units.parse_duration(text, option.flag)
         return grid.names(text, option.flag) if kind is Kind.LIST else text
     if kind is Kind.LIST and not isinstance(value, Mapping):

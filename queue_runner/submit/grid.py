@@ -97,6 +97,8 @@ def refuse_unfilled(argv: Sequence[str], keys: set[str]) -> None:
         for name in names:
             if name not in keys and name != "cwd":
                 raise UsageError(
-                    f"nothing fills {{{name}}} in the command",
-                    did_you_mean(name, keys, f"--set {name}=VALUE does; {{{{{name}}}}} stands for the text {{{name}}}"),
+                    f"no option gives {{{name}}} in the command a value",
+                    did_you_mean(
+                        name, keys, f"add --set {name}=VALUE, or write {{{{{name}}}}} for the literal text {{{name}}}"
+                    ),
                 )

@@ -41,7 +41,8 @@ def _endless_search(request: Request, cells: Cells) -> Iterator[str]:
 def _missing_parser(request: Request, cells: Cells) -> Iterator[str]:
     if request.workload is None and request.parser is None:
         yield RepeatedNote(
-            "without --parser, mpsq stores only wall, user and system time, unless the program reports its iterations"
+            "mpsq stores the wall, user and system time of this command. For its iterations, add --parser, or report"
+            " them with mpsq_report.py"
         )
 
 
@@ -105,7 +106,8 @@ def _nothing_measured(request: Request, cells: Cells) -> Iterator[str]:
     for spec in cells:
         iters, warmup = spec.params.get("max_iters"), spec.params.get("warmup_iters")
         if request.workload and isinstance(iters, int) and isinstance(warmup, int) and iters - 1 <= warmup:
-            yield f"max_iters={iters} with warmup_iters={warmup} measures no iteration: use more than {warmup + 1}"
+            needed = f"set max_iters to {warmup + 2} or more"
+            yield f"max_iters={iters} with warmup_iters={warmup} measures no iteration: {needed}"
             return
 
 

@@ -106,18 +106,22 @@ def rounds_until(request: Request, n_rows: int) -> Until | None:
     """Return when no further round follows; None without --until. Raises: UsageError where it cannot work."""
     if request.until is None:
         if request.budget_s is not None:
-            raise UsageError("--budget needs --until", "add --until decided, in place of --repeats")
+            raise UsageError("--budget needs --until", "add --until decided, and leave out --repeats if it is given")
         return None
     if request.repeats != 1:
         raise UsageError("--until and --repeats contradict each other", "give one of them")
     if request.find_max is not None:
-        raise UsageError("--find-max searches one limit, which no further round decides", "leave out --until")
+        raise UsageError(
+            "--find-max and --until cannot be combined: a search for a limit has no rounds", "leave out --until"
+        )
     if request.on is not None:
-        raise UsageError("another machine gets all its rounds at once", "use --repeats in place of --until")
+        raise UsageError(
+            "--until does not work with --on: another machine gets all runs at once", "use --repeats instead"
+        )
     if n_rows < 2 and request.until == DECIDED:
         raise UsageError(
-            "--until decided compares two rows or more, and there is one",
-            "sweep an option, as in --device cpu,mps; or use --until 1% for the width of one row's interval",
+            "--until decided needs two jobs or more to compare, and there is one",
+            "sweep an option, as in --device cpu,mps; or use --until 1%, which narrows the interval of a single job",
         )
     return Until(request.until, request.budget_s)
 

@@ -31,7 +31,7 @@ class Kind(Enum):
     """The type of an option, described as the type of a JSON value."""
 
     TEXT = "a string"
-    TIME = 'a time, such as 90, "15m" or "2h"'
+    DURATION = 'a duration, such as 90, "15m" or "2h"'
     LIST = "a value or a list of values"
     NUMBER = "a whole number"
     FLAG = "true or false"
@@ -118,10 +118,12 @@ def _stall_limits(pairs: Mapping[str, str | tuple[str, ...] | None]) -> dict[str
     for key, value in pairs.items():
         phase, text = ("", key) if value is None else (key, _joined(value))
         if phase and phase not in STALLING:
-            raise UsageError(f'unknown phase "{phase}"', f"use --stall TIME, or PHASE=TIME with {', '.join(STALLING)}")
+            raise UsageError(
+                f'unknown phase "{phase}"', f"use --stall DURATION, or PHASE=DURATION with {', '.join(STALLING)}"
+            )
         limits[phase or "*"] = parse_duration(text, "--stall")
         if limits[phase or "*"] <= 0:
-            raise UsageError(f"--stall {text} would stop every run at once", "give a time above 0")
+            raise UsageError(f"--stall {text} would stop every run at once", "give a duration above 0")
     return limits
 
 
@@ -140,12 +142,13 @@ def _metrics(pairs: Mapping[str, str | tuple[str, ...] | None]) -> dict[str, str
             n_groups = re.compile(pattern).groups
         except re.error as error:
             raise UsageError(
-                f'--metric {name}: "{pattern}" is not a regular expression ({error.msg})', "escape a bracket with \\"
+                f'--metric {name}: "{pattern}" is not a regular expression ({error.msg})',
+                "write a literal ( or [ as \\( or \\[",
             ) from None
         if n_groups != 1:
             raise UsageError(
                 f'--metric {name}: "{pattern}" has {n_groups} groups, not one',
-                "put brackets around the number, as in 'loss ([0-9.]+)', and use (?:...) for other groups",
+                "put parentheses around the number, as in 'loss ([0-9.]+)', and use (?:...) for other groups",
             )
     return patterns
 
@@ -160,7 +163,7 @@ def _goal(text: str) -> str:
         try:
             parse_percent(text, "--until")
         except UsageError:
-            message = f'--until: "{text}" is neither {DECIDED} nor a width of intervals up to 50%'
+            message = f'--until takes {DECIDED} or a width of up to 50%, not "{text}"'
             raise UsageError(message, f"use --until {DECIDED}, or for example --until 1%") from None
     return text.strip()
 
@@ -175,7 +178,7 @@ def _metric(text: str) -> str:
 def _budget(budget_s: float) -> float:
     """Return the seconds of --budget. Raises: UsageError."""
     if not budget_s:
-        raise UsageError("--budget 0 would run nothing", "give a time above 0, as in 10m")
+        raise UsageError("--budget 0 would run nothing", "give a duration above 0, as in 10m")
     return budget_s
 
 
@@ -192,7 +195,9 @@ class Request:
     A field's order is that of `mpsq submit --help`.
     """
 
-    workload: str | None = _option(Kind.TEXT, "A name of mpsq workloads, or a command after --.", "[WORKLOAD]")
+    workload: str | None = _option(
+        Kind.TEXT, "A workload that mpsq workloads lists, or a command after --.", "[WORKLOAD]"
+    )
     argv: tuple[str, ...] = _option(Kind.COMMAND, "The command after --.", name="command")
     device: tuple[str, ...] = _option(Kind.LIST, "cpu, mps, cuda, cuda:1 or auto; a list is swept.", "LIST")
     compile: tuple[str, ...] = _option(
@@ -210,23 +215,26 @@ class Request:
     repeats: int = _option(Kind.NUMBER, "Runs of each combination; a verdict needs 3 or more.", "N", default=1)
     until: str | None = _option(
         Kind.TEXT,
-        "decided: add rounds, 3 to 20, until each row has a verdict. 1%: until the intervals are this narrow.",
+        "decided: add rounds, 3 to 20, until each row has a verdict. 1%: until each 95% interval is at most this wide.",
         "GOAL",
         convert=_goal,
     )
     by: str | None = _option(
-        Kind.TEXT, "Answer about this metric first, such as loss; --until decides it, too.", "METRIC", convert=_metric
+        Kind.TEXT,
+        "The metric that the report answers about first, such as loss; --until waits for its verdict, too.",
+        "METRIC",
+        convert=_metric,
     )
     same_within: Mapping[str, float] | None = _option(
         Kind.TEXT,
-        "Rows that differ by less are the same: 1% (of the time, the default), loss=0.01.",
+        "Call rows the same if they differ by less: by default 1% of the time; loss=0.01 for a metric.",
         "MARGIN,...",
         convert=parse_margins,
     )
     budget_s: float | None = _option(
-        Kind.TIME,
-        "With --until: start no run after this time; by default, no round after 10m.",
-        "TIME",
+        Kind.DURATION,
+        "With --until: how long new runs may start, such as 30m. By default, no new round starts after 10m.",
+        "DURATION",
         name="budget",
         convert=_budget,
     )
@@ -268,11 +276,12 @@ class Request:
     prepare: str | None = _option(
         Kind.TEXT, "A shell command before each run, which is not timed; it may use {KEY} of --set.", "COMMAND"
     )
-    timeout_s: float | None = _option(Kind.TIME, "End a run after this: 90s, 15m, 2h.", "TIME", name="timeout")
+    timeout_s: float | None = _option(Kind.DURATION, "End a run after this: 90s, 15m, 2h.", "DURATION", name="timeout")
     parser: str | None = _option(Kind.TEXT, f"Parse the command's output live: {', '.join(parsers.names())}.", "NAME")
     metrics: Mapping[str, str] = _option(
         Kind.PAIRS,
-        "A number in the output that rows are compared by: its last value, or NAME:min or NAME:mean. Repeatable.",
+        "Compare rows by a number in the output: its last value, or with NAME:min=REGEX or NAME:mean=REGEX its minimum"
+        " or mean. Repeatable.",
         "NAME=REGEX",
         name="metric",
         convert=_metrics,
@@ -280,7 +289,8 @@ class Request:
     allow_daemons: bool = _option(Kind.FLAG, "Do not end processes that the job leaves running.")
     after: tuple[str, ...] = _option(
         Kind.WORDS,
-        "Wait until 12, g4, @last or a name has succeeded, has ended (:any) or has failed (:fail). Repeatable.",
+        "Wait until a job (12 or its name) or a group (g4, @last) has succeeded; with :any, has ended; with :fail, has"
+        " failed. Repeatable.",
         "ID[:any|fail]",
     )
     at: str | None = _option(Kind.TEXT, 'Do not start before 22:30, "2026-11-22 06:00" or +2h.', "TIME")
@@ -289,20 +299,23 @@ class Request:
     note: str | None = _option(Kind.TEXT, "A note that mpsq show prints.", "TEXT")
     retries: int = _option(Kind.NUMBER, "Retry automatically, up to N times; 0 by default.", "N", default=0)
     backoff_s: float = _option(
-        Kind.TIME,
+        Kind.DURATION,
         "The wait before the first retry; it doubles for each further one, up to a day.",
-        "TIME",
+        "DURATION",
         default=0.0,
         name="backoff",
     )
     retry_on: tuple[str, ...] = _option(
-        Kind.LIST, "Which outcomes are retried: failed (the default), lost, stalled.", "LIST"
+        Kind.LIST,
+        "Which outcomes are retried: failed (the default), lost (mpsq or the machine broke down), stalled (--stall).",
+        "LIST",
     )
     resume: bool = _option(Kind.FLAG, "Retries continue from the last checkpoint; lost runs are retried, too.")
     stall: Mapping[str, float] = _option(
         Kind.PAIRS,
-        "End a run that reports nothing for this long, in this phase (such as compile) or in any. Repeatable.",
-        "[PHASE=]TIME",
+        "End a run that reports no event, or prints nothing if it has no events, for this long, in this phase (such as"
+        " compile) or in any. Repeatable.",
+        "[PHASE=]DURATION",
         convert=_stall_limits,
     )
     find_max: SearchRange | None = _option(  # noqa: RUF009 - its field is declared as all others
@@ -313,8 +326,8 @@ class Request:
     )
     snapshot: str = _option(
         Kind.TEXT,
-        "Where a command runs: auto (in its folder, or in a copy of the code as submitted if it changes), copy (always"
-        " in a copy), or off (in its folder, with any changes).",
+        "Where a command runs: auto (in its folder; if the code has changed, in a copy of the submitted code), copy"
+        " (always in a copy), or off (in its folder, with any changes).",
         "MODE",
         default="auto",
         convert=snapshot_mode,
@@ -325,14 +338,21 @@ class Request:
     )
     no_gate: bool = _option(Kind.FLAG, "Start at once, even on a busy machine.")
     gate_timeout_s: float | None = _option(
-        Kind.TIME,
-        "Start when the machine is quiet, or after this time; by default 2m, in mpsq run 1s or 5s.",
-        "TIME",
+        Kind.DURATION,
+        "Start when the machine is quiet, or after this time; by default 2m. In mpsq run 1s, or 5s if the runs take 10s"
+        " or more in all.",
+        "DURATION",
         name="gate_timeout",
     )
-    on: str | None = _option(Kind.TEXT, "Run it on another machine: slurm, ssh:HOST or a profile.", "TARGET")
+    on: str | None = _option(
+        Kind.TEXT,
+        "Run it on another machine: slurm, ssh:HOST, or NAME of the settings on.NAME (docs/remote.md).",
+        "TARGET",
+    )
     partition: str | None = _option(Kind.TEXT, "With --on slurm: the partition.", "NAME")
-    time_s: float | None = _option(Kind.TIME, "With --on slurm: the time limit of the allocation.", "TIME", name="time")
+    time_s: float | None = _option(
+        Kind.DURATION, "With --on slurm: the time limit of the allocation.", "DURATION", name="time"
+    )
     whole_node: bool = _option(Kind.FLAG, "With --on slurm: a node alone, not a part of one.")
     sbatch: str | None = _option(Kind.TEXT, "With --on slurm: further options of sbatch.", "WORDS")
 

@@ -43,37 +43,57 @@ TELL_S = 30.0
 
 @dataclass(frozen=True)
 class Disturbance:
-    """One thing that disturbs. `lasting`: it goes away when a user acts, not by itself."""
+    """One thing that disturbs: `sentence` with {} for its verb, in the present and the past. `lasting`: it goes away
+    when a user acts, not by itself."""
 
     kind: str
-    text: str
+    sentence: str
+    verb: tuple[str, str]
     lasting: bool = False
+
+    @property
+    def text(self) -> str:
+        return self.sentence.replace("{}", self.verb[0])
+
+    @property
+    def past(self) -> str:
+        return self.sentence.replace("{}", self.verb[1])
+
+
+_IS = ("is", "was")
 
 
 def disturbances(now: SensorSample, limits: Config, *, gpu: bool) -> list[Disturbance]:
     """Return the reasons not to start; an unknown value is none. `gpu` if the run may use one."""
     reasons = []
     if (share := now.others_cpu_share) is not None and share > limits.gate_cpu_share:
-        at_most = f"at most {units.percent(limits.gate_cpu_share)}, gate_cpu_share"
-        reasons.append(Disturbance("cpu", f"other programs use {units.percent(share)} of the processors ({at_most})"))
+        limit = _limit(units.percent(limits.gate_cpu_share), "gate_cpu_share")
+        use = f"other programs {{}} {units.percent(share)} of the processors ({limit})"
+        reasons.append(Disturbance("cpu", use, ("use", "used")))
     if now.thermal_level is not None and now.thermal_level > 0:
-        reasons.append(Disturbance("heat", f"thermal pressure is at level {now.thermal_level:.0f}"))
+        reasons.append(Disturbance("heat", f"thermal pressure {{}} at level {now.thermal_level:.0f}", _IS))
     if limits.gate_battery and now.on_battery:
-        reasons.append(Disturbance("battery", "the machine runs on battery (gate_battery)", lasting=True))
+        battery = "the machine {} on battery (setting gate_battery)"
+        reasons.append(Disturbance("battery", battery, ("runs", "ran"), lasting=True))
     if limits.gate_battery and now.low_power:
-        reasons.append(Disturbance("low_power", "low power mode is on (gate_battery)", lasting=True))
+        reasons.append(Disturbance("low_power", "low power mode {} on (setting gate_battery)", _IS, lasting=True))
     if (free := now.memory_available_bytes) is not None and free < limits.gate_memory_bytes:
-        at_least = f"at least {units.size(limits.gate_memory_bytes)}, gate_memory_bytes"
-        text = f"only {units.size(free)} of memory are available ({at_least})"
-        reasons.append(Disturbance("memory", text, lasting=True))
+        at_least = f"at least {units.size(limits.gate_memory_bytes)} needed, setting gate_memory_bytes"
+        memory = f"only {units.size(free)} of memory {{}} available ({at_least})"
+        reasons.append(Disturbance("memory", memory, ("are", "were"), lasting=True))
     if gpu and (share := now.gpu_busy_share) is not None and share > limits.gate_gpu_share:
-        at_most = f"at most {units.percent(limits.gate_gpu_share)}, gate_gpu_share"
-        reasons.append(Disturbance("gpu", f"other programs keep the GPU {units.percent(share)} busy ({at_most})"))
+        limit = _limit(units.percent(limits.gate_gpu_share), "gate_gpu_share")
+        busy = f"other programs {{}} the GPU {units.percent(share)} busy ({limit})"
+        reasons.append(Disturbance("gpu", busy, ("keep", "kept")))
     heat, most = now.gpu_temperature_c, limits.gate_gpu_temperature_c
     if gpu and heat is not None and heat > most:
-        text = f"the GPU has {heat:.0f} degrees C (at most {most:.0f}, gate_gpu_temperature_c)"
-        reasons.append(Disturbance("gpu_heat", text))
+        hot = f"the GPU {{}} {heat:.0f} degrees C ({_limit(f'{most:.0f}', 'gate_gpu_temperature_c')})"
+        reasons.append(Disturbance("gpu_heat", hot, ("has", "had")))
     return reasons
+
+
+def _limit(value: str, setting: str) -> str:
+    return f"limit {value}, setting {setting}"
 
 
 class Gate:
@@ -216,10 +236,11 @@ class Gate:
 
     def _open(self, disturbed: list[Disturbance]) -> None:
         self.waited_s = self._waited_s()
-        self.caveat = f"started although {_words(disturbed)}" if disturbed else None
+        after = f"after {units.duration(self.waited_s)}"
+        waited = f" {after} of waiting" if self._since is not None else ""
+        past = "; ".join(disturbance.past for disturbance in disturbed)
+        self.caveat = f"when it started{waited}, {past}" if disturbed else None
         if self._since is not None:
-            after = f"after {units.duration(self.waited_s)}"
-            self.caveat = f"{self.caveat}, {after} of waiting" if self.caveat else None
             words = f"{_words(disturbed)}: starting anyway {after}; the intervals will be wider"
             self._record(jobs.NOT_QUIET if disturbed else jobs.QUIET, words if disturbed else after)
         self._since = self._passed = None
@@ -228,9 +249,9 @@ class Gate:
         now, kinds = time.monotonic(), frozenset(disturbance.kind for disturbance in disturbed)
         if kinds != self._told[1] or now - self._told[2] > TELL_S:
             limit_s = self._limit_s(run)
-            at = f"at {times.clock(time.time() + limit_s - self._waited_s(), time.time())}"
-            at = at if limit_s >= MINUTE_S else f"after {units.duration(limit_s)} of waiting"
-            reason = f"run {run.id} needs a quiet machine, but starts anyway {at}: {_words(disturbed)}"
+            limit = f"until {times.clock(time.time() + limit_s - self._waited_s(), time.time())}"
+            limit = limit if limit_s >= MINUTE_S else f"up to {units.duration(limit_s)}"
+            reason = f"run {run.id} waits {limit} for a quiet machine: {_words(disturbed)}"
             self._told = reason, kinds, now
         return self._told[0]
 

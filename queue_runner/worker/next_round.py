@@ -12,7 +12,7 @@ from queue_runner import units
 from queue_runner.host import failpoints
 from queue_runner.model import Outcome
 from queue_runner.paths import Layout
-from queue_runner.spec import FIRST_ROUNDS, Until
+from queue_runner.spec import DECIDED, FIRST_ROUNDS, Until
 from queue_runner.store import added_rounds, read
 from queue_runner.store.added_rounds import MOST_ROUNDS, OpenGroup
 from queue_runner.store.engine import Engine, looking, writing
@@ -43,7 +43,8 @@ def follow(layout: Layout, engine: Engine, group_id: int, repeat: int, now: floa
             added_rounds.add(connection, group_id, 1, run_order.round_order, "worker")
             added_rounds.note(connection, group_id, *progress)
         failpoints.reach("round.before_commit")
-    log(f"g{group_id}: {f'no further round: {why}' if why else f'round {repeat + 1} follows'}")
+    end = "decided, so no further round follows" if why == DECIDED else f"no further round follows, because {why}"
+    log(f"g{group_id}: {end if why else f'round {repeat + 1} follows'}")
 
 
 def _judged(layout: Layout, group_id: int, group: OpenGroup, now: float) -> tuple[tuple[int, int | None], str]:

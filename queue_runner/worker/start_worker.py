@@ -97,7 +97,7 @@ class WorkerStarter:
         if locks.worker(self._layout.home)[0] or not self._has_work():
             return
         if self._starts == MOST_STARTS:
-            raise self._useless(f"{MOST_STARTS} workers have started and exited, and it still waits")
+            raise self._useless(f"{MOST_STARTS} workers have started and exited, and the runs still wait")
         self._starts += 1
         self._started_at = time.monotonic()
         self._worker_pid = self._start()

@@ -211,7 +211,7 @@ def test_a_job_is_followed_until_it_has_ended(queue: Layout, mpsq: Cli, no_waiti
     assert ran.out == "hello from 4.1\nwarning\nmore\nand more"
     assert ran.err.splitlines() == [
         "--- run 4.1: running  cpu, eager, tiny, lr=0.1",
-        "--- neither a worker nor a warden supervises the run",
+        "--- nothing supervises the run any more: the next worker finds out how it ended",
         "    start one: mpsq worker, or mpsq service install",
         "--- run 4.1: FAILED(3): no data",
     ]
@@ -270,7 +270,11 @@ def test_what_is_waited_for_is_said_again_when_it_is_another_thing(
     )
     said = mpsq.ok("logs", waiting, "-f").err
     told = [line.split(": ")[1] for line in said.splitlines() if line.startswith(f"run {waiting}.1 ")]
-    assert told == ["no worker runs this queue", "the lane is paused", "it does not start until it is released"]
+    assert told == [
+        "no worker runs this queue",
+        "the queue is paused (by hand)",
+        "it does not start until it is released",
+    ]
     assert said.splitlines()[-1] == f"--- run {waiting}.1: CANCELLED: cancelled before it started"
 
 

@@ -54,7 +54,7 @@ def test_watching_goes_on_while_workers_come_and_go(queue: Queue, terminal: Call
     first.kill()
     first.wait()
     screen.forget()
-    screen.shows("none; the run continues under its warden")
+    screen.shows("none; the run continues without one")
     second = queue.worker()
     screen.shows(f"process {second.pid}")
     screen.resize(60, 12)
@@ -115,7 +115,7 @@ def test_a_job_is_followed_through_deaths_and_retries(queue: Queue, terminal: Ca
     screen.shows("--- a worker is running again", "--- run 1.1", "try 0, red", "at ", " 99%")
     worker.kill()
     worker.wait()
-    screen.shows("the worker has stopped; the run continues under its warden")
+    screen.shows("the worker has stopped; the run continues without it")
     screen.forget()
     screen.shows("at ")  # lines still come
     queue.worker()

@@ -28,7 +28,10 @@ def layout(home: Path) -> Layout:
 def test_an_end_without_a_worker_is_shown(layout: Layout, mpsq: Cli, command: str) -> None:
     text = mpsq.ok(command, *([] if command == "status" else ["4"])).out
     if command == "why":
-        assert "run 4.1 has ended: it failed with exit code 3 after 6.50 s: ValueError: no data, to be stored" in text
+        assert (
+            "run 4.1 has ended: it failed with exit code 3 after 6.50 s: ValueError: no data; the next worker stores"
+            in text
+        )
     else:
         assert "FAILED(3) (not stored)" in text
     assert "RUNNING" not in text.replace("claim -> RUNNING", "")

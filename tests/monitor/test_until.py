@@ -40,7 +40,7 @@ def planned(device: str, times: Sequence[float | None], job: int, **more: Any) -
 def test_words_and_narrow_intervals_are_goals() -> None:
     families = ask([*planned("cpu", STEADY, 1), *planned("mps", [0.5 * x for x in STEADY[::-1]], 2)])
     assert reached(families, DECIDED) == DECIDED and not reached(families, "0.1%")
-    assert reached(families, "10%") == "intervals of 10% or less"
+    assert reached(families, "10%") == "each interval is at most 10% wide"
     alone = ask(planned("cpu", STEADY, 1))
     assert reached(alone, "10%") and not reached(alone, DECIDED)
 

@@ -44,7 +44,7 @@ def test_a_grid_is_submitted_with_its_terms(queue: Client) -> None:
 def test_every_option_has_the_type_of_its_kind() -> None:
     types = {
         Kind.TEXT: str,
-        Kind.TIME: client.Time,
+        Kind.DURATION: client.Time,
         Kind.LIST: client.Values,
         Kind.NUMBER: int,
         Kind.FLAG: bool,

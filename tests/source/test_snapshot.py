@@ -481,7 +481,7 @@ def test_a_folder_outside_of_a_repository(tmp_path: Path, snapshots: Path, monke
     repository(root / "nested", y="y")
     taken = take(root, snapshots, copy=True)
     names = ".env (may hold a secret), nested/ (a repository of its own)"
-    assert f"not stored, so runs read the original: {names}" in taken.notes
+    assert f"these files are not copied, so that runs read the originals: {names}" in taken.notes
     spec = submitted(root, snapshots)
     assert changes(spec, snapshots) == []
     (root / "new.py").touch()

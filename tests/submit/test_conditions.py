@@ -42,6 +42,6 @@ def test_it_is_no_part_of_the_question(tmp_path: Path) -> None:
 def test_a_note_on_a_warm_up_that_leaves_nothing_to_measure() -> None:
     sets = ("max_iters=10", "warmup_iters=9")
     notes = plan.plan(requested(workload="nanogpt", device="cpu", sets=sets)).warnings
-    assert "max_iters=10 with warmup_iters=9 measures no iteration: use more than 10" in notes
+    assert "max_iters=10 with warmup_iters=9 measures no iteration: set max_iters to 11 or more" in notes
     notes = plan.plan(requested(workload="nanogpt", device="cpu", sets=("max_iters=11", "warmup_iters=9"))).warnings
     assert not any("measures no iteration" in note for note in notes)

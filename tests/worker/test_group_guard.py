@@ -41,7 +41,7 @@ def test_little_disk_space_keeps_runs_waiting(queue: Queue, mpsq: Cli) -> None:
     assert "are free on the disk of" in blocked(queue) and "mpsq gc" in blocked(queue)
     assert states(queue) == ["QUEUED"] * 3 and queue.written() == []
     said = mpsq.ok("why", "1").out
-    assert "the lane is blocked: only " in said and "min_free_bytes" in said
+    assert "nothing can start now: only " in said and "min_free_bytes" in said
     worker.terminate()
     worker.wait()
     queue.layout.config.write_text(config)  # some space was freed

@@ -242,7 +242,7 @@ def test_a_group_that_is_open_is_waited_for(queue: Queue) -> None:
         awaited = awaiting.look(connection, [parse_selector("g1")])
         assert not awaited.pending and not awaited.is_over
         assert awaiting.look(connection, [parse_selector("1.1")]).is_over
-    assert queue_status.read_status(queue.layout).undecided[1] == "g1: open in its first 3 rounds"
+    assert queue_status.read_status(queue.layout).undecided[1] == "g1: undecided in its first 3 rounds"
     cancellation.cancel(queue.layout, [parse_selector("g1")], grace_s=None, within_s=0.0)
     os.kill(pid, signal.SIGCONT)
     with read.reading(queue.layout.db) as connection:
@@ -270,15 +270,15 @@ def test_the_reports_know_what_the_submission_asks_about(queue: Queue) -> None:
 def test_the_width_of_one_row(queue: Queue) -> None:
     submit(queue, sets=("s=0.2",), until="50%")
     work(queue)
-    assert ending(queue)[1] == "intervals of 50% or less"
+    assert ending(queue)[1] == "each interval is at most 50% wide"
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sets": ("s=1",)}, "compares two rows"),
+        ({"sets": ("s=1",)}, "needs two jobs"),
         ({"repeats": 4}, "contradict"),
-        ({"until": "soon"}, "neither decided nor a width"),
+        ({"until": "soon"}, "takes decided or a width"),
         ({"by": " "}, "names no metric"),
         ({"budget": "0"}, "would run nothing"),
         ({"same_within": "1%,2%"}, "the time two margins"),

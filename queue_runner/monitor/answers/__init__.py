@@ -54,7 +54,7 @@ def reached(families: Sequence[Family], goal: str) -> str:
     parts = _parts(families, goal)
     if not parts or _without_run(families) or not all(part.reached for part in parts):
         return ""
-    return DECIDED if goal == DECIDED else f"intervals of {goal} or less"
+    return DECIDED if goal == DECIDED else f"each interval is at most {goal} wide"
 
 
 def obstacle(families: Sequence[Family], goal: str) -> str:
