@@ -322,11 +322,10 @@ def _close(mine: Values, theirs: Values) -> tuple[list[tuple[float, float]], str
         return [], ""
     if any(row.started_at is None for row, _ in (*mine, *theirs)):
         return [], "the order of the runs is unknown"
-    started = ([verdicts.StartedRun(row.started_at or 0.0, value) for row, value in runs] for runs in (mine, theirs))
-    closed = verdicts.close_rounds(*started)
-    if not closed.balanced:
+    closed = verdicts.close_rounds(*([(row.started_at or 0.0, x) for row, x in runs] for runs in (mine, theirs)))
+    if not verdicts.balanced(closed):
         return [], "the rows ran one after the other: submit them together, and mpsq alternates them"
-    return [*zip(closed.completed_at, closed.differences, strict=True)], ""
+    return [(at, difference) for at, difference, _ in closed], ""
 
 
 def mean_interval(times_s: Sequence[float]) -> tuple[float, float] | None:
@@ -388,8 +387,8 @@ def _answer(pairing: _Pairing, judgement: verdicts.Judgement, same_within: float
 def _obstacle(contrast: verdicts.Contrast, judgement: verdicts.Judgement, of_time: bool) -> tuple[str, bool]:
     """Return what stands against a word, and whether further rounds cannot remove it. Rounded values hide a difference
     below their step, until noise of several steps shows it in the mean of many rounds."""
-    if judgement.obstacle:
-        return judgement.obstacle, True
+    if contrast.obstacle:
+        return contrast.obstacle, True
     if judgement.waits_for_levels:
         n = verdicts.FIRST_LOOK_WITH_LEVELS
         return f"the runs of a row form groups of different speed: {n} rounds show whether this lasts", False

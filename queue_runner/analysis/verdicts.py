@@ -16,7 +16,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from operator import itemgetter
 from statistics import fmean
+from typing import NamedTuple
 
 ALPHA = 0.05
 EFFECT_SD = 5.0
@@ -69,19 +71,11 @@ class Estimate:
     freedom: float
     step: float = 0.0
 
-    def log_evidence(self, mu: float) -> float:
-        """Return log E_n(mu), the evidence against the true difference `mu`."""
-        g = 1 + self.n * EFFECT_SD**2
-        distance = self.n * (self.mean - mu) ** 2
-        if not self.variance:  # the limit of t^2 = distance / variance
-            return math.log(g) * (self.freedom / 2 if distance else -0.5)
-        t2 = distance / self.variance
-        log_ratio = math.log1p(t2 / (self.freedom * g)) - math.log1p(t2 / self.freedom)
-        return -math.log(g) / 2 - (self.freedom + 1) / 2 * log_ratio
-
     def half_width(self, n_words: int) -> float:
-        """Return the half width of the interval: all mu with E_n(mu) < n_words / alpha. Never less than a rounding
-        step, because equal roundings of both rows do not average out."""
+        """Return the half width of the interval: all mu with E_n(mu) < n_words / alpha, where
+        E_n(mu) = g^(-1/2) [(1 + t^2 / (nu g)) / (1 + t^2 / nu)]^(-(nu + 1) / 2) and t^2 = n (mean - mu)^2 / variance.
+
+        Never less than a rounding step, because equal roundings of both rows do not average out."""
         g = 1 + self.n * EFFECT_SD**2
         a = (n_words / ALPHA * math.sqrt(g)) ** (2 / (self.freedom + 1))
         if a >= g:
@@ -109,7 +103,6 @@ class Judgement:
     more: int | None
     contradicted: bool = False
     waits_for_levels: bool = False
-    obstacle: str = ""
 
 
 def all_pairs(n_rows: int) -> int:
@@ -200,7 +193,6 @@ def _judge(contrast: Contrast, looks: Sequence[Estimate], n_words: int) -> Judge
         more=None if given_after or contrast.obstacle else _more(last, n_words, contrast.margin, first),
         contradicted=contradicted,
         waits_for_levels=first > FIRST_LOOK and last.n < first,
-        obstacle=contrast.obstacle,
     )
 
 
@@ -232,44 +224,31 @@ def _more(last: Estimate, n_words: int, margin: float | None, first: int) -> int
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class StartedRun:
-    """A run that shares no planned round with its counterpart: its value, and when it started, Unix seconds."""
+class ClosedRound(NamedTuple):
+    """A round that was formed afterwards: when the run that completed it started, Unix seconds, the difference, and
+    whether the row came first."""
 
-    started_at: float
-    value: float
-
-
-@dataclass(frozen=True, slots=True)
-class ClosedRounds:
-    """Rounds that were formed afterwards, in order of time: the differences, whether the row came first, and the start
-    of the run that completed the round."""
-
-    differences: tuple[float, ...]
-    row_first: tuple[bool, ...]
-    completed_at: tuple[float, ...]
-
-    @property
-    def balanced(self) -> bool:
-        """Whether each row came first in a third of the rounds or more: one always before the other looks like a
-        machine that warms up."""
-        firsts = sum(self.row_first)
-        return bool(self.row_first) and len(self.row_first) <= 3 * firsts <= 2 * len(self.row_first)
+    completed_at: float
+    difference: float
+    row_first: bool
 
 
-def close_rounds(row: Sequence[StartedRun], baseline: Sequence[StartedRun]) -> ClosedRounds:
-    """Form rounds of runs without planned ones: a round closes at the first run that completes both rows, and no run
-    belongs to two rounds. Where a row ran several times in a round, their mean counts."""
-    runs = [*((run, True) for run in row), *((run, False) for run in baseline)]
-    differences: list[float] = []
-    row_first: list[bool] = []
-    completed_at: list[float] = []
+def close_rounds(row: Sequence[tuple[float, float]], baseline: Sequence[tuple[float, float]]) -> list[ClosedRound]:
+    """Form rounds of runs without planned ones, given as (start, value): a round closes at the first run that completes
+    both rows, and no run belongs to two rounds. Where a row ran several times in a round, their mean counts."""
+    runs = [*((*run, True) for run in row), *((*run, False) for run in baseline)]
+    rounds: list[ClosedRound] = []
     values: dict[bool, list[float]] = {}
-    for run, is_row in sorted(runs, key=lambda pair: pair[0].started_at):
-        values.setdefault(is_row, []).append(run.value)
+    for started_at, value, is_row in sorted(runs, key=itemgetter(0)):
+        values.setdefault(is_row, []).append(value)
         if len(values) == 2:
-            row_first.append(next(iter(values)))
-            completed_at.append(run.started_at)
-            differences.append(fmean(values[True]) - fmean(values[False]))
+            rounds.append(ClosedRound(started_at, fmean(values[True]) - fmean(values[False]), next(iter(values))))
             values = {}
-    return ClosedRounds(tuple(differences), tuple(row_first), tuple(completed_at))
+    return rounds
+
+
+def balanced(rounds: Sequence[ClosedRound]) -> bool:
+    """Return whether each row came first in a third of the rounds or more: one always before the other looks like a
+    machine that warms up."""
+    firsts = sum(closed.row_first for closed in rounds)
+    return bool(rounds) and len(rounds) <= 3 * firsts <= 2 * len(rounds)

@@ -57,11 +57,11 @@ def lacking(connection: sqlite3.Connection, groups: Sequence[int]) -> list[int]:
     """Return those of the submissions that lack runs which nobody has submitted again."""
     names = ("spec_hash", "group_id", "job_id", "repeat", "run_id", "run")
     sql = f"SELECT {', '.join(names)} FROM v_run WHERE group_id = ? AND {OF_A_GRID} ORDER BY job_id, number"
-    by_group = {group: read.tuples(connection, sql, [group]).fetchall() for group in groups}
-    found = {
-        group: [ReportedRun(**dict(zip(names, row, strict=True))) for row in rows] for group, rows in by_group.items()
+    stored = {group: read.tuples(connection, sql, [group]).fetchall() for group in groups}
+    runs = {
+        group: [ReportedRun(**dict(zip(names, row, strict=True))) for row in rows] for group, rows in stored.items()
     }
-    return [group for group, rows in found.items() if any(gap.missing for gap in look(connection, rows).gaps)]
+    return [group for group, rows in runs.items() if any(gap.missing for gap in look(connection, rows).gaps)]
 
 
 def look(connection: sqlite3.Connection, chosen: Sequence[ReportedRun]) -> MissingRuns:

@@ -9,7 +9,7 @@ from itertools import combinations
 
 import numpy as np
 
-from queue_runner.analysis.verdicts import ClosedRounds, StartedRun, all_pairs, close_rounds, lopsided
+from queue_runner.analysis.verdicts import ClosedRound, all_pairs, close_rounds, lopsided
 from tests.simulate import machines
 from tests.simulate.looks import ABOVE, BELOW, SAME, Looks, intervals, looks
 from tests.simulate.machines import AUTOREGRESSIVE, COURSES, NOISES, PERSISTENT, Array, differences, rng_of, values
@@ -112,17 +112,16 @@ def closed_wrong(order: str, machine: str, runs: int, n: int) -> Array:
     rng = rng_of("closing", order, machine, runs)
     noise = machines.autoregressive(rng, n, runs) if machine == AUTOREGRESSIVE else rng.standard_normal((n, runs))
     wrong = np.zeros(n, dtype=bool)
-    by_length: dict[int, list[tuple[int, ClosedRounds]]] = defaultdict(list)
+    by_length: dict[int, list[tuple[int, list[ClosedRound]]]] = defaultdict(list)
     for family in range(n):
         is_row = ORDERS[order](rng, runs)
-        mine, theirs = (
-            [StartedRun(at, float(noise[family, at])) for at in np.flatnonzero(mask)] for mask in (is_row, ~is_row)
-        )
+        mine, theirs = ([(at, float(noise[family, at])) for at in np.flatnonzero(mask)] for mask in (is_row, ~is_row))
         closed = close_rounds(mine, theirs)
-        by_length[len(closed.differences)].append((family, closed))
+        by_length[len(closed)].append((family, closed))
     for members in by_length.values():
-        words = looks(np.array([closed.differences for _, closed in members])[:, :, None]).words[:, :, 0]
-        firsts = np.array([closed.row_first for _, closed in members])
+        gaps = np.array([[closed.difference for closed in rounds] for _, rounds in members])
+        words = looks(gaps[:, :, None]).words[:, :, 0]
+        firsts = np.array([[closed.row_first for closed in rounds] for _, rounds in members])
         share = firsts.cumsum(1) / np.arange(1, firsts.shape[1] + 1)
         balanced = (share >= 1 / 3 - 1e-9) & (share <= 2 / 3 + 1e-9)
         wrong[[family for family, _ in members]] = ((words != 0) & balanced).any(1)
