@@ -69,9 +69,10 @@ RETRY_ON: dict[str, frozenset[Outcome]] = {
     ),
     "lost": frozenset({Outcome.LOST}),
     "stalled": frozenset({Outcome.STALLED}),
+    "timed_out": frozenset({Outcome.TIMED_OUT}),
 }
 """Values of --retry-on. Outcomes that were requested (CANCELLED), cannot change (DEVICE_UNAVAILABLE, CODE_CHANGED) or
-would only recur (TIMED_OUT, OUTPUT_LIMIT) are not retried automatically."""
+would only recur (OUTPUT_LIMIT) are not retried automatically."""
 
 
 class Verb(StrEnum):

@@ -4,6 +4,7 @@
 - snapshots/: the code of the jobs
 - fence: created by the one start that runs the block, or by the front to keep every start out (fence.py)
 - beat.json: the state of the node; its count grows while it lives
+- permitted.json: the runs that the node may begin: written before it may
 - runs/12.3/: the files of a run. Streams grow by appending; record.json, renamed into place, says that it has ended.
 - cancel/12.3: request of the front to cancel a run
 - stop: request of the front to end the block
@@ -106,6 +107,7 @@ class Folder:
     snapshots = Below("path", "snapshots")
     fence = Below("path", "fence")
     beat = Below("path", "beat.json")
+    permitted = Below("path", "permitted.json")
     runs = Below("path", "runs")
     cancels = Below("path", "cancel")
     stop = Below("path", "stop")

@@ -34,8 +34,9 @@ class BlockRuns:
         self._log = log
         self._readers: dict[int, Ingest] = {}
 
-    def take_in(self, folder: Folder, rows: Sequence[BlockRun]) -> bool:
-        """Store the news of these runs; return whether one of them has begun or ended.
+    def take_in(self, folder: Folder, rows: Sequence[BlockRun], cause: Ending | None = None) -> bool:
+        """Store the news of these runs; return whether one of them has begun or ended. A run whose block the scheduler
+        has ended waits for `cause`, which says how.
 
         A node runs jobs in order. A run that started after one whose record is missing waits until that record arrives;
         runs cancelled before they started do not. A shared folder may show a later run first: it is RUNNING here and
@@ -45,13 +46,16 @@ class BlockRuns:
         by_name = {row.name: row for row in rows}
         for name in sorted(records.began(folder, by_name), key=lambda name: by_name[name].state != State.RUNNING):
             row, ended = by_name[name], records.ended(folder, name)
+            waits = ended is not None and ended.taken and cause is None
+            if waits:
+                ended = None
             if occupied and (ended is None or ended.claimed_at):
                 continue
             local = RunDir(self._layout.run_dir(name))
             missed = block.fetch(folder.run(name), local, whole=ended is not None)
             if ended is not None:
                 notes = [*ended.notes, *outputs.note({*missed, *mirror.left_out(folder, name)})]
-                self._end(row, ended.ending, replace(ended, notes=notes))
+                self._end(row, cause if ended.taken and cause else ended.ending, replace(ended, notes=notes))
                 changed = True
             else:
                 changed |= self._begin(row, records.beginning(folder, name) or Beginning())
@@ -59,18 +63,20 @@ class BlockRuns:
                 occupied = True
         return changed
 
-    def lost(self, row: BlockRun, reason: str) -> None:
+    def lost(self, row: BlockRun, ending: Ending) -> None:
         """Store that nothing will come of a run that was started. Raises: MpsqError."""
-        self._end(row, Ending(Outcome.LOST, reason=reason))
+        self._end(row, ending)
 
     def refuse(self, run: Claimed, ending: Ending) -> None:
         """Store that a waiting run could not be sent, and why. Raises: MpsqError."""
         row = BlockRun(run.run_id, run.id.job, run.id.number, State.QUEUED, None, None, secrets.token_hex(16), None)
         self._end(row, ending)
 
-    def leave_undone(self, row: BlockRun, why: str) -> None:
-        """Store that a run will not be started: CANCELLED where that was asked for, else SKIPPED. Raises: MpsqError."""
-        ending = Ending(Outcome.SKIPPED, reason=why)
+    def leave_undone(self, row: BlockRun, cause: Ending) -> None:
+        """Store that a run will not be started: CANCELLED where that was asked for, also of the scheduler; else
+        SKIPPED. Raises: MpsqError."""
+        outcome = Outcome.CANCELLED if cause.outcome is Outcome.CANCELLED else Outcome.SKIPPED
+        ending = Ending(outcome, reason=cause.reason)
         if row.cancel_requested_at is not None:
             ending = Ending(Outcome.CANCELLED, reason="cancelled before it started")
         self._never_ran(row, ending, time.time())

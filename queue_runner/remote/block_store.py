@@ -36,6 +36,8 @@ GROUP BY r.lane ORDER BY min(r.id)
 _RUNS = "SELECT id, job_id, number, state, claimed_at, started_at, coalesce(token, ''), cancel_requested_at FROM runs"
 _CHOSEN = "(SELECT value FROM json_each(?))"
 _NOTES = 'SELECT kind, text FROM notes WHERE run_id = ? AND "offset" >= ?'
+NOT_PERMITTED = float(1 << 32)
+"""When a run of a node may begin that it has not published yet: in 2106."""
 _ENDING = "state, outcome, exit_code, signal, reason, boot_id, claimed_at, started_at, ended_at"
 
 
@@ -176,15 +178,25 @@ def load(
             spec = spec.changed(python=python if spec.kind == "workload" else "")
         rows.append(replace(job, spec_json=spec.to_json()))
     _insert(connection, "jobs", [asdict(row) for row in rows])
-    _insert(
-        connection, "runs", [{**asdict(run), "lane": DEFAULT_LANE, "state": State.QUEUED} for run in instructions.runs]
-    )
+    others = {"lane": DEFAULT_LANE, "state": State.QUEUED, "not_before_at": None if instructions.box else NOT_PERMITTED}
+    _insert(connection, "runs", [{**asdict(run), **others} for run in instructions.runs])
 
 
 def _insert(connection: Connection, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
     names = rows[0].keys()
     marks = ", ".join(f":{name}" for name in names)
     connection.change_all(f"INSERT INTO {table} ({', '.join(names)}) VALUES ({marks})", rows)
+
+
+def not_permitted(connection: Connection) -> list[int]:
+    """Return the runs of a node that it may not begin yet, in their order."""
+    sql = "SELECT id FROM runs WHERE state = 'QUEUED' AND not_before_at = ? ORDER BY position, id"
+    return connection.column(sql, [NOT_PERMITTED])
+
+
+def permit(connection: Connection, run_ids: Sequence[int]) -> None:
+    """Let these runs begin."""
+    connection.change(f"UPDATE runs SET not_before_at = NULL WHERE id IN {_CHOSEN}", [json.dumps(list(run_ids))])
 
 
 def all_runs(connection: Connection) -> list[BlockRun]:

@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from queue_runner import config_file
@@ -23,7 +23,7 @@ from queue_runner.host import failpoints, job_environments
 from queue_runner.host.job_secrets import Missing
 from queue_runner.host.run_dir import read_end
 from queue_runner.lanes import target_of
-from queue_runner.model import Obstacle, State
+from queue_runner.model import Ending, Obstacle, Outcome, State
 from queue_runner.paths import Layout
 from queue_runner.remote import block, block_store, records, targets
 from queue_runner.remote.block import Folder
@@ -33,7 +33,7 @@ from queue_runner.remote.fence import FenceHolder, take_fence
 from queue_runner.remote.json_files import read_json
 from queue_runner.remote.profile import Profile, find_profile
 from queue_runner.remote.target import NotSent, Refused, Seen, Target, Unreachable
-from queue_runner.store import lane_claims
+from queue_runner.store import lane_claims, retries
 from queue_runner.store.engine import Engine, looking, writing
 from queue_runner.store.jobs import Claimed
 from queue_runner.store.lane_claims import Blocked
@@ -49,14 +49,6 @@ PATIENCE_S = 1.0
 STOP_S = 40.0
 """How long a worker that stops waits for them: more than a command of Slurm may take; calls of ssh are ended."""
 
-_REASONS = {
-    "REBOOT": "reboot",
-    "NODE_FAIL": "node_fail",
-    "PREEMPTED": "preempted",
-    "TIMEOUT": "walltime",
-    "BOOT_FAIL": "node_fail",
-}
-"""The words of Slurm for an end, and the reason of LOST. A box uses NODE_FAIL and REBOOT."""
 _WHY_MOST = 500
 _BAD = "bad_record: its node returned an invalid record of its end"
 _REMOVED = "folder_removed: the folder of its block was removed, with the results on its node"
@@ -88,6 +80,7 @@ class Dispatcher:
         self._watches: dict[str, _Watch] = {}
         self._sent: dict[str, int] = {}
         self._not_before: dict[str, float] = {}
+        self._ended: dict[str, int] = {}
         self._in_doubt: dict[str, str] = {}
         self._down_since: dict[str, float] = {}
         self._blocked: dict[str, Blocked | None] = {}
@@ -340,7 +333,14 @@ class Dispatcher:
             why = one_line(str(ended.get("why") or ""))[:_WHY_MOST]
             self._say(lane, Blocked(f"the node has ended the block{': ' if why else ''}{why}"))
             if self._is_over(watch, folder, target):
-                self._after(lane, token, target, rows, why, clean=True)
+                signalled = why == records.TAKEN
+                cause = (
+                    self._cause(lane, token, target, signalled=True)
+                    if signalled
+                    else Ending(Outcome.SKIPPED, reason=why)
+                )
+                if cause is not None:
+                    self._after(lane, token, target, rows, cause, clean=True)
             return
         state = self._look(lane, token, target, rows, watch)
         if state is None:
@@ -351,13 +351,21 @@ class Dispatcher:
             self._say(lane, Blocked(f"{target.kind} job {state.job} is {state.words}{on}"))
         elif removed:
             if self._is_over(watch, folder, target):
-                self._after(lane, token, target, rows, _REMOVED, clean=False)
+                self._after(lane, token, target, rows, Ending(Outcome.LOST, reason=_REMOVED), clean=False)
         elif not target.has_started(token):
             self._never_started(lane, token, target, rows, state.words)
         elif self._is_over(watch, folder, target):
-            why = next((reason for sign, reason in _REASONS.items() if state.words.startswith(sign)), "forgotten")
-            why += f": {target.kind} says {state.words}, and its node is silent"
-            self._after(lane, token, target, rows, why, clean=False)
+            cause = self._cause(lane, token, target, signalled=False)
+            if cause is not None:
+                self._after(lane, token, target, rows, cause, clean=False)
+
+    def _cause(self, lane: str, token: str, target: Target, *, signalled: bool) -> Ending | None:
+        """Return how the target ended a block; None while that is not known."""
+        try:
+            return target.ending(token, signalled=signalled)
+        except Unreachable as error:
+            self._say_silent(lane, target, time.time(), error)
+            return None
 
     def _look(self, lane: str, token: str, target: Target, rows: Sequence[BlockRun], watch: _Watch) -> Seen | None:
         if time.monotonic() < watch.looked_at + target.poll_s:
@@ -395,29 +403,37 @@ class Dispatcher:
                 block_store.take_back(connection, token)
             self._closing[token] = target
             return
-        log = last_line(read_end(target.folder(token).log))
-        why = f"block: {target.kind} ended it before it started ({words})" + (f": {log}" if log else "")
-        self._after(lane, token, target, rows, why, clean=True)
+        if (cause := self._cause(lane, token, target, signalled=False)) is not None:
+            log = last_line(read_end(target.folder(token).log))
+            reason = f"{cause.reason}, before the block started" + (f": {log}" if log else "")
+            self._after(lane, token, target, rows, replace(cause, reason=reason), clean=True)
 
-    def _after(self, lane: str, token: str, target: Target, rows: Sequence[BlockRun], why: str, *, clean: bool) -> None:
-        """Store the end of the runs that have no record. `clean`: the node has ended the block itself, so that a run
-        without any file was not started."""
+    def _after(
+        self, lane: str, token: str, target: Target, rows: Sequence[BlockRun], cause: Ending, *, clean: bool
+    ) -> None:
+        """Store the end of the runs that have no record. `cause` says how the block ended; SKIPPED: it did so itself.
+        `clean`: its node was there until then, so that a run without any file was not started."""
         _ask_to_stop(target, token)
         folder = target.folder(token)
         begun = records.began(folder)
+        possible = {*begun, *({row.name for row in rows} if target.box else records.permitted(folder, rows))}
+        lost = replace(cause, outcome=Outcome.LOST) if cause.outcome is Outcome.SKIPPED else cause
+        lost = lost if lost.reason else replace(lost, reason="forgotten: its node left no record of its end")
+        self._ended[lane] = self._ended.get(lane, 0) + 1
         with writing(self._engine) as connection:
             block_store.take_back(connection, token)
         order = {name: place for place, name in enumerate(begun, start=1)}  # one of them can be RUNNING at a time
         for row in sorted(rows, key=lambda row: (row.state != State.RUNNING, order.get(row.name, len(rows) + 1))):
             if records.ended(folder, row.name) is not None:  # it came after one without a record
-                self._records.take_in(folder, [row])
-                continue
-            if clean and row.name not in order and row.state != State.RUNNING:
-                if row.state == State.QUEUED and (why or row.cancel_requested_at):
-                    self._records.leave_undone(row, why)
-                continue
-            reason = why if why else "forgotten: its node left no record of its end"
-            self._records.lost(row, _BAD if records.is_bad(folder, row.name) else reason)
+                self._records.take_in(folder, [row], cause)
+            elif row.name in (begun if clean else possible) or row.state == State.RUNNING:
+                is_bad = records.is_bad(folder, row.name)
+                self._records.lost(row, Ending(Outcome.LOST, reason=_BAD) if is_bad else lost)
+            elif row.state == State.QUEUED and (cause.reason or row.cancel_requested_at):
+                with looking(self._engine) as connection:
+                    again = retries.sends_again(connection, row.run_id, cause, self._ended[lane])
+                if not again:
+                    self._records.leave_undone(row, cause)
         self._close(lane, token, target, keep=not clean)  # a silent node may still come to read `stop`
 
     def _pass_on_cancels(self, token: str, target: Target, rows: Sequence[BlockRun], watch: _Watch) -> bool:
@@ -436,7 +452,7 @@ class Dispatcher:
     def _drop(self, token: str, target: Target, rows: Sequence[BlockRun]) -> None:
         """Cancel a block that has not started and never will."""
         for row in rows:
-            self._records.leave_undone(row, "")
+            self._records.leave_undone(row, Ending(Outcome.CANCELLED))
         self._closing[token] = target
 
     # -- the end of a block -----------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +31,13 @@ from msgspec.structs import replace
 
 from queue_runner.atomic_file import flush
 from queue_runner.errors import MpsqError
-from queue_runner.host import lane_list, lane_locks, locks, redact
+from queue_runner.host import lane_list, lane_locks, locks, redact, wakeup
 from queue_runner.host.boot import boot_id
 from queue_runner.host.home import ensure_home
 from queue_runner.host.run_dir import RunDir
-from queue_runner.model import DEFAULT_LANE, State, parse_selector
+from queue_runner.model import DEFAULT_LANE, Outcome, State, parse_selector
 from queue_runner.paths import Layout
-from queue_runner.remote import block, block_store, outputs
+from queue_runner.remote import block, block_store, outputs, records
 from queue_runner.remote.block import Instructions
 from queue_runner.remote.block_store import BlockRun
 from queue_runner.remote.fence import FenceHolder, read_fence, take_fence
@@ -56,7 +56,8 @@ _HOME = "mpsq-block-"
 SWEEP_S = 60.0
 """Age of the last sign of a dead supervisor that nobody starts again: the batch script does so at once."""
 DIED = "node_fail: the block's supervisor died too often on its box"
-TAKEN = "walltime: the allocation reached its limit or was taken"
+AHEAD = 2
+"""Runs that a node may begin before their predecessors are published: the current one, and the next."""
 
 
 class Node:
@@ -66,7 +67,7 @@ class Node:
         self._folder = folder
         self._instructions = instructions
         self._layout = Layout(home)
-        self._stop = ""
+        self._stop, self._stop_at = "", 0.0
         self._stopping = threading.Event()
         self._starts = 0
         self._worker: subprocess.Popen[bytes] | None = None
@@ -101,6 +102,7 @@ class Node:
 
     def run(self) -> str:
         """Work until every run is DONE or the block is to end; return why it ended, "" when all was done."""
+        self._permit(self._export())
         while True:
             if not self._folder.path.exists():
                 self.stop("stopped: the folder of the block was removed")
@@ -109,6 +111,7 @@ class Node:
             idle = self._keep_worker()
             self._pass_on_cancels()
             remaining = self._export()
+            self._permit(remaining)
             if not remaining or (idle and self._is_over(remaining)):
                 return self._stop
             self._stopping.wait(STEP_S)
@@ -116,7 +119,8 @@ class Node:
 
     def stop(self, why: str) -> None:
         """End the current run, start no other."""
-        self._stop = self._stop or why
+        if not self._stop:
+            self._stop, self._stop_at = why, time.time()
         self._stopping.set()
 
     def close(self) -> None:
@@ -212,6 +216,22 @@ class Node:
         late = [row for row in rows if row.state == State.DONE and row.name not in self._exported]
         return [row for row in rows if row.state != State.DONE] + late
 
+    def _permit(self, remaining: Sequence[BlockRun]) -> None:
+        """Let the next runs begin, once the folder of the block says so: whatever becomes of the node, the front knows
+        which runs cannot have begun."""
+        with looking(self._engine) as connection:
+            waiting = block_store.not_permitted(connection)
+        open_ = [row for row in remaining if row.run_id not in waiting]
+        following = waiting[: max(0, AHEAD - len(open_))]
+        if not following or self._stop:
+            return
+        names = [row.name for row in remaining if row in open_ or row.run_id in following]
+        with self._tried_again():
+            write_json(self._folder.permitted, {"runs": names})
+            with writing(self._engine) as connection:
+                block_store.permit(connection, following)
+            wakeup.ring(self._layout.fifo)
+
     @contextlib.contextmanager
     def _tried_again(self) -> Iterator[None]:
         """Report once that the shared folder cannot be written: the next step tries again."""
@@ -237,6 +257,13 @@ class Node:
                 flush(target.path / stream)
         with looking(self._engine) as connection:
             record = block_store.result(connection, row.run_id, outputs.note(left_out))
+        is_ours = name in self._cancelled or record["outcome"] == Outcome.SUCCEEDED
+        record["taken"] = (
+            record["claimed_at"] is not None
+            and self._stop == records.TAKEN
+            and not is_ours
+            and (record["ended_at"] or 0.0) > self._stop_at - 1.0
+        )
         write_json(target.path / "record.json", record)
         self._exported.add(name)
 
@@ -286,7 +313,7 @@ def main(arguments: list[str]) -> int:
     if not box:
         sweep(temporary)
     node = Node(folder, instructions, home)
-    taken = "stopped: the box ended it, as at its shutdown" if box else TAKEN
+    taken = "stopped: the box ended it, as at its shutdown" if box else records.TAKEN
     signal.signal(signal.SIGTERM, lambda *_: node.stop(taken))
     if "ended" in arguments[1:]:
         node.stop(taken)

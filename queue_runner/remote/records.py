@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, ValidationError, convert
@@ -12,9 +12,12 @@ from msgspec.structs import replace
 from queue_runner.host.warden_records import RunEnd, Time
 from queue_runner.model import Ending, Outcome
 from queue_runner.remote.block import Folder
+from queue_runner.remote.block_store import BlockRun
 from queue_runner.remote.json_files import read_json
 from queue_runner.text import one_line, plain
 
+TAKEN = "taken: the scheduler asked the block to end"
+"""Why a node has ended a block that had SIGTERM."""
 _REASON_MOST = 2000
 _DEPTH = 20
 
@@ -44,6 +47,8 @@ class NodeRecord(Struct, frozen=True):
     system: dict[str, Any] = {}
     conditions: list[tuple[Time, dict[str, Any]]] = []
     notes: list[tuple[str, str]] = []
+    taken: bool = False
+    """Whether the scheduler had asked the block to end before: its answer says how the run ended, this does not."""
 
     @property
     def ending(self) -> Ending:
@@ -67,6 +72,13 @@ def began(folder: Folder, among: Container[str] | None = None) -> list[str]:
             if (among is None or path.name in among) and (times := beginning(folder, path.name)) is not None:
                 begun.append((times.at or float("inf"), path.name))
     return [name for _, name in sorted(begun)]
+
+
+def permitted(folder: Folder, rows: Sequence[BlockRun]) -> set[str]:
+    """Return the runs that the node may have begun, of which nothing needs to have come; all if the folder is gone."""
+    if not folder.path.exists():
+        return {row.name for row in rows}
+    return {str(name) for name in (read_json(folder.permitted) or {}).get("runs", ())}
 
 
 def ended(folder: Folder, name: str) -> NodeRecord | None:

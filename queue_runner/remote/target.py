@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from queue_runner.checks import Check
+from queue_runner.model import Ending, Outcome
 from queue_runner.remote.block import Folder
 from queue_runner.remote.fence import has_started, make_void
 
@@ -41,6 +42,27 @@ class Seen:
     words: str = ""
     node: str = ""
     job: str = ""
+
+
+_CAUSES = {
+    "CANCELLED": (Outcome.CANCELLED, "scancel"),
+    "PREEMPTED": (Outcome.LOST, "preempted"),
+    "TIMEOUT": (Outcome.TIMED_OUT, "walltime"),
+    "DEADLINE": (Outcome.TIMED_OUT, "walltime"),
+    "OUT_OF_MEMORY": (Outcome.OUT_OF_MEMORY, "memory"),
+    "NODE_FAIL": (Outcome.LOST, "node_fail"),
+    "BOOT_FAIL": (Outcome.LOST, "node_fail"),
+    "REBOOT": (Outcome.LOST, "reboot"),
+}
+"""The words of Slurm for an end, and what it means for the run that was running. A box uses NODE_FAIL and REBOOT."""
+
+
+def ending_of(kind: str, words: str) -> Ending:
+    """Return how the run ended that was running when the target ended its block, of which it says these `words`."""
+    outcome, reason = next(
+        (end for word, end in _CAUSES.items() if words.startswith(word)), (Outcome.LOST, "forgotten")
+    )
+    return Ending(outcome, reason=f"{reason}: {kind} says {words}")
 
 
 class Target:
@@ -79,6 +101,12 @@ class Target:
     def look(self, token: str) -> Seen:
         """Return the state of a block. Raises: Unreachable."""
         raise NotImplementedError
+
+    def ending(self, token: str, *, signalled: bool) -> Ending | None:
+        """Return how a block ended that the target has ended; None before that. `signalled`: it was asked to end, and
+        has done so. Raises: Unreachable."""
+        seen = self.look(token)
+        return ending_of(self.kind, seen.words) if seen.state == "gone" else None
 
     def fetch(self, token: str) -> None:
         """Bring what came back into the folder; where the target does not answer, `look` says so. Raises: OSError."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from queue_runner.model import RETRY_ON, Ending, RunId, State, Verb
 from queue_runner.store import hot_sql, read
@@ -67,12 +69,8 @@ def retry_as_agreed(
     connection: Connection, run_id: int, ending: Ending, now: float, resumed_from: int | None = None
 ) -> RunId | None:
     """Queue the retry that --retries promised for a run that has just ended so; None where there is none (left)."""
-    row = connection.rows(hot_sql.RETRY_TERMS, {"run_id": run_id})[0]
-    attempt, cancel_requested_at, retries, backoff_s, retry_on = row
-    words = (retry_on or "failed").split(",")  # NULL: stored before retries existed
-    if attempt > retries or cancel_requested_at is not None:
-        return None
-    if not any(ending.outcome in RETRY_ON[word] for word in words):
+    attempt, cancel_requested_at, retries, backoff_s, retry_on = _terms(connection, run_id)
+    if attempt > retries or cancel_requested_at is not None or not _covers(retry_on, ending):
         return None
     wait_s = min(backoff_s * 2.0 ** (attempt - 1), max(backoff_s, MOST_BACKOFF_S))
     return again(
@@ -84,6 +82,22 @@ def retry_as_agreed(
         resumed_from=resumed_from,
         first=True,
     )
+
+
+def sends_again(connection: Connection, run_id: int, ending: Ending, times: int) -> bool:
+    """Return whether --retries lets a run that never began start elsewhere, after its block has ended so: for the
+    `times`-th time."""
+    _, cancel_requested_at, retries, _, retry_on = _terms(connection, run_id)
+    return bool(times <= retries and cancel_requested_at is None and _covers(retry_on, ending))
+
+
+def _terms(connection: Connection, run_id: int) -> Sequence[Any]:
+    return connection.rows(hot_sql.RETRY_TERMS, {"run_id": run_id})[0]
+
+
+def _covers(retry_on: str | None, ending: Ending) -> bool:
+    words = (retry_on or "failed").split(",")  # NULL: stored before retries existed
+    return any(ending.outcome in RETRY_ON[word] for word in words)
 
 
 _CHAIN = """

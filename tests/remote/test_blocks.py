@@ -204,6 +204,7 @@ def test_what_was_cancelled_before_it_began_is_stored_while_another_runs(
     [
         *(("NODE_FAIL", "node_fail"), ("BOOT_FAIL", "node_fail"), ("PREEMPTED", "preempted")),
         *(("TIMEOUT (TimeLimit)", "walltime"), ("COMPLETED", "forgotten"), ("forgotten", "forgotten")),
+        *(("CANCELLED by ann", "scancel"), ("OUT_OF_MEMORY", "memory")),
     ],
 )
 @pytest.mark.parametrize("record", [True, False])
@@ -220,7 +221,8 @@ def test_the_record_is_believed_and_without_one_the_scheduler_names_the_reason(
     for _ in range(3):
         front.blocks.step()
     row = front.row()
-    assert row["outcome"] == ("SUCCEEDED" if record else "LOST")
+    outcomes = {"walltime": "TIMED_OUT", "scancel": "CANCELLED", "memory": "OUT_OF_MEMORY"}
+    assert row["outcome"] == ("SUCCEEDED" if record else outcomes.get(reason, "LOST"))
     assert record or row["reason"].startswith(f"{reason}: slurm says {said}")
 
 

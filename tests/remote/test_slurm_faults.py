@@ -254,17 +254,70 @@ def test_a_block_that_waits_is_cancelled_and_never_starts(front: Queue, cluster:
     assert front.written() == []
 
 
+def place(cluster: Slurm) -> tuple[str, str]:
+    """The node of the only block, and its job there."""
+    fence = json.loads(next(cluster.shared.glob("*/fence")).read_text())
+    return fence["node"], fence["job"]
+
+
+def preempt(cluster: Slurm) -> None:
+    where = ["--partition=urgent", "--exclusive", f"--nodelist={place(cluster)[0]}"]
+    cluster.ask("sbatch", *where, "--output=/dev/null", "--wrap=sleep 1")
+
+
+def test_a_block_that_somebody_cancels_is_cancelled_and_not_sent_again(front: Queue, cluster: Slurm) -> None:
+    front.submit(GATED, 3, on="slurm", retries=2, retry_on=("failed", "lost"))
+    front.worker()
+    began(front)
+    cluster.ask("scancel", place(cluster)[1])
+    rows = front.done(3, LIMIT_S)
+    assert [row["outcome"] for row in rows] == ["CANCELLED"] * 3, front.log()
+    assert all("scancel: slurm says CANCELLED" in row["reason"] for row in rows)
+    assert front.written() == ["began"]
+
+
+def test_a_preempted_block_is_sent_again_where_retries_allow_it(front: Queue, cluster: Slurm) -> None:
+    job = front.submit(GATED, 3, on="slurm", retries=1, retry_on=("lost",))
+    front.worker()
+    began(front)
+    preempt(cluster)
+    until(lambda: front.rows()[0]["state"] == "DONE", "the end of the first run", LIMIT_S)
+    go(front)
+    rows = {row["run"]: row for row in front.done(4, LIMIT_S)}
+    assert rows.pop(f"{job}.1")["outcome"] == "LOST" and "preempted" in explain(front, f"{job}.1")
+    assert {row["outcome"] for row in rows.values()} == {"SUCCEEDED"}, front.log()
+    assert sorted(line for line in front.written() if line != "began") == [f"{job}.{n}" for n in (2, 3, 4)]
+
+
+@pytest.mark.campaign
+def test_a_node_fails_and_what_had_not_begun_runs_elsewhere(front: Queue, cluster: Slurm) -> None:
+    """Its slurmd and all processes there are killed: as a power failure leaves it, but for the folder of its block."""
+    job = front.submit(GATED, 4, on="slurm", retries=1, retry_on=("lost",))
+    front.worker()
+    began(front)
+    cluster.kill(place(cluster)[0])
+    left = cluster.jobs_left()
+    for process in [one for one in cluster._processes() if one.name() == "slurmstepd"] + left:
+        process.kill()
+    go(front)
+    rows = {row["run"]: row for row in front.done(6, LIMIT_S)}
+    lost = [rows.pop(f"{job}.{n}") for n in (1, 2)]  # the second was permitted: it may have begun
+    assert all(row["outcome"] == "LOST" and "node_fail" in row["reason"] for row in lost), lost
+    assert {row["outcome"] for row in rows.values()} == {"SUCCEEDED"}, front.log()
+    assert sorted(line for line in front.written() if line != "began") == [f"{job}.{n}" for n in (3, 4, 5, 6)]
+    for path in (cluster.folder / "local").iterdir():  # what a node sweeps at its next block
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
 @pytest.mark.campaign
 def test_a_preempted_block_ends_cleanly_and_retry_sends_the_rest(front: Queue, cluster: Slurm) -> None:
     job = front.submit(GATED, 2, on="slurm")
     front.worker()
     began(front)
-    node = json.loads(next(cluster.shared.glob("*/fence")).read_text())["node"]
-    urgent = ["--partition=urgent", "--exclusive", f"--nodelist={node}", "--output=/dev/null", "--wrap=sleep 1"]
-    cluster.ask("sbatch", *urgent)
+    preempt(cluster)
     rows = front.done(2, LIMIT_S)
-    assert [row["outcome"] for row in rows] == ["CANCELLED", "SKIPPED"]
-    assert all("walltime" in row["reason"] for row in rows)
+    assert [row["outcome"] for row in rows] == ["LOST", "SKIPPED"]
+    assert all("preempted" in row["reason"] for row in rows)
     go(front)
     new_attempts.retry(front.layout, [parse_selector(str(job))])
     rows = front.done(4, LIMIT_S)

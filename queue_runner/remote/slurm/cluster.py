@@ -12,9 +12,11 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from queue_runner.checks import Check
+from queue_runner.model import Ending
+from queue_runner.remote.fence import read_fence
 from queue_runner.remote.profile import Profile
 from queue_runner.remote.slurm import cluster_checks, commands
-from queue_runner.remote.target import Seen, Target, Unreachable
+from queue_runner.remote.target import Seen, Target, Unreachable, ending_of
 
 T = TypeVar("T")
 _PATIENCE_S = 2.0
@@ -100,6 +102,15 @@ class Slurm(Target):
     def look(self, token: str) -> Seen:
         """Return the state of a block, found by its token: one squeue answers for all. Raises: Unreachable."""
         return self._newest.answer().get(token, Seen("gone", "forgotten"))
+
+    def ending(self, token: str, *, signalled: bool) -> Ending | None:
+        """Return how Slurm ended a block; None before that. Raises: Unreachable."""
+        seen = self.look(token)
+        fence = read_fence(self.folder(token).fence)
+        job = seen.job or (fence and fence.job)
+        if seen.state != "gone":
+            return None
+        return ending_of(self.kind, commands.end_of(self._profile, job, signalled=signalled) if job else seen.words)
 
     def end(self, token: str, *, hard: bool) -> None:
         """Ask the cluster to end a block: SIGTERM to its supervisor, or (hard) everything. Raises: Unreachable."""

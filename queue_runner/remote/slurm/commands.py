@@ -5,7 +5,9 @@ A command may block for as long as a controller is down, so each has a time limi
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pwd
 import re
 import shlex
 import shutil
@@ -90,6 +92,44 @@ def blocks(profile: Profile) -> dict[str, Seen]:
             words = state + (f" ({reason})" if reason not in ("", "None") else "")
             states[comment.strip().removeprefix(PREFIX)] = Seen(kind, words, node, job)
     return states
+
+
+def end_of(profile: Profile, job: str, *, signalled: bool) -> str:
+    """Return how a job ended, in a word of Slurm and, where accounting knows it, by whom. `signalled`: it had SIGTERM
+    and ended by itself, which Slurm calls COMPLETED: before its time limit, or before a preemption.
+
+    Raises: Unreachable.
+    """
+    try:
+        answer = call(profile, ["scontrol", "show", "job", "--oneliner", job])
+    except Unreachable as error:
+        if "Invalid job id" not in str(error):
+            raise
+        return _accounted(profile, job) or "forgotten"
+    facts = dict(word.partition("=")[::2] for word in answer.split())
+    state = facts.get("JobState", "")
+    if state == "CANCELLED":
+        return _accounted(profile, job) or state
+    if state in ("COMPLETED", "FAILED") and signalled:
+        limit_s, ran_s = seconds(facts.get("TimeLimit", "")), seconds(facts.get("RunTime", ""))
+        is_late = limit_s is not None and ran_s is not None and ran_s + WARN_S + _MINUTE_S >= limit_s
+        is_preempted = facts.get("PreemptTime", "None") != "None"
+        return "PREEMPTED" if is_preempted else "TIMEOUT" if is_late else "CANCELLED by a signal"
+    return state
+
+
+def _accounted(profile: Profile, job: str) -> str:
+    """Return the state of a job as accounting has it, with the name of who cancelled it; "" where there is none."""
+    try:
+        answer = call(
+            profile, ["sacct", "--allocations", "--noheader", "--parsable2", f"--jobs={job}", "--format=State"]
+        )
+    except Unreachable:
+        return ""
+    state, by, user = answer.strip().partition(" by ")
+    with contextlib.suppress(ValueError, KeyError):
+        user = pwd.getpwuid(int(user)).pw_name
+    return state + by + user
 
 
 REFUSED = {
