@@ -28,7 +28,7 @@ LIMIT_S = 600.0
 _SBATCH = """\
 #!/bin/sh
 for word in "$@"; do case "$word" in --comment=*) token=${{word#--comment=}};; esac; done
-echo "1|RUNNING|None|n1|$token" >> {file}
+echo "1|RUNNING|None|n1|N/A|$token" >> {file}
 echo 1
 """
 _RECORD: dict[str, Any] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from dataclasses import fields, replace
 from pathlib import Path
@@ -79,6 +80,24 @@ def test_options_of_a_submission_replace_those_of_the_profile() -> None:
     words = commands.resources(block)
     assert {"--time=20000", "--gres=gpu:2", "--partition=long", "--account=lab", "--mem=64G"} < {*words}
     assert words[-1] == "--qos=high" and "--partition=short" not in words and block.is_whole_node
+
+
+def test_the_state_of_a_block_that_waits_says_why_and_when_it_is_expected_to_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [
+        "7|PENDING|Resources||2030-01-02T03:04:05|mpsq:a",
+        "8|PENDING|Priority||N/A|mpsq:b",
+        "9|RUNNING|None|n1|x|o",
+    ]
+    (tmp_path / "squeue").write_text("#!/bin/sh\ncat <<E\n" + "\n".join(lines) + "\nE\n")
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    seen = commands.blocks(Profile(name="slurm"))
+    assert {token: one.words for token, one in seen.items()} == {
+        "a": "PENDING (Resources), expected to start at 2030-01-02 03:04",
+        "b": "PENDING (Priority)",
+    }
 
 
 def test_a_batch_script_sets_up_its_shell_and_wraps_the_interpreter(tmp_path: Path) -> None:

@@ -13,12 +13,14 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Sequence
+from datetime import datetime
 
 from queue_runner import units
 from queue_runner.errors import UsageError
 from queue_runner.paths import checkout
 from queue_runner.remote.profile import Profile
 from queue_runner.remote.target import Refused, Seen, Unreachable
+from queue_runner.times import clock
 
 LIMIT_S = 30.0
 """squeue was seen to block 18 s and sbatch 9 s while slurmctld was down (Slurm 22.05)."""
@@ -84,12 +86,15 @@ def resources(profile: Profile) -> list[str]:
 def blocks(profile: Profile) -> dict[str, Seen]:
     """Return the state of every block of this user, by token. Raises: Unreachable."""
     states = {}
-    answer = call(profile, ["squeue", "--noheader", "--states=all", "--me", "--format=%i|%T|%r|%N|%k"])
+    answer = call(profile, ["squeue", "--noheader", "--states=all", "--me", "--format=%i|%T|%r|%N|%S|%k"])
     for line in answer.splitlines():
-        job, state, reason, node, comment = (line.split("|", 4) + [""] * 5)[:5]
+        job, state, reason, node, start, comment = (line.split("|", 5) + [""] * 6)[:6]
         if comment.startswith(PREFIX):
             kind = "waiting" if state in _WAITING else "running" if state in _RUNNING else "gone"
             words = state + (f" ({reason})" if reason not in ("", "None") else "")
+            if kind == "waiting":
+                with contextlib.suppress(ValueError):  # "N/A": Slurm has not planned it yet
+                    words += f", expected to start at {clock(datetime.fromisoformat(start).timestamp())}"
             states[comment.strip().removeprefix(PREFIX)] = Seen(kind, words, node, job)
     return states
 
