@@ -38,7 +38,11 @@ _CHOSEN = "(SELECT value FROM json_each(?))"
 _NOTES = 'SELECT kind, text FROM notes WHERE run_id = ? AND "offset" >= ?'
 NOT_PERMITTED = float(1 << 32)
 """When a run of a node may begin that it has not published yet: in 2106."""
-_ENDING = "state, outcome, exit_code, signal, reason, boot_id, claimed_at, started_at, ended_at"
+_ENDING = """
+SELECT state, outcome, exit_code, signal, reason, boot_id, claimed_at, started_at, ended_at,
+    coalesce(outcome <> 'SUCCEEDED' AND claimed_at IS NOT NULL AND ended_at > ?, 0) AS taken
+FROM runs WHERE id = ?
+"""
 
 
 @dataclass(frozen=True)
@@ -204,9 +208,12 @@ def all_runs(connection: Connection) -> list[BlockRun]:
     return [BlockRun(*row) for row in connection.rows(f"{_RUNS} ORDER BY position, id")]
 
 
-def result(connection: Connection, run_id: int, notes: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """Return the record of a run that is DONE, as records.NodeRecord reads it, with further `notes`."""
-    (ending,) = connection.records(f"SELECT {_ENDING} FROM runs WHERE id = ?", [run_id])
+def result(
+    connection: Connection, run_id: int, notes: Sequence[tuple[str, str]], taken_at: float | None = None
+) -> dict[str, Any]:
+    """Return the record of a run that is DONE, as records.NodeRecord reads it, with further `notes`. The scheduler has
+    asked the block to end at `taken_at`."""
+    (ending,) = connection.records(_ENDING, [taken_at, run_id])
 
     def data(kind: str) -> Any:
         sql = f"SELECT data_json FROM fingerprints WHERE hash = (SELECT {kind}_hash FROM runs WHERE id = ?)"

@@ -35,7 +35,7 @@ from queue_runner.host import lane_list, lane_locks, locks, redact, wakeup
 from queue_runner.host.boot import boot_id
 from queue_runner.host.home import ensure_home
 from queue_runner.host.run_dir import RunDir
-from queue_runner.model import DEFAULT_LANE, Outcome, State, parse_selector
+from queue_runner.model import DEFAULT_LANE, State, parse_selector
 from queue_runner.paths import Layout
 from queue_runner.remote import block, block_store, outputs, records
 from queue_runner.remote.block import Instructions
@@ -255,15 +255,10 @@ class Node:
         for stream in block.STREAMS:
             with contextlib.suppress(FileNotFoundError):
                 flush(target.path / stream)
+        is_taken = self._stop == records.TAKEN and name not in self._cancelled
+        since = self._stop_at - 1.0 if is_taken else None  # a second: the scheduler may have signalled its job before
         with looking(self._engine) as connection:
-            record = block_store.result(connection, row.run_id, outputs.note(left_out))
-        is_ours = name in self._cancelled or record["outcome"] == Outcome.SUCCEEDED
-        record["taken"] = (
-            record["claimed_at"] is not None
-            and self._stop == records.TAKEN
-            and not is_ours
-            and (record["ended_at"] or 0.0) > self._stop_at - 1.0
-        )
+            record = block_store.result(connection, row.run_id, outputs.note(left_out), since)
         write_json(target.path / "record.json", record)
         self._exported.add(name)
 

@@ -47,7 +47,7 @@ class NodeRecord(Struct, frozen=True):
     system: dict[str, Any] = {}
     conditions: list[tuple[Time, dict[str, Any]]] = []
     notes: list[tuple[str, str]] = []
-    taken: bool = False
+    taken: int = 0
     """Whether the scheduler had asked the block to end before: its answer says how the run ended, this does not."""
 
     @property

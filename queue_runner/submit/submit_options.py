@@ -307,7 +307,7 @@ class Request:
     )
     retry_on: tuple[str, ...] = _option(
         Kind.LIST,
-        "Which outcomes are retried: failed (the default), lost (mpsq or the machine broke down), stalled (--stall), timed_out.",
+        "Which outcomes are retried: failed (the default), lost (mpsq or the machine broke down), stalled, timed_out.",
         "LIST",
     )
     resume: bool = _option(Kind.FLAG, "Retries continue from the last checkpoint; lost runs are retried, too.")

@@ -15,6 +15,8 @@ import subprocess
 from collections.abc import Sequence
 from datetime import datetime
 
+from msgspec import Struct, convert
+
 from queue_runner import units
 from queue_runner.errors import UsageError
 from queue_runner.paths import checkout
@@ -99,6 +101,15 @@ def blocks(profile: Profile) -> dict[str, Seen]:
     return states
 
 
+class _JobEnd(Struct):
+    """What scontrol shows of a job, in its words."""
+
+    JobState: str = ""
+    TimeLimit: str = ""
+    RunTime: str = ""
+    PreemptTime: str = "None"
+
+
 def end_of(profile: Profile, job: str, *, signalled: bool) -> str:
     """Return how a job ended, in a word of Slurm and, where accounting knows it, by whom. `signalled`: it had SIGTERM
     and ended by itself, which Slurm calls COMPLETED: before its time limit, or before a preemption.
@@ -111,15 +122,14 @@ def end_of(profile: Profile, job: str, *, signalled: bool) -> str:
         if "Invalid job id" not in str(error):
             raise
         return _accounted(profile, job) or "forgotten"
-    facts = dict(word.partition("=")[::2] for word in answer.split())
-    state = facts.get("JobState", "")
+    end = convert(dict(word.partition("=")[::2] for word in answer.split()), _JobEnd)
+    state = end.JobState
     if state == "CANCELLED":
         return _accounted(profile, job) or state
     if state in ("COMPLETED", "FAILED") and signalled:
-        limit_s, ran_s = seconds(facts.get("TimeLimit", "")), seconds(facts.get("RunTime", ""))
+        limit_s, ran_s = seconds(end.TimeLimit), seconds(end.RunTime)
         is_late = limit_s is not None and ran_s is not None and ran_s + WARN_S + _MINUTE_S >= limit_s
-        is_preempted = facts.get("PreemptTime", "None") != "None"
-        return "PREEMPTED" if is_preempted else "TIMEOUT" if is_late else "CANCELLED by a signal"
+        return "PREEMPTED" if end.PreemptTime != "None" else "TIMEOUT" if is_late else "CANCELLED by a signal"
     return state
 
 
