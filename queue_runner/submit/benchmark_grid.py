@@ -14,6 +14,9 @@ from queue_runner.workloads.manifest import Workload
 BENCHMARK = {"max_iters": 200, "eval_interval": 0}
 """Settings of a benchmark of a longer training: on an H100 the start of a run takes ten times as long as 200
 iterations, and their mean varies from run to run by half as much as that of 50."""
+ITERS_ON_CPU = 60
+"""The most iterations where all rows run on the CPU: there an iteration is long, and more rounds tell more than more
+iterations. nanogpt tiny on two busy cores: 150 with their evaluations take over half of a run."""
 
 
 def complete(fields: Fields, layout: Layout) -> tuple[dict[str, Any], list[str]]:
@@ -54,23 +57,26 @@ def complete(fields: Fields, layout: Layout) -> tuple[dict[str, Any], list[str]]
         full["compile"] = ("both" if works else "off",)
         if not works:
             notes.append(f"eager only: {compiler_check.finding}")
-    if short := _shortened(workload, fields):
+    most = ITERS_ON_CPU if full.get("device") == ("cpu",) else BENCHMARK["max_iters"]
+    if short := _shortened(workload, fields, most):
         full["sets"] = {**short, **fields.get("sets", {})}
         words = ", ".join(f"{key}={value}" for key, (value,) in short.items())
         notes.append(f"a benchmark does not need a full training: it uses {words}; --set changes that")
     return full, notes
 
 
-def _shortened(workload: Workload, fields: Fields) -> dict[str, tuple[str]]:
-    """Return the settings that make a benchmark of a long training; empty where it is short, or its length is given."""
+def _shortened(workload: Workload, fields: Fields, most: int) -> dict[str, tuple[str]]:
+    """Return the settings that make a benchmark of a training of more than `most` iterations; empty where it is
+    shorter, or its length is given."""
     sets, params = fields.get("sets", {}), workload.params
     if "max_iters" not in params or {"max_iters", "mode"} & sets.keys():
         return {}
     configs = fields.get("config") or tuple(workload.configs)[:1]
     lengths = [workload.configs.get(config, {}).get("max_iters", params["max_iters"].default) for config in configs]
-    if max((int(length or 0) for length in lengths), default=0) <= BENCHMARK["max_iters"]:
+    if max((int(length or 0) for length in lengths), default=0) <= most:
         return {}
-    return {key: (str(value),) for key, value in BENCHMARK.items() if key in params.keys() - sets.keys()}
+    short = {**BENCHMARK, "max_iters": most}
+    return {key: (str(value),) for key, value in short.items() if key in params.keys() - sets.keys()}
 
 
 def _interpreter(fields: Fields, layout: Layout) -> str | None:

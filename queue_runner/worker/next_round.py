@@ -6,6 +6,7 @@ nothing has changed meanwhile, so that neither a crash nor a second worker repea
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from queue_runner import units
@@ -24,6 +25,8 @@ FEW_ROUNDS = 6
 FEW_S = 60.0
 HOPELESS = 5
 """After so many rounds and seconds, a question without --budget ends if it needs HOPELESS times the rounds left."""
+PATIENT_SHARE = 0.5
+"""After this share of the time, it ends if it needs more rounds than are left."""
 
 
 def follow(layout: Layout, engine: Engine, group_id: int, repeat: int, now: float, log: Callable[[str], None]) -> None:
@@ -73,8 +76,18 @@ def _judged(layout: Layout, group_id: int, group: OpenGroup, now: float) -> tupl
         return progress, obstacle
     if group.repeat >= MOST_ROUNDS:
         return progress, f"{MOST_ROUNDS} rounds have not decided it: {remedy}"
-    if group.until == Until() and group.repeat >= FEW_ROUNDS and now - (group.first_started_at or now) >= FEW_S:
-        _, more = progress
-        if more is None or more > HOPELESS * (MOST_ROUNDS - group.repeat):
-            return progress, f"{f'about {more}' if more else 'over 200'} more rounds would be needed: {remedy}"
+    _, more = progress
+    if group.until == Until() and (math.inf if more is None else more) > _most_rounds_left(group, now):
+        return progress, f"{f'about {more}' if more else 'over 200'} more rounds would be needed: {remedy}"
     return progress, ""
+
+
+def _most_rounds_left(group: OpenGroup, now: float) -> float:
+    """Return how many more rounds a question may need without being given up: in its first rounds any number."""
+    elapsed_s, limit_s = now - (group.first_started_at or now), group.until.limit_s
+    if elapsed_s < FEW_S:
+        return math.inf
+    left = min(MOST_ROUNDS - group.repeat, (limit_s - elapsed_s) * group.repeat / elapsed_s)
+    if elapsed_s >= PATIENT_SHARE * limit_s:
+        return left
+    return HOPELESS * left if group.repeat >= FEW_ROUNDS else math.inf

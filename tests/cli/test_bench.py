@@ -76,7 +76,8 @@ def test_a_whole_training_is_shortened_unless_its_length_is_given(home: Path, mp
         return cell["sets"].get("max_iters")
 
     assert length() is None and length("--config", "tiny") is None
-    assert length("--config", "large") == benchmark_grid.BENCHMARK["max_iters"]
+    assert length("--config", "large") == benchmark_grid.ITERS_ON_CPU
+    assert length("--config", "large", "--device", "mps") == benchmark_grid.BENCHMARK["max_iters"]
     assert length("--config", "large", "--set", "max_iters=3000") == 3000
 
 

@@ -89,6 +89,9 @@ def test_equal_rows_end_with_the_budget_and_the_order_stays_mirrored(queue: Queu
         (Until(), 5, 100.0, False),
         (Until(), 6, 10.0, False),
         (Until(budget_s=600.0), 6, 100.0, False),
+        (Until(), 3, 290.0, False),
+        (Until(), 3, 301.0, True),
+        (Until(budget_s=600.0), 3, 301.0, False),
     ],
 )
 def test_a_question_that_needs_far_too_many_rounds_ends_early(
@@ -101,6 +104,15 @@ def test_a_question_that_needs_far_too_many_rounds_ends_early(
     group = OpenGroup(until, repeat, 1e9, frozenset({"SUCCEEDED"}), is_whole=True)
     _, why = next_round._judged(queue.layout, 1, group, 1e9 + took_s)
     assert why == ("about 71 more rounds would be needed: mpsq rerun g1 --rounds 3 continues" if is_closed else "")
+
+
+def test_a_question_that_its_time_may_still_decide_goes_on(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, answer in (("reached", ""), ("obstacle", ""), ("rounds_left", 3)):
+        monkeypatch.setattr(answers, name, lambda *_, answer=answer: answer)
+    submit(queue)
+    group = OpenGroup(Until(), 4, 1e9, frozenset({"SUCCEEDED"}), is_whole=True)
+    (_, soon), (_, late) = (next_round._judged(queue.layout, 1, group, 1e9 + at_s) for at_s in (330.0, 400.0))
+    assert not soon and late.startswith("about 3 more rounds would be needed")
 
 
 def test_a_budget_ends_a_question_within_its_first_rounds(queue: Queue) -> None:
