@@ -25,7 +25,9 @@ def cancel(
     lane: Annotated[
         str | None,
         typer.Option(
-            "--lane", metavar="NAME", help="The run on this lane (a device or CPU set); a prefix of its name is enough."
+            "--lane",
+            metavar="NAME",
+            help="The run on this lane (a device or a set of processors); a prefix of its name is enough.",
         ),
     ] = None,
     grace: Annotated[
@@ -63,7 +65,7 @@ def cancel(
     else:
         print("\n".join(sentences((run.run, _fate(run)) for run in results)))
     if any(run.result in (use_case.CancelResult.UNRECORDED, use_case.CancelResult.UNWATCHED) for run in results):
-        say(f"no worker runs this queue. {locks.START_A_WORKER}")
+        say(f"no worker runs this queue; {locks.START_A_WORKER}")
 
 
 def _fate(run: Cancelled) -> str:

@@ -123,7 +123,12 @@ Tags = Annotated[
     typer.Option("--tag", metavar="WORD", help="Only jobs with this tag. Repeatable: jobs with all of them."),
 ]
 InLane = Annotated[
-    str | None, typer.Option("--lane", metavar="NAME", help="Only this lane; a prefix of its name is enough.")
+    str | None,
+    typer.Option(
+        "--lane",
+        metavar="NAME",
+        help="Only this lane (a device or a set of processors); a prefix of its name is enough.",
+    ),
 ]
 Timeout = Annotated[
     str | None, typer.Option(metavar="DURATION", help="Stop waiting after this: 90s, 15m, 2h; exit code 124.")

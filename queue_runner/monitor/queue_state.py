@@ -87,9 +87,9 @@ def obstacles(layout: Layout, connection: sqlite3.Connection) -> list[str]:
     """Return why no run of this queue starts before a user acts, and what to do: it is paused, no worker runs."""
     sentences = []
     if read.lane(connection, DEFAULT_LANE).paused_at:
-        sentences.append("the queue is paused. continue it: mpsq resume")
+        sentences.append("the queue is paused; mpsq resume continues it")
     if not locks.worker(layout.home)[0]:
-        sentences.append(f"no worker runs this queue. {locks.START_A_WORKER}")
+        sentences.append(f"no worker runs this queue; {locks.START_A_WORKER}")
     return sentences
 
 

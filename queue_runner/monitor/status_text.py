@@ -108,8 +108,8 @@ def _worker(status: Status) -> str:
     if status.queue.worker:
         return f"process {status.queue.worker_pid}" if status.queue.worker_pid else "running"
     if status.running is not None and status.running.supervision.warden:
-        return f"none; the run continues without one. {START_A_WORKER}"
-    return f"none. {START_A_WORKER}"
+        return f"none, but the run continues; {START_A_WORKER}"
+    return f"none; {START_A_WORKER}"
 
 
 def _running(status: Status) -> Facts:

@@ -150,7 +150,7 @@ def _of_others(job: int, unmet: Sequence[_Edge]) -> Reason:
         "dependency",
         f"job {first.on_job_id} to {wish}{others}",
         f"job {first.on_job_id} must {wish} first"
-        + (f", and {units.counted(more, 'more job')} must end" if more else ""),
+        + (f", and {units.counted(more, 'more job')} must end as required" if more else ""),
         f"mpsq why {first.on_job_id}; mpsq edit {job} --no-after removes the dependencies",
     )
 

@@ -215,7 +215,8 @@ class Request:
     repeats: int = _option(Kind.NUMBER, "Runs of each combination; a verdict needs 3 or more.", "N", default=1)
     until: str | None = _option(
         Kind.TEXT,
-        "decided: add rounds, 3 to 20, until each row has a verdict. 1%: until each 95% interval is at most this wide.",
+        "decided: add rounds (one run of each job), 3 to 20, until each row of the report has a verdict. 1%: until each"
+        " 95% interval is at most this wide.",
         "GOAL",
         convert=_goal,
     )

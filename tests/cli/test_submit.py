@@ -283,7 +283,7 @@ def test_why_nothing_starts_is_reported_once(layout: Layout, mpsq: Cli) -> None:
         connection.execute("UPDATE groups SET created_at = created_at - 3600")
     mpsq.ok("pause")
     messages = mpsq.ok("submit", "--", "true").err
-    assert "the queue is paused. continue it: mpsq resume\nno worker runs this queue" in messages
+    assert "the queue is paused; mpsq resume continues it\nno worker runs this queue" in messages
     assert "the queue is paused" in mpsq("wait", "1", "--timeout", "50ms").err
     with pytest.warns(UserWarning, match="no worker runs this queue|the queue is paused"), pytest.raises(WaitTimeout):
         Client(layout.home).wait(1, timeout=0.05)

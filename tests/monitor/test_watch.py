@@ -150,7 +150,7 @@ def test_names_can_do_a_terminal_no_harm(found: Status) -> None:
 def test_a_queue_in_trouble_says_so(found: Status) -> None:
     gone = replace(found, queue=QueueState(False, None, None, 1.0))
     shown = screen(gone)
-    assert "none. start one" in shown and "nothing supervises it" in shown and "nothing starts until" in shown
+    assert "none; start one" in shown and "nothing supervises it" in shown and "nothing starts until" in shown
     assert "running  nothing" in screen(replace(found, running=None))
 
 
@@ -255,7 +255,7 @@ def test_without_a_terminal_it_prints_each_change_once(queue: Layout) -> None:
     with subprocess.Popen([sys.executable, "-c", program], stdout=pipe, stderr=pipe, env=env, text=True) as process:
         assert process.stdout is not None and process.stderr is not None
         head = [process.stdout.readline() for _ in range(9)]
-        assert head[1].startswith("worker   none.") and any("4.1  running" in line for line in head)
+        assert head[1].startswith("worker   none;") and any("4.1  running" in line for line in head)
         end_running_run(queue, Ending(Outcome.FAILED, 3, reason="no"))
         for line in process.stdout:
             assert "\x1b" not in line

@@ -78,7 +78,7 @@ def text_of(page: str) -> str:
 def test_the_queue(browser: Browser) -> None:
     page = text_of(browser.get("/"))
     assert "20 of 40" in page and "20.00 ms" in page and "2.1000" in page and "about 400 ms of training" in page
-    assert "none. start one: mpsq worker" in page
+    assert "none; start one: mpsq worker" in page
     assert re.search(r"1\s+5\.1\s+waits1\s+a worker", page) and re.search(r"2\s+6\.1\s+waits2", page)
     assert "KILLED(9)" in page and "FAILED(3)" in page and "SUCCEEDED" in page
 
