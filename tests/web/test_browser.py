@@ -115,6 +115,37 @@ def test_what_happens_arrives_without_a_reload(queue: Queue, browser: Browser, t
         assert page.evaluate("window.same") and page.locator("#lost").is_hidden()
 
 
+def test_the_charts_of_a_submission_get_the_rounds_that_arrive(queue: Queue, browser: Browser, tmp_path: Path) -> None:
+    """The first round makes them; what the reader has chosen there stays when the second arrives."""
+    script = tmp_path / "job.py"
+    script.write_text(
+        JOB.replace(
+            "not os.path.exists(sys.argv[1])", "i < 30 or not os.path.exists(sys.argv[1] + os.environ['MPSQ_RUN'])"
+        )
+    )
+    with served(queue.layout.home) as server, quiet(browser, server) as page:
+        page.goto(server.address)
+        page.wait_for_url(f"{server.base}/")
+        queue.submit(f"exec {sys.executable} {script} {tmp_path}/", repeats=2, name="hello")
+        page.goto(f"{server.base}/group/1")
+        assert page.locator("figure.plot").count() == 0
+        queue.worker()
+        (tmp_path / "1.1").touch()
+        plot = page.locator("figure.plot[data-kind=dur]")
+        plot.locator("canvas").wait_for(timeout=60_000)
+        assert page.locator("figure.plot[data-kind=loss] canvas").count() == 1
+        plot.get_by_role("button", name="logarithmic").click()
+        until(lambda: page.locator("tr", has_text="RUNNING").count() == 1, "the second round")
+        page.evaluate("document.querySelector('figure.plot canvas').isOld = true")
+        before = page.locator("#plots").text_content()
+        (tmp_path / "1.2").touch()
+        is_old = "document.querySelector('figure.plot canvas').isOld === true"
+        until(lambda: not page.evaluate(is_old), "a chart that is drawn anew")
+        assert page.locator("#plots").text_content() != before
+        assert page.evaluate("document.activeElement.textContent") == "logarithmic"
+        assert plot.get_by_role("button", name="logarithmic").get_attribute("aria-pressed") == "true"
+
+
 def test_buttons_change_the_queue(home: Path, browser: Browser) -> None:
     full_queue(home)
     with served(home, "--write") as server, quiet(browser, server) as page:

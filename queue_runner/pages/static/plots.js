@@ -1,9 +1,8 @@
 // Time and loss over the iterations, by uPlot. The data are JSON in the page; labels are set as text, never as HTML.
 "use strict";
 (() => {
-  const source = document.getElementById("plots");
-  if (!source || typeof uPlot === "undefined") return;
-  const families = JSON.parse(source.textContent);
+  if (typeof uPlot === "undefined") return;
+  let families = [];
   const root = document.documentElement;
   root.classList.add("scripted");
   const css = (name) => getComputedStyle(root).getPropertyValue(name).trim();
@@ -31,22 +30,34 @@
     constructor(figure) {
       this.figure = figure;
       this.kind = figure.dataset.kind;
-      this.family = families[+figure.dataset.family];
-      this.runs = this.family.runs.filter((run) => run[this.kind].some((y) => y != null));
-      if (!this.runs.length) { figure.remove(); return; }
-      this.off = new Set();
       this.box = figure.querySelector(".canvas");
       this.whole = this.kind === "loss";
-      const [low, high] = span(this.runs, this.kind);
-      this.extent = [low, high];
-      const [from, to] = this.kind === "dur" ? this.family.measured : this.extent;
-      this.log = this.kind === "dur" && from > 0 && to / from >= FAR;
-      this.buttons();
-      this.draw();
       new ResizeObserver(() => {
         const width = this.box.clientWidth;
         if (this.plot && width && width !== this.plot.width) this.plot.setSize({ width, height: this.plot.height });
       }).observe(this.box);
+    }
+
+    // Shows the newest data. What the reader has chosen stays: the rows, the range, the enlarged part.
+    update() {
+      const family = families[+this.figure.dataset.family];
+      const data = JSON.stringify(family);
+      if (!family || data === this.data) return;
+      if (this.plot && this.plot.select.width) { setTimeout(() => this.update(), 1000); return; } // being enlarged
+      this.data = data;
+      this.family = family;
+      this.runs = family.runs.filter((run) => run[this.kind].some((y) => y != null));
+      this.figure.style.display = this.runs.length ? "" : "none";
+      if (!this.runs.length) return;
+      this.extent = span(this.runs, this.kind);
+      const [from, to] = this.kind === "dur" ? family.measured : this.extent;
+      if (!this.plot) this.log = this.kind === "dur" && from > 0 && to / from >= FAR;
+      if (this.extent[0] <= 0) this.log = false;
+      const drawn = [...new Set(this.runs.map((run) => run.arm))].sort();
+      const tools = JSON.stringify([family.arms, drawn, family.outside > 0, this.extent[0] > 0]);
+      if (tools !== this.tools) { this.off = new Set(); this.buttons(); }
+      this.tools = tools;
+      this.draw();
     }
 
     button(text, className, pressed, act) {
@@ -61,13 +72,16 @@
     }
 
     buttons() {
+      const tools = this.figure.querySelector(".tools");
+      const focused = tools.contains(document.activeElement) && document.activeElement.textContent;
+      tools.replaceChildren();
       this.family.arms.forEach((arm, at) => {
         if (!this.runs.some((run) => run.arm === at)) return;
         const swatch = document.createElement("span");
         swatch.className = "swatch";
         const label = document.createElement("bdi");
         label.textContent = arm.label;
-        this.button([swatch, label], "arm " + arm.colour, true, (made) => {
+        this.button([swatch, label], "arm " + arm.colour, !this.off.has(at), (made) => {
           const hidden = !this.off.delete(at);
           if (hidden) this.off.add(at);
           made.setAttribute("aria-pressed", String(!hidden));
@@ -75,7 +89,7 @@
         });
       });
       if (this.kind === "dur" && this.family.outside)
-        this.button(["whole range"], "choice", false, (made) => {
+        this.button(["whole range"], "choice", this.whole, (made) => {
           this.whole = !this.whole;
           made.setAttribute("aria-pressed", String(this.whole));
           this.draw();
@@ -86,6 +100,7 @@
           made.setAttribute("aria-pressed", String(this.log));
           this.draw();
         });
+      if (focused) [...tools.children].find((one) => one.textContent === focused)?.focus({ preventScroll: true });
     }
 
     sparse(run) {
@@ -108,6 +123,9 @@
 
     draw() {
       const show = this.kind === "dur" ? seconds : plain;
+      const [x, shown] = [this.family.x, this.plot && this.plot.scales.x];
+      const enlarged = shown && (shown.min > this.first || shown.max < this.last) && { min: shown.min, max: shown.max };
+      [this.first, this.last] = [x[0], x[x.length - 1]];
       if (this.plot) this.plot.destroy();
       const many = this.runs.length > 12;
       const axis = { stroke: () => css("--quiet"), grid: { stroke: () => css("--line"), width: 0.5 }, ticks: { stroke: () => css("--line"), width: 0.5 }, font: "12px system-ui, sans-serif" };
@@ -131,12 +149,23 @@
           show: !this.off.has(run.arm),
         }))],
       }, [this.family.x, ...this.runs.map((run) => run[this.kind])], this.box);
+      if (enlarged) this.plot.setScale("x", enlarged);
       this.say();
     }
   }
 
-  const plots = [...document.querySelectorAll("figure.plot")].map((figure) => new Plot(figure)).filter((one) => one.plot);
-  const redraw = () => plots.forEach((one) => one.plot.redraw(false, true));
+  const plots = new Map();
+  function update() {
+    const source = document.getElementById("plots");
+    families = source ? JSON.parse(source.textContent) : [];
+    for (const figure of document.querySelectorAll("figure.plot")) {
+      if (!plots.has(figure)) plots.set(figure, new Plot(figure));
+      plots.get(figure).update();
+    }
+  }
+  update();
+  document.addEventListener("patched", update);
+  const redraw = () => plots.forEach((one) => one.plot && one.plot.redraw(false, true));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   matchMedia("print").addEventListener("change", redraw);
 })();

@@ -30,7 +30,16 @@
     const ids = new Set([...fresh.children].map((child) => child.id));
     for (const child of [...old.children]) if (child.id && !ids.has(child.id)) child.remove();
     let at = old.firstChild;
-    for (const made of [...fresh.childNodes]) {
+    const rest = [...fresh.childNodes];
+    for (const made of [...rest]) {
+      // blanks, and what no later node can be, go first: else everything behind them would be made anew
+      const goes = (node) => node.nodeType === Node.TEXT_NODE ? !node.data.trim() : !rest.some((other) => other.nodeName === node.nodeName);
+      while (at && !at.id && at.nodeName !== made.nodeName && goes(at)) {
+        const next = at.nextSibling;
+        at.remove();
+        at = next;
+      }
+      rest.shift();
       const same = made.id ? [...old.children].find((child) => child.id === made.id)
         : at && !at.id && at.nodeName === made.nodeName ? at : null;
       if (!same) { old.insertBefore(made, at); continue; }
@@ -43,7 +52,7 @@
   function patch(old, fresh) {
     if (old.isEqualNode(fresh)) return;
     if (old.nodeType !== Node.ELEMENT_NODE) { if (old.data !== fresh.data) old.data = fresh.data; return; }
-    if (old.matches("[data-keep], script")) return;
+    if (old.matches("[data-keep], script[src]")) return;
     for (const { name } of [...old.attributes])
       if (!fresh.hasAttribute(name) && name !== "open") old.removeAttribute(name);
     for (const { name, value } of fresh.attributes)
@@ -69,7 +78,10 @@
       busy = true;
       try {
         const answer = await fetch(location.href);
-        if (answer.ok) patch(document.body, new DOMParser().parseFromString(await answer.text(), "text/html").body);
+        if (answer.ok) {
+          patch(document.body, new DOMParser().parseFromString(await answer.text(), "text/html").body);
+          document.dispatchEvent(new Event("patched"));
+        }
       } catch { lost.hidden = false; }
       setTimeout(() => { busy = false; if (due) { due = false; ask(); } }, PAUSE_MS);
     };
