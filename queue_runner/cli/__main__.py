@@ -15,8 +15,10 @@ def entry() -> NoReturn:
         main(sys.argv[2:])
         sys.stdout.flush()
         os._exit(0)
-    from queue_runner.cli.main import entry as command
-
+    try:
+        from queue_runner.cli.main import entry as command
+    except KeyboardInterrupt:  # of Ctrl-C in the first moments
+        os._exit(130)
     command()
 
 

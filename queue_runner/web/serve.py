@@ -17,7 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from queue_runner import paths
 from queue_runner.host.low_priority import give_way
-from queue_runner.web import CONNECTIONS, HOST
+from queue_runner.web import CONNECTIONS, ENDS, HOST
 from queue_runner.web.app import Site, make_site
 from queue_runner.web.security import Access, is_owner, user_of
 
@@ -94,6 +94,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--open", action="store_true")
     options = parser.parse_args(arguments)
+    for number in ENDS:
+        if signal.getsignal(number) != signal.SIG_IGN:  # as a script's background jobs leave it
+            signal.signal(number, lambda *_: sys.exit(0))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
     access = Access(write=options.write)
     site = make_site(paths.layout(), access)
     with socket.socket(fileno=options.fd) as listener:
@@ -131,8 +135,8 @@ async def _serve(site: Site, listener: socket.socket) -> None:
         server.should_exit = True
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        if signal.getsignal(number) != signal.SIG_IGN:  # as a script's background jobs leave it
+    for number in ENDS:
+        if signal.getsignal(number) != signal.SIG_IGN:
             loop.add_signal_handler(number, end)
     await server.serve(sockets=[listener])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import socket
 import sys
 from typing import Annotated
@@ -13,7 +14,7 @@ import typer
 
 from queue_runner.cli.common import home, new_app
 from queue_runner.errors import MpsqError, UsageError
-from queue_runner.web import CONNECTIONS, HOST
+from queue_runner.web import CONNECTIONS, ENDS, HOST
 
 app = new_app()
 NEEDS = ("starlette", "uvicorn")
@@ -44,6 +45,7 @@ def web(
     environment.setdefault("MALLOC_ARENA_MAX", "1")  # of glibc: its few threads need no memory of their own, 1 MB less
     sys.stdout.flush()
     sys.stderr.flush()
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)  # until the server can end by them: it loads for a second
     os.execve(sys.executable, arguments, environment)
 
 

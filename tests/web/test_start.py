@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
+import signal
 import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from queue_runner.paths import Layout
 from queue_runner.web import web_command
 from tests.cli_support import Cli
+from tests.patience import until
+from tests.process_support import needs_linux
 
 
 def test_without_the_extra_there_is_a_sentence_and_its_remedy(
@@ -52,3 +58,15 @@ def test_the_command_becomes_a_program_with_the_socket_and_without_a_secret(
     monkeypatch.setattr("os.execve", execve)
     assert mpsq("web", "--port", "0", "--write").code == 0
     assert became[0][1:4] == ["-P", "-m", "queue_runner.web.serve"] and became[0][-1] == "--write"
+
+
+@pytest.mark.process
+@needs_linux
+def test_ctrl_c_while_the_server_loads_is_no_traceback(layout: Layout) -> None:
+    command = [sys.executable, "-m", "queue_runner.cli", "web", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        line = Path(f"/proc/{process.pid}/cmdline")
+        until(lambda: "queue_runner.web.serve" in line.read_text(), "the program that it becomes")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
