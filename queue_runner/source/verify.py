@@ -107,10 +107,9 @@ def _look(snapshots: Path, spec: JobSpec, terms: LookTerms) -> StartCode:
     except Damaged as error:
         named = f"{listed(changes)}; " if changes else ""
         return StartCode(Ending(Outcome.CODE_CHANGED, reason=f"{named}its stored code is gone: {error}"))
-    changed = {path for path, _ in changes}
-    if large := sorted(changed & manifest.entries.keys() - manifest.places.keys()):
-        why = f"{plain(large[0])} changed, and was too large to be stored"
-        return StartCode(Ending(Outcome.CODE_CHANGED, reason=why))
+    large = manifest.entries.keys() - manifest.places.keys()  # the copy has links to them
+    unchecked = ", and is too large to be stored: it is used as it is"
+    changes = [(path, what + (unchecked if path in large else "")) for path, what in changes]
     note = ""
     if not spec.copy:
         note = listed(changes) or "an earlier run of its submission needed a copy"

@@ -617,8 +617,9 @@ def test_files_too_large_to_be_stored(
     git(repo, "add", "weights")
     later = submitted(repo, snapshots)
     (repo / "weights").write_text("t" * 2000)
-    refusal = look(later, snapshots).refusal
-    assert refusal is not None and refusal.reason == "weights changed, and was too large to be stored"
+    assert look(later, snapshots).note == "weights changed, and is too large to be stored: it is used as it is"
+    make_copy(snapshots, later, tmp_path / "later")
+    assert (tmp_path / "later" / "weights").read_text() == "t" * 2000
 
 
 def test_ignored_entries_are_links_in_a_copy(repo: Path, snapshots: Path, tmp_path: Path) -> None:
