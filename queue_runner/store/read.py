@@ -113,6 +113,7 @@ def _archived(db: Path, copies: ExitStack) -> str | None:
     folder = copies.enter_context(TemporaryDirectory(prefix="mpsq-"))
     for path in (db, log):
         shutil.copy(path, folder)
+    Path(folder, "runs").symlink_to(db.parent / "runs")  # where a reader looks for the ends that are not stored
     return f"file:{quote(str(Path(folder, db.name)))}?mode=ro"
 
 

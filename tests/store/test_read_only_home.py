@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from queue_runner.host.warden_records import RunEnd
 from queue_runner.paths import Layout
 from tests.cli_support import Cli, full_queue
 from tests.process_support import needs_linux
@@ -34,6 +35,7 @@ READ = (
 def archived(request: pytest.FixtureRequest, home: Path) -> Iterator[Layout]:
     """A queue in a folder that cannot be written; as root that takes a mount of its own."""
     queue = full_queue(home)
+    (queue.run_dir("4.1") / "warden/exit.json").write_text(RunEnd(exit_code=3, real_s=6.5, ended_at=2e9).to_json())
     if request.param == "with a log":
         writer = sqlite3.connect(queue.db, isolation_level=None)
         writer.execute("PRAGMA journal_mode=WAL")
@@ -64,6 +66,7 @@ def test_an_archived_queue_can_be_read(archived: Layout, capsys: pytest.CaptureF
         assert mpsq.ok(*words).out, words
     if Path(f"{archived.db}-wal").exists():
         assert "in the log only" in mpsq.ok("show", "1").out
+    assert "FAILED(3) (not stored)" in mpsq.ok("list", "4").out
     mpsq.ok("export", str(tmp_path / "out"), "--to", "csv")
     mpsq.ok("report", "--all", "--html", str(tmp_path / "report.html"))
     browser = Browser(archived)
