@@ -62,7 +62,7 @@ def test_the_command_becomes_a_program_with_the_socket_and_without_a_secret(
 
 @pytest.mark.process
 @needs_linux
-def test_ctrl_c_while_the_server_loads_is_no_traceback(layout: Layout) -> None:
+def test_ctrl_c_while_the_server_loads_prints_nothing(layout: Layout) -> None:
     command = [sys.executable, "-m", "queue_runner.cli", "web", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         line = Path(f"/proc/{process.pid}/cmdline")
