@@ -36,7 +36,7 @@ def doctor(
 ) -> None:
     """Check this machine: python, torch, devices, compiler, store.
 
-    --on checks a cluster: commands, controller, partition, limits, shared folder, python and mpsq of its nodes.
+    --on checks a cluster: commands, controller, options, shared folder, python and mpsq of its nodes.
     Of a box it checks the login, mpsq and the disk there.
     Exit code 1 when a check fails; warnings do not stop the queue.
     """

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from queue_runner import __version__
+from queue_runner.paths import checkout
 from queue_runner.remote.box import MARK, START_S
 from queue_runner.remote.target import Refused, Unreachable
 from queue_runner.text import one_line
@@ -35,6 +36,8 @@ _PATH_MOST = 104
 """Bytes of a socket's path on macOS (sun_path); Linux takes 108."""
 _TEMPORARY = 18
 """Bytes that ssh appends to the name of its socket while it makes it."""
+_SOURCE = "pyproject.toml setup.py requirements.txt MANIFEST.in README.md LICENSE queue_runner jobs migrations mpsq"
+"""What pip needs of a checkout."""
 _NOISE_MOST = 1 << 16
 _ANSWER_MOST = 16 << 20
 _OPTIONS = (
@@ -162,11 +165,15 @@ class Link:
 
     @property
     def _install(self) -> str:
-        return f"install it there, `{self.python} -m pip install mpsq=={__version__}`, or {self._set_python}"
+        code = checkout()
+        copy = f"tar -C {shlex.quote(str(code))} -cf - {_SOURCE} | " if code else f"cat mpsq-{__version__}.tar.gz | "
+        how = f"mkdir -p mpsq && tar -C mpsq {'' if code else '--strip-components=1 -z'} -xf -".replace("  ", " ")
+        install = f"{how} && python3 -m venv mpsq/.venv && mpsq/.venv/bin/pip install ./mpsq"
+        return f"install it there, `{copy}ssh {self.host} '{install}'`, and {self._set_python}"
 
     @property
     def _set_python(self) -> str:
-        return "name another interpreter as `python` in the profile of this box (docs/remote.md)"
+        return "name its interpreter as `python` in the profile of this box (docs/remote.md)"
 
     def abort(self) -> None:
         """End the call that another thread waits for, and any later one."""

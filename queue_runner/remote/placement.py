@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -10,6 +11,7 @@ from queue_runner.errors import UsageError
 from queue_runner.host import redact
 from queue_runner.remote.profile import Profile, find_profile
 from queue_runner.remote.slurm import commands
+from queue_runner.remote.target import Unreachable
 from queue_runner.spec import OF_NODE, JobSpec
 from queue_runner.submit import environment_axis
 from queue_runner.submit.submit_options import Request
@@ -60,7 +62,8 @@ def placed(request: Request, specs: Sequence[JobSpec]) -> list[JobSpec]:
         _refuse(request, _NOT_ON_A_BOX)
     else:
         _check_slurm(request, profile)
-        commands.check(profile.for_block(given))
+        with contextlib.suppress(Unreachable):  # the worker asks again
+            commands.check(profile.for_block(given))
     on = {"to": request.on, "kind": "ssh"} if is_box else {"to": request.on, **given}
     sent = {id(spec.env): sent_variables(spec.env, request.env, keeps_places=not is_box) for spec in specs}
     return [

@@ -1,22 +1,21 @@
-"""Doctor's checks of a Slurm cluster: commands, controller, partition, limits, the shared folder, the nodes' Python."""
+"""Doctor's checks of a Slurm cluster: commands, controller, options, the shared folder, the nodes' Python."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
 import secrets
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from queue_runner import __version__, units
-from queue_runner.checks import Check, warn_if
+from queue_runner.checks import Check
+from queue_runner.errors import UsageError
 from queue_runner.host.filesystem import network_kind
 from queue_runner.host.run_dir import read_end
 from queue_runner.paths import checkout
@@ -34,21 +33,6 @@ PROBE_LIMIT_S = 120.0
 _POLL_S = 0.5
 _PYTHON_LIMIT_S = 30.0
 _VERSION = "import sys, queue_runner.remote.node; print(queue_runner.__version__, sys.version.split()[0])"
-
-
-class Partition(NamedTuple):
-    """A line of sinfo: the nodes of a partition that are in one state."""
-
-    title: str
-    up: str
-    limit: str
-    state: str
-    nodes: str
-
-    @property
-    def name(self) -> str:
-        """Its name; the title of the default partition ends with *."""
-        return self.title.rstrip("*")
 
 
 def of_cluster(profile: Profile, *, smoke: bool) -> Iterator[Check]:
@@ -80,59 +64,17 @@ def _of_all(profile: Profile) -> Iterator[Check]:
 def _cluster(profile: Profile) -> Iterator[Check]:
     begin = time.monotonic()
     try:
-        answer = commands.call(profile, ["sinfo", "--noheader", "--format=%P|%a|%l|%T|%D"])
-        blocks = len(commands.blocks(profile))
+        blocks = units.counted(len(commands.blocks(profile)), "block")
+        took = units.duration(time.monotonic() - begin)
+        yield Check("controller", "ok", f"it answered in {took}; it knows {blocks} of yours")
+        commands.check(profile)
     except Unreachable as error:
         fix = "ask those who run the cluster; blocks that were sent continue, and are followed when it answers again"
         yield Check("controller", "fail", str(error), fix)
-        return
-    took = units.duration(time.monotonic() - begin)
-    yield Check("controller", "ok", f"it answered twice in {took}; it knows {units.counted(blocks, 'block')} of yours")
-    partitions = [Partition(*(line.split("|") + [""] * 5)[:5]) for line in answer.splitlines()]
-    limit = yield from _partition(profile, partitions)
-    yield _time(profile, limit)
-    yield _accepted(profile)
-
-
-def _partition(profile: Profile, partitions: list[Partition]) -> Generator[Check, None, str]:
-    """Check the partition; return its time limit as sinfo writes it."""
-    chosen = profile.slurm.get("partition")
-    lines = [line for line in partitions if (line.name == chosen if chosen else line.title.endswith("*"))]
-    names = ", ".join(dict.fromkeys(line.name for line in partitions)) or "none"
-    fix = f"mpsq config set on.{profile.name}.partition NAME, with one of: {names}"
-    if not lines:
-        missing = f'there is no partition "{chosen}"' if chosen else "no partition is the default one"
-        yield Check("partition", "fail", missing, fix)
-        return ""
-    first = lines[0]
-    states = ", ".join(f"{line.nodes} {line.state}" for line in lines)
-    useless = first.up != "up" or all(re.match(r"down|drain|fail|unk|maint", line.state) for line in lines)
-    finding = f"{first.name} is {first.up}, its nodes: {states}; time limit {first.limit}"
-    yield warn_if(useless, "partition", finding, f"blocks wait until it has nodes; or {fix}")
-    return first.limit
-
-
-def _time(profile: Profile, limit: str) -> Check:
-    fix = f"mpsq config set on.{profile.name}.time 2h, or --time with each submission"
-    limit_s = profile.time_s
-    if limit_s is None:
-        return Check("time", "ok", "jobs without --time get the time limit of the partition")
-    most = commands.seconds(limit)
-    if most is not None and limit_s > most:
-        return Check("time", "fail", f"{units.duration(limit_s)} is more than the partition's {limit}", fix)
-    return Check("time", "ok", f"{units.duration(limit_s)} for jobs without --time")
-
-
-def _accepted(profile: Profile) -> Check:
-    try:
-        words = commands.resources(profile)
-        commands.call(profile, ["sbatch", "--test-only", *words, *commands.OURS, "--wrap=true"])
-    except Refused as error:
-        fix = f"correct gpus, sbatch or the other options of the profile: mpsq config set on.{profile.name}.gpus 1"
-        return Check("options", "fail", f"sbatch refuses a block: {error}", fix)
-    except Unreachable as error:
-        return Check("options", "fail", str(error), "see the checks before")
-    return Check("options", "ok", f"sbatch would accept a block with {' '.join(words)}")
+    except UsageError as error:
+        yield Check("options", "fail", error.message, error.hint)
+    else:
+        yield Check("options", "ok", f"Slurm would accept a block with {' '.join(commands.resources(profile))}")
 
 
 def _folder(profile: Profile) -> Check:
@@ -158,7 +100,7 @@ def _folder(profile: Profile) -> Check:
 def _python(profile: Profile) -> Check:
     """Check the interpreter of the nodes from here, where it is usually to be seen as well."""
     python = profile.python
-    fix = f"install mpsq {__version__} there ({python} -m pip install mpsq=={__version__}), or mpsq config set "
+    fix = f"install this checkout or wheel there ({python} -m pip install PATH), or mpsq config set "
     fix += f"on.{profile.name}.python PATH"
     code = checkout()
     env = {**os.environ, **({"PYTHONPATH": str(code)} if code else {})}

@@ -162,9 +162,9 @@ TEST_S = 10.0
 
 
 def check(profile: Profile) -> None:
-    """Ask Slurm whether it would ever run a block. Where it does not answer, the worker asks again.
+    """Ask Slurm whether it would ever run a block.
 
-    Raises: UsageError for a request that it refuses, or that would wait for ever."""
+    Raises: UsageError for a request that it refuses, or that would wait for ever; Unreachable."""
     where = f"--on {profile.name}"
     for word in shlex.split(profile.sbatch):
         name = (_SHORT.get(word[:2], word) if word[:2] != "--" else word.partition("=")[0]).removeprefix("--")
@@ -174,10 +174,8 @@ def check(profile: Profile) -> None:
         call(profile, ["sbatch", "--test-only", *resources(profile), *OURS, "--wrap=true"], TEST_S)
         limit_s = most_s(profile)
     except Refused as error:
-        hint = f"mpsq doctor --on {profile.name} shows the partitions and their limits"
+        hint = "sinfo shows the partitions and their limits, scontrol show node the rest"
         raise UsageError(f"{where}: Slurm refuses this: {error}", hint) from error
-    except Unreachable:
-        return
     if profile.time_s is not None and limit_s is not None and profile.time_s > limit_s:
         most = units.duration(limit_s)
         message = f"{where}: --time {units.duration(profile.time_s)} is more than the partition's limit, {most}"
