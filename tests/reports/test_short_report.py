@@ -159,10 +159,15 @@ def test_no_further_rounds_are_offered_while_some_wait(store: Store) -> None:
     for k in range(3):
         for device in ("cpu", "mps"):
             store.run(device, median_s=0.1013 * (1 + k * (device == "cpu") / 7))
-    assert "next: mpsq rerun g1 --rounds" in "\n".join(short(store))
+    why = "about 71 more rounds would be needed: mpsq rerun g1 --rounds 3 continues"
+    store.db.execute("UPDATE groups SET until = 'decided', closed_at = 1, closed_why = ?", [why])
+    text = "\n".join(short(store))
+    assert "next: mpsq rerun g1 --rounds" in text and "no further round of g1" in text
     store.run("cpu", median_s=None, outcome=None)
     text = "\n".join(short(store))
-    assert "mpsq rerun" not in text and "next: 1 run has not ended yet (mpsq status)" in text
+    assert (
+        "mpsq rerun" not in text and "no further" not in text and "next: 1 run has not ended yet (mpsq status)" in text
+    )
 
 
 def test_the_losses_of_compiled_rows_fit_eighty_columns(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from queue_runner.analysis.comparison import Family, compare
 from queue_runner.analysis.grouping import Arm
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import mean_interval
-from queue_runner.model import Selector
+from queue_runner.model import Selector, State
 from queue_runner.monitor.answers import prepare, select_runs, sweeps
 from queue_runner.monitor.answers.run_query import Context, Options
 from queue_runner.spec import DECIDED
@@ -98,9 +98,10 @@ def _without_run(families: Sequence[Family]) -> list[Arm]:
 
 
 def closed_sentences(connection: sqlite3.Connection, families: Sequence[Family]) -> list[str]:
-    """Return why no further round follows in the submissions in which a row has no word."""
+    """Return why no further round follows in the submissions in which a row has no word, unless some wait."""
     still_open = [family for family in families if not reached([family], DECIDED)]
-    groups = {row.group_id for family in still_open for arm in family.arms for row in arm.runs}
+    runs = [row for family in still_open for arm in family.arms for row in arm.runs]
+    groups = {row.group_id for row in runs} - {row.group_id for row in runs if row.state != State.DONE}
     sql = "SELECT id, closed_why FROM groups WHERE closed_why NOT IN (?, 'cancelled') ORDER BY id"
     closed = read.tuples(connection, sql, [DECIDED])
     return [f"no further round of g{group}: {why}" for group, why in closed if group in groups]
