@@ -14,7 +14,8 @@ from queue_runner.warden.files import awake
 TYPE_CHECKING = False  # importing typing would add a quarter to the start time
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
+
+    from queue_runner.warden.instructions import Instructions
 
 
 DISK_S = 1.0
@@ -22,7 +23,7 @@ LINE_BYTES_MAX = 1 << 16  # docs/protocol.md
 READ_MAX_BYTES = 16 << 20  # of events per poll; beyond that only the end is read
 
 
-def cancelled(folder: str, spec: dict[str, Any]) -> tuple[str, str] | None:
+def cancelled(folder: str, spec: Instructions) -> tuple[str, str] | None:
     """Return (cause, detail) when the file `cancel` exists; a grace named in it replaces the spec's."""
     who = ""
     try:
@@ -40,7 +41,7 @@ def cancelled(folder: str, spec: dict[str, Any]) -> tuple[str, str] | None:
     name, marked, seconds = who.rpartition(" (grace ")
     if marked and seconds.removesuffix(" s)").replace(".", "", 1).isdecimal():
         grace = float(seconds.removesuffix(" s)"))
-        spec["grace_s"] = {"int": grace, "term": grace}
+        spec.grace_s = {"int": grace, "term": grace}
         who = name
     return "cancel", f"cancelled by {who}" if who else "cancelled"
 
@@ -48,15 +49,15 @@ def cancelled(folder: str, spec: dict[str, Any]) -> tuple[str, str] | None:
 class Limits:
     """Limits of this run. `running_s`: seconds since its start without those it was stopped or the machine asleep."""
 
-    def __init__(self, folder: str, spec: dict[str, Any]) -> None:
+    def __init__(self, folder: str, spec: Instructions) -> None:
         self.folder, self.spec = folder, spec
-        self.progress = EventProgress(spec)
+        self.progress = EventProgress(spec.stall_s, spec.events)
         self.next_disk = 0.0
 
     def sizes(self, outputs: Sequence[int]) -> tuple[int, int]:
         """Return the bytes of (events, stdout and stderr)."""
         try:
-            events = os.stat(self.spec["events"]).st_size
+            events = os.stat(self.spec.events).st_size
         except OSError:
             events = 0
         return events, sum(os.fstat(fd).st_size for fd in outputs)
@@ -64,7 +65,7 @@ class Limits:
     def passed(self, running_s: float, outputs: Sequence[int]) -> tuple[str, str] | None:
         """Return (cause, detail) of an exceeded limit."""
         spec, now = self.spec, awake()
-        timeout_s, limit, floor = spec["timeout_s"], spec["output_limit_bytes"], spec["min_free_bytes"]
+        timeout_s, limit, floor = spec.timeout_s, spec.output_limit_bytes, spec.min_free_bytes
         if timeout_s is not None and running_s >= timeout_s:
             return "timeout", f"it ran longer than {timeout_s:g} s"
         sizes = self.sizes(outputs)
@@ -83,9 +84,8 @@ class Limits:
 class EventProgress:
     """The trainer's progress: whether it still writes, and its phase (docs/protocol.md: phase and iter lines)."""
 
-    def __init__(self, spec: dict[str, Any]) -> None:
-        self.limits: dict[str, float] = spec.get("stall_s") or {}
-        self.events = spec["events"]
+    def __init__(self, limits: dict[str, float], events: str) -> None:
+        self.limits, self.events = limits, events
         self.offset = 0
         self.rest = b""
         self.open: list[str] = []  # phases that have begun and not ended

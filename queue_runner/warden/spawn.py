@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from queue_runner.warden.instructions import Instructions
+
 
 EXEC_POLL_S = 0.25
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
@@ -43,17 +45,17 @@ class Trainer:
         self.error: dict[str, Any] | None = None
 
 
-def start(made: Trainer, spec: dict[str, Any], lane: list[int], to_be_stopped: Callable[[], bool]) -> None:
+def start(made: Trainer, spec: Instructions, lane: list[int], to_be_stopped: Callable[[], bool]) -> None:
     """Fork and exec, and fill in `made`; any failure is in its `error`.
 
     Before exec the child may wait in the kernel for hours: for a network drive, or for an answer to a privacy prompt of
     macOS. It counts as started as soon as it is `to_be_stopped`.
     """
     message = b""
-    environment = {**spec["env"], "MPSQ_TAG": spec["tag"], "MPSQ_EVENTS": spec["events"]}
+    environment = {**spec.env, "MPSQ_TAG": spec.tag, "MPSQ_EVENTS": spec.events}
     flags, warden = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, os.getpid()
     try:
-        made.outputs = [os.open(spec[name], flags, 0o600) for name in ("stdout", "stderr")]
+        made.outputs = [os.open(name, flags, 0o600) for name in (spec.stdout, spec.stderr)]
         null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         reader, writer = os.pipe()
         made.started_at, made.began = time.time(), (awake(), with_sleep())
@@ -81,7 +83,7 @@ def start(made: Trainer, spec: dict[str, Any], lane: list[int], to_be_stopped: C
 
 
 def _become(
-    spec: dict[str, Any], lane: list[int], warden: int, streams: tuple[int, ...], tell: int, environment: dict[str, str]
+    spec: Instructions, lane: list[int], warden: int, streams: tuple[int, ...], tell: int, environment: dict[str, str]
 ) -> None:
     """Exec the trainer in the child, or report the failure through `tell`. Never returns."""
     place = "its start"
@@ -93,20 +95,20 @@ def _become(
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         for stream, fd in enumerate(streams):
             os.dup2(fd, stream)
-        if not spec["allow_daemons"]:
+        if not spec.allow_daemons:
             for held in lane:
                 os.set_inheritable(held, True)
         elif LINUX:
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != warden:
                 os._exit(127)
-        if LINUX and spec.get("cores"):
-            place = f"its processors {spec['cores']}"
-            os.sched_setaffinity(0, spec["cores"])
-        place = f"its working directory {spec['cwd']}"
-        os.chdir(spec["cwd"])
-        place = spec["argv"][0]
-        os.execvpe(spec["argv"][0], spec["argv"], environment)
+        if LINUX and spec.cores:
+            place = f"its processors {spec.cores}"
+            os.sched_setaffinity(0, spec.cores)
+        place = f"its working directory {spec.cwd}"
+        os.chdir(spec.cwd)
+        place = spec.argv[0]
+        os.execvpe(spec.argv[0], spec.argv, environment)
     except OSError as refused:
         if refused.errno == errno.ENOENT and os.path.isfile(place):
             place += ", or the interpreter that its first line names"

@@ -33,6 +33,7 @@ import time
 
 from queue_runner.warden import files
 from queue_runner.warden.files import LINUX, awake, reach, say, with_sleep
+from queue_runner.warden.instructions import NEEDED, Instructions
 from queue_runner.warden.limits import Limits, cancelled
 from queue_runner.warden.output_order import OutputOrder
 from queue_runner.warden.process_tree import KILL_S, ProcessTree, Termination, kill_children, read, row
@@ -49,8 +50,6 @@ WAITS_S = 2.0  # an exec that takes longer is reported to the user
 TOUCH_S = 3600.0  # keeps cleaners of old temporary files from removing the lane's lock
 RESCAN_S = 0.02  # while ending the tree
 EXIT_TRIED_S = 60.0
-NEEDED = {"run", "tag", "argv", "cwd", "env", "stdout", "stderr", "events", "boot_id", "lane_fd", "wake", "grace_s"}
-NEEDED |= {"timeout_s", "output_limit_bytes", "min_free_bytes", "allow_daemons"}
 IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGPIPE", "SIGUSR1", "SIGUSR2", "SIGALRM")
 
 
@@ -79,9 +78,9 @@ def oom_kills() -> int:
 class Run:
     """A trainer from its start to its end."""
 
-    def __init__(self, folder: str, spec: dict[str, Any]) -> None:
+    def __init__(self, folder: str, spec: Instructions) -> None:
         self.folder, self.own, self.spec = folder, f"{folder}/warden/", spec
-        self.tree = ProcessTree(spec["tag"], self.own + "pids.jsonl")
+        self.tree = ProcessTree(spec.tag, self.own + "pids.jsonl")
         self.pause = Pause(folder, self.tree)
         self.limits = Limits(folder, spec)
         self.order: OutputOrder | None = None  # of the trainer's output, not of the preparation's
@@ -191,7 +190,7 @@ class Run:
                     if self.reap():
                         break
                     self.pause.forget()  # signalling also continues the processes
-                    stopped, ending = True, Termination(self.tree.find, self.spec["grace_s"])
+                    stopped, ending = True, Termination(self.tree.find, self.spec.grace_s)
                 if ending:
                     ending.step()
                 else:
@@ -211,10 +210,15 @@ class Run:
 
     def prepare(self, lane: list[int]) -> tuple[dict[str, Any] | None, Termination | None]:
         """Run the program as a preparation, to its end and that of its processes. Return (stop, Ending) like watch."""
-        spec, how, log = self.spec, self.spec["prepare"], self.own + "prepare.log"
-        preparation = {"argv": [*how["by"], *spec["argv"]], "env": {**spec["env"], **how["env"]}}
-        preparation |= {"timeout_s": how["timeout_s"], "stdout": log, "stderr": log, "events": os.devnull}
-        self.spec = {**spec, **preparation}
+        spec, how, log = self.spec, self.spec.preparation, self.own + "prepare.log"
+        self.spec = spec.changed(
+            argv=[*how.by, *spec.argv],
+            env={**spec.env, **how.env},
+            timeout_s=how.timeout_s,
+            stdout=log,
+            stderr=log,
+            events=os.devnull,
+        )
         self.limits = Limits(self.folder, self.spec)
         self.begin(lane)
         stop, stopped, ending, failure = None, False, None, None
@@ -227,12 +231,12 @@ class Run:
             result = self.result(stop, stopped)
             names = ("exit_code", "signal", "real_s", "user_s", "sys_s", "max_rss_bytes")
             self.prepared = {name: result[name] for name in names}
-            if how["by"] and result["exit_code"] != 0:
+            if how.by and result["exit_code"] != 0:
                 how_ended = (
                     f"exit code {result['exit_code']}" if result["signal"] is None else f"signal {result['signal']}"
                 )
                 failure = {"errno": 0, "text": f"the command of --prepare ended with {how_ended}; its output: {log}"}
-            self.sweep(ending or Termination(self.tree.find, spec["grace_s"]))
+            self.sweep(ending or Termination(self.tree.find, spec.grace_s))
             for fd in self.trainer.outputs:
                 os.close(fd)
         self.spec, self.limits, self.trainer = spec, Limits(self.folder, spec), Trainer()
@@ -245,7 +249,7 @@ class Run:
     def publish_started(self) -> None:
         """Publish the fence. Raises: OSError; nothing was started then."""
         this_process = row(os.getpid())
-        started = {"v": 1, "run": self.spec["run"], "boot_id": self.spec["boot_id"], "warden_pid": os.getpid()}
+        started = {"v": 1, "run": self.spec.run, "boot_id": self.spec.boot_id, "warden_pid": os.getpid()}
         started |= {
             "warden_start": this_process.start if this_process else None,
             "trainer_pid": None,
@@ -282,7 +286,7 @@ class Run:
         real_s = self.ended[1] - trainer.began[1]
         return {
             "v": 1,
-            "run": self.spec["run"],
+            "run": self.spec.run,
             "exit_code": code if code is not None and code >= 0 else None,
             "signal": -code if code is not None and code < 0 else None,
             "spawn_error": trainer.error,
@@ -296,7 +300,7 @@ class Run:
             "max_rss_bytes": (self.tree.largest_bytes or max_rss_bytes) if ran else None,
             "started_at": trainer.started_at,
             "ended_at": self.ended_at if ran else time.time(),
-            "boot_id": self.spec["boot_id"],
+            "boot_id": self.spec.boot_id,
             "oom_killed": ran and oom_kills() > self.oom_kills,
             "output_bytes": sum(self.limits.sizes(trainer.outputs)),
             "prepared": self.prepared,
@@ -331,7 +335,7 @@ class Run:
             reach("warden.before_started")
             self.publish_started()
             reach("warden.started")
-            if self.spec.get("prepare"):
+            if self.spec.prepares:
                 stop, ending = self.prepare(lane)
                 self.publish_prepared()
                 reach("warden.prepared")
@@ -352,8 +356,8 @@ class Run:
         except OSError as error:
             say("the result is lost:", error, exit_)
         reach("warden.exited")
-        if stop or not self.spec["allow_daemons"]:
-            self.sweep(ending or Termination(self.tree.find, self.spec["grace_s"]))
+        if stop or not self.spec.allow_daemons:
+            self.sweep(ending or Termination(self.tree.find, self.spec.grace_s))
         reach("warden.swept")
 
 
@@ -362,12 +366,13 @@ def main(arguments: list[str]) -> int:
     for name in IGNORED:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     folder = os.path.abspath(arguments[1])
-    spec = json.loads(read(f"{folder}/spec.json"))
-    if missing := NEEDED - spec.keys():
+    values = json.loads(read(f"{folder}/spec.json"))
+    if missing := NEEDED - values.keys():
         say("spec.json lacks", *missing)
         return 1
-    lane = spec.get("lane_fds", [spec["lane_fd"]])
-    lane_locks = lane[:-1] if spec.get("lane_shares") else lane
+    spec = Instructions(values)
+    lane = spec.lanes
+    lane_locks = lane[:-1] if spec.lane_shares else lane
     for held in lane:
         os.set_inheritable(held, False)
     granted = all(files.grants(held, fcntl.LOCK_EX if held in lane_locks else fcntl.LOCK_SH) for held in lane)
@@ -380,7 +385,7 @@ def main(arguments: list[str]) -> int:
         return 1
     secrets = f"{folder}/secrets.json"
     if os.path.exists(secrets):
-        spec |= json.loads(read(secrets))
+        spec = spec.changed(**json.loads(read(secrets)))
         os.unlink(secrets)  # a worker that does not find the fence writes the folder anew
     if LINUX:
         prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -394,7 +399,7 @@ def main(arguments: list[str]) -> int:
     except OSError:
         pass  # there was a stop
     try:
-        bell = os.open(spec["wake"], os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        bell = os.open(spec.wake, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         os.write(bell, b"!")
     except OSError:
         pass  # no worker listens: the next one checks by itself

@@ -133,7 +133,7 @@ def test_jobs_never_import_the_queue() -> None:
 ROWS = {
     *("row", "run", "job", "event", "group", "lane", "schedule", "taint"),
     *("hello", "header", "machine", "system", "facts", "sample", "reading", "readings", "gpu", "shares", "rates"),
-    *("fence", "exit_", "ending", "prepared", "stop", "record", "manifest"),
+    *("spec", "fence", "exit_", "ending", "prepared", "stop", "record", "manifest"),
 }
 """Names of what a row of the database, a stored record or a header of a log is read into."""
 

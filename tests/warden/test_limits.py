@@ -31,7 +31,7 @@ class Trainer:
     def __init__(self, folder: Path, limits: dict[str, float]) -> None:
         self.events = folder / "events.jsonl"
         self.output = 0
-        self.progress = EventProgress({"stall_s": limits, "events": str(self.events)})
+        self.progress = EventProgress(limits, str(self.events))
 
     def say(self, *events: object) -> None:
         with self.events.open("a") as stream:

@@ -477,7 +477,7 @@ sys.exit(0 if place.read_text() == "42" else 1)
 
 
 def test_a_preparation_is_no_part_of_the_run(warden_run: Make) -> None:
-    run = warden_run(python(PREPARES), prepare={"MPSQ_PREPARE": "1"}).start()
+    run = warden_run(python(PREPARES), prepare={"env": {"MPSQ_PREPARE": "1"}, "by": [], "timeout_s": None}).start()
     exit_ = run.wait()
     assert (exit_["exit_code"], exit_["stop"], exit_["spawn_error"]) == (0, None, None)
     assert run.stdout == f"as None {run.spec['events']}\n"  # and nothing of the preparation's
@@ -493,7 +493,11 @@ def test_a_preparation_is_no_part_of_the_run(warden_run: Make) -> None:
 
 def test_a_cancel_during_the_preparation_starts_no_trainer(warden_run: Make) -> None:
     program = "import os, pathlib, signal; pathlib.Path(os.environ['OUT'], f'ran{os.getpid()}').touch(); signal.pause()"
-    run = warden_run(python(program), prepare={"MPSQ_PREPARE": "1"}, grace_s={"int": 0.2, "term": 0.2}).start()
+    run = warden_run(
+        python(program),
+        prepare={"env": {"MPSQ_PREPARE": "1"}, "by": [], "timeout_s": None},
+        grace_s={"int": 0.2, "term": 0.2},
+    ).start()
     folder = Path(run.spec["env"]["OUT"])
     until(lambda: list(folder.glob("ran*")), "the preparation")
     assert RunDir(run.folder).is_preparing()
@@ -506,7 +510,12 @@ def test_a_cancel_during_the_preparation_starts_no_trainer(warden_run: Make) -> 
 
 
 def test_a_preparation_has_the_limits_of_the_run(warden_run: Make) -> None:
-    run = warden_run(FOREVER, prepare={"MPSQ_PREPARE": "1"}, timeout_s=0.5, grace_s={"int": 0.2, "term": 0.2}).start()
+    run = warden_run(
+        FOREVER,
+        prepare={"env": {"MPSQ_PREPARE": "1"}, "by": [], "timeout_s": 0.5},
+        timeout_s=0.5,
+        grace_s={"int": 0.2, "term": 0.2},
+    ).start()
     assert of_exit(convert(run.wait(), RunEnd), {}).outcome is Outcome.TIMED_OUT
 
 
@@ -524,7 +533,11 @@ except ProcessLookupError:
     sys.exit()
 sys.exit("it lives")
 """
-    run = warden_run(python(program), prepare={"MPSQ_PREPARE": "1"}, grace_s={"int": 0.2, "term": 0.2}).start()
+    run = warden_run(
+        python(program),
+        prepare={"env": {"MPSQ_PREPARE": "1"}, "by": [], "timeout_s": None},
+        grace_s={"int": 0.2, "term": 0.2},
+    ).start()
     assert run.wait()["exit_code"] == 0, run.stderr
 
 
@@ -535,7 +548,7 @@ if os.environ.get("MPSQ_PREPARE"):
     pathlib.Path(os.environ["OUT"], "there").touch()
     while not pathlib.Path(os.environ["OUT"], "go").exists(): time.sleep(0.01)
 """
-    run = warden_run(python(program), prepare={"MPSQ_PREPARE": "1"}).start()
+    run = warden_run(python(program), prepare={"env": {"MPSQ_PREPARE": "1"}, "by": [], "timeout_s": None}).start()
     folder = Path(run.spec["env"]["OUT"])
     until((folder / "there").exists, "the preparation")
     (run.folder / "suspend").touch()
