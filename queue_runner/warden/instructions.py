@@ -22,7 +22,7 @@ class PreparationOrder:
         self.timeout_s: float | None = values.get("timeout_s")
 
 
-class Instructions:
+class RunInstructions:
     """A run to supervise and its limits; worker/launch.py writes them."""
 
     def __init__(self, values: dict[str, Any]) -> None:
@@ -48,8 +48,8 @@ class Instructions:
         self.min_free_bytes: int = values["min_free_bytes"]
         self.allow_daemons: bool = values["allow_daemons"]
 
-    def changed(self, **changes: Any) -> Instructions:
+    def changed(self, **changes: Any) -> RunInstructions:
         """Return a copy with these fields changed."""
-        copy = Instructions.__new__(Instructions)
+        copy = RunInstructions.__new__(RunInstructions)
         vars(copy).update(vars(self), **changes)
         return copy

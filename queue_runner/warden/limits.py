@@ -15,7 +15,7 @@ TYPE_CHECKING = False  # importing typing would add a quarter to the start time
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from queue_runner.warden.instructions import Instructions
+    from queue_runner.warden.instructions import RunInstructions
 
 
 DISK_S = 1.0
@@ -23,7 +23,7 @@ LINE_BYTES_MAX = 1 << 16  # docs/protocol.md
 READ_MAX_BYTES = 16 << 20  # of events per poll; beyond that only the end is read
 
 
-def cancelled(folder: str, spec: Instructions) -> tuple[str, str] | None:
+def cancelled(folder: str, spec: RunInstructions) -> tuple[str, str] | None:
     """Return (cause, detail) when the file `cancel` exists; a grace named in it replaces the spec's."""
     who = ""
     try:
@@ -49,7 +49,7 @@ def cancelled(folder: str, spec: Instructions) -> tuple[str, str] | None:
 class Limits:
     """Limits of this run. `running_s`: seconds since its start without those it was stopped or the machine asleep."""
 
-    def __init__(self, folder: str, spec: Instructions) -> None:
+    def __init__(self, folder: str, spec: RunInstructions) -> None:
         self.folder, self.spec = folder, spec
         self.progress = EventProgress(spec.stall_s, spec.events)
         self.next_disk = 0.0

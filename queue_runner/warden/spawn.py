@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from queue_runner.warden.instructions import Instructions
+    from queue_runner.warden.instructions import RunInstructions
 
 
 EXEC_POLL_S = 0.25
@@ -45,7 +45,7 @@ class Trainer:
         self.error: dict[str, Any] | None = None
 
 
-def start(made: Trainer, spec: Instructions, lane: list[int], to_be_stopped: Callable[[], bool]) -> None:
+def start(made: Trainer, spec: RunInstructions, lane: list[int], to_be_stopped: Callable[[], bool]) -> None:
     """Fork and exec, and fill in `made`; any failure is in its `error`.
 
     Before exec the child may wait in the kernel for hours: for a network drive, or for an answer to a privacy prompt of
@@ -83,7 +83,12 @@ def start(made: Trainer, spec: Instructions, lane: list[int], to_be_stopped: Cal
 
 
 def _become(
-    spec: Instructions, lane: list[int], warden: int, streams: tuple[int, ...], tell: int, environment: dict[str, str]
+    spec: RunInstructions,
+    lane: list[int],
+    warden: int,
+    streams: tuple[int, ...],
+    tell: int,
+    environment: dict[str, str],
 ) -> None:
     """Exec the trainer in the child, or report the failure through `tell`. Never returns."""
     place = "its start"

@@ -33,7 +33,7 @@ import time
 
 from queue_runner.warden import files
 from queue_runner.warden.files import LINUX, awake, reach, say, with_sleep
-from queue_runner.warden.instructions import NEEDED, Instructions
+from queue_runner.warden.instructions import NEEDED, RunInstructions
 from queue_runner.warden.limits import Limits, cancelled
 from queue_runner.warden.output_order import OutputOrder
 from queue_runner.warden.process_tree import KILL_S, ProcessTree, Termination, kill_children, read, row
@@ -78,7 +78,7 @@ def oom_kills() -> int:
 class Run:
     """A trainer from its start to its end."""
 
-    def __init__(self, folder: str, spec: Instructions) -> None:
+    def __init__(self, folder: str, spec: RunInstructions) -> None:
         self.folder, self.own, self.spec = folder, f"{folder}/warden/", spec
         self.tree = ProcessTree(spec.tag, self.own + "pids.jsonl")
         self.pause = Pause(folder, self.tree)
@@ -370,7 +370,7 @@ def main(arguments: list[str]) -> int:
     if missing := NEEDED - values.keys():
         say("spec.json lacks", *missing)
         return 1
-    spec = Instructions(values)
+    spec = RunInstructions(values)
     lane = spec.lanes
     lane_locks = lane[:-1] if spec.lane_shares else lane
     for held in lane:
