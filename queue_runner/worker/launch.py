@@ -95,7 +95,7 @@ def prepare(
     if is_checked:
         env["MPSQ_CHECKED"] = "1"
     prepares = run.spec.kind == "workload" and not is_checked and command_line.prepares(run.spec, layout.snapshots)
-    warm_ups = run.spec.warmup if run.repeat == 1 else int(prepares)
+    warm_ups = max(run.spec.warmup if run.repeat == 1 else 0, int(prepares))
     instructions = {
         "v": SPEC_VERSION,
         "run": str(run.id),
