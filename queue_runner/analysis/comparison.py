@@ -24,9 +24,9 @@ from queue_runner.analysis.grouping import (
     round_of,
     taints,
 )
+from queue_runner.analysis.intervals import all_pairs
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict, Word, judge, judge_metric
-from queue_runner.analysis.verdicts import all_pairs
 from queue_runner.errors import UsageError
 from queue_runner.model import NEIGHBOUR_BUSY
 from queue_runner.spec import OF_TIME, Aim

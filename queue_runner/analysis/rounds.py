@@ -11,7 +11,7 @@ from statistics import fmean, variance
 from typing import Any
 
 from queue_runner import units
-from queue_runner.analysis import verdicts
+from queue_runner.analysis import intervals
 from queue_runner.analysis.grouping import Arm, round_of, taints
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.stats import by_key
@@ -38,10 +38,10 @@ class Word(StrEnum):
 
 
 _WORDS = {
-    verdicts.Decision.ABOVE: (Word.HIGHER, Word.FASTER),
-    verdicts.Decision.BELOW: (Word.LOWER, Word.SLOWER),
-    verdicts.Decision.SAME: (Word.SAME, Word.SAME),
-    verdicts.Decision.UNDECIDED: (Word.UNDECIDED, Word.UNDECIDED),
+    intervals.Decision.ABOVE: (Word.HIGHER, Word.FASTER),
+    intervals.Decision.BELOW: (Word.LOWER, Word.SLOWER),
+    intervals.Decision.SAME: (Word.SAME, Word.SAME),
+    intervals.Decision.UNDECIDED: (Word.UNDECIDED, Word.UNDECIDED),
 }
 """The words on a metric and on times."""
 _MIRRORED = {Word.FASTER: Word.SLOWER, Word.HIGHER: Word.LOWER}
@@ -133,7 +133,7 @@ class Verdict:
         return (
             f"about {units.counted(self.more, 'more round')}"
             if self.more
-            else f"over {verdicts.MOST_ROUNDS} more rounds"
+            else f"over {intervals.MOST_ROUNDS} more rounds"
         )
 
     def mirrored(self) -> Verdict:
@@ -205,7 +205,7 @@ Values = Sequence[tuple[ReportedRun, float]]
 class _Pairing:
     """The contrast of a pair, the difference of all its values, and the baseline's mean of the values compared."""
 
-    contrast: verdicts.Contrast
+    contrast: intervals.Contrast
     difference: float
     baseline: float
 
@@ -227,7 +227,7 @@ def _judged(
     pairings = [
         _pairing(pair, of_arm[pair[0]], of_arm[pair[1]], began, step(*pair), margin, obstacle) for pair in pairs
     ]
-    judgements = verdicts.judge([pairing.contrast for pairing in pairings], max(n_words, len(pairs)))
+    judgements = intervals.judge([pairing.contrast for pairing in pairings], max(n_words, len(pairs)))
     judged: dict[Pair, Verdict] = {}
     for (arm, baseline), pairing, judgement in zip(pairs, pairings, judgements, strict=True):
         judged[arm, baseline] = answer = _answer(pairing, judgement, same_within, of_time)
@@ -269,7 +269,7 @@ def _pairing(
     closed, unordered = _close(*([run for run in runs if round_of(run[0]) not in shared] for runs in (mine, theirs)))
     if obstacle:
         pass
-    elif verdicts.lopsided(missing, of_baseline, len(ended)):
+    elif intervals.lopsided(missing, of_baseline, len(ended)):
         most, row = max((missing, arm), (of_baseline, baseline), key=itemgetter(0))
         obstacle = f"{most} of {len(ended)} rounds have a missing or retried run of {row.label}"
         obstacle += ", so its worst runs may be hidden"
@@ -280,7 +280,7 @@ def _pairing(
         obstacle = unordered
     differences = [*((began[key], complete.get(key)) for key in began), *closed]
     compared = [run for key in complete for run in by_round[1][key]] if complete else theirs
-    contrast = verdicts.Contrast(
+    contrast = intervals.Contrast(
         [difference for _, difference in sorted(differences, key=itemgetter(0))],
         margin=margin,
         step=step,
@@ -322,18 +322,18 @@ def _close(mine: Values, theirs: Values) -> tuple[list[tuple[float, float]], str
         return [], ""
     if any(row.started_at is None for row, _ in (*mine, *theirs)):
         return [], "the order of the runs is unknown"
-    closed = verdicts.close_rounds(*([(row.started_at or 0.0, x) for row, x in runs] for runs in (mine, theirs)))
-    if not verdicts.balanced(closed):
+    closed = intervals.close_rounds(*([(row.started_at or 0.0, x) for row, x in runs] for runs in (mine, theirs)))
+    if not intervals.balanced(closed):
         return [], "the rows ran one after the other: submit them together, and mpsq alternates them"
     return [(at, difference) for at, difference, _ in closed], ""
 
 
 def mean_interval(times_s: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % interval of the geometric mean of one row's times by the same formula; None for too few runs."""
-    if len(times_s) < verdicts.FIRST_LOOK:
+    if len(times_s) < intervals.FIRST_LOOK:
         return None
     logs = [math.log(time_s) for time_s in times_s]
-    estimate = verdicts.Estimate(len(logs), fmean(logs), variance(logs), len(logs) - 1)
+    estimate = intervals.Estimate(len(logs), fmean(logs), variance(logs), len(logs) - 1)
     half_width = estimate.half_width(1)
     return math.exp(estimate.mean - half_width), math.exp(estimate.mean + half_width)
 
@@ -359,7 +359,7 @@ def decimal_step(values: Sequence[float]) -> float:
     return 0.0
 
 
-def _answer(pairing: _Pairing, judgement: verdicts.Judgement, same_within: float | None, of_time: bool) -> Verdict:
+def _answer(pairing: _Pairing, judgement: intervals.Judgement, same_within: float | None, of_time: bool) -> Verdict:
     change, baseline = judgement.mean if judgement.n else pairing.difference, pairing.baseline
     value = baseline + change
     if of_time:
@@ -384,13 +384,13 @@ def _answer(pairing: _Pairing, judgement: verdicts.Judgement, same_within: float
     )
 
 
-def _obstacle(contrast: verdicts.Contrast, judgement: verdicts.Judgement, of_time: bool) -> tuple[str, bool]:
+def _obstacle(contrast: intervals.Contrast, judgement: intervals.Judgement, of_time: bool) -> tuple[str, bool]:
     """Return what stands against a word, and whether further rounds cannot remove it. Rounded values hide a difference
     below their step, until noise of several steps shows it in the mean of many rounds."""
     if contrast.obstacle:
         return contrast.obstacle, True
     if judgement.waits_for_levels:
-        n = verdicts.FIRST_LOOK_WITH_LEVELS
+        n = intervals.FIRST_LOOK_WITH_LEVELS
         return f"the runs of a row form groups of different speed: {n} rounds show whether this lasts", False
     step = contrast.step
     if not (judgement.given_after or judgement.more) and step > abs(judgement.mean):
@@ -398,11 +398,11 @@ def _obstacle(contrast: verdicts.Contrast, judgement: verdicts.Judgement, of_tim
         rounded = rounded or f"values are rounded to steps of {step:g}"
         is_final = all(abs(x) <= 2 * step for x in contrast.differences if x is not None)
         return f"the {rounded}: print more digits", is_final
-    if judgement.n >= verdicts.FIRST_LOOK and not (
+    if judgement.n >= intervals.FIRST_LOOK and not (
         judgement.given_after or judgement.more or any(contrast.differences)
     ):
         return f"the rows are equal in all {judgement.n} rounds", True
-    if judgement.contradicted and judgement.decision is verdicts.Decision.UNDECIDED:
+    if judgement.contradicted and judgement.decision is intervals.Decision.UNDECIDED:
         return "later rounds contradict the earlier ones", False
     return "", False
 

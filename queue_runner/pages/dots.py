@@ -11,9 +11,9 @@ from queue_runner import units
 from queue_runner.analysis import run_metrics
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.grouping import Arm, taints
+from queue_runner.analysis.intervals import FIRST_LOOK
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict, Word, mean_interval
-from queue_runner.analysis.verdicts import FIRST_LOOK
 from queue_runner.model import Outcome
 from queue_runner.pages.axis import Axis, axis, ticked
 

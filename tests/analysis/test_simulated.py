@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from queue_runner.analysis.verdicts import Contrast, Decision, judge
+from queue_runner.analysis.intervals import Contrast, Decision, judge
 from tests.simulate import look_tables, machines
 from tests.simulate import looks as copy
 

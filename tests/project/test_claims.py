@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from queue_runner.analysis.verdicts import FIRST_LOOK
+from queue_runner.analysis.intervals import FIRST_LOOK
 from tests.cli_support import ROOT, Cli, empty_queue, stand_in_venv
 from tests.recipes_support import RECIPES, blocks, check, commands, in_tables, items
 

@@ -9,7 +9,7 @@ from itertools import combinations
 
 import numpy as np
 
-from queue_runner.analysis.verdicts import ClosedRound, all_pairs, close_rounds, lopsided
+from queue_runner.analysis.intervals import ClosedRound, all_pairs, close_rounds, lopsided
 from tests.simulate import machines
 from tests.simulate.looks import ABOVE, BELOW, SAME, Looks, intervals, looks
 from tests.simulate.machines import AUTOREGRESSIVE, COURSES, NOISES, PERSISTENT, Array, differences, rng_of, values

@@ -1,4 +1,4 @@
-"""analysis/verdicts.py for thousands of families at once; tests/analysis/test_simulated.py holds the two equal."""
+"""analysis/intervals.py for thousands of families at once; tests/analysis/test_simulated.py holds the two equal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from queue_runner.analysis import verdicts
+from queue_runner.analysis import intervals
 from tests.simulate.machines import Array
 
 ABOVE, BELOW, SAME = 1, -1, 2
@@ -43,8 +43,8 @@ def looks(
     *,
     levels: bool = False,
     step: float = 0.0,
-    c: float = verdicts.EFFECT_SD,
-    d0: float = verdicts.PRIOR_ROUNDS,
+    c: float = intervals.EFFECT_SD,
+    d0: float = intervals.PRIOR_ROUNDS,
 ) -> Looks:
     """Look after each round at families of contrasts."""
     n_families, n_rounds, n_contrasts = differences.shape
@@ -52,7 +52,7 @@ def looks(
     low = np.full((n_families, n_contrasts), -np.inf)
     high, word = -low, np.zeros_like(low, dtype=int)
     words, lows, highs, contradicted = [word], [low], [high], [np.zeros_like(low, dtype=bool)]
-    first = verdicts.FIRST_LOOK_WITH_LEVELS if levels else verdicts.FIRST_LOOK
+    first = intervals.FIRST_LOOK_WITH_LEVELS if levels else intervals.FIRST_LOOK
     for at in range(1, n_rounds):
         mean, half_width = means[:, at], half_widths[:, at]
         left = np.zeros_like(word, dtype=bool)
@@ -72,8 +72,8 @@ def intervals(
     differences: Array,
     n_words: int = 1,
     step: float = 0.0,
-    c: float = verdicts.EFFECT_SD,
-    d0: float = verdicts.PRIOR_ROUNDS,
+    c: float = intervals.EFFECT_SD,
+    d0: float = intervals.PRIOR_ROUNDS,
 ) -> tuple[Array, Array]:
     """Return the means and the half widths after each round."""
     n = np.arange(1, differences.shape[1] + 1)[None, :, None]
@@ -85,7 +85,7 @@ def intervals(
     freedom = prior + n - 1
     shrunk = (prior * variances.mean(-1, keepdims=True) + (n - 1) * variances) / np.maximum(freedom, 1e-300)
     g = 1 + n * c**2
-    a = (n_words / verdicts.ALPHA * np.sqrt(g)) ** (2 / (freedom + 1))
+    a = (n_words / intervals.ALPHA * np.sqrt(g)) ** (2 / (freedom + 1))
     t2 = np.where(a < g, freedom * (a - 1) / np.where(a < g, 1 - a / g, 1.0), np.inf)
     with np.errstate(invalid="ignore"):
         half_widths = np.sqrt(t2 * (shrunk + step**2 / 6) / n)

@@ -91,7 +91,7 @@ def kind_of(command: str, parameter: Any) -> str:
 
 
 def is_safe(word: str) -> bool:
-    """Return whether a shell takes the word literally: text from a job must not be executed on queue_names."""
+    """Return whether a shell takes the word literally: text from a job must not be executed on TAB."""
     return _PLAIN.fullmatch(word) is not None
 
 

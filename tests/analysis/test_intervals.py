@@ -1,4 +1,4 @@
-"""The method of analysis/verdicts.py: values by hand, the interval as an inversion, and what no input may break."""
+"""The method of analysis/intervals.py: values by hand, the interval as an inversion, and what no input may break."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import product
 
 import pytest
 
-from queue_runner.analysis.verdicts import (
+from queue_runner.analysis.intervals import (
     ALPHA,
     EFFECT_SD,
     FIRST_LOOK_WITH_LEVELS,
