@@ -4,6 +4,7 @@
 - snapshots/: the code of the jobs
 - fence: created by the one start that runs the block, or by the front to keep every start out (fence.py)
 - beat.json: the state of the node; its count grows while it lives
+- origins/12.1/: the checkpoint of a run from which another resumes
 - permitted.json: the runs that the node may begin: written before it may
 - runs/12.3/: the files of a run. Streams grow by appending; record.json, renamed into place, says that it has ended.
 - cancel/12.3: request of the front to cancel a run
@@ -79,7 +80,8 @@ class PlannedRun(Struct):
 
 class Instructions(Struct):
     """The content of block.json. `settings` is the node's config.toml, `environments` are those of the jobs by the
-    names of their files. `box` and `local` are those of the target; `whole`: the block has its machine alone."""
+    names of their files. `box` and `local` are those of the target; `whole`: the block has its machine alone.
+    `origins` are the runs from which others resume, by the names of these."""
 
     group: int
     title: str
@@ -94,6 +96,7 @@ class Instructions(Struct):
     box: bool = False
     local: str = ""
     whole: bool = True
+    origins: dict[str, str] = {}
     v: int = 1
 
 
@@ -107,6 +110,7 @@ class Folder:
     snapshots = Below("path", "snapshots")
     fence = Below("path", "fence")
     beat = Below("path", "beat.json")
+    origins = Below("path", "origins")
     permitted = Below("path", "permitted.json")
     runs = Below("path", "runs")
     cancels = Below("path", "cancel")

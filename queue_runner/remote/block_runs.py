@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -63,8 +64,10 @@ class BlockRuns:
                 occupied = True
         return changed
 
-    def lost(self, row: BlockRun, ending: Ending) -> None:
-        """Store that nothing will come of a run that was started. Raises: MpsqError."""
+    def lost(self, folder: Folder, row: BlockRun, ending: Ending) -> None:
+        """Store that nothing more will come of a run that was started. Raises: MpsqError."""
+        with contextlib.suppress(OSError):
+            block.fetch(folder.run(row.name), RunDir(self._layout.run_dir(row.name)), whole=True)  # its checkpoint
         self._end(row, ending)
 
     def refuse(self, run: Claimed, ending: Ending) -> None:

@@ -17,7 +17,7 @@ from msgspec.structs import asdict, replace
 from queue_runner.extensions import RemoteLane
 from queue_runner.host import job_environments
 from queue_runner.lanes import REMOTE_GLOB
-from queue_runner.model import DEFAULT_LANE, RunId, State
+from queue_runner.model import DEFAULT_LANE, Outcome, RunId, State
 from queue_runner.paths import Layout
 from queue_runner.remote.block import Instructions, PlannedJob, PlannedRun
 from queue_runner.spec import OF_NODE, JobSpec
@@ -184,6 +184,18 @@ def load(
     _insert(connection, "jobs", [asdict(row) for row in rows])
     others = {"lane": DEFAULT_LANE, "state": State.QUEUED, "not_before_at": None if instructions.box else NOT_PERMITTED}
     _insert(connection, "runs", [{**asdict(run), **others} for run in instructions.runs])
+
+
+def add_origins(connection: Connection, instructions: Instructions) -> None:
+    """Store the runs from which others resume, which ended elsewhere."""
+    for run in instructions.runs:
+        if (origin := instructions.origins.get(run.name)) is None:
+            continue
+        number = int(origin.partition(".")[2])
+        ended = {"lane": DEFAULT_LANE, "state": State.DONE, "outcome": Outcome.LOST, "attempt": run.attempt - 1}
+        _insert(connection, "runs", [{**asdict(run), **ended, "number": number}])
+        sql = "UPDATE runs SET resumed_from = (SELECT id FROM runs WHERE job_id = ? AND number = ?)"
+        connection.change(f"{sql} WHERE job_id = ? AND number = ?", [run.job_id, number, run.job_id, run.number])
 
 
 def _insert(connection: Connection, table: str, rows: Sequence[Mapping[str, Any]]) -> None:

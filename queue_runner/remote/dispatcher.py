@@ -12,18 +12,19 @@ import shutil
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from queue_runner import config_file
 from queue_runner.config_file import Config
+from queue_runner.control import checkpoints
 from queue_runner.errors import MpsqError
 from queue_runner.host import failpoints, job_environments
 from queue_runner.host.job_secrets import Missing
 from queue_runner.host.run_dir import read_end
 from queue_runner.lanes import target_of
-from queue_runner.model import Ending, Obstacle, Outcome, State
+from queue_runner.model import Ending, Obstacle, Outcome, RunId, State
 from queue_runner.paths import Layout
 from queue_runner.remote import block, block_store, records, targets
 from queue_runner.remote.block import Folder
@@ -233,6 +234,9 @@ class Dispatcher:
             runs = [block_store.claimed(connection, id) for id in ids]
         if (environments := self._environments(runs)) is None:
             return
+        with looking(self._engine) as connection:
+            chains = {run.id: retries.segments(connection, run.run_id)[1:2] for run in runs}
+        origins = {str(run): str(name) for run, chain in chains.items() for _, name in chain}
         codes = {code for run in runs for code in (run.spec.snapshot, run.spec.tree) if code}
         with looking(self._engine) as connection:
             instructions = block_store.instructions(
@@ -246,10 +250,14 @@ class Dispatcher:
                 box=target.box,
                 local=target.local,
                 whole=target.gives_whole_machine(options),
+                origins=origins,
             )
         folder = target.folder(token)
         try:
             block.create(folder, instructions, self._layout.snapshots, codes)
+            if not self._copy_checkpoints(folder, runs, origins):
+                shutil.rmtree(folder.path, ignore_errors=True)
+                return
         except OSError:
             shutil.rmtree(folder.path, ignore_errors=True)
             self._not_before[lane] = time.monotonic() + TRY_AGAIN_S
@@ -282,6 +290,20 @@ class Dispatcher:
         failpoints.reach("blocks.sent")
         self._down_since.pop(lane, None)
         self._say(lane, Blocked(f"sent as {target.kind} job {job}"))
+
+    def _copy_checkpoints(self, folder: Folder, runs: Sequence[Claimed], origins: Mapping[str, str]) -> bool:
+        """Copy what runs resume from into a block. Without its checkpoint a run ends as SPAWN_FAILED; False if one
+        does. Raises: OSError."""
+        complete = True
+        for run in runs:
+            if (origin := origins.get(str(run.id))) is not None:
+                folder.origins.mkdir(mode=0o700, exist_ok=True)
+                try:
+                    checkpoints.copy(self._layout, RunId(*map(int, origin.split("."))), folder.origins / origin)
+                except checkpoints.Gone as error:
+                    self._records.refuse(run, error.ending())
+                    complete = False
+        return complete
 
     def _environments(self, runs: Sequence[Claimed]) -> dict[str, dict[str, str]] | None:
         """Return the environments of runs by the names of their files. Runs whose file is gone end as SPAWN_FAILED;
@@ -428,7 +450,7 @@ class Dispatcher:
                 self._records.take_in(folder, [row], cause)
             elif row.name in (begun if clean else possible) or row.state == State.RUNNING:
                 is_bad = records.is_bad(folder, row.name)
-                self._records.lost(row, Ending(Outcome.LOST, reason=_BAD) if is_bad else lost)
+                self._records.lost(folder, row, Ending(Outcome.LOST, reason=_BAD) if is_bad else lost)
             elif row.state == State.QUEUED and (cause.reason or row.cancel_requested_at):
                 with looking(self._engine) as connection:
                     again = retries.sends_again(connection, row.run_id, cause, self._ended[lane])

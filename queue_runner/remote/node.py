@@ -30,19 +30,20 @@ from msgspec import convert
 from msgspec.structs import replace
 
 from queue_runner.atomic_file import flush
+from queue_runner.control import checkpoints
 from queue_runner.errors import MpsqError
 from queue_runner.host import lane_list, lane_locks, locks, redact, wakeup
 from queue_runner.host.boot import boot_id
 from queue_runner.host.home import ensure_home
 from queue_runner.host.run_dir import RunDir
-from queue_runner.model import DEFAULT_LANE, State, parse_selector
+from queue_runner.model import DEFAULT_LANE, RunId, State, parse_selector
 from queue_runner.paths import Layout
 from queue_runner.remote import block, block_store, outputs, records
 from queue_runner.remote.block import Instructions
 from queue_runner.remote.block_store import BlockRun
 from queue_runner.remote.fence import FenceHolder, read_fence, take_fence
 from queue_runner.remote.json_files import write_json
-from queue_runner.spec import OF_NODE
+from queue_runner.spec import OF_NODE, JobSpec
 from queue_runner.store import jobs, lane_claims, migrate, resolve
 from queue_runner.store.engine import looking, open_engine, writing
 
@@ -71,7 +72,9 @@ class Node:
         self._stopping = threading.Event()
         self._starts = 0
         self._worker: subprocess.Popen[bytes] | None = None
-        self._exported: set[str] = set()
+        self._exported = {*instructions.origins.values()}
+        self._resumed = {job.id for job in instructions.jobs if JobSpec.from_json(job.spec_json).resume}
+        self._checkpoints: dict[str, object] = {}
         self._begun: dict[str, float | None] = {}
         self._cancelled: set[str] = set()
         self._beats = 0
@@ -89,6 +92,8 @@ class Node:
             shutil.copytree(self._folder.snapshots, layout.snapshots, dirs_exist_ok=True)
             layout.config.write_text(self._instructions.settings)
             migrate.ensure(layout)
+            for origin in {*self._instructions.origins.values()}:
+                shutil.copytree(self._folder.origins / origin, layout.run_dir(origin) / "out", symlinks=True)
         self._engine = open_engine(layout.db)
         if loaded.exists():
             return
@@ -98,6 +103,7 @@ class Node:
                 block_store.load(connection, layout, self._instructions, None, _of_a_login(), sys.executable)
             else:
                 block_store.load(connection, layout, self._instructions, scheduled, {}, None)
+            block_store.add_origins(connection, self._instructions)
         write_json(loaded, {})
 
     def run(self) -> str:
@@ -251,6 +257,9 @@ class Node:
             self._begun[name] = row.started_at
         left_out = block.fetch(source, target, whole=row.state == State.DONE)
         if row.state != State.DONE:
+            if row.job_id in self._resumed:
+                with contextlib.suppress(checkpoints.Gone):  # the job has replaced it meanwhile
+                    self._publish_checkpoint(name)
             return
         for stream in block.STREAMS:
             with contextlib.suppress(FileNotFoundError):
@@ -261,6 +270,21 @@ class Node:
             record = block_store.result(connection, row.run_id, outputs.note(left_out), since)
         write_json(target.path / "record.json", record)
         self._exported.add(name)
+
+    def _publish_checkpoint(self, name: str) -> None:
+        """Copy the newest checkpoint of a run that goes on: its node may be taken at any time. Raises: OSError."""
+        newest = checkpoints.in_folder(RunDir(self._layout.run_dir(name)).out)
+        stamp = newest and (newest, newest.stat().st_mtime_ns, newest.stat().st_size)
+        if newest is None or self._checkpoints.get(name) == stamp:
+            return
+        out, partial = self._folder.run(name).out, self._folder.run(name).path / "checkpoint"
+        shutil.rmtree(partial, ignore_errors=True)
+        checkpoints.copy(self._layout, RunId(*map(int, name.split("."))), partial)
+        out.mkdir(mode=0o700, exist_ok=True)
+        if (out / newest.name).is_dir():
+            shutil.rmtree(out / newest.name)
+        (partial / newest.name).replace(out / newest.name)
+        self._checkpoints[name] = stamp
 
 
 def about_here() -> FenceHolder:

@@ -18,10 +18,10 @@ from queue_runner.submit.submit_options import Request
 
 _HERE_ALONE = {
     "find_max": "--find-max decides about the next run after each, which a block cannot",
-    "resume": "--resume continues from a checkpoint that is on another node",
     "secrets": "--secret values are not sent to other machines",
 }
 _NOT_ON_A_BOX = {
+    "resume": "--resume continues from a checkpoint that is on the box",
     "python": "--python names an interpreter of this machine; the profile's `python` is the one there",
     "env_name": "--env-name names an environment of this machine; the profile's `python` is the one there",
 }

@@ -60,7 +60,9 @@ class StandIn(Slurm):
 class Front:
     """A worker's remote lanes, with a job of `repeats` runs that is to be sent to `target`."""
 
-    def __init__(self, layout: Layout, shared: Path, monkeypatch: pytest.MonkeyPatch, repeats: int = 1) -> None:
+    def __init__(
+        self, layout: Layout, shared: Path, monkeypatch: pytest.MonkeyPatch, repeats: int = 1, **terms: Any
+    ) -> None:
         self.layout = layout
         self.shared = shared
         self.target = StandIn(shared)
@@ -73,7 +75,9 @@ class Front:
             (programs / name).chmod(0o755)
         monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
         monkeypatch.setattr(targets, "of", lambda *_: self.target)
-        plan.store(layout, plan.plan(requested(argv=("true",), cwd=str(layout.home), on="slurm", repeats=repeats)))
+        plan.store(
+            layout, plan.plan(requested(argv=("true",), cwd=str(layout.home), on="slurm", repeats=repeats, **terms))
+        )
         self.blocks = self.worker()
 
     def worker(self) -> Dispatcher:
@@ -87,9 +91,13 @@ class Front:
         (found,) = self.shared.glob("*/block.json")
         return block.Folder(found.parent)
 
+    def begin_fence(self) -> None:
+        """Let the block begin on the node."""
+        take_fence(self.folder().fence, FenceHolder(pid=1))
+
     def begin(self, run: str = "1.1", **told: Any) -> Path:
         """Let a run begin on the node; return its folder there."""
-        take_fence(self.folder().fence, FenceHolder(pid=1))
+        self.begin_fence()
         path = self.folder().run(run).path
         (path / "warden").mkdir(parents=True)
         write_json(path / "began.json", {"at": 10.0, "started": 11.0, **told})

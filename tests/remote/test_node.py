@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from queue_runner.control import checkpoints
 from queue_runner.host import job_environments, locks
 from queue_runner.host.run_dir import RunDir
 from queue_runner.model import Ending, Outcome, Verb
@@ -20,9 +21,10 @@ from queue_runner.remote import node as node_module
 from queue_runner.remote.block import Instructions
 from queue_runner.remote.json_files import read_json, read_struct
 from queue_runner.remote.node import Node
+from queue_runner.remote.target import Seen
 from queue_runner.spec import JobSpec
-from queue_runner.store import jobs
-from queue_runner.store.engine import open_engine, writing
+from queue_runner.store import jobs, retries
+from queue_runner.store.engine import looking, open_engine, writing
 from tests.cli_support import empty_queue
 from tests.process_support import needs_linux
 from tests.remote.block_support import Front
@@ -146,6 +148,43 @@ def test_only_a_scheduler_takes_precedence_over_env(
         stored = JobSpec.from_json(connection.value("SELECT spec_json FROM jobs"))
     env = job_environments.load(home, stored)
     assert (env["CUDA_VISIBLE_DEVICES"], env["A"]) == (taken, "b")
+
+
+def test_the_checkpoint_of_a_run_that_goes_on_is_published_and_found_by_the_front(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its node is killed without a word; the run that follows takes the checkpoint along, and finds it there."""
+    front = Front(layout, tmp_path / "shared", monkeypatch, retries=1, resume=True)
+    front.blocks.step()
+    folder, there = front.folder(), Layout(tmp_path / "there")
+    made = Node(folder, instructions_of(folder), there.home)
+    made.load()
+    with writing(open_engine(there.db)) as connection:
+        run_id = connection.value("SELECT id FROM runs")
+        jobs.move(connection, run_id, Verb.CLAIM, actor="worker", claimed_at=1.0, token="t", boot_id="b")
+    out = RunDir(there.run_dir("1.1")).out
+    out.mkdir(parents=True)
+    for step in ("one", "two"):
+        (out / "ckpt.bin").write_text(step)
+        made._export()
+        assert (folder.run("1.1").out / "ckpt.bin").read_text() == step
+    front.begin_fence()
+    front.target.seen = Seen("gone", "NODE_FAIL")
+    while front.row()["outcome"] is None:
+        front.blocks.step()
+    assert front.row()["outcome"] == "LOST"
+    front.target.seen = Seen("waiting", "PENDING")
+    front.blocks.step()
+    (sent,) = [path for path in front.shared.glob("*/block.json") if path.parent != folder.path]
+    again = block.Folder(sent.parent)
+    assert instructions_of(again).origins == {"1.2": "1.1"}
+    second = Node(again, instructions_of(again), tmp_path / "second")
+    second.load()
+    assert [row.name for row in second._export()] == ["1.2"]
+    with looking(open_engine(Layout(tmp_path / "second").db)) as connection:
+        chain = retries.segments(connection, connection.value("SELECT id FROM runs WHERE number = 2"))
+    assert [str(name) for _, name in chain] == ["1.2", "1.1"]
+    assert checkpoints.in_folder(RunDir(Layout(tmp_path / "second").run_dir("1.1")).out).read_text() == "two"
 
 
 def test_the_homes_of_killed_blocks_are_swept_and_no_others(tmp_path: Path) -> None:

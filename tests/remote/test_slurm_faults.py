@@ -289,6 +289,18 @@ def test_a_preempted_block_is_sent_again_where_retries_allow_it(front: Queue, cl
     assert sorted(line for line in front.written() if line != "began") == [f"{job}.{n}" for n in (2, 3, 4)]
 
 
+def test_a_preempted_run_resumes_elsewhere_from_its_checkpoint(front: Queue, cluster: Slurm) -> None:
+    first = "mkdir -p $MPSQ_OUT; echo state > $MPSQ_OUT/ckpt.bin; echo began >> $J; exec sleep 600"
+    script = f'if [ -n "$MPSQ_RESUME" ]; then cat "$MPSQ_RESUME" >> $J; else {first}; fi'
+    job = front.submit(script, on="slurm", retries=1, resume=True)
+    front.worker()
+    began(front)
+    preempt(cluster)
+    rows = {row["run"]: row["outcome"] for row in front.done(2, LIMIT_S)}
+    assert rows == {f"{job}.1": "LOST", f"{job}.2": "SUCCEEDED"}, front.log()
+    assert front.written() == ["began", "state"]
+
+
 @pytest.mark.campaign
 def test_a_node_fails_and_what_had_not_begun_runs_elsewhere(front: Queue, cluster: Slurm) -> None:
     """Its slurmd and all processes there are killed: as a power failure leaves it, but for the folder of its block."""
