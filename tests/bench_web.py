@@ -34,16 +34,21 @@ def rows(cwd: Path, row: Callable[..., str], times: int = 7) -> list[str]:
         search_ms = took_ms(f"{base}/history?q=nanogpt+cpu+7e-05", times)
         whole = took_ms(f"{base}/history?n={JOBS}", times)
         queue = took_ms(f"{base}/", times)
+        job, submission = (took_ms(f"{base}/{page}", times) for page in (f"job/{JOBS // 2}", "group/1"))
+        after = psutil.Process(server.pid).memory_info().rss / 1e6
     finally:
         server.send_signal(signal.SIGINT)
         server.wait(timeout=30)
     return [
         row("`mpsq web`, memory at rest", "40 MB", [idle], "MB"),
-        row(f"a page of its history, of {JOBS:,} jobs", "1 s", first, "ms"),
-        row("the same, the oldest jobs", "1 s", last, "ms"),
-        row("the same, a search for three words", "1 s", search_ms, "ms"),
+        row("the same, after all these pages", "-", [after], "MB"),
+        row(f"a page of its history, of {JOBS:,} jobs", "150 ms", first, "ms"),
+        row("the same, the oldest jobs", "150 ms", last, "ms"),
+        row("the same, a search for three words", "150 ms", search_ms, "ms"),
         row(f"the same, all {JOBS:,} on one page", "-", whole, "ms"),
-        row("its first page, of that queue", "1 s", queue, "ms"),
+        row("its first page, of that queue", "150 ms", queue, "ms"),
+        row("the page of a job", "150 ms", job, "ms"),
+        row("the page of a submission of 100 rows", "-", submission, "ms"),
         row(
             f"`mpsq report --html`, of {RUNS} runs of {ITERATIONS:,} iterations", "5 MB", [page_bytes(cwd) / 1e6], "MB"
         ),

@@ -56,13 +56,15 @@ def each_job(connection: sqlite3.Connection, filter: Filter, kind: type[R]) -> I
     yield from run_view.jobs(run_view.each_run(connection, kind, f"job_id IN ({chosen})", [*values, limit]))
 
 
-_HAS_WORD = (
-    "instr(lower(j.name || char(10) || ifnull(j.workload, '') || char(10) || ifnull(j.framework, '') || char(10)"
-    " || ifnull(j.device, '') || char(10) || ifnull(j.dtype, '') || char(10) || ifnull(j.config, '') || char(10)"
-    " || ifnull(j.note, '') || char(10) || json_extract(j.spec_json, '$.params', '$.argv', '$.env_name') || char(10)"
-    " || ifnull((SELECT group_concat(tag, char(10)) FROM job_tags t WHERE t.job_id = j.id), '')), lower(?)) > 0"
+_HAS_WORDS = (
+    "j.id IN (WITH texts AS MATERIALIZED (SELECT j.id, lower(j.name || char(10) || ifnull(j.workload, '') || char(10)"
+    " || ifnull(j.framework, '') || char(10) || ifnull(j.device, '') || char(10) || ifnull(j.dtype, '') || char(10)"
+    " || ifnull(j.config, '') || char(10) || ifnull(j.note, '') || char(10)"
+    " || json_extract(j.spec_json, '$.params', '$.argv', '$.env_name') || char(10)"
+    " || ifnull((SELECT group_concat(tag, char(10)) FROM job_tags t WHERE t.job_id = j.id), '')) AS text FROM jobs j)"
+    " SELECT id FROM texts WHERE {each})"
 )
-"""Whether a job has a word. Not in its captured environment, which nobody may search."""
+"""Whether a job has `each` word, whose text is made once. Not in its captured environment, which nobody may search."""
 
 
 def _condition(connection: sqlite3.Connection, filter: Filter) -> tuple[str, list[Any]]:
@@ -79,9 +81,9 @@ def _condition(connection: sqlite3.Connection, filter: Filter) -> tuple[str, lis
     if filter.before is not None:
         terms.append("r.job_id < ?")
         values.append(filter.before)
-    for word in (filter.text or "").split():
-        terms.append(_HAS_WORD)
-        values.append(word)
+    if words := (filter.text or "").split():
+        terms.append(_HAS_WORDS.format(each=" AND ".join(["instr(text, lower(?)) > 0"] * len(words))))
+        values += words
     if filter.state is not None:
         word = filter.state.upper()
         if word in Outcome.__members__:
