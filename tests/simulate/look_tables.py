@@ -11,7 +11,7 @@ import numpy as np
 
 from queue_runner.analysis.intervals import ClosedRound, all_pairs, close_rounds, lopsided
 from tests.simulate import machines
-from tests.simulate.looks import ABOVE, BELOW, SAME, Looks, intervals, looks
+from tests.simulate.looks import ABOVE, BELOW, SAME, Looks, looks, running_intervals
 from tests.simulate.machines import AUTOREGRESSIVE, COURSES, NOISES, PERSISTENT, Array, differences, rng_of, values
 
 N_FAMILIES = 4_000
@@ -254,7 +254,7 @@ def withdrawn(n: int = N_FAMILIES // 2) -> str:
 
 
 def _plain(d: Array) -> Array:
-    means, half_widths = intervals(d)
+    means, half_widths = running_intervals(d)
     return np.abs(means[..., 0]) > half_widths[..., 0]
 
 

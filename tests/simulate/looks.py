@@ -48,7 +48,7 @@ def looks(
 ) -> Looks:
     """Look after each round at families of contrasts."""
     n_families, n_rounds, n_contrasts = differences.shape
-    means, half_widths = intervals(differences, n_words or n_contrasts, step, c, d0)
+    means, half_widths = running_intervals(differences, n_words or n_contrasts, step, c, d0)
     low = np.full((n_families, n_contrasts), -np.inf)
     high, word = -low, np.zeros_like(low, dtype=int)
     words, lows, highs, contradicted = [word], [low], [high], [np.zeros_like(low, dtype=bool)]
@@ -68,7 +68,7 @@ def looks(
     return Looks(*(np.stack(rows, 1) for rows in (words, lows, highs, contradicted)))
 
 
-def intervals(
+def running_intervals(
     differences: Array,
     n_words: int = 1,
     step: float = 0.0,
