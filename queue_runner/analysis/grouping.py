@@ -160,16 +160,18 @@ def round_of(row: ReportedRun) -> tuple[Any, int] | None:
 def group(rows: Iterable[ReportedRun], names: Sequence[str], include_invalid: bool = False) -> list[Arm]:
     """Group runs into arms, keyed by SUBJECT and `names`.
 
-    A run without numbers joins the other runs of its spec, because it did not report its device and versions.
+    A run without numbers joins the other runs of its spec and name, because it did not report its device and versions.
+    Two names may share a spec: one command in two folders.
     """
     names = [*SUBJECT, *(name for name in names if name not in SUBJECT)]
     members: dict[tuple[Any, ...], list[ReportedRun]] = {}
     place: dict[Any, tuple[Any, ...]] = {}
     for row in sorted(rows, key=lambda row: (row.median_s is None, row.run_id)):
         key = tuple(value_of(row, name) for name in names)
+        spec = row.spec_hash, row.name
         if row.median_s is None:
-            key = place.get(row.spec_hash, key)
-        place.setdefault(row.spec_hash, key)
+            key = place.get(spec, key)
+        place.setdefault(spec, key)
         members.setdefault(key, []).append(row)
     arms = []
     for key, rows_of_arm in members.items():

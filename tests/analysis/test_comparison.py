@@ -163,6 +163,13 @@ def test_a_run_without_numbers_goes_with_its_question() -> None:
     assert len(cell.runs) == 2 and cell.key["device"] == "mps"
 
 
+def test_a_run_without_numbers_joins_no_row_of_another_name() -> None:
+    """One command in two folders has one spec; mpsq judge and --from name its rows."""
+    good = row(spec_hash="q", name="champion", subject="champion")
+    bad = row(None, 0, None, spec_hash="q", outcome="FAILED", name="candidate", subject="candidate")
+    assert [len(arm.runs) for arm in group([bad, good], NAMES)] == [1, 1]
+
+
 def test_the_spread_is_over_runs_where_there_are_several() -> None:
     (cell,) = group([row(median_s=0.1, mad_s=0.007)], NAMES)
     assert cell.spread_s == (0.007, "iterations")
