@@ -93,6 +93,24 @@ def diff(root: Path, commit: str, leave_out: Sequence[str] = ()) -> str | None:
     return None if len(patch) > MAX_DIFF_BYTES else patch.decode("utf-8", "replace")
 
 
+def commit_of(folder: Path, name: str) -> str:
+    """Return the commit of this name, or of a tag or branch, in the repository around `folder`. Raises: GitFailed."""
+    return git(folder, "rev-parse", "--verify", "-q", "--end-of-options", f"{name}^{{commit}}").decode().strip()
+
+
+def check_out(root: Path, commit: str, target: Path) -> None:
+    """Write the tree of a commit to `target`, as a repository that borrows its objects; nothing in `root` changes.
+
+    Raises: GitFailed.
+    """
+    objects = os.fsdecode(git(root, "rev-parse", "--path-format=absolute", "--git-path", "objects").rstrip(b"\n"))
+    kind = git(root, "rev-parse", "--show-object-format").decode().strip()
+    git(root, "init", "-q", "--template=", f"--object-format={kind}", str(target))
+    (target / ".git" / "objects" / "info").mkdir(exist_ok=True)
+    (target / ".git" / "objects" / "info" / "alternates").write_bytes(os.fsencode(objects) + b"\n")
+    git(target, "checkout", "-q", "--detach", commit)
+
+
 def ignored(root: Path) -> list[str]:
     """Return the files and folders that git ignores; a folder ends with a slash, and nothing below it is listed.
 

@@ -114,6 +114,29 @@ def of_command(cwd: Path, store: Path, *, copy: bool, allow_changed: bool, not_c
     return replace(taken, notes=tuple(_notes(taken.snapshot.left_out if taken.snapshot else {}, copy)))
 
 
+def of_commit(cwd: Path, commit: str, store: Path, *, not_code: str) -> Taken:
+    """Store the tree of a commit of the repository around `cwd`. Runs get a copy of it, with the data there that git
+    ignores.
+
+    Raises: UsageError when git or the commit cannot give it; OSError.
+    """
+    store.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".partial-", dir=store, ignore_cleanup_errors=True) as folder:
+        target = Path(folder, "tree")
+        try:
+            root = git_commands.top(cwd)
+            git_commands.check_out(root, commit, target)
+            tree = _stored(lambda: scan.of_repository(target, store.parent), store, copy=True)
+        except (git_commands.GitFailed, NotCode) as error:
+            raise UsageError(
+                f"commit {commit[:12]} cannot be copied: {error}", "git checkout must work for it; git fsck may say why"
+            ) from error
+    taken = _taken(replace(tree, root=root), cwd, not_code)
+    if taken.inside != "." and not any(path.startswith(f"{taken.inside}/") for path in tree.entries):
+        raise UsageError(f"commit {commit[:12]} has no folder {taken.inside}", "--cwd names the folder of the command")
+    return taken
+
+
 def _as_it_is(cwd: Path, store: Path, not_code: str) -> Taken:
     note = "runs use the code that is there when they start (--snapshot off)"
     try:

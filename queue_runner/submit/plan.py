@@ -36,7 +36,8 @@ class Plan:
     """The jobs of a request and the order of their runs: pairs of (index into jobs, repeat from 1).
 
     Every job waits for all of `after` and for its entry of `own_after`, if that is not empty. Rounds follow `until`;
-    the `aim` holds for all reports.
+    the `aim` holds for all reports. `commits` has, by index, the commits of jobs that run these, not the code in their
+    folders.
     """
 
     title: str
@@ -48,6 +49,7 @@ class Plan:
     own_after: tuple[tuple[Dependency | Sibling, ...], ...] = ()
     until: Until | None = None
     aim: Aim = field(default_factory=Aim)
+    commits: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -92,12 +94,12 @@ def plan(request: Request, shared: expand.Shared | None = None, *, alone: bool =
     return planned if until is None else in_rounds(planned, until)
 
 
-def in_rounds(planned: Plan, until: Until) -> Plan:
-    """Return the plan with its first rounds, which others follow."""
+def in_rounds(planned: Plan, until: Until, first: int = FIRST_ROUNDS) -> Plan:
+    """Return the plan with so many first rounds, which others follow."""
     return replace(
         planned,
-        jobs=tuple(replace(job, repeats=FIRST_ROUNDS) for job in planned.jobs),
-        order=tuple(run_order.interleave(len(planned.jobs), FIRST_ROUNDS, planned.seed)),
+        jobs=tuple(replace(job, repeats=first) for job in planned.jobs),
+        order=tuple(run_order.interleave(len(planned.jobs), first, planned.seed)),
         until=until,
     )
 
@@ -263,10 +265,11 @@ def _take_snapshots(layout: Layout, planned: Plan) -> list[snapshot.Taken]:
     """
     taken: dict[tuple[object, ...], snapshot.Taken] = {}
     code = []
-    for job in planned.jobs:
-        if (place := _place(job.spec)) not in taken:
+    for number, job in enumerate(planned.jobs):
+        commit = planned.commits.get(number, "")
+        if (place := (*_place(job.spec), commit)) not in taken:
             name = job.spec.env_name  # looked up again: now it cannot be removed before the job is stored
-            taken[place] = replace(_take(layout, job), packages=_packages(layout, name) if name else {})
+            taken[place] = replace(_take(layout, job, commit), packages=_packages(layout, name) if name else {})
         code.append(taken[place])
     return code
 
@@ -282,7 +285,7 @@ def _place(spec: JobSpec) -> tuple[object, ...]:
     return spec.kind, spec.cwd, spec.copy, spec.allow_changed, spec.env_name, spec.workload, spec.framework
 
 
-def _take(layout: Layout, job: NewJob) -> snapshot.Taken:
+def _take(layout: Layout, job: NewJob, commit: str) -> snapshot.Taken:
     spec, cwd = job.spec, Path(job.spec.cwd)
     try:
         if spec.kind == "workload":
@@ -292,6 +295,8 @@ def _take(layout: Layout, job: NewJob) -> snapshot.Taken:
             revision = git_commands.revision(cwd)
             return snapshot.Taken(snapshot.of_workloads(jobs_dir(), layout.snapshots, revision, files))
         not_code = config_file.load(layout.config).not_code
+        if commit:
+            return snapshot.of_commit(cwd, commit, layout.snapshots, not_code=not_code)
         return snapshot.of_command(
             cwd, layout.snapshots, copy=spec.copy, allow_changed=spec.allow_changed, not_code=not_code
         )

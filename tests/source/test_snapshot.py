@@ -60,6 +60,31 @@ def take(cwd: Path, snapshots: Path, *, copy: bool = False) -> snapshot.Taken:
     return snapshot.of_command(cwd, snapshots, copy=copy, allow_changed=False, not_code=NOT_CODE)
 
 
+def test_a_commit_is_stored_without_a_change_in_the_repository(repo: Path, snapshots: Path) -> None:
+    """It is the tree that the folder had: a run of it gets a copy, with links to what git ignores in the folder."""
+    (repo / "part").mkdir()
+    (repo / "part" / "c.py").write_text("c = 1\n")
+    git(repo, "add", "-A")
+    git(repo, "commit", "-q", "-m", "second")
+    whole = take(repo, snapshots)
+    first, second = (git_commands.commit_of(repo, name) for name in ("HEAD~1", "main"))
+    (repo / "a.py").write_text("a = 2\n")
+    before = {path: path.read_bytes() for path in (repo / ".git").rglob("*") if path.is_file()}
+    taken = snapshot.of_commit(repo, second, snapshots, not_code=NOT_CODE)
+    assert taken.snapshot is not None and whole.snapshot is not None
+    assert (taken.snapshot.tree_hash, taken.code) == (whole.snapshot.tree_hash, whole.code)
+    assert taken.snapshot.revision is not None
+    assert (taken.snapshot.revision.commit, taken.snapshot.revision.dirty) == (second, False)
+    assert (taken.root, taken.inside) == (str(repo), ".")
+    assert snapshot.of_commit(repo / "part", second, snapshots, not_code=NOT_CODE).inside == "part"
+    with pytest.raises(MpsqError, match="has no folder part"):
+        snapshot.of_commit(repo / "part", first, snapshots, not_code=NOT_CODE)
+    with pytest.raises(MpsqError, match="cannot be copied"):
+        snapshot.of_commit(repo, "0" * 40, snapshots, not_code=NOT_CODE)
+    assert before == {path: path.read_bytes() for path in (repo / ".git").rglob("*") if path.is_file()}
+    assert not list(snapshots.glob(".partial-*"))
+
+
 def submitted(cwd: Path, snapshots: Path, *, copy: bool = False) -> JobSpec:
     """The spec of a job that was submitted there."""
     taken = take(cwd, snapshots, copy=copy)
