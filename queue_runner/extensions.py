@@ -8,7 +8,7 @@ named as "module:attribute" and imported when it is used.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -67,6 +67,9 @@ class Extension:
     """Returns the lanes of other machines by name. Called with a connection that reads."""
     target_checks: str = ""
     """The checks of `mpsq doctor --on NAME`. Called with (settings, layout, name, smoke)."""
+    goals: Mapping[str, str] = field(default_factory=dict)
+    """By the first word of a goal of rounds: a function that returns why no further round follows, "" while one may.
+    Called with the families of the submission and the rest of the goal."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +168,17 @@ def remote_lanes(connection: sqlite3.Connection, lanes: Iterable[str]) -> dict[s
 def target_checks() -> Callable[..., list[Check]] | None:
     """Return the function that checks a target of --on; None where no package sends runs to other machines."""
     return next((load(extension.target_checks) for extension in installed() if extension.target_checks), None)
+
+
+def goal(text: str) -> Callable[[Sequence[Any]], str] | None:
+    """Return the function of families that looks whether an added goal is reached; None for a goal of the core."""
+    word, space, rest = text.partition(" ")
+    if not space:
+        return None
+    for extension in installed():
+        if word in extension.goals:
+            return lambda families: str(load(extension.goals[word])(families, rest))
+    return lambda _families: f"the part of mpsq that decides it ({word}) is not installed"
 
 
 def load(reference: str) -> Any:

@@ -274,21 +274,21 @@ def parse_percent(text: str, option: str) -> float:
     return percent / 100
 
 
-def parse_margins(text: str) -> dict[str, float]:
+def parse_margins(text: str, option: str = "--same-within") -> dict[str, float]:
     """Parse the margin of times, a share of 1 under "", and those of metrics in their units: `1%`, `loss=0.01` or
     `1%,loss=0.01`. Raises: UsageError."""
     margins = {}
     for part in text.split(","):
         name, equals, value = (word.strip() for word in part.rpartition("="))
-        example = "write --same-within 1% for the time, loss=0.01 for a metric, or 1%,loss=0.01"
+        example = f"write {option} 1% for the time, loss=0.01 for a metric, or 1%,loss=0.01"
         if name in margins:
-            raise UsageError(f"--same-within gives {name or 'the time'} two margins", example)
+            raise UsageError(f"{option} gives {name or 'the time'} two margins", example)
         try:
-            margins[name] = float(value) if equals else parse_percent(part, "--same-within")
+            margins[name] = float(value) if equals else parse_percent(part, option)
         except (ValueError, UsageError):
             margins[name] = 0.0
         if not (bool(name) == bool(equals) and 0 < margins[name] < math.inf):
-            raise UsageError(f'--same-within: "{part.strip()}" is not a margin', example)
+            raise UsageError(f'{option}: "{part.strip()}" is not a margin', example)
     return margins
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +18,7 @@ from queue_runner.model import Selector
 from queue_runner.spec import DECIDED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from queue_runner.monitor.awaiting import Awaited
     from queue_runner.monitor.follow import Follower
@@ -86,8 +87,14 @@ def plan_of(fields: Mapping[str, Any]) -> Plan:
     return planned if is_fixed or len(planned.jobs) < 2 else use_case.in_rounds(planned, Until())
 
 
-def follow_to_the_end(layout: Layout, plan: Callable[[Layout], Plan], *, verbose: bool, json: bool) -> None:
-    """Store what `plan` returns, follow it and report. Ctrl-C cancels it, and reports what there is.
+Finish = Callable[[int, "Awaited"], None]
+"""Called with a submission and its runs once they have ended."""
+
+
+def follow_to_the_end(
+    layout: Layout, plan: Callable[[Layout], Plan], *, verbose: bool, json: bool, finish: Finish | None = None
+) -> None:
+    """Store what `plan` returns, follow it and report, or `finish`. Ctrl-C cancels it, and reports what there is.
 
     Raises: WaitedJobFailed when not all runs succeeded.
     """
@@ -121,6 +128,9 @@ def follow_to_the_end(layout: Layout, plan: Callable[[Layout], Plan], *, verbose
             name = f"g{stored.group}"
             out.say(f"the output was closed; the jobs continue: mpsq logs -f {name}, or mpsq cancel {name}")
             raise
+    if finish is not None:
+        finish(stored.group, awaited)
+        return
     if json:
         _print_json(stored.group, awaited)
     else:

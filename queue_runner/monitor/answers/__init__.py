@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from queue_runner import units
+from queue_runner import extensions, units
 from queue_runner.analysis.comparison import Family, compare
 from queue_runner.analysis.grouping import Arm
 from queue_runner.analysis.reported_run import ReportedRun
@@ -51,6 +51,8 @@ class _Part:
 
 def reached(families: Sequence[Family], goal: str) -> str:
     """Return what --until asked for, once it is reached; else ""."""
+    if (added := extensions.goal(goal)) is not None:
+        return added(families)
     parts = _parts(families, goal)
     if not parts or _without_run(families) or not all(part.reached for part in parts):
         return ""
@@ -59,6 +61,8 @@ def reached(families: Sequence[Family], goal: str) -> str:
 
 def obstacle(families: Sequence[Family], goal: str) -> str:
     """Return why no further round reaches what --until asks for, and what to do; "" while one may."""
+    if extensions.goal(goal) is not None:
+        return ""
     parts = _parts(families, goal)
     if any(not (part.reached or part.why) for part in parts):
         return ""
