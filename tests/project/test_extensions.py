@@ -15,7 +15,7 @@ from queue_runner import extensions
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[2]
-OPTIONAL = ("bundles", "export", "pages", "remote", "web")
+OPTIONAL = ("bundles", "export", "pages", "referee", "remote", "web")
 NEEDED_BY = {"pages": ["web"], "export": ["bundles"]}
 """Optional packages that use another one, and go with it."""
 WITHOUT_FINDER = """

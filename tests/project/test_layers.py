@@ -34,6 +34,7 @@ WINGS = (
     "bundles",
     "export",
     "pages",
+    "referee",
     "web",
     "client",
 )
@@ -47,7 +48,7 @@ OWNERS = {
     "sqlalchemy": {"store"},
     "alembic": {"store"},
     "apscheduler": {"worker", "submit"},  # submit: the triggers of crontab lines, without a scheduler
-    "typer": {"cli", "export", "web"},
+    "typer": {"cli", "export", "referee", "web"},
     "tabulate": {"root"},
     "tomlkit": {"root"},
     "rich": {"monitor"},

@@ -1,0 +1,119 @@
+"""The decision on a candidate, from the evidence of the rounds so far: keep it, discard it, or neither yet. Pure.
+
+A candidate has two ways to be kept: it is faster and not worse, or better at no more time. It is discarded once both
+are closed: excluded by the intervals, or futile. The intervals are those of analysis/verdicts.py, so one may decide
+after each round. A wrong keep needs an end of an interval on the wrong side, by one of two ways: each end has half of
+verdicts.ALPHA, so the intervals need no correction. docs/simulations.md has the rates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import StrEnum
+
+FIRST_FUTILE = 4
+"""The round from which an estimate that is too small closes a way."""
+MARGIN_SPREADS = 2.0
+"""The default margin, in standard deviations of the champion's own rounds. Within one of them, "not worse" is seldom
+shown in 12 rounds."""
+LEAST_GAIN = 0.01
+"""The default of --gain, a share of the time."""
+
+
+class Choice(StrEnum):
+    KEEP = "keep"
+    DISCARD = "discard"
+    UNDECIDED = "undecided"
+
+
+class Way(StrEnum):
+    """What a candidate is kept for."""
+
+    FASTER = "faster"
+    BETTER = "better"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gain:
+    """By how much the candidate beats the champion in the time or in the metric, positive if it does, and the ends of
+    the interval. A loss below `margin` counts as none. A gain below `least` is not worth having.
+
+    The rest says it in words: "its loss" is "lower" or "higher", by `size`.
+    """
+
+    gain: float
+    low: float
+    high: float
+    margin: float
+    least: float
+    subject: str = "it"
+    better: str = "better"
+    worse: str = "worse"
+    size: str = ""
+    margin_text: str = "the margin"
+    least_text: str = "the least gain"
+
+    @property
+    def is_gain(self) -> bool:
+        return self.low > 0
+
+    @property
+    def is_no_loss(self) -> bool:
+        return self.low > -self.margin
+
+    def against_gain(self, n: int) -> str:
+        """Return why no gain will be shown, seen after `n` rounds; "" while it may be."""
+        if self.high <= 0:
+            return f"{self.subject} is not {self.better}: {self.size}"
+        if n >= FIRST_FUTILE and self.gain < self.least / 2:
+            return f"{self.subject} is not {self.better} by half of {self.least_text} after {n} rounds: {self.size}"
+        return ""
+
+    def against_no_loss(self, n: int) -> str:
+        """Return why it will not be shown that nothing is lost, seen after `n` rounds; "" while it may be."""
+        if self.high < -self.margin:
+            return f"{self.subject} is {self.worse} by more than {self.margin_text}: {self.size}"
+        if n >= FIRST_FUTILE and self.gain < -self.margin:
+            return f"{self.subject} seems {self.worse} by more than {self.margin_text} after {n} rounds: {self.size}"
+        return ""
+
+    def on_gain(self) -> str:
+        """Return what the rounds say of a gain that is not excluded."""
+        return f"{'' if self.is_gain else 'it is open whether '}{self.subject} is {self.better}: {self.size}"
+
+    def on_no_loss(self) -> str:
+        """Return what the rounds say of a loss that is not shown."""
+        if self.is_no_loss:
+            return f"{self.subject} is not {self.worse} by {self.margin_text} or more: {self.size}"
+        return f"it is open whether {self.subject} is {self.worse} by less than {self.margin_text}: {self.size}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """The answer and its reasons, a sentence each."""
+
+    choice: Choice
+    reasons: tuple[str, ...]
+
+
+def decide(n: int, ways: Collection[Way], time: Gain | None, quality: Gain | None) -> Ruling:
+    """Decide after `n` rounds. Without `quality` there is no metric; without `time` the time does not count."""
+    needs = {Way.FASTER: (time, quality), Way.BETTER: (quality, time)}
+    against: dict[str, None] = {}
+    still_open: dict[str, None] = {}
+    for way in Way:
+        gained, spared = needs[way]
+        if way not in ways or gained is None:
+            continue
+        reasons = [gained.on_gain(), *([spared.on_no_loss()] if spared is not None else [])]
+        if gained.is_gain and (spared is None or spared.is_no_loss):
+            return Ruling(Choice.KEEP, tuple(reasons))
+        closed = [gained.against_gain(n), spared.against_no_loss(n) if spared is not None else ""]
+        if any(closed):
+            against |= dict.fromkeys(filter(None, closed))
+        else:
+            still_open |= dict.fromkeys(reasons)
+    if still_open:
+        return Ruling(Choice.UNDECIDED, tuple(still_open))
+    return Ruling(Choice.DISCARD, tuple(against))

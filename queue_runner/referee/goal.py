@@ -1,0 +1,69 @@
+"""The rule by which a candidate is judged: the goal of the rounds of its submission, and the look after each round."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+
+from queue_runner.analysis.comparison import Family
+from queue_runner.referee import evidence
+from queue_runner.referee.decision import LEAST_GAIN, Choice, Ruling, Way, decide
+
+NAME = "judge"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a candidate is kept for, by which metric, and from which gain. Margins are those of the submission's aim.
+
+    `least` has the least gains: in the metric by its name, and of the time under "" as a share.
+    """
+
+    ways: tuple[Way, ...] = tuple(Way)
+    metric: str = ""
+    higher: bool = False
+    timed: bool = True
+    least: dict[str, float] = field(default_factory=lambda: {"": LEAST_GAIN})
+
+    def to_goal(self) -> str:
+        """Return the goal that is stored with the submission."""
+        return f"{NAME} {json.dumps(asdict(self))}"
+
+    @classmethod
+    def from_json(cls, text: str) -> Rule:
+        data = json.loads(text)
+        return cls(**{**data, "ways": tuple(map(Way, data["ways"]))})
+
+
+def look(families: Sequence[Family], rule: str) -> str:
+    """Return the ruling in a line, "" while another round may change it."""
+    ruling, is_final = judged(families, Rule.from_json(rule))
+    if ruling.choice is Choice.UNDECIDED and not is_final:
+        return ""
+    return f"{ruling.choice}: {'; '.join(ruling.reasons)}"
+
+
+def judged(families: Sequence[Family], rule: Rule) -> tuple[Ruling, bool]:
+    """Return the ruling on what the rounds show, and whether no further round can change it."""
+    if broken := evidence.failure(families, rule.metric):
+        role, reason = broken
+        return Ruling(Choice.DISCARD if role == evidence.CANDIDATE else Choice.UNDECIDED, (reason,)), True
+    pair = evidence.pair(families)
+    if pair is None:
+        return Ruling(Choice.UNDECIDED, ("the rows cannot be compared: mpsq report --explain says why",)), False
+    family, candidate, champion = pair
+    time = evidence.of_time(family, candidate, champion, rule.least[""])
+    quality = (
+        evidence.of_metric(family, candidate, champion, rule.metric, rule.higher, rule.least.get(rule.metric))
+        if rule.metric
+        else None
+    )
+    for answer, _ in filter(None, (time if rule.timed else None, quality)):
+        if answer.is_final and not answer.decided:
+            return Ruling(Choice.UNDECIDED, (f"no further round helps: {answer.why}",)), True
+    gains = (time[1] if rule.timed and time else None, quality[1] if quality else None)
+    n = min(x[0].n for x in (time, quality) if x is not None)
+    if rule.metric and quality is None:
+        return Ruling(Choice.UNDECIDED, (f"no round has {rule.metric} of both rows",)), False
+    return decide(n, rule.ways, *gains), False

@@ -1,0 +1,183 @@
+"""mpsq judge with real workers and runs, in real repositories."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from queue_runner.host import locks
+from queue_runner.paths import Layout
+from tests.cli_support import schemas
+from tests.queue_support import Queue, until
+
+pytestmark = [pytest.mark.process, pytest.mark.needs_program("git")]
+
+JUDGE = [sys.executable, "-m", "queue_runner.cli.main", "judge"]
+LOSS = ("--metric", "loss=loss ([0-9.]+)")
+TRAIN = ("--", "sh", "train.sh")
+SLOW = 'cat data/x >&2; echo "time ${MPSQ_TIME_BUDGET_S-free}"; echo "loss 1.$MPSQ_SEED"; sleep 0.5\n'
+FAST = SLOW.replace("sleep 0.5", "sleep 0")
+WORSE = FAST.replace("loss 1", "loss 9")
+
+
+@dataclass(frozen=True)
+class Answered:
+    """How a judgement ended: its exit code, its JSON if any, and what it printed."""
+
+    code: int
+    json: dict[str, Any]
+    text: str
+
+    @property
+    def reasons(self) -> str:
+        return "; ".join(self.json["reasons"])
+
+
+class Repository:
+    """A repository with a training script and data that git ignores."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "data").mkdir(parents=True)
+        (folder / "data" / "x").write_text("data\n")
+        (folder / ".gitignore").write_text("data/\n")
+        self.git("init", "-q", "-b", "main")
+        for key, value in (("user.name", "A"), ("user.email", "a@example.com"), ("gc.auto", "0")):
+            self.git("config", key, value)
+
+    def git(self, *words: str) -> None:
+        subprocess.run(["git", "-C", str(self.folder), *words], check=True, capture_output=True)
+
+    def write(self, text: str) -> None:
+        (self.folder / "train.sh").write_text(text)
+
+    def commit(self, text: str, tag: str) -> None:
+        self.write(text)
+        self.git("add", "-A")
+        self.git("commit", "-q", "-m", tag)
+        self.git("tag", tag)
+
+    def judge(self, champion: str, candidate: str, *words: str) -> Answered:
+        command = [*JUDGE, "--champion", champion, "--candidate", candidate, "--no-gate", "--json", *words]
+        ran = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False)
+        answer = json.loads(ran.stdout) if ran.stdout else {}
+        if answer:
+            Draft202012Validator(schemas()["mpsq.judge/1"]).validate(answer)
+        return Answered(ran.returncode, answer, ran.stdout + ran.stderr)
+
+
+@pytest.fixture
+def queue(layout: Layout, tmp_path: Path) -> Iterator[Queue]:
+    queue = Queue(layout, tmp_path)
+    yield queue
+    lock = locks.worker_lock_path(layout.home)
+    if locks.is_held(lock):
+        os.kill(int((locks.read_holder(lock) or {})["pid"]), signal.SIGTERM)
+        until(lambda: not locks.is_held(lock), "the end of the worker")
+    queue.close()
+
+
+@pytest.fixture
+def repository(queue: Queue, tmp_path: Path) -> Repository:
+    repository = Repository(tmp_path / "code")
+    repository.commit(SLOW, "slow")
+    repository.commit(FAST, "fast")
+    repository.commit(WORSE, "worse")
+    return repository
+
+
+def seeds(queue: Queue) -> dict[str, list[str]]:
+    """Return what each run printed as its loss, by the name of its row, in order of the rounds."""
+    printed: dict[str, list[str]] = {}
+    for run in sorted(queue.rows(), key=lambda run: run["repeat"]):
+        log = queue.layout.run_dir(f"{run['job_id']}.{run['number']}") / "stdout.log"
+        printed.setdefault(str(run["job_id"]), []).append(log.read_text().split()[-1])
+    return printed
+
+
+def test_a_faster_commit_is_kept_and_rounds_share_drawn_seeds(queue: Queue, repository: Repository) -> None:
+    answer = repository.judge("slow", "fast", *LOSS, *TRAIN)
+    assert answer.code == 0 and answer.json["answer"] == "keep", answer.text
+    assert "the candidate is faster" in answer.reasons and "its loss is not higher" in answer.reasons
+    assert answer.json["rounds"] >= 3 and answer.json["speedup"]["low"] > 1
+    champion, candidate = seeds(queue).values()
+    assert champion == candidate and len({*champion}) == len(champion) == answer.json["rounds"]
+    assert not (repository.folder / ".git" / "worktrees").exists()
+
+
+def test_a_folder_is_judged_by_its_metric_alone(queue: Queue, repository: Repository) -> None:
+    """The candidate has an edit that nobody committed, and is worse; the champion is a work tree."""
+    tree = repository.folder.parent / "tree"
+    repository.git("worktree", "add", "-q", "--detach", str(tree), "slow")
+    (tree / "data").mkdir()
+    (tree / "data" / "x").write_text("data\n")
+    repository.write(WORSE + "# not committed\n")
+    answer = repository.judge(str(tree), ".", *LOSS, "--time-budget", "10s", *TRAIN)
+    assert answer.code == 1 and answer.json["answer"] == "discard", answer.text
+    assert answer.reasons.startswith("its loss is not lower") and "faster" not in answer.reasons
+    assert (queue.layout.run_dir("1.1") / "stdout.log").read_text().startswith("time 10\n")
+
+
+@pytest.mark.parametrize(
+    ("script", "words", "code", "reason"),
+    [
+        ("exit 7\n", LOSS, 1, "the candidate did not succeed in round 1, FAILED(7)"),
+        ("sleep 600\n", (*LOSS, "--timeout", "2s"), 1, "the candidate did not succeed in round 1, TIMED_OUT"),
+        ("echo no number\n", LOSS, 1, "the candidate printed no number for loss in round 1"),
+        (WORSE + "#\n", ("--metric", "acc=acc ([0-9.]+)"), 3, "the champion printed no number for acc in round 1"),
+        (WORSE + "#\n", (*LOSS, "--budget", "0.1s"), 3, "the budget of 100 ms ended after 1 round, and no answer"),
+    ],
+)
+def test_what_goes_wrong_is_an_answer(
+    repository: Repository, script: str, words: tuple[str, ...], code: int, reason: str
+) -> None:
+    repository.write(script)
+    answer = repository.judge("fast", ".", *words, *TRAIN)
+    assert answer.code == code and answer.json["reasons"][0].startswith(reason), answer.text
+    assert answer.json["rounds"] == 1
+
+
+def test_what_cannot_be_judged_is_refused_before_anything_runs(queue: Queue, repository: Repository) -> None:
+    """Exit code 1 is an answer, so no error has it."""
+    refused = {
+        '"fsat" is neither a commit here nor a folder': ("slow", "fsat", *TRAIN),
+        "worse and HEAD are the same code": ("worse", "HEAD", *TRAIN),
+        "HEAD and . are the same code": ("HEAD", ".", *TRAIN),
+        "an option is swept": ("slow", "fast", "--mps", "fallback=on", "--mps", "fallback=off", *TRAIN),
+        "mpsq judge has no --repeats": ("slow", "fast", "--repeats", "3", *TRAIN),
+        "mpsq judge takes a command": ("slow", "fast"),
+        "--keep-if better needs a metric": ("slow", "fast", "--keep-if", "better", *TRAIN),
+        '--keep-if: "cheap" is not a rule': ("slow", "fast", "--keep-if", "cheap", *TRAIN),
+        "--time-budget fixes the time": ("slow", "fast", "--time-budget", "5m", *TRAIN),
+        "take 30 min 00 s, more than --budget": (
+            "slow",
+            "fast",
+            *LOSS,
+            "--time-budget",
+            "5m",
+            "--budget",
+            "20m",
+            *TRAIN,
+        ),
+        "--gain: acc is not the metric": ("slow", "fast", *LOSS, "--gain", "acc=1", *TRAIN),
+    }
+    for sentence, words in refused.items():
+        answer = repository.judge(*words)
+        assert answer.code == 2 and sentence in answer.text and "hint: " in answer.text, answer.text
+    repository.write(SLOW)
+    answer = repository.judge("slow", "HEAD", *TRAIN)
+    assert answer.code == 2 and "has uncommitted changes" in answer.text, answer.text
+    queue.layout.config.write_text("no setting\n")
+    answer = repository.judge("slow", ".", *TRAIN)
+    assert answer.code == 2, answer.text
+    assert not queue.layout.db.exists() or not queue.rows()
