@@ -11,7 +11,7 @@ from queue_runner.analysis.rounds import SAME_WITHIN
 from queue_runner.referee.decision import LEAST_GAIN, MARGIN_SPREADS, Choice, Gain, Way, decide
 from queue_runner.store.added_rounds import MOST_ROUNDS
 from tests.simulate.look_tables import table
-from tests.simulate.looks import intervals, looks
+from tests.simulate.looks import looks, running_intervals
 from tests.simulate.machines import Array, values
 
 N_CANDIDATES = 2_000
@@ -62,7 +62,7 @@ def _gains(runs: Array, effect: float, spread: float = 0.0) -> Callable[[int, in
     """Return the gain of a candidate after so many rounds, from the runs of champion and candidate. Of a time with this
     `spread`, the margin is SAME_WITHIN or more, and the least gain LEAST_GAIN."""
     gained = runs[..., 1:] - runs[..., :1] + effect
-    answers, (means, _) = looks(gained, 1), intervals(gained, 1)
+    answers, (means, _) = looks(gained, 1), running_intervals(gained, 1)
     of_champion = [runs[:, :rounds, 0].std(1, ddof=1) for rounds in range(2, runs.shape[1] + 1)]
 
     def gain(at: int, rounds: int) -> Gain:
