@@ -212,7 +212,7 @@ def power(n: int = N_FAMILIES // 2) -> str:
     """Return the rounds needed: median; share decided by round 3, and by round 4."""
     head = ["effect", *(f"{k} rows" for k in SIZES)]
     lines = []
-    for effect in (1, 2, 4, 10, 20):
+    for effect in (1, 2, 4, 10, 20, 30):
         cells = []
         for k in SIZES:
             v = values("normal", n, 100 if effect == 1 else 40, k)

@@ -64,6 +64,7 @@ PERSISTENT = {"AR(1) 0.3 of each row by itself": 0.3, "AR(1) 0.5 of each row by 
 
 COURSES: Mapping[str, Callable[[Array, int], Array]] = {
     "first of a round slower by 10 sd": lambda at, rows: 10.0 * (at % rows == 0),
+    "first of a round slower by 30 sd": lambda at, rows: 30.0 * (at % rows == 0),
     "drift of 1 sd a run": lambda at, rows: 1.0 * at,
     "drift of 10 sd a run": lambda at, rows: 10.0 * at,
     "warm-up of 30 sd over a round": lambda at, rows: -30.0 * np.exp(-at / rows),
