@@ -1,9 +1,9 @@
 """The decision on a candidate, from the evidence of the rounds so far: keep it, discard it, or neither yet. Pure.
 
 A candidate has two ways to be kept: it is faster and not worse, or better at no more time. It is discarded once both
-are closed: excluded by the intervals, or futile. The intervals are those of analysis/verdicts.py, so one may decide
+are closed: excluded by the intervals, or futile. The intervals are those of analysis/intervals.py, so one may decide
 after each round. A wrong keep needs an end of an interval on the wrong side, by one of two ways: each end has half of
-verdicts.ALPHA, so the intervals need no correction. docs/simulations.md has the rates.
+intervals.ALPHA, so the intervals need no correction. docs/simulations.md has the rates.
 """
 
 from __future__ import annotations

@@ -31,11 +31,18 @@ EPILOG = (
     "--same-within. From round 4 on, a candidate whose estimate is below half of --gain is discarded. So is one that "
     "fails, or prints no number. Of candidates that gain nothing, at most one in 20 is kept, however often one looks. "
     "--metric 'val_bpb=val_bpb: ([0-9.]+)' finds the metric in the output; --by val_loss takes one that the program "
-    "or its --parser reports. A run ends after --timeout, by default after --budget or twice --time-budget."
+    "or its --parser reports. A run ends after --timeout, by default after --budget or twice --time-budget. "
+    "mpsq report @last --html page.html draws the evidence."
 )
 
 
-@app.command("judge", cls=LikeSubmit, epilog=EPILOG)
+class OfCommand(LikeSubmit):
+    """The options of a submission for a command that takes no workload."""
+
+    usage = "-- COMMAND ..."
+
+
+@app.command("judge", cls=OfCommand, epilog=EPILOG)
 @with_options
 def judge(
     ctx: typer.Context,
