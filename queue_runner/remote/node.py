@@ -368,6 +368,10 @@ def sweep(temporary: Path) -> None:
                 with lock:
                     shutil.rmtree(home, ignore_errors=True)
                     path.unlink()
+    for path in locks.lock_dir().glob(f"lane-{_OF_JOB}*.lock"):
+        if (lock := locks.try_lock(path)) is not None:  # between two runs it is made anew
+            with lock:
+                path.unlink(missing_ok=True)
 
 
 def _may_continue(folder: block.Folder, home: Path, *, box: bool) -> bool:

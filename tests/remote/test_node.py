@@ -193,11 +193,15 @@ def test_the_homes_of_killed_blocks_are_swept_and_no_others(tmp_path: Path) -> N
         (tmp_path / f"mpsq-block-{name}.lock").touch()
         if name != "fresh":
             os.utime(tmp_path / f"mpsq-block-{name}.lock", (1, 1))
+    locks.lane_lock_path("slurm-1").touch()
     alive = locks.try_lock(tmp_path / "mpsq-block-alive.lock")
     worker = locks.try_lock(locks.worker_lock_path(tmp_path / "mpsq-block-worked"))
     assert alive and worker
-    with alive, worker:
+    running = locks.try_lock(locks.lane_lock_path("slurm-2"))
+    assert running
+    with alive, worker, running:
         node_module.sweep(tmp_path)
+    assert [path.name for path in locks.lock_dir().glob("lane-slurm-*")] == ["lane-slurm-2.lock"]
     assert {path.name for path in tmp_path.glob("mpsq-block-*") if "dead" in path.name} == set()
     assert len(list(tmp_path.glob("mpsq-block-*/runs"))) == 3
 

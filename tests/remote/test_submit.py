@@ -90,10 +90,13 @@ def test_the_state_of_a_block_that_waits_says_why_and_when_it_is_expected_to_sta
         "8|PENDING|Priority||N/A|mpsq:b",
         "9|RUNNING|None|n1|x|o",
     ]
-    (tmp_path / "squeue").write_text("#!/bin/sh\ncat <<E\n" + "\n".join(lines) + "\nE\n")
+    (tmp_path / "squeue").write_text("#!/bin/sh\ncat $SLURM_CONF\n")
     (tmp_path / "squeue").chmod(0o755)
+    (tmp_path / "other.conf").write_text("\n".join(lines))  # the profile says which cluster is asked
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    seen = commands.blocks(Profile(name="slurm"))
+    monkeypatch.setenv("SLURM_CONF", "/dev/null")
+    assert commands.blocks(Profile(name="slurm")) == {}
+    seen = commands.blocks(Profile(name="other", env=f"SLURM_CONF={tmp_path}/other.conf"))
     assert {token: one.words for token, one in seen.items()} == {
         "a": "PENDING (Resources), expected to start at 2030-01-02 03:04",
         "b": "PENDING (Priority)",
