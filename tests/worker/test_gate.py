@@ -107,7 +107,7 @@ def test_after_the_timeout_it_starts_with_a_caveat(queue: Queue, machine: Path) 
     assert taints(queue, "1.1")["not_quiet"] == "caveat"
     assert history(queue, "1.1") == ["submit", "wait for quiet", "not quiet", "claim", "finish"]
     (caveat,) = (taint.detail for taint in details(queue, "1.1").taints if taint.kind == "not_quiet")
-    assert "other programs use 90" in caveat and "of waiting" in caveat
+    assert "other programs used 90" in caveat and "of waiting" in caveat
 
 
 def test_a_submission_waits_once(queue: Queue, machine: Path) -> None:

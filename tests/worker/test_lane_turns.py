@@ -163,7 +163,7 @@ def test_a_run_that_needs_the_machine_alone_keeps_its_turn_and_its_wait(
     """Another queue's lanes make the machine noisy: were each to start beside the last, its gate would never open."""
     layout.config.write_text("min_free_bytes = 0\ngate_cpu_share = 1\ngate_battery = false\n")
     engine = open_engine(layout.db, keep_open=True)
-    monkeypatch.setattr(gate, "disturbances", lambda *_, **__: [Disturbance("load", "test", lasting=False)])
+    monkeypatch.setattr(gate, "disturbances", lambda *_, **__: [Disturbance("load", "test {}", ("is", "was"))])
     monkeypatch.setattr(Load, "read", lambda *_, **__: {})
     supervisor = Supervisor(layout, config_file.load(layout.config), engine, lambda _: None, {})
     with writing(engine) as connection:
