@@ -36,6 +36,7 @@ class Layout:
     config = Below("home", "config.toml")
     fifo = Below("home", "worker.fifo")
     snapshots_lock = Below("home", "snapshots.lock")
+    merge_lock = Below("home", "merge.lock")
     runs = Below("home", "runs")
     set_aside = Below("runs", "set-aside")
     """Path of runs whose names others have been given, on the disk of the runs. Nothing removes it."""

@@ -31,7 +31,8 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """The neighbours of a run's measured part, and the share of it (0 to 1) during which one was active."""
+    """The neighbours of a run's measured part, none for a run of another queue, and the share of it (0 to 1) during
+    which one was active."""
 
     share: float
     neighbours: Sequence[Neighbour]
@@ -40,8 +41,9 @@ class Beside:
         """Return the text of the taint."""
         names = [f"{neighbour.run} on {neighbour.lane}" for neighbour in self.neighbours[:MOST_NAMED]]
         more = len(self.neighbours) - MOST_NAMED
-        named = ", ".join(names) + (f" and {more} more" if more > 0 else "")
-        return f"for {units.percent(self.share, 3)} of its measured time another lane was busy: {named}"
+        named = f": {', '.join(names)}" if names else ""
+        named += f" and {more} more" if more > 0 else ""
+        return f"for {units.percent(self.share, 3)} of its measured time another lane was busy{named}"
 
 
 def beside(

@@ -196,14 +196,17 @@ def _pelt(xs: Sequence[float], variance: float) -> list[int]:
         sums.append(sums[-1] + x)
         squares.append(squares[-1] + x * x)
     best, before = [-penalty] + [math.inf] * m, [0] * (m + 1)
-    open_: list[int] = [0]
+    open_ = [(0, -penalty, 0.0)]  # the start of the last segment, the cost up to it less its square, its sum
     for t in range(SHORTEST, m + 1):
         if t >= 2 * SHORTEST:
-            open_.append(t - SHORTEST)
-        costs = [best[s] + squares[t] - squares[s] - (sums[t] - sums[s]) ** 2 / (t - s) for s in open_]
-        least = min(range(len(open_)), key=costs.__getitem__)
-        best[t], before[t] = costs[least] + penalty, open_[least]
-        open_ = [s for s, cost in zip(open_, costs, strict=True) if cost <= best[t]]
+            s = t - SHORTEST
+            open_.append((s, best[s] - squares[s], sums[s]))
+        total = sums[t]
+        costs = [cost - (x := total - sum_) * x / (t - s) for s, cost, sum_ in open_]
+        least = min(costs)
+        best[t], before[t] = least + squares[t] + penalty, open_[costs.index(least)][0]
+        if max(costs) > least + penalty:
+            open_ = [start for start, cost in zip(open_, costs, strict=True) if cost <= least + penalty]
     ends = [m]
     while before[ends[-1]]:
         ends.append(before[ends[-1]])

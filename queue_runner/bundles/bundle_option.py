@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
-from queue_runner.bundles import collect, file
-from queue_runner.bundles.scratch import scratch
+from queue_runner.bundles import collect
 from queue_runner.cli.common import groups, home, remark
 from queue_runner.errors import UsageError
 from queue_runner.model import Selector, parse_selector
@@ -23,21 +25,22 @@ def write_bundle(names: Sequence[str], other_options: bool) -> None:
         raise UsageError("--bundle writes whole submissions to standard output and takes no other options", HOW)
     if sys.stdout.isatty():
         raise UsageError("a bundle is not text for a terminal", HOW)
-    data, n_left = make_bundle(home(), [parse_selector(text) for text in groups(names)])
-    sys.stdout.buffer.write(data)
+    with tempfile.TemporaryDirectory(prefix="mpsq-bundle-") as folder:
+        path = Path(folder) / "bundle.mpsq"
+        n_left = make_bundle(home(), [parse_selector(text) for text in groups(names)], path)
+        with path.open("rb") as file:
+            shutil.copyfileobj(file, sys.stdout.buffer, 1 << 20)
     sys.stdout.buffer.flush()
     if n_left:
         remark(f"{counted(n_left, 'run')} not ended yet: not in the bundle; a later one adds them")
 
 
-def make_bundle(layout: Layout, selectors: Sequence[Selector]) -> tuple[bytes, int]:
-    """Return a bundle of whole submissions, and how many of their runs are not in it because they have not ended.
+def make_bundle(layout: Layout, selectors: Sequence[Selector], path: Path) -> int:
+    """Write a bundle of whole submissions; return how many of their runs are not in it because they have not ended.
 
     Raises: UsageError for a selector that does not name a submission that ran here, MpsqError for content that a bundle
     cannot hold.
     """
-    with reading(layout.db) as connection, scratch(connection) as content:
+    with reading(layout.db) as connection:
         connection.execute("BEGIN")
-        n_left = collect.collect(layout, connection, selectors, content)
-        content.judge()
-        return file.pack(content), n_left
+        return collect.export(layout, connection, selectors, path)

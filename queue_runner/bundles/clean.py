@@ -12,13 +12,14 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from queue_runner.bundles import question
-from queue_runner.bundles.parts import MOST_TEXT, NAME, TEXT, Part, PartColumn
+from queue_runner.bundles.rows import Json, Table
+from queue_runner.bundles.values import MOST_TEXT, Name, Prose
 from queue_runner.events import MAX_INT
 from queue_runner.host import redact
 from queue_runner.ingest.storable import MAX_DEPTH
@@ -133,19 +134,24 @@ class Cleaner:
             "margins": {self.name(name): margin for name, margin in stored["margins"].items()},
         }
 
-    def row(self, part: Part, values: Iterable[Any]) -> list[Any]:
-        """Clean the stored values of a row of results."""
-        return [self._value(column, value) for column, value in zip(part.columns, values, strict=True)]
+    def of(self, table: Table) -> Callable[[tuple[Any, ...]], tuple[Any, ...]] | None:
+        """Return what cleans a stored row of results; None for a table of numbers."""
+        by_type = {Json: self._json, Name: self.name, Prose: self._prose}
+        hints = get_type_hints(table.row, include_extras=True).values()
+        cleans = [next((by_type[kind] for kind in (hint, *get_args(hint)) if kind in by_type), None) for hint in hints]
+        if not any(cleans):
+            return None
+        return lambda row: tuple(
+            value if clean is None or value is None else clean(value) for clean, value in zip(cleans, row, strict=True)
+        )
 
-    def _value(self, column: PartColumn, value: Any) -> Any:
-        if column.as_json and value is not None:
-            fields = json.loads(value)
-            if column.name == "exit_json":
-                fields.pop("boot_id", None)
-            return self.tree(fields)
-        if column.check is NAME:
-            return self.name(value)
-        return self.text(value) if column.check is TEXT and value is not None else finite(value)
+    def _prose(self, text: str) -> str:
+        return self.text(text)
+
+    def _json(self, text: str) -> str:
+        fields = json.loads(text)
+        fields.pop("boot_id", None)
+        return json.dumps(self.tree(fields), sort_keys=True)
 
     def spec(self, spec: JobSpec) -> dict[str, Any]:
         """Return the question of a job."""

@@ -1,43 +1,58 @@
 """Merging: the runs of a bundle become runs of this queue, under the machine that they ran on.
 
-Everything is checked before anything is written, and all bundles of a call are stored or none.
+Everything is checked before anything is stored. Summaries and taints are computed from the points. What the runs
+measured is stored in small transactions (store/merges.py); the last one adds the runs, and nothing counts before it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-import sqlite3
+import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
-from queue_runner.bundles import file, identity
-from queue_runner.bundles.parts import OF_RUN, BadBundle, BundleGroup, BundleJob, BundleRun
-from queue_runner.bundles.scratch import Scratch, scratch
-from queue_runner.machine_records import read_machine
-from queue_runner.model import RunId, State, Verb
+from queue_runner.analysis.neighbour_share import SHARE
+from queue_runner.analysis.points import EvalPoint, IterationPoint, PhaseMark
+from queue_runner.analysis.summary import Summary
+from queue_runner.bundles import convert, reading
+from queue_runner.bundles.reading import KEPT, Content, RunContent
+from queue_runner.bundles.rows import MEASURED, GroupRow, RunRow
+from queue_runner.bundles.values import BadBundle
+from queue_runner.errors import MpsqError
+from queue_runner.events import FIELD_DROPPED
+from queue_runner.host import failpoints, locks
+from queue_runner.host.warden_records import RunEnd
+from queue_runner.ingest import summarize_run
+from queue_runner.ingest.summarize_run import GRAPHS, Assessment, RunPoints, assess, assess_safely
+from queue_runner.machine_records import Machine, known_fields
+from queue_runner.model import Ending, Outcome, RunId
 from queue_runner.paths import Layout
-from queue_runner.spec import JobSpec, NewJob, Terms
-from queue_runner.store import jobs, migrate, results
-from queue_runner.store.engine import Connection, open_engine, writing
-from queue_runner.store.read import reading, tuples
+from queue_runner.spec import NewJob, Terms
+from queue_runner.store import jobs, merges, migrate, results
+from queue_runner.store.engine import Connection, Engine, looking, open_engine, writing
 
-SAME_WITHIN = 1e-9
-"""Relative difference of two numbers of a report that is rounding: logarithms differ between C libraries."""
 UNKNOWN = ""
-"""The hash of a merged run's content or a merged job's question where migration 0014 or 0017 removed a part of it."""
-_BATCH = 1000
-_MEASURED = (*(part.name for part in OF_RUN), "summaries")
+"""The hash of a merged run's content or a merged job's question that earlier versions computed in another way."""
+WAIT_S = 600.0
+"""How long one merge waits for another."""
+BATCH_S = 0.2
+"""Seconds that a transaction aims at: others may write between two."""
+_ROWS = 20_000, 1000, 200_000
+"""Rows of the first transaction, and of any."""
+_PAUSE_S = 0.02
+"""Between two transactions: a writer that waits looks every few milliseconds."""
 
 
 class Merged(Struct, frozen=True, rename={"from_here": "own"}):
-    """The result of merging one bundle. `report` compares the report inside with the one made here: equal, or why it
-    could not be compared. `from_here` counts the runs of this queue itself."""
+    """The result of merging one bundle. `from_here` counts the runs of this queue itself."""
 
     file: str
     bundle: str
@@ -48,209 +63,347 @@ class Merged(Struct, frozen=True, rename={"from_here": "own"}):
     from_here: int
     iterations: int
     machines: list[str]
-    report: str
 
 
-@dataclass(frozen=True)
-class _Read:
+@dataclass
+class _Sound:
+    """A bundle that was checked: the hash of each run's content, and its iterations."""
+
     name: str
-    head: file.Head
-    content: Scratch
-    report: str
+    path: Path
+    content: Content
+    hashes: dict[int, str] = field(default_factory=dict)
+    iterations: dict[int, int] = field(default_factory=dict)
+
+    def refused(self, error: BadBundle) -> BadBundle:
+        return BadBundle(f"{error.message.partition(': ')[2]} ({self.name})", error.hint)
 
 
-def merge(layout: Layout, bundles: Sequence[tuple[str, bytes]]) -> list[Merged]:
-    """Store the runs of bundles, given by name and content, that are not here yet.
+@dataclass
+class _Plan:
+    """What a bundle changes here: its runs that are new, by their place in the bundle; those that are known, by their
+    ids there, with their ids here; and the jobs here, by their ids there, None for a new one."""
+
+    new: dict[int, RunRow] = field(default_factory=dict)
+    known: dict[int, int] = field(default_factory=dict)
+    jobs: dict[int, int | None] = field(default_factory=dict)
+    groups: dict[int, int] = field(default_factory=dict)
+    from_here: int = 0
+    n_merged: int = 0
+
+    @property
+    def hash(self) -> str:
+        return hashlib.sha256(json.dumps(sorted(self.new)).encode()).hexdigest()
+
+
+def merge(layout: Layout, bundles: Sequence[tuple[str, Path]]) -> list[Merged]:
+    """Store the runs of bundles, given by name and path, that are not here yet.
 
     Raises: BadBundle, with nothing stored, for anything but whole and sound bundles; MpsqError (store).
     """
     migrate.ensure(layout)
-    with ExitStack() as stack:
-        with reading(layout.db) as connection:
-            contents = [stack.enter_context(scratch(connection)) for _ in bundles]
-        checked = [_read(name, data, content) for (name, data), content in zip(bundles, contents, strict=True)]
-        engine = open_engine(layout.db, check=False)
-        with writing(engine) as connection:
-            return [_Store(connection, bundle).all() for bundle in checked]
+    with tempfile.TemporaryDirectory(prefix="mpsq-bundle-") as folder, _alone(layout):
+        sound = [_checked(name, path, Path(folder) / f"{k}.mpsq") for k, (name, path) in enumerate(bundles)]
+        # measurements come before their runs, to which they refer
+        engine = open_engine(layout.db, check=False, foreign_keys=False)
+        for bundle in sound:
+            with looking(engine) as connection:
+                _plan(connection, bundle)
+        return [_Store(engine, bundle).all() for bundle in sound]
 
 
-def _read(name: str, data: bytes, content: Scratch) -> _Read:
+@contextmanager
+def _alone(layout: Layout) -> Iterator[None]:
+    """Exclude other merges: two could bring the same runs."""
+    lock = locks.alone(layout.merge_lock, WAIT_S)
+    if lock is None:
+        raise MpsqError("another mpsq import has been merging bundles for 10 min", "wait until it ends, then try again")
+    with lock:
+        yield
+
+
+def _checked(name: str, path: Path, temporary: Path) -> _Sound:
+    bundle = _Sound(name, path, Content())
+
+    def note(_: Content, run: RunContent) -> None:
+        bundle.hashes[run.run.id] = run.hash
+        bundle.iterations[run.run.id] = len(run.rows["iterations"])
+
     try:
-        head = file.unpack(data, content)
-        content.judge()
-        return _Read(name, head, content, _compared(head, content.report()))
+        bundle.path = convert.current(path, temporary)
+        bundle.content = reading.checked(bundle.path, note)
     except BadBundle as error:
-        raise BadBundle(f"{error.message.partition(': ')[2]} ({name})", error.hint) from error
+        raise bundle.refused(error) from error
+    return bundle
 
 
-def _compared(head: file.Head, made: dict[str, Any]) -> str:
-    """Compare the report inside with the one made here of the points alone. Raises: BadBundle where they differ."""
-    if not head.comparable:
-        return f"not compared: mpsq {head.mpsq} computes otherwise; this mpsq computed the numbers here"
-    where = _difference(made, head.report)
-    if where is not None:
-        raise BadBundle(f"its report is not that of its points (at {where})")
-    return "equal to the one inside"
+def _plan(connection: Connection, bundle: _Sound) -> _Plan:
+    """Compare a bundle with this queue. Raises: BadBundle for a run that differs from the one here."""
+    content, plan, machines = bundle.content, _Plan(n_merged=_n_merged(connection)), bundle.content.machines()
 
-
-def _difference(made: Any, claimed: Any, place: str = "report") -> str | None:
-    """Return where two JSON values differ by more than rounding; None if nowhere."""
-    if type(made) is dict and type(claimed) is dict and made.keys() == claimed.keys():
-        pairs = ((f"{place}.{key}", made[key], claimed[key]) for key in made)
-    elif type(made) is list and type(claimed) is list and len(made) == len(claimed):
-        pairs = ((f"{place}[{i}]", *pair) for i, pair in enumerate(zip(made, claimed, strict=True)))
-    elif type(made) is float and type(claimed) is float:
-        return None if math.isclose(made, claimed, rel_tol=SAME_WITHIN, abs_tol=1e-300) else place
-    else:
-        return None if type(made) is type(claimed) and made == claimed else place
-    return next((where for at, a, b in pairs if (where := _difference(a, b, at))), None)
-
-
-class _Store:
-    """Stores one bundle in an open transaction."""
-
-    def __init__(self, connection: Connection, bundle: _Read) -> None:
-        self._connection = connection
-        self._bundle = bundle
-        self._content = bundle.content.connection
-        self._machines = identity.machines(bundle.content)
-        self._now = time.time()
-        self._here: dict[int, int] = {}
-        self._new: set[int] = set()
-        self._groups: list[str] = []
-        self._counts = dict.fromkeys(("jobs", "runs", "known", "from_here", "iterations"), 0)
-
-    def all(self) -> Merged:
-        """Store the runs that are not here yet. Raises: BadBundle for a run that differs from the one here, or would
-        change it."""
-        for row in self._read("groups", BundleGroup._fields, "1 = ?", 1):
-            if (mine := self._group(BundleGroup(*row))) is not None:
-                self._groups.append(f"g{mine}")
-        machines = [self._machine(digest) for digest in sorted({*self._machines.values()})]
-        bundle = self._bundle
-        return Merged(
-            bundle.name, bundle.head.hash, self._groups, machines=machines, report=bundle.report, **self._counts
-        )
-
-    def _read(self, table: str, columns: Sequence[str], where: str, value: int | str) -> list[tuple[Any, ...]]:
-        sql = f"SELECT {', '.join(columns)} FROM {table} WHERE {where} ORDER BY 1"
-        return tuples(self._content, sql, [value]).fetchall()
-
-    def _group(self, group: BundleGroup) -> int | None:
-        mine: int | None = None
-        for row in self._read("jobs", BundleJob._fields, "group_id = ?", group.id):
-            job = BundleJob(*row)
-            runs = [BundleRun(*values) for values in self._read("runs", BundleRun._fields, "job_id = ?", job.id)]
-            if self._ran_here(group, job):
-                self._counts["from_here"] += len(runs)
-                continue
-            name, machine = identity.of_job(group, job), self._machines[group.id]
-            question = identity.of_question(JobSpec.from_json(job.spec_json))
-            known = self._connection.row(
-                "SELECT m.job_id, j.group_id, m.question_hash, m.machine_hash FROM merged_jobs m"
-                " JOIN jobs j ON j.id = m.job_id WHERE m.identity = ?",
-                (name,),
-            )
-            if known is not None:
-                job_id, mine, question_hash, machine_hash = known
-                if question_hash not in (question, UNKNOWN):
-                    raise self._differs(f"job {job.id}", f"{job_id}", "with another question", job_id)
-                if machine_hash != machine:
-                    raise self._differs(f"job {job.id}", f"{job_id}", "of another machine", job_id)
-            else:
-                if mine is None:
-                    mine = jobs.add_group(self._connection, group.title, group.seed)
-                    self._connection.change("UPDATE groups SET aim = ? WHERE id = ?", [group.aim, mine])
-                job_id = self._job(mine, job)
-                self._connection.change(
-                    "INSERT INTO merged_jobs VALUES (?, ?, ?, ?)", (job_id, name, question, machine)
-                )
-                self._counts["jobs"] += 1
-            for run in runs:
-                self._run(run, job_id, machine)
-        return mine
-
-    def _differs(self, its: str, here: str, how: str, job_id: int) -> BadBundle:
+    def differs(its: str, here: str, how: str, job_id: int) -> BadBundle:
         return BadBundle(
-            f"its {its} is here already, as {here}, {how} ({self._bundle.name})",
+            f"its {its} is here already, as {here}, {how} ({bundle.name})",
             f"mpsq delete --results {job_id} removes the one that is here",
         )
 
-    def _ran_here(self, group: BundleGroup, job: BundleJob) -> bool:
-        """Return whether the bundle's job is a job of this queue itself."""
-        sql = (
-            "SELECT 1 FROM jobs j JOIN groups g ON g.id = j.group_id WHERE j.id = ? AND j.created_at = ?"
-            " AND g.id = ? AND g.created_at = ? AND j.id NOT IN (SELECT job_id FROM merged_jobs)"
+    for job in content.jobs.values():
+        group = content.groups[job.row.group_id]
+        if _ran_here(connection, group, job.row.id, job.row.created_at):
+            continue
+        known = connection.row(
+            "SELECT m.job_id, j.group_id, m.question_hash, m.machine_hash FROM merged_jobs m"
+            " JOIN jobs j ON j.id = m.job_id WHERE m.identity = ?",
+            (job.identity(group),),
         )
-        return self._connection.row(sql, (job.id, job.created_at, group.id, group.created_at)) is not None
-
-    def _job(self, group: int, job: BundleJob) -> int:
-        """Add a job that this queue can never run: to its verbs it is an imported one."""
-        spec = JobSpec.from_json(job.spec_json)
-        merged = {"kind": spec.kind, "machine": self._machines[job.group_id]}
-        terms = Terms(note=job.note, tags=tuple(self._bundle.content.tags(job.id)))
-        return jobs.add_job(self._connection, group, NewJob(spec.changed(kind="import", merged=merged), terms=terms))
-
-    def _run(self, run: BundleRun, job_id: int, machine: str) -> None:
-        origin, content_hash = RunId(run.job_id, run.number), identity.of_content(self._bundle.content, run)
-        known = self._connection.row(
+        plan.jobs[job.row.id] = None if known is None else known[0]
+        if known is None:
+            continue
+        job_id, plan.groups[group.id], question, machine = known
+        if question not in (job.question, UNKNOWN):
+            raise differs(f"job {job.row.id}", f"{job_id}", "with another question", job_id)
+        if machine != machines[group.id]:
+            raise differs(f"job {job.row.id}", f"{job_id}", "of another machine", job_id)
+    for place, run in enumerate(content.runs.values()):
+        if run.job_id not in plan.jobs:
+            plan.from_here += 1
+            continue
+        job_here = plan.jobs[run.job_id]
+        known = None if job_here is None else connection.row(
             "SELECT r.id, m.content_hash FROM runs r LEFT JOIN merged_runs m ON m.run_id = r.id"
             " WHERE r.job_id = ? AND r.number = ?",
-            (job_id, run.number),
-        )
-        if known is not None:
-            run_id, known_hash = known
-            if known_hash not in (content_hash, UNKNOWN):
-                raise self._differs(f"run {origin}", f"{job_id}.{run.number}", "with other content", job_id)
-            self._here[run.id] = run_id
-            self._counts["known"] += 1
-            return
-        run_id = jobs.add_run(
-            self._connection,
-            job_id,
-            position=run.position,
-            state=State.DONE,
-            machine_hash=self._fingerprint(run.machine_hash or machine),
-            software_hash=self._fingerprint(run.software_hash),
-            resumed_from=None if run.resumed_from is None else self._here.get(run.resumed_from),
-            **{name: getattr(run, name) for name in identity.KEPT},
-        )
-        self._here[run.id] = run_id
-        self._new.add(run_id)
-        jobs.record(
-            self._connection,
-            job_id=job_id,
-            run_id=run_id,
-            actor="user",
-            verb=Verb.IMPORT,
-            target=State.DONE,
-            reason=f"merged from bundle {self._bundle.head.hash[:12]}, where it is run {origin}",
-        )
-        values_ = (run_id, self._now, self._bundle.head.hash, content_hash)
-        self._connection.change("INSERT INTO merged_runs VALUES (?, ?, ?, ?)", values_)
-        copied = {table: _copy(self._content, self._connection, table, run.id, run_id) for table in _MEASURED}
-        self._counts["iterations"] += copied["iterations"]
-        self._counts["runs"] += 1
+            (job_here, run.number),
+        )  # fmt: skip
+        if known is None:
+            plan.new[place] = run
+            continue
+        plan.known[run.id], content_hash = known
+        if content_hash not in (bundle.hashes[run.id], UNKNOWN):
+            named = f"{job_here}.{run.number}"
+            raise differs(f"run {RunId(run.job_id, run.number)}", named, "with other content", job_here or 0)
+    return plan
 
-    def _fingerprint(self, hash: str | None) -> str | None:
-        if hash is None:
-            return None
-        ((kind, data),) = self._read("fingerprints", ("kind", "data_json"), "hash = ?", hash)
-        return results.save_fingerprint(self._connection, kind, json.loads(data))
+
+def _n_merged(connection: Connection) -> int:
+    """Return the number of merged jobs and runs: as merges exclude each other, an equal one means the same ones."""
+    return int(connection.value("SELECT (SELECT count(*) FROM merged_runs) + (SELECT count(*) FROM merged_jobs)"))
+
+
+def _ran_here(connection: Connection, group: GroupRow, job_id: int, created_at: float) -> bool:
+    """Return whether the bundle's job is a job of this queue itself."""
+    sql = (
+        "SELECT 1 FROM jobs j JOIN groups g ON g.id = j.group_id WHERE j.id = ? AND j.created_at = ?"
+        " AND g.id = ? AND g.created_at = ? AND j.id NOT IN (SELECT job_id FROM merged_jobs)"
+    )
+    return connection.row(sql, (job_id, created_at, group.id, group.created_at)) is not None
+
+
+class _Store:
+    """Stores one bundle."""
+
+    def __init__(self, engine: Engine, bundle: _Sound) -> None:
+        self._engine = engine
+        self._bundle = bundle
+        self._content = bundle.content
+        self._machines = bundle.content.machines()
+        self._waiting: dict[str, list[Sequence[Any]]] = {}
+        self._most_rows = _ROWS[0]
+
+    def all(self) -> Merged:
+        """Store the runs that are not here yet. Raises: BadBundle for a run that differs from the one here."""
+        while True:
+            with looking(self._engine) as connection:
+                plan = _plan(connection, self._bundle)
+                merge = merges.find(connection, self._content.sha256)
+            if merge is not None and merge.plan_hash != plan.hash:
+                merges.undo(self._engine, merge)
+                merge = None
+            if not plan.new and None not in plan.jobs.values():
+                return self._merged(plan, 0, 0)
+            if merge is None:
+                with writing(self._engine) as connection:
+                    merge = merges.begin(connection, self._content.sha256, plan.hash, len(self._content.runs))
+            merge = self._measurements(merge, plan)
+            failpoints.reach("merge.measured")
+            if self._runs(merge, plan):
+                return self._merged(plan, sum(job is None for job in plan.jobs.values()), len(plan.new))
+
+    def _merged(self, plan: _Plan, n_jobs: int, n_runs: int) -> Merged:
+        return Merged(
+            file=self._bundle.name,
+            bundle=self._content.sha256,
+            groups=[f"g{plan.groups[group]}" for group in sorted(plan.groups)],
+            jobs=n_jobs,
+            runs=n_runs,
+            known=len(plan.known),
+            from_here=plan.from_here,
+            iterations=sum(self._bundle.iterations[run.id] for run in plan.new.values()) if n_runs else 0,
+            machines=[self._machine(digest) for digest in sorted({*self._machines.values()})],
+        )
 
     def _machine(self, digest: str) -> str:
-        ((text,),) = self._read("fingerprints", ("data_json",), "hash = ?", digest)
-        facts = read_machine(text)
+        facts = known_fields(self._content.fingerprints[digest][1], Machine)
         memory = f", {facts.memory_gib} GiB" if facts.memory_gib is not None else ""
         return f"{facts.cpu or facts.model or '?'}{memory} (machine {digest[:7]})"
 
+    # -- what the runs measured -----------------------------------------------------------------------------------
 
-def _copy(source: sqlite3.Connection, target: Connection, table: str, old: int, new: int) -> int:
-    """Copy the rows of a run, whose first column is its ID; return how many."""
-    rows = tuples(source, f"SELECT * FROM {table} WHERE run_id = ?", [old])
-    names, marks = ", ".join(f'"{column[0]}"' for column in rows.description), ", ".join("?" * len(rows.description))
-    n = 0
-    while batch := rows.fetchmany(_BATCH):
-        target.change_all(f"INSERT INTO {table} ({names}) VALUES ({marks})", [(new, *row[1:]) for row in batch])
-        n += len(batch)
-    return n
+    def _measurements(self, merge: merges.Merge, plan: _Plan) -> merges.Merge:
+        """Store what new runs measured, from the place at which an earlier try ended. Raises: BadBundle where the file
+        is not what it was."""
+        place = 0
+
+        def take(_: Content, content: RunContent) -> None:
+            nonlocal merge, place
+            if place >= merge.n_stored and place in plan.new:
+                n_rows = sum(map(len, (*self._waiting.values(), *content.rows.values())))
+                if self._waiting and n_rows > self._most_rows:
+                    merge = self._write(merge, place)
+                self._wait(merge.first_run_id + place, content)
+            place += 1
+
+        again = reading.read(self._bundle.path, take)
+        if again.sha256 != self._content.sha256:
+            merges.undo(self._engine, merge)
+            raise self._bundle.refused(BadBundle("it was changed while it was read", "import it again"))
+        return self._write(merge, place) if self._waiting or merge.n_stored < place else merge
+
+    def _wait(self, run_id: int, content: RunContent) -> None:
+        """Let what a run measured wait for the next transaction."""
+        waits = {table: [(run_id, *row[1:]) for row in rows] for table, rows in content.rows.items()}
+        waits["ingests"] = [(*row, "") for row in waits["ingests"]]
+        if content.run.machine_hash is not None:
+            assessment = assessed(content, self._content)
+            if assessment.summary is not None:
+                waits["summaries"] = [(run_id, *(getattr(assessment.summary, name) for name in _SUMMARY))]
+            waits["taints"] = [(run_id, taint.kind, taint.severity, taint.detail) for taint in assessment.taints]
+        for table, rows in waits.items():
+            self._waiting.setdefault(table, []).extend(rows)
+
+    def _write(self, merge: merges.Merge, n_stored: int) -> merges.Merge:
+        """Store what waits, in as many transactions as it takes. Only the last one records it: after a crash the others
+        are repeated."""
+        while True:
+            rows, self._waiting = self._next_rows()
+            with writing(self._engine) as connection:
+                begin = time.monotonic()
+                merge = merges.advance(connection, merge, merge.n_stored if self._waiting else n_stored)
+                for table, some in rows.items():
+                    names = ", ".join(f'"{name}"' for name in _COLUMNS[table])
+                    marks = ", ".join("?" * len(_COLUMNS[table]))
+                    connection.change_all(f"INSERT OR REPLACE INTO {table} ({names}) VALUES ({marks})", some)
+                failpoints.reach("merge.before_commit")
+            factor = min(2.0, max(0.5, BATCH_S / max(time.monotonic() - begin, 1e-3)))
+            self._most_rows = int(min(max(self._most_rows * factor, _ROWS[1]), _ROWS[2]))
+            failpoints.reach("merge.batch")
+            if not self._waiting:
+                return merge
+            time.sleep(_PAUSE_S)
+
+    def _next_rows(self) -> tuple[dict[str, list[Sequence[Any]]], dict[str, list[Sequence[Any]]]]:
+        """Return the rows of the next transaction, by table, and those that wait on."""
+        now: dict[str, list[Sequence[Any]]] = {}
+        later: dict[str, list[Sequence[Any]]] = {}
+        left = self._most_rows
+        for table, rows in self._waiting.items():
+            now[table], after = rows[:left], rows[left:]
+            left -= len(now[table])
+            if after:
+                later[table] = after
+        return now, later
+
+    # -- the runs --------------------------------------------------------------------------------------------------
+
+    def _runs(self, merge: merges.Merge, plan: _Plan) -> bool:
+        """Store the runs, with which all of the bundle counts; return False where the plan is no longer right."""
+        content = self._content
+        with writing(self._engine) as connection:
+            if _n_merged(connection) != plan.n_merged:
+                return False
+            merges.end(connection, merge)
+            for kind, data in content.fingerprints.values():
+                results.save_fingerprint(connection, kind, data)
+            jobs_here = {id: here or self._job(connection, plan, id) for id, here in plan.jobs.items()}
+            here = plan.known | {run.id: merge.first_run_id + place for place, run in plan.new.items()}
+            rows = [
+                {
+                    **{name: getattr(run, name) for name in (*KEPT, "position", "software_hash")},
+                    "id": here[run.id],
+                    "job_id": jobs_here[run.job_id],
+                    "machine_hash": run.machine_hash or self._machines[content.jobs[run.job_id].row.group_id],
+                    "resumed_from": here.get(run.resumed_from or 0),
+                }
+                for run in plan.new.values()
+            ]
+            origin = f"merged from bundle {content.sha256[:12]}, where it is run "
+            jobs.add_ended_runs(
+                connection, rows, [f"{origin}{RunId(run.job_id, run.number)}" for run in plan.new.values()]
+            )
+            now, hashes = time.time(), self._bundle.hashes
+            merged = [(here[run.id], now, content.sha256, hashes[run.id]) for run in plan.new.values()]
+            connection.change_all("INSERT INTO merged_runs VALUES (?, ?, ?, ?)", merged)
+            failpoints.reach("merge.before_last_commit")
+        return True
+
+    def _job(self, connection: Connection, plan: _Plan, id: int) -> int:
+        """Add a job that this queue can never run: to its verbs it is an imported one."""
+        job = self._content.jobs[id]
+        group = self._content.groups[job.row.group_id]
+        if group.id not in plan.groups:
+            plan.groups[group.id] = jobs.add_group(connection, group.title, group.seed)
+            aim = [group.aim_json, plan.groups[group.id]]
+            connection.change("UPDATE groups SET aim = ? WHERE id = ?", aim)
+        merged = {"kind": job.spec.kind, "machine": self._machines[group.id]}
+        new = NewJob(job.spec.changed(kind="import", merged=merged), terms=Terms(note=job.row.note, tags=job.tags))
+        job_here = jobs.add_job(connection, plan.groups[group.id], new)
+        values = (job_here, job.identity(group), job.question, self._machines[group.id])
+        connection.change("INSERT INTO merged_jobs VALUES (?, ?, ?, ?)", values)
+        return job_here
+
+
+def assessed(content: RunContent, bundle: Content) -> Assessment:
+    """Return the summary and the taints of a run of a bundle."""
+    run, rows = content.run, content.rows
+    end = rows["exits"][0] if rows["exits"] else None
+    exit_ = RunEnd() if end is None else RunEnd(real_s=end.real_s, slept_s=end.slept_s, paused_s=end.paused_s)
+    ending = Ending(Outcome(run.outcome), run.exit_code, run.signal, run.reason or "")
+    before = bundle.runs.get(run.resumed_from or 0)
+    shares = [row.value for row in rows["metrics"] if row.name == SHARE and row.value is not None]
+    notes = rows["notes"]
+
+    def compute() -> Assessment:
+        points = RunPoints(
+            iterations=[IterationPoint._make(row[2:]) for row in rows["iterations"]],
+            evals=[EvalPoint(row.i, row.split, row.metric, row.value) for row in rows["evals"]],
+            phases=[PhaseMark(row.t_s, row.name, row.edge) for row in rows["phases"]],
+            hello=summarize_run.described_in(rows["hellos"][0].hello_json if rows["hellos"] else None),
+            notes={note.kind: note.text for note in reversed(notes)},
+            dropped=[note.text for note in notes if note.kind == FIELD_DROPPED],
+            clocks={row.source: row.parser_state for row in rows["ingests"]},
+            conditions=summarize_run.own_samples((row.at, row.data_json) for row in rows["conditions"]),
+            graphs={
+                name: [(row.i, row.value) for row in rows["metrics"] if row.name == name and _is_point(row)]
+                for name in GRAPHS
+            },
+            resumed_from=None if before is None else str(RunId(before.job_id, before.number)),
+            neighbour_share=min(max(shares[0], 0.0), 1.0) if shares else None,
+        )
+        spec = bundle.jobs[run.job_id].spec
+        return assess(points, spec, ending, exit_, unobserved_matters=True)
+
+    return assess_safely(compute)
+
+
+def _is_point(row: Any) -> bool:
+    return row.i is not None and row.value is not None and math.isfinite(row.value)
+
+
+_SUMMARY = [field.name for field in fields(Summary) if field.name != "course"]
+"""What is stored of a summary."""
+_COLUMNS: dict[str, Sequence[str]] = {
+    **{table.name: table.columns for table in MEASURED},
+    "ingests": [*(name for table in MEASURED if table.name == "ingests" for name in table.columns), "tail_hash"],
+    "summaries": ["run_id", *_SUMMARY],
+    "taints": ["run_id", "kind", "severity", "detail"],
+}
+"""Columns of the store, by table, of the rows that wait."""

@@ -1,88 +1,64 @@
-"""The question of a job in a bundle: the fields of the specification that travel, and a check of each."""
+"""The question of a job in a bundle: the fields of the specification that travel, and the values of each."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from queue_runner.bundles.parts import KINDS, Check, digest, flag, number, one_of, prose, whole, word
-from queue_runner.events import MAX_INT
+from msgspec import Meta, Struct, convert, to_builtins
+
+from queue_runner.bundles.values import MOST_FACTS, MOST_SECONDS, BadBundle, Digest, Integer, Name, Prose
+from queue_runner.ingest import parsers
 from queue_runner.ingest.storable import BadLine, storable
 from queue_runner.spec import COMPILE_MODES
 
-_MOST = 1000
-"""Settings, packages or words of one job."""
+Limit = Annotated[float, Meta(ge=0, le=MOST_SECONDS)] | None
+Words = Annotated[list[Prose], Meta(max_length=MOST_FACTS)]
+Names = Annotated[dict[Name, Name], Meta(max_length=MOST_FACTS)]
+Code = Annotated[str, Meta(pattern=r"\A([0-9a-f]{64})?\Z")]
+Setting = Prose | Integer | float | bool
+Processors = Annotated[int, Meta(ge=0, le=1 << 20)]
 
 
-def _or(otherwise: Any, check: Check) -> Check:
-    def checked(value: Any, key: str) -> Any:
-        return value if value == otherwise and type(value) is type(otherwise) else check(value, key)
+class Question(Struct, forbid_unknown_fields=True):
+    """The question and the code."""
 
-    return checked
+    kind: Literal["workload", "command"]
+    name: Name
+    workload: Name | None
+    framework: Name | None
+    device: Name | None
+    dtype: Name | None
+    config: Name | None
+    parser: Name | None
+    compile: bool | None
+    compile_mode: Literal[("", *COMPILE_MODES)]  # type: ignore[valid-type]
+    seed: Integer | None
+    params: Annotated[dict[Name, Setting], Meta(max_length=MOST_FACTS)]
+    argv: Words
+    template: Words
+    find_max: Prose
+    snapshot: Digest | None
+    tree: Code
+    code: Code
+    env_name: Name
+    packages: Names
+    mps: Names
+    variables: Names
+    gpus: Annotated[int, Meta(ge=1, le=4096)]
+    cores: Processors
+    threads: Processors
+    timeout_s: Limit
+    gate_s: Limit
+    resume: bool
+    gate: bool
+    seed_by_round: bool = False
+    warmup: Annotated[int, Meta(ge=0, le=1 << 20)] = 0
+    prepare: Prose = ""
 
 
-def _mapping(check: Check) -> Check:
-    def checked(value: Any, key: str) -> Any:
-        if type(value) is not dict or len(value) > _MOST:
-            raise BadLine(f"{key} is not an object of at most {_MOST} values")
-        for name, item in value.items():
-            _NAME(name, key)
-            check(item, f"{key}.{name}")
-        return value
-
-    return checked
-
-
-def _texts(value: Any, key: str) -> Any:
-    if type(value) is not list or len(value) > _MOST:
-        raise BadLine(f"{key} is not a list of at most {_MOST} words")
-    return [_PROSE(item, key) for item in value]
-
-
-def _setting(value: Any, key: str) -> Any:
-    storable(value)
-    if type(value) is str:
-        return _PROSE(value, key)
-    if type(value) not in (int, float, bool) or abs(value) > MAX_INT:
-        raise BadLine(f"{key} is not a setting")
-    return value
-
-
-_NAME, _PROSE = word(), prose()
-_WORD, _HASH, _LIMIT = _or(None, _NAME), _or("", digest), _or(None, number(0, 1e12))
-
-FIELDS: Mapping[str, Check] = {
-    "kind": one_of(*KINDS),
-    "name": _NAME,
-    **dict.fromkeys(("workload", "framework", "device", "dtype", "config", "parser"), _WORD),
-    "compile": _or(None, flag),
-    "compile_mode": one_of("", *COMPILE_MODES),
-    "seed": _or(None, whole(-MAX_INT)),
-    "params": _mapping(_setting),
-    "argv": _texts,
-    "template": _texts,
-    "find_max": _PROSE,
-    "snapshot": _or(None, digest),
-    "tree": _HASH,
-    "code": _HASH,
-    "env_name": word(),
-    "packages": _mapping(_NAME),
-    "mps": _mapping(_NAME),
-    "variables": _mapping(_NAME),
-    "gpus": whole(1, 4096),
-    "cores": whole(0, 1 << 20),
-    "threads": whole(0, 1 << 20),
-    "warmup": whole(0, 1 << 20),
-    "prepare": _PROSE,
-    "timeout_s": _LIMIT,
-    "gate_s": _LIMIT,
-    **dict.fromkeys(("resume", "gate", "seed_by_round"), flag),
-}
-"""The question and the code."""
-_REMOVED = {"pairing", "until_valid", "layout_seed", "randomize"}
-"""Fields that earlier versions of mpsq wrote; they are read and dropped."""
+FIELDS = Question.__struct_fields__
 ADDED = {"seed_by_round"}
-"""Fields that earlier versions did not write: they may be missing, and no stored hash counts them."""
+"""Fields that earlier versions did not write: no stored hash counts them."""
 LEFT = frozenset(
     [
         *("cwd", "env", "env_file", "python", "script", "copy", "allow_changed", "allow_daemons", "stall_s", "root"),
@@ -92,9 +68,14 @@ LEFT = frozenset(
 """The place, the environment, and what only matters before a run: in no bundle."""
 
 
-def check(data: Mapping[str, Any]) -> None:
-    """Check the question of a job. Raises: BadLine for a field or a value that no job has."""
-    if odd := sorted((data.keys() - _REMOVED | ADDED) ^ FIELDS.keys()):
-        raise BadLine(f"a job has the wrong fields ({odd[0][:40]!a})")
-    for name in FIELDS.keys() & data.keys():
-        FIELDS[name](data[name], name)
+def check(data: Any) -> dict[str, Any]:
+    """Check the question of a job. Raises: BadLine, ValidationError for a field or a value that no job has; BadBundle
+    for a log format that only another mpsq knows."""
+    storable(data)
+    asked = convert(data, Question)
+    if asked.parser is not None and asked.parser not in parsers.names():
+        raise BadBundle(f"a job has the log format {asked.parser!a}, which this mpsq does not know", "upgrade mpsq")
+    if any(type(value) is float and abs(value) > 1e300 for value in asked.params.values()):
+        raise BadLine("a setting is too large")
+    fields: dict[str, Any] = to_builtins(asked)
+    return fields

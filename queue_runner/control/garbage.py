@@ -10,6 +10,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,8 +21,9 @@ from queue_runner.host import failpoints, locks, trash
 from queue_runner.model import PREFLIGHT
 from queue_runner.paths import Layout, preflight_cache
 from queue_runner.source import archive
-from queue_runner.store import backup, private_files, read, removal
-from queue_runner.store.engine import Engine, open_engine, writing
+from queue_runner.store import backup, merges, private_files, read, removal
+from queue_runner.store.engine import Engine, looking, open_engine, writing
+from queue_runner.store.read import tuples
 from queue_runner.workloads.venvs import RECORD
 
 YOUNG_S = 3600.0
@@ -42,8 +44,8 @@ Stuck = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Item:
-    """One thing to remove. `kind` is run, deleted, orphan, snapshot, cache, backup or leftover; `key` is a run's id, or
-    the name of a file."""
+    """One thing to remove. `kind` is run, deleted, orphan, snapshot, cache, backup, merge or leftover; `key` is a run's
+    id, the name of a file, or the hash of a bundle."""
 
     kind: str
     name: str
@@ -99,6 +101,9 @@ def find(layout: Layout, keep: Keep, *, keep_backups: int, now: float) -> list[I
             if _HASH.fullmatch(path.name) and path.name not in used and _is_old(path, now):
                 items.append(_item("snapshot", path, "no job refers to it", path.name[:12]))
         items += _caches(layout, connection, {item.job for item in runs if item.kind == "run"})
+        for merge in merges.abandoned(partial(tuples, connection), now):
+            name, reason = merge.bundle_hash[:12], "its import was interrupted more than a day ago"
+            items.append(Item("merge", name, reason, 0, merge.bundle_hash, ()))
     for path in backup.stored(layout.backups)[:-keep_backups]:
         items.append(_item("backup", path, f"older than the {keep_backups} newest"))
     return items
@@ -199,6 +204,7 @@ def collect(layout: Layout, items: Sequence[Item], stuck: Stuck) -> list[Item]:
             removed += _remove_unneeded(layout, engine, by_kind.get(kind, []), stuck)
         removed += _remove_snapshots(layout, engine, by_kind.get("snapshot", []), stuck)
         private_files.forget_secrets(engine, layout)
+        removed += _undo_merges(layout, engine, by_kind.get("merge", []), stuck)
     engine.dispose()
     return removed
 
@@ -246,6 +252,22 @@ def _set_aside(folder: Path, item: Item, aside: list[Path], stuck: Stuck) -> boo
         stuck(f"{item.name}: {error.strerror or error}")
         return False
     return True
+
+
+def _undo_merges(layout: Layout, engine: Engine, items: Sequence[Item], stuck: Stuck) -> Iterator[Item]:
+    """Remove what interrupted merges have stored, and nobody sees."""
+    if not items:
+        return
+    if (lock := locks.try_lock(layout.merge_lock)) is None:
+        stuck("interrupted imports: mpsq import is running; the next gc removes them")
+        return
+    with lock:
+        for item in items:
+            with looking(engine) as connection:
+                merge = merges.find(connection, str(item.key))
+            if merge is not None:
+                merges.undo(engine, merge)
+                yield item
 
 
 def _remove_snapshots(layout: Layout, engine: Engine, items: Sequence[Item], stuck: Stuck) -> list[Item]:

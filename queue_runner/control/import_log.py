@@ -23,7 +23,6 @@ from queue_runner.paths import Layout
 from queue_runner.spec import DTYPES, JobSpec, NewJob, Terms, Value
 from queue_runner.store import jobs, migrate, results, schema
 from queue_runner.store.engine import Connection, open_engine, writing
-from queue_runner.store.jobs import Claimed
 from queue_runner.submit import grid, policy
 
 MAX_LOG_BYTES = 64 << 20
@@ -171,11 +170,11 @@ def _store(
     if rusage is not None:
         end = RunEnd(real_s=rusage.real_s, user_s=rusage.user_s, sys_s=rusage.sys_s, max_rss_bytes=rusage.max_rss_bytes)
     results.save_exit(connection, run_id, end)
-    claimed = Claimed(run_id, RunId(job, 1), spec, token="", boot_id="")
-    assessment = summarize_run.assess(connection, claimed, log.ending, end, unobserved_matters=False)
+    points = summarize_run.read_points(connection, run_id)
+    assessment = summarize_run.assess(points, spec, log.ending, end, unobserved_matters=False)
     summarize_run.save(connection, run_id, assessment)
     return Imported(
-        str(claimed.id),
+        str(RunId(job, 1)),
         str(log.path),
         log.parser,
         sum(isinstance(e, Iter) for e in log.events),

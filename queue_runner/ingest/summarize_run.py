@@ -6,14 +6,14 @@ Computing reads, storing writes: a caller need not hold the write lock while it 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
 from queue_runner.analysis.clock_check import clock_step_s
-from queue_runner.analysis.neighbour_share import SHARE, Neighbour, beside
+from queue_runner.analysis.neighbour_share import SHARE, Beside, Neighbour, beside
 from queue_runner.analysis.points import EvalPoint, IterationPoint, PhaseMark
 from queue_runner.analysis.summary import Summary, summarize
 from queue_runner.analysis.validity import Facts, Taint, find_taints
@@ -23,9 +23,13 @@ from queue_runner.ingest import parsers
 from queue_runner.ingest.clock import Clock
 from queue_runner.machine_records import SensorSample, known_fields, read_samples
 from queue_runner.model import Ending
+from queue_runner.spec import JobSpec
 from queue_runner.store import results, retries
 from queue_runner.store.engine import Connection
-from queue_runner.store.jobs import Claimed
+from queue_runner.text import plain
+
+GRAPHS = ("recompilations", "graph_breaks")
+"""Metrics of an iteration that compiled."""
 
 Planned = Annotated[int, Meta(gt=0, lt=1 << 53)]
 
@@ -51,9 +55,48 @@ class Assessment:
     neighbour_share: float | None = None
 
 
+@dataclass(frozen=True)
+class RunPoints:
+    """What is stored of a run whose events are all stored. `notes` has the first text of each kind, `clocks` the
+    remembered state of each source's parser, `metrics` the values of each by iteration."""
+
+    iterations: Sequence[IterationPoint]
+    evals: Sequence[EvalPoint]
+    phases: Sequence[PhaseMark]
+    hello: SelfDescription
+    notes: Mapping[str, str]
+    dropped: Sequence[str]
+    clocks: Mapping[str, str | None]
+    conditions: Sequence[SensorSample]
+    graphs: Mapping[str, Sequence[tuple[int, float]]]
+    resumed_from: str | None = None
+    neighbour_share: float | None = None
+
+
+def read_points(connection: Connection, run_id: int) -> RunPoints:
+    """Read the points of a run."""
+
+    def rows(table: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+        return results.rows_of(connection, table, columns, run_id)
+
+    _, *before = retries.segments(connection, run_id)
+    return RunPoints(
+        iterations=[*map(IterationPoint._make, rows("iterations", IterationPoint._fields))],
+        evals=[*map(EvalPoint._make, rows("evals", EvalPoint._fields))],
+        phases=[*map(PhaseMark._make, rows("phases", PhaseMark._fields))],
+        hello=self_description(connection, run_id),
+        notes=results.note_texts(connection, run_id),
+        dropped=results.notes_of(connection, run_id, FIELD_DROPPED),
+        clocks=dict(rows("ingests", ("source", "parser_state"))),
+        conditions=own_samples(rows("conditions", ("at", "data_json"))),
+        graphs={name: results.metric_values(connection, run_id, name) for name in GRAPHS},
+        resumed_from=str(before[0][1]) if before else None,
+    )
+
+
 def assess(
-    connection: Connection,
-    run: Claimed,
+    points: RunPoints,
+    spec: JobSpec,
     ending: Ending,
     exit_: RunEnd,
     *,
@@ -61,51 +104,57 @@ def assess(
     new_notes: Mapping[str, str] | None = None,
     neighbours: Sequence[Neighbour] = (),
 ) -> Assessment:
-    """Compute the summary and the taints of a run whose events are all stored. `new_notes` are those that its end adds,
-    by kind; `neighbours` are the runs of other lanes that were active during it."""
-    run_id = run.run_id
-    rows = results.rows_of(connection, "iterations", IterationPoint._fields, run_id)
-    iterations = [IterationPoint._make(row) for row in rows]
-    evals = [EvalPoint._make(row) for row in results.rows_of(connection, "evals", EvalPoint._fields, run_id)]
-    hello = self_description(connection, run_id)
-    notes = {**(new_notes or {}), **results.note_texts(connection, run_id)}
-    _, *before = retries.segments(connection, run_id)
-    phases = [PhaseMark._make(row) for row in results.rows_of(connection, "phases", PhaseMark._fields, run_id)]
-    clocks = dict(results.rows_of(connection, "ingests", ("source", "parser_state"), run_id))
+    """Compute the summary and the taints of a run of its points. `new_notes` are those that its end adds, by kind;
+    `neighbours` are the runs of other lanes that were active during it."""
+    hello, phases = points.hello, points.phases
+    notes = {**(new_notes or {}), **points.notes}
     real_s, slept_s = exit_.real_s, exit_.slept_s or 0.0
     summary = summarize(
-        iterations=iterations,
+        iterations=points.iterations,
         phases=phases,
-        evals=evals,
+        evals=points.evals,
         real_s=real_s,
         slept_s=slept_s,
         planned_iters=max(filter(None, (hello.full_iters, hello.planned_iters)), default=None),
         eval_interval=hello.eval_interval,
-        resumed=bool(before),
+        resumed=points.resumed_from is not None,
         nan_loss="nan_loss" in notes,
     )
+    busy = beside(phases, real_s - slept_s, real_s, neighbours) if real_s is not None else None
+    if busy is None and points.neighbour_share is not None:
+        busy = Beside(points.neighbour_share, ())
     facts = Facts(
         outcome=ending.outcome,
         expects_iterations=unobserved_matters
-        and (run.spec.kind == "workload" or (run.spec.parser is not None and parsers.iterates(run.spec.parser))),
-        iterations=iterations,
+        and (spec.kind == "workload" or (spec.parser is not None and parsers.iterates(spec.parser))),
+        iterations=points.iterations,
         summary=summary,
         notes=notes,
-        conditions=conditions_of(connection, run_id),
-        watched=bool(clocks),
+        conditions=points.conditions,
+        watched=bool(points.clocks),
         slept_s=slept_s,
         paused_s=exit_.paused_s or 0.0,
-        resumed_from=str(before[0][1]) if before else None,
+        resumed_from=points.resumed_from,
         real_s=real_s,
         clock_step_s=clock_step_s(real_s, exit_.started_at, exit_.ended_at),
         dur_is=hello.dur_is,
-        lines=Clock.from_state(clocks.get("events")),
-        dropped=results.notes_of(connection, run_id, FIELD_DROPPED),
-        recompiled=_recompiled(connection, run_id),
+        lines=Clock.from_state(points.clocks.get("events")),
+        dropped=points.dropped,
+        recompiled=_recompiled(points.graphs),
         learns=not hello.workload.endswith("-eval"),
-        beside=beside(phases, real_s - slept_s, real_s, neighbours) if real_s is not None else None,
+        beside=busy,
     )
-    return Assessment(summary, find_taints(facts), facts.beside.share if facts.beside is not None else None)
+    return Assessment(summary, find_taints(facts), busy.share if busy is not None else None)
+
+
+def assess_safely(compute: Callable[[], Assessment]) -> Assessment:
+    """Assess a run. Numbers that mpsq cannot process are an error of mpsq: the run is invalid then, and all else
+    continues."""
+    try:
+        return compute()
+    except (ArithmeticError, LookupError, TypeError, ValueError, AssertionError, RecursionError) as error:
+        detail = f"mpsq could not process what it reported ({type(error).__name__}: {error}): please report it"
+        return Assessment(None, [Taint("unobserved", "invalid", plain(detail))])
 
 
 def save(connection: Connection, run_id: int, assessment: Assessment) -> None:
@@ -117,17 +166,16 @@ def save(connection: Connection, run_id: int, assessment: Assessment) -> None:
     results.save_taints(connection, run_id, [(t.kind, t.severity, t.detail) for t in assessment.taints])
 
 
-def conditions_of(connection: Connection, run_id: int) -> list[SensorSample]:
-    """Return the run's samples in the order of their times, without those of imported tools."""
-    samples = read_samples(results.rows_of(connection, "conditions", ("at", "data_json"), run_id))
-    return [sample for sample in samples if sample.source is None]
+def own_samples(rows: Iterable[tuple[float, str]]) -> list[SensorSample]:
+    """Return samples in the order of their times, (time, JSON) as stored, without those of imported tools."""
+    return [sample for sample in read_samples(rows) if sample.source is None]
 
 
-def _recompiled(connection: Connection, run_id: int) -> dict[int, tuple[int, int]]:
+def _recompiled(graphs: Mapping[str, Sequence[tuple[int, float]]]) -> dict[int, tuple[int, int]]:
     """Return the graphs and the graph breaks of each measured iteration that compiled."""
     by_iteration: dict[int, tuple[int, int]] = {}
-    for name, place in (("recompilations", 0), ("graph_breaks", 1)):
-        for i, value in results.metric_values(connection, run_id, name):
+    for place, name in enumerate(GRAPHS):
+        for i, value in graphs.get(name, ()):
             counts = list(by_iteration.get(i, (0, 0)))
             counts[place] += int(value)
             by_iteration[i] = (counts[0], counts[1])
@@ -137,4 +185,9 @@ def _recompiled(connection: Connection, run_id: int) -> dict[int, tuple[int, int
 def self_description(connection: Connection, run_id: int) -> SelfDescription:
     """Return what the trainer reported about itself."""
     rows = results.rows_of(connection, "hellos", ("hello_json",), run_id)
-    return known_fields(json.loads(rows[0][0]) if rows else {}, SelfDescription)
+    return described_in(rows[0][0] if rows else None)
+
+
+def described_in(hello_json: str | None) -> SelfDescription:
+    """Return what is needed of a stored hello; the defaults without one."""
+    return known_fields(json.loads(hello_json or "{}"), SelfDescription)

@@ -8,11 +8,13 @@ from __future__ import annotations
 import re
 import sqlite3
 import time
+from functools import partial
 from pathlib import Path
 
 from queue_runner.atomic_file import replacing
 from queue_runner.errors import DamageError, MpsqError
 from queue_runner.paths import Layout
+from queue_runner.store import merges
 from queue_runner.store.read import DAMAGE, no_queue, reading, schema_revision, tuples
 
 AUTO = "auto"
@@ -79,8 +81,8 @@ def problems(db: Path, *, quick: bool = False) -> list[str]:
         try:
             check = "PRAGMA quick_check" if quick else "PRAGMA integrity_check"
             lines += [str(line) for (line,) in tuples(connection, check)]
-            dangling = [] if quick else tuples(connection, "PRAGMA foreign_key_check")
-            lines += [f"dangling reference in {table}" for table, *_ in dangling]
+            dangling = [] if quick else merges.dangling(partial(tuples, connection))
+            lines += [f"dangling reference in {table}" for table in dangling]
         except sqlite3.DatabaseError as error:
             if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_BUSY):
                 raise  # nothing was read

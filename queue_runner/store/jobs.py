@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -349,6 +349,21 @@ def add_run(connection: Connection, job_id: int, *, position: int, **columns: An
     }
     values["lane"] = values["lane"] if is_remote(values["lane"]) else DEFAULT_LANE
     return int(connection.value(hot_sql.ADD_RUN, {**values, "job_id": job_id, "position": position}))
+
+
+def add_ended_runs(connection: Connection, runs: Sequence[Mapping[str, Any]], reasons: Sequence[str]) -> None:
+    """Add runs that ended elsewhere, with the ids that were kept for them: columns of each by name. `reasons` say for
+    the history where each comes from."""
+    names = ("id", "job_id", "position", *_RUN)
+    columns = dict.fromkeys(names) | {"state": State.DONE, "lane": DEFAULT_LANE}
+    sql = f"INSERT INTO runs ({', '.join(names)}) VALUES ({', '.join(f':{name}' for name in names)})"
+    connection.change_all(sql, ({**columns, **run} for run in runs))
+    now = time.time()
+    events = (
+        _event(now, run["job_id"], run["id"], "user", Verb.IMPORT, None, State.DONE, None, reason)
+        for run, reason in zip(runs, reasons, strict=True)
+    )
+    connection.change_all(hot_sql.ADD_EVENT, events)
 
 
 _RUN = (

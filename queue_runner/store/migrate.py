@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from queue_runner.errors import DamageError, RunActive, SchemaError
 from queue_runner.host import locks
 from queue_runner.paths import Layout, migrations_dir
-from queue_runner.store import backup
+from queue_runner.store import backup, merges
 from queue_runner.store.engine import lock_alone, open_engine, writing
 from queue_runner.store.read import HEAD, lost, reading, schema_revision, tuples
 
@@ -128,10 +128,9 @@ def create(db: Path) -> None:
     with writing(engine, alone=True) as connection:
         config.attributes["connection"] = connection.core
         command.upgrade(config, "head")
-        dangling = connection.rows("PRAGMA foreign_key_check")
-        if dangling:
+        if dangling := merges.dangling(connection.rows):
             raise DamageError(
-                f"the database was not upgraded: {len(dangling)} dangling references in {dangling[0][0]}",
+                f"the database was not upgraded: dangling references in {', '.join(dangling)}",
                 "mpsq db check shows them; mpsq db restore restores a backup",
             )
     engine.dispose()

@@ -169,6 +169,18 @@ merged_runs = Table(
     Column("content_hash", Text, nullable=False),  # of everything that was measured: the same run must not change
 )
 
+merges = Table(
+    "merges",
+    metadata,
+    Column("bundle_hash", Text, primary_key=True),
+    Column("plan_hash", Text, nullable=False),  # of the runs that it brings
+    Column("first_run_id", Integer, nullable=False),  # of the ids kept for its runs
+    Column("n_runs", Integer, nullable=False),
+    Column("n_stored", Integer, nullable=False),  # runs, in their order, whose measurements are stored
+    Column("at", Float, nullable=False),  # of the last progress
+)
+"""Merges that have not ended. Their measurements are stored, and belong to no run until the last transaction."""
+
 job_events = Table(
     "job_events",
     metadata,

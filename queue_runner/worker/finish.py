@@ -14,7 +14,6 @@ from functools import cache
 from typing import Any
 
 from queue_runner.analysis.neighbour_share import Neighbour
-from queue_runner.analysis.validity import Taint
 from queue_runner.control import checkpoints
 from queue_runner.host import failpoints, machine
 from queue_runner.host.run_dir import RunDir, read_end
@@ -29,7 +28,7 @@ from queue_runner.store import jobs, lane_claims, results, retries
 from queue_runner.store.engine import Connection, Engine, looking, writing
 from queue_runner.store.jobs import Claimed
 from queue_runner.submit.find_max import next_probe
-from queue_runner.text import last_line, plain
+from queue_runner.text import last_line
 from queue_runner.worker import group_guard, preflight_end
 
 _STDERR_BYTES = 1 << 20
@@ -139,21 +138,25 @@ def _checkpoint(connection: Connection, run: Claimed, folder: RunDir) -> int | N
 def summarize_safely(
     connection: Connection,
     run: Claimed,
-    folder: RunDir | None,
+    folder: RunDir,
     ending: Ending,
     exit_: RunEnd,
     new_notes: Mapping[str, str] | None = None,
 ) -> summarize_run.Assessment:
-    """Summarize the run. Numbers that mpsq cannot process are an error of mpsq: the run is invalid then, but the queue
-    continues. Without a folder the run belongs to another machine, and its stored taints name its neighbours."""
-    try:
-        neighbours = find_neighbours(connection, run, folder, exit_) if folder else []
+    """Summarize the run."""
+
+    def compute() -> summarize_run.Assessment:
         return summarize_run.assess(
-            connection, run, ending, exit_, unobserved_matters=True, new_notes=new_notes, neighbours=neighbours
+            summarize_run.read_points(connection, run.run_id),
+            run.spec,
+            ending,
+            exit_,
+            unobserved_matters=True,
+            new_notes=new_notes,
+            neighbours=find_neighbours(connection, run, folder, exit_),
         )
-    except (ArithmeticError, LookupError, TypeError, ValueError, AssertionError, RecursionError) as error:
-        detail = f"mpsq could not process what it reported ({type(error).__name__}: {error}): please report it"
-        return summarize_run.Assessment(None, [Taint("unobserved", "invalid", plain(detail))])
+
+    return summarize_run.assess_safely(compute)
 
 
 def find_neighbours(connection: Connection, run: Claimed, folder: RunDir, exit_: RunEnd) -> list[Neighbour]:

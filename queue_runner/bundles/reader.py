@@ -1,0 +1,134 @@
+"""The child process that opens a bundle: `python -m queue_runner.bundles.reader PATH` writes its rows to stdout.
+
+A bundle is hostile until the parent has checked each row: only this process, which has limits and writes nothing, lets
+SQLite read it. The rows come in one order, cut at the same places: their bytes are what the hash of a bundle covers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import sqlite3
+import struct
+import sys
+from collections.abc import Iterator
+from itertools import groupby, islice
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from msgspec import msgpack
+
+from queue_runner.bundles.rows import MEASURED, MOST_JSON, RUNS, TABLES, Table
+
+HEADER = struct.Struct(">BI")
+"""Before each frame: the number of its table, and its bytes. A frame is rows in MessagePack."""
+END, ERROR = 254, 255
+"""Instead of a table: nothing follows, and why the bundle is refused."""
+MOST_FRAME_BYTES = 64 << 20
+_MEMORY_BYTES = 2 << 30
+_CPU_S = 60
+_CPU_S_PER_BYTE = 1e-6
+"""Far more than an honest file takes: 0.1 microseconds."""
+_LIMITS = {
+    sqlite3.SQLITE_LIMIT_LENGTH: 4 * MOST_JSON + 1000,
+    sqlite3.SQLITE_LIMIT_SQL_LENGTH: 10_000,
+    sqlite3.SQLITE_LIMIT_COLUMN: 32,
+    sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 20,
+    sqlite3.SQLITE_LIMIT_COMPOUND_SELECT: 1,
+    sqlite3.SQLITE_LIMIT_VDBE_OP: 1000,
+    sqlite3.SQLITE_LIMIT_FUNCTION_ARG: 8,
+    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
+    sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER: 8,
+    sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 1,
+    sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
+}
+
+
+class Refused(Exception):
+    """The file is not a bundle; the message says why."""
+
+
+def main(path: Path) -> None:
+    """Write the frames of a bundle to stdout."""
+    for limit, value in (
+        (resource.RLIMIT_AS, _MEMORY_BYTES),
+        (resource.RLIMIT_CPU, int(_CPU_S + path.stat().st_size * _CPU_S_PER_BYTE)),
+        (resource.RLIMIT_FSIZE, 0),
+    ):
+        with contextlib.suppress(ValueError, OSError):  # macOS has no limit of the address space
+            resource.setrlimit(limit, (value, value))
+    out = sys.stdout.buffer
+    try:
+        for number, frame in frames(_open(path)):
+            if len(frame) > MOST_FRAME_BYTES:
+                raise Refused(f"{TABLES[number].at_once} of its {TABLES[number].name} are too large")
+            out.write(HEADER.pack(number, len(frame)) + frame)
+        out.write(HEADER.pack(END, 0))
+    except (sqlite3.Error, Refused, MemoryError, OverflowError, UnicodeError) as error:
+        problem = str(error) if isinstance(error, Refused) else f"it is damaged ({error or type(error).__name__})"
+        text = problem.encode(errors="replace")[:1000]
+        out.write(HEADER.pack(ERROR, len(text)) + text)
+    out.flush()
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro&immutable=1", uri=True, isolation_level=None)
+    for limit, value in _LIMITS.items():
+        connection.setlimit(limit, value)
+    for pragma in ("trusted_schema=OFF", "cell_size_check=ON", "query_only=ON", "mmap_size=0", "cache_size=-8000"):
+        connection.execute(f"PRAGMA {pragma}")
+    return connection
+
+
+def frames(connection: sqlite3.Connection) -> Iterator[tuple[int, bytes]]:
+    """Yield the rows of a bundle by the number of their table: first the tables that name the runs, then, run by run,
+    what each has measured. Raises: sqlite3.Error, Refused for a file that is not built as a bundle."""
+    _check_schema(connection)
+    encode = msgpack.Encoder().encode
+    runs: list[Any] = []
+    for number, table in enumerate(TABLES):
+        if table in MEASURED:
+            continue
+        rows = connection.execute(table.select)
+        while chunk := rows.fetchmany(table.at_once):
+            runs += [row[0] for row in chunk] if table is RUNS else []
+            yield number, encode(chunk)
+    parts = [_ByRun(connection, number, table) for number, table in enumerate(TABLES) if table in MEASURED]
+    for run in runs:
+        for part in parts:
+            if part.rows is not None and part.run == run:
+                while chunk := list(islice(part.rows, part.table.at_once)):
+                    yield part.number, encode(chunk)
+                part.next()
+    for part in parts:
+        if part.rows is not None:
+            raise Refused(f"its {part.table.name} belong to none of its runs")
+
+
+def _check_schema(connection: sqlite3.Connection) -> None:
+    expected = {("table", table.name, table.name, table.sql) for table in TABLES}
+    objects = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master").fetchmany(len(TABLES) + 1)
+    if {*objects} != expected or len(objects) != len(expected):
+        raise Refused("its tables are not those of a bundle")
+
+
+class _ByRun:
+    """The rows of a table, of one run after the other: `run` and its `rows`, None after the last."""
+
+    def __init__(self, connection: sqlite3.Connection, number: int, table: Table) -> None:
+        self.number = number
+        self.table = table
+        self._groups = groupby(connection.execute(table.select), itemgetter(0))
+        self.next()
+
+    def next(self) -> None:
+        """Go to the next run."""
+        self.run: Any
+        self.rows: Iterator[tuple[Any, ...]] | None
+        self.run, self.rows = next(self._groups, (None, None))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

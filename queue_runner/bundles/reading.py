@@ -1,0 +1,267 @@
+"""Reading of a bundle: its rows come from a child process (reader.py), and each is checked here before it is used."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from msgspec import msgpack
+
+from queue_runner.bundles.question import ADDED, FIELDS
+from queue_runner.bundles.reader import END, ERROR, HEADER, MOST_FRAME_BYTES
+from queue_runner.bundles.rows import (
+    FINGERPRINTS,
+    GROUPS,
+    HEAD,
+    JOBS,
+    MEASURED,
+    TABLES,
+    GroupRow,
+    HeadRow,
+    JobRow,
+    RunRow,
+    Table,
+)
+from queue_runner.bundles.values import BadBundle
+from queue_runner.spec import JobSpec
+from queue_runner.store import results
+from queue_runner.text import one_line
+from queue_runner.units import size
+
+VERSION = 2
+MAGIC = b"SQLite format 3\0"
+MOST_FILE_BYTES = 16 << 30
+MOST_RUNS = 100_000
+"""Their rows are stored in one transaction: about 1 s."""
+MOST_RUN_ROWS = 5_000_000
+"""Rows of one run, which are in memory at once."""
+_MOST_GROWTH = 16
+"""Bytes of rows in MessagePack, for each byte of the file: at most 9 for a number, and texts as they are."""
+KEPT = (
+    *("number", "repeat", "attempt", "outcome", "exit_code", "signal", "reason", "created_at", "claimed_at"),
+    *("started_at", "ended_at"),
+)
+"""Columns of a run that are the same in every queue."""
+_NOTES = next(table for table in MEASURED if table.name == "notes")
+
+
+@dataclass(frozen=True)
+class BundleJob:
+    row: JobRow
+    spec: JobSpec
+    tags: tuple[str, ...]
+
+    def identity(self, group: GroupRow) -> str:
+        """Return the hash that names the job in all queues: of its number and of the moments of its submission."""
+        return _hash([group.id, group.created_at, self.row.id, self.row.created_at])
+
+    @property
+    def question(self) -> str:
+        """The sha256 of the fields of its specification that travel and are not at their default, without those that
+        were added later: no stored hash changes."""
+        default, fields = JobSpec(kind="", name="").fields(), self.spec.fields()
+        return _hash({name: fields[name] for name in {*FIELDS} - ADDED if fields[name] != default[name]})
+
+
+@dataclass
+class Content:
+    """A bundle without what its runs measured."""
+
+    head: HeadRow | None = None
+    groups: dict[int, GroupRow] = field(default_factory=dict)
+    fingerprints: dict[str, tuple[str, dict[str, Any]]] = field(default_factory=dict)
+    jobs: dict[int, BundleJob] = field(default_factory=dict)
+    runs: dict[int, RunRow] = field(default_factory=dict)
+    sha256: str = ""
+
+    def machines(self) -> dict[int, str]:
+        """Return, by submission, the machine of the first run to end that names one: also that of runs which never
+        started. Runs that a later bundle adds end later, and leave it as it is."""
+        of_group: dict[int, str] = {}
+        for run in sorted(self.runs.values(), key=lambda run: (run.ended_at is None, run.ended_at or 0, run.id)):
+            if run.machine_hash is not None:
+                of_group.setdefault(self.jobs[run.job_id].row.group_id, run.machine_hash)
+        return of_group
+
+    def take(self, table: Table, rows: list[Any]) -> None:
+        """Add rows. Raises: BadBundle for a row that contradicts another."""
+        for row in rows:
+            if table is HEAD:
+                self.head = row
+                if row.version != VERSION:
+                    raise BadBundle(
+                        f"its format is version {row.version}, this mpsq reads {VERSION}",
+                        "use the mpsq that made it, or a newer one",
+                    )
+            elif table is GROUPS:
+                self.groups[row.id] = row
+            elif table is FINGERPRINTS:
+                data = json.loads(row.data_json)
+                if results.fingerprint_hash(row.kind, data) != row.hash:
+                    raise BadBundle(f"the fingerprint {row.hash[:7]} is not what its hash says")
+                self.fingerprints[row.hash] = (row.kind, data)
+            elif table is JOBS:
+                spec = JobSpec.from_json(row.spec_json)
+                self.jobs[row.id] = BundleJob(row, spec, tuple(json.loads(row.tags_json)))
+            else:
+                self.runs[row.id] = row
+        if len(self.runs) > MOST_RUNS:
+            raise BadBundle(f"it has more than {MOST_RUNS:,} runs", "ask for fewer submissions in one bundle")
+
+    def check(self) -> None:
+        """Check what single rows cannot show. Raises: BadBundle."""
+        for job in self.jobs.values():
+            if job.row.group_id not in self.groups:
+                raise BadBundle(f"job {job.row.id} belongs to none of its submissions")
+        if len({(run.job_id, run.number) for run in self.runs.values()}) < len(self.runs):
+            raise BadBundle("its runs contradict one another: two have the same number")
+        for run in self.runs.values():
+            self._check_run(run)
+        if silent := self.groups.keys() - self.machines().keys():
+            raise BadBundle(f"of the submission g{min(silent)} nothing ran on a machine")
+
+    def _check_run(self, run: RunRow) -> None:
+        if run.job_id not in self.jobs:
+            raise BadBundle(f"run {run.id} belongs to none of its jobs")
+        of_outcome = {
+            "SUCCEEDED": run.exit_code in (0, None),
+            "FAILED": run.exit_code not in (0, None),
+            "KILLED": run.signal is not None,
+        }
+        if not of_outcome.get(run.outcome, True):
+            raise BadBundle(f"run {run.id} contradicts itself: it is {run.outcome} with another exit")
+        before = self.runs.get(run.resumed_from or 0)
+        if run.resumed_from and (before is None or before.id >= run.id or before.job_id != run.job_id):
+            raise BadBundle(f"run {run.id} resumes from none of its job")
+        for hash, kind in ((run.machine_hash, "machine"), (run.software_hash, "software")):
+            if hash is not None and self.fingerprints.get(hash, ("", {}))[0] != kind:
+                raise BadBundle(f"run {run.id} has a fingerprint that is none of its {kind}s")
+
+
+class RunContent:
+    """What one run measured, by table. `hash` covers its end and all its measurements, without fields that its owner
+    may edit and without prose, which another mpsq may clean in another way."""
+
+    def __init__(self, run: RunRow) -> None:
+        self.run = run
+        self.rows: dict[str, list[Any]] = {table.name: [] for table in MEASURED}
+        named = [getattr(run, name) for name in KEPT if name != "reason"]
+        self._digest = hashlib.sha256(msgpack.encode([*named, run.machine_hash, run.software_hash]))
+
+    @property
+    def hash(self) -> str:
+        return self._digest.hexdigest()
+
+    def take(self, number: int, rows: list[Any], data: bytes) -> None:
+        """Add rows of a table, which are `data` in MessagePack. Raises: BadBundle."""
+        table = TABLES[number]
+        self.rows[table.name] += rows
+        if sum(map(len, self.rows.values())) > MOST_RUN_ROWS:
+            raise BadBundle(f"run {self.run.id} has more than {MOST_RUN_ROWS:,} rows")
+        if self.run.machine_hash is None:
+            raise BadBundle(f"run {self.run.id} has results and no machine")
+        hashed = msgpack.encode([row[:-1] for row in rows]) if table is _NOTES else data
+        self._digest.update(HEADER.pack(number, len(hashed)) + hashed)
+
+
+def read(path: Path, take_run: Callable[[Content, RunContent], object]) -> Content:
+    """Read a bundle and check it; `take_run` gets what each run measured, in the order of the runs. The hash is checked
+    at the end. Raises: BadBundle."""
+    content = Content()
+    digest = hashlib.sha256()
+    keys: dict[str, Any] = {}
+    runs: Iterator[RunContent] | None = None
+    current: RunContent | None = None
+    for number, data in _frames(path):
+        table = TABLES[number]
+        rows = table.decode(data)
+        _check_order(table, rows, keys)
+        if table is not HEAD:
+            digest.update(HEADER.pack(number, len(data)) + data)
+        if table not in MEASURED:
+            content.take(table, rows)
+            continue
+        if runs is None:
+            content.check()
+            runs = map(RunContent, content.runs.values())
+            current = next(runs, None)
+        run_id = rows[0].run_id
+        while current is not None and current.run.id < run_id:
+            take_run(content, current)
+            current = next(runs, None)
+        if current is None or any(row.run_id != current.run.id for row in rows):
+            raise BadBundle(f"its {table.name} belong to none of its runs")
+        current.take(number, rows, data)
+    if runs is None:
+        content.check()
+        runs = map(RunContent, content.runs.values())
+        current = next(runs, None)
+    while current is not None:
+        take_run(content, current)
+        current = next(runs, None)
+    if content.head is None:
+        raise BadBundle("it has no head")
+    content.sha256 = digest.hexdigest()
+    return content
+
+
+def checked(path: Path, take_run: Callable[[Content, RunContent], object]) -> Content:
+    """Read a bundle, as `read`, that also says its own hash. Raises: BadBundle, also where that is another one."""
+    content = read(path, take_run)
+    if content.head is None or content.head.sha256 != content.sha256:
+        raise BadBundle("it is damaged: its hash is not that of its rows")
+    return content
+
+
+def _check_order(table: Table, rows: list[Any], keys: dict[str, Any]) -> None:
+    """Check that keys grow, and so come once."""
+    if not rows:
+        raise BadBundle(f"its {table.name} are empty where they are not")
+    at = [table.columns.index(name) for name in table.key]
+    last = keys.get(table.name)
+    for row in rows:
+        key = tuple(row[i] for i in at)
+        if last is not None and key <= last:
+            raise BadBundle(f"its {table.name} are not in their order, or one comes twice")
+        last = key
+    keys[table.name] = last
+
+
+def _frames(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield what the child reads, within what a file of this size can hold. Raises: BadBundle."""
+    n_bytes = path.stat().st_size
+    if n_bytes > MOST_FILE_BYTES:
+        raise BadBundle(f"it is larger than {size(MOST_FILE_BYTES)}", "ask for fewer submissions in one bundle")
+    left = _MOST_GROWTH * n_bytes
+    command = [sys.executable, "-m", "queue_runner.bundles.reader", str(path)]
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert child.stdout is not None
+    try:
+        while True:
+            header = child.stdout.read(HEADER.size)
+            if len(header) < HEADER.size:
+                raise BadBundle("it is damaged: SQLite could not read it to its end")
+            number, length = HEADER.unpack(header)
+            if number == END:
+                return
+            data = child.stdout.read(min(length, MOST_FRAME_BYTES))
+            if number == ERROR:
+                raise BadBundle(one_line(data.decode(errors="replace"))[:200])
+            left -= len(data)
+            if number >= len(TABLES) or len(data) < length or left < 0:
+                raise BadBundle("it is damaged: it has more rows than a file of its size can have")
+            yield number, data
+    finally:
+        child.kill()
+        child.stdout.close()
+        child.wait()
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

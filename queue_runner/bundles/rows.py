@@ -1,0 +1,341 @@
+"""The tables of a bundle, and the values that each column may have: the one place where a bundle is checked.
+
+Anybody may have written a bundle: a value that is not known to be harmless is refused. msgspec checks each row by its
+class; `question` and `fingerprints` have the JSON of jobs and of machines.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
+
+import msgspec
+from msgspec import Meta, ValidationError
+
+from queue_runner.bundles import fingerprints, question
+from queue_runner.bundles.values import (
+    MOST_ITEMS,
+    MOST_SECONDS,
+    MOST_VALUE,
+    BadBundle,
+    Count,
+    Digest,
+    Integer,
+    Name,
+    Prose,
+)
+from queue_runner.ingest.storable import BadLine, storable
+from queue_runner.model import PHASES, SYNC_UNKNOWN, Outcome
+from queue_runner.submit.policy import MOST_TAG
+
+MOST_MOMENT = 2.5e11
+"""Unix seconds of a time of day, in the year 9892: every calendar can write it."""
+MOST_JSON = 4 << 20
+"""Characters of a JSON value."""
+
+Id = Annotated[int, Meta(ge=1, le=2**53)]
+Ordinal = Annotated[int, Meta(ge=1, le=10**9)]
+Moment = Annotated[float, Meta(ge=0, le=MOST_MOMENT)]
+Seconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
+Difference = Annotated[float, Meta(ge=-MOST_SECONDS, le=MOST_SECONDS)]
+Value = Annotated[float, Meta(ge=-MOST_VALUE, le=MOST_VALUE)]
+Json = Annotated[str, Meta(max_length=MOST_JSON)]
+"""A text that `Table.decode` reads and writes anew."""
+JsonReader = Callable[[Any, Any], Any]
+"""Checks a value of JSON, given its row."""
+
+
+class HeadRow(NamedTuple):
+    """The statements of a bundle about itself. `sha256` is the hash of all other rows (reading.py)."""
+
+    version: Integer
+    mpsq: Name
+    sha256: Digest
+
+
+class GroupRow(NamedTuple):
+    id: Id
+    created_at: Moment
+    title: Prose
+    seed: Integer
+    aim_json: Json | None
+
+
+class FingerprintRow(NamedTuple):
+    hash: Digest
+    kind: Literal["machine", "software"]
+    data_json: Json
+
+
+class JobRow(NamedTuple):
+    id: Id
+    group_id: Id
+    created_at: Moment
+    spec_json: Json
+    note: Prose | None
+    tags_json: Json
+
+
+class RunRow(NamedTuple):
+    id: Id
+    job_id: Id
+    number: Ordinal
+    repeat: Ordinal
+    attempt: Ordinal
+    position: Annotated[int, Meta(ge=-(2**53), le=2**53)]
+    outcome: Outcome
+    exit_code: Annotated[int, Meta(ge=-(2**31), le=2**31)] | None
+    signal: Annotated[int, Meta(ge=0, le=1000)] | None
+    reason: Prose | None
+    created_at: Moment
+    claimed_at: Moment | None
+    started_at: Moment | None
+    ended_at: Moment | None
+    machine_hash: Digest | None
+    software_hash: Digest | None
+    resumed_from: Id | None
+
+
+class HelloRow(NamedTuple):
+    run_id: Id
+    workload: Name | None
+    framework: Name | None
+    framework_version: Name | None
+    device: Name | None
+    device_name: Name | None
+    dtype: Name | None
+    compile: Annotated[int, Meta(ge=0, le=1)] | None
+    config: Name | None
+    params: Count | None
+    flops_per_iter: Value | None
+    tokens_per_iter: Value | None
+    samples_per_iter: Value | None
+    optimizer: Name | None
+    seed: Integer | None
+    planned_iters: Count | None
+    compile_cache: Name | None
+    data_name: Name | None
+    data_sha256: Name | None
+    hello_json: Json
+
+
+class ExitRow(NamedTuple):
+    run_id: Id
+    real_s: Seconds | None
+    slept_s: Difference | None
+    paused_s: Difference | None
+    user_s: Seconds | None
+    sys_s: Seconds | None
+    max_rss_bytes: Count | None
+    exit_json: Json
+
+
+class IngestRow(NamedTuple):
+    run_id: Id
+    source: Literal["events", "stdout"]
+    offset: Count
+    parser_state: Json | None
+    unknown: Count
+    bad: Count
+    forged: Count
+    torn: Count
+    rewritten: Count
+
+
+class ConditionRow(NamedTuple):
+    run_id: Id
+    at: Moment
+    data_json: Json
+
+
+class NoteRow(NamedTuple):
+    run_id: Id
+    offset: Count
+    kind: Name
+    text: Prose
+
+
+class PhaseRow(NamedTuple):
+    run_id: Id
+    offset: Count
+    t_s: Difference
+    name: Name
+    edge: Literal["begin", "end"]
+
+
+class EvalRow(NamedTuple):
+    run_id: Id
+    offset: Count
+    metric: Name
+    i: Integer
+    split: Name
+    value: float | None
+    dur_s: Seconds | None
+
+
+class MetricRow(NamedTuple):
+    run_id: Id
+    offset: Count
+    name: Name
+    i: Integer | None
+    value: float | None
+    unit: Name | None
+
+
+class IterationRow(NamedTuple):
+    run_id: Id
+    offset: Count
+    i: Integer
+    dur_s: Seconds
+    loss: float | None
+    phase: Annotated[int, Meta(ge=0, lt=len(PHASES))]
+    synced: Annotated[int, Meta(ge=0, le=SYNC_UNKNOWN)]
+    allocated_bytes: Count | None
+    reserved_bytes: Count | None
+
+
+class Aim(msgspec.Struct, forbid_unknown_fields=True):
+    """What a submission asks about, a spec.Aim."""
+
+    by: Name
+    margins: dict[Name, Annotated[float, Meta(gt=0, le=MOST_VALUE)]]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a bundle: its rows, the columns of its key, by which it is sorted, and how many rows are read at
+    once, which the hash of a bundle depends on."""
+
+    name: str
+    row: type[tuple[Any, ...]]
+    key: Sequence[str]
+    at_once: int = 100
+
+    @cached_property
+    def columns(self) -> list[str]:
+        return list(self.row._fields)  # type: ignore[attr-defined]
+
+    @cached_property
+    def sql(self) -> str:
+        """The only statement with which it may have been created."""
+        hints = get_type_hints(self.row)
+        columns = [f'"{name}" {_declared(hints[name])}' for name in self.columns]
+        keys = ", ".join(f'"{name}"' for name in self.key)
+        return f"CREATE TABLE {self.name} ({', '.join(columns)}, PRIMARY KEY ({keys})) WITHOUT ROWID"
+
+    @cached_property
+    def select(self) -> str:
+        """The statement that reads it in the order of its key."""
+        names, keys = (", ".join(f'"{name}"' for name in chosen) for chosen in (self.columns, self.key))
+        return f"SELECT {names} FROM {self.name} ORDER BY {keys}"
+
+    @cached_property
+    def _decoder(self) -> msgspec.msgpack.Decoder[Any]:
+        return msgspec.msgpack.Decoder(list[self.row])  # type: ignore[name-defined]
+
+    def decode(self, data: bytes) -> list[Any]:
+        """Return the rows in MessagePack, each value checked, and JSON as mpsq writes it. Raises: BadBundle."""
+        try:
+            rows: list[Any] = self._decoder.decode(data)
+        except msgspec.DecodeError as error:
+            raise self._bad(str(error)) from error
+        reads = _JSON.get(self.name)
+        return rows if reads is None else [self._with_json(row, reads) for row in rows]
+
+    def _with_json(self, row: Any, reads: Mapping[str, JsonReader]) -> Any:
+        texts = {name: getattr(row, name) for name in reads}
+        return row._replace(**{name: _read(self.name, name, text, reads[name], row) for name, text in texts.items()})
+
+    def _bad(self, error: str) -> BadBundle:
+        problem, _, place = error.partition(" - at `$[")
+        column = re.search(r"\]\[(\d+)\]", place)
+        name = self.columns[int(column[1])] if column else "row"
+        return BadBundle(f"its {self.name} have an invalid {name} ({_shown(problem)})")
+
+
+def _declared(hint: Any) -> str:
+    kinds = [*get_args(hint)] if type(None) in get_args(hint) else [hint]
+    optional = type(None) in kinds
+    kind = next(k for k in kinds if k is not type(None))
+    name = {int: "INTEGER", float: "REAL"}.get(kind, "TEXT")
+    return name if optional else f"{name} NOT NULL"
+
+
+def _shown(problem: str) -> str:
+    problem = re.sub(r"matching regex '.*'", "of other characters", problem).replace("`", "").replace(" - at $", " at ")
+    return ascii(problem)[1:-1][:200]
+
+
+def _read(table: str, column: str, text: str | None, read: JsonReader, row: Any) -> str | None:
+    if text is None:
+        return None
+    try:
+        return json.dumps(read(msgspec.json.decode(text), row), sort_keys=True)
+    except (ValidationError, BadLine) as error:
+        raise BadBundle(f"its {table} have an invalid {column} ({_shown(str(error))})") from error
+    except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
+        raise BadBundle(f"its {table} have a {column} that is not JSON, or is nested too deeply") from error
+
+
+def _tree(value: Any, _row: Any) -> dict[str, Any]:
+    """Check a JSON object: its depth, its size, its texts and numbers. Raises: BadLine, ValidationError."""
+    if type(value) is not dict:
+        raise BadLine("it is not an object")
+    storable(value)
+    if _size(value) > MOST_ITEMS:
+        raise BadLine(f"it has more than {MOST_ITEMS:,} values")
+    return value
+
+
+def _size(value: Any) -> int:
+    if type(value) is dict:
+        return 1 + sum(_size(name) + _size(item) for name, item in value.items())
+    if type(value) is list:
+        return 1 + sum(map(_size, value))
+    msgspec.convert(value, Prose | Integer | float | bool | None)
+    return 1
+
+
+def _tags(value: Any, _row: Any) -> list[str]:
+    tags = msgspec.convert(value, Annotated[list[Name], Meta(max_length=MOST_ITEMS)])
+    if any(len(tag) > MOST_TAG for tag in tags):
+        raise BadLine(f"a tag has more than {MOST_TAG} characters")
+    return sorted({*tags})
+
+
+def _aim(value: Any, _row: Any) -> Any:
+    return msgspec.to_builtins(msgspec.convert(value, Aim))
+
+
+_JSON: Mapping[str, Mapping[str, JsonReader]] = {
+    "groups": {"aim_json": _aim},
+    "fingerprints": {"data_json": lambda value, row: fingerprints.check(value, row.kind)},
+    "jobs": {"spec_json": lambda value, _: question.check(value), "tags_json": _tags},
+    "hellos": {"hello_json": _tree},
+    "exits": {"exit_json": _tree},
+    "ingests": {"parser_state": _tree},
+    "conditions": {"data_json": _tree},
+}
+
+HEAD = Table("bundle", HeadRow, ["version"])
+GROUPS = Table("groups", GroupRow, ["id"])
+FINGERPRINTS = Table("fingerprints", FingerprintRow, ["hash"])
+JOBS = Table("jobs", JobRow, ["id"])
+RUNS = Table("runs", RunRow, ["id"])
+MEASURED = (
+    Table("hellos", HelloRow, ["run_id"]),
+    Table("exits", ExitRow, ["run_id"]),
+    Table("ingests", IngestRow, ["run_id", "source"]),
+    Table("conditions", ConditionRow, ["run_id", "at"]),
+    Table("notes", NoteRow, ["run_id", "offset"]),
+    Table("phases", PhaseRow, ["run_id", "offset"]),
+    Table("evals", EvalRow, ["run_id", "offset", "metric"]),
+    Table("metrics", MetricRow, ["run_id", "offset", "name"]),
+    Table("iterations", IterationRow, ["run_id", "offset"], at_once=1000),
+)
+"""What runs measured: the first column is the run."""
+TABLES = (HEAD, GROUPS, FINGERPRINTS, JOBS, RUNS, *MEASURED)
