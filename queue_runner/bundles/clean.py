@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from queue_runner.bundles import question
+from queue_runner.bundles.harmless import MOST_TEXT, Name, Prose
 from queue_runner.bundles.rows import Json, Table
-from queue_runner.bundles.values import MOST_TEXT, Name, Prose
 from queue_runner.events import MAX_INT
 from queue_runner.host import redact
 from queue_runner.ingest.storable import MAX_DEPTH

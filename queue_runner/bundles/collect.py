@@ -12,8 +12,8 @@ from typing import Any
 from queue_runner import __version__
 from queue_runner.bundles import reading
 from queue_runner.bundles.clean import Cleaner, of_queue
+from queue_runner.bundles.harmless import BadBundle
 from queue_runner.bundles.rows import FINGERPRINTS, GROUPS, HEAD, JOBS, MEASURED, RUNS, TABLES, RunRow, Table
-from queue_runner.bundles.values import BadBundle
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.model import PREFLIGHT, Selector
 from queue_runner.paths import Layout

@@ -17,8 +17,8 @@ from typing import Any, BinaryIO
 import msgspec
 
 from queue_runner.bundles import collect, reading
+from queue_runner.bundles.harmless import BadBundle
 from queue_runner.bundles.rows import HEAD, JOBS, RUNS, TABLES, Table
-from queue_runner.bundles.values import BadBundle
 from queue_runner.text import one_line
 from queue_runner.units import size
 
@@ -95,8 +95,8 @@ def _row(table: Table, row: list[Any]) -> list[Any]:
     row = [*row[:n], *[None] * (n - len(row))]
     for at, value in enumerate(row):
         if isinstance(value, dict):
-            kept = {k: v for k, v in value.items() if table is not JOBS or k not in _REMOVED}
-            row[at] = json.dumps(kept, sort_keys=True)
+            fields = {k: v for k, v in value.items() if table is not JOBS or k not in _REMOVED}
+            row[at] = json.dumps(fields, sort_keys=True)
         elif isinstance(value, list):
             row[at] = json.dumps(value)
         elif type(value) is str and table.columns[at] in ("value", "loss"):

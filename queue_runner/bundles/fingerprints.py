@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, convert
 
-from queue_runner.bundles.values import MOST_FACTS, Fact, Name
+from queue_runner.bundles.harmless import MOST_FACTS, Fact, Name
 from queue_runner.ingest.storable import storable
 
 Facts = Annotated[dict[Name, Fact | None], Meta(max_length=MOST_FACTS)]
@@ -22,7 +22,7 @@ class Gpu(Struct):
     cores: Number | None = None
 
 
-class Machine(Struct):
+class MachineFacts(Struct):
     """The fields of a machine that reports read."""
 
     arch: Name | None = None
@@ -38,7 +38,7 @@ class Machine(Struct):
     gpus: Many | None = None
 
 
-class Software(Struct):
+class SoftwareFacts(Struct):
     """The fields of software that reports read."""
 
     versions: Facts | None = None
@@ -49,7 +49,7 @@ class Software(Struct):
     python: Name | None = None
 
 
-KINDS: dict[str, type[Struct]] = {"machine": Machine, "software": Software}
+KINDS: dict[str, type[Struct]] = {"machine": MachineFacts, "software": SoftwareFacts}
 
 
 def check(data: Any, kind: str) -> dict[str, Any]:

@@ -23,9 +23,9 @@ from queue_runner.analysis.neighbour_share import SHARE
 from queue_runner.analysis.points import EvalPoint, IterationPoint, PhaseMark
 from queue_runner.analysis.summary import Summary
 from queue_runner.bundles import convert, reading
+from queue_runner.bundles.harmless import BadBundle
 from queue_runner.bundles.reading import KEPT, Content, RunContent
 from queue_runner.bundles.rows import MEASURED, GroupRow, RunRow
-from queue_runner.bundles.values import BadBundle
 from queue_runner.errors import MpsqError
 from queue_runner.events import FIELD_DROPPED
 from queue_runner.host import failpoints, locks
@@ -81,8 +81,8 @@ class _Sound:
 
 @dataclass
 class _Plan:
-    """What a bundle changes here: its runs that are new, by their place in the bundle; those that are known, by their
-    ids there, with their ids here; and the jobs here, by their ids there, None for a new one."""
+    """The changes that a bundle makes here. `new` are runs by their place in the bundle. `known` has the ids of runs
+    here by their ids there. `jobs` has those of jobs, None for a new one, and `groups` those of submissions."""
 
     new: dict[int, RunRow] = field(default_factory=dict)
     known: dict[int, int] = field(default_factory=dict)
@@ -399,7 +399,7 @@ def _is_point(row: Any) -> bool:
 
 
 _SUMMARY = [field.name for field in fields(Summary) if field.name != "course"]
-"""What is stored of a summary."""
+"""The stored fields of a summary."""
 _COLUMNS: dict[str, Sequence[str]] = {
     **{table.name: table.columns for table in MEASURED},
     "ingests": [*(name for table in MEASURED if table.name == "ingests" for name in table.columns), "tail_hash"],

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, convert, to_builtins
 
-from queue_runner.bundles.values import MOST_FACTS, MOST_SECONDS, BadBundle, Digest, Integer, Name, Prose
+from queue_runner.bundles.harmless import MOST_FACTS, MOST_SECONDS, BadBundle, Digest, Integer, Name, Prose
 from queue_runner.ingest import parsers
 from queue_runner.ingest.storable import BadLine, storable
 from queue_runner.spec import COMPILE_MODES
@@ -19,7 +19,7 @@ Setting = Prose | Integer | float | bool
 Processors = Annotated[int, Meta(ge=0, le=1 << 20)]
 
 
-class Question(Struct, forbid_unknown_fields=True):
+class TravellingQuestion(Struct, forbid_unknown_fields=True):
     """The question and the code."""
 
     kind: Literal["workload", "command"]
@@ -56,7 +56,7 @@ class Question(Struct, forbid_unknown_fields=True):
     prepare: Prose = ""
 
 
-FIELDS = Question.__struct_fields__
+FIELDS = TravellingQuestion.__struct_fields__
 ADDED = {"seed_by_round"}
 """Fields that earlier versions did not write: no stored hash counts them."""
 LEFT = frozenset(
@@ -72,10 +72,10 @@ def check(data: Any) -> dict[str, Any]:
     """Check the question of a job. Raises: BadLine, ValidationError for a field or a value that no job has; BadBundle
     for a log format that only another mpsq knows."""
     storable(data)
-    asked = convert(data, Question)
-    if asked.parser is not None and asked.parser not in parsers.names():
-        raise BadBundle(f"a job has the log format {asked.parser!a}, which this mpsq does not know", "upgrade mpsq")
-    if any(type(value) is float and abs(value) > 1e300 for value in asked.params.values()):
+    question = convert(data, TravellingQuestion)
+    if question.parser is not None and question.parser not in parsers.names():
+        raise BadBundle(f"a job has the log format {question.parser!a}, which this mpsq does not know", "upgrade mpsq")
+    if any(type(value) is float and abs(value) > 1e300 for value in question.params.values()):
         raise BadLine("a setting is too large")
-    fields: dict[str, Any] = to_builtins(asked)
+    fields: dict[str, Any] = to_builtins(question)
     return fields

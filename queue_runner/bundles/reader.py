@@ -46,7 +46,7 @@ _LIMITS = {
 }
 
 
-class Refused(Exception):
+class NotBuiltSo(Exception):
     """The file is not a bundle; the message says why."""
 
 
@@ -63,11 +63,11 @@ def main(path: Path) -> None:
     try:
         for number, frame in frames(_open(path)):
             if len(frame) > MOST_FRAME_BYTES:
-                raise Refused(f"{TABLES[number].at_once} of its {TABLES[number].name} are too large")
+                raise NotBuiltSo(f"{TABLES[number].at_once} of its {TABLES[number].name} are too large")
             out.write(HEADER.pack(number, len(frame)) + frame)
         out.write(HEADER.pack(END, 0))
-    except (sqlite3.Error, Refused, MemoryError, OverflowError, UnicodeError) as error:
-        problem = str(error) if isinstance(error, Refused) else f"it is damaged ({error or type(error).__name__})"
+    except (sqlite3.Error, NotBuiltSo, MemoryError, OverflowError, UnicodeError) as error:
+        problem = str(error) if isinstance(error, NotBuiltSo) else f"it is damaged ({error or type(error).__name__})"
         text = problem.encode(errors="replace")[:1000]
         out.write(HEADER.pack(ERROR, len(text)) + text)
     out.flush()
@@ -84,7 +84,7 @@ def _open(path: Path) -> sqlite3.Connection:
 
 def frames(connection: sqlite3.Connection) -> Iterator[tuple[int, bytes]]:
     """Yield the rows of a bundle by the number of their table: first the tables that name the runs, then, run by run,
-    what each has measured. Raises: sqlite3.Error, Refused for a file that is not built as a bundle."""
+    what each has measured. Raises: sqlite3.Error, NotBuiltSo for a file that is not built as a bundle."""
     _check_schema(connection)
     encode = msgpack.Encoder().encode
     runs: list[Any] = []
@@ -104,14 +104,14 @@ def frames(connection: sqlite3.Connection) -> Iterator[tuple[int, bytes]]:
                 part.next()
     for part in parts:
         if part.rows is not None:
-            raise Refused(f"its {part.table.name} belong to none of its runs")
+            raise NotBuiltSo(f"its {part.table.name} belong to none of its runs")
 
 
 def _check_schema(connection: sqlite3.Connection) -> None:
     expected = {("table", table.name, table.name, table.sql) for table in TABLES}
     objects = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master").fetchmany(len(TABLES) + 1)
     if {*objects} != expected or len(objects) != len(expected):
-        raise Refused("its tables are not those of a bundle")
+        raise NotBuiltSo("its tables are not those of a bundle")
 
 
 class _ByRun:

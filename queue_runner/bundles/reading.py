@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec import msgpack
 
+from queue_runner.bundles.harmless import BadBundle
 from queue_runner.bundles.question import ADDED, FIELDS
 from queue_runner.bundles.reader import END, ERROR, HEADER, MOST_FRAME_BYTES
 from queue_runner.bundles.rows import (
@@ -28,7 +29,6 @@ from queue_runner.bundles.rows import (
     RunRow,
     Table,
 )
-from queue_runner.bundles.values import BadBundle
 from queue_runner.spec import JobSpec
 from queue_runner.store import results
 from queue_runner.text import one_line

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta, ValidationError
 
 from queue_runner.bundles import fingerprints, question
-from queue_runner.bundles.values import (
+from queue_runner.bundles.harmless import (
     MOST_ITEMS,
     MOST_SECONDS,
     MOST_VALUE,
@@ -159,7 +159,7 @@ class NoteRow(NamedTuple):
     text: Prose
 
 
-class PhaseRow(NamedTuple):
+class PhaseMarkRow(NamedTuple):
     run_id: Id
     offset: Count
     t_s: Difference
@@ -198,7 +198,7 @@ class IterationRow(NamedTuple):
     reserved_bytes: Count | None
 
 
-class Aim(msgspec.Struct, forbid_unknown_fields=True):
+class TravellingAim(msgspec.Struct, forbid_unknown_fields=True):
     """What a submission asks about, a spec.Aim."""
 
     by: Name
@@ -308,7 +308,7 @@ def _tags(value: Any, _row: Any) -> list[str]:
 
 
 def _aim(value: Any, _row: Any) -> Any:
-    return msgspec.to_builtins(msgspec.convert(value, Aim))
+    return msgspec.to_builtins(msgspec.convert(value, TravellingAim))
 
 
 _JSON: Mapping[str, Mapping[str, JsonReader]] = {
@@ -332,7 +332,7 @@ MEASURED = (
     Table("ingests", IngestRow, ["run_id", "source"]),
     Table("conditions", ConditionRow, ["run_id", "at"]),
     Table("notes", NoteRow, ["run_id", "offset"]),
-    Table("phases", PhaseRow, ["run_id", "offset"]),
+    Table("phases", PhaseMarkRow, ["run_id", "offset"]),
     Table("evals", EvalRow, ["run_id", "offset", "metric"]),
     Table("metrics", MetricRow, ["run_id", "offset", "name"]),
     Table("iterations", IterationRow, ["run_id", "offset"], at_once=1000),

@@ -57,7 +57,7 @@ class Assessment:
 
 @dataclass(frozen=True)
 class RunPoints:
-    """What is stored of a run whose events are all stored. `notes` has the first text of each kind, `clocks` the
+    """The points of a run whose events are all stored. `notes` has the first text of each kind, `clocks` the
     remembered state of each source's parser, `metrics` the values of each by iteration."""
 
     iterations: Sequence[IterationPoint]
@@ -189,5 +189,5 @@ def self_description(connection: Connection, run_id: int) -> SelfDescription:
 
 
 def described_in(hello_json: str | None) -> SelfDescription:
-    """Return what is needed of a stored hello; the defaults without one."""
+    """Return the needed fields of a stored hello; the defaults without one."""
     return known_fields(json.loads(hello_json or "{}"), SelfDescription)

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from queue_runner import reports
 from queue_runner.bundles import convert, reading
+from queue_runner.bundles.harmless import BadBundle
 from queue_runner.bundles.rows import TABLES
-from queue_runner.bundles.values import BadBundle
 from queue_runner.errors import MpsqError
 from queue_runner.paths import Layout
 from queue_runner.reports._common import printing
@@ -100,10 +100,10 @@ def told(kind: str, **fields: Any) -> Change:
 
 
 def deep(levels: int) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    value: dict[str, Any] = {}
     for _ in range(levels):
-        found = {"a": found}
-    return found
+        value = {"a": value}
+    return value
 
 
 LIES: dict[str, tuple[Change | str, str]] = {
@@ -471,9 +471,9 @@ def _plant(connection: sqlite3.Connection, value: Any, chance: random.Random) ->
     row = connection.execute(f'SELECT "{key}", "{column}" FROM {table.name} ORDER BY random() LIMIT 1').fetchone()
     if row is None:
         return
-    if "json" in column and isinstance(row[1], str) and isinstance(found := json.loads(row[1]), dict) and found:
-        found[chance.choice(list(found))] = value if isinstance(value, int | str | None) else [str(value)]
-        value = json.dumps(found)
+    if "json" in column and isinstance(row[1], str) and isinstance(fields := json.loads(row[1]), dict) and fields:
+        fields[chance.choice(list(fields))] = value if isinstance(value, int | str | None) else [str(value)]
+        value = json.dumps(fields)
     with suppress(sqlite3.IntegrityError):
         connection.execute(f'UPDATE {table.name} SET "{column}" = ? WHERE "{key}" = ?', [value, row[0]])
     if chance.random() < 0.9:  # a hash hides no lie

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from queue_runner.bundles import merge, reading
-from queue_runner.bundles.values import BadBundle
+from queue_runner.bundles.harmless import BadBundle
 from queue_runner.paths import Layout
 from queue_runner.store import backup, engine, merges, schema
 from tests.bundles.bundles_support import ALPHA, SYSTEM, content, exported, merged, receiver, sender
@@ -262,10 +262,10 @@ def test_a_file_that_changes_while_it_is_merged_is_refused(place: Place, monkeyp
     whole = reading.checked
 
     def then_changed(*arguments: Any) -> reading.Content:
-        found = whole(*arguments)
+        sound = whole(*arguments)
         place.store.db.execute("UPDATE iterations SET dur_s = 0.9 WHERE run_id = 4")
         place.export()
-        return found
+        return sound
 
     monkeypatch.setattr(reading, "checked", then_changed)
     with pytest.raises(BadBundle, match="it was changed while it was read"):

@@ -13,7 +13,7 @@ import pytest
 from queue_runner import reports
 from queue_runner.bundles import question
 from queue_runner.bundles.bundle_option import make_bundle
-from queue_runner.bundles.values import BadBundle
+from queue_runner.bundles.harmless import BadBundle
 from queue_runner.errors import UsageError
 from queue_runner.model import parse_selector
 from queue_runner.reports._common import printing
@@ -377,8 +377,8 @@ def test_the_values_of_env_stay_here_and_keep_rows_apart(tmp_path: Path) -> None
         run = store.run("cpu", params={"lr": 0.1}, variables={"ANIMAL": value}, machine=ALPHA, software=SYSTEM, group=2)
         store.iterations(run, [0.1] * 20)
     data = exported(store, "g2")
-    told = text_of(data)
-    assert "ANIMAL" in told and "kangaroo" not in told and "wombat" not in told
+    text = text_of(data)
+    assert "ANIMAL" in text and "kangaroo" not in text and "wombat" not in text
     merged(there, data)
     assert len(report(there)) == 2
 
@@ -389,8 +389,8 @@ def test_equal_hidden_values_stay_equal_and_others_apart(tmp_path: Path) -> None
         digest = store.fingerprint("software", {"versions": {"torch": "2.13.0"}, "env": {"OMP_NUM_THREADS": threads}})
         store.db.execute("UPDATE runs SET software_hash = ? WHERE id = ?", [digest, run])
     data = exported(store)
-    told = rows(data, "SELECT hash, data_json FROM fingerprints")
-    hidden = {hash: json.loads(text).get("env") for hash, text in told}
+    stored = rows(data, "SELECT hash, data_json FROM fingerprints")
+    hidden = {hash: json.loads(text).get("env") for hash, text in stored}
     of_run = [hidden[hash]["OMP_NUM_THREADS"] for (hash,) in rows(data, "SELECT software_hash FROM runs LIMIT 3")]
     assert of_run[0] == of_run[1] != of_run[2]
 
