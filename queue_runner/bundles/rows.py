@@ -288,16 +288,24 @@ def _tree(value: Any, _row: Any) -> dict[str, Any]:
     storable(value)
     if _size(value) > MOST_ITEMS:
         raise BadLine(f"it has more than {MOST_ITEMS:,} values")
+    _check_leaves(value)
     return value
 
 
 def _size(value: Any) -> int:
     if type(value) is dict:
-        return 1 + sum(_size(name) + _size(item) for name, item in value.items())
-    if type(value) is list:
-        return 1 + sum(map(_size, value))
-    msgspec.convert(value, Prose | Integer | float | bool | None)
-    return 1
+        return 1 + sum(1 + _size(item) for item in value.values())
+    return 1 + sum(map(_size, value)) if type(value) is list else 1
+
+
+def _check_leaves(value: Any) -> None:
+    if type(value) is dict or type(value) is list:
+        for item in value:
+            _check_leaves(item)
+        for item in value.values() if type(value) is dict else ():
+            _check_leaves(item)
+    else:
+        msgspec.convert(value, Prose | Integer | float | bool | None)
 
 
 def _tags(value: Any, _row: Any) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
 import os
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 
 from queue_runner.cli.main import main
-from tests.bundles.bundles_support import lines_of
+from tests.bundles.bundles_support import text_of
 from tests.queue_support import ANY_MACHINE
 
 pytestmark = pytest.mark.process
@@ -83,20 +82,17 @@ def test_results_travel_and_machines_stay_apart(
     alpha, beta = (Machine(name, monkeypatch, capture) for name in ("alpha", "beta"))
     alpha.measure(2)
     data = alpha("export", "--bundle", "g1").out
-    text = gzip.decompress(data).decode()
+    text = text_of(data)
     secrets = ("alice", "sk-abc", "hunter2", "value-of-foo", "value-of-bar", str(alpha.home))
-    assert [secret for secret in secrets if secret in text] == []
+    assert [secret for secret in secrets if secret in text or secret.encode() in data] == []
     assert data == alpha("export", "--bundle", "1").out
-    own, inside = alpha("report", "--json").json()["rows"], lines_of(data)[-2]["report"]["rows"]
+    own = alpha("report", "--json").json()["rows"]
     assert [row["factors"].pop("BAR")[0] for row in own] == ["#"]
-    assert [row["factors"].pop("BAR").partition("-")[0] for row in inside] == ["[hidden"]
-    assert own == inside
+    assert "'BAR': '[hidden-" in text.replace('"', "'")
 
     Path("g1.mpsq").write_bytes(data)
     first = beta("import", "g1.mpsq")
-    assert (
-        b"g1 g1.mpsq: 2 new runs of 1 new job, 24 iterations" in first.out and b"equal to the one inside" in first.out
-    )
+    assert b"g1 g1.mpsq: 2 new runs of 1 new job, 24 iterations" in first.out
     assert "hashes show damage" in first.err
     again = beta("import", "g1.mpsq", "--json").json()["bundles"][0]
     assert (again["runs"], again["known"], again["groups"]) == (0, 2, ["g1"])
