@@ -25,7 +25,9 @@ OWN_FAILURES = frozenset(
         *(Outcome.OUT_OF_MEMORY, Outcome.OUTPUT_LIMIT, Outcome.DEVICE_UNAVAILABLE),
     }
 )
-"""Outcomes that a program causes; others, such as LOST, only cost the round."""
+"""Outcomes that a program causes."""
+_STAYS = frozenset({Outcome.CODE_CHANGED, Outcome.DISK_FULL})
+"""Outcomes that a further round would have, too; others, such as LOST, only cost the round."""
 _REMEDIES = {
     Outcome.TIMED_OUT: "--timeout sets the limit",
     Outcome.SPAWN_FAILED: "the command after -- must exist in both trees",
@@ -34,13 +36,16 @@ _REMEDIES = {
 
 def failure(families: Sequence[Family], metric: str) -> tuple[str, str] | None:
     """Return the role whose run failed or has no value of the metric, and a sentence; None if there is none. The
-    champion's come first: where that fails, nothing is known of the candidate."""
+    champion's come first: where that fails, nothing is known of the candidate. The role is "" where it is nobody's
+    fault."""
     runs = [row for family in families for arm in family.arms for row in arm.runs if row.state == State.DONE]
     for role in (CHAMPION, CANDIDATE):
         for row in (row for row in runs if row.name == role):
             if row.outcome in OWN_FAILURES:
                 remedy = _REMEDIES.get(Outcome(str(row.outcome)), f"mpsq logs {row.run} shows its output")
                 return role, f"the {role} did not succeed in round {row.repeat}, {row.ending}: {remedy}"
+            if row.outcome in _STAYS:
+                return "", f"the {role} did not run in round {row.repeat}, {row.ending}: mpsq why {row.run}"
             if metric and row.outcome == Outcome.SUCCEEDED and run_metrics.value(row, metric) is None:
                 remedy = f"--metric '{metric}=REGEX' must match a line of mpsq logs {row.run}"
                 return role, f"the {role} printed no number for {metric} in round {row.repeat}: {remedy}"

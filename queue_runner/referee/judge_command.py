@@ -48,7 +48,10 @@ def judge(
     ctx: typer.Context,
     fields: dict[str, Any],
     champion: Annotated[
-        str, typer.Option(metavar="REF", help="The code to beat: a commit, tag, branch, work tree or folder.")
+        str,
+        typer.Option(
+            metavar="REF", help="The code to beat: a commit, tag, branch or folder, or that of a job, such as 12."
+        ),
     ],
     candidate: Annotated[str, typer.Option(metavar="REF", help="The changed code, such as . for this folder.")],
     keep_if: Annotated[

@@ -15,6 +15,7 @@ from queue_runner.referee import trees
 from queue_runner.referee.decision import LEAST_GAIN, Way
 from queue_runner.referee.evidence import CANDIDATE, CHAMPION
 from queue_runner.referee.goal import Rule
+from queue_runner.referee.trees import Tree
 from queue_runner.spec import FIRST_ROUNDS, JobSpec, Until
 from queue_runner.submit import from_file
 from queue_runner.submit import plan as submit
@@ -93,7 +94,7 @@ def plan(layout: Layout, options: JudgeOptions, fields: Mapping[str, Any]) -> Pl
     cwd = Path.cwd() / Path(fields.get("cwd") or "").expanduser()
     if not cwd.is_dir():
         raise UsageError(f"there is no folder {cwd}", "--cwd takes the folder in which the command runs")
-    both = trees.find(options.champion, options.candidate, cwd, layout.home)
+    both = trees.find(options.champion, options.candidate, cwd, layout)
     lines = [
         Line(option, name, {"name": name, "command": list(fields["argv"]), "cwd": str(tree.cwd)})
         for option, name, tree in zip(("--champion", "--candidate"), (CHAMPION, CANDIDATE), both, strict=True)
@@ -103,11 +104,21 @@ def plan(layout: Layout, options: JudgeOptions, fields: Mapping[str, Any]) -> Pl
     if len(planned.jobs) != len(both):
         raise UsageError("mpsq judge compares two trees, and an option is swept", "give each option one value")
     changes = _changes(planned.jobs[0].spec, options.time_budget_s, budget_s)
+    jobs = (
+        replace(job, spec=job.spec.changed(**changes, **_code(tree)), repeats=1)
+        for job, tree in zip(planned.jobs, both, strict=True)
+    )
     return replace(
         submit.in_rounds(planned, Until(rule.to_goal(), budget_s), first=1),
-        jobs=tuple(replace(job, spec=job.spec.changed(**changes), repeats=1) for job in planned.jobs),
+        jobs=tuple(jobs),
         commits={number: tree.commit for number, tree in enumerate(both) if tree.commit},
     )
+
+
+def _code(tree: Tree) -> dict[str, Any]:
+    """Return the fields of the stored code that a row runs; {} where it is taken at submit."""
+    names = ("snapshot", "tree", "code", "root", "inside")
+    return {} if tree.job is None else {name: getattr(tree.job, name) for name in names}
 
 
 def _changes(spec: JobSpec, time_budget_s: float | None, budget_s: float) -> dict[str, Any]:

@@ -1,46 +1,59 @@
-"""What --champion and --candidate name: a commit of the repository around the working folder, or a folder."""
+"""What --champion and --candidate name: a commit of the repository around the working folder, a folder, or the code of
+an earlier job."""
 
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from queue_runner.errors import UsageError, did_you_mean
+from queue_runner.model import parse_selector
+from queue_runner.monitor import run_view
+from queue_runner.paths import Layout
 from queue_runner.source import git_commands, scan
+from queue_runner.spec import JobSpec
+from queue_runner.store import read
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """The code of a row: the folder that its command starts in, and its commit; without one it is the folder's code."""
+    """The code of a row: the folder that its command starts in, and its commit or the job that ran it; without these it
+    is the code in the folder."""
 
     name: str
     cwd: Path
     commit: str = ""
+    job: JobSpec | None = None
+
+    @property
+    def is_folder(self) -> bool:
+        return not self.commit and self.job is None
 
 
-def find(champion: str, candidate: str, cwd: Path, home: Path) -> tuple[Tree, Tree]:
+def find(champion: str, candidate: str, cwd: Path, layout: Layout) -> tuple[Tree, Tree]:
     """Return the two trees. Raises: UsageError for a name that means nothing or two things, for two names of the same
     code, and where uncommitted changes would silently be left out."""
-    trees = _find("--champion", champion, cwd), _find("--candidate", candidate, cwd)
-    work_tree = _work_tree(cwd, home)
-    codes = [_code(tree, home) for tree in trees]
+    trees = _find("--champion", champion, cwd, layout), _find("--candidate", candidate, cwd, layout)
+    work_tree = _work_tree(cwd, layout.home)
+    codes = [_code(tree, layout.home) for tree in trees]
     if codes[0] == codes[1]:
         raise UsageError(
             f"{champion} and {candidate} are the same code", "commit the change, or name the folder that has it"
         )
-    is_used = any(not tree.commit and _is_inside(tree.cwd, work_tree) for tree in trees)
+    is_used = any(tree.is_folder and _is_inside(tree.cwd, work_tree) for tree in trees)
     if work_tree is not None and work_tree.dirty and not is_used:
         for option, tree in zip(("--champion", "--candidate"), trees, strict=True):
             if tree.commit == work_tree.commit:
                 raise UsageError(
-                    f"{option} {tree.name} is the commit below, and {work_tree.root} has uncommitted changes",
+                    f"{option} {tree.name} leaves out the uncommitted changes in {work_tree.root}",
                     f"commit or stash them, or judge them with {option} {work_tree.root}",
                 )
     return trees
 
 
-def _find(option: str, name: str, cwd: Path) -> Tree:
+def _find(option: str, name: str, cwd: Path, layout: Layout) -> Tree:
     folder = Path(name).expanduser()
     folder = folder if folder.is_absolute() else cwd / folder
     try:
@@ -53,12 +66,29 @@ def _find(option: str, name: str, cwd: Path) -> Tree:
         return Tree(name, cwd, commit)
     if name and folder.is_dir():
         return Tree(name, _same_place(cwd, folder.resolve()))
+    if _ID.fullmatch(name):
+        return _of_job(option, name, layout)
     if git_commands.work_tree(cwd) is None:
         raise UsageError(
             f'{option}: there is no folder "{name}", and {cwd} is not in a git repository', "name a folder"
         )
-    hint = did_you_mean(name, _names(cwd), "name a commit, tag or branch of this repository, or a folder")
+    hint = did_you_mean(name, _names(cwd), "name a commit, tag or branch of this repository, a folder, or a job")
     raise UsageError(f'{option}: "{name}" is neither a commit here nor a folder', hint)
+
+
+_ID = re.compile(r"g?[0-9]{1,18}|@last")
+
+
+def _of_job(option: str, name: str, layout: Layout) -> Tree:
+    """Return the code that a job ran, of a group with one job. Raises: UsageError."""
+    with read.reading(layout.db) as connection:
+        jobs = {run.job_id: run.spec for run in run_view.select(connection, [parse_selector(name)])}
+    if len(jobs) > 1:
+        raise UsageError(f"{option} {name} has {len(jobs)} jobs", f"name one of them, such as {max(jobs)}")
+    ((job, spec),) = jobs.items()
+    if spec.kind != "command" or not spec.tree:
+        raise UsageError(f"{option}: the code of job {job} was not stored", "name a commit or a folder")
+    return Tree(name, Path(spec.cwd), job=spec)
 
 
 def _names(cwd: Path) -> list[str]:
@@ -86,7 +116,10 @@ def _work_tree(cwd: Path, home: Path) -> scan.SourceTree | None:
 
 
 def _code(tree: Tree, home: Path) -> tuple[str, str]:
-    """Return what tells the code of a tree from another one: its commit if it holds all of it, else its folder."""
+    """Return what tells the code of a tree from another one: its commit if it holds all of it, else its folder; of a
+    job its content."""
+    if tree.job is not None:
+        return "", tree.job.tree
     scanned = None if tree.commit else _work_tree(tree.cwd, home)
     if scanned is None:
         return tree.commit, "" if tree.commit else str(tree.cwd.resolve())

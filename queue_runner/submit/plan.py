@@ -282,11 +282,14 @@ def _packages(layout: Layout, name: str) -> Mapping[str, str]:
 
 def _place(spec: JobSpec) -> tuple[object, ...]:
     """Return the fields that determine the code of a job."""
-    return spec.kind, spec.cwd, spec.copy, spec.allow_changed, spec.env_name, spec.workload, spec.framework
+    place = spec.kind, spec.cwd, spec.copy, spec.allow_changed, spec.env_name, spec.workload, spec.framework
+    return (*place, spec.tree)
 
 
 def _take(layout: Layout, job: NewJob, commit: str) -> snapshot.Taken:
     spec, cwd = job.spec, Path(job.spec.cwd)
+    if spec.tree:
+        return snapshot.Taken(None)  # it was stored for an earlier job
     try:
         if spec.kind == "workload":
             from queue_runner.workloads import catalog

@@ -136,12 +136,14 @@ def test_a_failure_of_the_candidate_discards_it_and_one_of_the_champion_says_not
     good = {name: runs(name, times, metric) for name in ("champion", "candidate")}
     bad = {name: runs(name, [None], [None]) for name in ("champion", "candidate")}
     lost = runs("candidate", [None], [None], outcome="LOST", exit_code=None)
+    full = runs("candidate", [None], [None], outcome="DISK_FULL", exit_code=None)
     silent = {name: runs(name, times, [None]) for name in ("champion", "candidate")}
     cases = [
         (good["champion"], bad["candidate"], Choice.DISCARD, True, "candidate did not succeed in round 1, FAILED(1)"),
         (bad["champion"], good["candidate"], Choice.UNDECIDED, True, "champion did not succeed"),
         (bad["champion"], bad["candidate"], Choice.UNDECIDED, True, "champion did not succeed"),
         (good["champion"], lost, Choice.UNDECIDED, False, ""),
+        (good["champion"], full, Choice.UNDECIDED, True, "candidate did not run in round 1, DISK_FULL"),
         (good["champion"], silent["candidate"], Choice.DISCARD, True, "candidate printed no number for loss"),
         (silent["champion"], silent["candidate"], Choice.UNDECIDED, True, "champion printed no number for loss"),
     ]

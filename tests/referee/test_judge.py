@@ -128,6 +128,16 @@ def test_a_folder_is_judged_by_its_metric_alone(queue: Queue, repository: Reposi
     assert (queue.layout.run_dir("1.1") / "stdout.log").read_text().startswith("time 10\n")
 
 
+def test_the_code_of_an_earlier_candidate_is_judged_as_it_ran(queue: Queue, repository: Repository) -> None:
+    repository.write(WORSE + "# not committed\n")
+    assert repository.judge("fast", ".", *LOSS, "--budget", "0.1s", *TRAIN).code == 3
+    repository.write("exit 1\n")
+    answer = repository.judge("2", "slow", *LOSS, *TRAIN)
+    assert answer.code != 2 and answer.json["difference"]["champion"] > 9, answer.text
+    answer = repository.judge("g1", "slow", *LOSS, *TRAIN)
+    assert answer.code == 2 and "g1 has 2 jobs" in answer.text, answer.text
+
+
 @pytest.mark.parametrize(
     ("script", "words", "code", "reason"),
     [
@@ -176,7 +186,7 @@ def test_what_cannot_be_judged_is_refused_before_anything_runs(queue: Queue, rep
         assert answer.code == 2 and sentence in answer.text and "hint: " in answer.text, answer.text
     repository.write(SLOW)
     answer = repository.judge("slow", "HEAD", *TRAIN)
-    assert answer.code == 2 and "has uncommitted changes" in answer.text, answer.text
+    assert answer.code == 2 and "leaves out the uncommitted changes" in answer.text, answer.text
     queue.layout.config.write_text("no setting\n")
     answer = repository.judge("slow", ".", *TRAIN)
     assert answer.code == 2, answer.text
