@@ -207,7 +207,7 @@ def row(what: str, limit: str, values: Sequence[float], unit: str) -> str:
 
 
 def main() -> None:
-    from tests import bench_remote, bench_see, bench_store, bench_web
+    from tests import bench_bundles, bench_remote, bench_see, bench_store, bench_web
 
     with tempfile.TemporaryDirectory(prefix="mpsq-bench-") as name:
         cwd = Path(name)
@@ -263,6 +263,7 @@ def main() -> None:
         rows += bench_store.rows(cwd, row, command_ms)
         rows += bench_web.rows(cwd, row)
         rows += bench_remote.rows(cwd, row, command_ms)
+        rows += bench_bundles.rows(cwd, row)
     print("# Benchmarks\n")
     print("Made by `make bench`, in one run. These machines are noisy: compare ratios within a run, not across runs.\n")
     machine = f"{platform.machine()}, {os.cpu_count()} cores"

@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -37,10 +38,12 @@ def rows(cwd: Path, row: Callable[..., str], n_runs: int = RUNS, n_iterations: i
     alone_s = [_took(lambda: _mpsq(ours, "submit", "--hold", "--", "/usr/bin/true")) for _ in range(5)]
     begin = time.monotonic()
     merge = subprocess.Popen([*MPSQ, "import", str(bundle)], env=_env(ours), stdout=subprocess.DEVNULL)
-    beside_s = []
+    beside_s, lock_s = [], []
+    probe = threading.Thread(target=_take_lock, args=(Layout(ours).db, merge, lock_s))
+    probe.start()
     while merge.poll() is None:
         beside_s.append(_took(lambda: _mpsq(ours, "submit", "--hold", "--", "/usr/bin/true")))
-        time.sleep(0.02)
+    probe.join()
     merge_s = time.monotonic() - begin
     assert merge.returncode == 0
     with sqlite3.connect(Layout(ours).db) as connection:
@@ -50,9 +53,21 @@ def rows(cwd: Path, row: Callable[..., str], n_runs: int = RUNS, n_iterations: i
         row(f"{what}: size", "-", [bundle.stat().st_size / 1e6], "MB"),
         row(f"{what}: export", "-", [export_s], "s"),
         row(f"{what}: merge", "-", [merge_s], "s"),
-        row("the longest submission beside that merge", "1 s", [max(beside_s)], "s"),
+        row("the longest wait for the write lock beside that merge", "1 s", [max(lock_s)], "s"),
+        row("a submission beside that merge", "1 s", sorted(beside_s), "s"),
         row("a submission without it", "-", sorted(alone_s), "s"),
     ]
+
+
+def _take_lock(db: Path, merge: subprocess.Popen[bytes], took_s: list[float]) -> None:
+    """Take the write lock again and again, as each command that writes does, until the merge ends."""
+    connection = sqlite3.connect(db, timeout=60, isolation_level=None)
+    connection.execute("PRAGMA wal_autocheckpoint=0")
+    while merge.poll() is None:
+        took_s.append(_took(lambda: connection.execute("BEGIN IMMEDIATE")))
+        connection.execute("ROLLBACK")
+        time.sleep(0.05)
+    connection.close()
 
 
 def fill(home: Path, n_runs: int, n_iterations: int) -> None:
