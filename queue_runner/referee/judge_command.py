@@ -95,10 +95,11 @@ def judge(
     except MpsqError as error:
         error.exit_code = UsageError.exit_code  # that of other errors is the answer "discard"
         raise
+    except BrokenPipeError:
+        raise
     except OSError as error:
-        failed = MpsqError(f"{error.strerror or error}: {error.filename or ''}", "mpsq doctor checks this machine")
-        failed.exit_code = UsageError.exit_code
-        raise failed from error
+        where = f": {error.filename}" if error.filename else ""
+        raise UsageError(f"{error.strerror or error}{where}", "mpsq doctor checks this machine") from error
 
 
 def _answer(layout: Layout, json: bool, group: int, awaited: Awaited) -> None:
