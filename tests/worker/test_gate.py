@@ -120,7 +120,7 @@ def test_a_submission_waits_once(queue: Queue, machine: Path) -> None:
     for run in ("1.2", "1.3"):
         assert history(queue, run) == ["submit", "claim", "finish"] and taints(queue, run)["not_quiet"] == "caveat"
     queue.submit("true", gate_timeout_s=3600.0)
-    until(lambda: "run 2.1 needs" in blocked(queue), "the wait of another submission")
+    until(lambda: "run 2.1 waits" in blocked(queue), "the wait of another submission")
     worker.send_signal(signal.SIGKILL)
     worker.wait()
 
@@ -235,15 +235,15 @@ def test_what_is_cancelled_or_held_leaves_the_gate(queue: Queue, machine: Path, 
     first, held = (queue.submit("true", gate_timeout_s=3600.0) for _ in range(2))
     other = queue.submit("echo other >> $J", no_gate=True)
     queue.worker(module=STAND_IN)
-    until(lambda: "run 1.1 needs" in blocked(queue), "the first")
+    until(lambda: "run 1.1 waits" in blocked(queue), "the first")
     cancellation.cancel(queue.layout, [parse_selector(str(first))], grace_s=None, within_s=5.0)
-    until(lambda: "run 2.1 needs" in blocked(queue), "the second")
+    until(lambda: "run 2.1 waits" in blocked(queue), "the second")
     mpsq.ok("pause", held)
     until(lambda: queue.written() == ["other"], "what is behind them")
     until(lambda: not blocked(queue), "nothing to wait for")
     assert [row["job_id"] for row in queue.rows() if row["state"] == "HELD"] == [held]
     mpsq.ok("resume", held)
-    until(lambda: "run 2.1 needs" in blocked(queue), "its return")
+    until(lambda: "run 2.1 waits" in blocked(queue), "its return")
     assert other == 3 and history(queue, "2.1").count("wait for quiet") == 2, "a wait of its own, counted anew"
     mpsq.ok("pause")
     until(lambda: not blocked(queue), "the gate of a paused lane")
@@ -254,17 +254,17 @@ def test_a_run_of_higher_priority_passes(queue: Queue, machine: Path) -> None:
     reads(machine, cpu=0.9)
     queue.submit("echo last >> $J", gate_timeout_s=3600.0)
     queue.worker(module=STAND_IN)
-    until(lambda: "run 1.1 needs" in blocked(queue), "the first")
+    until(lambda: "run 1.1 waits" in blocked(queue), "the first")
     queue.submit("echo first >> $J", priority=1)
     until(lambda: queue.written() == ["first"], "the urgent one")
-    until(lambda: "run 1.1 needs" in blocked(queue), "its return")
+    until(lambda: "run 1.1 waits" in blocked(queue), "its return")
 
 
 def test_the_timeout_counts_on_when_the_worker_dies(queue: Queue, machine: Path) -> None:
     reads(machine, cpu=0.9)
     queue.submit("true", gate_timeout_s=3600.0)
     worker = queue.worker(module=STAND_IN)
-    until(lambda: "run 1.1 needs" in blocked(queue), "the wait")
+    until(lambda: "run 1.1 waits" in blocked(queue), "the wait")
     worker.send_signal(signal.SIGKILL)
     worker.wait()
     with sqlite3.connect(queue.layout.db) as connection:  # as if it had waited an hour by then
