@@ -7,6 +7,6 @@
 from queue_runner.extensions import AddedCommand, Extension
 
 EXTENSION = Extension(
-    commands={"judge": AddedCommand("Results", "keep or discard a change", "queue_runner.referee.judge_command")},
+    commands={"judge": AddedCommand("Submit", "keep or discard a change", "queue_runner.referee.judge_command")},
     goals={"judge": "queue_runner.referee.goal:look"},
 )

@@ -146,7 +146,7 @@ def test_a_submission_asks_again_after_ten_minutes(
     reads(machine, cpu=0.9)
     queue.worker(module=STAND_IN)
     if waits:
-        until(lambda: "run 1.2 needs" in blocked(queue), "the wait")
+        until(lambda: "run 1.2 waits" in blocked(queue), "the wait")
     else:
         queue.done(2)
         assert "wait for quiet" not in history(queue, "1.2")
