@@ -70,8 +70,9 @@ def test_runs_are_chosen_as_on_the_command_line(queue: Client) -> None:
     assert [run["run"] for run in queue.runs(state="failed")] == ["2.1"]
     assert len(queue.runs()) == 7
     assert len(queue.iterations("1.1")) == 20
+    # Rows are called what --name says.
     report = queue.report("devices", "g1", include_invalid=True)
-    assert [row["workload"] for row in report] == ["failed", "killed", "ok", "running"]  # --name is what rows are called
+    assert [row["workload"] for row in report] == ["failed", "killed", "ok", "running"]
     assert queue.status().running is not None
     assert queue.why(2)[0].sentence.startswith("run 2.1 has ended: it failed")
 
