@@ -244,7 +244,7 @@ def test_a_pipe_gets_a_line_for_each_round_and_no_output_of_runs(queue: Queue) -
     process = run(queue, *ROUNDS)
     output, messages = process.communicate(timeout=110)
     assert process.returncode == 0, messages
-    lines = [line for line in messages.splitlines() if line.startswith("--- ")]
+    lines = [line for line in messages.splitlines() if line.startswith("--- round ")]
     rounds = [int(line.split()[2]) for line in lines]
     assert rounds == sorted({*rounds}) and rounds[-1] >= 3, lines  # two that end between two looks get one line
     assert "slower" in lines[-1] and "out" not in output.splitlines()

@@ -81,15 +81,15 @@ def test_cancel_ends_a_run_on_its_node_and_why_says_where_it_is(front: Queue, cl
     front.worker()
     log = front.layout.run_dir(f"{job}.1") / "stdout.log"
     until(lambda: log.exists() and log.read_text() == "started\n", "the log")
-    assert "slurm job" in explain(front, f"{job}.1")
-    assert "slurm job" in explain(front, f"{job}.2")
+    until(lambda: all("slurm job" in explain(front, f"{job}.{number}") for number in (1, 2)), "where they are")
     found = cancellation.cancel(front.layout, [parse_selector(str(job))], grace_s=None, within_s=30.0)
     assert [one.result for one in found] == [cancellation.CancelResult.CANCELLED] * 2
     assert [row["outcome"] for row in front.rows()] == ["CANCELLED", "CANCELLED"]
 
 
-def test_two_nodes_are_two_machines_and_two_tables(front: Queue, mpsq: Cli) -> None:
-    jobs = [front.submit(EVENTS + "sleep 2", on="slurm", device="cpu", whole_node=True) for _ in range(2)]
+def test_two_nodes_are_two_machines_and_two_tables(front: Queue, mpsq: Cli, tmp_path: Path) -> None:
+    both = f": > {tmp_path}/$$.began; until [ $(ls {tmp_path}/*.began | wc -l) = 2 ]; do sleep 0.1; done"
+    jobs = [front.submit(EVENTS + both, on="slurm", device="cpu", whole_node=True) for _ in range(2)]
     front.worker("", "--until-idle")
     front.done(2)
     machine = machines(front)
