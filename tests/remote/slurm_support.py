@@ -20,6 +20,7 @@ import pytest
 
 from queue_runner.model import parse_selector
 from queue_runner.monitor import explanation
+from queue_runner.remote.node import sweep
 from queue_runner.store import read
 from tests.process_support import words_of
 from tests.queue_support import Queue, until
@@ -154,6 +155,14 @@ class Slurm:
             self.processes[name] = subprocess.Popen(
                 argv, env=env, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
+
+    def sweep(self) -> None:
+        """Remove the homes of blocks that Slurm killed, as the next block of their node does."""
+        until(lambda: not self.jobs_left(), "the end of the killed blocks")
+        local = self.folder / "local"
+        for lock in local.glob("*.lock"):
+            os.utime(lock, (1, 1))
+        sweep(local)
 
     def jobs_left(self) -> list[psutil.Process]:
         """What lives of blocks: supervisors, workers, wardens, jobs."""

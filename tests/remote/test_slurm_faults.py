@@ -274,6 +274,7 @@ def test_a_block_that_somebody_cancels_is_cancelled_and_not_sent_again(front: Qu
     assert [row["outcome"] for row in rows] == ["CANCELLED"] * 3, front.log()
     assert all("scancel: slurm says CANCELLED" in row["reason"] for row in rows)
     assert front.written() == ["began"]
+    cluster.sweep()
 
 
 def test_a_preempted_block_is_sent_again_where_retries_allow_it(front: Queue, cluster: Slurm) -> None:
@@ -287,6 +288,7 @@ def test_a_preempted_block_is_sent_again_where_retries_allow_it(front: Queue, cl
     assert rows.pop(f"{job}.1")["outcome"] == "LOST" and "preempted" in explain(front, f"{job}.1")
     assert {row["outcome"] for row in rows.values()} == {"SUCCEEDED"}, front.log()
     assert sorted(line for line in front.written() if line != "began") == [f"{job}.{n}" for n in (2, 3, 4)]
+    cluster.sweep()
 
 
 def test_a_preempted_run_resumes_elsewhere_from_its_checkpoint(front: Queue, cluster: Slurm) -> None:
@@ -299,6 +301,7 @@ def test_a_preempted_run_resumes_elsewhere_from_its_checkpoint(front: Queue, clu
     rows = {row["run"]: row["outcome"] for row in front.done(2, LIMIT_S)}
     assert rows == {f"{job}.1": "LOST", f"{job}.2": "SUCCEEDED"}, front.log()
     assert front.written() == ["began", "state"]
+    cluster.sweep()
 
 
 @pytest.mark.campaign
@@ -317,8 +320,7 @@ def test_a_node_fails_and_what_had_not_begun_runs_elsewhere(front: Queue, cluste
     assert all(row["outcome"] == "LOST" and "node_fail" in row["reason"] for row in lost), lost
     assert {row["outcome"] for row in rows.values()} == {"SUCCEEDED"}, front.log()
     assert sorted(line for line in front.written() if line != "began") == [f"{job}.{n}" for n in (3, 4, 5, 6)]
-    for path in (cluster.folder / "local").iterdir():  # what a node sweeps at its next block
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    cluster.sweep()
 
 
 @pytest.mark.campaign
@@ -335,6 +337,7 @@ def test_a_preempted_block_ends_cleanly_and_retry_sends_the_rest(front: Queue, c
     rows = front.done(4, LIMIT_S)
     assert [row["outcome"] for row in rows if row["number"] > 2] == ["SUCCEEDED"] * 2
     assert sorted(line for line in front.written() if line != "began") == [f"{job}.3", f"{job}.4"]
+    cluster.sweep()
 
 
 @pytest.mark.campaign
