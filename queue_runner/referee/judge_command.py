@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -68,7 +69,7 @@ def judge(
     time_budget: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME",
+            metavar="DURATION",
             help="The program trains for this time, given in MPSQ_TIME_BUDGET_S; only the metric counts.",
         ),
     ] = None,
@@ -95,11 +96,14 @@ def judge(
     except MpsqError as error:
         error.exit_code = UsageError.exit_code  # that of other errors is the answer "discard"
         raise
-    except BrokenPipeError:
+    except (typer.Exit, typer.Abort, BrokenPipeError):
         raise
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
         raise UsageError(f"{error.strerror or error}{where}", "mpsq doctor checks this machine") from error
+    except Exception as error:
+        traceback.print_exc()
+        raise typer.Exit(UsageError.exit_code) from error
 
 
 def _answer(layout: Layout, json: bool, group: int, awaited: Awaited) -> None:

@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from queue_runner.cli.main import main
 from queue_runner.host import locks
 from queue_runner.paths import Layout
+from queue_runner.referee import judge_command
 from tests.cli_support import schemas
 from tests.queue_support import Queue, until
 
@@ -191,3 +193,11 @@ def test_what_cannot_be_judged_is_refused_before_anything_runs(queue: Queue, rep
     answer = repository.judge("slow", ".", *TRAIN)
     assert answer.code == 2, answer.text
     assert not queue.layout.db.exists() or not queue.rows()
+
+
+def test_a_defect_of_mpsq_is_not_the_answer_discard(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(judge_command, "follow_to_the_end", lambda *_, **__: 1 / 0)
+    assert main(["judge", "--champion", "HEAD", "--candidate", ".", "--", "true"]) == 2
+    assert "ZeroDivisionError" in capsys.readouterr().err
