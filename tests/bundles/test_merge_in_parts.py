@@ -283,14 +283,14 @@ def test_a_full_disk_stores_nothing_that_counts(place: Place, tmp_path: Path) ->
         pytest.skip("only root may mount a small file system, and not in every container")
     try:
         place.store.db.execute(
-            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200000)"
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 40000)"
             " INSERT INTO iterations SELECT 1, 1000000 + i, i, 0.1, NULL, 3, 1, NULL, NULL FROM n"
         )
         place.export()
         place.layout = receiver(disk / "ours")
-        child = place.stopped("merge.before_commit", IMPORT.replace("(60, 50, 60)", "(90000, 90000, 90000)"))
+        child = place.stopped("merge.before_commit", IMPORT.replace("(60, 50, 60)", "(10000, 10000, 10000)"))
         assert child is not None
-        (disk / "ballast").write_bytes(bytes(shutil.disk_usage(disk).free - (1 << 20)))
+        (disk / "ballast").write_bytes(bytes(shutil.disk_usage(disk).free - (1 << 19)))
         while state_of(child.pid) not in "Z":  # it comes to that point again
             child.send_signal(signal.SIGCONT)
             time.sleep(0.05)
@@ -300,7 +300,7 @@ def test_a_full_disk_stores_nothing_that_counts(place: Place, tmp_path: Path) ->
         (disk / "ballast").unlink()
         place.sound()
         assert place.importing().wait() == 0
-        assert place.query("SELECT count(*) FROM v_iteration") == [(200_120,)]
+        assert place.query("SELECT count(*) FROM v_iteration") == [(40_120,)]
         place.sound()
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)
