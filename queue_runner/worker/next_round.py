@@ -26,7 +26,7 @@ FEW_S = 60.0
 HOPELESS = 5
 """After so many rounds and seconds, a question without --budget ends if it needs HOPELESS times the rounds left."""
 PATIENT_SHARE = 0.5
-"""After this share of the time, it ends if it needs more rounds than are left."""
+"""When its next round would end after this share of the time, it ends if it needs more rounds than are left."""
 
 
 def follow(layout: Layout, engine: Engine, group_id: int, repeat: int, now: float, log: Callable[[str], None]) -> None:
@@ -88,6 +88,6 @@ def _most_rounds_left(group: OpenGroup, now: float) -> float:
     if elapsed_s < FEW_S:
         return math.inf
     left = min(MOST_ROUNDS - group.repeat, (limit_s - elapsed_s) * group.repeat / elapsed_s)
-    if elapsed_s >= PATIENT_SHARE * limit_s:
+    if elapsed_s + elapsed_s / group.repeat > PATIENT_SHARE * limit_s:
         return left
     return HOPELESS * left if group.repeat >= FEW_ROUNDS else math.inf

@@ -89,9 +89,9 @@ def test_equal_rows_end_with_the_budget_and_the_order_stays_mirrored(queue: Queu
         (Until(), 5, 100.0, False),
         (Until(), 6, 10.0, False),
         (Until(budget_s=600.0), 6, 100.0, False),
-        (Until(), 3, 290.0, False),
-        (Until(), 3, 301.0, True),
-        (Until(budget_s=600.0), 3, 301.0, False),
+        (Until(), 3, 220.0, False),
+        (Until(), 3, 230.0, True),
+        (Until(budget_s=600.0), 3, 230.0, False),
     ],
 )
 def test_a_question_that_needs_far_too_many_rounds_ends_early(
