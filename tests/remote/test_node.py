@@ -39,17 +39,24 @@ def instructions_of(folder: block.Folder) -> Instructions:
     return instructions
 
 
-@pytest.fixture
-def node(layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Node, block.Folder, RunDir]:
-    """A node whose only run has ended, the folder of its block, and the folder of the run on the node."""
-    front = Front(layout, tmp_path / "shared", monkeypatch)
-    front.blocks.step()
+def with_a_claimed_run(front: Front, tmp_path: Path) -> tuple[Node, block.Folder, Layout, int]:
+    """A node that has claimed its only run, the folder of its block, its home, and the id of the run there."""
     folder, there = front.folder(), Layout(tmp_path / "there")
     made = Node(folder, instructions_of(folder), there.home)
     made.load()
     with writing(open_engine(there.db)) as connection:
         run_id = connection.value("SELECT id FROM runs")
         jobs.move(connection, run_id, Verb.CLAIM, actor="worker", claimed_at=1.0, token="t", boot_id="b")
+    return made, folder, there, run_id
+
+
+@pytest.fixture
+def node(layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Node, block.Folder, RunDir]:
+    """A node whose only run has ended, the folder of its block, and the folder of the run on the node."""
+    front = Front(layout, tmp_path / "shared", monkeypatch)
+    front.blocks.step()
+    made, folder, there, run_id = with_a_claimed_run(front, tmp_path)
+    with writing(open_engine(there.db)) as connection:
         ending = Ending(Outcome.SUCCEEDED, 0)
         jobs.move(connection, run_id, Verb.FINISH, actor="worker", ending=ending, ended_at=time.time())
     run = RunDir(there.run_dir("1.1"))
@@ -156,12 +163,7 @@ def test_the_checkpoint_of_a_run_that_goes_on_is_published_and_found_by_the_fron
     """Its node is killed without a word; the run that follows takes the checkpoint along, and finds it there."""
     front = Front(layout, tmp_path / "shared", monkeypatch, retries=1, resume=True)
     front.blocks.step()
-    folder, there = front.folder(), Layout(tmp_path / "there")
-    made = Node(folder, instructions_of(folder), there.home)
-    made.load()
-    with writing(open_engine(there.db)) as connection:
-        run_id = connection.value("SELECT id FROM runs")
-        jobs.move(connection, run_id, Verb.CLAIM, actor="worker", claimed_at=1.0, token="t", boot_id="b")
+    made, folder, there, _ = with_a_claimed_run(front, tmp_path)
     out = RunDir(there.run_dir("1.1")).out
     out.mkdir(parents=True)
     for step in ("one", "two"):
