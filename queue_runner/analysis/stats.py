@@ -1,7 +1,7 @@
 """Statistics of one run: centre, spread and slope of a series of iteration times, each with its source.
 
 Iterations of one run are not independent samples, so nothing here is a test: two configurations are compared in
-`verdicts`, over one number per run.
+`intervals`, over one number per run.
 """
 
 from __future__ import annotations
