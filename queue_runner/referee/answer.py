@@ -13,7 +13,7 @@ from queue_runner.analysis.rounds import Verdict
 from queue_runner.errors import MpsqError
 from queue_runner.monitor import answers
 from queue_runner.paths import Layout
-from queue_runner.referee import evidence, goal
+from queue_runner.referee import goal
 from queue_runner.referee.decision import Choice, Ruling
 from queue_runner.spec import FIRST_ROUNDS
 from queue_runner.store import read
@@ -83,16 +83,11 @@ def of_group(layout: Layout, group: int) -> JudgedGroup:
     if word != goal.NAME:
         raise MpsqError(f"g{group} is not a submission of mpsq judge", "mpsq report shows other answers")
     rule = goal.Rule.from_json(text)
-    ruling, is_final = goal.judged(families, rule)
+    ruling, is_final, time, quality = goal.judged(families, rule)
     runs = [row for family in families for arm in family.arms for row in arm.ended]
     rounds = max((row.repeat or 0 for row in runs), default=0)
     if ruling.choice is Choice.UNDECIDED and not is_final:
         ended = _why_it_ended(runs, rounds, budget_s or math.inf) or str(closed_why or "").partition(":")[0]
         shown = ruling.reasons if rounds >= FIRST_ROUNDS else ()
         ruling = Ruling(ruling.choice, (ended, *shown) if ended else shown)
-    compared = evidence.pair(families)
-    time = quality = None
-    if compared is not None:
-        time = evidence.of_time(*compared, rule.least[""])
-        quality = evidence.of_metric(*compared, rule.metric, rule.higher, None) if rule.metric else None
-    return JudgedGroup(group, rounds, ruling, rule.metric, time and time[0], quality and quality[0])
+    return JudgedGroup(group, rounds, ruling, rule.metric, time, quality)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from typing import NamedTuple
 
 from queue_runner.analysis.comparison import Family
+from queue_runner.analysis.rounds import Verdict
 from queue_runner.referee import evidence
-from queue_runner.referee.decision import LEAST_GAIN, Choice, Ruling, Way, decide
+from queue_runner.referee.decision import LEAST_GAIN, Choice, Gain, Ruling, Way, decide
 
 NAME = "judge"
+Answer = tuple[Verdict, Gain]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,29 +39,42 @@ class Rule:
         return cls(**{**data, "ways": tuple(map(Way, data["ways"]))})
 
 
+class Judged(NamedTuple):
+    """The ruling on what the rounds show, whether no further round can change it, and the answers it stands on."""
+
+    ruling: Ruling
+    is_final: bool
+    time: Verdict | None
+    quality: Verdict | None
+
+
 def look(families: Sequence[Family], rule: str) -> str:
     """Return the ruling in a line, "" while another round may change it."""
-    ruling, is_final = judged(families, Rule.from_json(rule))
+    ruling, is_final, *_ = judged(families, Rule.from_json(rule))
     if ruling.choice is Choice.UNDECIDED and not is_final:
         return ""
     return f"{ruling.choice}: {'; '.join(ruling.reasons)}"
 
 
-def judged(families: Sequence[Family], rule: Rule) -> tuple[Ruling, bool]:
-    """Return the ruling on what the rounds show, and whether no further round can change it."""
+def judged(families: Sequence[Family], rule: Rule) -> Judged:
+    """Return the ruling of a rule on these rounds, and what it stands on."""
+    time = quality = None
+    if pair := evidence.pair(families):
+        time = evidence.of_time(*pair, rule.least[""])
+        if rule.metric:
+            quality = evidence.of_metric(*pair, rule.metric, rule.higher, rule.least.get(rule.metric))
     if broken := evidence.failure(families, rule.metric):
         role, reason = broken
-        return Ruling(Choice.DISCARD if role == evidence.CANDIDATE else Choice.UNDECIDED, (reason,)), True
-    pair = evidence.pair(families)
-    if pair is None:
-        return Ruling(Choice.UNDECIDED, ("the rows cannot be compared: mpsq report --explain says why",)), False
-    family, candidate, champion = pair
-    time = evidence.of_time(family, candidate, champion, rule.least[""])
-    quality = (
-        evidence.of_metric(family, candidate, champion, rule.metric, rule.higher, rule.least.get(rule.metric))
-        if rule.metric
-        else None
-    )
+        ruling, is_final = Ruling(Choice.DISCARD if role == evidence.CANDIDATE else Choice.UNDECIDED, (reason,)), True
+    elif pair is None:
+        why = "the rows cannot be compared: mpsq report --explain says why"
+        ruling, is_final = Ruling(Choice.UNDECIDED, (why,)), False
+    else:
+        ruling, is_final = _ruling(rule, time, quality)
+    return Judged(ruling, is_final, time and time[0], quality and quality[0])
+
+
+def _ruling(rule: Rule, time: Answer | None, quality: Answer | None) -> tuple[Ruling, bool]:
     for answer, _ in filter(None, (time if rule.timed else None, quality)):
         if answer.is_final and not answer.decided:
             return Ruling(Choice.UNDECIDED, (f"no further round helps: {answer.why}",)), True

@@ -95,7 +95,7 @@ def families(candidate: Sequence[ReportedRun], champion: Sequence[ReportedRun] =
 def decided(
     times: Sequence[float | None], metric: Sequence[float | None], rule: Rule | None = None, **more: Any
 ) -> tuple[Choice, str]:
-    decision, _ = judged(families(runs("candidate", times, metric), **more), rule or Rule(metric="loss"))
+    decision, *_ = judged(families(runs("candidate", times, metric), **more), rule or Rule(metric="loss"))
     return decision.choice, "; ".join(decision.reasons)
 
 
@@ -148,14 +148,14 @@ def test_a_failure_of_the_candidate_discards_it_and_one_of_the_champion_says_not
         (silent["champion"], silent["candidate"], Choice.UNDECIDED, True, "champion printed no number for loss"),
     ]
     for champion, candidate, answer, is_final, reason in cases:
-        decision, final = judged(families(candidate, champion), Rule(metric="loss"))
+        decision, final, *_ = judged(families(candidate, champion), Rule(metric="loss"))
         assert (decision.choice, final) == (answer, is_final) and reason in decision.reasons[0], decision
 
 
 def test_a_program_that_ignores_the_seed_is_not_judged_by_its_metric() -> None:
     champion = runs("champion", noisy(1.0, 0.001, 1), [3.0] * ROUNDS)
     candidate = runs("candidate", noisy(0.9, 0.001, 50), [2.0] * ROUNDS)
-    decision, is_final = judged(families(candidate, champion), Rule(metric="loss"))
+    decision, is_final, *_ = judged(families(candidate, champion), Rule(metric="loss"))
     assert decision.choice is Choice.UNDECIDED and is_final and "MPSQ_SEED" in decision.reasons[0]
 
 
