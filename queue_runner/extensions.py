@@ -31,11 +31,13 @@ GROUP = "mpsq.extensions"
 
 @dataclass(frozen=True)
 class AddedCommand:
-    """A command of an optional package: its section of `mpsq --help`, its line there, and the module with its `app`."""
+    """A command of an optional package: its section of `mpsq --help`, its line there, and the module with its `app`.
+    `error_code` is the exit code of every error, where other codes are answers."""
 
     section: str
     help: str
     module: str
+    error_code: int | None = None
 
 
 @dataclass(frozen=True)

@@ -273,7 +273,7 @@ def _run(arguments: list[str]) -> int:
         code = get_command(app).main(args=arguments, prog_name="mpsq", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except MpsqError as error:
-        return _complain(error.message, error.hint, error.exit_code)
+        return _complain(error.message, error.hint, _error_code(arguments) or error.exit_code)
     except typer.TyperException as error:
         return _misused(error)
     except (KeyboardInterrupt, typer.Abort):
@@ -283,7 +283,18 @@ def _run(arguments: list[str]) -> int:
     except BrokenPipeError:
         return EXIT_BROKEN_PIPE
     except OSError as error:
-        return _refused(error)
+        return _refused(error, _error_code(arguments) or 1)
+    except Exception:
+        if (error_code := _error_code(arguments)) is None:
+            raise
+        sys.excepthook(*sys.exc_info())
+        return error_code
+
+
+def _error_code(arguments: Sequence[str]) -> int | None:
+    """Return the exit code that an added command has for its errors."""
+    added = extensions.commands().get(arguments[0])
+    return None if added is None else added.error_code
 
 
 def _complain(message: str, hint: str, code: int) -> int:
@@ -319,18 +330,18 @@ def _nearest(word: str, suggestions: Sequence[str]) -> list[str]:
     return get_close_matches(word, suggestions, n=2, cutoff=0.7) or longer[:2]
 
 
-def _refused(error: OSError) -> int:
+def _refused(error: OSError, code: int) -> int:
     """Print what the operating system refused, as a sentence."""
     where = f": {error.filename}" if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return _complain(
-            f"the disk is full{where}", "free some space and run the command again; mpsq doctor checks the disk", 1
+            f"the disk is full{where}", "free some space and run the command again; mpsq doctor checks the disk", code
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return _complain(
-            f"permission denied{where}", "check its owner and mode, or set MPSQ_HOME to a folder of your own", 1
+            f"permission denied{where}", "check its owner and mode, or set MPSQ_HOME to a folder of your own", code
         )
-    return _complain(f"{(error.strerror or str(error)).lower()}{where}", "mpsq doctor checks this machine", 1)
+    return _complain(f"{(error.strerror or str(error)).lower()}{where}", "mpsq doctor checks this machine", code)
 
 
 def _silence(stream: TextIO) -> None:

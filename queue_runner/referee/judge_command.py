@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +10,6 @@ import typer
 from queue_runner.cli.common import Json, new_app, new_home, print_json, remind
 from queue_runner.cli.run import Verbose, follow_to_the_end
 from queue_runner.cli.typer_options import LikeSubmit, with_options
-from queue_runner.errors import MpsqError, UsageError
 from queue_runner.referee.decision import Choice
 
 if TYPE_CHECKING:
@@ -90,20 +88,8 @@ def judge(
         remind(planned.warnings, layout, json)
         return planned
 
-    try:
-        layout = new_home()
-        follow_to_the_end(layout, plan, verbose=verbose, json=json, finish=partial(_answer, layout, json))
-    except MpsqError as error:
-        error.exit_code = UsageError.exit_code  # that of other errors is the answer "discard"
-        raise
-    except (typer.Exit, typer.Abort, BrokenPipeError):
-        raise
-    except OSError as error:
-        where = f": {error.filename}" if error.filename else ""
-        raise UsageError(f"{error.strerror or error}{where}", "mpsq doctor checks this machine") from error
-    except Exception as error:
-        traceback.print_exc()
-        raise typer.Exit(UsageError.exit_code) from error
+    layout = new_home()
+    follow_to_the_end(layout, plan, verbose=verbose, json=json, finish=partial(_answer, layout, json))
 
 
 def _answer(layout: Layout, json: bool, group: int, awaited: Awaited) -> None:
