@@ -124,7 +124,7 @@ class Content:
         for run in self.runs.values():
             self._check_run(run)
         if silent := self.groups.keys() - self.machines().keys():
-            raise BadBundle(f"of the submission g{min(silent)} nothing ran on a machine")
+            raise BadBundle(f"no run of the submission g{min(silent)} started on a machine")
 
     def _check_run(self, run: RunRow) -> None:
         if run.job_id not in self.jobs:
@@ -141,7 +141,7 @@ class Content:
             raise BadBundle(f"run {run.id} resumes from none of its job")
         for hash, kind in ((run.machine_hash, "machine"), (run.software_hash, "software")):
             if hash is not None and self.fingerprints.get(hash, ("", {}))[0] != kind:
-                raise BadBundle(f"run {run.id} has a fingerprint that is none of its {kind}s")
+                raise BadBundle(f"run {run.id} names a {kind} that the bundle does not describe")
 
 
 class RunContent:
@@ -165,7 +165,7 @@ class RunContent:
         if sum(map(len, self.rows.values())) > MOST_RUN_ROWS:
             raise BadBundle(f"run {self.run.id} has more than {MOST_RUN_ROWS:,} rows")
         if self.run.machine_hash is None:
-            raise BadBundle(f"run {self.run.id} has results and no machine")
+            raise BadBundle(f"run {self.run.id} has results, but no machine that they are from")
         hashed = msgpack.encode([row[:-1] for row in rows]) if table is _NOTES else data
         self._digest.update(HEADER.pack(number, len(hashed)) + hashed)
 

@@ -33,8 +33,7 @@ def logs(
     run of the job or group (a repeat, a retry), reports starts and ends on stderr, and exits with 0 whatever the
     outcome; mpsq wait exits with an error if a job fails.
 
-    Of a progress bar only the last state is printed, and escape sequences are removed, in a pipe too. --raw prints
-    everything unchanged.
+    mpsq prints only the last state of a progress bar and removes escape sequences. --raw prints everything unchanged.
     """
     from queue_runner.monitor import log_files as use_case
     from queue_runner.monitor.log_text import Outputs

@@ -47,7 +47,7 @@ def pause(
         raise UsageError("--now and --when-done exclude each other", "use one of them")
     if named and (when_done or lane or reason):
         raise UsageError(
-            "--when-done, --lane and --reason apply to the queue, not to jobs", "to wait for job 12, run mpsq wait 12"
+            "--when-done, --lane and --reason apply to the queue, not to jobs", "leave out the ids or these options"
         )
     if timeout and not when_done:
         raise UsageError("--timeout requires --when-done", "mpsq pause --when-done --timeout 2h")

@@ -63,11 +63,12 @@ def report(
         str | None,
         typer.Option(
             metavar="MARGIN,...",
-            help="Call rows the same if they differ by less: by default 1% of the time; loss=0.01 for a metric.",
+            help="Call two rows the same if they differ by less than MARGIN: by default 1% of the measured time. For a"
+            " metric: loss=0.01.",
         ),
     ] = None,
     by: Annotated[
-        str | None, typer.Option(metavar="METRIC", help="The metric that the report answers about first, such as loss.")
+        str | None, typer.Option(metavar="METRIC", help="The metric of the first conclusion, such as loss.")
     ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Show everything behind the answer: costs, losses, footnotes.")
@@ -75,7 +76,7 @@ def report(
     format: Annotated[str, typer.Option(metavar="FORMAT", help="The output format.")] = "table",
     json: Annotated[bool, typer.Option("--json", help="Same as --format json; docs/json.md describes it.")] = False,
     submit: Annotated[
-        bool, typer.Option("--submit", help="With the report `missing`: queue the missing runs, with the current code.")
+        bool, typer.Option("--submit", help="For `mpsq report missing`: queue the runs that it lists.")
     ] = False,
     list_: Annotated[bool, typer.Option("--list", help="List the available reports.")] = False,
 ) -> None:

@@ -18,7 +18,7 @@ _SELECTION = {
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE,...",
-            help="Only runs with these values: device=cpu,mps,compile=on selects cpu or mps, compiled.",
+            help="Only runs with these values. device=cpu,mps,compile=on selects compiled runs on cpu or mps.",
         ),
     ],
     "group": Annotated[

@@ -91,12 +91,12 @@ def _labels(labels: Mapping[str, str]) -> dict[str, Value]:
     if device := labels.get("device"):
         devices = grid.devices(grid.names(device, "device"))
         if len(devices) != 1:
-            raise UsageError("a log comes from one device", "for example --set device=mps")
+            raise UsageError("a log comes from one device, not from several", "name one, as in --set device=mps")
         values["device"] = devices[0]
     if compiled := labels.get("compile"):
         modes = grid.compiles(grid.names(compiled, "compile"))
         if len(modes) != 1:
-            raise UsageError("a log has one mode", "use --set compile=on or --set compile=off")
+            raise UsageError("a log comes from one compile mode, not from several", "name one: --set compile=on or --set compile=off")
         values["compile"] = bool(modes[0])
         if isinstance(modes[0], str):
             values["compile_mode"] = modes[0]

@@ -103,7 +103,7 @@ def _refuse_rounds(jobs: Sequence[RoundJob], count: int) -> None:
         if job.is_probe:
             raise UsageError(f"job {job.id} is a probe of --find-max, which has no rounds", f"mpsq rerun {job.id}")
         if job.deleted_at is not None:
-            raise UsageError(f"job {job.id} was deleted, so its rounds would not be whole", "submit the jobs again")
+            raise UsageError(f"job {job.id} was deleted, so no complete round can be added", "submit the jobs again")
         if job.deadline_at is not None and job.deadline_at <= time.time():
             raise UsageError(
                 f"the --deadline of job {job.id} has passed: it would be skipped", "mpsq rerun starts anew"

@@ -84,7 +84,7 @@ def _named(path: Path) -> str:
     if not stat.S_ISREG(status.st_mode) or status.st_uid not in (0, os.geteuid()):
         raise Missing(f"the secret {path} is not a file of yours", f"replace it: {_creation(path)}")
     if status.st_mode & 0o077:
-        raise Missing(f"others may read the secret {path}", f"chmod 600 {path}; renew the secret if somebody has")
+        raise Missing(f"other users can read the secret {path}", f"chmod 600 {path}; renew it if they may have read it")
     try:
         return read_regular(path).decode().removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:

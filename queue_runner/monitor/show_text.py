@@ -183,8 +183,8 @@ def _code(details: Details) -> str:
         revision = "outside of a repository"
     else:
         changed = ", with changes" if code.git_dirty else ""
-        revision = f"commit {code.git_commit[:12]}{changed}" if code.git_commit else "no commit"
-        revision += f" on {code.git_branch}" if code.git_branch else ""
+        revision = f"commit {code.git_commit[:12]}{changed}" if code.git_commit else "no commit yet"
+        revision += f" on branch {code.git_branch}" if code.git_branch else ""
     return f"{revision}; snapshot {code.hash[:12]}{_left_out(details)}"
 
 
@@ -211,7 +211,7 @@ def _place(details: Details) -> str:
         return "its folder, whatever changes there (--snapshot off)"
     if not details.spec.tree:
         return "its folder; the code is not stored, and changes are not detected"
-    return "its folder; if the code has changed by its start, a copy of the submitted code"
+    return "its folder, or a copy of the submitted code if the code has changed before the start"
 
 
 def _segment(part: ChainLink) -> str:

@@ -90,8 +90,8 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     """
     if context.options.group_by:
         raise UsageError(
-            f"the report {NAME} takes no --group-by: runs in one row would have different losses",
-            "select a baseline with --vs dtype=fp32",
+            f"the report {NAME} takes no --group-by: a row would mix runs with different losses",
+            "leave it out; --vs dtype=fp32 selects a baseline",
         )
     runs = prepare.prepare(stored, context)
     outcomes = {run.run_id: run.outcome for run in runs}  # losses of a failed run are usable up to its end

@@ -352,7 +352,7 @@ def _pairs(tables: Sequence[Coverage], context: Context) -> list[tuple[Coverage,
         text = ",".join(f"{name}={value}" for name, value in baseline.items())
         labels = "; ".join(dict.fromkeys(table.label() for table in tables))
         raise UsageError(
-            f"--vs {text} matches {len(fitting) or 'none'} of the tables, not one", f"the tables: {labels}"
+            f"--vs {text} must match one table, but matches {len(fitting) or 'none'}", f"choose one of: {labels}"
         )
     return [(fitting[0], table) for table in tables if table is not fitting[0]]
 

@@ -96,8 +96,8 @@ def _refuse_needed(connection: Connection, job_ids: Sequence[int]) -> None:
     ).one_or_none()
     if row is not None:
         raise MpsqError(
-            f"job {row.job_id} waits for the result of job {row.on_job_id}: nothing was deleted",
-            f"delete it without --results, or run mpsq cancel {row.job_id} first",
+            f"nothing was deleted: job {row.job_id} still needs the result of job {row.on_job_id}",
+            f"delete job {row.on_job_id} without --results, or run mpsq cancel {row.job_id} first",
         )
 
 

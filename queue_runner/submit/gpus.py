@@ -45,8 +45,8 @@ def refuse(spec: JobSpec, workload: Workload | None, *, here: bool) -> None:
 def _refuse_workload(spec: JobSpec, workload: Workload, option: str) -> None:
     if workload.gpus_divide is None:
         raise UsageError(
-            f"{option}: {workload.name} in {workload.framework} trains in one process",
-            f"{_DROP}; nanogpt in torch takes it, and so does a command that starts its own processes",
+            f"{option} does not apply: {workload.name} in {workload.framework} trains in one process",
+            f"{_DROP}; nanogpt in torch, or a command that starts its own processes, can use several GPUs",
         )
     values = {name: param.default for name, param in workload.params.items()}
     values |= {**workload.configs.get(spec.config or "", {}), **spec.params}

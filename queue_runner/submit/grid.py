@@ -97,7 +97,7 @@ def refuse_unfilled(argv: Sequence[str], keys: set[str]) -> None:
         for name in names:
             if name not in keys and name != "cwd":
                 raise UsageError(
-                    f"no option gives {{{name}}} in the command a value",
+                    f"the command contains {{{name}}}, but no option sets its value",
                     did_you_mean(
                         name, keys, f"add --set {name}=VALUE, or write {{{{{name}}}}} for the literal text {{{name}}}"
                     ),

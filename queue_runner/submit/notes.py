@@ -41,8 +41,8 @@ def _endless_search(request: Request, cells: Cells) -> Iterator[str]:
 def _missing_parser(request: Request, cells: Cells) -> Iterator[str]:
     if request.workload is None and request.parser is None:
         yield RepeatedNote(
-            "mpsq stores the wall, user and system time of this command. For its iterations, add --parser, or report"
-            " them with mpsq_report.py"
+            "mpsq stores the wall, user and system time of this command. To store its iterations too, add --parser, or"
+            " report them with mpsq_report.py"
         )
 
 

@@ -222,26 +222,27 @@ class Request:
     )
     by: str | None = _option(
         Kind.TEXT,
-        "The metric that the report answers about first, such as loss; --until waits for its verdict, too.",
+        "The metric of the report's first conclusion, such as loss. --until also waits for the verdict on it.",
         "METRIC",
         convert=_metric,
     )
     same_within: Mapping[str, float] | None = _option(
         Kind.TEXT,
-        "Call rows the same if they differ by less: by default 1% of the time; loss=0.01 for a metric.",
+        "Call two rows the same if they differ by less than MARGIN: by default 1% of the measured time. For a metric:"
+        " loss=0.01.",
         "MARGIN,...",
         convert=parse_margins,
     )
     budget_s: float | None = _option(
         Kind.DURATION,
-        "With --until: how long new runs may start, such as 30m. By default, no new round starts after 10m.",
+        "With --until: start no new run after this time, such as 30m. By default, no new round starts after 10m.",
         "DURATION",
         name="budget",
         convert=_budget,
     )
     seed: int | None = _option(
         Kind.NUMBER,
-        f"Seed of every round; by default {DEFAULT_SEED} in the first, and one higher in each later round.",
+        f"Use the seed N in every round. By default round 1 uses {DEFAULT_SEED}, round 2 {DEFAULT_SEED + 1}, and so on.",
         "N",
     )
     order_seed: int | None = _option(Kind.NUMBER, "Seed of the order of the runs; random by default.", "N")
@@ -262,7 +263,7 @@ class Request:
         "NAME",
         name="secret",
     )
-    allow_plain: bool = _option(Kind.FLAG, "Accept a command line that contains a token; it is stored as plain text.")
+    allow_plain: bool = _option(Kind.FLAG, "Accept a command line that contains an access token, which is stored as plain text.")
     cwd: str | None = _option(Kind.TEXT, "The job's working directory; the current one by default.", "FOLDER")
     python: str | None = _option(Kind.TEXT, "The Python interpreter that runs the workload.", "PATH")
     env_name: tuple[str, ...] = _option(Kind.LIST, "Python environments from mpsq env; a list is swept.", "LIST")
@@ -314,8 +315,8 @@ class Request:
     resume: bool = _option(Kind.FLAG, "Retries continue from the last checkpoint; lost runs are retried, too.")
     stall: Mapping[str, float] = _option(
         Kind.PAIRS,
-        "End a run that reports no event, or prints nothing if it has no events, for this long, in this phase (such as"
-        " compile) or in any. Repeatable.",
+        "End a run that reports no event for this long; a run without events must print something instead. With PHASE=,"
+        " such as compile=, only in this phase. Repeatable.",
         "[PHASE=]DURATION",
         convert=_stall_limits,
     )
@@ -340,21 +341,21 @@ class Request:
     no_gate: bool = _option(Kind.FLAG, "Start at once, even on a busy machine.")
     gate_timeout_s: float | None = _option(
         Kind.DURATION,
-        "Start when the machine is quiet, or after this time; by default 2m. In mpsq run 1s, or 5s if the runs take 10s"
-        " or more in all.",
+        "Start when the machine is quiet, or after this time. Default: 2m; with mpsq run: 1s, or 5s if all runs"
+        " together take 10s or more.",
         "DURATION",
         name="gate_timeout",
     )
     on: str | None = _option(
         Kind.TEXT,
-        "Run it on another machine: slurm, ssh:HOST, or NAME of the settings on.NAME (docs/remote.md).",
+        "Run it on another machine: slurm, ssh:HOST, or a NAME that the settings on.NAME define (docs/remote.md).",
         "TARGET",
     )
     partition: str | None = _option(Kind.TEXT, "With --on slurm: the partition.", "NAME")
     time_s: float | None = _option(
         Kind.DURATION, "With --on slurm: the time limit of the allocation.", "DURATION", name="time"
     )
-    whole_node: bool = _option(Kind.FLAG, "With --on slurm: a node alone, not a part of one.")
+    whole_node: bool = _option(Kind.FLAG, "With --on slurm: reserve a whole node, shared with no other job.")
     sbatch: str | None = _option(Kind.TEXT, "With --on slurm: further options of sbatch.", "WORDS")
 
     title: str = "mpsq submit"

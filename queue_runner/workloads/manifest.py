@@ -209,7 +209,7 @@ def _workload(literal: Mapping[str, Any], file: Path) -> Workload:
     configs = literal.get("configs", {})
     for param in params.values():
         if param.multiple_of is not None and type(getattr(params.get(param.multiple_of), "default", None)) is not int:
-            raise _Wrong(f"{param.name}: multiple_of is a key of whole numbers, and {param.multiple_of} is none")
+            raise _Wrong(f"{param.name}: multiple_of must name a key with whole numbers, not {param.multiple_of}")
     for name, values in configs.items():
         _refuse_wrong(params, values, f"config {name}")
     for name, values in literal.get("modes", {}).items():
@@ -234,7 +234,7 @@ def _divided(literal: Mapping[str, Any], params: Mapping[str, Param]) -> str | N
     """Return "gpus_divide" of a literal."""
     key = literal.get("gpus_divide")
     if key is not None and type(getattr(params.get(key), "default", None)) is not int:
-        raise _Wrong(f"gpus_divide names a key of whole numbers, and {key} is none")
+        raise _Wrong(f"gpus_divide must name a key with whole numbers, not {key}")
     return key
 
 

@@ -55,7 +55,7 @@ def fails(mpsq: Cli, code: int, *arguments: object) -> str:
         (["submit", "toy", "--parser", "nanogpt"], "--parser is for commands"),
         (["submit", "toy", "--warmup", "2"], "--warmup is for commands"),
         (["submit", "--warmup", "-1", "--", "true"], "--warmup -1 is less than 0"),
-        (["submit", "--set", "n=1", "--prepare", "echo {k}", "--", "echo", "{n}"], "no option gives {k}"),
+        (["submit", "--set", "n=1", "--prepare", "echo {k}", "--", "echo", "{n}"], "contains {k}, but no option sets"),
         (["submit", "--parser", "nanogtp", "--", "true"], 'did you mean "nanogpt"?'),
         (["submit", "toy", "--python", "/no/python"], 'there is no interpreter "/no/python"'),
         (["submit", "toy", "--cwd", "/no/folder"], "there is no folder /no/folder"),

@@ -109,7 +109,7 @@ def test_delete_with_results_leaves_no_row(mpsq: Cli, queue: Layout) -> None:
         (("77",), "there is no job 77", "mpsq list"),
         (("x",), 'no job is named "x"', "@last"),
         (("@x",), '"@x" does not name a job', "@last"),
-        (("2", "--results"), "job 5 waits for the result of job 2", "mpsq cancel 5"),
+        (("2", "--results"), "job 5 still needs the result of job 2", "mpsq cancel 5"),
         (("3",), "run 6.1 resumes from the checkpoint of run 3.1", "mpsq cancel 6"),
     ],
 )

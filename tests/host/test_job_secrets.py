@@ -26,7 +26,7 @@ def test_a_named_secret_is_the_content_of_a_private_file(tmp_path: Path) -> None
     assert job_secrets.named(layout, ["HF_TOKEN"]) == {"HF_TOKEN": "abc"}
     assert job_secrets.check_names(layout, ["HF_TOKEN", "HF_TOKEN"]) == ("HF_TOKEN",)
     path.chmod(0o640)
-    with pytest.raises(UsageError, match="others may read") as caught:
+    with pytest.raises(UsageError, match="other users can read") as caught:
         job_secrets.check_names(layout, ["HF_TOKEN"])
     assert f"chmod 600 {path}" in caught.value.hint
     path.unlink()

@@ -147,7 +147,7 @@ def test_failed_runs_and_caveats_are_told(store: Benches) -> None:
     store.matmul(taints={"battery": ("caveat", "the machine ran on battery")})
     store.run(workload="matmul", median_s=None, outcome="FAILED", exit_code=1, reason="it fell over")
     text = " ".join(shown(store, "matmul").split())
-    assert "a battery: the machine ran on battery (1.1)" in text and "it fell over" in text
+    assert "a = battery: the machine ran on battery (1.1)" in text and "it fell over" in text
 
 
 # -- the measured peak, in the default report -----------------------------------------------------------------------

@@ -129,7 +129,7 @@ def test_the_post_in_words(post: Store) -> None:
         "real time of mps compiled is 10.9 times longer",
         "step-0 losses agree (tolerance 0.1 %): 4.2823 (val) in 3 of 3 rows",
         "iterations 10 to 50",
-        "a unsynced: times taken without synchronizing the device",
+        "a = unsynced: times taken without synchronizing the device",
         "include the first evaluation",
         "imported logs do not name their machine",
     ):
@@ -247,7 +247,7 @@ def test_caveats_are_marked_and_explained(store: Store) -> None:
     result = store.report()
     table = result.sections[0]
     assert [column.show(table.rows[0]) for column in table.columns if column.key == "marks"] == ["a"]
-    assert "a battery: the machine ran on battery (1.1)" in result.notes
+    assert "a = battery: the machine ran on battery (1.1)" in result.notes
 
 
 def test_runs_that_have_not_ended_are_counted_apart(store: Store) -> None:

@@ -125,10 +125,10 @@ def test_only_swept_keys_are_replaced_in_a_command(word: str, filled: str) -> No
 @pytest.mark.parametrize(
     ("words", "sets", "message", "hint"),
     [
-        (("go.py", "{kk}"), ("k=3",), "no option gives {kk} in the command a value", 'did you mean "k"'),
-        (("go.py", "{k}", "--out={kk}.json"), ("k=3",), "no option gives {kk} in the command a value", "mean"),
-        (("-c", "print {k}; {whole}"), ("k=3",), "no option gives {whole}", "{{whole}} for the literal text {whole}"),
-        (("go.py", "--lr={lr}"), (), "no option gives {lr}", "add --set lr=VALUE"),
+        (("go.py", "{kk}"), ("k=3",), "contains {kk}, but no option sets its value", 'did you mean "k"'),
+        (("go.py", "{k}", "--out={kk}.json"), ("k=3",), "contains {kk}, but no option sets its value", "mean"),
+        (("-c", "print {k}; {whole}"), ("k=3",), "contains {whole}, but no option sets", "{{whole}} for the literal text {whole}"),
+        (("go.py", "--lr={lr}"), (), "contains {lr}, but no option sets", "add --set lr=VALUE"),
         (("go.py",), ("k=3",), "the command does not use {k}, which is set to 3", "--k={k}"),
         (("go.py", "{{k}}"), ("k=3",), "the command does not use {k}", "--k={k}"),
     ],

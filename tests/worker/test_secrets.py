@@ -146,7 +146,7 @@ def test_a_named_secret_that_others_may_read_starts_nothing(queue: Queue) -> Non
     path.chmod(0o644)
     queue.worker()
     (row,) = queue.done()
-    assert row["outcome"] == "SPAWN_FAILED" and "others may read the secret" in row["reason"]
+    assert row["outcome"] == "SPAWN_FAILED" and "other users can read the secret" in row["reason"]
 
 
 def test_a_secret_that_does_not_exist_is_refused(home: Path, mpsq: Cli) -> None:

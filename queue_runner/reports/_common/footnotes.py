@@ -67,7 +67,7 @@ class CaveatMarks:
             details = by_key(self._caveats[kind], lambda taint: taint.detail)
             parts = [f"{detail} ({named([self._names[t.run_id] for t in same])})" for detail, same in details.items()]
             more = f"; {len(details) - MOST_DETAILS} more" if len(details) > MOST_DETAILS else ""
-            name = f"{letter} {kind}" + (
+            name = f"{letter} = {kind}" + (
                 f" ({next(iter(details))})" if kind == IN_COPY else ""
             )  # with the changed files
             yield Caveat(name, f": {'; '.join(parts[:MOST_DETAILS])}{more}")
