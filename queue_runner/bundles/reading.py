@@ -165,7 +165,7 @@ class RunContent:
         if sum(map(len, self.rows.values())) > MOST_RUN_ROWS:
             raise BadBundle(f"run {self.run.id} has more than {MOST_RUN_ROWS:,} rows")
         if self.run.machine_hash is None:
-            raise BadBundle(f"run {self.run.id} has results, but no machine that they are from")
+            raise BadBundle(f"run {self.run.id} has results, but does not say on which machine they were measured")
         hashed = msgpack.encode([row[:-1] for row in rows]) if table is _NOTES else data
         self._digest.update(HEADER.pack(number, len(hashed)) + hashed)
 

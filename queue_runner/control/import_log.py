@@ -96,7 +96,9 @@ def _labels(labels: Mapping[str, str]) -> dict[str, Value]:
     if compiled := labels.get("compile"):
         modes = grid.compiles(grid.names(compiled, "compile"))
         if len(modes) != 1:
-            raise UsageError("a log comes from one compile mode, not from several", "name one: --set compile=on or --set compile=off")
+            raise UsageError(
+                "a log comes from one compile mode, not from several", "name one: --set compile=on or --set compile=off"
+            )
         values["compile"] = bool(modes[0])
         if isinstance(modes[0], str):
             values["compile_mode"] = modes[0]

@@ -95,9 +95,9 @@ class RoundTable:
     def _title(self, families: Sequence[Family]) -> str:
         elapsed = units.duration(time.monotonic() - self._began_at)
         more = answers.rounds_left(families)
-        about = f"about {more} more needed, " if more else ""
-        rounds = f"round {self._round} ({about}at most {added_rounds.MOST_ROUNDS})"
-        return f"{rounds}, {elapsed} (at most {units.duration(self._limit_s)})"
+        about = f" (about {more} more needed)" if more else ""
+        rounds = f"round {self._round} of at most {added_rounds.MOST_ROUNDS}{about}"
+        return f"{rounds}, {elapsed} of at most {units.duration(self._limit_s)}"
 
 
 def draw(families: Sequence[Family], title: str, width: int) -> Table:

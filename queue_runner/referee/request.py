@@ -102,7 +102,10 @@ def plan(layout: Layout, options: JudgeOptions, fields: Mapping[str, Any]) -> Pl
     defaults = {name: value for name, value in fields.items() if name not in ("argv", "cwd", "budget_s")}
     planned = from_file.plan_of(lines, {**defaults, "by": rule.metric or None})
     if len(planned.jobs) != len(both):
-        raise UsageError("mpsq judge compares two versions of the code, so an option cannot have several values", "give each option one value")
+        raise UsageError(
+            "mpsq judge compares two versions of the code, so an option cannot have several values",
+            "give each option one value",
+        )
     changes = _changes(planned.jobs[0].spec, options.time_budget_s, budget_s)
     jobs = (
         replace(job, spec=job.spec.changed(**changes, **_code(tree)), repeats=1)

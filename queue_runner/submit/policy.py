@@ -74,7 +74,10 @@ def check_name(name: str) -> str:
     """Return the name unchanged. Raises: UsageError for one that lists could not show, or that holds a secret."""
     no_token("--name", name)
     if len(name) > MOST_NAME:
-        raise UsageError(f"a name of {len(name):,} characters is too long", f"use at most {MOST_NAME}, and --note")
+        raise UsageError(
+            f"a name of {len(name):,} characters is too long",
+            f"use at most {MOST_NAME} characters; --note takes longer text",
+        )
     if not name.isprintable():
         raise UsageError("--name contains a line break or another control character", "write --name on one line")
     return name

@@ -222,7 +222,8 @@ class Request:
     )
     by: str | None = _option(
         Kind.TEXT,
-        "The metric of the report's first conclusion, such as loss. --until also waits for the verdict on it.",
+        "Let the report's first conclusion compare this metric, such as loss, instead of the time. --until also waits"
+        " for its verdict.",
         "METRIC",
         convert=_metric,
     )
@@ -235,14 +236,16 @@ class Request:
     )
     budget_s: float | None = _option(
         Kind.DURATION,
-        "With --until: start no new run after this time, such as 30m. By default, no new round starts after 10m.",
+        "With --until: start no new run after this time, such as 30m, even within a round. By default, start no new"
+        " round after 10m.",
         "DURATION",
         name="budget",
         convert=_budget,
     )
     seed: int | None = _option(
         Kind.NUMBER,
-        f"Use the seed N in every round. By default round 1 uses {DEFAULT_SEED}, round 2 {DEFAULT_SEED + 1}, and so on.",
+        f"Use the seed N in every round. By default round 1 uses {DEFAULT_SEED}, round 2 {DEFAULT_SEED + 1}, and so"
+        " on.",
         "N",
     )
     order_seed: int | None = _option(Kind.NUMBER, "Seed of the order of the runs; random by default.", "N")
@@ -263,7 +266,9 @@ class Request:
         "NAME",
         name="secret",
     )
-    allow_plain: bool = _option(Kind.FLAG, "Accept a command line that contains an access token, which is stored as plain text.")
+    allow_plain: bool = _option(
+        Kind.FLAG, "Accept a command line that contains an access token, which is stored as plain text."
+    )
     cwd: str | None = _option(Kind.TEXT, "The job's working directory; the current one by default.", "FOLDER")
     python: str | None = _option(Kind.TEXT, "The Python interpreter that runs the workload.", "PATH")
     env_name: tuple[str, ...] = _option(Kind.LIST, "Python environments from mpsq env; a list is swept.", "LIST")
@@ -315,7 +320,7 @@ class Request:
     resume: bool = _option(Kind.FLAG, "Retries continue from the last checkpoint; lost runs are retried, too.")
     stall: Mapping[str, float] = _option(
         Kind.PAIRS,
-        "End a run that reports no event for this long; a run without events must print something instead. With PHASE=,"
+        "End a run that reports no event for this long, or that prints nothing if it never reports events. With PHASE=,"
         " such as compile=, only in this phase. Repeatable.",
         "[PHASE=]DURATION",
         convert=_stall_limits,
@@ -348,7 +353,8 @@ class Request:
     )
     on: str | None = _option(
         Kind.TEXT,
-        "Run it on another machine: slurm, ssh:HOST, or a NAME that the settings on.NAME define (docs/remote.md).",
+        "Run it on another machine: slurm, ssh:HOST, or a NAME of your own, defined by settings called on.NAME"
+        " (docs/remote.md).",
         "TARGET",
     )
     partition: str | None = _option(Kind.TEXT, "With --on slurm: the partition.", "NAME")

@@ -70,7 +70,9 @@ def create(
     for word in words:
         option = word.partition("=")[0] if word.startswith("--") else word[:2]  # -t/tmp is -t, too
         if option in _ELSEWHERE:
-            raise UsageError(f"--pip cannot contain {option}: packages are copied into the environment", f"leave out {option}")
+            raise UsageError(
+                f"--pip cannot contain {option}: packages are copied into the environment", f"leave out {option}"
+            )
     base = torch_probe.find_interpreter(python)
     uv = shutil.which("uv") or shutil.which("uv", path=sysconfig.get_path("scripts"))
     if uv is None:

@@ -209,7 +209,9 @@ def _workload(literal: Mapping[str, Any], file: Path) -> Workload:
     configs = literal.get("configs", {})
     for param in params.values():
         if param.multiple_of is not None and type(getattr(params.get(param.multiple_of), "default", None)) is not int:
-            raise _Wrong(f"{param.name}: multiple_of must name a key with whole numbers, not {param.multiple_of}")
+            raise _Wrong(
+                f"{param.name}: multiple_of must name a key whose value is a whole number, not {param.multiple_of}"
+            )
     for name, values in configs.items():
         _refuse_wrong(params, values, f"config {name}")
     for name, values in literal.get("modes", {}).items():
@@ -234,7 +236,7 @@ def _divided(literal: Mapping[str, Any], params: Mapping[str, Param]) -> str | N
     """Return "gpus_divide" of a literal."""
     key = literal.get("gpus_divide")
     if key is not None and type(getattr(params.get(key), "default", None)) is not int:
-        raise _Wrong(f"gpus_divide must name a key with whole numbers, not {key}")
+        raise _Wrong(f"gpus_divide must name a key whose value is a whole number, not {key}")
     return key
 
 
@@ -264,7 +266,7 @@ def _param(name: str, entry: Mapping[str, Any]) -> Param:
     choices, each_of, words = (_several(name, word, entry.get(word), default) for word in _LISTS)
     limits = {word: entry[word] for word in LIMITS if entry.get(word) is not None}
     if limits and (isinstance(default, bool) or not isinstance(default, int | float)):
-        raise _Wrong(f"{name}: {next(iter(limits))} is for numbers, and its default {default!r} is not one")
+        raise _Wrong(f"{name}: {next(iter(limits))} applies only to numbers, but the default of {name} is {default!r}")
     for word, limit in limits.items():
         if isinstance(limit, bool) or not isinstance(limit, int | float):
             raise _Wrong(f"{name}: {word} {limit!r} is not a number")

@@ -250,7 +250,7 @@ def test_a_pipe_gets_a_line_for_each_round_and_no_output_of_runs(queue: Queue) -
     assert "slower" in lines[-1] and "out" not in output.splitlines()
     output, messages = run(queue, "-v", *ROUNDS).communicate(timeout=110)
     assert output.splitlines().count("out") >= 6
-    assert "--- round 1 (" in messages and "at most 20)" in messages and " runs ended" not in messages
+    assert "--- round 1 of at most 20" in messages and " runs ended" not in messages
 
 
 def test_a_wait_for_a_quiet_machine_has_a_reason_and_an_end(queue: Queue) -> None:
@@ -280,7 +280,7 @@ def test_a_terminal_has_one_table_of_rounds(queue: Queue, monkeypatch: pytest.Mo
 
     screen = Terminal()
     table = RoundTable(queue.layout, 1, 600.0, screen)
-    assert table.step() == "" and "●" in screen.getvalue() and "at most 20)" in screen.getvalue()
+    assert table.step() == "" and "●" in screen.getvalue() and " of at most 20" in screen.getvalue()
     monkeypatch.setattr(round_table, "REDRAW_S", 3600.0)
     length = len(screen.getvalue())
     assert table.step() == "" and len(screen.getvalue()) == length, "no other round has ended"

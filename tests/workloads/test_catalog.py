@@ -148,7 +148,7 @@ def test_the_limits_themselves_are_taken(bounded: Workload) -> None:
         ('["train", "eval"]', '["train", 3]', "choices has 3, which is not of the type"),
         ('"least": 1,', '"least": "1",', "least '1' is not a number"),
         ('"least": 1,', '"least": 9,', "its default: batch_size=8: it cannot be less than 9"),
-        ('"default": "train",', '"default": "train", "most": 3,', "most is for numbers"),
+        ('"default": "train",', '"default": "train", "most": 3,', "most applies only to numbers"),
         ('"default": 1.0, "above"', '"default": 1.0, "each_of": ["x"], "above"', "each_of is for strings"),
         ('{"batch_size": 1}', '{"batch_size": 0}', "config tiny: batch_size=0: it cannot be less than 1"),
         ('"default": 1.0', '"default": [1.0]', "not a string, a number, true or false"),
