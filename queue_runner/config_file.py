@@ -360,7 +360,9 @@ def _check_profiles(key: Key, name: str, value: Any) -> dict[str, dict[str, str]
 
 def _check_table(key: Key, _name: str, value: Any) -> dict[str, float]:
     if not isinstance(value, dict):
-        raise UsageError(f"{key.name} takes {_WORDS[key.kind]}, not {_shown(value)}", f"write {key.name}.mps = 10.6")
+        raise UsageError(
+            f"{key.name} takes {_WORDS[key.kind]}, not {_shown(value)}", f"name the device, as in {key.name}.mps = 10.6"
+        )
     return {entry: float(_check(key, f"{key.name}.{entry}", number)) for entry, number in value.items()}
 
 

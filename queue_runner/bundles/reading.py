@@ -124,7 +124,7 @@ class Content:
         for run in self.runs.values():
             self._check_run(run)
         if silent := self.groups.keys() - self.machines().keys():
-            raise BadBundle(f"no run of the submission g{min(silent)} started on a machine")
+            raise BadBundle(f"no run of the submission g{min(silent)} has started on any machine")
 
     def _check_run(self, run: RunRow) -> None:
         if run.job_id not in self.jobs:

@@ -120,7 +120,7 @@ IdsOrLast = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help=f
 JobIds = Annotated[list[str], typer.Argument(metavar="ID...", help=f"{WHOLE_JOBS}.")]
 Tags = Annotated[
     list[str] | None,
-    typer.Option("--tag", metavar="WORD", help="Only jobs with this tag. Repeatable: jobs with all of them."),
+    typer.Option("--tag", metavar="WORD", help="Only jobs with this tag. Repeatable: only jobs with all the tags."),
 ]
 InLane = Annotated[
     str | None,

@@ -68,7 +68,7 @@ def report(
         ),
     ] = None,
     by: Annotated[
-        str | None, typer.Option(metavar="METRIC", help="Let the first conclusion compare this metric, such as loss.")
+        str | None, typer.Option(metavar="METRIC", help="Compare rows by this metric, such as loss, before times.")
     ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Show everything behind the answer: costs, losses, footnotes.")

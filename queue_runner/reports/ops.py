@@ -352,7 +352,8 @@ def _pairs(tables: Sequence[Coverage], context: Context) -> list[tuple[Coverage,
         text = ",".join(f"{name}={value}" for name, value in baseline.items())
         labels = "; ".join(dict.fromkeys(table.label() for table in tables))
         raise UsageError(
-            f"--vs {text} must match one table, but {len(fitting) or 'none'} of them match", f"choose one of: {labels}"
+            f"the report has several tables, and --vs {text} fits {len(fitting) or 'none'} of them, not one",
+            f"choose one of: {labels}",
         )
     return [(fitting[0], table) for table in tables if table is not fitting[0]]
 

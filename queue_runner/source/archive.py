@@ -124,7 +124,7 @@ def check(snapshots: Path, manifest: Manifest) -> None:
         except OSError as error:
             raise Damaged(f"{snapshots / file} was deleted") from error
         if size < end:
-            raise Damaged(f"{snapshots / file} has {size:,} of {end:,} bytes")
+            raise Damaged(f"{snapshots / file} is incomplete: it has {size:,} of {end:,} bytes")
     if not manifest.has_content:
         raise Damaged("an earlier version of mpsq stored its hashes only")
 

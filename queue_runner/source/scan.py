@@ -232,7 +232,9 @@ class _Scan:
             if total <= rules.MAX_UNTRACKED_BYTES and count < rules.MAX_FILES:
                 self._to_read[path] = False
             elif refuse:
-                raise NotCode(f"{self._root} contains more than {rules.MAX_UNTRACKED_BYTES >> 20} MiB of small files")
+                raise NotCode(
+                    f"{self._root} contains more than {rules.MAX_UNTRACKED_BYTES >> 20} MiB of files outside of git"
+                )
             else:
                 self.left_out[path] = "one of too many untracked files"
 

@@ -97,7 +97,7 @@ def _refuse_needed(connection: Connection, job_ids: Sequence[int]) -> None:
     if row is not None:
         raise MpsqError(
             f"nothing was deleted: job {row.job_id} still needs the result of job {row.on_job_id}",
-            f"delete job {row.on_job_id} without --results, or run mpsq cancel {row.job_id} first",
+            f"mpsq cancel {row.job_id}, or delete job {row.on_job_id} without --results",
         )
 
 

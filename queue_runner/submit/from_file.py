@@ -146,7 +146,7 @@ def _own_after(
         others += [(*stored, *of_line)] * (ends[number] - first[number])
     if (count := sum(map(len, others))) > MAX_DEPENDENCIES:
         raise UsageError(
-            f"the jobs wait for {count:,} others", f"at most {MAX_DEPENDENCIES:,} dependencies are allowed"
+            f"the jobs have {count:,} dependencies, which is too many", f"use at most {MAX_DEPENDENCIES:,}"
         )
     return tuple(others)
 

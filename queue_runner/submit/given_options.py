@@ -55,7 +55,7 @@ def read(options: Mapping[str, Any], *, whole: bool = False) -> dict[str, Any]:
                 f'"{key}" applies to the whole file, not to a single job', f"give {option.flag} on the command line"
             )
         if option.field in fields:
-            raise UsageError(f'"{key}" is given twice', f'"{option.name}" once is enough')
+            raise UsageError(f'"{key}" is given twice', f'give "{option.name}" only once')
         typed = None if value is None else _typed(option, value)
         fields[option.field] = option.convert(typed) if option.convert and typed is not None else typed
     return fields
@@ -99,7 +99,7 @@ def _typed(option: Option, value: Any) -> Any:
     if kind is Kind.PAIRS and isinstance(value, Mapping):
         if unusable := [key for key in value if not key or "=" in key]:
             raise UsageError(
-                f'"{name}" contains the invalid name "{unusable[0]}"', "a name is not empty and contains no ="
+                f'"{name}" contains the invalid name "{unusable[0]}"', "use a name that is not empty and has no ="
             )
         return {_text(name, key): _values(f"{name}.{key}", entry) for key, entry in value.items()}
     raise UsageError(f'"{name}" is {_what(value)}, not {kind.value}', _remedy(name, kind, value))

@@ -196,7 +196,7 @@ class Request:
     """
 
     workload: str | None = _option(
-        Kind.TEXT, "A workload that mpsq workloads lists, or a command after --.", "[WORKLOAD]"
+        Kind.TEXT, "The name of a workload (see mpsq workloads), or a command after --.", "[WORKLOAD]"
     )
     argv: tuple[str, ...] = _option(Kind.COMMAND, "The command after --.", name="command")
     device: tuple[str, ...] = _option(Kind.LIST, "cpu, mps, cuda, cuda:1 or auto; a list is swept.", "LIST")
@@ -216,14 +216,14 @@ class Request:
     until: str | None = _option(
         Kind.TEXT,
         "decided: add rounds (one run of each job), 3 to 20, until each row of the report has a verdict. 1%: until each"
-        " 95% interval is at most this wide.",
+        " interval is at most 1% wide.",
         "GOAL",
         convert=_goal,
     )
     by: str | None = _option(
         Kind.TEXT,
-        "Let the report's first conclusion compare this metric, such as loss, instead of the time. --until also waits"
-        " for its verdict.",
+        "Let the report compare rows by this metric, such as loss, before it compares times. --until also waits for"
+        " the verdict on this metric.",
         "METRIC",
         convert=_metric,
     )
@@ -236,8 +236,8 @@ class Request:
     )
     budget_s: float | None = _option(
         Kind.DURATION,
-        "With --until: start no new run after this time, such as 30m, even within a round. By default, start no new"
-        " round after 10m.",
+        "With --until: start no new run after this time, such as 30m. Without this option no round starts after 10m,"
+        " but the one that runs is completed.",
         "DURATION",
         name="budget",
         convert=_budget,
@@ -287,8 +287,8 @@ class Request:
     parser: str | None = _option(Kind.TEXT, f"Parse the command's output live: {', '.join(parsers.names())}.", "NAME")
     metrics: Mapping[str, str] = _option(
         Kind.PAIRS,
-        "Compare rows by a number in the output: its last value, or with NAME:min=REGEX or NAME:mean=REGEX its minimum"
-        " or mean. Repeatable.",
+        "Compare rows by a number in the output. NAME=REGEX takes its last value, NAME:min=REGEX the minimum,"
+        " NAME:mean=REGEX the mean. Repeatable.",
         "NAME=REGEX",
         name="metric",
         convert=_metrics,
@@ -320,8 +320,8 @@ class Request:
     resume: bool = _option(Kind.FLAG, "Retries continue from the last checkpoint; lost runs are retried, too.")
     stall: Mapping[str, float] = _option(
         Kind.PAIRS,
-        "End a run that reports no event for this long, or that prints nothing if it never reports events. With PHASE=,"
-        " such as compile=, only in this phase. Repeatable.",
+        "End a run that reports no event, such as an iteration, for this long. Of a run without events, output counts."
+        " With PHASE=, such as compile=, only in this phase. Repeatable.",
         "[PHASE=]DURATION",
         convert=_stall_limits,
     )
@@ -346,8 +346,8 @@ class Request:
     no_gate: bool = _option(Kind.FLAG, "Start at once, even on a busy machine.")
     gate_timeout_s: float | None = _option(
         Kind.DURATION,
-        "Start when the machine is quiet, or after this time. Default: 2m; with mpsq run: 1s, or 5s if all runs"
-        " together take 10s or more.",
+        "Start when the machine is quiet, or after this time. Default: 2m; with mpsq run: 1s, or 5s if the runs"
+        " are expected to take 10s or more in total.",
         "DURATION",
         name="gate_timeout",
     )

@@ -71,7 +71,8 @@ def create(
         option = word.partition("=")[0] if word.startswith("--") else word[:2]  # -t/tmp is -t, too
         if option in _ELSEWHERE:
             raise UsageError(
-                f"--pip cannot contain {option}: packages are copied into the environment", f"leave out {option}"
+                f"--pip cannot contain {option}: packages are copied into the environment, not linked",
+                f"leave out {option}",
             )
     base = torch_probe.find_interpreter(python)
     uv = shutil.which("uv") or shutil.which("uv", path=sysconfig.get_path("scripts"))
@@ -122,7 +123,7 @@ def remove(layout: Layout, name: str) -> Path:
         scheduled, users = _needed_by(layout, name, folder)
         if scheduled:
             raise MpsqError(
-                f'schedule "{scheduled[0]}" submits to environment "{name}"', f"mpsq schedule remove {scheduled[0]}"
+                f'environment "{name}" is needed by schedule "{scheduled[0]}"', f"mpsq schedule remove {scheduled[0]}"
             )
         if users:
             listed = ", ".join(map(str, users[:5])) + (f" and {len(users) - 5} more" if len(users) > 5 else "")

@@ -146,7 +146,7 @@ LIES: dict[str, tuple[Change | str, str]] = {
     "a point of no run": (put("iterations", "run_id", 99), "its iterations belong to none of its runs"),
     "results without a machine": (put("runs", "machine_hash", None), "does not say on which machine"),
     "an unknown fingerprint": (put("runs", "machine_hash", "0" * 64), "machine that the bundle does not describe"),
-    "a fingerprint of another kind": ("UPDATE runs SET machine_hash = software_hash", "machine that the bundle does not"),
+    "a fingerprint of another kind": ("UPDATE runs SET machine_hash = software_hash", "machine that the bundle"),
     "another fingerprint": (put("fingerprints", "data_json", '{"cpu": "better"}'), "is not what its hash says"),
     "a processor as number": (told("machine", cpu=5), "fingerprints have an invalid data_json"),
     "a processor as list": (told("machine", cpu=["a"]), "fingerprints have an invalid data_json"),
