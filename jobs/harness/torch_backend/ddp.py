@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -82,12 +82,11 @@ def join(kind: str) -> Group:
     return Ranks(ranks.rank(), ranks.size(), backend)
 
 
-def leave(code: int) -> None:
-    """End this process's part in the group, and after an error the process: other ranks may be gone, for which nccl
-    would wait."""
+def leave(code: int) -> NoReturn:
+    """End this process, and before that, without an error, its part in the group: other ranks may be gone after one,
+    for which nccl would wait. Threads of torch that live on may abort an interpreter that tears itself down."""
     if code == 0 and dist.is_initialized():
         dist.destroy_process_group()
-    elif code:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -42,9 +42,7 @@ def run(workload: Mapping[str, Any], words: Sequence[str], train: Callable[..., 
     """
     if ranks.is_rank():
         ranks.begin()
-        code = train(Reporter("" if ranks.rank() else None), ranks.write_failure)
-        ddp.leave(code)
-        return code
+        ddp.leave(train(Reporter("" if ranks.rank() else None), ranks.write_failure))
     if loop.is_preparing():
         return train()
     try:
