@@ -16,7 +16,6 @@ import pytest
 from queue_runner.control import pausing
 from queue_runner.model import parse_selector
 from queue_runner.paths import Layout
-from queue_runner.store import read
 from tests.jobs.conftest import SMALL
 from tests.jobs.test_through_the_queue import SUBMIT, mpsq, rows, settings
 from tests.patience import until
@@ -101,11 +100,6 @@ def test_a_suspended_training_computes_what_it_would_have(layout: Layout, worker
     assert losses(layout, "1.1") == losses(layout, "1.2")
     assert paused["paused_s"] >= 0.5 and "suspended" in paused["taints"] and not paused["valid"]
     assert "suspended" not in (quiet["taints"] or "") and not quiet["paused_s"]
-    with read.reading(layout.db) as connection:
-        slowest = connection.execute(
-            "SELECT max(dur_s) AS s FROM iterations WHERE run_id = ?", [paused["run_id"]]
-        ).fetchone()["s"]
-    assert slowest >= 0.5, "which is why its numbers are invalid"
 
 
 def test_an_evaluation_that_takes_too_long_is_named(layout: Layout, worker: object) -> None:
