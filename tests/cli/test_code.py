@@ -90,7 +90,7 @@ def test_what_show_tells_of_the_code(mpsq: Cli, code: Path) -> None:
     about = run["runs"][0]["code"]
     assert about["copied"] and about["left_out"] == {".env": "may hold a secret"} and about["git_branch"] == "main"
     text = mpsq.ok("show", "1").out
-    assert "with changes on main; snapshot" in text and "left out: .env (may hold a secret)" in text
+    assert "with changes on branch main; snapshot" in text and "left out: .env (may hold a secret)" in text
     assert "runs in      a copy of the code as submitted" in text
 
 

@@ -150,4 +150,4 @@ def test_the_title_is_the_question_or_the_name_of_the_report(store: Store) -> No
 def test_the_letter_of_a_caveat_leads_to_its_text(store: Store) -> None:
     store.run("mps", False, 0.1, taints={"throttled": ("caveat", "the GPU reached 88 degrees")})
     page = page_of(store)
-    assert 'href="#caveat-a"' in page and '<li id="caveat-a">a throttled: the GPU reached 88 degrees' in page
+    assert 'href="#caveat-a"' in page and '<li id="caveat-a">a = throttled: the GPU reached 88 degrees' in page
