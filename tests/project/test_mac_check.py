@@ -187,4 +187,4 @@ def test_the_page_names_every_check() -> None:
     missing = [check.name for check in checks if check.name not in page]
     assert not missing, missing
     n_checks = len([*checks, *mac_checks_jobs.of_queue("mps")])
-    assert f"our {n_checks} assumptions" in (DOCS.parents[1] / "README.md").read_text("utf-8")
+    assert f"[{n_checks} assumptions" in (DOCS.parents[1] / "README.md").read_text("utf-8")
