@@ -165,7 +165,7 @@ def test_what_cannot_be_judged_is_refused_before_anything_runs(queue: Queue, rep
         '"fsat" is neither a commit here nor a folder': ("slow", "fsat", *TRAIN),
         "worse and HEAD are the same code": ("worse", "HEAD", *TRAIN),
         "HEAD and . are the same code": ("HEAD", ".", *TRAIN),
-        "an option is swept": ("slow", "fast", "--mps", "fallback=on", "--mps", "fallback=off", *TRAIN),
+        "an option cannot have several values": ("slow", "fast", "--mps", "fallback=on", "--mps", "fallback=off", *TRAIN),
         "mpsq judge has no --repeats": ("slow", "fast", "--repeats", "3", *TRAIN),
         "mpsq judge takes a command": ("slow", "fast"),
         "--keep-if better needs a metric": ("slow", "fast", "--keep-if", "better", *TRAIN),
