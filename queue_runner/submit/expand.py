@@ -231,7 +231,8 @@ def _command_cells(request: Request, shared: Shared) -> Iterator[JobSpec]:
     given = axes.pop(search.key, ()) if search is not None else ()
     searched = {search.key} if search is not None else set()
     words = (*request.argv, request.prepare or "")
-    grid.refuse_unfilled(words, {*axes, *searched})
+    has_values = bool(request.sets or searched or any(getattr(request, option) for option in grid.OPTIONS))
+    grid.refuse_unfilled(words, {*axes, *searched} if has_values else set())
     for axis, values in axes.items():
         if (len(values) > 1 or axis in request.sets) and not any(grid.uses(word, axis) for word in words):
             raise UsageError(
@@ -244,7 +245,9 @@ def _command_cells(request: Request, shared: Shared) -> Iterator[JobSpec]:
             return common.python
         return interpreter.of_command(argv, common.cwd, common.env, shared.interpreters) or ""
 
-    filled = ((cell, tuple(grid.fill(word, cell, *searched) for word in request.argv)) for cell in grid.product(axes))
+    def fill(word: str, cell: Mapping[str, str]) -> str:
+        return grid.fill(word, cell if has_values else {}, *searched)
+
     cells = [
         common.changed(
             name=request.name or _command_name(request.argv),
@@ -253,14 +256,15 @@ def _command_cells(request: Request, shared: Shared) -> Iterator[JobSpec]:
             compile_mode=_mode(cell.get("compile", "")),
             dtype=cell.get("dtype"),
             config=cell.get("config"),
-            params={key: value for key, value in cell.items() if key not in _OPTIONS},
+            params={key: value for key, value in cell.items() if key not in grid.OPTIONS},
             argv=argv,
             warmup=request.warmup,
             prepare=grid.fill(request.prepare or "", cell),
             parser=request.parser,
             python=interpreter_of(argv),
         )
-        for cell, argv in filled
+        for cell in grid.product(axes)
+        for argv in [tuple(fill(word, cell) for word in request.argv)]
     ]
     for spec in cells:  # before the search for the launcher: where it is does not matter
         launchers.refuse_several_on_mps(spec.argv, spec.device, spec.env)
@@ -293,16 +297,12 @@ def _axes_of_command(request: Request) -> dict[str, Sequence[str]]:
     if request.config:
         axes["config"] = request.config
     for key, values in request.sets.items():
-        if key in _OPTIONS:
+        if key in grid.OPTIONS:
             raise UsageError(
                 f"{key} is an option, not a setting", f"use --{key} {values[0]}; in a command, {{{key}}} stands for it"
             )
         axes[key] = values
     return axes
-
-
-_OPTIONS = ("device", "compile", "dtype", "config")
-"""Axes of a command's grid that are not settings: reports handle these separately."""
 
 
 def _words_of_compile(modes: Sequence[str], parser: str | None) -> tuple[str, str]:

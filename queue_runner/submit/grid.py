@@ -60,15 +60,26 @@ def names(text: str, option: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(words))
 
 
+OPTIONS = ("device", "compile", "dtype", "config")
+"""Axes of a command's grid that are not settings: reports handle these separately."""
 _NAME = r"[A-Za-z_][\w.-]*"
 _PLACEHOLDER = re.compile(rf"(?<![{{$%@])\{{({_NAME})\}}")
+_NEEDS_VALUE = re.compile(
+    rf"--[\w-]+=\S*|[\w.]+=\{{+{_NAME}\}}+|\S*\{{(?:{'|'.join(OPTIONS)})\}}\S*",
+)
+
+
+def needs_value(word: str) -> bool:
+    """Return whether braces in a word of a command ask for a value even where no option gives one: in `--lr={lr}` or
+    `lr={lr}`, and in a word with `{device}`. Other words run as typed, as awk's `{print}`."""
+    return _NEEDS_VALUE.fullmatch(word) is not None
 
 
 def fill(word: str, cell: Mapping[str, str], later: str = "") -> str:
     """Return a word of a command with the values of the cell: `{key}` is replaced, once; `{{key}}` becomes `{key}`, but
     for the key that is filled `later`; every other brace stays, as those of JSON and of awk. Without a value, a word
-    with blanks is a program's text and stays as it is."""
-    if "{" not in word or not (cell or is_one_word(word)):
+    stays as it is unless it needs one."""
+    if "{" not in word or not (cell or needs_value(word)):
         return word
     keys = "|".join([*map(re.escape, cell), _NAME])
 
@@ -80,25 +91,19 @@ def fill(word: str, cell: Mapping[str, str], later: str = "") -> str:
     return re.sub(rf"\{{\{{({keys})\}}\}}?|\{{({keys})\}}", replaced, word)
 
 
-def is_one_word(word: str) -> bool:
-    """Return whether a word of a command has no blanks."""
-    return len(word.split()) == 1
-
-
 def uses(word: str, key: str) -> bool:
     """Return whether a word of a command has a place for the value of the key."""
     return fill(word, {key: ""}) != fill(word, {key: " "})
 
 
 def refuse_unfilled(argv: Sequence[str], keys: set[str]) -> None:
-    """Raise UsageError for a placeholder that none of these keys fills; without keys, in words without blanks only."""
+    """Raise UsageError for a placeholder that none of these keys fills; without keys, in words that need a value."""
     for word in argv:
-        names = _PLACEHOLDER.findall(word) if keys or is_one_word(word) else []
+        names = _PLACEHOLDER.findall(word) if keys or needs_value(word) else []
         for name in names:
             if name not in keys and name != "cwd":
+                option = f"--{name} VALUE" if name in OPTIONS else f"--set {name}=VALUE"
                 raise UsageError(
                     f"the command contains {{{name}}}, but no option sets its value",
-                    did_you_mean(
-                        name, keys, f"add --set {name}=VALUE, or write {{{{{name}}}}} for the literal text {{{name}}}"
-                    ),
+                    did_you_mean(name, keys, f"add {option}, or write {{{{{name}}}}} for the literal text {{{name}}}"),
                 )

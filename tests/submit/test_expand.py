@@ -129,6 +129,10 @@ def test_only_swept_keys_are_replaced_in_a_command(word: str, filled: str) -> No
         (("go.py", "{k}", "--out={kk}.json"), ("k=3",), "contains {kk}, but no option sets its value", "mean"),
         (("-c", "print {k}; {whole}"), ("k=3",), "contains {whole}, but", "{{whole}} for the literal text {whole}"),
         (("go.py", "--lr={lr}"), (), "contains {lr}, but no option sets", "add --set lr=VALUE"),
+        (("go.py", "--out=result_{kk}.json"), (), "contains {kk}, but", "add --set kk=VALUE"),
+        (("go.py", "optim.lr={lr}"), (), "contains {lr}, but", "add --set lr=VALUE"),
+        (("go.py", "on_{device}"), (), "contains {device}, but", "add --device VALUE"),
+        (("go.py", "--device=mps", "on_{device}"), (), "contains {device}, but", "add --device VALUE"),
         (("go.py",), ("k=3",), "the command does not use {k}, which is set to 3", "--k={k}"),
         (("go.py", "{{k}}"), ("k=3",), "the command does not use {k}", "--k={k}"),
     ],
@@ -141,20 +145,21 @@ def test_a_place_without_a_value_and_a_value_without_a_place(
     assert message in error.value.message and hint in error.value.hint
 
 
-def test_without_values_only_whole_words_have_places() -> None:
-    words = (
-        "-c",
-        "awk '{print}' ${HOME}; f'{x}'",
-        "{cwd}/a",
-        "{{k}}",
-        "${HOME}",
-        "{}",
-        '{"a":1}',
-        "%{code}",
-        "HEAD@{upstream}",
-    )
-    (spec,) = expand.expand(requested(argv=("sh", *words)))
-    assert spec.argv[1:] == (*words[:3], "{k}", *words[4:])
+@pytest.mark.parametrize(
+    ("word", "stored"),
+    [
+        *((word, word) for word in ("{print}", "NR==1{print}", "{ print }", "{x}", "{{k}}", "{}", '{"a":1}', "{a,b}")),
+        *((word, word) for word in ("${HOME}", "%{code}", "--f=%{code}", "HEAD@{upstream}", "{cwd}/a", "--a={cwd}")),
+        ("awk '{print}' ${HOME}; f'{x}'", "awk '{print}' ${HOME}; f'{x}'"),
+        ("--lr={{lr}}", "--lr={lr}"),
+        ("{{device}}", "{device}"),
+    ],
+)
+@pytest.mark.parametrize("more", [(), ("--device=mps",)])
+def test_without_values_a_command_runs_as_typed(word: str, stored: str, more: tuple[str, ...]) -> None:
+    """Only where a word asks for a value is a brace doubled to mean itself."""
+    (spec,) = expand.expand(requested(argv=("sh", word, *more)))
+    assert spec.argv[1] == stored
 
 
 def test_a_value_with_braces_is_not_filled_again_and_an_escaped_key_is_no_place() -> None:
