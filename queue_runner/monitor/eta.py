@@ -20,7 +20,7 @@ from queue_runner.model import PREFLIGHT, Condition, State
 from queue_runner.monitor.run_view import RunView
 from queue_runner.spec import JobSpec
 from queue_runner.store import read
-from queue_runner.store.history import ALIKE, PACE, Expected, History
+from queue_runner.store.history import ALIKE, PACE, SAME, Expected, History
 
 EXPECTED = 500
 """Number of runs of the queue for which an estimate is made, unless more are shown."""
@@ -168,13 +168,13 @@ def _suspended_s(connection: sqlite3.Connection, run: RunView, now: float) -> fl
 def _running(
     run: RunView, takes: Expected, now: float, left_s: float | None, suspended_s: float
 ) -> tuple[Expected, float | None]:
-    """Return the expected duration of the running run and the time left; None if it should have ended by now."""
+    """Return the expected duration of the running run and the time left; None if it should have ended by now. Its own
+    pace says more than runs of similar questions."""
     elapsed_s = max(now - (run.started_at or run.claimed_at or now) - suspended_s, 0.0)
-    if takes.real_s is not None and takes.real_s > elapsed_s:
-        return takes, takes.real_s - elapsed_s
-    if left_s is not None:
+    has_time = takes.real_s is not None and takes.real_s > elapsed_s
+    if left_s is not None and not (has_time and takes.basis == SAME):
         return Expected(elapsed_s + left_s, PACE), left_s
-    return takes, None
+    return takes, (takes.real_s or 0.0) - elapsed_s if has_time else None
 
 
 class _Walk:

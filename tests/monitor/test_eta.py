@@ -157,6 +157,14 @@ def test_a_run_that_takes_longer_than_ever_makes_the_rest_unsure(past: Past) -> 
     assert past.look(left_s=5).sentence(NOW).startswith("about 15.0 s")
 
 
+def test_its_own_pace_counts_more_than_similar_runs(past: Past) -> None:
+    past.took(replace(A, params={**A.params, "batch_size": 4}), 10)
+    past.queue(NewJob(A))
+    past.start(NOW - 4)
+    assert past.look().turns["2.1"].expected.basis == history.ALIKE
+    assert [finish for _, finish in past.starts(left_s=60).values()] == [60]
+
+
 def test_what_is_suspended_has_as_much_left_as_before_and_is_not_sure(past: Past) -> None:
     past.took(A, 10)
     past.queue(NewJob(A, 2))
