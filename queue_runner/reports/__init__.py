@@ -1,9 +1,9 @@
 """Reports, one module or package each; this folder is their registry. They only read the store.
 
 A report has NAME, HELP, SQL (one SELECT over the views; `{chosen}` stands for the condition that selects the runs) and
-COLUMNS, and optionally `finish(runs, context) -> Result` to return more than a table. `FOR` names the workload whose
-default report it is: the one that mpsq run prints. Where no runs are selected, NEWEST is the number of comparisons that
-it shows, or ONLY is the condition on the runs that it shows, so that it reads no others.
+COLUMNS, and optionally `finish(runs, context) -> Result` to return more than a table. Where no runs are selected,
+NEWEST is the number of comparisons that it shows, or ONLY is the condition on the runs that it shows, so that it reads
+no others.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from queue_runner.store import questions
 DEFAULT = "devices"
 COMPARE = "compare"
 """The report of mpsq compare, which alone can ask for it."""
+SUITED = {"kernels": "kernels", "matmul": "matmul", "opcheck": "ops", "transfer": "transfer"}
+"""The default report of runs of one workload alone, where it is not DEFAULT: mpsq run prints it."""
 
 
 def names() -> list[str]:
@@ -53,11 +55,9 @@ def load(name: str) -> Report:
 
 
 def suited(workloads: Iterable[str | None], otherwise: str) -> str:
-    """Return the report whose `FOR` is the one workload of the runs, else `otherwise`."""
+    """Return the report that is SUITED to the one workload of the runs, else `otherwise`."""
     distinct = set(workloads)
-    if len(distinct) != 1 or None in distinct:
-        return otherwise
-    return next((name for name in names() if getattr(load(name), "FOR", None) in distinct), otherwise)
+    return SUITED.get(distinct.pop() or "", otherwise) if len(distinct) == 1 else otherwise
 
 
 def run(name: str, connection: sqlite3.Connection, options: Options | None = None) -> Result:

@@ -12,7 +12,6 @@ from queue_runner.reports._common.microbench import CellRow
 from queue_runner.tables import Column
 
 NAME = "kernels"
-FOR = "kernels"
 HELP = "single operations, forward and backward: TFLOP/s, GB/s, bound, share of the roofline"
 NOTES = (
     "bound by: compute if the operation has more FLOP per byte than the device's FLOP/s over its bytes/s, both"

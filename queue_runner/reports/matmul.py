@@ -15,7 +15,6 @@ from queue_runner.reports._common.microbench import CellRow
 from queue_runner.tables import Column
 
 NAME = "matmul"
-FOR = "matmul"
 HELP = "matrix multiplication: TFLOP/s by framework, device, dtype and n, share of the peak"
 
 

@@ -27,7 +27,6 @@ from queue_runner.reports._common.document import Result, Section
 from queue_runner.tables import Column
 
 NAME = "ops"
-FOR = "opcheck"
 HELP = "operators by verdict: native, fallback, missing, wrong, error; differences between versions of torch"
 SQL = f"SELECT {prepare.RUN} FROM v_run WHERE {{chosen}} AND workload = 'opcheck' ORDER BY job_id, number"
 

@@ -14,7 +14,6 @@ from queue_runner.reports._common.microbench import CellRow
 from queue_runner.tables import Column
 
 NAME = "transfer"
-FOR = "transfer"
 HELP = "copies between host and device: latency and GB/s by size"
 
 
