@@ -128,7 +128,7 @@
       [this.first, this.last] = [x[0], x[x.length - 1]];
       if (this.plot) this.plot.destroy();
       const many = this.runs.length > 12;
-      const axis = { stroke: () => css("--quiet"), grid: { stroke: () => css("--line"), width: 0.5 }, ticks: { stroke: () => css("--line"), width: 0.5 }, font: "12px system-ui, sans-serif" };
+      const axis = { stroke: () => css("--quiet"), grid: { stroke: () => css("--line"), width: 0.5 }, ticks: { stroke: () => css("--line"), width: 0.5 }, font: "14px system-ui, sans-serif" };
       this.plot = new uPlot({
         width: this.box.clientWidth || 340,
         height: 280,
