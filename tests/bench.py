@@ -261,7 +261,7 @@ def main() -> None:
             worker.send_signal(signal.SIGTERM)
             worker.wait(30)
         rows += bench_store.rows(cwd, row, command_ms)
-        rows += bench_web.rows(cwd, row)
+        web = bench_web.table(cwd)
         rows += bench_remote.rows(cwd, row, command_ms)
         rows += bench_bundles.rows(cwd, row)
     print("# Benchmarks\n")
@@ -270,7 +270,7 @@ def main() -> None:
     print(f"{machine}, Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}.\n")
     print("A negative latency: the job's first instruction ran before `mpsq submit` had returned to the shell.\n")
     print("| what | at most | median | range | n |\n|---|--:|--:|--:|--:|")
-    print("\n".join(rows))
+    print("\n".join([*rows, "", *web]))
 
 
 if __name__ == "__main__":

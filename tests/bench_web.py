@@ -1,4 +1,7 @@
-"""The figures of `make bench` that concern mpsq web: its memory, and pages of a queue of many jobs."""
+"""The figures of `make bench` that concern mpsq web: its memory, and how late each page of a queue of many jobs is.
+
+`python -m tests.bench_web` measures these alone.
+"""
 
 from __future__ import annotations
 
@@ -7,52 +10,96 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 
-JOBS = 10_000
+JOBS, ROWS = 10_000, 100
+"""Jobs of the queue, and of each submission in it."""
+TIMES = 40
+LIMIT_MS, LIMIT_MB = 150, 40
 RUNS, ITERATIONS = 100, 1000
 
+ENDED = {
+    "the queue": ["/"],
+    "a page of the history": [f"/history?before={before}" for before in range(JOBS, 0, -JOBS // TIMES)],
+    "the same, a search for three words": ["/history?q=nanogpt+cpu+7e-05"],
+    "a job": [f"/job/{job}" for job in range(1, JOBS, JOBS // TIMES)],
+    "its log": [f"/log/{job}" for job in range(1, JOBS, JOBS // TIMES)],
+    f"a submission of {ROWS} rows": [f"/group/{group}" for group in range(1, TIMES + 1)],
+    "the same, opened again": ["/group/1"],
+    "two jobs, compared": [f"/compare?id={job}&id={job + 4}" for job in range(1, JOBS, JOBS // TIMES)],
+}
+"""The addresses of each page, of a queue in which every job has ended; they are opened in turn."""
+WAITING = {
+    "the queue, half of the jobs waiting": ["/"],
+    "a waiting job": [f"/job/{job}" for job in range(JOBS // 2 + 1, JOBS, JOBS // 2 // TIMES)],
+    "its submission": [f"/group/{group}" for group in range(JOBS // 2 // ROWS + 1, JOBS // 2 // ROWS + 1 + TIMES)],
+}
+"""The same, of a queue whose newer half waits."""
 
-def rows(cwd: Path, row: Callable[..., str], times: int = 7) -> list[str]:
-    """The table's rows, of a queue of its own below `cwd`."""
-    home = cwd / "web"
-    fill(home)
+
+def table(cwd: Path) -> list[str]:
+    """The lines of the table, of queues of their own below `cwd`."""
+    lines = ["| page | at most | median | 95th percentile | size |", "|---|--:|--:|--:|--:|"]
+    fill(cwd / "web")
+    with serving(cwd / "web") as (base, server):
+        idle = rss_mb(server)
+        lines += [line(page, base, addresses) for page, addresses in ENDED.items()]
+        time.sleep(2)  # the server gives memory back a second after its last answer
+        after = rss_mb(server)
+    fill(cwd / "waiting", waiting=JOBS // 2)
+    with serving(cwd / "waiting") as (base, _):
+        lines += [line(page, base, addresses) for page, addresses in WAITING.items()]
+    page_mb = page_bytes(cwd) / 1e6
+    return [
+        f"Pages of `mpsq web` with {JOBS:,} jobs, each opened {TIMES} times. Memory of the server: {idle:.1f} MB at"
+        f" rest, {after:.1f} MB after all these pages of ended jobs; at most {LIMIT_MB} MB.\n",
+        *lines,
+        f"\nA page of `mpsq report --html`, of {RUNS} runs of {ITERATIONS:,} iterations: {page_mb:.2f} MB of 5.",
+    ]
+
+
+@contextmanager
+def serving(home: Path) -> Iterator[tuple[str, psutil.Process]]:
+    """The address of a server of that queue, and its process."""
     command = [sys.executable, "-m", "queue_runner.cli", "web", "--port", "0"]
     env = {**os.environ, "MPSQ_HOME": str(home)}
     server = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         assert server.stdout is not None
-        base = server.stdout.readline().strip().partition("/?")[0]
-        idle = psutil.Process(server.pid).memory_info().rss / 1e6
-        first = took_ms(f"{base}/history", times)
-        last = took_ms(f"{base}/history?before=101", times)
-        search_ms = took_ms(f"{base}/history?q=nanogpt+cpu+7e-05", times)
-        whole = took_ms(f"{base}/history?n={JOBS}", times)
-        queue = took_ms(f"{base}/", times)
-        job, submission = (took_ms(f"{base}/{page}", times) for page in (f"job/{JOBS // 2}", "group/1"))
-        after = psutil.Process(server.pid).memory_info().rss / 1e6
+        yield server.stdout.readline().strip().partition("/?")[0], psutil.Process(server.pid)
     finally:
         server.send_signal(signal.SIGINT)
         server.wait(timeout=30)
-    return [
-        row("`mpsq web`, memory at rest", "40 MB", [idle], "MB"),
-        row("the same, after all these pages", "-", [after], "MB"),
-        row(f"a page of its history, of {JOBS:,} jobs", "150 ms", first, "ms"),
-        row("the same, the oldest jobs", "150 ms", last, "ms"),
-        row("the same, a search for three words", "150 ms", search_ms, "ms"),
-        row(f"the same, all {JOBS:,} on one page", "-", whole, "ms"),
-        row("its first page, of that queue", "150 ms", queue, "ms"),
-        row("the page of a job", "150 ms", job, "ms"),
-        row("the page of a submission of 100 rows", "-", submission, "ms"),
-        row(
-            f"`mpsq report --html`, of {RUNS} runs of {ITERATIONS:,} iterations", "5 MB", [page_bytes(cwd) / 1e6], "MB"
-        ),
-    ]
+
+
+def rss_mb(server: psutil.Process) -> float:
+    return float(server.memory_info().rss / 1e6)
+
+
+def line(page: str, base: str, addresses: Sequence[str]) -> str:
+    """A page's line; its first request, which loads templates and modules, does not count."""
+    size = len(opened(base + addresses[-1]))
+    samples = []
+    for n in range(TIMES):
+        begin = time.perf_counter()
+        opened(base + addresses[n % len(addresses)])
+        samples.append((time.perf_counter() - begin) * 1e3)
+    p50, p95 = (sorted(samples)[int(TIMES * share)] for share in (0.5, 0.95))
+    return f"| {page} | {LIMIT_MS} ms | {p50:.4g} ms | {p95:.4g} ms | {size / 1e3:.0f} kB |"
+
+
+def opened(address: str) -> bytes:
+    with urllib.request.urlopen(address) as answer:
+        body = bytes(answer.read())
+    assert body.endswith(b"</html>")
+    return body
 
 
 def page_bytes(cwd: Path) -> int:
@@ -73,19 +120,8 @@ def page_bytes(cwd: Path) -> int:
         store.db.close()
 
 
-def took_ms(address: str, times: int) -> list[float]:
-    """From the request to the last byte; the first request, which loads templates, does not count."""
-    samples = []
-    for _ in range(times + 1):
-        begin = time.perf_counter()
-        with urllib.request.urlopen(address) as answer:
-            assert answer.read().endswith(b"</html>")
-        samples.append((time.perf_counter() - begin) * 1e3)
-    return sorted(samples[1:])
-
-
-def fill(home: Path, count: int = JOBS) -> None:
-    """So many finished jobs of one run, with the environment of a real submission."""
+def fill(home: Path, count: int = JOBS, waiting: int = 0) -> None:
+    """So many jobs of one run with the environment of a real submission; all but the last ones have ended."""
     from queue_runner.host.home import ensure_home
     from queue_runner.spec import JobSpec, NewJob
     from queue_runner.store import jobs, migrate
@@ -111,18 +147,26 @@ def fill(home: Path, count: int = JOBS) -> None:
     ]
     engine = open_engine(layout.db)
     with writing(engine) as connection:
-        for start in range(0, count, 100):
-            new = [NewJob(spec) for spec in specs[start : start + 100]]
+        for start in range(0, count, ROWS):
+            new = [NewJob(spec) for spec in specs[start : start + ROWS]]
             jobs.submit(connection, "bench", 0, new, [(n, 1) for n in range(len(new))])
     engine.dispose()
     with sqlite3.connect(layout.db) as raw:
-        raw.execute("UPDATE runs SET state = 'DONE', outcome = 'SUCCEEDED', exit_code = 0, ended_at = created_at")
+        raw.execute(
+            "UPDATE runs SET state = 'DONE', outcome = 'SUCCEEDED', exit_code = 0, ended_at = created_at WHERE id <= ?",
+            [count - waiting],
+        )
         raw.execute(
             "INSERT INTO summaries (run_id, n_iters, n_measure, median_s, mad_s)"
-            " SELECT id, 5000, 4996, 0.1, 0.001 FROM runs"
+            " SELECT id, 5000, 4996, 0.1, 0.001 FROM runs WHERE state = 'DONE'"
         )
         raw.execute(
             "INSERT INTO exits (run_id, real_s, user_s, sys_s, max_rss_bytes, exit_json)"
-            " SELECT id, 500, 400, 20, 500000000, '{}' FROM runs"
+            " SELECT id, 500, 400, 20, 500000000, '{}' FROM runs WHERE state = 'DONE'"
         )
     checkpoint(layout.db)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory(prefix="mpsq-bench-") as name:
+        print("\n".join(table(Path(name))))
