@@ -73,6 +73,40 @@ def progress(connection: sqlite3.Connection, groups: Iterable[int]) -> dict[int,
     return {group: GroupProgress(*values) for group, *values in rows}
 
 
+_NEWEST = """
+SELECT j.group_id FROM runs r JOIN jobs j ON j.id = r.job_id
+WHERE r.ended_at IS NOT NULL AND r.outcome = 'SUCCEEDED' AND r.number > 0
+AND j.kind <> 'import' AND j.deleted_at IS NULL
+AND EXISTS (SELECT 1 FROM jobs other WHERE other.group_id = j.group_id AND other.id <> j.id)
+ORDER BY r.ended_at DESC, r.id DESC LIMIT 1
+"""
+
+
+def newest_question(connection: sqlite3.Connection) -> int | None:
+    """Return the submission of several jobs of which a run succeeded last; None without one."""
+    (group,) = read.tuples(connection, _NEWEST).fetchone() or (None,)
+    return group
+
+
+_VERSION = """
+SELECT (SELECT max(e.id) FROM job_events e JOIN jobs j ON j.id = e.job_id WHERE j.group_id = g.id),
+    g.judged_rounds, g.more_rounds, g.closed_at
+FROM groups g WHERE g.id = ?
+"""
+
+
+def version(connection: sqlite3.Connection, group: int) -> object:
+    """Return a value that changes with what a report says of a submission: a run of it ended, or a round was judged."""
+    return read.tuples(connection, _VERSION, [group]).fetchone()
+
+
+def workloads(connection: sqlite3.Connection, group: int) -> tuple[set[str | None], bool]:
+    """Return the workloads of a submission, and whether one of its runs has not ended."""
+    sql = "SELECT DISTINCT j.workload, r.state = 'DONE' FROM jobs j JOIN runs r ON r.job_id = j.id WHERE j.group_id = ?"
+    rows = read.tuples(connection, sql, [group]).fetchall()
+    return {workload for workload, _ in rows}, not all(ended for _, ended in rows)
+
+
 def _endings(last: Sequence[RunView]) -> str:
     """Count how the last attempts ended: "7 SUCCEEDED, 1 FAILED(1) (12.3)"."""
     counts = Counter(run.ending for run in last)

@@ -366,6 +366,24 @@ def last_ended(connection: sqlite3.Connection, count: int) -> list[RunView]:
     return runs(connection, newest, [count], "ended_at DESC, run_id DESC")
 
 
+_FAILED = """
+SELECT r.id FROM runs r JOIN jobs j ON j.id = r.job_id
+WHERE r.ended_at >= ? AND r.state = 'DONE' AND j.kind <> 'import' AND j.deleted_at IS NULL
+AND COALESCE(json_extract(j.spec_json, '$.find_max'), '') = ''
+AND (r.outcome NOT IN ('SUCCEEDED', 'CANCELLED', 'SKIPPED')
+    OR EXISTS (SELECT 1 FROM taints t WHERE t.run_id = r.id AND t.severity = 'invalid' AND r.outcome = 'SUCCEEDED'))
+AND NOT EXISTS (
+    SELECT 1 FROM runs later WHERE later.job_id = r.job_id AND later.repeat = r.repeat AND later.attempt > r.attempt)
+ORDER BY r.ended_at DESC, r.id DESC LIMIT ?
+"""
+"""Not the probes of a search, which look for a failure, nor runs that were retried."""
+
+
+def last_failed(connection: sqlite3.Connection, since: float, count: int) -> list[RunView]:
+    """Return the runs that ended since then, in Unix seconds, and failed or are not valid, the newest first."""
+    return runs(connection, f"run_id IN ({_FAILED})", [since, count], "ended_at DESC, run_id DESC")
+
+
 def last_attempts(runs: Iterable[R]) -> list[R]:
     """Return the last attempt, the one that counts, of each repeat of each job."""
     last: dict[tuple[int, int], R] = {}

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from queue_runner import reports
 from queue_runner.analysis import comparison
-from queue_runner.analysis.comparison import Family
+from queue_runner.analysis.comparison import Family, Question
+from queue_runner.analysis.grouping import MAIN
 from queue_runner.analysis.points import PhaseMark
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.stats import by_key
@@ -55,7 +56,18 @@ def gather(name: str, result: Result, connection: sqlite3.Connection, options: O
     """Read the stored records of the runs of the report `name`. Raises: UsageError as the report itself."""
     condition, values = select_runs.condition(connection, options)
     context = Context(options, connection, condition, values)
-    families = list(result.families) or _families(name, context)
+    return _with_records(context, list(result.families) or _families(name, context), bool(result.families))
+
+
+def of_run(connection: sqlite3.Connection, run_id: int) -> RunRecords:
+    """Read the stored records of one run, whatever became of it."""
+    context = Context(Options(include_invalid=True), connection, "run_id = ?", [run_id])
+    stored = context.runs(f"SELECT {prepare.RUN} FROM v_run WHERE {{chosen}}")
+    runs = [replace(run, compile=run.compile_mode or run.compile) for run in stored]
+    return _with_records(context, comparison.families(runs, Question(MAIN, include_invalid=True)), False)
+
+
+def _with_records(context: Context, families: Sequence[Family], compared: bool) -> RunRecords:
     runs = [row for family in families for arm in family.arms for row in arm.runs]
     if not runs:
         return RunRecords(context, [], {}, {}, {}, False)
@@ -63,7 +75,7 @@ def gather(name: str, result: Result, connection: sqlite3.Connection, options: O
 
     def read(table: str, columns: str, order: str = "run_id") -> dict[int, list[Any]]:
         sql = f"SELECT run_id, {columns} FROM {table} WHERE run_id IN ({ids}) ORDER BY {order}"
-        rows = by_key(tuples(connection, sql), lambda row: row[0])
+        rows = by_key(tuples(context.connection, sql), lambda row: row[0])
         return {run_id: [values for _, *values in of_run] for run_id, of_run in rows.items()}
 
     taints, marks = read("taints", "kind, severity, detail"), read("phases", "t_s, name, edge", "offset")
@@ -74,7 +86,7 @@ def gather(name: str, result: Result, connection: sqlite3.Connection, options: O
         {run_id: [RunTaint(*row) for row in rows] for run_id, rows in taints.items()},
         {run_id: [PhaseMark(*row) for row in rows] for run_id, rows in marks.items()},
         {run_id: read_samples(map(tuple, rows)) for run_id, rows in samples.items()},
-        bool(result.families),
+        compared,
     )
 
 

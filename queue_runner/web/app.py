@@ -25,6 +25,7 @@ from queue_runner.pages import render
 from queue_runner.paths import Layout
 from queue_runner.web import compare_page, live, log_page, views
 from queue_runner.web.live import Parts
+from queue_runner.web.overview import OverviewReader
 from queue_runner.web.security import Access, Guard, refusal
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ class Pages:
     def __init__(self, layout: Layout, access: Access) -> None:
         self._layout = layout
         self._access = access
+        self._reports = compare_page.ReportPages(layout)
+        self._overview = OverviewReader(layout)
         self.streams = live.Streams()
         self._watcher = live.Watcher(layout, self._live_parts)
         self._results: OrderedDict[str, ActionResult] = OrderedDict()
@@ -63,7 +66,7 @@ class Pages:
     # -- pages --------------------------------------------------------------------------------------------------------
 
     def queue(self, request: Request) -> Response:
-        return self._page("queue", request, **vars(views.queue(self._layout)))
+        return self._page("queue", request, **vars(views.queue(self._layout, self._overview)))
 
     def history(self, request: Request) -> Response:
         search = views.read_search(request.query_params)
@@ -75,7 +78,7 @@ class Pages:
 
     def group(self, request: Request) -> Response:
         group = views.whole(request.path_params["id"], "a submission")
-        return HTMLResponse(compare_page.of_group(self._layout, group, views.PATIENCE_S))
+        return HTMLResponse(self._reports.of_group(group, views.PATIENCE_S))
 
     def log(self, request: Request) -> Response:
         id, stream, lines = _log_query(request)
@@ -94,7 +97,7 @@ class Pages:
         query = compare_page.read_query(request.query_params)
         if not query.ids and not query.where:
             return self._page("compare", request, form=compare_page.form(query))
-        return HTMLResponse(compare_page.page(self._layout, query, views.PATIENCE_S))
+        return HTMLResponse(self._reports.of_query(query, views.PATIENCE_S))
 
     # -- what changes -------------------------------------------------------------------------------------------------
 
@@ -112,8 +115,9 @@ class Pages:
 
     def _live_parts(self, observation: Observation) -> Parts:
         """Return the HTML of each part that may have changed, without forms and, if anybody may write, with them."""
-        values = vars(views.queue_page(observation))
-        names = ["running"] if observation.status.waiting is self._rendered_waiting else ["running", "queue"]
+        is_known = observation.status.waiting is self._rendered_waiting
+        values = vars(views.queue_page(observation, None if is_known else self._overview.read(views.PATIENCE_S)))
+        names = ["running"] if is_known else ["running", "overview", "queue"]
         self._rendered_waiting = observation.status.waiting  # read anew with everything around it, or not at all
         return {
             name: [

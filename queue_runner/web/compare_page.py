@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 import shlex
 import sqlite3
+import zlib
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from queue_runner import config_file
-from queue_runner.model import Selector, State
+from queue_runner.model import Selector
+from queue_runner.monitor import group_summary, queue_state, run_view
+from queue_runner.monitor.run_view import RunLine
 from queue_runner.paths import Layout
 from queue_runner.store import read
 
@@ -17,6 +21,8 @@ if TYPE_CHECKING:
     from starlette.datastructures import QueryParams
 
 DEFAULT = "devices"
+MOST_PAGES = 4
+"""Number of pages that are kept: those that a person goes back to."""
 STATIC = {
     "uPlot/uPlot.min.css": "text/css",
     "uPlot/uPlot.iife.min.js": "text/javascript",
@@ -62,55 +68,65 @@ def form(query: CompareQuery) -> dict[str, Any]:
     }
 
 
-def page(layout: Layout, query: CompareQuery, patience_s: float) -> str:
-    """Return the page. Raises: UsageError as the report itself, MpsqError (store)."""
-    with read.reading(layout.db, patience_s=patience_s) as connection:
-        return _report(layout, query, connection, "web/asked.html.j2", form=form(query))
+class ReportPages:
+    """Makes pages of reports. The newest are kept, compressed, until what they show may have changed."""
 
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._made: OrderedDict[object, tuple[object, bytes]] = OrderedDict()
 
-def of_group(layout: Layout, group: int, patience_s: float) -> str:
-    """Return the page of a submission: how far it is, and its report. Raises: UsageError, MpsqError (store)."""
-    from queue_runner import reports
-    from queue_runner.monitor import group_summary, run_view
+    def of_query(self, query: CompareQuery, patience_s: float) -> str:
+        """Return the page that compares runs. Raises: UsageError as the report itself, MpsqError (store)."""
+        with read.reading(self._layout.db, patience_s=patience_s) as connection:
+            version = queue_state.history(connection)
+            return self._page(query, connection, version, "web/asked.html.j2", form=form(query))
 
-    selector = Selector(f"g{group}", group=group)
-    with read.reading(layout.db, patience_s=patience_s) as connection:
-        runs = run_view.select(connection, [selector])
-        if not runs:
-            raise read.names_nothing(selector)
-        suited = reports.suited((run.workload for run in runs), DEFAULT)
-        return _report(
-            layout,
-            CompareQuery((selector.text,), "", (), suited),
-            connection,
-            "web/group.html.j2",
-            group=group,
-            progress=group_summary.progress(connection, [group])[group],
-            open=any(run.state != State.DONE for run in runs),
-            runs=[run for run in runs if not run.is_preflight],
-        )
+    def of_group(self, group: int, patience_s: float) -> str:
+        """Return the page of a submission: how far it is, and its report. Raises: UsageError, MpsqError (store)."""
+        from queue_runner import reports
 
+        selector = Selector(f"g{group}", group=group)
+        with read.reading(self._layout.db, patience_s=patience_s) as connection:
+            runs = list(run_view.each_run(connection, RunLine, "group_id = ?", [group]))
+            if not runs:
+                raise read.names_nothing(selector)
+            workloads, is_open = group_summary.workloads(connection, group)
+            return self._page(
+                CompareQuery((selector.text,), "", (), reports.suited(workloads, DEFAULT)),
+                connection,
+                (group_summary.version(connection, group), [run.ending for run in runs]),
+                "web/group.html.j2",
+                group=group,
+                progress=group_summary.progress(connection, [group])[group],
+                open=is_open,
+                runs=[run for run in runs if not run.is_preflight],
+            )
 
-def _report(
-    layout: Layout, query: CompareQuery, connection: sqlite3.Connection, layout_name: str, **values: Any
-) -> str:
-    from queue_runner.pages import report_page  # the statistics are 4 MB: loaded when they are used
-    from queue_runner.reports._common.report_options import read_options
+    def _page(
+        self, query: CompareQuery, connection: sqlite3.Connection, version: object, layout_name: str, **values: Any
+    ) -> str:
+        from queue_runner.pages import report_page  # the statistics are 4 MB: loaded when they are used
+        from queue_runner.reports._common.report_options import read_options
 
-    options = read_options(
-        selectors=query.ids,
-        where=query.where,
-        vs=query.vs or None,
-        peak_tflops=config_file.load(layout.config).peak_tflops,
-        newest=True,
-    )
-    return report_page.build(
-        query.report,
-        layout,
-        connection,
-        options,
-        command=shlex.join(query.command()),
-        static="/static",
-        layout_name=layout_name,
-        **values,
-    )
+        peaks = config_file.load(self._layout.config).peak_tflops
+        key, version = (query, layout_name), (version, peaks, self._layout.db.stat().st_ino)
+        known, compressed = self._made.pop(key, (None, b""))
+        if known != version:
+            options = read_options(
+                selectors=query.ids, where=query.where, vs=query.vs or None, peak_tflops=peaks, newest=True
+            )
+            text = report_page.build(
+                query.report,
+                self._layout,
+                connection,
+                options,
+                command=shlex.join(query.command()),
+                static="/static",
+                layout_name=layout_name,
+                **values,
+            )
+            compressed = zlib.compress(text.encode(), 1)
+        self._made[key] = version, compressed
+        if len(self._made) > MOST_PAGES:
+            self._made.popitem(last=False)
+        return zlib.decompress(compressed).decode()

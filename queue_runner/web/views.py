@@ -34,6 +34,7 @@ from queue_runner.monitor.waiting import Reason
 from queue_runner.paths import Layout
 from queue_runner.store import read
 from queue_runner.times import clock
+from queue_runner.web.overview import Overview, OverviewReader
 
 if TYPE_CHECKING:
     from queue_runner.pages.axis import Tick
@@ -64,8 +65,9 @@ class WaitingGroup:
 
 @dataclass(frozen=True)
 class QueuePage:
-    """The first page. `running_`, since a macro of the template is called `running`."""
+    """The first page. `running_` and `overview_`, since macros of the template are called `running` and `overview`."""
 
+    overview_: Overview | None
     facts: Sequence[tuple[str, str]]
     running_: RunningView | None
     waiting: Sequence[WaitingGroup]
@@ -74,18 +76,19 @@ class QueuePage:
     now: float
 
 
-def queue(layout: Layout) -> QueuePage:
+def queue(layout: Layout, overview: OverviewReader) -> QueuePage:
     """Return the first page. Raises: MpsqError if there is no queue to read."""
     with closing(watch.observe(layout, WAITING, PATIENCE_S)) as observations:
         observation = next(observations)
     assert observation is not None  # the first one always exists
-    return queue_page(observation)
+    return queue_page(observation, overview.read(PATIENCE_S))
 
 
-def queue_page(observation: Observation) -> QueuePage:
-    """Return the first page, as observed."""
+def queue_page(observation: Observation, overview: Overview | None) -> QueuePage:
+    """Return the first page, as observed; without an overview where that is known."""
     status, now = observation.status, time.time()
     return QueuePage(
+        overview,
         [*status_text.lane(status), *status_text.plan(status)],
         _running(observation),
         _waiting(status, now),
@@ -274,10 +277,7 @@ class JobPage:
 
 def job(layout: Layout, text: str) -> JobPage:
     """Return the page of a job, or of one of its runs. Raises: UsageError, MpsqError (store)."""
-    from queue_runner import reports
-    from queue_runner.monitor.answers.run_query import Options
     from queue_runner.pages import run_records, timeline  # the statistics of reports are loaded when they are used
-    from queue_runner.reports._common.document import Result
 
     selector = parse_selector(text)
     with read.reading(layout.db, patience_s=PATIENCE_S) as connection:
@@ -289,8 +289,7 @@ def job(layout: Layout, text: str) -> JobPage:
         run = log_files.choose(named)
         details = run_details.details(layout, connection, run)
         (why,) = explanation.explain_all(layout, connection, [parse_selector(run.run)])
-        options = Options(selectors=(parse_selector(run.run),), include_invalid=True)
-        records = run_records.gather(reports.DEFAULT, Result((), ()), connection, options)
+        records = run_records.of_run(connection, run.run_id)
     bars, bar_ticks = timeline.bars(records)
     courses, _ = timeline.courses(records)
     runs = [other for other in runs if other.job_id == run.job_id]

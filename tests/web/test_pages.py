@@ -9,9 +9,11 @@ from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from queue_runner import reports
 from queue_runner.host.run_dir import RunDir
 from queue_runner.model import Ending, Outcome
 from queue_runner.monitor import run_view
@@ -382,6 +384,46 @@ def test_the_page_of_a_submission_is_its_answer_so_far(browser: Browser) -> None
     assert re.search(r"\d of \d rounds done, \d failed", text_of(page))
     assert "<h1>" in browser.get("/group/99", 404) and "<h1>" in browser.get("/group/x", 404)
     assert 'href="/group/2"' in browser.get("/") and "0 of 1 round done" in text_of(browser.get("/"))
+
+
+def test_the_first_page_has_the_answer_so_far_and_what_went_wrong(queue: Layout, browser: Browser, mpsq: Cli) -> None:
+    def parts() -> tuple[str, str]:
+        page = browser.get("/")
+        sections = re.findall(r'<section id="(answer|wrong)">(.*?)</section>', page, re.DOTALL)
+        by_id = {id: text_of(section) for id, section in sections}
+        return by_id["answer"], by_id["wrong"]
+
+    answer, wrong = parts()
+    assert "Answer so far" in answer and "g1" in answer and "rounds done" in answer
+    assert re.search(r"3\.1\s+killed\s+KILLED\(9\)", wrong) and "FAILED(3)" in wrong and "no data" in wrong
+    assert "no worker runs this queue" in wrong
+    mpsq.ok("cancel", "g2")
+    mpsq.ok("retry", "2.1")
+    taint(queue, "1.2")
+    _, wrong = parts()
+    assert "FAILED(3)" not in wrong and "KILLED(9)" in wrong  # a retry is under way
+    assert re.search(r"1\.2\s+ok\s+SUCCEEDED.*not valid", wrong)
+
+
+def test_a_report_is_computed_again_only_when_it_may_have_changed(
+    queue: Layout, browser: Browser, mpsq: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[str] = []
+    run = reports.run
+
+    def counted(name: str, *arguments: Any) -> Any:
+        built.append(name)
+        return run(name, *arguments)
+
+    monkeypatch.setattr(reports, "run", counted)
+    pages = ("/", "/group/1", "/compare?id=1&id=2")
+    first = [browser.get(page) for page in pages]
+    assert built == ["devices"] * 3
+    assert [browser.get(page) for page in pages[1:]] == first[1:] and browser.get("/") and len(built) == 3
+    mpsq.ok("cancel", "5")  # of another submission
+    assert browser.get("/") and browser.get("/group/1") == first[1] and len(built) == 3
+    end_running_run(queue, Ending(Outcome.FAILED, 1))
+    assert "FAILED(1)" in browser.get("/group/1") and browser.get("/") and len(built) == 5
 
 
 def test_a_failed_run_opens_at_its_error(queue: Layout, browser: Browser) -> None:

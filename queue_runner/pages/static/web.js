@@ -96,7 +96,9 @@
   const live = document.querySelector("[data-live]");
   if (live) {
     const trouble = (sentence) => { lost.textContent = sentence; lost.hidden = false; };
-    listen(live.dataset.live, { running: replace("running"), queue: replace("queue"), trouble });
+    listen(live.dataset.live, {
+      running: replace("running"), overview: replace("overview"), queue: replace("queue"), trouble,
+    });
   }
 
   const log = document.querySelector("[data-follow]");

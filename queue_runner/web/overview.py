@@ -1,0 +1,91 @@
+"""What a person should see first: the answer so far, and what went wrong."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from queue_runner.model import Selector
+from queue_runner.monitor import group_summary, queue_state, run_view
+from queue_runner.monitor.group_summary import GroupProgress
+from queue_runner.monitor.run_view import RunView
+from queue_runner.paths import Layout
+from queue_runner.store import read
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from queue_runner.pages.trust import TrustReason
+
+RECENT_S = 24 * 3600.0
+"""Time for which a failure is shown: a night and the day after it."""
+MOST_FAILED = 5
+MOST_SENTENCES = 3
+
+
+@dataclass(frozen=True)
+class NewestAnswer:
+    """The answer so far to the question that was measured last: how far it is decided, and the report's sentences."""
+
+    group: int
+    progress: GroupProgress
+    open: bool
+    status: TrustReason | None
+    sentences: Sequence[str]
+    left_out: int
+
+
+@dataclass(frozen=True)
+class Overview:
+    """The newest answer, the runs that failed or are not valid, and why nothing starts before a user acts."""
+
+    answer: NewestAnswer | None
+    failed: Sequence[RunView]
+    obstacles: Sequence[str]
+
+
+class OverviewReader:
+    """Reads the overview of a queue. An answer is computed once for each change of its submission."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._newest: tuple[object, NewestAnswer | None] = (None, None)
+
+    def read(self, patience_s: float) -> Overview:
+        """Return the overview. A locked database is waited for `patience_s` seconds. Raises: MpsqError (store)."""
+        with read.reading(self._layout.db, patience_s=patience_s) as connection:
+            failed = run_view.last_failed(connection, time.time() - RECENT_S, MOST_FAILED)
+            waiting = read.count_waiting(connection)
+            obstacles = queue_state.obstacles(self._layout, connection) if waiting else []
+            return Overview(self._answer(connection), failed, obstacles)
+
+    def _answer(self, connection: sqlite3.Connection) -> NewestAnswer | None:
+        group = group_summary.newest_question(connection)
+        if group is None:
+            return None
+        version = (group, group_summary.version(connection, group))
+        if self._newest[0] != version:
+            self._newest = (version, _computed(connection, group))
+        return self._newest[1]
+
+
+def _computed(connection: sqlite3.Connection, group: int) -> NewestAnswer:
+    from queue_runner import reports  # the statistics are 4 MB: loaded when they are used
+    from queue_runner.analysis.finding import Finding
+    from queue_runner.monitor.answers.run_query import Options
+    from queue_runner.pages import trust
+
+    selector = Selector(f"g{group}", group=group)
+    workloads, unended = group_summary.workloads(connection, group)
+    result = reports.run(reports.suited(workloads, reports.DEFAULT), connection, Options(selectors=(selector,)))
+    answers = [line for line in result.lines if not isinstance(line, Finding)] or result.lines[:1]
+    return NewestAnswer(
+        group,
+        group_summary.progress(connection, [group])[group],
+        unended,
+        trust.status(result.families),
+        answers[:MOST_SENTENCES],
+        len(answers[MOST_SENTENCES:]),
+    )
