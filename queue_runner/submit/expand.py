@@ -248,10 +248,11 @@ def _command_cells(request: Request, shared: Shared) -> Iterator[JobSpec]:
     def fill(word: str, cell: Mapping[str, str]) -> str:
         return grid.fill(word, cell if has_values else {}, *searched)
 
+    device = gpus.device_of_command(request)
     cells = [
         common.changed(
             name=request.name or _command_name(request.argv),
-            device=cell.get("device"),
+            device=cell.get("device", device),
             compile=None if "compile" not in cell else cell["compile"] not in ("off", "False"),
             compile_mode=_mode(cell.get("compile", "")),
             dtype=cell.get("dtype"),

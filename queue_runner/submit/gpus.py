@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
+from queue_runner import config_file, lanes
 from queue_runner.errors import UsageError
 from queue_runner.spec import JobSpec
+from queue_runner.submit import environment_axis
 from queue_runner.submit.submit_options import Request
 
 if TYPE_CHECKING:
@@ -24,6 +26,19 @@ def requested(request: Request) -> int:
     if request.gpus > 1 and request.find_max is not None:
         raise UsageError("--find-max works with one GPU only", _DROP)
     return request.gpus
+
+
+def lanes_here(request: Request) -> tuple[str, ...]:
+    """Return the lanes of this machine as its settings name them; () without lanes."""
+    return lanes.parse(config_file.load(environment_axis.home(request).config).lanes)
+
+
+def device_of_command(request: Request) -> str | None:
+    """Return the device of a command that does not name one: with --gpus, where GPUs are lanes, it takes these; else
+    None, as it may use any."""
+    if request.gpus is None or request.on is not None:
+        return None
+    return "cuda" if any(name == lanes.AUTO or lanes.kind(name) == "cuda" for name in lanes_here(request)) else None
 
 
 def refuse(spec: JobSpec, workload: Workload | None, *, here: bool) -> None:

@@ -11,7 +11,7 @@ from queue_runner import units
 from queue_runner.host import protected
 from queue_runner.host.once_a_day import RepeatedNote
 from queue_runner.spec import JobSpec
-from queue_runner.submit import expand, launchers
+from queue_runner.submit import expand, gpus, launchers
 from queue_runner.submit.submit_options import Request
 
 Cells = Sequence[JobSpec]
@@ -44,6 +44,18 @@ def _missing_parser(request: Request, cells: Cells) -> Iterator[str]:
             "mpsq stores the wall, user and system time of this command. To store its iterations too, add --parser, or"
             " report them with mpsq_report.py"
         )
+
+
+def _lane_of_command(request: Request, cells: Cells) -> Iterator[str]:
+    if request.workload or request.device or request.on or not gpus.lanes_here(request):
+        return
+    if any(spec.device is None for spec in cells):
+        yield RepeatedNote(
+            "a command without --device may use any, so it waits until it has the machine alone: --gpus 1 gives it one"
+            " GPU, and --device cpu processors"
+        )
+    elif request.gpus:
+        yield f"it takes {units.counted(request.gpus, 'GPU')}, and other lanes work beside it"
 
 
 def _modes_without_graphs(request: Request, cells: Cells) -> Iterator[str]:
@@ -120,6 +132,7 @@ _CHECKS = (
     _missing_mps,
     _endless_search,
     _missing_parser,
+    _lane_of_command,
     _modes_without_graphs,
     _removed_flags,
     _folder_in_command,

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from queue_runner.errors import UsageError
+from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec
 from queue_runner.submit import expand, gpus
 from queue_runner.submit.plan import plan
@@ -79,3 +80,17 @@ def test_a_command_keeps_its_own_launcher_and_the_number_is_recorded(
     assert "CUDA_VISIBLE_DEVICES" not in job.spec.env
     with pytest.raises(UsageError, match="mps"):
         plan(requested(argv=argv, gpus=2, cwd=str(tmp_path), device="mps"))
+
+
+def test_with_lanes_a_command_takes_the_gpus_that_it_asks_for_and_else_the_machine(layout: Layout) -> None:
+    def submitted(**fields: object) -> tuple[str | None, str]:
+        made = plan(requested(argv=("true",), home=str(layout.home), **fields))
+        return made.jobs[0].spec.device, " ".join(made.warnings)
+
+    assert submitted(gpus=1)[0] is None and "--gpus 1" not in submitted()[1]
+    layout.config.write_text('lanes = "auto"\n')
+    assert submitted()[0] is None and "waits until it has the machine alone: --gpus 1" in submitted()[1]
+    assert submitted(gpus=1)[0] == "cuda" and "it takes 1 GPU, and other lanes work beside it" in submitted(gpus=1)[1]
+    assert submitted(device="cpu")[0] == "cpu" and "alone" not in submitted(device="cpu")[1]
+    layout.config.write_text('lanes = "cpu:0,cpu:1"\n')
+    assert submitted(gpus=1)[0] is None
