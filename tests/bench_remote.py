@@ -31,11 +31,6 @@ for word in "$@"; do case "$word" in --comment=*) token=${{word#--comment=}};; e
 echo "1|RUNNING|None|n1|N/A|$token" >> {file}
 echo 1
 """
-_RECORD: dict[str, Any] = {
-    **{"state": "DONE", "outcome": "SUCCEEDED", "exit_code": 0, "signal": None, "reason": None, "boot_id": "b"},
-    **{"claimed_at": 10.0, "started_at": 11.0, "ended_at": 12.0, "conditions": [], "notes": []},
-    **{"exit": {"exit_code": 0, "real_s": 1.0}, "machine": {"id": "node"}, "system": {"os": "linux"}},
-}
 
 
 def rows(cwd: Path, row: Callable[..., str], command_ms: Callable[..., Sequence[float]]) -> list[str]:
@@ -125,12 +120,13 @@ def end(folder: Path) -> None:
     """Write what a node does that has ended its first runs."""
     from queue_runner.remote import block
     from queue_runner.remote.json_files import read_json
+    from tests.remote.block_support import write_result
 
     there = block.Folder(folder)
     for run in (read_json(there.instructions) or {})["runs"][:ENDED_EACH]:
         name = f"{run['job_id']}.{run['number']}"
         _write(there, name, "began.json", {"at": 10.0, "started": 11.0})
-        _write(there, name, "record.json", _RECORD)
+        write_result(there, name)
 
 
 def _write(there: Any, name: str, file: str, data: dict[str, Any]) -> None:

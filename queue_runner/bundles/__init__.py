@@ -1,8 +1,8 @@
 """Bundles: the results of whole submissions as one file, for another machine (docs/data.md).
 
-`collect` reads a queue and `clean` hides its secrets. `parts`, `question` and `fingerprint_facts` check every value.
-Both sides compute summaries, taints and the report from the points alone, in the database of `scratch`. `file` is the
-format. `merge` stores; `identity` hashes the content that no later bundle may change.
+`rows` has the tables and their values, `question` and `fingerprints` the JSON of jobs and machines. `collect` writes a
+bundle, and `clean` hides its secrets. `reader` opens one in a process of its own, `reading` checks it, and `merge`
+stores its runs as new ones. `run_result` is the way of one run from the machine that ran it to the queue that sent it.
 """
 
 from queue_runner.extensions import AddedOption, Extension

@@ -39,17 +39,17 @@ _ENVIRONMENT = frozenset({"env", "environ", "environment"})
 
 class Cleaner:
     """Cleans texts. `key` is known to this queue alone; `homes` are folders whose paths are hidden, besides every
-    folder of a user."""
+    folder of a user. Without a key nothing is hidden, and values only get the form that a bundle needs."""
 
-    def __init__(self, key: bytes, homes: Iterable[str]) -> None:
+    def __init__(self, key: bytes | None, homes: Iterable[str] = ()) -> None:
         self._key = key
         folders = {path.rstrip("/") for path in homes if path.count("/") > 1 or path.startswith("/root")}
         named = [f"{re.escape(path)}(?![\\w-])" for path in sorted(folders, key=len, reverse=True)]
-        self._home = re.compile("|".join([*named, _ANY_HOME]))
+        self._home = re.compile("|".join([*named, _ANY_HOME]) if key is not None else "(?!)")
 
     def hidden(self, value: str) -> str:
         """Return what stands in the place of a value; of one that is hidden already, itself."""
-        if _HIDDEN.fullmatch(value):
+        if self._key is None or _HIDDEN.fullmatch(value):
             return value
         return f"[hidden-{hmac.new(self._key, value.encode('utf-8', 'replace'), hashlib.sha256).hexdigest()[:12]}]"
 
@@ -162,6 +162,9 @@ class Cleaner:
         variables = {self.name(name): self.hidden(value) for name, value in spec.variables.items()}
         words = {"argv": self.words(spec.argv), "template": self.words(spec.template)}
         return {**cleaned, **names, **words, "variables": variables}
+
+
+NOTHING_HIDDEN = Cleaner(None)
 
 
 def of_queue(layout: Layout, tokens: Sequence[str], environments: Iterable[Mapping[str, str]]) -> Cleaner:

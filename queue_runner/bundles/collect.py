@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from queue_runner import __version__
 from queue_runner.bundles import reading
-from queue_runner.bundles.clean import Cleaner, of_queue
+from queue_runner.bundles.clean import NOTHING_HIDDEN, Cleaner, of_queue
 from queue_runner.bundles.harmless import BadBundle
-from queue_runner.bundles.rows import FINGERPRINTS, GROUPS, HEAD, JOBS, MEASURED, RUNS, TABLES, RunRow, Table
+from queue_runner.bundles.reading import Content
+from queue_runner.bundles.rows import FINGERPRINTS, GROUPS, HEAD, JOBS, MEASURED, NOTES, RUNS, TABLES, RunRow, Table
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.model import PREFLIGHT, Selector
 from queue_runner.paths import Layout
@@ -25,29 +26,81 @@ _BATCH = 10_000
 
 
 def export(layout: Layout, connection: sqlite3.Connection, selectors: Sequence[Selector], path: Path) -> int:
-    """Write the ended runs of submissions into a bundle and read it as an import does; return how many of their runs
-    were left out: those that have not ended, and those of a submission in which nothing ran.
+    """Write the ended runs of submissions into a bundle, and check it as an import does; return how many of their runs
+    were left out because they have not ended.
 
     Raises: UsageError for a selector that is not a whole submission of this queue, MpsqError for content that a bundle
     cannot hold, or a full disk.
     """
+    groups = sorted({_group(connection, selector) for selector in selectors})
+    runs, n_left = _runs(connection, groups)
+    chosen = ", ".join(map(str, groups))
+    sql = f"SELECT id, group_id, created_at, spec_json, note FROM jobs WHERE group_id IN ({chosen}) ORDER BY id"
+    jobs = tuples(connection, sql).fetchall()
+    specs = {job[0]: JobSpec.from_json(job[3]) for job in jobs}
+    tokens = tuples(connection, "SELECT token FROM runs WHERE token IS NOT NULL ORDER BY id LIMIT 1")
+    cleaner = of_queue(layout, [token for (token,) in tokens], [spec.env for spec in specs.values()])
     try:
-        with closing(create(path)) as into:
-            n_left = _collect(layout, connection, selectors, into)
-        seal(path)
+        with _new(path) as into:
+            sql = f"SELECT id, created_at, title, seed, aim FROM groups WHERE id IN ({chosen}) ORDER BY id"
+            for id, created_at, title, seed, aim in tuples(connection, sql):
+                cleaned = None if aim is None else _json(cleaner.aim(aim))
+                add(into, GROUPS, [(id, created_at, cleaner.command(title), seed, cleaned)])
+            for id, group, created_at, _, note in jobs:
+                tags = tuples(connection, "SELECT tag FROM job_tags WHERE job_id = ?", [id])
+                names = sorted({cleaner.name(tag) or "" for (tag,) in tags})
+                note = None if note is None else cleaner.text(note)
+                add(into, JOBS, [(id, group, created_at, _json(cleaner.spec(specs[id])), note, _json(names))])
+            _add_runs(connection, runs, cleaner, into)
+        seal(path).check_complete()
     except BadBundle as error:
         raise BadBundle(error.message.partition(": ")[2], "export another submission, and report this one") from error
+    return n_left
+
+
+def export_run(
+    connection: sqlite3.Connection,
+    run_id: int,
+    notes: Iterable[tuple[str, str]],
+    path: Path,
+    *,
+    measured: bool = True,
+) -> None:
+    """Write an ended run, with what it `measured` and further `notes` of (kind, text), into a bundle for the queue that
+    has sent it here: nothing is hidden from that one, which knows the question.
+
+    Raises: BadBundle for results that a bundle cannot hold, MpsqError for a full disk.
+    """
+    ((_, run),) = _run_rows(connection, "r.id = ?", [run_id])
+    run = run._replace(resumed_from=None, software_hash=run.software_hash if measured else None)
+    with _new(path, page_bytes=1024) as into:
+        add(into, GROUPS, [(1, 0.0, "", 0, None)])
+        question = _json(NOTHING_HIDDEN.spec(JobSpec(kind="command", name="")))
+        add(into, JOBS, [(run.job_id, 1, 0.0, question, None, "[]")])
+        _add_runs(connection, [run], NOTHING_HIDDEN, into, MEASURED if measured else ())
+        if run.machine_hash is not None:
+            rows = [(run.id, results.note_place(kind), kind, NOTHING_HIDDEN.text(text)) for kind, text in notes]
+            add(into, NOTES, rows)
+    seal(path)
+
+
+@contextmanager
+def _new(path: Path, page_bytes: int = 8192) -> Iterator[sqlite3.Connection]:
+    """Create a bundle, whose rows are stored when the block ends. Raises: MpsqError for a full disk."""
+    try:
+        with closing(create(path, page_bytes)) as into:
+            yield into
+            into.execute("COMMIT")
     except sqlite3.OperationalError as error:
         if "full" not in str(error):
             raise
         raise MpsqError(f"no room for a bundle in {path.parent}", "free some space") from error
-    return n_left
 
 
-def create(path: Path) -> sqlite3.Connection:
+def create(path: Path, page_bytes: int = 8192) -> sqlite3.Connection:
     """Create a bundle without rows and without a head."""
     into = sqlite3.connect(path, isolation_level=None)
-    for pragma in ("page_size=8192", "journal_mode=OFF", "synchronous=OFF"):
+    for pragma in (f"page_size={page_bytes}", "journal_mode=OFF", "synchronous=OFF"):
         into.execute(f"PRAGMA {pragma}")
     into.execute("BEGIN")
     for table in TABLES:
@@ -63,34 +116,24 @@ def add(into: sqlite3.Connection, table: Table, rows: Iterable[Sequence[Any]]) -
         raise BadBundle(f"its {table.name} contradict one another ({error})") from error
 
 
-def seal(path: Path, mpsq: str = __version__) -> None:
-    """Check a bundle and give it its head. Raises: BadBundle, OSError."""
+def seal(path: Path, mpsq: str = __version__) -> Content:
+    """Check a bundle that this process has written, and give it its head; return its content. Raises: BadBundle,
+    OSError."""
     with closing(sqlite3.connect(path, isolation_level=None)) as into:
         add(into, HEAD, [(reading.VERSION, mpsq, "0" * 64)])
-        sha256 = reading.read(path, lambda *_: None).sha256
-        into.execute("UPDATE bundle SET sha256 = ?", [sha256])
+        content = reading.read(path, lambda *_: None, reading.own_frames)
+        into.execute("UPDATE bundle SET sha256 = ?", [content.sha256])
+    return content
 
 
-def _collect(
-    layout: Layout, connection: sqlite3.Connection, selectors: Sequence[Selector], into: sqlite3.Connection
-) -> int:
-    groups = sorted({_group(connection, selector) for selector in selectors})
-    runs, n_left = _runs(connection, groups)
-    chosen = ", ".join(map(str, groups))
-    sql = f"SELECT id, group_id, created_at, spec_json, note FROM jobs WHERE group_id IN ({chosen}) ORDER BY id"
-    jobs = tuples(connection, sql).fetchall()
-    specs = {job[0]: JobSpec.from_json(job[3]) for job in jobs}
-    tokens = tuples(connection, "SELECT token FROM runs WHERE token IS NOT NULL ORDER BY id LIMIT 1")
-    cleaner = of_queue(layout, [token for (token,) in tokens], [spec.env for spec in specs.values()])
-    sql = f"SELECT id, created_at, title, seed, aim FROM groups WHERE id IN ({chosen}) ORDER BY id"
-    for id, created_at, title, seed, aim in tuples(connection, sql):
-        cleaned = None if aim is None else _json(cleaner.aim(aim))
-        add(into, GROUPS, [(id, created_at, cleaner.command(title), seed, cleaned)])
-    for id, group, created_at, _, note in jobs:
-        tags = tuples(connection, "SELECT tag FROM job_tags WHERE job_id = ?", [id])
-        names = sorted({cleaner.name(tag) or "" for (tag,) in tags})
-        note = None if note is None else cleaner.text(note)
-        add(into, JOBS, [(id, group, created_at, _json(cleaner.spec(specs[id])), note, _json(names))])
+def _add_runs(
+    connection: sqlite3.Connection,
+    runs: Sequence[RunRow],
+    cleaner: Cleaner,
+    into: sqlite3.Connection,
+    tables: Sequence[Table] = MEASURED,
+) -> None:
+    """Add runs with their fingerprints, and what they measured."""
     hashes = _add_fingerprints(connection, runs, cleaner, into)
     cleaned_runs = (
         run._replace(
@@ -101,7 +144,7 @@ def _collect(
         for run in runs
     )
     add(into, RUNS, cleaned_runs)
-    for table in MEASURED:
+    for table in tables:
         clean = cleaner.of(table)
         # what a parser remembers may be lines of the log: only the counts of the clock are read
         select = table.select.replace('"parser_state"', "iif(source = 'events', parser_state, NULL)")
@@ -109,8 +152,6 @@ def _collect(
             rows = tuples(connection, select.replace(" ORDER BY", " WHERE run_id = ? ORDER BY"), [run.id])
             while batch := rows.fetchmany(_BATCH):
                 add(into, table, batch if clean is None else map(clean, batch))
-    into.execute("COMMIT")
-    return n_left
 
 
 def _group(connection: sqlite3.Connection, selector: Selector) -> int:
@@ -128,16 +169,21 @@ def _group(connection: sqlite3.Connection, selector: Selector) -> int:
 
 
 def _runs(connection: sqlite3.Connection, groups: Sequence[int]) -> tuple[list[RunRow], int]:
-    columns, marks = ", ".join(f"r.{name}" for name in RunRow._fields), ", ".join("?" * len(groups))
-    sql = (
-        f"SELECT r.state = 'DONE', {columns} FROM runs r JOIN jobs j ON j.id = r.job_id"
-        f" WHERE j.group_id IN ({marks}) AND r.number <> ? ORDER BY r.id"
-    )
-    rows = tuples(connection, sql, [*groups, PREFLIGHT]).fetchall()
-    ended = [RunRow(*values) for done, *values in rows if done]
+    marks = ", ".join("?" * len(groups))
+    rows = _run_rows(connection, f"j.group_id IN ({marks}) AND r.number <> ?", [*groups, PREFLIGHT])
+    ended = [run for done, run in rows if done]
     if not any(run.machine_hash for run in ended):
         raise UsageError("none of its jobs has run yet, so there are no results", "mpsq status shows what waits")
     return ended, len(rows) - len(ended)
+
+
+def _run_rows(connection: sqlite3.Connection, condition: str, values: Sequence[int]) -> list[tuple[bool, RunRow]]:
+    """Return runs, each with whether it has ended."""
+    columns = ", ".join(f"r.{name}" for name in RunRow._fields)
+    sql = (
+        f"SELECT r.state = 'DONE', {columns} FROM runs r JOIN jobs j ON j.id = r.job_id WHERE {condition} ORDER BY r.id"
+    )
+    return [(bool(done), RunRow(*row)) for done, *row in tuples(connection, sql, values)]
 
 
 def _add_fingerprints(

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,11 @@ from msgspec import Struct
 
 from queue_runner.analysis.neighbour_share import SHARE
 from queue_runner.analysis.points import EvalPoint, IterationPoint, PhaseMark
-from queue_runner.analysis.summary import Summary
-from queue_runner.bundles import convert, reading
+from queue_runner.bundles import batches, convert, reading
+from queue_runner.bundles.batches import Batches
 from queue_runner.bundles.harmless import BadBundle
 from queue_runner.bundles.reading import KEPT, Content, RunContent
-from queue_runner.bundles.rows import MEASURED, GroupRow, RunRow
+from queue_runner.bundles.rows import GroupRow, RunRow
 from queue_runner.errors import MpsqError
 from queue_runner.events import FIELD_DROPPED
 from queue_runner.host import failpoints, locks
@@ -43,12 +43,6 @@ UNKNOWN = ""
 """The hash of a merged run's content or a merged job's question that earlier versions computed in another way."""
 WAIT_S = 600.0
 """How long one merge waits for another."""
-BATCH_S = 0.2
-"""Seconds that a transaction aims at: others may write between two."""
-_ROWS = 20_000, 1000, 200_000
-"""Rows of the first transaction, and of any."""
-_PAUSE_S = 0.02
-"""Between two transactions: a writer that waits looks every few milliseconds."""
 
 
 class Merged(Struct, frozen=True, rename={"from_here": "own"}):
@@ -132,6 +126,7 @@ def _checked(name: str, path: Path, temporary: Path) -> _Sound:
     try:
         bundle.path = convert.current(path, temporary)
         bundle.content = reading.checked(bundle.path, note)
+        bundle.content.check_complete()
     except BadBundle as error:
         raise bundle.refused(error) from error
     return bundle
@@ -206,8 +201,7 @@ class _Store:
         self._bundle = bundle
         self._content = bundle.content
         self._machines = bundle.content.machines()
-        self._waiting: dict[str, list[Sequence[Any]]] = {}
-        self._most_rows = _ROWS[0]
+        self._batches = Batches(engine)
 
     def all(self) -> Merged:
         """Store the runs that are not here yet. Raises: BadBundle for a run that differs from the one here."""
@@ -256,8 +250,7 @@ class _Store:
         def take(_: Content, content: RunContent) -> None:
             nonlocal merge, place
             if place >= merge.n_stored and place in plan.new:
-                n_rows = sum(map(len, (*self._waiting.values(), *content.rows.values())))
-                if self._waiting and n_rows > self._most_rows:
+                if not self._batches.is_empty and not self._batches.has_room(content.rows):
                     merge = self._write(merge, place)
                 self._wait(merge.first_run_id + place, content)
             place += 1
@@ -266,51 +259,29 @@ class _Store:
         if again.sha256 != self._content.sha256:
             merges.undo(self._engine, merge)
             raise self._bundle.refused(BadBundle("it was changed while it was read", "import it again"))
-        return self._write(merge, place) if self._waiting or merge.n_stored < place else merge
+        return self._write(merge, place) if not self._batches.is_empty or merge.n_stored < place else merge
 
     def _wait(self, run_id: int, content: RunContent) -> None:
         """Let what a run measured wait for the next transaction."""
-        waits = {table: [(run_id, *row[1:]) for row in rows] for table, rows in content.rows.items()}
-        waits["ingests"] = [(*row, "") for row in waits["ingests"]]
-        if content.run.machine_hash is not None:
-            assessment = assessed(content, self._content)
-            if assessment.summary is not None:
-                waits["summaries"] = [(run_id, *(getattr(assessment.summary, name) for name in _SUMMARY))]
-            waits["taints"] = [(run_id, taint.kind, taint.severity, taint.detail) for taint in assessment.taints]
-        for table, rows in waits.items():
-            self._waiting.setdefault(table, []).extend(rows)
+        self._batches.add(run_id, content.rows)
+        if content.run.machine_hash is None:
+            return
+        assessment = assessed(content, self._content)
+        if assessment.summary is not None:
+            values = (getattr(assessment.summary, name) for name in batches.SUMMARY)
+            self._batches.add(run_id, {"summaries": [(run_id, *values)]})
+        taints = [(run_id, taint.kind, taint.severity, taint.detail) for taint in assessment.taints]
+        self._batches.add(run_id, {"taints": taints})
 
     def _write(self, merge: merges.Merge, n_stored: int) -> merges.Merge:
-        """Store what waits, in as many transactions as it takes. Only the last one records it: after a crash the others
-        are repeated."""
-        while True:
-            rows, self._waiting = self._next_rows()
-            with writing(self._engine) as connection:
-                begin = time.monotonic()
-                merge = merges.advance(connection, merge, merge.n_stored if self._waiting else n_stored)
-                for table, some in rows.items():
-                    names = ", ".join(f'"{name}"' for name in _COLUMNS[table])
-                    marks = ", ".join("?" * len(_COLUMNS[table]))
-                    connection.change_all(f"INSERT OR REPLACE INTO {table} ({names}) VALUES ({marks})", some)
-                failpoints.reach("merge.before_commit")
-            factor = min(2.0, max(0.5, BATCH_S / max(time.monotonic() - begin, 1e-3)))
-            self._most_rows = int(min(max(self._most_rows * factor, _ROWS[1]), _ROWS[2]))
-            failpoints.reach("merge.batch")
-            if not self._waiting:
-                return merge
-            time.sleep(_PAUSE_S)
+        """Store what waits. Only the last transaction records it."""
 
-    def _next_rows(self) -> tuple[dict[str, list[Sequence[Any]]], dict[str, list[Sequence[Any]]]]:
-        """Return the rows of the next transaction, by table, and those that wait on."""
-        now: dict[str, list[Sequence[Any]]] = {}
-        later: dict[str, list[Sequence[Any]]] = {}
-        left = self._most_rows
-        for table, rows in self._waiting.items():
-            now[table], after = rows[:left], rows[left:]
-            left -= len(now[table])
-            if after:
-                later[table] = after
-        return now, later
+        def record(connection: Connection, is_last: bool) -> None:
+            nonlocal merge
+            merge = merges.advance(connection, merge, n_stored if is_last else merge.n_stored)
+
+        self._batches.write(record)
+        return merge
 
     # -- the runs --------------------------------------------------------------------------------------------------
 
@@ -396,14 +367,3 @@ def assessed(content: RunContent, bundle: Content) -> Assessment:
 
 def _is_point(row: Any) -> bool:
     return row.i is not None and row.value is not None and math.isfinite(row.value)
-
-
-_SUMMARY = [field.name for field in fields(Summary) if field.name != "course"]
-"""The stored fields of a summary."""
-_COLUMNS: dict[str, Sequence[str]] = {
-    **{table.name: table.columns for table in MEASURED},
-    "ingests": [*(name for table in MEASURED if table.name == "ingests" for name in table.columns), "tail_hash"],
-    "summaries": ["run_id", *_SUMMARY],
-    "taints": ["run_id", "kind", "severity", "detail"],
-}
-"""Columns of the store, by table, of the rows that wait."""

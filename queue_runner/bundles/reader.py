@@ -1,4 +1,5 @@
-"""The child process that opens a bundle: `python -m queue_runner.bundles.reader PATH` writes its rows to stdout.
+"""The child process that opens bundles: `python -m queue_runner.bundles.reader` writes the rows of each to stdout.
+Their paths come on stdin, each as a line of JSON.
 
 A bundle is hostile until the parent has checked each row: only this process, which has limits and writes nothing, lets
 SQLite read it. The rows come in one order, cut at the same places: their bytes are what the hash of a bundle covers.
@@ -7,6 +8,7 @@ SQLite read it. The rows come in one order, cut at the same places: their bytes 
 from __future__ import annotations
 
 import contextlib
+import json
 import resource
 import sqlite3
 import struct
@@ -25,7 +27,7 @@ from queue_runner.bundles.rows import MEASURED, MOST_JSON, RUNS, TABLES, Table
 HEADER = struct.Struct(">BI")
 """Before each frame: the number of its table, and its bytes. A frame is rows in MessagePack."""
 END, ERROR = 254, 255
-"""Instead of a table: nothing follows, and why the bundle is refused."""
+"""Instead of a table: nothing of the bundle follows, and why it is refused."""
 MOST_FRAME_BYTES = 64 << 20
 _MEMORY_BYTES = 2 << 30
 _CPU_S = 60
@@ -50,30 +52,43 @@ class NotBuiltSo(Exception):
     """The file is not a bundle; the message says why."""
 
 
-def main(path: Path) -> None:
-    """Write the frames of a bundle to stdout."""
-    for limit, value in (
-        (resource.RLIMIT_AS, _MEMORY_BYTES),
-        (resource.RLIMIT_CPU, int(_CPU_S + path.stat().st_size * _CPU_S_PER_BYTE)),
-        (resource.RLIMIT_FSIZE, 0),
-    ):
-        with contextlib.suppress(ValueError, OSError):  # macOS has no limit of the address space
-            resource.setrlimit(limit, (value, value))
+def main() -> None:
+    """Write the frames of each bundle to stdout."""
+    _limit(resource.RLIMIT_AS, _MEMORY_BYTES)  # macOS has none
+    _limit(resource.RLIMIT_FSIZE, 0)
     out = sys.stdout.buffer
-    try:
-        for number, frame in frames(_open(path)):
-            if len(frame) > MOST_FRAME_BYTES:
-                raise NotBuiltSo(f"{TABLES[number].at_once} of its {TABLES[number].name} are too large")
-            out.write(HEADER.pack(number, len(frame)) + frame)
-        out.write(HEADER.pack(END, 0))
-    except (sqlite3.Error, NotBuiltSo, MemoryError, OverflowError, UnicodeError) as error:
-        problem = str(error) if isinstance(error, NotBuiltSo) else f"it is damaged ({error or type(error).__name__})"
-        text = problem.encode(errors="replace")[:1000]
-        out.write(HEADER.pack(ERROR, len(text)) + text)
-    out.flush()
+    for line in sys.stdin:
+        path = Path(json.loads(line))
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        used_s = used.ru_utime + used.ru_stime
+        _limit(resource.RLIMIT_CPU, int(used_s + _CPU_S + path.stat().st_size * _CPU_S_PER_BYTE))
+        try:
+            with contextlib.closing(open_bundle(path)) as connection:
+                for number, frame in frames(connection):
+                    out.write(HEADER.pack(number, len(frame)) + frame)
+            out.write(HEADER.pack(END, 0))
+        except PROBLEMS as error:
+            text = problem(error).encode(errors="replace")[:1000]
+            out.write(HEADER.pack(ERROR, len(text)) + text)
+        out.flush()
 
 
-def _open(path: Path) -> sqlite3.Connection:
+def _limit(what: int, most: int) -> None:
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(what, (most, resource.getrlimit(what)[1]))
+
+
+PROBLEMS = (sqlite3.Error, NotBuiltSo, MemoryError, OverflowError, UnicodeError)
+"""Errors of a file that cannot be read as a bundle."""
+
+
+def problem(error: BaseException) -> str:
+    """Return why a bundle is refused after one of PROBLEMS."""
+    return str(error) if isinstance(error, NotBuiltSo) else f"it is damaged ({error or type(error).__name__})"
+
+
+def open_bundle(path: Path) -> sqlite3.Connection:
+    """Open a file with the limits of a bundle."""
     connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro&immutable=1", uri=True, isolation_level=None)
     for limit, value in _LIMITS.items():
         connection.setlimit(limit, value)
@@ -94,17 +109,23 @@ def frames(connection: sqlite3.Connection) -> Iterator[tuple[int, bytes]]:
         rows = connection.execute(table.select)
         while chunk := rows.fetchmany(table.at_once):
             runs += [row[0] for row in chunk] if table is RUNS else []
-            yield number, encode(chunk)
+            yield number, _fitting(number, encode(chunk))
     parts = [_ByRun(connection, number, table) for number, table in enumerate(TABLES) if table in MEASURED]
     for run in runs:
         for part in parts:
             if part.rows is not None and part.run == run:
                 while chunk := list(islice(part.rows, part.table.at_once)):
-                    yield part.number, encode(chunk)
+                    yield part.number, _fitting(part.number, encode(chunk))
                 part.next()
     for part in parts:
         if part.rows is not None:
             raise NotBuiltSo(f"its {part.table.name} belong to none of its runs")
+
+
+def _fitting(number: int, frame: bytes) -> bytes:
+    if len(frame) > MOST_FRAME_BYTES:
+        raise NotBuiltSo(f"{TABLES[number].at_once} of its {TABLES[number].name} are too large")
+    return frame
 
 
 def _check_schema(connection: sqlite3.Connection) -> None:
@@ -131,4 +152,4 @@ class _ByRun:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

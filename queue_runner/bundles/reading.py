@@ -7,21 +7,32 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from msgspec import msgpack
 
 from queue_runner.bundles.harmless import BadBundle
 from queue_runner.bundles.question import ADDED, FIELDS
-from queue_runner.bundles.reader import END, ERROR, HEADER, MOST_FRAME_BYTES
+from queue_runner.bundles.reader import (
+    END,
+    ERROR,
+    HEADER,
+    MOST_FRAME_BYTES,
+    PROBLEMS,
+    frames,
+    open_bundle,
+    problem,
+)
 from queue_runner.bundles.rows import (
     FINGERPRINTS,
     GROUPS,
     HEAD,
     JOBS,
     MEASURED,
+    NOTES,
     TABLES,
     GroupRow,
     HeadRow,
@@ -29,6 +40,7 @@ from queue_runner.bundles.rows import (
     RunRow,
     Table,
 )
+from queue_runner.model import PREFLIGHT
 from queue_runner.spec import JobSpec
 from queue_runner.store import results
 from queue_runner.text import one_line
@@ -48,7 +60,6 @@ KEPT = (
     *("started_at", "ended_at"),
 )
 """Columns of a run that are the same in every queue."""
-_NOTES = next(table for table in MEASURED if table.name == "notes")
 
 
 @dataclass(frozen=True)
@@ -123,6 +134,11 @@ class Content:
             raise BadBundle("its runs contradict one another: two have the same number")
         for run in self.runs.values():
             self._check_run(run)
+
+    def check_complete(self) -> None:
+        """Check that it has whole submissions, each of which names a machine, and no preflight. Raises: BadBundle."""
+        if tried := [run.id for run in self.runs.values() if run.number == PREFLIGHT]:
+            raise BadBundle(f"run {tried[0]} is a preflight")
         if silent := self.groups.keys() - self.machines().keys():
             raise BadBundle(f"no run of the submission g{min(silent)} has started on any machine")
 
@@ -166,19 +182,94 @@ class RunContent:
             raise BadBundle(f"run {self.run.id} has more than {MOST_RUN_ROWS:,} rows")
         if self.run.machine_hash is None:
             raise BadBundle(f"run {self.run.id} has results, but does not say on which machine they were measured")
-        hashed = msgpack.encode([row[:-1] for row in rows]) if table is _NOTES else data
+        hashed = msgpack.encode([row[:-1] for row in rows]) if table is NOTES else data
         self._digest.update(HEADER.pack(number, len(hashed)) + hashed)
 
 
-def read(path: Path, take_run: Callable[[Content, RunContent], object]) -> Content:
-    """Read a bundle and check it; `take_run` gets what each run measured, in the order of the runs. The hash is checked
-    at the end. Raises: BadBundle."""
+Frames = Iterator[tuple[int, bytes]]
+
+
+class ReaderProcess:
+    """The child process that opens bundles: started for the first one, and again after a bad one."""
+
+    def __init__(self) -> None:
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> ReaderProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def frames(self, path: Path) -> Frames:
+        """Yield what a bundle has, within what a file of its size can hold. Raises: BadBundle."""
+        n_bytes = path.stat().st_size
+        if n_bytes > MOST_FILE_BYTES:
+            raise BadBundle(f"it is larger than {size(MOST_FILE_BYTES)}", "ask for fewer submissions in one bundle")
+        left = _MOST_GROWTH * n_bytes
+        is_whole = False
+        stdin, stdout = self._start()
+        try:
+            with suppress(BrokenPipeError):
+                stdin.write(json.dumps(str(path)).encode() + b"\n")
+                stdin.flush()
+            while True:
+                header = stdout.read(HEADER.size)
+                if len(header) < HEADER.size:
+                    raise BadBundle("it is damaged: SQLite could not read it to its end")
+                number, length = HEADER.unpack(header)
+                if number == END:
+                    is_whole = True
+                    return
+                data = stdout.read(min(length, MOST_FRAME_BYTES))
+                if number == ERROR:
+                    raise BadBundle(one_line(data.decode(errors="replace"))[:200])
+                left -= len(data)
+                if number >= len(TABLES) or len(data) < length or left < 0:
+                    raise BadBundle("it is damaged: it has more rows than a file of its size can have")
+                yield number, data
+        finally:
+            if not is_whole:
+                self._end()
+
+    def _start(self) -> tuple[IO[bytes], IO[bytes]]:
+        if self._child is None:
+            command = [sys.executable, "-m", "queue_runner.bundles.reader"]
+            pipe = subprocess.PIPE
+            self._child = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+        assert self._child.stdin is not None and self._child.stdout is not None
+        return self._child.stdin, self._child.stdout
+
+    def _end(self) -> None:
+        if self._child is not None:
+            self._child.kill()
+            self._child.communicate()
+            self._child = None
+
+
+def own_frames(path: Path) -> Frames:
+    """Yield what a bundle has that this process has written. Raises: BadBundle."""
+    with closing(open_bundle(path)) as connection:
+        try:
+            yield from frames(connection)
+        except PROBLEMS as error:
+            raise BadBundle(problem(error)) from error
+
+
+def read(
+    path: Path, take_run: Callable[[Content, RunContent], object], frames_of: Callable[[Path], Frames] | None = None
+) -> Content:
+    """Read a bundle and check it; `take_run` gets what each run measured, in the order of the runs. `frames_of` opens
+    it: a process of its own, if not given. The hash is checked at the end. Raises: BadBundle."""
+    if frames_of is None:
+        with ReaderProcess() as process:
+            return read(path, take_run, process.frames)
     content = Content()
     digest = hashlib.sha256()
     keys: dict[str, Any] = {}
     runs: Iterator[RunContent] | None = None
     current: RunContent | None = None
-    for number, data in _frames(path):
+    for number, data in frames_of(path):
         table = TABLES[number]
         rows = table.decode(data)
         _check_order(table, rows, keys)
@@ -211,9 +302,11 @@ def read(path: Path, take_run: Callable[[Content, RunContent], object]) -> Conte
     return content
 
 
-def checked(path: Path, take_run: Callable[[Content, RunContent], object]) -> Content:
+def checked(
+    path: Path, take_run: Callable[[Content, RunContent], object], frames_of: Callable[[Path], Frames] | None = None
+) -> Content:
     """Read a bundle, as `read`, that also says its own hash. Raises: BadBundle, also where that is another one."""
-    content = read(path, take_run)
+    content = read(path, take_run, frames_of)
     if content.head is None or content.head.sha256 != content.sha256:
         raise BadBundle("it is damaged: its hash is not that of its rows")
     return content
@@ -231,36 +324,6 @@ def _check_order(table: Table, rows: list[Any], keys: dict[str, Any]) -> None:
             raise BadBundle(f"its {table.name} are not in their order, or one comes twice")
         last = key
     keys[table.name] = last
-
-
-def _frames(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield what the child reads, within what a file of this size can hold. Raises: BadBundle."""
-    n_bytes = path.stat().st_size
-    if n_bytes > MOST_FILE_BYTES:
-        raise BadBundle(f"it is larger than {size(MOST_FILE_BYTES)}", "ask for fewer submissions in one bundle")
-    left = _MOST_GROWTH * n_bytes
-    command = [sys.executable, "-m", "queue_runner.bundles.reader", str(path)]
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    assert child.stdout is not None
-    try:
-        while True:
-            header = child.stdout.read(HEADER.size)
-            if len(header) < HEADER.size:
-                raise BadBundle("it is damaged: SQLite could not read it to its end")
-            number, length = HEADER.unpack(header)
-            if number == END:
-                return
-            data = child.stdout.read(min(length, MOST_FRAME_BYTES))
-            if number == ERROR:
-                raise BadBundle(one_line(data.decode(errors="replace"))[:200])
-            left -= len(data)
-            if number >= len(TABLES) or len(data) < length or left < 0:
-                raise BadBundle("it is damaged: it has more rows than a file of its size can have")
-            yield number, data
-    finally:
-        child.kill()
-        child.stdout.close()
-        child.wait()
 
 
 def _hash(value: Any) -> str:

@@ -38,7 +38,8 @@ MOST_JSON = 4 << 20
 """Characters of a JSON value."""
 
 Id = Annotated[int, Meta(ge=1, le=2**53)]
-Ordinal = Annotated[int, Meta(ge=1, le=10**9)]
+Ordinal = Annotated[int, Meta(ge=0, le=10**9)]
+"""A number from 1 on; that of a preflight is 0."""
 Moment = Annotated[float, Meta(ge=0, le=MOST_MOMENT)]
 Seconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
 Difference = Annotated[float, Meta(ge=-MOST_SECONDS, le=MOST_SECONDS)]
@@ -334,12 +335,13 @@ GROUPS = Table("groups", GroupRow, ["id"])
 FINGERPRINTS = Table("fingerprints", FingerprintRow, ["hash"])
 JOBS = Table("jobs", JobRow, ["id"])
 RUNS = Table("runs", RunRow, ["id"])
+NOTES = Table("notes", NoteRow, ["run_id", "offset"])
 MEASURED = (
     Table("hellos", HelloRow, ["run_id"]),
     Table("exits", ExitRow, ["run_id"]),
     Table("ingests", IngestRow, ["run_id", "source"]),
     Table("conditions", ConditionRow, ["run_id", "at"]),
-    Table("notes", NoteRow, ["run_id", "offset"]),
+    NOTES,
     Table("phases", PhaseMarkRow, ["run_id", "offset"]),
     Table("evals", EvalRow, ["run_id", "offset", "metric"]),
     Table("metrics", MetricRow, ["run_id", "offset", "name"]),

@@ -6,7 +6,8 @@
 - beat.json: the state of the node; its count grows while it lives
 - origins/12.1/: the checkpoint of a run from which another resumes
 - permitted.json: the runs that the node may begin: written before it may
-- runs/12.3/: the files of a run. Streams grow by appending; record.json, renamed into place, says that it has ended.
+- runs/12.3/: the files of a run. began.json says when it began, streams grow by appending, and result.mpsq, a bundle
+  that is renamed into place (bundles/run_result.py), is how it ended.
 - cancel/12.3: request of the front to cancel a run
 - stop: request of the front to end the block
 - ended.json: the node is done: nothing more comes
@@ -14,24 +15,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, ValidationError, convert
 
 from queue_runner.atomic_file import replacing
 from queue_runner.config_file import KEYS, Config
 from queue_runner.host.run_dir import RunDir, read_regular
+from queue_runner.host.warden_records import Time
 from queue_runner.paths import Below
 from queue_runner.remote import outputs
-from queue_runner.remote.json_files import write_json
+from queue_runner.remote.json_files import read_json, write_json
 from queue_runner.source import archive
 
+RESULT = "result.mpsq"
+TAKEN = "taken: the scheduler asked the block to end"
+"""Why a node has ended a block that had SIGTERM."""
+TAKEN_NOTE = "taken"
+"""Kind of the note of a run that failed after that: the scheduler's answer says how it ended, its result does not."""
 STREAMS = ("events.jsonl", "stdout.log", "stderr.log")
 _RUN_FILES = ("spec.json", "warden/started", "warden/prepared", "warden/stop", "warden/exit.json", "warden/warden.log")
 _UNREADABLE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.EINVAL)
@@ -100,6 +108,13 @@ class Instructions(Struct):
     v: int = 1
 
 
+class Beginning(Struct, frozen=True):
+    """When the node claimed a run and started it; None where that is not known."""
+
+    at: Time | None = None
+    started: Time | None = None
+
+
 @dataclass(frozen=True)
 class Folder:
     """Paths in the folder of a block."""
@@ -123,6 +138,35 @@ class Folder:
     def run(self, name: str) -> RunDir:
         """Return the folder of a run by its name, `12.3`."""
         return RunDir(self.runs / name)
+
+    def result(self, name: str) -> Path:
+        """Return the path of a run's result."""
+        return self.runs / name / RESULT
+
+    def beginning(self, name: str) -> Beginning | None:
+        """Return when the node began a run; None where nothing has come of it."""
+        data = read_json(self.runs / name / "began.json")
+        try:
+            return None if data is None else convert(data, Beginning)
+        except ValidationError:
+            return Beginning()
+
+    def begun(self, among: Container[str] | None = None) -> list[str]:
+        """Return the runs of which something has come (of those in `among`, if given), in the order of their starts."""
+        begun = []
+        with contextlib.suppress(OSError):
+            for path in self.runs.iterdir():
+                is_ours = among is None or path.name in among
+                if is_ours and (times := self.beginning(path.name)) is not None:
+                    begun.append((times.at or float("inf"), path.name))
+        return [name for _, name in sorted(begun)]
+
+    def may_have_begun(self) -> set[str] | None:
+        """Return the runs that the node may have begun, of which nothing needs to have come; None if the folder is
+        gone: all may."""
+        if not self.path.exists():
+            return None
+        return {str(name) for name in (read_json(self.permitted) or {}).get("runs", ())}
 
 
 def create(folder: Folder, instructions: Instructions, snapshots: Path, codes: set[str]) -> None:

@@ -21,7 +21,7 @@ from queue_runner.model import DEFAULT_LANE, Outcome, RunId, State
 from queue_runner.paths import Layout
 from queue_runner.remote.block import Instructions, PlannedJob, PlannedRun
 from queue_runner.spec import OF_NODE, JobSpec
-from queue_runner.store import hot_sql, read, results
+from queue_runner.store import hot_sql, read
 from queue_runner.store.engine import Connection
 from queue_runner.store.jobs import Claimed
 
@@ -35,14 +35,8 @@ GROUP BY r.lane ORDER BY min(r.id)
 """
 _RUNS = "SELECT id, job_id, number, state, claimed_at, started_at, coalesce(token, ''), cancel_requested_at FROM runs"
 _CHOSEN = "(SELECT value FROM json_each(?))"
-_NOTES = 'SELECT kind, text FROM notes WHERE run_id = ? AND "offset" >= ?'
 NOT_PERMITTED = float(1 << 32)
 """When a run of a node may begin that it has not published yet: in 2106."""
-_ENDING = """
-SELECT state, outcome, exit_code, signal, reason, boot_id, claimed_at, started_at, ended_at,
-    coalesce(outcome <> 'SUCCEEDED' AND claimed_at IS NOT NULL AND ended_at > ?, 0) AS taken
-FROM runs WHERE id = ?
-"""
 
 
 @dataclass(frozen=True)
@@ -220,23 +214,7 @@ def all_runs(connection: Connection) -> list[BlockRun]:
     return [BlockRun(*row) for row in connection.rows(f"{_RUNS} ORDER BY position, id")]
 
 
-def result(
-    connection: Connection, run_id: int, notes: Sequence[tuple[str, str]], taken_at: float | None = None
-) -> dict[str, Any]:
-    """Return the record of a run that is DONE, as records.NodeRecord reads it, with further `notes`. The scheduler has
-    asked the block to end at `taken_at`."""
-    (ending,) = connection.records(_ENDING, [taken_at, run_id])
-
-    def data(kind: str) -> Any:
-        sql = f"SELECT data_json FROM fingerprints WHERE hash = (SELECT {kind}_hash FROM runs WHERE id = ?)"
-        return json.loads(connection.value(sql, [run_id]) or "{}")
-
-    samples = connection.rows("SELECT at, data_json FROM conditions WHERE run_id = ?", [run_id])
-    return {
-        **ending,
-        "exit": json.loads(connection.value("SELECT exit_json FROM exits WHERE run_id = ?", [run_id]) or "null"),
-        "machine": data("machine"),
-        "system": data("software").get("system", {}),
-        "conditions": [[at, json.loads(text)] for at, text in samples],
-        "notes": [*connection.rows(_NOTES, [run_id, results.OWN_NOTE]), *notes],
-    }
+def failed_after(connection: Connection, run_id: int, at: float) -> bool:
+    """Return whether a run that had begun failed after a time."""
+    sql = "SELECT 1 FROM runs WHERE id = ? AND outcome <> 'SUCCEEDED' AND claimed_at IS NOT NULL AND ended_at > ?"
+    return connection.row(sql, [run_id, at]) is not None

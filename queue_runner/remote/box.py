@@ -41,8 +41,10 @@ MOST_STARTS = 5
 MOST_ENDS = 5
 """Further starts, which only end the rest of the block and pass on its results."""
 START_S = 60.0
-AT_ONCE = ("began.json", "record.json")
-"""Files of a run that are never sent in parts."""
+AT_ONCE = "began.json"
+"""A file of a run that is never sent in parts."""
+RESULT = "result.mpsq"
+"""A file of a run that comes after all others of it."""
 _WHILE_IT_RUNS = ("began.json", "events.jsonl", "stdout.log", "stderr.log")
 CHUNK = 1 << 20
 TOKEN = re.compile(r"[0-9a-f]{32}")
@@ -223,18 +225,18 @@ def sync(folder: Path) -> tuple[Answer, Callable[[], Iterator[bytes]]]:
 
 
 def _new(folder: Path, request: SyncRequest) -> tuple[list[tuple[str, int, int]], bool]:
-    """Return the parts of files that the front lacks, each run's record.json after all else of it, and whether there
-    is more than the limit."""
+    """Return the parts of files that the front lacks, each run's result after all else of it, and whether there is more
+    than the limit: then only a part of the last file is among them."""
     limit = request.limit
     files: list[tuple[str, int, int]] = []
     for run in sorted(folder.glob("runs/*")):
         if not RUN.fullmatch(run.name) or run.name in request.done or not (run / "began.json").exists():
             continue
-        record = run / "record.json"
-        has_ended = record.exists()
+        result = run / RESULT
+        has_ended = result.exists()
         paths = [run / name for name in _WHILE_IT_RUNS]
         if has_ended:
-            paths = [*sorted(path for path in run.rglob("*") if path != record), record]
+            paths = [*sorted(path for path in run.rglob("*") if path != result), result]
         for path in paths:
             if path.is_symlink() or not path.is_file():
                 continue
@@ -242,7 +244,7 @@ def _new(folder: Path, request: SyncRequest) -> tuple[list[tuple[str, int, int]]
             known, size = request.have.get(name, -1), path.stat().st_size
             if size <= known:
                 continue
-            if path.parent == run and path.name in AT_ONCE:
+            if path.parent == run and path.name == AT_ONCE:
                 offset, count = 0, size
             else:
                 offset = max(known, 0)

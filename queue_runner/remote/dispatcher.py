@@ -1,7 +1,8 @@
 """The remote lanes of a queue: send what may start as a block, follow it, store what comes back (docs/remote.md).
 
-The only records are in the database: a run that was sent has the token of its block. The scheduler knows the token as a
-comment, and the block's fence says whether it was ever started. A worker that dies anywhere leaves one of these.
+All that is known of a block is in the database: a run that was sent has the token of its block. The scheduler knows the
+token as a comment, and the block's fence says whether it was ever started. A worker that dies anywhere leaves one of
+these.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from queue_runner.host.run_dir import read_end
 from queue_runner.lanes import target_of
 from queue_runner.model import Ending, Obstacle, Outcome, RunId, State
 from queue_runner.paths import Layout
-from queue_runner.remote import block, block_store, records, targets
+from queue_runner.remote import block, block_store, targets
 from queue_runner.remote.block import Folder
 from queue_runner.remote.block_runs import BlockRuns
 from queue_runner.remote.block_store import BlockRun
@@ -51,7 +52,7 @@ STOP_S = 40.0
 """How long a worker that stops waits for them: more than a command of Slurm may take; calls of ssh are ended."""
 
 _WHY_MOST = 500
-_BAD = "bad_record: its node returned an invalid record of its end"
+_BAD = "bad_result: its node returned a result that is not valid"
 _REMOVED = "folder_removed: the folder of its block was removed, with the results on its node"
 
 
@@ -76,7 +77,7 @@ class Dispatcher:
         self._config = config
         self._engine = engine
         self._log = log
-        self._records = BlockRuns(layout, config, engine, log)
+        self._results = BlockRuns(layout, config, engine, log)
         self._complain = ThrottledLog(log)
         self._watches: dict[str, _Watch] = {}
         self._sent: dict[str, int] = {}
@@ -155,10 +156,11 @@ class Dispatcher:
                 target = self._target_of(name)
                 if target.folder(token).path.is_dir():
                     self._closing[token] = target
-            for lane in lanes:
-                if self._stopping:
-                    return
-                self._step_and_tell(lane)
+            with self._results.one_reader():
+                for lane in lanes:
+                    if self._stopping:
+                        return
+                    self._step_and_tell(lane)
             self._clear_away(name)
         except MpsqError as error:
             self._complain(f"blocks: {error.message} ({error.hint})")
@@ -301,7 +303,7 @@ class Dispatcher:
                 try:
                     checkpoints.copy(self._layout, RunId(*map(int, origin.split("."))), folder.origins / origin)
                 except checkpoints.Gone as error:
-                    self._records.refuse(run, error.ending())
+                    self._results.refuse(run, error.ending())
                     complete = False
         return complete
 
@@ -316,7 +318,7 @@ class Dispatcher:
             try:
                 environments[run.spec.env_file] = job_environments.load(self._layout, run.spec)
             except Missing as error:
-                self._records.refuse(run, error.ending())
+                self._results.refuse(run, error.ending())
                 complete = False
         return environments if complete else None
 
@@ -343,7 +345,7 @@ class Dispatcher:
                 return
         except OSError as error:
             refused = error
-        if self._records.take_in(folder, rows):
+        if self._results.take_in(folder, rows):
             with looking(self._engine) as connection:
                 rows = [row for row in block_store.sent(connection, lane) if row.token == token]
         if not rows:
@@ -355,7 +357,7 @@ class Dispatcher:
             why = one_line(str(ended.get("why") or ""))[:_WHY_MOST]
             self._say(lane, Blocked(f"the node has ended the block{': ' if why else ''}{why}"))
             if self._is_over(watch, folder, target):
-                signalled = why == records.TAKEN
+                signalled = why == block.TAKEN
                 cause = (
                     self._cause(lane, token, target, signalled=True)
                     if signalled
@@ -406,7 +408,7 @@ class Dispatcher:
 
     def _is_over(self, watch: _Watch, folder: Folder, target: Target) -> bool:
         """Return whether nothing has come for the grace that a shared folder needs, since the block seemed over."""
-        beat = read_json(folder.beat), records.began(folder)
+        beat = read_json(folder.beat), folder.begun()
         if watch.over_since is None or beat != watch.beat:
             watch.over_since, watch.beat = time.monotonic(), beat
         return time.monotonic() - watch.over_since >= target.grace_s
@@ -433,12 +435,13 @@ class Dispatcher:
     def _after(
         self, lane: str, token: str, target: Target, rows: Sequence[BlockRun], cause: Ending, *, clean: bool
     ) -> None:
-        """Store the end of the runs that have no record. `cause` says how the block ended; SKIPPED: it did so itself.
+        """Store the end of the runs that have no result. `cause` says how the block ended; SKIPPED: it did so itself.
         `clean`: its node was there until then, so that a run without any file was not started."""
         _ask_to_stop(target, token)
         folder = target.folder(token)
-        begun = records.began(folder)
-        possible = {*begun, *({row.name for row in rows} if target.box else records.permitted(folder, rows))}
+        begun = folder.begun()
+        permitted = None if target.box else folder.may_have_begun()
+        possible = {*begun, *({row.name for row in rows} if permitted is None else permitted)}
         lost = replace(cause, outcome=Outcome.LOST) if cause.outcome is Outcome.SKIPPED else cause
         lost = lost if lost.reason else replace(lost, reason="forgotten: its node left no record of its end")
         self._ended[lane] = self._ended.get(lane, 0) + 1
@@ -446,16 +449,16 @@ class Dispatcher:
             block_store.take_back(connection, token)
         order = {name: place for place, name in enumerate(begun, start=1)}  # one of them can be RUNNING at a time
         for row in sorted(rows, key=lambda row: (row.state != State.RUNNING, order.get(row.name, len(rows) + 1))):
-            if records.ended(folder, row.name) is not None:  # it came after one without a record
-                self._records.take_in(folder, [row], cause)
-            elif row.name in (begun if clean else possible) or row.state == State.RUNNING:
-                is_bad = records.is_bad(folder, row.name)
-                self._records.lost(folder, row, Ending(Outcome.LOST, reason=_BAD) if is_bad else lost)
+            if row.name in begun and self._results.take(folder, row, cause):
+                continue  # it came after one without a result
+            if row.name in (begun if clean else possible) or row.state == State.RUNNING:
+                is_bad = folder.result(row.name).exists()
+                self._results.lost(folder, row, Ending(Outcome.LOST, reason=_BAD) if is_bad else lost)
             elif row.state == State.QUEUED and (cause.reason or row.cancel_requested_at):
                 with looking(self._engine) as connection:
                     again = retries.sends_again(connection, row.run_id, cause, self._ended[lane])
                 if not again:
-                    self._records.leave_undone(row, cause)
+                    self._results.leave_undone(row, cause)
         self._close(lane, token, target, keep=not clean)  # a silent node may still come to read `stop`
 
     def _pass_on_cancels(self, token: str, target: Target, rows: Sequence[BlockRun], watch: _Watch) -> bool:
@@ -474,7 +477,7 @@ class Dispatcher:
     def _drop(self, token: str, target: Target, rows: Sequence[BlockRun]) -> None:
         """Cancel a block that has not started and never will."""
         for row in rows:
-            self._records.leave_undone(row, Ending(Outcome.CANCELLED))
+            self._results.leave_undone(row, Ending(Outcome.CANCELLED))
         self._closing[token] = target
 
     # -- the end of a block -----------------------------------------------------------------------------------------

@@ -14,9 +14,9 @@ from typing import Any
 
 from msgspec import ValidationError, convert
 
-from queue_runner.atomic_file import replacing
+from queue_runner.atomic_file import flush, replacing
 from queue_runner.remote.block import Folder
-from queue_runner.remote.box import AT_ONCE, CHUNK, BoxState
+from queue_runner.remote.box import AT_ONCE, CHUNK, RESULT, BoxState
 from queue_runner.remote.json_files import read_json, write_json
 from queue_runner.remote.outputs import UNFIT
 from queue_runner.remote.target import Refused
@@ -25,7 +25,9 @@ LIMIT = 8 << 20
 """Bytes that are brought back at once."""
 MOST_BYTES = 64 << 30
 """Bytes of all files of a run that are taken at most; the limit of its output is checked where it runs."""
-_AT_ONCE_MOST = 16 << 20
+_AT_ONCE_MOST = 1 << 16
+_PART = ".result"
+"""The name of a result that has not come whole."""
 _PARTS_MOST = 64
 _LEFT_OUT = "left-out-{run}.json"
 
@@ -48,14 +50,16 @@ class Mirror:
         sizes, done = {}, []
         for run in sorted(self._runs):
             place = self._folder.run(run).path
-            if (place / "record.json").exists():
+            if (place / RESULT).exists():
                 done.append(run)
                 continue
             self._sizes[run] = 0
             for parent, _, files in os.walk(place):
                 for name in files:
                     path = Path(parent, name)
-                    size = sizes[path.relative_to(self._folder.path).as_posix()] = path.stat().st_size
+                    size = path.stat().st_size
+                    known = path.with_name(RESULT) if path == place / _PART else path
+                    sizes[known.relative_to(self._folder.path).as_posix()] = size
                     self._sizes[run] += size
             sizes |= {f"runs/{run}/out/{name}": 1 << 62 for name in left_out(self._folder, run)}
         return sizes, done
@@ -71,7 +75,7 @@ class Mirror:
         except ValidationError as error:
             raise Refused(f"the box sent an answer that mpsq does not write: {error}") from error
         limit = LIMIT
-        for name, offset, count in state.files:
+        for number, (name, offset, count) in enumerate(state.files, start=1):
             at_once = self._is_at_once(name, offset, count)
             limit -= 0 if at_once else count
             if limit < 0:
@@ -89,6 +93,10 @@ class Mirror:
                     partial.write_bytes(data)
                 continue
             self._append(taken, count, read)
+            is_whole = not state.more or number < len(state.files)
+            if taken is not None and taken.name == _PART and is_whole:
+                taken.replace(taken.with_name(RESULT))
+                flush(taken.parent)
         if state.fenced and not self._folder.fence.exists():
             write_json(self._folder.fence, state.fence)
         if state.log is not None:
@@ -115,7 +123,7 @@ class Mirror:
         ours = len(parts) > 2 and parts[0] == "runs" and parts[1] in self._runs
         if not ours or any(part in ("", ".", "..") or "\0" in part for part in parts):
             raise Refused(f"the box sent a file that belongs to no run of the block: {name[:80]!r}")
-        at_once = len(parts) == 3 and parts[2] in AT_ONCE and offset == 0
+        at_once = len(parts) == 3 and parts[2] == AT_ONCE and offset == 0
         if at_once and count > _AT_ONCE_MOST:
             raise Refused(f"the box sent {name[:80]!r} with {count:,} bytes from byte {offset:,}")
         return at_once
@@ -126,6 +134,7 @@ class Mirror:
         parts = name.split("/")
         of_job = len(parts) > 3 and parts[2] == "out"
         path = self._folder.path / name
+        path = path.with_name(_PART) if parts[2:] == [RESULT] else path
         why = f"no file can have its name: {name[:80]!r}"
         try:
             if len(parts) <= _PARTS_MOST:

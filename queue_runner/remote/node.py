@@ -29,7 +29,8 @@ from typing import Any
 from msgspec import convert
 from msgspec.structs import replace
 
-from queue_runner.atomic_file import flush
+from queue_runner.atomic_file import flush, replacing
+from queue_runner.bundles import run_result
 from queue_runner.control import checkpoints
 from queue_runner.errors import MpsqError
 from queue_runner.host import lane_list, lane_locks, locks, redact, wakeup
@@ -38,7 +39,7 @@ from queue_runner.host.home import ensure_home
 from queue_runner.host.run_dir import RunDir
 from queue_runner.model import DEFAULT_LANE, RunId, State, parse_selector
 from queue_runner.paths import Layout
-from queue_runner.remote import block, block_store, outputs, records
+from queue_runner.remote import block, block_store, outputs
 from queue_runner.remote.block import Instructions
 from queue_runner.remote.block_store import BlockRun
 from queue_runner.remote.fence import FenceHolder, read_fence, take_fence
@@ -240,13 +241,13 @@ class Node:
 
     @contextlib.contextmanager
     def _tried_again(self) -> Iterator[None]:
-        """Report once that the shared folder cannot be written: the next step tries again."""
+        """Report once that results cannot be passed on, as to a full disk: the next step tries again."""
         try:
             yield
-        except OSError as error:
+        except (OSError, MpsqError) as error:
             if str(error) != self._complaint:
                 self._complaint = str(error)
-                print(f"the shared folder cannot be written: {error}; mpsq tries again", file=sys.stderr, flush=True)
+                print(f"results cannot be passed on: {error}; mpsq tries again", file=sys.stderr, flush=True)
 
     def _pass_on(self, row: BlockRun) -> None:
         name, source = row.name, RunDir(self._layout.run_dir(row.name))
@@ -264,12 +265,19 @@ class Node:
         for stream in block.STREAMS:
             with contextlib.suppress(FileNotFoundError):
                 flush(target.path / stream)
-        is_taken = self._stop == records.TAKEN and name not in self._cancelled
-        since = self._stop_at - 1.0 if is_taken else None  # a second: the scheduler may have signalled its job before
-        with looking(self._engine) as connection:
-            record = block_store.result(connection, row.run_id, outputs.note(left_out), since)
-        write_json(target.path / "record.json", record)
+        self._publish(row, outputs.note(left_out))
         self._exported.add(name)
+
+    def _publish(self, row: BlockRun, notes: list[tuple[str, str]]) -> None:
+        """Write the result of a run that is DONE. It is made on the local disk, as SQLite needs. Raises: OSError."""
+        if self._stop == block.TAKEN and row.name not in self._cancelled:
+            since = self._stop_at - 1.0  # the scheduler may have signalled its job before
+            with looking(self._engine) as connection:
+                notes += [(block.TAKEN_NOTE, block.TAKEN)] * block_store.failed_after(connection, row.run_id, since)
+        made = self._layout.home / block.RESULT
+        run_result.publish(self._layout, row.run_id, notes, made)
+        with replacing(self._folder.result(row.name), durable=True) as partial:
+            shutil.copyfile(made, partial)
 
     def _publish_checkpoint(self, name: str) -> None:
         """Copy the newest checkpoint of a run that goes on: its node may be taken at any time. Raises: OSError."""
@@ -332,7 +340,7 @@ def main(arguments: list[str]) -> int:
     if not box:
         sweep(temporary)
     node = Node(folder, instructions, home)
-    taken = "stopped: the box ended it, as at its shutdown" if box else records.TAKEN
+    taken = "stopped: the box ended it, as at its shutdown" if box else block.TAKEN
     signal.signal(signal.SIGTERM, lambda *_: node.stop(taken))
     if "ended" in arguments[1:]:
         node.stop(taken)

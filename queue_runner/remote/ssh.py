@@ -1,6 +1,6 @@
 """A box: somebody's machine that ssh reaches. The block runs there, detached from the link, under an ordinary worker.
 
-The folder of a block exists twice: on the box, where its fence and its records are made, and here, where the returned
+The folder of a block exists twice: on the box, where its fence and its results are made, and here, where the returned
 files are read (queue_runner.remote.mirror). The link decides nothing: without an answer nothing is known.
 """
 

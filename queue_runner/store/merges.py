@@ -73,17 +73,24 @@ def end(connection: Connection, merge: Merge) -> None:
 
 def undo(engine: Engine, merge: Merge) -> None:
     """Remove what an interrupted merge has stored."""
-    for table, keys in OF_RUN.items():
-        sql = (
-            f"DELETE FROM {table} WHERE ({keys}) IN"
-            f" (SELECT {keys} FROM {table} WHERE run_id BETWEEN ? AND ? LIMIT {_REMOVED_AT_ONCE})"
-        )
-        n_removed = _REMOVED_AT_ONCE
-        while n_removed == _REMOVED_AT_ONCE:
-            with writing(engine) as connection:
-                n_removed = connection.change(sql, (merge.first_run_id, merge.first_run_id + merge.n_runs - 1))
+    remove(engine, merge.first_run_id, merge.first_run_id + merge.n_runs - 1)
     with writing(engine) as connection:
         end(connection, merge)
+
+
+def remove(engine: Engine, first_run_id: int, last_run_id: int) -> None:
+    """Remove what these runs measured, in small transactions."""
+    remaining = [*OF_RUN.items()]
+    while remaining:
+        with writing(engine) as connection:
+            n_left = _REMOVED_AT_ONCE
+            while remaining and n_left:
+                table, keys = remaining[0]
+                some = f"SELECT {keys} FROM {table} WHERE run_id BETWEEN ? AND ? LIMIT {n_left}"
+                sql = f"DELETE FROM {table} WHERE ({keys}) IN ({some})"
+                n_left -= connection.change(sql, (first_run_id, last_run_id))
+                if n_left:
+                    remaining.pop(0)
 
 
 def abandoned(rows: Callable[[str], Iterable[tuple[Any, ...]]], now: float) -> list[Merge]:

@@ -140,8 +140,13 @@ def _text_or_none(value: object) -> str | None:
 
 def save_note(connection: Connection, run_id: int, kind: str, text: str) -> None:
     """Store a note of the queue's own beside those of the trainer; of each kind, the trainer's comes first."""
-    offset = OWN_NOTE + zlib.crc32(kind.encode())  # a run may have several: each kind has its place
-    connection.change(hot_sql.ADD_NOTE_ONCE, {"run_id": run_id, "offset": offset, "kind": kind, "text": text})
+    values = {"run_id": run_id, "offset": note_place(kind), "kind": kind, "text": text}
+    connection.change(hot_sql.ADD_NOTE_ONCE, values)
+
+
+def note_place(kind: str) -> int:
+    """Return the place of a note of the queue's own: a run may have one of each kind."""
+    return OWN_NOTE + zlib.crc32(kind.encode())
 
 
 def save_metric(connection: Connection, run_id: int, name: str, value: float, unit: str) -> None:

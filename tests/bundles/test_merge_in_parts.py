@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from queue_runner.bundles import merge, reading
+from queue_runner.bundles import batches, merge, reading
 from queue_runner.bundles.harmless import BadBundle
 from queue_runner.paths import Layout
 from queue_runner.store import backup, engine, merges, schema
@@ -32,9 +32,9 @@ pytestmark = pytest.mark.process
 POINTS = ["merge.before_commit", "merge.batch", "merge.measured", "merge.before_last_commit"]
 IMPORT = """
 import sys
-from queue_runner.bundles import merge
+from queue_runner.bundles import batches
 from queue_runner.cli.main import main
-merge._ROWS = (60, 50, 60)
+batches._ROWS = (60, 50, 60)
 sys.exit(main(["import", sys.argv[1]]))
 """
 """An import whose transactions have at most 60 rows."""
@@ -252,7 +252,7 @@ def test_no_transaction_is_large(place: Place, monkeypatch: pytest.MonkeyPatch) 
         change_all(self, sql, values)
 
     monkeypatch.setattr(engine.Connection, "change_all", noted)
-    monkeypatch.setattr(merge, "_ROWS", (10, 5, 10))
+    monkeypatch.setattr(batches, "_ROWS", (10, 5, 10))
     merge.merge(place.layout, [("g1", place.bundle)])
     assert sum(n_rows) > 120 and max(n_rows) <= 10
     place.is_whole()

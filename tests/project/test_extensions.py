@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONAL = ("bundles", "export", "pages", "referee", "remote", "web")
-NEEDED_BY = {"pages": ["web"], "export": ["bundles"]}
+NEEDED_BY = {"pages": ["web"], "export": ["bundles", "remote"], "bundles": ["remote"]}
 """Optional packages that use another one, and go with it."""
 WITHOUT_FINDER = """
 import sys

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from queue_runner import config_file
+from queue_runner.atomic_file import replacing
+from queue_runner.bundles import collect, rows
+from queue_runner.bundles.clean import NOTHING_HIDDEN
 from queue_runner.checks import Check
 from queue_runner.paths import Layout
 from queue_runner.remote import block, targets
@@ -19,18 +24,48 @@ from queue_runner.remote.json_files import write_json
 from queue_runner.remote.profile import Profile
 from queue_runner.remote.slurm.cluster import Slurm
 from queue_runner.remote.target import Seen
-from queue_runner.store import read
+from queue_runner.spec import JobSpec
+from queue_runner.store import read, results
 from queue_runner.store.engine import open_engine
 from queue_runner.submit import plan
 from tests import named_rows
 from tests.submit_support import requested
 
 PROFILE = '[on.slurm]\nfolder = "{shared}"\npoll = "0s"\n'
-RECORD: dict[str, Any] = {
-    **{"state": "DONE", "outcome": "SUCCEEDED", "exit_code": 0, "signal": None, "reason": None, "boot_id": "b"},
-    **{"claimed_at": 10.0, "started_at": 11.0, "ended_at": 12.0, "conditions": [], "notes": []},
-    **{"exit": {"exit_code": 0, "real_s": 1.0}, "machine": {"id": "node"}, "system": {"os": "linux"}},
+END: dict[str, Any] = {
+    **{"outcome": "SUCCEEDED", "exit_code": 0, "signal": None, "reason": None},
+    **{"claimed_at": 10.0, "started_at": 11.0, "ended_at": 12.0},
 }
+EXIT = {"exit_code": 0, "real_s": 1.0}
+FACTS: dict[str, Any] = {"machine": {"id": "node"}, "software": {"system": {"os": "linux"}}}
+
+
+def write_result(folder: block.Folder, run: str = "1.1", notes: Sequence[tuple[str, str]] = (), **end: Any) -> None:
+    """Publish the result of a run as its node does: as END says, with changes."""
+    job, number = map(int, run.split("."))
+    columns = {**END, **end}
+    began = columns["claimed_at"] is not None
+    hashes = {kind: results.fingerprint_hash(kind, data) for kind, data in FACTS.items()}
+    with replacing(folder.result(run), durable=False) as path:
+        with closing(collect.create(path, 1024)) as into:
+            collect.add(into, rows.GROUPS, [(1, 0.0, "", 0, None)])
+            question = json.dumps(NOTHING_HIDDEN.spec(JobSpec(kind="command", name="")))
+            collect.add(into, rows.JOBS, [(job, 1, 0.0, question, None, "[]")])
+            collect.add(
+                into, rows.FINGERPRINTS, sorted((hashes[kind], kind, json.dumps(data)) for kind, data in FACTS.items())
+            )
+            measured = {"machine_hash": hashes["machine"], "software_hash": hashes["software"]} if began else {}
+            values = {**columns, **measured, "id": 1, "job_id": job, "number": number, "created_at": 1.0}
+            names = rows.RUNS.columns
+            fixed = {"repeat": 1, "attempt": 1, "position": 1}
+            collect.add(into, rows.RUNS, [[{**fixed, **values}.get(name) for name in names]])
+            if began:
+                tables = {table.name: table for table in rows.MEASURED}
+                collect.add(into, tables["exits"], [(1, 1.0, None, None, None, None, None, json.dumps(EXIT))])
+                places = [(1, results.note_place(kind), kind, text) for kind, text in notes]
+                collect.add(into, tables["notes"], places)
+            into.execute("COMMIT")
+        collect.seal(path)
 
 
 class StandIn(Slurm):
@@ -75,6 +110,9 @@ class Front:
             (programs / name).chmod(0o755)
         monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
         monkeypatch.setattr(targets, "of", lambda *_: self.target)
+        monkeypatch.setattr(
+            "queue_runner.remote.dispatcher.PATIENCE_S", 60.0
+        )  # a step starts a process on a busy machine
         plan.store(
             layout, plan.plan(requested(argv=("true",), cwd=str(layout.home), on="slurm", repeats=repeats, **terms))
         )

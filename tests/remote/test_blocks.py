@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +23,7 @@ from queue_runner.remote.target import NotSent, Refused, Seen, Unreachable
 from queue_runner.store import read
 from queue_runner.submit import plan
 from tests.queue_support import until
-from tests.remote.block_support import RECORD, Front, StandIn
+from tests.remote.block_support import Front, StandIn, write_result
 from tests.submit_support import requested
 
 pytestmark = pytest.mark.process
@@ -125,10 +126,10 @@ def test_a_silent_target_differs_from_one_that_says_so(front: Front) -> None:
     assert silences() == []
 
 
-def test_a_bad_record_is_lost_after_the_end_and_a_cancel_is_passed_on(front: Front) -> None:
+def test_a_bad_result_is_lost_after_the_end_and_a_cancel_is_passed_on(front: Front) -> None:
     front.blocks.step()
-    run = front.begin(at="x", started=1e300)
-    (run / "record.json").write_text(json.dumps({**RECORD, "reason": ["a"]}))
+    front.begin(at="x", started=1e300)
+    front.folder().result("1.1").write_bytes(b"no bundle")
     cancellation.cancel(front.layout, [parse_selector("1.1")], grace_s=None, within_s=0.0)
     front.target.seen = Seen("running", "running")
     for _ in range(2):
@@ -138,30 +139,34 @@ def test_a_bad_record_is_lost_after_the_end_and_a_cancel_is_passed_on(front: Fro
     write_json(front.folder().ended, {"why": "", "at": 0})
     for _ in range(3):
         front.blocks.step()
-    assert (front.row()["outcome"], front.row()["reason"].partition(":")[0]) == ("LOST", "bad_record")
+    assert (front.row()["outcome"], front.row()["reason"].partition(":")[0]) == ("LOST", "bad_result")
     assert not [said for said in front.said if "report" in said]
 
 
-@pytest.mark.parametrize("record", [None, {"state": "DONE"}, RECORD])
-def test_a_run_without_a_record_hides_no_later_one(
-    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: dict[str, Any] | None
+@pytest.mark.parametrize("result", ["missing", "of another run", "sound"])
+def test_a_run_without_a_result_hides_no_later_one(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, result: str
 ) -> None:
     """A shared folder may show the second run before the end of the first, or never that end."""
     front = Front(layout, tmp_path / "shared", monkeypatch, repeats=3)
     front.target.seen = Seen("running", "running")
     front.blocks.step()
-    first, second = front.begin("1.1"), front.begin("1.2", at=20.0)
+    front.begin("1.1")
+    front.begin("1.2", at=20.0)
     front.blocks.step()
     assert [front.row(n)["state"] for n in (1, 2)] == ["RUNNING", "QUEUED"]
-    (second / "record.json").write_text(json.dumps(RECORD))
-    if record is not None:
-        (first / "record.json").write_text(json.dumps(record))
+    folder = front.folder()
+    write_result(folder, "1.2")
+    if result == "sound":
+        write_result(folder, "1.1")
+    elif result == "of another run":
+        shutil.copy(folder.result("1.2"), folder.result("1.1"))
     front.blocks.step()
     write_json(front.folder().ended, {"why": "stopped", "at": 0})
     for _ in range(3):
         front.blocks.step()
     ends = [front.row(n)["outcome"] for n in (1, 2, 3)]
-    assert ends == ["SUCCEEDED" if record == RECORD else "LOST", "SUCCEEDED", "SKIPPED"]
+    assert ends == ["SUCCEEDED" if result == "sound" else "LOST", "SUCCEEDED", "SKIPPED"]
     assert not [said for said in front.said if "report it" in said]
 
 
@@ -172,12 +177,13 @@ def test_a_run_whose_files_arrive_after_those_of_the_next_run(
     front = Front(layout, tmp_path / "shared", monkeypatch, repeats=2)
     front.target.seen = Seen("running", "running")
     front.blocks.step()
-    second = front.begin("1.2", at=13.0, started=14.0)
+    front.begin("1.2", at=13.0, started=14.0)
     front.blocks.step()
-    (front.begin("1.1") / "record.json").write_text(json.dumps(RECORD))
+    front.begin("1.1")
+    write_result(front.folder(), "1.1")
     front.blocks.step()
     assert front.row(2)["state"] == "RUNNING"
-    (second / "record.json").write_text(json.dumps({**RECORD, "claimed_at": 13.0, "started_at": 14.0, "ended_at": 15}))
+    write_result(front.folder(), "1.2", claimed_at=13.0, started_at=14.0, ended_at=15.0)
     front.blocks.step()
     assert [front.row(n)["outcome"] for n in (1, 2)] == ["SUCCEEDED", "SUCCEEDED"]
     assert not [line for line in front.said if "report it" in line]
@@ -190,13 +196,52 @@ def test_what_was_cancelled_before_it_began_is_stored_while_another_runs(
     front.target.seen = Seen("running", "running")
     front.blocks.step()
     front.begin("1.1")
-    never = {**RECORD, "outcome": "CANCELLED", "exit_code": None, "exit": None, "claimed_at": None, "started_at": None}
-    (front.begin("1.2", at=None, started=None) / "record.json").write_text(json.dumps(never))
+    front.begin("1.2", at=None, started=None)
+    write_result(front.folder(), "1.2", outcome="CANCELLED", exit_code=None, claimed_at=None, started_at=None)
     front.blocks.step()
     assert [(front.row(n)["state"], front.row(n)["outcome"]) for n in (1, 2)] == [
         ("RUNNING", None),
         ("DONE", "CANCELLED"),
     ]
+
+
+def test_a_run_that_failed_after_the_scheduler_had_signalled_waits_for_its_word(front: Front) -> None:
+    front.blocks.step()
+    front.begin()
+    front.target.seen = Seen("running", "running")
+    write_result(front.folder(), notes=[(block.TAKEN_NOTE, block.TAKEN)], outcome="KILLED", exit_code=None, signal=15)
+    for _ in range(3):
+        front.blocks.step()
+    assert front.row()["state"] == "RUNNING"
+    write_json(front.folder().ended, {"why": block.TAKEN, "at": 0})
+    front.target.seen = Seen("gone", "PREEMPTED")
+    for _ in range(3):
+        front.blocks.step()
+    assert (front.row()["outcome"], front.row()["reason"].partition(":")[0]) == ("LOST", "preempted")
+
+
+def test_mirrored_events_of_a_run_are_replaced_by_its_result(front: Front) -> None:
+    """Also where the worker dies between the two."""
+    front.blocks.step()
+    run = front.begin()
+    lines = [{"type": "iter", "t": 1.0, "i": i, "dur_s": 0.5, "phase": "measure"} for i in range(3)]
+    text = [json.dumps(line) + "\n" for line in ({"type": "hello", "v": 1, "t": 0}, *lines)]
+    (run / "events.jsonl").write_text("".join(text))
+    front.target.seen = Seen("running", "running")
+    front.blocks.step()
+    assert n_iterations(front) == 3
+    write_result(front.folder())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("queue_runner.remote.block_runs.finish", lambda *_, **__: 1 / 0)
+        front.blocks.step()
+    assert front.row()["state"] == "RUNNING"
+    front.worker().step()
+    assert front.row()["outcome"] == "SUCCEEDED" and n_iterations(front) == 0
+
+
+def n_iterations(front: Front) -> int:
+    with read.reading(front.layout.db) as connection:
+        return len(connection.execute("SELECT i FROM iterations").fetchall())
 
 
 @pytest.mark.parametrize(
@@ -207,29 +252,30 @@ def test_what_was_cancelled_before_it_began_is_stored_while_another_runs(
         *(("CANCELLED by ann", "scancel"), ("OUT_OF_MEMORY", "memory")),
     ],
 )
-@pytest.mark.parametrize("record", [True, False])
-def test_the_record_is_believed_and_without_one_the_scheduler_names_the_reason(
-    front: Front, said: str, reason: str, record: bool
+@pytest.mark.parametrize("result", [True, False])
+def test_the_result_is_believed_and_without_one_the_scheduler_names_the_reason(
+    front: Front, said: str, reason: str, result: bool
 ) -> None:
     front.target.seen = Seen("running", "running")
     front.blocks.step()
-    run = front.begin()
+    front.begin()
     front.blocks.step()
-    if record:
-        (run / "record.json").write_text(json.dumps(RECORD))
+    if result:
+        write_result(front.folder())
     front.target.seen = Seen("gone", said)
     for _ in range(3):
         front.blocks.step()
     row = front.row()
     outcomes = {"walltime": "TIMED_OUT", "scancel": "CANCELLED", "memory": "OUT_OF_MEMORY"}
-    assert row["outcome"] == ("SUCCEEDED" if record else outcomes.get(reason, "LOST"))
-    assert record or row["reason"].startswith(f"{reason}: slurm says {said}")
+    assert row["outcome"] == ("SUCCEEDED" if result else outcomes.get(reason, "LOST"))
+    assert result or row["reason"].startswith(f"{reason}: slurm says {said}")
 
 
 def test_the_folder_of_a_block_that_an_earlier_worker_has_stored_is_removed(front: Front) -> None:
     front.target.seen = Seen("running", "running")
     front.blocks.step()
-    (front.begin() / "record.json").write_text(json.dumps(RECORD))
+    front.begin()
+    write_result(front.folder())
     for _ in range(2):
         front.blocks.step()
     assert front.row()["outcome"] == "SUCCEEDED"
@@ -330,8 +376,8 @@ def test_a_target_that_hangs_delays_no_other_and_a_worker_that_stops_does_not_wa
     front.target.seen = Seen("running", "running")
     worker = front.worker()
     until(lambda: worker.step() or (hanging.sent and front.target.sent), "a block for each")
-    run = front.begin()
-    (run / "record.json").write_text(json.dumps(RECORD))
+    front.begin()
+    write_result(front.folder())
     until(lambda: worker.step() or front.row(1)["outcome"], "the run of the other")
     assert front.row(1)["outcome"] == "SUCCEEDED" and hanging.ended == []
     assert len(hanging.sent) == 1  # nor is it asked again meanwhile

@@ -9,7 +9,6 @@ import pytest
 
 from queue_runner.remote import mirror
 from queue_runner.remote.block import Folder
-from queue_runner.remote.json_files import read_json
 from queue_runner.remote.mirror import LIMIT, Mirror, left_out
 from queue_runner.remote.target import Refused, Unreachable
 
@@ -46,7 +45,9 @@ def take(tmp_path: Path, entry: Any, data: bytes = b"x", **state: Any) -> Folder
         ["runs/1.1/stdout.log", 0, -1],
         ["runs/1.1/stdout.log", 7, 1],
         ["runs/1.1/stdout.log", 0, 1 << 60],
-        ["runs/1.1/record.json", 0, 1 << 30],
+        ["runs/1.1/began.json", 0, 1 << 20],
+        ["runs/1.1/result.mpsq", 7, 1],
+        ["runs/1.1/result.mpsq", 0, 1 << 30],
         ["runs/1.1/stdout.log", 0, True],
         ["runs/1.1/stdout.log", 0],
         {"name": "runs/1.1/stdout.log"},
@@ -61,17 +62,20 @@ def test_a_file_that_is_of_no_run_is_refused(tmp_path: Path, entry: Any) -> None
     assert not any(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
 
 
-def test_streams_grow_and_a_record_comes_whole(tmp_path: Path) -> None:
+def test_streams_grow_and_a_result_gets_its_name_when_it_is_whole(tmp_path: Path) -> None:
     take(tmp_path, ["runs/1.1/stdout.log", 0, 3], b"abc")
     folder = take(tmp_path, ["runs/1.1/stdout.log", 3, 2], b"de", fenced=True, fence={"pid": 1}, ended={}, more=True)
     assert folder.run("1.1").stdout.read_text() == "abcde"
     assert folder.fence.exists() and not folder.ended.exists()  # more is to come
     assert Mirror(folder, ["1.1"]).have() == ({"runs/1.1/stdout.log": 5}, [])
+    result = folder.result("1.1")
+    take(tmp_path, ["runs/1.1/result.mpsq", 0, 2], b"ab", more=True)
     with pytest.raises(Unreachable):
-        take(tmp_path, ["runs/1.1/record.json", 0, 9], b"{}")
-    assert read_json(folder.run("1.1").path / "record.json") is None
-    take(tmp_path, ["runs/1.1/record.json", 0, 2], b"{}", ended={"why": ""})
-    assert read_json(folder.run("1.1").path / "record.json") == {} and folder.ended.exists()
+        take(tmp_path, ["runs/1.1/result.mpsq", 2, 9], b"c")
+    assert not result.exists()
+    assert Mirror(folder, ["1.1"]).have() == ({"runs/1.1/stdout.log": 5, "runs/1.1/result.mpsq": 2}, [])
+    take(tmp_path, ["runs/1.1/result.mpsq", 2, 2], b"cd", ended={"why": ""})
+    assert result.read_bytes() == b"abcd" and folder.ended.exists()
     assert Mirror(folder, ["1.1"]).have() == ({}, ["1.1"])
 
 

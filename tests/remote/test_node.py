@@ -11,19 +11,21 @@ from typing import Any
 
 import pytest
 
+from queue_runner.bundles import run_result
+from queue_runner.bundles.run_result import RunResult
 from queue_runner.control import checkpoints
 from queue_runner.host import job_environments, locks
 from queue_runner.host.run_dir import RunDir
-from queue_runner.model import Ending, Outcome, Verb
+from queue_runner.model import Ending, Outcome, RunId, Verb
 from queue_runner.paths import Layout
 from queue_runner.remote import block, block_store, outputs
 from queue_runner.remote import node as node_module
 from queue_runner.remote.block import Instructions
-from queue_runner.remote.json_files import read_json, read_struct
+from queue_runner.remote.json_files import read_struct
 from queue_runner.remote.node import Node
 from queue_runner.remote.target import Seen
 from queue_runner.spec import JobSpec
-from queue_runner.store import jobs, retries
+from queue_runner.store import jobs, results, retries
 from queue_runner.store.engine import looking, open_engine, writing
 from tests.cli_support import empty_queue
 from tests.process_support import needs_linux
@@ -37,6 +39,10 @@ def instructions_of(folder: block.Folder) -> Instructions:
     instructions = read_struct(folder.instructions, Instructions)
     assert instructions is not None
     return instructions
+
+
+def result_of(folder: block.Folder) -> RunResult:
+    return run_result.read(folder.result("1.1"), RunId(1, 1))
 
 
 def with_a_claimed_run(front: Front, tmp_path: Path) -> tuple[Node, block.Folder, Layout, int]:
@@ -57,6 +63,8 @@ def node(layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tup
     front.blocks.step()
     made, folder, there, run_id = with_a_claimed_run(front, tmp_path)
     with writing(open_engine(there.db)) as connection:
+        hashes = [results.save_fingerprint(connection, kind, {"id": "n"}) for kind in ("machine", "software")]
+        results.mark_fingerprint(connection, run_id, *hashes)
         ending = Ending(Outcome.SUCCEEDED, 0)
         jobs.move(connection, run_id, Verb.FINISH, actor="worker", ending=ending, ended_at=time.time())
     run = RunDir(there.run_dir("1.1"))
@@ -68,23 +76,21 @@ def test_a_result_that_the_shared_folder_does_not_take_at_once_is_tried_again(
     node: tuple[Node, block.Folder, RunDir], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, folder, _ = node
-    write = node_module.write_json
 
-    def refuse(path: Path, data: Any, *, durable: bool = True) -> None:
-        if path.name == "record.json":
-            raise OSError(28, "No space left on device")
-        write(path, data, durable=durable)
+    def refuse(path: Path, *, durable: bool) -> None:
+        raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr(node_module, "write_json", refuse)
+    before = node_module.replacing
+    monkeypatch.setattr(node_module, "replacing", refuse)
     left = made._export()
     assert [row.name for row in left] == ["1.1"]
     assert not made._is_over(left)  # though its worker has nothing more to do
-    monkeypatch.setattr(node_module, "write_json", write)
+    monkeypatch.setattr(node_module, "replacing", before)
     assert made._export() == []
-    assert read_json(folder.run("1.1").path / "record.json") is not None
+    assert result_of(folder).ending == Ending(Outcome.SUCCEEDED, 0)
 
 
-def test_what_cannot_be_copied_keeps_no_record_back(node: tuple[Node, block.Folder, RunDir], tmp_path: Path) -> None:
+def test_what_cannot_be_copied_keeps_no_result_back(node: tuple[Node, block.Folder, RunDir], tmp_path: Path) -> None:
     made, folder, run = node
     (run.out / "a").mkdir()
     (run.out / "a" / "kept").write_text("kept")
@@ -94,9 +100,8 @@ def test_what_cannot_be_copied_keeps_no_record_back(node: tuple[Node, block.Fold
     os.mkfifo(run.out / "fifo")
     (run.path / "spec.json").mkdir()
     assert made._export() == []
-    record = read_json(folder.run("1.1").path / "record.json")
-    assert record is not None
-    assert record["notes"] == [[outputs.NOTE, "did not come back from its node: fifo"]]
+    (note,) = result_of(folder).content.rows["notes"]
+    assert (note.kind, note.text) == (outputs.NOTE, "did not come back from its node: fifo")
     target = folder.run("1.1")
     assert (target.out / "a" / "kept").read_text() == "kept"
     assert (target.out / "dangling").readlink() == Path("/nowhere/at all")

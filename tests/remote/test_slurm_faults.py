@@ -31,14 +31,14 @@ LATE = """
 import os, subprocess
 replace = os.replace
 def late(source, target):
-    if not str(target).endswith("/record.json"):
+    if not str(target).endswith("/result.mpsq"):
         return replace(source, target)
     there = f"{target}.late"
     replace(source, there)
     subprocess.Popen(["sh", "-c", 'sleep 4; mv "$0" "$1"', there, str(target)], start_new_session=True)
 os.replace = late
 """
-"""A sitecustomize of the node's Python: the record of a run gets its name 4 s after the node believes so."""
+"""A sitecustomize of the node's Python: the result of a run gets its name 4 s after the node believes so."""
 
 
 @pytest.fixture(params=range(TIMES))

@@ -1,4 +1,4 @@
-"""A record that becomes visible late, as on NFS: sbatch and squeue are stand-ins here, and the node is this test."""
+"""A result that becomes visible late, as on NFS: sbatch and squeue are stand-ins here, and the node is this test."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from queue_runner.store.engine import open_engine
 from queue_runner.submit import plan
 from tests import named_rows
 from tests.queue_support import until
-from tests.remote.block_support import RECORD
+from tests.remote.block_support import write_result
 from tests.remote.slurm_support import TIMES
 from tests.submit_support import requested
 
@@ -39,6 +39,7 @@ def front(
     for one in programs.iterdir():
         one.chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setattr("queue_runner.remote.dispatcher.PATIENCE_S", 60.0)
     profile = f'[on.slurm]\nfolder = "{tmp_path}/shared"\npoll = "0s"\ngrace = "{grace}"\n'
     layout.config.write_text(profile)
     plan.store(layout, plan.plan(requested(argv=("true",), cwd=str(tmp_path), on="slurm")))
@@ -60,7 +61,7 @@ def run_begins(folder: block.Folder) -> None:
 
 @pytest.mark.parametrize("time", range(TIMES))
 @pytest.mark.parametrize("ended", [True, False])
-def test_a_record_that_is_late_by_less_than_the_grace_counts(
+def test_a_result_that_is_late_by_less_than_the_grace_counts(
     layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: bool, time: int
 ) -> None:
     """Whether the node says that it has ended, or the scheduler has forgotten it."""
@@ -71,16 +72,16 @@ def test_a_record_that_is_late_by_less_than_the_grace_counts(
     for _ in range(3):
         blocks.step()
         assert ending(layout)["outcome"] is None
-    write_json(folder.run("1.1").path / "record.json", {"state": "DONE", "outcome": "?"})  # that is none
+    folder.result("1.1").write_bytes(b"no bundle")
     blocks.step()
     assert ending(layout)["outcome"] is None
-    write_json(folder.run("1.1").path / "record.json", RECORD)
+    write_result(folder)
     blocks.step()
     assert ending(layout)["outcome"] == "SUCCEEDED"
 
 
 @pytest.mark.parametrize("removed", [True, False])
-def test_without_a_record_it_is_lost_after_the_grace(
+def test_without_a_result_it_is_lost_after_the_grace(
     layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed: bool
 ) -> None:
     """Whether the node is silent, or the block's folder is gone."""
@@ -100,7 +101,7 @@ def test_a_folder_that_is_not_mounted_is_waited_for(
 ) -> None:
     blocks, folder = front(layout, tmp_path, monkeypatch, "0s")
     run_begins(folder)
-    write_json(folder.run("1.1").path / "record.json", RECORD)
+    write_result(folder)
     away = folder.path.parent.rename(tmp_path / "away")
     folder.path.parent.mkdir()  # the mount point
     for _ in range(5):
