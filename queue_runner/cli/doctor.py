@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from dataclasses import asdict
 from shutil import get_terminal_size
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from queue_runner.cli.common import Json, new_app, print_json
 from queue_runner.errors import UsageError
 from queue_runner.text import plain
+
+if TYPE_CHECKING:
+    from queue_runner.checks import Check
 
 app = new_app()
 
@@ -55,13 +59,18 @@ def doctor(
     if json:
         print_json("mpsq.doctor/1", ok=not failed, checks=[asdict(check) for check in checks])
     else:
-        width = max(len(check.name) for check in checks) + 2
-        for check in checks:
-            _print(f"{check.verdict:<6}{check.name:<{width}}", plain(check.finding))
-            if check.fix and check.verdict != "ok":
-                _print(" " * (6 + width), plain(f"fix: {check.fix}"))
+        print_checks(checks)
     if failed:
         raise typer.Exit(1)
+
+
+def print_checks(checks: Sequence[Check]) -> None:
+    """Print checks, with the remedies."""
+    width = max(len(check.name) for check in checks) + 2
+    for check in checks:
+        _print(f"{check.verdict:<6}{check.name:<{width}}", plain(check.finding))
+        if check.fix and check.verdict != "ok":
+            _print(" " * (6 + width), plain(f"fix: {check.fix}"))
 
 
 def _print(head: str, text: str) -> None:

@@ -1,8 +1,9 @@
 """Blocks of runs on clusters and boxes: sent, followed, and stored here as they come back (docs/remote.md)."""
 
-from queue_runner.extensions import Extension
+from queue_runner.extensions import AddedCommand, Extension
 
 EXTENSION = Extension(
+    commands={"on": AddedCommand("Set up", "machines for submit --on", "queue_runner.remote.on_command")},
     worker_part="queue_runner.remote.dispatcher:Dispatcher",
     placement="queue_runner.remote.placement",
     remote_lanes="queue_runner.remote.block_store:remote_lanes",

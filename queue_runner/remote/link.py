@@ -11,13 +11,13 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from queue_runner import __version__
-from queue_runner.paths import checkout
 from queue_runner.remote.box import MARK, START_S
 from queue_runner.remote.target import Refused, Unreachable
 from queue_runner.text import one_line
@@ -36,8 +36,6 @@ _PATH_MOST = 104
 """Bytes of a socket's path on macOS (sun_path); Linux takes 108."""
 _TEMPORARY = 18
 """Bytes that ssh appends to the name of its socket while it makes it."""
-_SOURCE = "pyproject.toml setup.py requirements.txt MANIFEST.in README.md LICENSE queue_runner jobs migrations mpsq"
-"""What pip needs of a checkout."""
 _NOISE_MOST = 1 << 16
 _ANSWER_MOST = 16 << 20
 _OPTIONS = (
@@ -91,21 +89,25 @@ class Link:
             shared = ["ControlMaster=auto", f"ControlPath={self.control}", f"ControlPersist={KEPT_S}"]
         return ["ssh", *self.options, *(word for option in (*_OPTIONS, *shared) for word in ("-o", option))]
 
-    @contextlib.contextmanager
     def call(
+        self, verb: str, token: str, feed: Callable[[IO[bytes]], None] | None = None, *limits: float
+    ) -> AbstractContextManager[Answered]:
+        """Let the mpsq of the box do something (queue_runner.remote.box), as `run` does."""
+        return self.run(["-m", "queue_runner.remote.box", verb, __version__, self.base, token], feed, *limits)
+
+    @contextlib.contextmanager
+    def run(
         self,
-        verb: str,
-        token: str,
+        words: Sequence[str],
         feed: Callable[[IO[bytes]], None] | None = None,
         limit_s: float = CALL_S,
         bytes_s: float = CALL_S,
     ) -> Iterator[Answered]:
-        """Let the box do something (queue_runner.remote.box); `feed` writes its standard input. The answer must come
-        within `limit_s` seconds, and the bytes that follow it within `bytes_s` more.
+        """Run Python there with these arguments; `feed` writes its standard input. The answer must come within
+        `limit_s` seconds, and the bytes that follow it within `bytes_s` more.
 
         Raises: Unreachable; Refused when the box answers that it cannot.
         """
-        words = ["-m", "queue_runner.remote.box", verb, __version__, self.base, token]
         command = f"exec {_program(self.python)} {shlex.join(words)}"
         with tempfile.TemporaryFile() as errors:  # no pipe: ssh's process for the connection may keep it open
             try:
@@ -165,11 +167,7 @@ class Link:
 
     @property
     def _install(self) -> str:
-        code = checkout()
-        copy = f"tar -C {shlex.quote(str(code))} -cf - {_SOURCE} | " if code else f"cat mpsq-{__version__}.tar.gz | "
-        how = f"mkdir -p mpsq && tar -C mpsq {'' if code else '--strip-components=1 -z'} -xf -".replace("  ", " ")
-        install = f"{how} && python3 -m venv mpsq/.venv && mpsq/.venv/bin/pip install ./mpsq"
-        return f"install it there, `{copy}ssh {self.host} '{install}'`, and {self._set_python}"
+        return f"`mpsq on add NAME --ssh {self.host}` puts it there, or {self._set_python}"
 
     @property
     def _set_python(self) -> str:

@@ -48,7 +48,7 @@ OWNERS = {
     "sqlalchemy": {"store"},
     "alembic": {"store"},
     "apscheduler": {"worker", "submit"},  # submit: the triggers of crontab lines, without a scheduler
-    "typer": {"cli", "export", "referee", "web"},
+    "typer": {"cli", "export", "referee", "remote", "web"},
     "tabulate": {"root"},
     "tomlkit": {"root"},
     "rich": {"monitor"},

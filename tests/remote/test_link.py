@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import threading
 import time
-import tomllib
 from pathlib import Path
 
 import pytest
 
-from queue_runner import paths
 from queue_runner.paths import Layout
 from queue_runner.remote import ssh
 from queue_runner.remote.link import Link
@@ -71,18 +69,3 @@ def test_a_worker_that_stops_ends_its_call_and_makes_no_other(tmp_path: Path, mo
     asking.join(30.0)
     ask()
     assert ended == ["asked"] * 2 and time.monotonic() - began < 30
-
-
-def test_the_hint_of_a_box_without_mpsq_names_all_that_pip_needs_of_the_checkout(tmp_path: Path) -> None:
-    """What it unpacks there is what pip takes for a project with its dependencies; nothing is downloaded here."""
-    code = paths.checkout()
-    assert code
-    install = Link("box", "python3", "~")._install
-    command = install.partition("`")[2].partition("`")[0]
-    assert "ssh box 'mkdir -p mpsq && tar -C mpsq -xf -" in command and "python" in install.rpartition("`,")[2]
-    names = command.partition("-cf - ")[2].partition(" |")[0].split()
-    files = {path for path in names if (code / path).is_file()}
-    assert all((code / name).exists() for name in names)
-    project = tomllib.loads((code / "pyproject.toml").read_text())
-    needed = {"pyproject.toml", "setup.py", *project["tool"]["setuptools"]["dynamic"]["dependencies"]["file"]}
-    assert needed <= files

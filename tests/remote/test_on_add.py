@@ -1,0 +1,103 @@
+"""mpsq on add: a box without mpsq gets it over a real sshd on a loopback port; one that cannot have it says why."""
+
+from __future__ import annotations
+
+import os
+import sys
+import zipfile
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from queue_runner import __version__, config_file
+from queue_runner.errors import MpsqError
+from queue_runner.paths import Layout
+from queue_runner.remote import provision
+from queue_runner.remote.link import Link
+from tests.cli_support import Cli
+from tests.remote.ssh_support import Box, running
+
+pytestmark = [pytest.mark.process, pytest.mark.needs_program("sshd"), pytest.mark.timeout(300)]
+
+BARE = """\
+#!/bin/sh
+unset PYTHONPATH
+export HOME={home} MPSQ_LOCKS={home}/locks PIP_NO_INDEX=1
+exec {python} "$@"
+"""
+"""A Python of a box that has neither mpsq nor anything else, and whose pip reaches no index."""
+
+
+@pytest.fixture(scope="module")
+def box() -> Iterator[Box]:
+    yield from running()
+
+
+@pytest.fixture
+def bare(box: Box, tmp_path: Path) -> Path:
+    (tmp_path / "far").mkdir(mode=0o700)
+    (tmp_path / "far" / "locks").mkdir(mode=0o700)
+    python = tmp_path / "bare"
+    python.write_text(BARE.format(home=tmp_path / "far", python=os.path.realpath(sys.executable)))
+    python.chmod(0o755)
+    return python
+
+
+def add(mpsq: Cli, layout: Layout, box: Box, python: Path) -> str:
+    layout.config.write_text(f'[on.new]\nssh = "-F {box.config}"\nfolder = "{box.base}"\n')
+    shown = mpsq("on", "add", "new", "--ssh", "box", "--python", str(python), "--yes")
+    assert shown.code == 0, shown
+    return shown.err + shown.out
+
+
+def test_a_box_without_mpsq_gets_it_with_its_dependencies(
+    mpsq: Cli, layout: Layout, box: Box, bare: Path, tmp_path: Path
+) -> None:
+    """They are those that are installed here; the second time nothing is copied."""
+    shown = add(mpsq, layout, box, bare)
+    assert "no mpsq" in shown and "are copied to ~/.mpsq/" in shown
+    profile = config_file.load(layout.config).on["new"]
+    assert (profile["kind"], profile["host"]) == ("ssh", "box")
+    installed = Path(profile["python"])
+    assert installed.is_relative_to(tmp_path / "far" / ".mpsq") and not (installed.parents[1] / "wheels").exists()
+    assert f"{__version__} in {installed}" in " ".join(shown.split())
+    inode = installed.parents[1].stat().st_ino
+    assert "nothing is copied" in add(mpsq, layout, box, installed)
+    add(mpsq, layout, box, bare)
+    assert installed.parents[1].stat().st_ino == inode  # blocks may run in it
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ('{"python": "3.9.2", "mpsq": null, "makes": true}', "is Python 3.9.2, and mpsq needs 3.11"),
+        ('{"python": "3.12.1", "mpsq": null, "makes": false}', "lacks venv or ensurepip"),
+        ('{"python": 3}', "python"),
+    ],
+)
+def test_a_python_that_does_not_do_is_named(box: Box, tmp_path: Path, answer: str, says: str) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nprintf '\\nmpsq-answer-1\\n%s\\n' '{answer}'\n")
+    python.chmod(0o755)
+    with pytest.raises(MpsqError, match=says) as caught:
+        provision.look(Link("box", str(python), "", ("-F", str(box.config))))
+    assert "--python" in caught.value.hint
+
+
+def test_a_host_that_nobody_answers_at_is_named(tmp_path: Path) -> None:
+    with pytest.raises(MpsqError, match="nowhere"):
+        provision.look(Link("nowhere.invalid", "python3", ""))
+
+
+def test_the_wheels_are_whole(tmp_path: Path) -> None:
+    package = provision.pack(tmp_path)
+    wheels = {path.name.partition("-")[0]: path for path in tmp_path.glob("*.whl")}
+    assert package.n_wheels == len(wheels) and {"mpsq", "msgspec", "psutil"} <= {name.lower() for name in wheels}
+    with zipfile.ZipFile(wheels["mpsq"]) as wheel:
+        names = {*wheel.namelist()}
+    assert f"mpsq-{metadata.version('mpsq')}.dist-info/METADATA" in names
+    assert {"queue_runner/cli/main.py", "queue_runner/_jobs/nanogpt_torch.py", "mpsq_report.py"} <= names
+    assert any(name.startswith("queue_runner/_migrations/versions/") for name in names)
+    assert not [name for name in names if "__pycache__" in name or "egg-info" in name]
