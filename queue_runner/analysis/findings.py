@@ -203,10 +203,9 @@ def metric_answer(family: Family, name: str) -> Iterable[str]:
     else:
         how = "higher" if answer.change > 0 else "lower"
         text = f"{name} of {arm} {'is' if answer.decided else 'measured'} {size} {how} than of {base}"
-    rounds = units.counted(answer.n, "round") if answer.n else ""
     repeated = answer.why and answer.why in (family.metrics[name], best.verdict.why)
     needs = "" if answer.decided else "undecided" if repeated else f"undecided: {answer.next_step}"
-    limits = ", ".join(filter(None, [stated.interval, rounds, needs]))
+    limits = ", ".join(filter(None, [stated.interval, answer.rounds, needs]))
     yield f"{text}, {' vs '.join(values)} ({limits})"
 
 
@@ -249,8 +248,7 @@ def ratio(pair: Pair, per_work: str, compiling: bool = False) -> str:
 
 
 def _limits(verdict: Verdict) -> str:
-    rounds = units.counted(verdict.n, "round") if verdict.n else ""
-    return ", ".join(filter(None, [verdict.interval, rounds, "" if verdict.decided else "undecided"]))
+    return ", ".join(filter(None, [verdict.interval, verdict.rounds, "" if verdict.decided else "undecided"]))
 
 
 def without_mode(arm: Arm) -> str:

@@ -76,6 +76,11 @@ class Arm:
         return sum(_is_used(row, False) for row in self.used)
 
     @cached_property
+    def n_machines(self) -> int:
+        """Number of machines on which its used runs ran."""
+        return len({machine_of(row) for row in self.used})
+
+    @cached_property
     def left_out(self) -> list[ReportedRun]:
         """Runs that ended and are not used."""
         ids = {row.run_id for row in self.used}
@@ -155,6 +160,11 @@ def round_of(row: ReportedRun) -> tuple[Any, int] | None:
     without one, such as imported logs."""
     group_id, repeat = row.group_id, row.repeat
     return None if group_id is None or repeat is None or row.kind == "import" else (group_id, repeat)
+
+
+def machine_of(row: ReportedRun) -> str | None:
+    """Return the very machine of a run; `machine` is the first one of its kind."""
+    return row.machine_hash or row.machine
 
 
 def group(rows: Iterable[ReportedRun], names: Sequence[str], include_invalid: bool = False) -> list[Arm]:

@@ -1,7 +1,8 @@
 """Words and intervals from rounds, valid at every look (docs/methodology.md).
 
-A round is one run of every row. A contrast is one row against its baseline in one metric: one difference a round. The
-evidence after n rounds is the Bayes factor of the t statistic for an effect ~ N(0, c^2) in standard deviations.
+A round is one run of every row. A contrast is one row against its baseline in one metric: one difference a round, or,
+where the rounds ran on several machines of one kind, one a machine: the mean of its rounds. The evidence after n units
+is the Bayes factor of the t statistic for an effect ~ N(0, c^2) in standard deviations.
 For normal differences the chance that it ever reaches 1/alpha is at most alpha. So one may look after each round, stop,
 and add rounds later. docs/simulations.md has the rates.
 
@@ -13,11 +14,11 @@ Statistics 52, 1410-1432.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from operator import itemgetter
-from statistics import fmean
+from statistics import fmean, variance
 from typing import NamedTuple
 
 ALPHA = 0.05
@@ -51,6 +52,7 @@ class Contrast:
     A time enters as its logarithm, negated: the difference is the logarithm of the speedup. `step` is the rounding step
     and `margin` the half width of "the same", both in the unit of the difference. A difference of at most `levels` may
     come from rows that have several levels; inf where their distance is unknown. With an `obstacle` there is no word.
+    `machines` has that of each round, if there are several: they are the unit, because rounds of one are alike.
     """
 
     differences: Sequence[float | None]
@@ -58,18 +60,27 @@ class Contrast:
     step: float = 0.0
     levels: float = 0.0
     obstacle: str = ""
+    machines: Sequence[Hashable] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The difference after n rounds: its mean, the shrunk variance of one round, and that variance's degrees of
-    freedom."""
+    """The difference after n units: its mean, the shrunk variance of one unit, and that variance's degrees of freedom.
+
+    Where machines are the units, `of_rounds` has the same for rounds, and the wider of both intervals counts: the
+    variance between few machines may be small by chance."""
 
     n: int
     mean: float
     variance: float
     freedom: float
     step: float = 0.0
+    of_rounds: Estimate | None = None
+
+    @property
+    def n_rounds(self) -> int:
+        """Number of complete rounds."""
+        return self.of_rounds.n if self.of_rounds else self.n
 
     def half_width(self, n_words: int) -> float:
         """Return the half width of the interval: all mu with E_n(mu) < n_words / alpha, where
@@ -81,15 +92,16 @@ class Estimate:
         if a >= g:
             return math.inf
         t2 = self.freedom * (a - 1) / (1 - a / g)
-        return max(self.step, math.sqrt(t2 * self.variance / self.n))
+        least = self.of_rounds.half_width(n_words) if self.of_rounds else self.step
+        return max(least, math.sqrt(t2 * self.variance / self.n))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """The answer for one contrast after `n` complete rounds.
+    """The answer for one contrast after `n` complete rounds, on so many `machines`.
 
     `decision` was given after `given_after` of them and stays. `low` and `high` are the ends of the interval: what no
-    look so far has excluded; infinite while too few rounds exclude anything. `more` is about how many further rounds
+    look so far has excluded; infinite while too few rounds exclude anything. `more` is about how many further units
     would decide, None if too many. `contradicted`: later rounds contradicted what earlier ones had excluded.
     """
 
@@ -102,6 +114,7 @@ class Judgement:
     within_margin: bool
     more: int | None
     contradicted: bool = False
+    machines: int = 1
     waits_for_levels: bool = False
 
 
@@ -127,20 +140,35 @@ def judge(contrasts: Sequence[Contrast], n_words: int | None = None) -> list[Jud
     return [_judge(contrast, looks, n_words) for contrast, looks in estimates]
 
 
-def _estimates(contrasts: Sequence[Contrast]) -> Iterator[list[Estimate]]:
-    """Yield, for each contrast, the estimates after each of its complete rounds. Variances are shrunk towards the mean
-    of all contrasts."""
-    moments = [list(_moments(contrast.differences)) for contrast in contrasts]
+def _estimates(contrasts: Sequence[Contrast]) -> list[list[Estimate]]:
+    """Yield, for each contrast, the estimates after each of its complete rounds."""
+    of_rounds = _shrunk_all(contrasts, [list(_moments(contrast.differences)) for contrast in contrasts])
+    if not any(contrast.machines for contrast in contrasts):
+        return of_rounds
+    of_units = _shrunk_all(contrasts, [list(_moments_of_units(contrast)) for contrast in contrasts])
+    for contrast, units, rounds in zip(contrasts, of_units, of_rounds, strict=True):
+        if contrast.machines:
+            rounds[:] = [replace(unit, of_rounds=round) for unit, round in zip(units, rounds, strict=True)]
+    return of_rounds
+
+
+def _shrunk_all(
+    contrasts: Sequence[Contrast], moments: Sequence[Sequence[tuple[int, float, float]]]
+) -> list[list[Estimate]]:
+    """Return the estimates from the moments after each round. Variances are shrunk towards the mean of all
+    contrasts."""
     means: list[float | None] = []
     for at in range(max(map(len, moments), default=0)):
         variances = [rows[at][2] for rows in moments if at < len(rows) and rows[at][0] > 1]
         means.append(fmean(variances) if len(variances) > 1 else None)
-    for contrast, rows in zip(contrasts, moments, strict=True):
-        yield [
+    return [
+        [
             _shrunk(*row, mean, contrast.step)
             for difference, row, mean in zip(contrast.differences, rows, means, strict=False)
             if difference is not None
         ]
+        for contrast, rows in zip(contrasts, moments, strict=True)
+    ]
 
 
 def _moments(differences: Sequence[float | None]) -> Iterator[tuple[int, float, float]]:
@@ -153,6 +181,19 @@ def _moments(differences: Sequence[float | None]) -> Iterator[tuple[int, float, 
             mean += distance / n
             squares += distance * (difference - mean)
         yield n, mean, squares / (n - 1) if n > 1 else 0.0
+
+
+def _moments_of_units(contrast: Contrast) -> Iterator[tuple[int, float, float]]:
+    """Yield the same for machines, each with the mean of its differences, or for rounds without machines."""
+    if not contrast.machines:
+        yield from _moments(contrast.differences)
+        return
+    by_machine: dict[Hashable, list[float]] = {}
+    for machine, difference in zip(contrast.machines, contrast.differences, strict=True):
+        if difference is not None:
+            by_machine.setdefault(machine, []).append(difference)
+        means = [fmean(differences) for differences in by_machine.values()]
+        yield len(means), fmean(means) if means else 0.0, variance(means) if len(means) > 1 else 0.0
 
 
 def _shrunk(n: int, mean: float, variance: float, typical: float | None, step: float) -> Estimate:
@@ -170,7 +211,7 @@ def _judge(contrast: Contrast, looks: Sequence[Estimate], n_words: int) -> Judge
     low, high = -math.inf, math.inf
     decision, given_after, contradicted = Decision.UNDECIDED, None, False
     for look in looks:
-        if look.n < _first_look(contrast, look):
+        if look.n < FIRST_LOOK or look.n_rounds < _first_look(contrast, look):
             continue
         half_width = look.half_width(n_words)
         low, high = max(low, look.mean - half_width), min(high, look.mean + half_width)
@@ -179,20 +220,21 @@ def _judge(contrast: Contrast, looks: Sequence[Estimate], n_words: int) -> Judge
             decision, given_after, contradicted = Decision.UNDECIDED, None, True
         if decision is Decision.UNDECIDED and not contrast.obstacle:
             decision = decide(low, high, contrast.margin)
-            given_after = None if decision is Decision.UNDECIDED else look.n
+            given_after = None if decision is Decision.UNDECIDED else look.n_rounds
     last = looks[-1] if looks else Estimate(0, math.nan, math.nan, 0.0)
     first = _first_look(contrast, last)
     return Judgement(
         decision=decision,
         given_after=given_after,
-        n=last.n,
+        n=last.n_rounds,
+        machines=last.n if contrast.machines else 1,
         mean=last.mean,
         low=low,
         high=high,
         within_margin=contrast.margin is not None and -contrast.margin < low and high < contrast.margin,
         more=None if given_after or contrast.obstacle else _more(last, n_words, contrast.margin, first),
         contradicted=contradicted,
-        waits_for_levels=first > FIRST_LOOK and last.n < first,
+        waits_for_levels=first > FIRST_LOOK and last.n_rounds < first,
     )
 
 
@@ -214,12 +256,12 @@ def decide(low: float, high: float, margin: float | None) -> Decision:
 
 
 def _more(last: Estimate, n_words: int, margin: float | None, first: int) -> int | None:
-    """Return about how many more rounds decide, if the mean and the variance stay as they are."""
+    """Return about how many more units decide, if the mean and the variance stay as they are."""
     if last.n < 2:
         return first - last.n
     reach = max(abs(last.mean), (margin or 0.0) - abs(last.mean))
     for n in range(max(first, last.n + 1), MOST_ROUNDS):
-        if replace(last, n=n, freedom=last.freedom + n - last.n).half_width(n_words) < reach:
+        if replace(last, n=n, freedom=last.freedom + n - last.n, of_rounds=None).half_width(n_words) < reach:
             return n - last.n
     return None
 

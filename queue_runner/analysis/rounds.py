@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from operator import itemgetter
@@ -12,10 +12,10 @@ from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis import intervals
-from queue_runner.analysis.grouping import Arm, round_of, taints
+from queue_runner.analysis.grouping import Arm, machine_of, round_of, taints
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.stats import by_key
-from queue_runner.model import Outcome
+from queue_runner.model import Outcome, State
 
 SAME_WITHIN = 0.01
 """Default margin of --same-within: ±1 %, the noise threshold of Criterion.rs."""
@@ -50,7 +50,8 @@ _MIRRORED |= {opposite: word for word, opposite in _MIRRORED.items()}
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The answer on an arm against its baseline after `n` rounds: on the time or, if not `of_time`, on a metric.
+    """The answer on an arm against its baseline after `n` rounds on so many `machines` of one kind: on the time or, if
+    not `of_time`, on a metric.
 
     `change` is the speedup, above 1 if the arm takes less time, or the difference in the metric's unit. `low` and
     `high` are the ends of its 95 % interval, None where so few rounds exclude nothing. `value` and `baseline` are the
@@ -74,6 +75,7 @@ class Verdict:
     within_margin: bool = False
     why: str = ""
     is_final: bool = False
+    machines: int = 1
 
     @property
     def ratio(self) -> str:
@@ -130,11 +132,14 @@ class Verdict:
         """The remedy for an undecided pair, such as "about 3 more rounds", or the obstacle to a word."""
         if self.decided or self.why:
             return self.why
-        return (
-            f"about {units.counted(self.more, 'more round')}"
-            if self.more
-            else f"over {intervals.MOST_ROUNDS} more rounds"
-        )
+        unit = "more machine" if self.machines > 1 else "more round"
+        return f"about {units.counted(self.more, unit)}" if self.more else f"over {intervals.MOST_ROUNDS} {unit}s"
+
+    @property
+    def rounds(self) -> str:
+        """The rounds and, if there are several, the machines, in words: "20 rounds on 4 machines"."""
+        on = f" on {self.machines} machines" if self.machines > 1 else ""
+        return units.counted(self.n, "round") + on if self.n else ""
 
     def mirrored(self) -> Verdict:
         """Return the answer on the baseline against the arm."""
@@ -222,10 +227,10 @@ def _judged(
     """Judge the distinct pairs, and mirror the answers."""
     pairs = [*{frozenset(pair): pair for pair in requested}.values()]
     of_arm = {arm: values(arm) for pair in pairs for arm in pair}
-    began = _began(row for runs in of_arm.values() for row, _ in runs)
+    order = _in_order(row for runs in of_arm.values() for row, _ in runs)
     margin = math.log1p(same_within) if of_time and same_within is not None else same_within
     pairings = [
-        _pairing(pair, of_arm[pair[0]], of_arm[pair[1]], began, step(*pair), margin, obstacle) for pair in pairs
+        _pairing(pair, of_arm[pair[0]], of_arm[pair[1]], order, step(*pair), margin, obstacle) for pair in pairs
     ]
     judgements = intervals.judge([pairing.contrast for pairing in pairings], max(n_words, len(pairs)))
     judged: dict[Pair, Verdict] = {}
@@ -235,36 +240,87 @@ def _judged(
     return judged
 
 
-def _began(rows: Iterable[ReportedRun]) -> dict[Any, float]:
-    """Return when each planned round of the runs began."""
-    began: dict[Any, float] = {}
+Round = tuple[Any, int]
+"""A planned round: its submission, and its number there."""
+
+
+def _in_order(rows: Iterable[ReportedRun]) -> dict[Round, float]:
+    """Return when each planned round of the runs counts: once it and those of its submission with lower numbers have
+    ended. Where several machines work, fast rounds end first, and their order would favour them."""
+    ended: dict[Round, float] = {}
     for row in rows:
         if (key := round_of(row)) is not None and row.started_at is not None:
-            began[key] = min(began.get(key, math.inf), row.started_at)
-    return began
+            ended[key] = max(ended.get(key, -math.inf), row.ended_at or row.started_at)
+    latest: dict[Any, float] = {}
+    for group_id, repeat in sorted(ended):
+        latest[group_id] = max(latest.get(group_id, -math.inf), ended[group_id, repeat])
+        ended[group_id, repeat] = latest[group_id]
+    return ended
+
+
+def _is_pending(runs: Iterable[ReportedRun]) -> bool:
+    """Return whether a row's run of a round is still to come: it waits or runs, and no attempt has ended but lost
+    ones."""
+    states = {row.state for row in runs if row.outcome != Outcome.LOST}
+    return State.DONE not in states and bool({State.QUEUED, State.RUNNING} & states)
+
+
+def _before_gaps(rounds: Iterable[Round], pending: Collection[Round]) -> set[Round]:
+    """Return the rounds without those that follow a pending one of their submission."""
+    first: dict[Any, int] = {}
+    for group_id, repeat in pending:
+        first[group_id] = min(first.get(group_id, repeat), repeat)
+    return {(group_id, repeat) for group_id, repeat in rounds if repeat < first.get(group_id, math.inf)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Complete:
+    """A round that ran whole on a machine: the difference, and the baseline's values."""
+
+    difference: float
+    theirs: Values
+    machine: str | None
+
+
+def _complete(mine: Values, theirs: Values) -> _Complete | None:
+    """Return a round whose runs are given, None if it ran whole nowhere. A round that was lost on one machine, and ran
+    again on another, counts where it was whole first."""
+    by_machine = [by_key(runs, lambda run: machine_of(run[0])) for runs in (mine, theirs)]
+    whole = by_machine[0].keys() & by_machine[1].keys()
+    if not whole:
+        return None
+
+    def completed_at(machine: str | None) -> float:
+        return max(min(row.started_at or 0.0 for row, _ in runs[machine]) for runs in by_machine)
+
+    machine = min(whole, key=completed_at)
+    mine, theirs = (runs[machine] for runs in by_machine)
+    return _Complete(_mean(mine) - _mean(theirs), theirs, machine)
 
 
 def _pairing(
     pair: Pair,
     mine: Values,
     theirs: Values,
-    began: Mapping[Any, float],
+    order: Mapping[Round, float],
     step: float,
     margin: float | None,
     obstacle: str,
 ) -> _Pairing:
     """Form the rounds of two arms: those planned for both, and those that their other runs close."""
     arm, baseline = pair
-    shared = {round_of(row) for row in arm.runs} & {round_of(row) for row in baseline.runs} - {None}
+    planned = [by_key(some.runs, round_of) for some in pair]
+    shared = {key for key in planned[0].keys() & planned[1].keys() if key is not None}
+    pending = {key for key in shared if any(_is_pending(rows[key]) for rows in planned)}
     by_round = [by_key(runs, lambda run: round_of(run[0])) for runs in (mine, theirs)]
     tried = [{round_of(row) for row in some.ended if row.started_at is not None} for some in pair]
-    ended = shared & tried[0] & tried[1] & began.keys()
+    ended = _before_gaps(shared & tried[0] & tried[1] & order.keys(), pending)
     slow = [{round_of(row) for row in some.ended if row.outcome in TOO_SLOW} for some in pair]
     missing, of_baseline = (len(ended - runs.keys() | ended & late) for runs, late in zip(by_round, slow, strict=True))
     complete = {
-        key: _mean(by_round[0][key]) - _mean(by_round[1][key])
+        key: whole
         for key in ended
-        if key in by_round[0] and key in by_round[1]
+        if (whole := _complete(by_round[0].get(key, []), by_round[1].get(key, []))) is not None
     }
     closed, unordered = _close(*([run for run in runs if round_of(run[0]) not in shared] for runs in (mine, theirs)))
     if obstacle:
@@ -278,14 +334,19 @@ def _pairing(
             obstacle += f": mpsq why {last.run} says why, mpsq rerun g{last.group_id} starts anew"
     elif not complete:
         obstacle = unordered
-    differences = [*((began[key], complete.get(key)) for key in began), *closed]
-    compared = [run for key in complete for run in by_round[1][key]] if complete else theirs
+    rounds = [(at, key[1], complete.get(key)) for key, at in order.items()]
+    rounds += [(at, 0, whole) for at, whole in closed]
+    in_order = [whole for *_, whole in sorted(rounds, key=itemgetter(0, 1))]
+    compared = [run for whole in complete.values() for run in whole.theirs] if complete else theirs
+    machines = [whole and whole.machine for whole in in_order]
+    several = len({whole.machine for whole in in_order if whole}) > 1
     contrast = intervals.Contrast(
-        [difference for _, difference in sorted(differences, key=itemgetter(0))],
+        [whole.difference if whole else None for whole in in_order],
         margin=margin,
         step=step,
         levels=sum(map(_levels, pair)),
         obstacle=obstacle,
+        machines=machines if several else (),
     )
     return _Pairing(contrast, _mean(mine) - _mean(theirs), _mean(compared))
 
@@ -315,17 +376,24 @@ def _mean(runs: Values) -> float:
     return fmean(value for _, value in runs)
 
 
-def _close(mine: Values, theirs: Values) -> tuple[list[tuple[float, float]], str]:
-    """Return the differences of the rounds that runs without planned ones close, with their times; else why they are
-    not compared."""
-    if not mine or not theirs:
-        return [], ""
+def _close(mine: Values, theirs: Values) -> tuple[list[tuple[float, _Complete]], str]:
+    """Return the rounds that runs without planned ones close on their machines, with their times; else why they are not
+    compared."""
+    by_machine = [by_key(runs, lambda run: machine_of(run[0])) for runs in (mine, theirs)]
+    both = [machine for machine in by_machine[0] if machine in by_machine[1]]
+    closed = [_close_on(machine, *(runs[machine] for runs in by_machine)) for machine in both]
+    rounds = [whole for some, _ in closed for whole in some]
+    elsewhere = "the rows ran on different machines" if mine and theirs else ""
+    return rounds, "" if rounds else next((why for _, why in closed), elsewhere)
+
+
+def _close_on(machine: str | None, mine: Values, theirs: Values) -> tuple[list[tuple[float, _Complete]], str]:
     if any(row.started_at is None for row, _ in (*mine, *theirs)):
         return [], "the order of the runs is unknown"
     closed = intervals.close_rounds(*([(row.started_at or 0.0, x) for row, x in runs] for runs in (mine, theirs)))
     if not intervals.balanced(closed):
         return [], "the rows ran one after the other: submit them together, and mpsq alternates them"
-    return [(at, difference) for at, difference, _ in closed], ""
+    return [(at, _Complete(difference, theirs, machine)) for at, difference, _ in closed], ""
 
 
 def mean_interval(times_s: Sequence[float]) -> tuple[float, float] | None:
@@ -381,6 +449,7 @@ def _answer(pairing: _Pairing, judgement: intervals.Judgement, same_within: floa
         within_margin=judgement.within_margin,
         why=why,
         is_final=is_final,
+        machines=judgement.machines,
     )
 
 
@@ -389,6 +458,9 @@ def _obstacle(contrast: intervals.Contrast, judgement: intervals.Judgement, of_t
     below their step, until noise of several steps shows it in the mean of many rounds."""
     if contrast.obstacle:
         return contrast.obstacle, True
+    if 1 < judgement.machines < intervals.FIRST_LOOK:
+        few = f"rounds on {judgement.machines} machines do not show what holds for their kind"
+        return f"{few}: run some on a third one, or all on one (--nodes-at-once 1)", False
     if judgement.waits_for_levels:
         n = intervals.FIRST_LOOK_WITH_LEVELS
         return f"the runs of a row form groups of different speed: {n} rounds show whether this lasts", False

@@ -95,7 +95,7 @@ def forest(family: Family) -> Chart | None:
 
 
 def _compared(arm: Arm, place: int, answer: Verdict, values: Sequence[float], on: Axis) -> Strip:
-    about = ", ".join(filter(None, [answer.size, units.counted(answer.n, "round"), answer.next_step]))
+    about = ", ".join(filter(None, [answer.size, answer.rounds, answer.next_step]))
     ends = [on.at(end) for end in values[1:]] if len(values) == 3 else [None, None]
     dot = Dot(on.at(values[0]), 0, answer.decided, f"{arm.label}: {about}")
     return Strip(

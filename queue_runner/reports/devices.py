@@ -41,7 +41,7 @@ COLUMNS = columns(
     Column("loss_first", "first loss", units.loss, True),
     "loss_last val_loss_last eval_train_loss eval_val_loss eval_step_first eval_step_last projected_real_s "
     "is_baseline speedup speedup_low speedup_high",
-    "verdict undecided_because n_rounds given_after more_rounds same_within metrics",
+    "verdict undecided_because n_rounds n_machines given_after more_rounds same_within metrics",
     "taints",
 )
 

@@ -278,3 +278,13 @@ def test_a_round_closes_at_the_first_run_that_completes_both_rows(
 ) -> None:
     assert [each.difference for each in closed(order)] == differences
     assert balanced(closed(order)) is is_balanced
+
+
+def test_machines_are_the_unit_where_the_rounds_ran_on_several() -> None:
+    means = [0.11, 0.1, 0.102]
+    rounds = [mean + half for mean in means for half in (-0.01, 0.01)]
+    judgement, plain = after(rounds, machines="aabbcc"), after(means)
+    assert (judgement.low, judgement.high) == pytest.approx((plain.low, plain.high))
+    assert (judgement.n, judgement.machines, judgement.given_after) == (6, 3, 5)
+    two = after(rounds[:4] * 5, machines="aabb" * 5)
+    assert two.decision is Decision.UNDECIDED and math.isinf(two.high) and (two.more, two.machines) == (1, 2)

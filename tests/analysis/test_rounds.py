@@ -283,3 +283,61 @@ def test_the_table_and_the_sentence_have_equally_many_digits(speedup: float, sd:
 def digits(verdict: Verdict) -> int:
     assert verdict.low and verdict.high
     return max(3, 1 - math.floor(math.log10(math.log(verdict.high / verdict.low))))
+
+
+def on(machines: str, times: Sequence[float | None], device: str, at: float = 0.0, **more: object) -> list[ReportedRun]:
+    """Return the repeats of a job, each on the machine with this letter."""
+    runs = planned(device, times, at=at, **more)
+    return [replace(run, machine_hash=machine) for run, machine in zip(runs, machines, strict=True)]
+
+
+def test_rounds_of_several_machines_of_a_kind_answer_together() -> None:
+    """Each ratio is taken within a machine, though b is ten times as fast as a."""
+    base = [0.2, 0.02, 0.21, 0.021, 0.2]
+    (family,) = ask([*on("abcba", base, "cpu"), *on("abcba", [x / 2.05 for x in base], "mps", at=1)])
+    verdict = verdict_of(family)
+    assert (verdict.word, verdict.n, verdict.machines) == (Word.FASTER, 5, 3)
+    assert verdict.change == pytest.approx(2.05) and "5 rounds on 3 machines" in text_of(family)
+    assert [arm.n_machines for arm in family.arms] == [3, 3]
+
+
+def test_two_machines_do_not_show_what_holds_for_their_kind() -> None:
+    base = [0.2 * x for x in STEADY]
+    (family,) = ask([*on("ababa", base, "cpu"), *on("ababa", [x / 2.05 for x in base], "mps", at=1)])
+    verdict = verdict_of(family)
+    assert verdict.word is Word.UNDECIDED and "run some on a third one" in verdict.why and not verdict.is_final
+
+
+def test_runs_of_two_machines_form_no_round() -> None:
+    base = [0.2 * x for x in STEADY]
+    (family,) = ask([*on("aaaaa", base, "cpu"), *on("bbbbb", [0.1] * 5, "mps", at=1)])
+    assert (verdict_of(family).n, verdict_of(family).word) == (0, Word.UNDECIDED)
+    alone_a = [replace(run, machine_hash="a") for run in alone("ABBAABBA", [0.2, 0.1] * 4)]
+    mixed = [replace(run, machine_hash="ab"[k % 2]) for k, run in enumerate(alone_a)]
+    assert (verdict_of(ask(alone_a)[0]).n, verdict_of(ask(mixed)[0]).n) == (4, 0)
+
+
+def test_evidence_takes_rounds_by_their_number_and_waits_at_gaps() -> None:
+    """The second round is slow: what came after it does not count before it has ended."""
+    base = [0.2 * x for x in STEADY]
+    rows = [*planned("cpu", base), *planned("mps", [x / 2 for x in base], at=1)]
+    late = [replace(run, state="RUNNING", outcome=None, median_s=None) if run.repeat == 2 else run for run in rows]
+    assert [verdict_of(ask(some)[0]).n for some in (rows, late)] == [5, 1]
+    first = [run for run in rows if (run.repeat or 0) < 3]
+    backwards = [replace(run, started_at=1e6 - (run.started_at or 0), ended_at=None) for run in rows]
+    assert verdict_of(ask(backwards)[0]).given_after == verdict_of(ask(rows)[0]).given_after == 3
+    assert verdict_of(ask(first)[0]).n == 2
+    failed = [replace(run, outcome="FAILED", median_s=None) if run.repeat == 2 else run for run in rows]
+    assert verdict_of(ask(failed)[0]).n == 4
+
+
+def test_a_lost_round_counts_where_it_ran_again_whole() -> None:
+    base = [0.2 * x for x in STEADY]
+    rows = [*on("abcde", base, "cpu"), *on("abcde", [x / 2 for x in base], "mps", at=1)]
+    lost = [
+        replace(run, outcome="LOST", median_s=None) if (run.repeat, run.device) == (2, "mps") else run for run in rows
+    ]
+    again = [replace(run, machine_hash="z", started_at=9e5) for run in rows if run.repeat == 2]
+    waiting = [replace(run, state="QUEUED", outcome=None, median_s=None, machine_hash=None) for run in again]
+    counts = [verdict_of(ask(some)[0]).n for some in (lost, [*lost, *waiting], [*lost, *again])]
+    assert counts == [4, 1, 5]

@@ -20,15 +20,21 @@ WORDS = {0: Decision.UNDECIDED, copy.ABOVE: Decision.ABOVE, copy.BELOW: Decision
     ("n_rows", "n_words", "levels", "step"),
     [(2, 1, False, 0.0), (2, 4, False, 0.1), (4, 3, True, 0.0), (4, 30, False, 0.0)],
 )
-def test_numpy_copy_is_the_shipped_method(noise: str, n_rows: int, n_words: int, levels: bool, step: float) -> None:
+@pytest.mark.parametrize("n_machines", [1, 4])
+def test_numpy_copy_is_the_shipped_method(
+    noise: str, n_rows: int, n_words: int, levels: bool, step: float, n_machines: int
+) -> None:
     n_rounds, n_families, margin = 12, 3, 1.5
+    machine = np.arange(n_rounds) * 7 % 5 % n_machines if n_machines > 1 else None
     differences = machines.differences(machines.values(noise, n_families, n_rounds, n_rows, 3.0))
     differences[..., 0] += 2.0
-    many = copy.looks(differences, n_words, margin, levels=levels, step=step)
+    many = copy.looks(differences, n_words, margin, levels=levels, step=step, machines=machine)
     for family in range(n_families):
         for n in range(1, n_rounds + 1):
             rows = differences[family, :n].T
-            contrasts = [Contrast([*map(float, row)], margin, step, math.inf if levels else 0.0) for row in rows]
+            of_rounds = () if machine is None else tuple(map(int, machine[:n]))
+            known = math.inf if levels else 0.0
+            contrasts = [Contrast([*map(float, row)], margin, step, known, machines=of_rounds) for row in rows]
             for k, judgement in enumerate(judge(contrasts, n_words)):
                 assert judgement.decision is WORDS[int(many.words[family, n - 1, k])]
                 assert judgement.low == pytest.approx(many.lows[family, n - 1, k], abs=1e-9)
@@ -95,3 +101,16 @@ def test_what_the_machine_adds_favours_no_row(course: str, n_rows: int) -> None:
 @pytest.mark.parametrize(("order", "runs"), product(look_tables.ORDERS, (8, 24, 48)))
 def test_runs_without_planned_rounds_differ_in_at_most_six_per_cent(order: str, runs: int) -> None:
     assert look_tables.closed_wrong(order, "still", runs, 600).mean() <= look_tables.LIMIT
+
+
+@pytest.mark.parametrize("correlation", look_tables.CORRELATIONS)
+def test_machines_whose_ratios_differ_are_the_unit(correlation: float) -> None:
+    """Rounds alone would be wrong far too often where the machines differ much."""
+    wrong = {}
+    for unit in ("round", "machine"):
+        drawn = look_tables.on_machines(4, correlation, 2, 1200)
+        units = ((d, machine if unit == "machine" else None) for d, machine in drawn)
+        answers = [copy.looks(d, machines=machine).wrong(copy.ABOVE, copy.BELOW) for d, machine in units]
+        wrong[unit] = np.concatenate(answers).mean()
+    assert wrong["machine"] <= look_tables.LIMIT
+    assert correlation < 0.8 or wrong["round"] > 0.2

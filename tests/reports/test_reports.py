@@ -268,6 +268,23 @@ def test_two_machines_are_never_compared(store: Store) -> None:
     assert said in result.notes
 
 
+def test_machines_of_one_kind_answer_together(store: Store) -> None:
+    """Another driver, or other hardware, is another kind."""
+    like_a: dict[str, Any] = {"machine": {"cpu": "x"}, "software": {"system": {"gpu_driver": "1"}}}
+    other_kinds = {"d": {"software": {"system": {"gpu_driver": "2"}}}, "e": {"machine": {"cpu": "y"}}}
+    for at, name in enumerate("abcacde"):
+        facts = {**like_a, **other_kinds.get(name, {})}
+        machine = {**facts["machine"], "id": name}
+        for device, time_s in (("cpu", 2.0), ("mps", 0.2)):
+            store.run(device, False, time_s * (1 + at / 1000), machine=machine, software=facts["software"], group=1)
+    result = store.report()
+    counts = [(row["n_machines"], row["n_runs"]) for row in result.rows if row["device"] == "mps"]
+    assert counts == [(1, 1), (1, 1), (3, 5)]
+    assert any("10.0" in line and "5 rounds on 3 machines" in line for line in result.lines)
+    assert any("runs of 3 kinds of machine: in separate tables" in note for note in result.notes)
+    assert any("5 runs each on 3 machines" in section.title for section in result.sections)
+
+
 def test_a_ratio_to_another_machine_is_refused_with_the_reason(store: Store) -> None:
     """ "Near a desktop NVIDIA": two arms of two machines, with the baseline that a user would ask for."""
     store.run("cpu", False, 2.0, machine={"name": "mac"})

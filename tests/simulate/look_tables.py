@@ -258,6 +258,63 @@ def _plain(d: Array) -> Array:
     return np.abs(means[..., 0]) > half_widths[..., 0]
 
 
+CORRELATIONS = (0.0, 0.1, 0.2, 0.4, 0.8)
+"""Share of the variance of a round's difference that is its machine's own."""
+N_MACHINES = (2, 4, 20)
+N_DRAWS = 40
+"""How often the machines of the rounds are drawn, each time for as many families."""
+
+
+def on_machines(
+    n_machines: int, correlation: float, n_rows: int, n: int, effect: float = 0.0
+) -> list[tuple[Array, Array]]:
+    """Return differences of rows that differ by `effect` on the average machine, and the machine of each round."""
+    rng = rng_of("machines", n_machines, correlation, n_rows)
+    drawn = []
+    for _ in range(N_DRAWS):
+        machine = rng.integers(n_machines, size=N_ROUNDS)
+        shift = math.sqrt(correlation / (1 - correlation)) * rng.standard_normal((n // N_DRAWS, n_machines, n_rows))
+        runs = rng.standard_normal((n // N_DRAWS, N_ROUNDS, n_rows)) + shift[:, machine]
+        drawn.append((differences(runs) + effect, machine))
+    return drawn
+
+
+def _unit(machine: Array, unit: str) -> Array | None:
+    """Return the machines as the unit, or None for rounds: those of one machine always are."""
+    return machine if unit == "machine" and len({*machine}) > 1 else None
+
+
+def by_machine(n: int = N_FAMILIES) -> str:
+    """Return wrong words of rows that are equal on the average machine, for two units."""
+    cells = [(k, n_rows) for n_rows in SIZES[:2] for k in N_MACHINES]
+    lines = []
+    for unit in ("round", "machine"):
+        for correlation in CORRELATIONS:
+            line = [f"{unit}, {correlation:g}"]
+            for k, n_rows in cells:
+                drawn = on_machines(k, correlation, n_rows, n)
+                wrong = [_different(looks(d, machines=_unit(machine, unit))) for d, machine in drawn]
+                line.append(rate(np.concatenate(wrong)))
+            lines.append(line)
+    return table(["unit, correlation", *(f"{k} machines, {n_rows} rows" for k, n_rows in cells)], lines)
+
+
+def power_by_machine(n: int = N_FAMILIES // 2) -> str:
+    """Return the share of right words by 24 rounds, and the median round of the first one, for both units."""
+    lines = []
+    for effect in (1, 2, 4, 10):
+        line = [f"{effect} sd"]
+        for unit in ("round", "machine"):
+            for k in N_MACHINES[1:]:
+                drawn = on_machines(k, 0.0, 2, n, float(effect))
+                first = np.concatenate([looks(d, machines=_unit(machine, unit)).first() for d, machine in drawn])
+                decided = 100 * float(np.mean(first <= N_ROUNDS))
+                line.append(f"{decided:.0f} %; {np.median(first):.0f}" if decided > 50 else f"{decided:.0f} %")
+        lines.append(line)
+    heads = [f"{unit}, {k} machines" for unit in ("round", "machine") for k in N_MACHINES[1:]]
+    return table(["effect, 2 rows", *heads], lines)
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "looks-noise": by_noise,
     "looks-known": known,
@@ -267,4 +324,6 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "looks-coverage": coverage,
     "looks-power": power,
     "looks-withdrawn": withdrawn,
+    "looks-machines": by_machine,
+    "looks-machines-power": power_by_machine,
 }

@@ -45,10 +45,12 @@ def looks(
     step: float = 0.0,
     c: float = intervals.EFFECT_SD,
     d0: float = intervals.PRIOR_ROUNDS,
+    machines: Array | None = None,
 ) -> Looks:
-    """Look after each round at families of contrasts."""
+    """Look after each round at families of contrasts. `machines` has that of each round, if they are the unit."""
     n_families, n_rounds, n_contrasts = differences.shape
-    means, half_widths = running_intervals(differences, n_words or n_contrasts, step, c, d0)
+    means, half_widths = running_intervals(differences, n_words or n_contrasts, step, c, d0, machines)
+    n_units = np.arange(1, n_rounds + 1) if machines is None else _distinct(machines)
     low = np.full((n_families, n_contrasts), -np.inf)
     high, word = -low, np.zeros_like(low, dtype=int)
     words, lows, highs, contradicted = [word], [low], [high], [np.zeros_like(low, dtype=bool)]
@@ -56,7 +58,7 @@ def looks(
     for at in range(1, n_rounds):
         mean, half_width = means[:, at], half_widths[:, at]
         left = np.zeros_like(word, dtype=bool)
-        if at + 1 >= first:
+        if at + 1 >= first and n_units[at] >= intervals.FIRST_LOOK:
             low, high = np.maximum(low, mean - half_width), np.minimum(high, mean + half_width)
             left = (mean < low) | (mean > high)
             low, high = np.where(left, mean - half_width, low), np.where(left, mean + half_width, high)
@@ -74,13 +76,20 @@ def running_intervals(
     step: float = 0.0,
     c: float = intervals.EFFECT_SD,
     d0: float = intervals.PRIOR_ROUNDS,
+    machines: Array | None = None,
 ) -> tuple[Array, Array]:
     """Return the means and the half widths after each round."""
-    n = np.arange(1, differences.shape[1] + 1)[None, :, None]
-    means = differences.cumsum(1) / n
-    centred = differences - differences[:, :1]
-    squares = (centred**2).cumsum(1) - n * (centred.cumsum(1) / n) ** 2
-    variances = np.maximum(squares, 0) / np.maximum(n - 1, 1)
+    least = step
+    if machines is None:
+        n = np.arange(1, differences.shape[1] + 1)[None, :, None]
+        means = differences.cumsum(1) / n
+        centred = differences - differences[:, :1]
+        squares = (centred**2).cumsum(1) - n * (centred.cumsum(1) / n) ** 2
+        variances = np.maximum(squares, 0) / np.maximum(n - 1, 1)
+    else:
+        n = _distinct(machines)[None, :, None]
+        means, variances = _of_machines(differences, machines)
+        _, least = running_intervals(differences, n_words, step, c, d0)
     prior = d0 if differences.shape[-1] > 1 else 0.0
     freedom = prior + n - 1
     shrunk = (prior * variances.mean(-1, keepdims=True) + (n - 1) * variances) / np.maximum(freedom, 1e-300)
@@ -89,4 +98,20 @@ def running_intervals(
     t2 = np.where(a < g, freedom * (a - 1) / np.where(a < g, 1 - a / g, 1.0), np.inf)
     with np.errstate(invalid="ignore"):
         half_widths = np.sqrt(t2 * (shrunk + step**2 / 6) / n)
-    return means, np.maximum(step, np.where(a < g, half_widths, np.inf))
+    return means, np.maximum(least, np.where(a < g, half_widths, np.inf))
+
+
+def _distinct(machines: Array) -> Array:
+    """Return how many machines there are up to each round."""
+    return np.array([len({*machines[:end]}) for end in range(1, len(machines) + 1)])
+
+
+def _of_machines(differences: Array, machines: Array) -> tuple[Array, Array]:
+    """Return the mean of the machines' means, and their variance, after each round."""
+    means, variances = [], []
+    for end in range(1, len(machines) + 1):
+        rounds = [machines[:end] == machine for machine in sorted({*machines[:end]})]
+        of_machine = np.stack([differences[:, :end][:, its].mean(1) for its in rounds], 1)
+        means.append(of_machine.mean(1))
+        variances.append(of_machine.var(1, ddof=1) if len(rounds) > 1 else np.zeros_like(means[-1]))
+    return np.stack(means, 1), np.stack(variances, 1)

@@ -11,7 +11,7 @@ from pathlib import PurePath
 from typing import Any
 
 from queue_runner.analysis.comparison import Question
-from queue_runner.analysis.grouping import LOG, MAIN, SUBJECT, taints
+from queue_runner.analysis.grouping import LOG, MAIN, SUBJECT, round_of, taints
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import two_levels
 from queue_runner.analysis.run_metrics import INTERNAL
@@ -76,16 +76,22 @@ def prepare(stored: Iterable[ReportedRun], context: Context) -> list[ReportedRun
     and in `compile` the mode of torch.compile by name, where it is not the default. `gpus` of a run on the CPU are the
     factor `processes`. Runs on a lane have its processors as the factor `cores`, and `threads` where these are others.
 
-    A run that ended before it reported its machine gets that of the newest run that did. Imported logs have the machine
-    None and count as runs of one machine. Merged runs have a machine of their own even where their bundle names this
-    one: nobody has checked who wrote it.
+    The machine is the first one of its kind (`_kinds`). A run that ended before it reported its machine gets that of
+    its round, else of the newest run that did. Imported logs have the machine None and count as runs of one machine.
+    Merged runs have a machine of their own even where their bundle names this one: nobody has checked who wrote it.
     """
     runs = list(stored)
     parsed: dict[str, dict[str, Any]] = {}
     versions = _software(runs, context)
     arguments = _arguments(runs)
-    newest = next((run.machine_hash for run in reversed(runs) if run.machine_hash and not run.merged), None)
-    machines = [_machine(run) or (None if run.kind == "import" else newest) for run in runs]
+    kinds = _kinds(runs, context)
+    known = [run for run in runs if run.machine_hash and not run.merged]
+    newest = known[-1].machine_hash if known else None
+    of_rounds = {round_of(run): run.machine_hash for run in known if round_of(run)}
+    reported = [
+        _machine(run) or (None if run.kind == "import" else of_rounds.get(round_of(run), newest)) for run in runs
+    ]
+    machines = [kinds.get(machine, machine) for machine in reported]
     environments = any(run.env_name for run in runs)
     several = len({*machines}) > 1
     on_cores = any(run.cores for run in runs)
@@ -210,6 +216,36 @@ def _without_settings(text: str, row: ReportedRun) -> str:
 
 def _machine(run: ReportedRun) -> str | None:
     return select_runs.MERGED + run.machine_hash if run.machine_hash and run.merged else run.machine_hash
+
+
+def _kinds(runs: Iterable[ReportedRun], context: Context) -> dict[str | None, str]:
+    """Return, by its name, the first machine of the kind of each machine: they have the same hardware, share a
+    question, and ran it with the same software and driver. Their runs answer it together, in rounds of one machine."""
+    software: dict[str, dict[str, set[str | None]]] = {}
+    for run in runs:
+        if (machine := _machine(run)) is not None:
+            of_question = software.setdefault(machine, {})
+            of_question.setdefault(run.spec_hash, set()).add(run.software_hash)
+    if len(software) < 2:
+        return {}
+    texts = dict(context.tuples("SELECT hash, data_json FROM fingerprints WHERE kind = 'machine'"))
+    hardware = {}
+    for machine in software:
+        digest = machine.removeprefix(select_runs.MERGED)
+        hardware[machine] = digest == machine, {**json.loads(texts.get(digest, "{}")), "id": None}
+    firsts: dict[str | None, str] = {}
+    for machine, of_question in software.items():
+        equal = [other for other in dict.fromkeys(firsts.values()) if hardware[other] == hardware[machine]]
+        first = next((other for other in equal if _agree(software[other], of_question)), machine)
+        firsts[machine] = first
+        for spec_hash, hashes in of_question.items():
+            software[first].setdefault(spec_hash, set()).update(hashes)
+    return firsts
+
+
+def _agree(first: Mapping[str, set[str | None]], second: Mapping[str, set[str | None]]) -> bool:
+    shared = first.keys() & second.keys()
+    return bool(shared) and all(first[question] & second[question] for question in shared)
 
 
 def _planned(rows: Sequence[ReportedRun], context: Context) -> dict[int, tuple[int, int]]:

@@ -96,6 +96,7 @@ class ArmRow(RunNumbers, LastEvaluation, JudgedRow):
     runs: Sequence[str]
     n_runs: int
     n_valid: int
+    n_machines: int
     compared: bool
     spread_s: float | None
     spread_over: str | None
@@ -161,6 +162,7 @@ def row_of(family: Family, arm: Arm, peaks: Peaks) -> ArmRow:
         runs=[row.run for row in arm.runs],
         n_runs=len(arm.ended),
         n_valid=arm.n_valid,
+        n_machines=arm.n_machines,
         compared=bool(arm.times),
         spread_s=spread_s,
         spread_over=spread_over,

@@ -37,6 +37,7 @@ MOST_METRICS = 2
 """Metrics that have a table in the short report."""
 LABEL = Column("label", "", flexible=True)
 RUNS = Column("runs", "runs", right=True, value=lambda row: f"{row.n_valid}/{row.n_runs}")
+MACHINES = Column("n_machines", "machines", units.count, right=True)
 MS = Column("ms", "ms/iter", right=True, value=lambda row: spread(row.median_s, row.spread_s, row.spread_over, 1e-3))
 STEP = Column("eval_step", "at step", right=True, value=losses.steps)
 TFLOPS = Column("flops_per_s", "TFLOP/s", units.tflops, True)
@@ -198,10 +199,13 @@ def _metric(name: str, rows: Sequence[ArmRow], family: Family) -> Section:
 
 
 def counts(rows: Sequence[ArmRow]) -> tuple[str, tuple[Column, ...]]:
-    """Return the end of a title that says how many runs each row has; a column for it where some differ."""
-    run_counts = {(row.n_valid, row.n_runs) for row in rows}
-    same = len(rows) > 1 and len(run_counts) == 1 and all(n_valid == n_runs for n_valid, n_runs in run_counts)
-    return (f", {units.counted(rows[0].n_valid, 'run')} each", ()) if same else ("", (RUNS,))
+    """Return the end of a title that says how many runs each row has, and on how many machines of one kind; columns
+    for them where some differ."""
+    run_counts = {(row.n_valid, row.n_runs, row.n_machines) for row in rows}
+    if len(rows) > 1 and len(run_counts) == 1 and rows[0].n_valid == rows[0].n_runs:
+        on = f" on {rows[0].n_machines} machines" if rows[0].n_machines > 1 else ""
+        return f", {units.counted(rows[0].n_valid, 'run')} each{on}", ()
+    return "", (RUNS, MACHINES) if any(row.n_machines > 1 for row in rows) else (RUNS,)
 
 
 def judged(rows: Sequence[JudgedRow], title: str = "speedup") -> tuple[Column, ...]:

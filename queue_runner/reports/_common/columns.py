@@ -91,6 +91,7 @@ _SHARED = (
     Column("speedup_high", "95 % high", units.ratio, True, value=_of_verdict("high")),
     Column("verdict", "verdict", value=lambda row: row.answer and str(row.answer.word)),
     Column("undecided_because", "undecided because", value=lambda row: (row.answer and row.answer.next_step) or None),
+    Column("n_machines", "machines", units.count, True),
     Column("n_rounds", "rounds", units.count, True, value=_of_answer("n")),
     Column("given_after", "word after", units.count, True, value=_of_answer("given_after")),
     Column("more_rounds", "more rounds", units.count, True, value=_of_answer("more")),

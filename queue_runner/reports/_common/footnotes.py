@@ -257,7 +257,8 @@ def _unknown_peaks(rows: Sequence[ArmRow]) -> Iterable[str]:
 def _machines(families: Sequence[Family], context: Context) -> Iterable[str]:
     machines = {family.common["machine"]: family.arms[0].runs[0].where for family in families}
     if len(machines) > 1:
-        yield Caveat(f"runs of {len(machines)} machines: in separate tables", f", {NEVER_COMPARED}", minor=True)
+        what = "kinds of machine" if any(arm.n_machines > 1 for f in families for arm in f.arms) else "machines"
+        yield Caveat(f"runs of {len(machines)} {what}: in separate tables", f", {NEVER_COMPARED}", minor=True)
         yield from (Finding(f"{where}: {_machine(m, context)}") for m, where in machines.items() if m)
     if any(f.common["machine"] is None and len(f.arms) > 1 and any(arm.used for arm in f.arms) for f in families):
         unnamed = "imported logs do not name their machine and count as one"
