@@ -28,7 +28,7 @@ _TOKEN = re.compile(
 _HIDDEN = re.compile(f"{PLACEHOLDER.pattern}|{_TOKEN.pattern}")
 
 _PUBLIC = re.compile(
-    r"(PYTHON|(PYTORCH|TORCH|TORCHINDUCTOR|TORCHDYNAMO|TRITON|CUDA|CUBLAS|NCCL|MLX|METAL|MPS|JAX|XLA|TF|OMP|MKL|OPENBLAS"
+    r"(PYTHON|(PYTORCH|TORCH|TORCHINDUCTOR|TORCHDYNAMO|TRITON|CUDA|CUBLAS|NCCL|MLX|METAL|MPS|JAX|XLA|OMP|MKL|OPENBLAS"
     r"|VECLIB|NUMEXPR|KMP|GOMP|MALLOC)_|(OMP|MKL|DEV|LD_PRELOAD)$)"
 )
 """Names of the variables whose values may be stored and shown. Every one of a run's fingerprint is among them."""

@@ -33,6 +33,7 @@ def test_inherited(name: str) -> None:
         ("MYTOKEN", "x", False),
         ("LICENSE_CODE", "1234", False),
         ("PATH", "/bin", False),
+        ("TF_TOKEN_app_terraform_io", "x", False),  # of Terraform, as TF_CLI_CONFIG_FILE
         ("PYTORCH_MIRROR", "https://me:pw@host/", False),
     ],
 )
