@@ -229,9 +229,10 @@ def explain_all(layout: Layout, connection: sqlite3.Connection, selectors: Seque
         for run in ([run for run in members if run.run in named] or [_most_informative(members)])
     ]
     waits: Mapping[int, Reason] = {}
-    if any(run.state in (State.QUEUED, State.HELD) for run in chosen):
-        waits = waiting.reasons(connection, queue, run_view.queue_outline(connection), time.time())
-    starting = _starting(layout, connection) if any(run.state == State.QUEUED for run in chosen) else {}
+    if unstarted := {run.run_id for run in chosen if run.state in (State.QUEUED, State.HELD)}:
+        waits = waiting.reasons(connection, queue, run_view.queue_outline(connection), time.time(), unstarted)
+    has_turn = any(run.run_id in waits and waits[run.run_id].kind == "turn" for run in chosen)
+    starting = _starting(layout, connection) if has_turn else {}
     elsewhere = extensions.remote_lanes(connection, (run.lane for run in chosen))
     undecided = queue_status.undecided(connection)
     return [

@@ -20,7 +20,7 @@ from queue_runner.monitor.group_summary import GroupProgress
 from queue_runner.monitor.progress import RunProgress, Tracker
 from queue_runner.monitor.queue_state import QueueState, Supervision
 from queue_runner.monitor.run_view import RunView
-from queue_runner.monitor.waiting import Reason, reasons
+from queue_runner.monitor.waiting import LANES, Reason, reasons
 from queue_runner.paths import Layout
 from queue_runner.spec import FIRST_ROUNDS
 from queue_runner.store import read
@@ -30,7 +30,6 @@ ENDED = 5
 _OPEN = """
 SELECT id, judged_rounds, more_rounds FROM groups WHERE until IS NOT NULL AND closed_at IS NULL ORDER BY id
 """
-_LANES = "SELECT DISTINCT lane FROM runs WHERE state <> 'DONE'"
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ def look(layout: Layout, connection: sqlite3.Connection, waiting: int, tracker: 
         reasons=reasons(connection, queue, runs, now),
         ended=[*(run for run in runs if run.is_unstored), *run_view.last_ended(connection, ENDED)],
         schedules=read.schedules(connection),
-        blocks=[*extensions.remote_lanes(connection, (lane for (lane,) in read.tuples(connection, _LANES))).values()],
+        blocks=[*extensions.remote_lanes(connection, (lane for (lane,) in read.tuples(connection, LANES))).values()],
         free_bytes=_free(layout),
         eta=eta.estimate(connection, runs, now, left_s=left_s, gap_s=gap_s),
         expected=len(waits),

@@ -351,9 +351,9 @@ def queue(connection: sqlite3.Connection, first: int = -1) -> list[RunView]:
     return runs(connection, f"run_id IN ({ids} ORDER BY {_QUEUE_ORDER} LIMIT ?)", [first], _QUEUE_ORDER)
 
 
-def queue_outline(connection: sqlite3.Connection) -> list[QueuedRun]:
-    """Return the runs that `queue` returns, with only the columns that decide what each waits for."""
-    return list(each_run(connection, QueuedRun, "state <> 'DONE'", order=_QUEUE_ORDER))
+def queue_outline(connection: sqlite3.Connection) -> Iterator[QueuedRun]:
+    """Yield the runs that `queue` returns, with only the columns that decide what each waits for."""
+    return each_run(connection, QueuedRun, "state <> 'DONE'", order=_QUEUE_ORDER)
 
 
 def last_ended(connection: sqlite3.Connection, count: int) -> list[RunView]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from queue_runner import extensions, units
@@ -25,6 +25,7 @@ _UNMET = (
 _BOUND = (
     "SELECT DISTINCT j.id, j.lane FROM jobs j JOIN runs r ON r.job_id = j.id WHERE r.state = 'QUEUED' AND j.lane <> ?"
 )
+LANES = "SELECT DISTINCT lane FROM runs WHERE state <> 'DONE'"
 _WISH = {Condition.OK: "succeed", Condition.ANY: "end", Condition.FAIL: "fail"}
 
 
@@ -64,16 +65,23 @@ _HELD_BY_MPSQ = "SELECT DISTINCT job_id FROM runs WHERE state = 'HELD' AND block
 
 
 def reasons(
-    connection: sqlite3.Connection, queue: QueueState, runs: Sequence[QueuedRun], now: float
+    connection: sqlite3.Connection,
+    queue: QueueState,
+    runs: Iterable[QueuedRun],
+    now: float,
+    only: Set[int] | None = None,
 ) -> dict[int, Reason]:
     """Return, by run id, a reason for each run that has not started. `runs` are all that have not ended, in queue
-    order; the number of queries does not grow with them."""
+    order; the number of queries does not grow with them. With `only`, the ids of runs, no further ones are read once
+    these have their reasons."""
     by_run: dict[int, Reason] = {}
-    ahead = [run.run for run in runs if run.state == State.RUNNING and not is_remote(run.lane)]
+    ahead: list[str] = []
     bound: dict[int, str] = dict(read.tuples(connection, _BOUND, [DEFAULT_LANE])) if queue.lanes else {}
     unmet = by_key((_Edge(*edge) for edge in read.tuples(connection, _UNMET)), lambda edge: edge.job_id)
-    elsewhere = extensions.remote_lanes(connection, (run.lane for run in runs))
+    elsewhere = extensions.remote_lanes(connection, (lane for (lane,) in read.tuples(connection, LANES)))
     for run in runs:
+        if run.state == State.RUNNING and not is_remote(run.lane):
+            ahead.append(run.run)
         if run.state not in (State.HELD, State.QUEUED):
             continue
         reason = _of_itself(run, unmet.get(run.job_id, ()), now)
@@ -83,6 +91,8 @@ def reasons(
         by_run[run.run_id] = reason or _of_the_queue(run, queue, ahead)
         if reason is None:
             ahead.append(run.run)
+        if only is not None and by_run.keys() >= only:
+            break
     return by_run
 
 
