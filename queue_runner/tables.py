@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from shutil import get_terminal_size
 from typing import Any
@@ -112,15 +114,30 @@ def table(rows: Sequence[Any], columns: Sequence[Column], format: str = "table",
     return lay_out()
 
 
-def table_width(rows: Sequence[Any], columns: Sequence[Column]) -> int:
-    """Return how wide a table of these rows would be."""
+def has_room(rows: Sequence[Any], columns: Sequence[Column]) -> bool:
+    """Return whether a table of these rows may be as wide as it would be."""
+    if (most := room()) == sys.maxsize:
+        return True
     cells = (max(width(text) for text in (column.title, *map(column.show, rows))) for column in columns)
-    return sum(cells) + 2 * (len(columns) - 1)
+    return sum(cells) + 2 * (len(columns) - 1) <= most
+
+
+_room: ContextVar[int | None] = ContextVar("room", default=None)
 
 
 def room() -> int:
-    """Return how wide a table may be: the terminal's width, at least WIDTH."""
-    return max(WIDTH, get_terminal_size().columns)
+    """Return how wide a table may be: the terminal's width, at least WIDTH; in `of_any_width` sys.maxsize."""
+    return _room.get() or max(WIDTH, get_terminal_size().columns)
+
+
+@contextmanager
+def of_any_width() -> Iterator[None]:
+    """Let tables be as wide as they are, for pages: no terminal has to show them."""
+    token = _room.set(sys.maxsize)
+    try:
+        yield
+    finally:
+        _room.reset(token)
 
 
 STYLES = {"good": 32, "bad": 31, "doubt": 33}

@@ -119,7 +119,7 @@ class Family:
     @property
     def by(self) -> str:
         """The metric that comes first; "" for the time."""
-        return self.aim.by if any(self.aim.by in pair.metrics for pair in self.pairs) else ""
+        return self.aim.by if self.aim.by and any(self.aim.by in pair.metrics for pair in self.pairs) else ""
 
     @cached_property
     def named(self) -> set[str]:

@@ -128,9 +128,11 @@ class Arm:
 def middle(rows: Iterable[ReportedRun], name: str) -> float | None:
     """Return the median of a column; None if no row has it, nan if one is nan, which has no order."""
     values = [value for row in rows if (value := getattr(row, name)) is not None]
+    if len(values) < 2:
+        return values[0] if values else None
     if any(value != value for value in values):
         return math.nan
-    return stats.median(values) if values else None
+    return stats.median(values)
 
 
 def spread_s(rows: Sequence[ReportedRun]) -> tuple[float | None, str | None]:

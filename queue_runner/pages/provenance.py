@@ -22,6 +22,7 @@ from queue_runner.store.read import tuples
 from queue_runner.workloads import command_line
 
 MOST_SUBMISSIONS = 20
+MOST_PROGRAMS = 20
 MOST_CHARS = 400
 """Of one value of a fingerprint."""
 
@@ -147,16 +148,15 @@ def hidden(command: str) -> str:
         return " ".join(redact.redact(command.split()))
 
 
-def programs(evidence: RunRecords, layout: Layout) -> list[Ran]:
-    """Return the program of the newest run of each arm, each command once."""
+def programs(evidence: RunRecords, layout: Layout) -> tuple[list[Ran], int]:
+    """Return the program of the newest run of each arm, each command once, and of how many arms it is left out."""
+    newest = [(arm, arm.runs[-1]) for family in evidence.families for arm in family.arms]
+    started = [(arm, row) for arm, row in newest if row.kind != "import" and not row.merged]
     by_line: dict[str, Ran] = {}
-    for arm in (arm for family in evidence.families for arm in family.arms):
-        row = arm.runs[-1]
-        if row.kind == "import" or row.merged:
-            continue
+    for arm, row in started[:MOST_PROGRAMS]:
         sql = "SELECT spec_json, repeat FROM v_run WHERE run_id = ?"
         ((spec_json, repeat),) = tuples(evidence.context.connection, sql, [row.run_id])
         spec = JobSpec.from_json(spec_json).in_round(repeat)
         line = shlex.join(redact.redact(command_line.build_argv(spec, layout.snapshots)))
         by_line.setdefault(line, Ran(arm.label, row.run, [line]))
-    return [*by_line.values()]
+    return [*by_line.values()], len(started[MOST_PROGRAMS:])

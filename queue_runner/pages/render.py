@@ -53,9 +53,10 @@ def shown(value: Any) -> Any:
     """Return a value as pages show it: text without control characters and lone surrogates, "-" for None."""
     if value is None:
         return units.MISSING
-    if isinstance(value, str) and not hasattr(value, "__html__"):
-        return plain(value).encode("utf-8", "replace").decode()
-    return value
+    if not isinstance(value, str) or hasattr(value, "__html__"):
+        return value
+    text = plain(value)
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def sentence(value: Any) -> Markup:

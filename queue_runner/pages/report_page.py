@@ -22,6 +22,7 @@ from queue_runner.pages.run_records import RunRecords, gather
 from queue_runner.paths import Layout
 from queue_runner.reports._common import arm_tables
 from queue_runner.reports._common.document import Result, Section
+from queue_runner.tables import of_any_width
 
 MOST_ROWS = 300
 """Rows of one table; the rest is counted, and in csv."""
@@ -69,7 +70,8 @@ def build(
     `more` are values of another layout than "base.html.j2": a template that extends that one, named by `layout_name`.
     Raises: UsageError as the report itself.
     """
-    result = reports.run(name, connection, options)
+    with of_any_width():
+        result = reports.run(name, connection, options)
     evidence = gather(name, result, connection, options)
     compared = evidence.families if evidence.compared or len(evidence.families) == 1 else []
     charts = [(family, dots.forest(family), dots.chart(family, evidence.taints)) for family in compared]
@@ -77,6 +79,7 @@ def build(
     courses, n_courses_left = timeline.courses(evidence)
     bars, bar_ticks = timeline.bars(evidence)
     submissions, n_submissions_left = provenance.submissions(evidence)
+    programs, n_programs_left = provenance.programs(evidence, layout)
     made = time.strftime("%Y-%m-%d %H:%M", time.localtime(now))
     values = {"layout": more.pop("layout_name", "base.html.j2"), **more}
     return render.page(
@@ -107,7 +110,8 @@ def build(
         software=provenance.fingerprints(evidence, "software"),
         submissions=submissions,
         n_submissions_left=n_submissions_left,
-        programs=provenance.programs(evidence, layout),
+        programs=programs,
+        n_programs_left=n_programs_left,
         command=command,
         **values,
     )

@@ -134,6 +134,14 @@ def test_a_page_has_no_runs_that_its_report_does_not_select(store: Store, name: 
     assert ("4.1" in text or "g9" in text) == (name == "missing")
 
 
+def test_a_page_does_not_depend_on_the_terminal(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = []
+    for columns in ("60", "300"):
+        monkeypatch.setenv("COLUMNS", columns)
+        pages.append(page_of(store))
+    assert pages[0] == pages[1]
+
+
 def test_a_run_without_a_machine_is_a_machine_of_its_own(store: Store) -> None:
     assert "; one machine" in page_of(store)
     run_id = store.run("cpu", False, 0.2, config="log")

@@ -19,7 +19,7 @@ from queue_runner.reports._common.arm_rows import ArmRow, JudgedRow
 from queue_runner.reports._common.columns import columns, shared, short
 from queue_runner.reports._common.document import Section
 from queue_runner.reports._common.footnotes import CaveatMarks
-from queue_runner.tables import Column, elide, room, table_width
+from queue_runner.tables import Column, elide, has_room
 
 
 def spread(x: float | None, x_spread: float | None, over: str | None, scale: float = 1.0) -> str:
@@ -158,7 +158,7 @@ def speed(family: Family, rows: Sequence[ArmRow], taints: CaveatMarks) -> Sectio
     whole = without_empty(Section(caption(family, rows) + each, shown, rows, relative(family, rows)))
     spare = (RSS.key, "sys_s", "user_s") if family.wall else ("mfu", rate, "runs")
     answer, _ = fitted(whole, spare)
-    if table_width(rows, answer.columns) > room():
+    if not has_room(rows, answer.columns):
         answer = replace(answer, columns=[without_spread(column) for column in answer.columns])
     in_order = sorted(rows, key=lambda row: (not row.is_baseline, -(row.speedup or 0.0)))
     return replace(answer, in_order=in_order, instead=findings.answer(family))
@@ -231,7 +231,7 @@ def fitted(section: Section, spare: Sequence[str]) -> tuple[Section, list[Column
     first."""
     fitting = list(section.columns)
     for key in spare:
-        if table_width(section.rows, fitting) > room():
+        if not has_room(section.rows, fitting):
             fitting = [column for column in fitting if column.key != key]
     return replace(section, columns=fitting), [column for column in section.columns if column not in fitting]
 

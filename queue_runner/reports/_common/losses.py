@@ -33,11 +33,11 @@ def add(rows: Iterable[ReportedRun], context: Context) -> list[ReportedRun]:
     None."""
     rows = list(rows)
     evaluations = context.tuples_by_run(_EVALUATIONS, rows)
-    return [replace(row, **vars(_last(evaluations.get(row.run_id, ())))) for row in rows]
+    return [replace(row, **vars(_last(evaluations[row.run_id]))) if row.run_id in evaluations else row for row in rows]
 
 
 def _last(evaluations: Sequence[tuple[str, float, int, int]]) -> LastEvaluation:
-    step = max((i for _, _, i, _ in evaluations), default=None)
+    step = max(i for _, _, i, _ in evaluations)
     known = {split: value for split, value, i, _ in evaluations if i == step}
     return LastEvaluation(
         eval_step_first=step, eval_step_last=step, eval_train_loss=known.get("train"), eval_val_loss=known.get("val")
