@@ -120,6 +120,7 @@ class SubmitOptions(TypedDict, total=False):
     partition: str
     time: Time
     whole_node: bool
+    nodes_at_once: int
     sbatch: str
 
 

@@ -45,6 +45,8 @@ def mode_word(compiles: bool | str | None) -> str:
     return "" if compiles is None else "compiled" if compiles else "eager"
 
 
+MOST_TASKS = 20
+"""Tasks of a submission on a cluster at once, without --nodes-at-once."""
 OF_NODE = ("SLURM_", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 """Beginnings of the names of variables that a scheduler sets for a job."""
 
@@ -121,6 +123,11 @@ class JobSpec:
     warmup: int = 0  # starts of a command before its first round, which are not counted
     prepare: str = ""  # a shell command before each start
     seed_by_round: bool = False  # `seed` is that of the first round, and grows by one with each
+
+    @property
+    def tasks(self) -> int:
+        """To how many tasks of a cluster the rounds of its submission are dealt out; 1 here, and on a box."""
+        return int(self.on.get("nodes", MOST_TASKS)) if self.on and self.on.get("kind") != "ssh" else 1
 
     def fields(self) -> dict[str, Any]:
         """Return its values by name."""

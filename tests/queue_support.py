@@ -42,7 +42,9 @@ class Queue:
         self._workers: list[ForkedWorker | subprocess.Popen[bytes]] = []
 
     def submit(self, script: str, repeats: int = 1, **options: Any) -> int:
-        """Queue a shell script; returns the job's id. `$J` in it is the journal."""
+        """Queue a shell script; returns the job's id. `$J` in it is the journal. On Slurm it is one block at first."""
+        if options.get("on") == "slurm":
+            options.setdefault("nodes_at_once", 1)
         argv = ("/bin/sh", "-c", script.replace("$J", str(self.journal)))
         options = {"cwd": str(self.folder), "snapshot": "off", **options}
         planned = plan.plan(requested(argv=argv, repeats=repeats, **options))

@@ -17,13 +17,13 @@ from msgspec.structs import asdict, replace
 from queue_runner.extensions import RemoteLane
 from queue_runner.host import job_environments
 from queue_runner.lanes import REMOTE_GLOB
-from queue_runner.model import DEFAULT_LANE, Outcome, RunId, State
+from queue_runner.model import DEFAULT_LANE, PREFLIGHT, Outcome, RunId, State
 from queue_runner.paths import Layout
 from queue_runner.remote.block import Instructions, PlannedJob, PlannedRun
 from queue_runner.spec import OF_NODE, JobSpec
-from queue_runner.store import hot_sql, read
+from queue_runner.store import hot_sql, read, retries
 from queue_runner.store.engine import Connection
-from queue_runner.store.jobs import Claimed
+from queue_runner.store.jobs import Claimed, places
 
 _LANES = """
 SELECT r.lane, count(*), sum(r.state = 'DONE'),
@@ -35,6 +35,21 @@ GROUP BY r.lane ORDER BY min(r.id)
 """
 _RUNS = "SELECT id, job_id, number, state, claimed_at, started_at, coalesce(token, ''), cancel_requested_at FROM runs"
 _CHOSEN = "(SELECT value FROM json_each(?))"
+_ENDED_ELSEWHERE = f"""
+SELECT r.id FROM runs r JOIN jobs j ON j.id = r.job_id
+WHERE r.state = 'DONE' AND r.outcome NOT IN ('CANCELLED', 'SKIPPED') AND r.number <> {PREFLIGHT}
+    AND j.deleted_at IS NULL
+    AND (r.lane, r.repeat) IN (SELECT lane, repeat FROM runs WHERE id IN {_CHOSEN} AND number <> {PREFLIGHT})
+    AND NOT EXISTS (SELECT 1 FROM runs WHERE job_id = r.job_id AND repeat = r.repeat AND attempt > r.attempt)
+ORDER BY r.id
+"""
+"""Runs of the rounds of the chosen ones that no newer attempt replaces. A lane belongs to one task of a submission."""
+_WAITING_IN_ROUNDS = f"""
+SELECT r.id FROM runs r
+WHERE r.state = 'QUEUED' AND r.token IS NULL
+    AND (r.lane, r.repeat) IN (SELECT lane, repeat FROM runs WHERE id IN {_CHOSEN})
+ORDER BY r.repeat, (SELECT min(position) FROM runs WHERE job_id = r.job_id AND repeat = r.repeat AND attempt = 1)
+"""
 NOT_PERMITTED = float(1 << 32)
 """When a run of a node may begin that it has not published yet: in 2106."""
 
@@ -96,6 +111,38 @@ def ready(connection: Connection, lane: str, now: float) -> list[int]:
     unsent = {*connection.column(sql, [lane])}
     startable = connection.column(hot_sql.STARTABLE, {"this_lane": lane, "now": now})
     return [run_id for run_id in startable if run_id in unsent]
+
+
+def waits_for_preflight(connection: Connection, run_id: int) -> str:
+    """Return the preflight of the run's submission that another task has to run first; "" if there is none."""
+    sql = f"""SELECT p.job_id || '.' || p.number FROM runs p JOIN jobs j ON j.id = p.job_id
+        WHERE p.number = {PREFLIGHT} AND p.state <> 'DONE' AND p.lane <> (SELECT lane FROM runs WHERE id = ?)
+        AND j.group_id = (SELECT group_id FROM jobs WHERE id = (SELECT job_id FROM runs WHERE id = ?)) LIMIT 1"""
+    return str(connection.value(sql, [run_id, run_id]) or "")
+
+
+def complete_rounds(connection: Connection, run_ids: Sequence[int]) -> int:
+    """Try again what has ended in the rounds of these runs, which were never sent: a round counts only if it runs whole
+    on one machine. All keep their places in it. Return the number of further runs."""
+    chosen = [json.dumps(list(run_ids))]
+    ended = connection.column(_ENDED_ELSEWHERE, chosen)
+    for run_id in ended:
+        retries.again(connection, run_id, actor="worker", reason="its round was lost, and runs again whole")
+    if ended:
+        last = places(connection)[1]
+        waiting = connection.column(_WAITING_IN_ROUNDS, chosen)
+        moved = [(last + place, run_id) for place, run_id in enumerate(waiting, start=1)]
+        connection.change_all("UPDATE runs SET position = ? WHERE id = ?", moved)
+    return len(ended)
+
+
+def known_times_s(connection: sqlite3.Connection, target: str, hashes: Sequence[str]) -> list[float]:
+    """Return the longest of the newest runs that a target has run of each question that it knows, in seconds."""
+    sql = """SELECT (SELECT max(real_s) FROM (SELECT e.real_s FROM jobs j JOIN runs r ON r.job_id = j.id
+        JOIN exits e ON e.run_id = r.id WHERE j.spec_hash = asked.value AND r.outcome = 'SUCCEEDED' AND r.lane GLOB ?
+        ORDER BY r.id DESC LIMIT 5)) FROM json_each(?) asked"""
+    times = read.tuples(connection, sql, [f"{target}{REMOTE_GLOB[1:]}", json.dumps(list(hashes))])
+    return [time_s for (time_s,) in times if time_s is not None]
 
 
 def instructions(connection: Connection, run_ids: Sequence[int], **others: Any) -> Instructions:

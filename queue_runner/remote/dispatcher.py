@@ -35,7 +35,7 @@ from queue_runner.remote.fence import FenceHolder, take_fence
 from queue_runner.remote.json_files import read_json
 from queue_runner.remote.profile import Profile, find_profile
 from queue_runner.remote.target import NotSent, Refused, Seen, Target, Unreachable
-from queue_runner.store import lane_claims, retries
+from queue_runner.store import added_rounds, lane_claims, retries
 from queue_runner.store.engine import Engine, looking, writing
 from queue_runner.store.jobs import Claimed
 from queue_runner.store.lane_claims import Blocked
@@ -95,9 +95,10 @@ class Dispatcher:
         self._stopping = False
 
     def busy(self) -> bool:
-        """Return whether a remote run waits or is under way, or a block is being cleared away."""
+        """Return whether a remote run waits, is under way or may follow, or a block is being cleared away."""
         with looking(self._engine) as connection:
-            return block_store.something_waits(connection) or bool(self._closing.keys() - self._silent)
+            waits = block_store.something_waits(connection) or bool(added_rounds.ended(connection))
+            return waits or bool(self._closing.keys() - self._silent)
 
     def _left_over(self) -> dict[str, Target]:
         """Return the blocks that an earlier worker has stored and not removed."""
@@ -231,6 +232,15 @@ class Dispatcher:
             return
         if self._in_doubt.get(name) in self._closing:
             return  # the rest of the last try is removed first, as soon as the target answers
+        with looking(self._engine) as connection:
+            first = block_store.waits_for_preflight(connection, ids[0])
+        if first:
+            self._say(lane, Blocked(f"waits for {first}, which tries its row"))
+            return
+        if not target.box:
+            with writing(self._engine) as connection:
+                if block_store.complete_rounds(connection, ids):
+                    ids = block_store.ready(connection, lane, now)
         token = secrets.token_hex(16)
         with looking(self._engine) as connection:
             runs = [block_store.claimed(connection, id) for id in ids]

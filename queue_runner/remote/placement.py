@@ -9,10 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from queue_runner import config_file, units
 from queue_runner.errors import UsageError
 from queue_runner.host import redact
+from queue_runner.remote import block_store
 from queue_runner.remote.profile import Profile, find_profile
 from queue_runner.remote.slurm import commands
 from queue_runner.remote.target import Unreachable
-from queue_runner.spec import OF_NODE, JobSpec
+from queue_runner.spec import MOST_TASKS, OF_NODE, JobSpec
+from queue_runner.store import read
 from queue_runner.submit import environment_axis
 from queue_runner.submit.submit_options import Request
 
@@ -43,10 +45,11 @@ def placed(request: Request, specs: Sequence[JobSpec]) -> list[JobSpec]:
         "partition": request.partition,
         "gpus": None if request.gpus is None else str(request.gpus),
         "time": None if request.time_s is None else f"{request.time_s:g}",
+        "nodes": None if request.nodes_at_once is None else str(request.nodes_at_once),
         "sbatch": " ".join([*["--exclusive"] * request.whole_node, *filter(None, [request.sbatch])]) or None,
     }
     given = {name: value for name, value in options.items() if value is not None}
-    others = [name for name in given if name != "gpus"]
+    others = [{"nodes": "nodes-at-once"}.get(name, name) for name in given if name != "gpus"]
     others = ["whole-node"] if request.whole_node else others
     if request.on is None:
         if others:
@@ -62,6 +65,7 @@ def placed(request: Request, specs: Sequence[JobSpec]) -> list[JobSpec]:
         _refuse(request, _NOT_ON_A_BOX)
     else:
         _check_slurm(request, profile)
+        _check_time(request, profile.for_block(given), specs)
         with contextlib.suppress(Unreachable):  # the worker asks again
             commands.check(profile.for_block(given))
     on = {"to": request.on, "kind": "ssh"} if is_box else {"to": request.on, **given}
@@ -98,6 +102,26 @@ def _refuse_tokens(request: Request) -> None:
             raise UsageError(message, "let the job read it there, from a file that only you can read")
 
 
+def _check_time(request: Request, profile: Profile, specs: Sequence[JobSpec]) -> None:
+    """Raise UsageError if a task cannot run its rounds within its time limit, as earlier runs there took."""
+    layout = environment_axis.home(request)
+    if profile.time_s is None or not layout.db.exists():
+        return
+    with read.reading(layout.db) as connection:
+        known_s = block_store.known_times_s(connection, str(request.on), [spec.content_hash() for spec in specs])
+    if len(known_s) < len(specs):
+        return
+    tasks = request.nodes_at_once or MOST_TASKS
+    n_rounds = max(1, -(-request.repeats // tasks))
+    needed_s = n_rounds * sum(known_s) + commands.WARN_S
+    if needed_s > profile.time_s:
+        rounds = f"{units.counted(n_rounds, 'round')} of {units.counted(len(specs), 'row')}"
+        time = units.duration(profile.time_s)
+        message = f"--time {time} is too short: a task has {rounds}, {units.duration(needed_s)}"
+        more = f", or share them among more tasks: --nodes-at-once {request.repeats}" if n_rounds > 1 else ""
+        raise UsageError(f"--on {request.on}: {message}", f"give --time {-(-needed_s // 60):.0f}m{more}")
+
+
 def _check_slurm(request: Request, profile: Profile) -> None:
     if shutil.which("sbatch") is None:
         raise UsageError(
@@ -106,5 +130,7 @@ def _check_slurm(request: Request, profile: Profile) -> None:
         )
     profile.shared_folder()
     config_file.split(request.sbatch or "", "--sbatch")
+    if request.nodes_at_once is not None and request.nodes_at_once < 1:
+        raise UsageError(f"--nodes-at-once {request.nodes_at_once} would run nothing", "give 1 or more")
     if request.time_s is not None and request.time_s < 60:
         raise UsageError(f"--time {units.duration(request.time_s)} is shorter than Slurm counts", "give 1m or more")

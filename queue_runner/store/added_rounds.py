@@ -10,7 +10,7 @@ from queue_runner.model import PREFLIGHT, RunId, State, Verb
 from queue_runner.spec import Aim, Until
 from queue_runner.store import hot_sql
 from queue_runner.store.engine import Connection
-from queue_runner.store.jobs import add_run, places, record, spec_of
+from queue_runner.store.jobs import add_run, lane_of, places, record, spec_of
 
 MOST_ROUNDS = 20
 """Rounds of a submission with --until."""
@@ -61,13 +61,15 @@ CROSS JOIN keeps the order of the tables: each step of the worker reads the few 
 @dataclass(frozen=True, slots=True)
 class OpenGroup:
     """A submission whose rounds have all ended and that is not closed: the newest round, when its first run started,
-    the outcomes of the last attempts in the newest round, and whether one of its jobs was deleted."""
+    the outcomes of the last attempts in the newest round, whether one of its jobs was deleted, and how many rounds can
+    run at once."""
 
     until: Until
     repeat: int
     first_started_at: float | None
     outcomes: frozenset[str]
     is_whole: bool
+    at_once: int = 1
 
 
 def open_until(connection: Connection, group_id: int, until: Until) -> None:
@@ -122,8 +124,10 @@ def open_group(connection: Connection, group_id: int, repeat: int) -> OpenGroup 
         " WHERE job_id = r.job_id AND repeat = r.repeat AND attempt > r.attempt)",
         [group_id, repeat],
     )
-    is_whole = all(job.deleted_at is None for job in jobs_of(connection, group_id))
-    return OpenGroup(Until(goal, budget_s), repeat, first_at, frozenset(outcomes), is_whole)
+    jobs = jobs_of(connection, group_id)
+    is_whole = all(job.deleted_at is None for job in jobs)
+    at_once = min(spec_of(connection, job.id).tasks for job in jobs)
+    return OpenGroup(Until(goal, budget_s), repeat, first_at, frozenset(outcomes), is_whole, at_once)
 
 
 def close(connection: Connection, group_id: int, why: str, now: float) -> None:
@@ -155,12 +159,12 @@ def add(
     jobs = jobs_of(connection, group_id)
     seed = connection.value("SELECT seed FROM groups WHERE id = ?", [group_id])
     newest = max(job.repeat for job in jobs)
+    specs = {job.id: spec_of(connection, job.id) for job in jobs}
     verb, state = (Verb.SUBMIT_HELD, State.HELD) if hold else (Verb.SUBMIT, State.QUEUED)
     added = []
     for repeat in range(newest + 1, newest + count + 1):
         for job in (jobs[place].id for place in order(len(jobs), repeat, seed)):
-            values = {"job_id": job}
-            run = RunId(job, connection.value(hot_sql.LAST_NUMBER, values) + 1)
+            run = RunId(job, connection.value(hot_sql.LAST_NUMBER, {"job_id": job}) + 1)
             run_id = add_run(
                 connection,
                 job,
@@ -168,7 +172,7 @@ def add(
                 number=run.number,
                 repeat=repeat,
                 state=state,
-                lane=connection.value(hot_sql.LANE_OF_JOB, values),
+                lane=lane_of(specs[job], group_id, repeat),
             )
             reason = f"round {repeat} was added"
             record(connection, job_id=job, run_id=run_id, actor=actor, verb=verb, target=state, reason=reason)

@@ -315,12 +315,6 @@ SELECT job_tags.tag
 FROM job_tags
 WHERE job_tags.job_id = :job_id
 """
-LANE_OF_JOB = """
-SELECT runs.lane
-FROM runs
-WHERE runs.job_id = :job_id
-LIMIT 1 OFFSET 0
-"""
 ANY_RUNNING = """
 SELECT runs.id
 FROM runs

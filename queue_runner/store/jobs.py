@@ -259,7 +259,7 @@ def submit(
     """
     group_id = add_group(connection, title, seed)
     environments = EnvironmentJson()
-    lanes_: list[str] = []
+    specs: list[JobSpec] = []
     head, last = places(connection)
     now = time.time()
     ids: list[int] = []
@@ -267,7 +267,7 @@ def submit(
     for batch in _batches(new):
         ids += (added := _add_jobs(connection, group_id, batch, environments))
         starts += [(_submitting(job), job.terms.not_before_at) for job in batch]
-        lanes_ += [lane_of(job.spec, group_id) for job in batch]
+        specs += [job.spec for job in batch]
         events = (
             _event(now, id, None, actor, _submitting(job), None, TRANSITIONS[_submitting(job)].target, None, title)
             for id, job in zip(added, batch, strict=True)
@@ -280,7 +280,7 @@ def submit(
             "number": number,
             "repeat": max(number, 1),
             "attempt": min(number, 1),
-            "lane": lanes_[index],
+            "lane": lane_of(specs[index], group_id, max(number, 1)),
             "position": position,
             "state": TRANSITIONS[starts[index][0]].target,
             "created_at": now,
@@ -318,13 +318,14 @@ def places(connection: Connection) -> tuple[int, int]:
     return (1, 0) if first is None else (first, last)
 
 
-def lane_of(spec: JobSpec, group_id: int) -> str:
-    """Return the lane of a job's runs: this machine's, or one of their own for what a group sends to one target with
-    the same options."""
+def lane_of(spec: JobSpec, group_id: int, repeat: int) -> str:
+    """Return the lane of a job's run in this round: this machine's, or that of a task: the rounds of what a group sends
+    to one target with the same options are dealt out to its tasks in turn."""
     if not spec.on:
         return DEFAULT_LANE
-    options = hashlib.sha256(json.dumps(dict(spec.on), sort_keys=True).encode()).hexdigest()[:6]
-    return f"{spec.on['to']}-g{group_id}-{options}"
+    options = json.dumps(dict(spec.on), sort_keys=True)
+    task = hashlib.sha256(f"{options} {(repeat - 1) % spec.tasks}".encode()).hexdigest()[:6]
+    return f"{spec.on['to']}-g{group_id}-{task}"
 
 
 def _batches(items: Iterable[T]) -> Iterator[list[T]]:
@@ -388,8 +389,7 @@ def add_probe(connection: Connection, like: int, spec: JobSpec, reason: str) -> 
         schedule_id=schedule_id,
     )
     job_id = add_job(connection, group_id, NewJob(spec, 1, terms))
-    lane = connection.value(hot_sql.LANE_OF_JOB, {"job_id": like})
-    add_run(connection, job_id, position=places(connection)[0] - 1, lane=lane)
+    add_run(connection, job_id, position=places(connection)[0] - 1)
     record(connection, job_id=job_id, actor="worker", verb=Verb.SUBMIT, target=State.QUEUED, reason=reason)
     return RunId(job_id, 1)
 

@@ -299,7 +299,6 @@ TERMS_OF_JOB = select(
     *(jobs.c.retry_on, jobs.c.schedule_id),
 ).where(jobs.c.id == _JOB_ID)
 TAGS_OF_JOB = select(schema.job_tags.c.tag).where(schema.job_tags.c.job_id == _JOB_ID)
-LANE_OF_JOB = select(runs.c.lane).where(runs.c.job_id == _JOB_ID).limit(1)
 ANY_RUNNING = select(runs.c.id).where(runs.c.state == State.RUNNING).limit(1)
 ALL_QUEUED_JOBS = select(runs.c.job_id).where(runs.c.state == State.QUEUED).distinct()
 RUN_ENDS = (

@@ -78,7 +78,8 @@ def plan(request: Request, shared: expand.Shared | None = None, *, alone: bool =
     if count > run_order.MAX_RUNS:
         raise UsageError(f"that is {count:,} runs", f"a submission can have at most {run_order.MAX_RUNS:,} runs")
     if request.whole_node or any(
-        v is not None for v in (request.on, request.partition, request.time_s, request.sbatch)
+        v is not None
+        for v in (request.on, request.partition, request.time_s, request.sbatch, request.nodes_at_once)
     ):
         specs = extensions.placement().placed(request, specs)
     terms, after = shared.terms(request)
@@ -115,10 +116,6 @@ def rounds_until(request: Request, n_rows: int) -> Until | None:
     if request.find_max is not None:
         raise UsageError(
             "--find-max and --until cannot be combined: a search for a limit has no rounds", "leave out --until"
-        )
-    if request.on is not None:
-        raise UsageError(
-            "--until does not work with --on: another machine gets all runs at once", "use --repeats instead"
         )
     if n_rows < 2 and request.until == DECIDED:
         raise UsageError(

@@ -362,6 +362,9 @@ class Request:
         Kind.DURATION, "With --on slurm: the time limit of the allocation.", "DURATION", name="time"
     )
     whole_node: bool = _option(Kind.FLAG, "With --on slurm: reserve a whole node, shared with no other job.")
+    nodes_at_once: int | None = _option(
+        Kind.NUMBER, "With --on slurm: how many tasks share the rounds, at most 20 by default. 1: one after the other."
+    )
     sbatch: str | None = _option(Kind.TEXT, "With --on slurm: further options of sbatch.", "WORDS")
 
     title: str = "mpsq submit"
@@ -393,6 +396,6 @@ GROUPS = {
     "What it runs": "framework gpus seed env secret env_name python cwd mps warmup prepare parser metric find_max"
     " snapshot allow_daemons allow_plain note",
     "When it runs": "at deadline hold retries retry_on backoff resume stall",
-    "On another machine": "on partition time whole_node sbatch",
+    "On another machine": "on partition time whole_node nodes_at_once sbatch",
 }
 """The options in each group of `mpsq submit --help`; the others are in a last group."""

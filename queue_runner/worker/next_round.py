@@ -30,12 +30,15 @@ PATIENT_SHARE = 0.5
 
 
 def follow(layout: Layout, engine: Engine, group_id: int, repeat: int, now: float, log: Callable[[str], None]) -> None:
-    """Add the round after `repeat`, the newest of an open submission, or close it. Raises: MpsqError (store)."""
+    """Add the round after `repeat`, the newest of an open submission, or close it; on a cluster as many rounds as are
+    probably needed, and can run at once. Raises: MpsqError (store)."""
     with looking(engine) as connection:
         group = added_rounds.open_group(connection, group_id, repeat)
     if group is None:
         return
     progress, why = _judged(layout, group_id, group, now)
+    _, more = progress
+    count = max(1, min(more or group.at_once, group.at_once, MOST_ROUNDS - repeat))
     failpoints.reach("round.computed")
     with writing(engine) as connection:
         if added_rounds.open_group(connection, group_id, repeat) is None:
@@ -43,11 +46,12 @@ def follow(layout: Layout, engine: Engine, group_id: int, repeat: int, now: floa
         if why:
             added_rounds.close(connection, group_id, why, now)
         else:
-            added_rounds.add(connection, group_id, 1, run_order.round_order, "worker")
+            added_rounds.add(connection, group_id, count, run_order.round_order, "worker")
             added_rounds.note(connection, group_id, *progress)
         failpoints.reach("round.before_commit")
     end = "decided, so no further round follows" if why == DECIDED else f"no further round follows, because {why}"
-    log(f"g{group_id}: {end if why else f'round {repeat + 1} follows'}")
+    following = f"{units.counted(count, 'round')} follow{'s' * (count == 1)}"
+    log(f"g{group_id}: {end if why else following}")
 
 
 def _judged(layout: Layout, group_id: int, group: OpenGroup, now: float) -> tuple[tuple[int, int | None], str]:

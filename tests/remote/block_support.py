@@ -93,7 +93,7 @@ class StandIn(Slurm):
 
 
 class Front:
-    """A worker's remote lanes, with a job of `repeats` runs that is to be sent to `target`."""
+    """A worker's remote lanes, with a job of `repeats` runs that is to be sent to `target`, as one block by default."""
 
     def __init__(
         self, layout: Layout, shared: Path, monkeypatch: pytest.MonkeyPatch, repeats: int = 1, **terms: Any
@@ -113,9 +113,8 @@ class Front:
         monkeypatch.setattr(
             "queue_runner.remote.dispatcher.PATIENCE_S", 60.0
         )  # a step starts a process on a busy machine
-        plan.store(
-            layout, plan.plan(requested(argv=("true",), cwd=str(layout.home), on="slurm", repeats=repeats, **terms))
-        )
+        given = {"argv": ("true",), "cwd": str(layout.home), "nodes_at_once": 1, **terms}
+        plan.store(layout, plan.plan(requested(on="slurm", repeats=repeats, **given)))
         self.blocks = self.worker()
 
     def worker(self) -> Dispatcher:

@@ -1,6 +1,6 @@
-"""A real Slurm on this host: munged, slurmctld and two slurmd of one test, on ports of their own, ended by their ids.
+"""A real Slurm on this host: munged, slurmctld and a slurmd for each node, on ports of their own, ended by their ids.
 
-Both nodes share the host, so each has locks of its own and a name that stands in for the machine's id.
+The nodes share the host, so each has locks of its own and a name that stands in for the machine's id.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from tests.queue_support import Queue, until
 
 TIMES = 10 if os.environ.get("MPSQ_CAMPAIGN") == "long" else 1
 """How often each fault is planted."""
-NODES = ("n1", "n2")
 _CONF = """\
 ClusterName=mpsqtest
 SlurmctldHost={host}(127.0.0.1)
@@ -58,14 +57,14 @@ SlurmdTimeout=10
 SlurmctldTimeout=10
 KillWait=5
 SchedulerParameters=sched_interval=1,sched_min_interval=200000
-NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=4 Gres=gpu:4
-NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=4 Gres=gpu:4
+{nodes}
 PreemptType=preempt/partition_prio
 PreemptMode=CANCEL
 SlurmctldParameters=preempt_send_user_signal
-PartitionName=main Nodes=n1,n2 Default=YES State=UP MaxTime=60 PriorityTier=1 GraceTime=30
-PartitionName=urgent Nodes=n1,n2 State=UP OverSubscribe=EXCLUSIVE PriorityTier=9 PreemptMode=OFF
+PartitionName=main Nodes=ALL Default=YES State=UP MaxTime=60 PriorityTier=1 GraceTime=30
+PartitionName=urgent Nodes=ALL State=UP OverSubscribe=EXCLUSIVE PriorityTier=9 PreemptMode=OFF
 """
+_NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=4 Gres=gpu:4"
 _PYTHON = """\
 #!/bin/sh
 name=${{SLURMD_NODENAME:-front}}
@@ -86,21 +85,26 @@ def _ports(count: int) -> list[int]:
 
 
 class Slurm:
-    """A cluster of two nodes in a folder. `shared` is on all of them, `python` is their interpreter."""
+    """A cluster of nodes n1, n2, ... in a folder. `shared` is on all of them, `python` is their interpreter."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, n_nodes: int) -> None:
         self.folder = folder
+        self.nodes = [f"n{number}" for number in range(1, n_nodes + 1)]
         self.shared = folder / "shared"
         self.python = folder / "python"
         self.conf = folder / "slurm.conf"
-        for name in ("state", "shared", "local", "spool.n1", "spool.n2"):
+        for name in ("state", "shared", "local", *(f"spool.{node}" for node in self.nodes)):
             (folder / name).mkdir(mode=0o755)
         user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
         host = socket.gethostname().partition(".")[0]
         for number in range(4):
             (folder / f"gpu{number}").touch()
-        (folder / "gres.conf").write_text(f"NodeName=n[1-2] Name=gpu File={folder}/gpu[0-3]\n")  # in place of GPUs
-        self.conf.write_text(_CONF.format(folder=folder, host=host, user=user, ports=_ports(3)))
+        gres = f"NodeName=n[1-{n_nodes}] Name=gpu File={folder}/gpu[0-3]\n"  # in place of GPUs
+        (folder / "gres.conf").write_text(gres)
+        ports = _ports(1 + n_nodes)
+        of_node = zip(self.nodes, ports[1:], strict=True)
+        nodes = "\n".join(_NODE.format(name=node, host=host, port=port) for node, port in of_node)
+        self.conf.write_text(_CONF.format(folder=folder, host=host, user=user, ports=ports, nodes=nodes))
         self.python.write_text(_PYTHON.format(folder=folder, python=sys.executable))
         self.python.chmod(0o755)
         (folder / "munge.key").write_bytes(os.urandom(128))
@@ -116,13 +120,13 @@ class Slurm:
         )
 
     def start(self) -> None:
-        """Start everything, and wait until both nodes are idle."""
+        """Start everything, and wait until all nodes are idle."""
         self._run("munged", "munged", "--foreground", "--force", f"--socket={self.folder}/munge.socket",
                   f"--key-file={self.folder}/munge.key", f"--pid-file={self.folder}/munge.pid",
                   f"--log-file={self.folder}/munge.log", f"--seed-file={self.folder}/munge.seed")  # fmt: skip
         until((self.folder / "munge.socket").exists, "munged")
         self.start_controller()
-        for node in NODES:
+        for node in self.nodes:
             self.start_node(node)
         until(self._is_idle, "idle nodes")
 
@@ -144,7 +148,7 @@ class Slurm:
 
     def _is_idle(self) -> bool:
         try:
-            return self.ask("sinfo", "-h", "-N", "-o", "%t").split() == ["idle"] * 4
+            return self.ask("sinfo", "-h", "-N", "-o", "%t").split() == ["idle"] * 2 * len(self.nodes)
         except subprocess.SubprocessError:
             return False
 
@@ -189,7 +193,7 @@ class Slurm:
         return process.name().startswith("slurm") and process.cwd() == str(self.folder)
 
     def stop(self) -> None:
-        for name in [*NODES, "slurmctld", "munged"]:
+        for name in [*self.nodes, "slurmctld", "munged"]:
             if (process := self.processes.pop(name, None)) is not None:
                 process.send_signal(signal.SIGTERM)
                 with contextlib.suppress(subprocess.TimeoutExpired):
@@ -204,11 +208,11 @@ class Slurm:
         assert self._processes() == []
 
 
-def running() -> Iterator[Slurm]:
+def running(n_nodes: int = 2) -> Iterator[Slurm]:
     """Yield a cluster that is up, and end it. Its folder has a short name: the path of a socket in the spool of a node,
     of which sun_path takes 108 bytes, else makes every start of a job fail."""
     with tempfile.TemporaryDirectory(prefix="mpsq-", dir="/tmp", ignore_cleanup_errors=True) as folder:
-        cluster = Slurm(Path(folder))
+        cluster = Slurm(Path(folder), n_nodes)
         try:
             cluster.start()
             yield cluster

@@ -115,6 +115,18 @@ def test_a_question_that_its_time_may_still_decide_goes_on(queue: Queue, monkeyp
     assert not soon and late.startswith("about 3 more rounds would be needed")
 
 
+@pytest.mark.parametrize(("more", "at_once", "n_added"), [(5, 1, 1), (5, 20, 5), (5, 4, 4), (None, 4, 4), (30, 20, 17)])
+def test_rounds_that_run_at_once_are_added_together(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, more: int | None, at_once: int, n_added: int
+) -> None:
+    submit(queue)
+    group = OpenGroup(Until(), 3, 1e9, frozenset({"SUCCEEDED"}), is_whole=True, at_once=at_once)
+    monkeypatch.setattr(added_rounds, "open_group", lambda *_: group)
+    monkeypatch.setattr(next_round, "_judged", lambda *_: ((3, more), ""))
+    next_round.follow(queue.layout, open_engine(queue.layout.db), 1, 3, 1e9, lambda _: None)
+    assert max(row["repeat"] for row in queue.rows()) == 3 + n_added
+
+
 def test_a_budget_ends_a_question_within_its_first_rounds(queue: Queue) -> None:
     """The run that is over it ends by itself; no other starts."""
     submit(queue, sets=("s=1,01",), budget="0.5s")

@@ -1,0 +1,61 @@
+"""The rounds of a question on a real Slurm of four nodes: at once, with the words that one node gives after another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from queue_runner.model import Outcome
+from queue_runner.monitor import answers
+from queue_runner.store import read
+from queue_runner.submit import plan
+from tests.patience import patience
+from tests.queue_support import Queue
+from tests.remote.slurm_support import Slurm, front_of, running
+from tests.submit_support import requested
+
+pytestmark = [pytest.mark.process, pytest.mark.needs_program("slurmctld", "munged")]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Slurm]:
+    yield from running(4)
+
+
+@pytest.fixture
+def front(queue: Queue, cluster: Slurm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue]:
+    yield from front_of(queue, cluster, monkeypatch)
+
+
+def submit(front: Queue, **options: Any) -> int:
+    """Queue three rows that sleep, for the cluster; return their submission."""
+    given = {"argv": ("/bin/sleep", "{s}"), "cwd": str(front.folder), "sets": ("s=0.1,0.6,1.1",), "on": "slurm"}
+    return plan.store(front.layout, plan.plan(requested(**{**given, "snapshot": "off", **options}))).group
+
+
+def words(front: Queue, group: int) -> tuple[dict[str, str], set[int]]:
+    """Return the words on the rows, and the numbers of machines that the rows ran on."""
+    with read.reading(front.layout.db) as connection:
+        (family,) = answers.of_group(connection, group)
+    return {pair.arm.label: str(pair.verdict.word) for pair in family.pairs}, {arm.n_machines for arm in family.arms}
+
+
+def test_rounds_on_four_nodes_give_the_words_of_one(front: Queue) -> None:
+    """The nodes of this host disturb each other, so each has few rounds."""
+    many = submit(front, repeats=4, nodes_at_once=4, whole_node=True)
+    single = submit(front, repeats=3, nodes_at_once=1)
+    assert front.worker("", "--until-idle").wait(patience(120)) == 0, front.log()
+    assert {row["outcome"] for row in front.rows()} == {Outcome.SUCCEEDED}, front.log()
+    (of_many, machines), (of_single, (machine,)) = words(front, many), words(front, single)
+    assert of_many == of_single == {"s=0.6": "slower", "s=1.1": "slower"} and machine == 1
+    assert machines == {4}
+
+
+def test_rounds_are_sent_until_they_decide(front: Queue) -> None:
+    group = submit(front, until="decided", whole_node=True)
+    assert front.worker("", "--until-idle").wait(patience(120)) == 0, front.log()
+    with read.reading(front.layout.db) as connection:
+        ((why,),) = read.tuples(connection, "SELECT closed_why FROM groups WHERE id = ?", [group])
+    assert why == "decided", front.log()
