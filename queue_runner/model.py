@@ -130,6 +130,8 @@ DEFAULT_LANE = "machine"
 
 IN_COPY = "in_copy"
 """The note and the caveat of a run that started in a copy of its code, because of an edit or of an earlier run."""
+WROTE_OUTSIDE = "wrote_outside"
+"""The note and the caveat of a judged run that changed files outside its copy."""
 NEIGHBOUR_BUSY = "neighbour_busy"
 """The taint of a run that was beside another one while it was measured."""
 PREFLIGHT = 0

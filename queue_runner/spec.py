@@ -24,7 +24,7 @@ _PLACE = frozenset(
         *("cwd", "env", "env_file", "python", "snapshot", "name", "copy", "allow_changed", "stall_s"),
         *("tree", "code", "root", "inside", "resume", "packages", "find_max", "template", "secrets"),
         *("preflight", "seed_by_round"),
-        *("metrics", "gate", "gate_s", "on", "lane", "affinity"),
+        *("metrics", "gate", "gate_s", "on", "lane", "affinity", "within"),
     }
 )
 """Fields that describe where and with what a job runs, not what it computes: left out of the hash."""
@@ -123,6 +123,7 @@ class JobSpec:
     warmup: int = 0  # starts of a command before its first round, which are not counted
     prepare: str = ""  # a shell command before each start
     seed_by_round: bool = False  # `seed` is that of the first round, and grows by one with each
+    within: tuple[str, ...] = ()  # words before its command: the program that starts it
 
     @property
     def tasks(self) -> int:
@@ -156,7 +157,7 @@ class JobSpec:
     @classmethod
     def from_json(cls, text: str) -> JobSpec:
         data: dict[str, Any] = json.loads(text)
-        return cls(**data | {name: tuple(data.get(name, ())) for name in ("argv", "template", "secrets")})
+        return cls(**data | {name: tuple(data.get(name, ())) for name in ("argv", "template", "secrets", "within")})
 
     def label(self) -> str:
         """Return a short label by which a person tells runs apart: `nanogpt tiny cpu fp32 compiled max_iters=20`."""

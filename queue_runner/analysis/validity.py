@@ -17,7 +17,7 @@ from queue_runner.analysis import clock_check, neighbour_share, stats, steadines
 from queue_runner.analysis.points import IterationPoint
 from queue_runner.analysis.summary import Summary
 from queue_runner.machine_records import SensorSample
-from queue_runner.model import IN_COPY, NEIGHBOUR_BUSY, PHASES, SYNC_UNKNOWN, Outcome
+from queue_runner.model import IN_COPY, NEIGHBOUR_BUSY, PHASES, SYNC_UNKNOWN, WROTE_OUTSIDE, Outcome
 
 OTHERS_BESIDE_SHARE = 0.5
 """Processors that other programs may use during a run that is not contended, as a share of those that the run itself
@@ -150,7 +150,7 @@ def _caveats(f: Facts) -> Iterable[tuple[str, str]]:
     # the maximum, since macOS lowers priorities for a while if threads outnumber cores; throttling caps them
     if (priority := _greatest(f, "priority")) is not None and priority < LAUNCHD_PRIORITY:
         yield "throttled_service", f"the scheduler priority was {priority:.0f}: run mpsq service install again"
-    for kind in ("not_quiet", IN_COPY, "editable_install"):
+    for kind in ("not_quiet", IN_COPY, "editable_install", WROTE_OUTSIDE):
         if kind in f.notes:
             yield kind, f.notes[kind]
     if any(sample.on_battery for sample in f.conditions):

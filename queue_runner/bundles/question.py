@@ -62,7 +62,7 @@ ADDED = {"seed_by_round"}
 LEFT = frozenset(
     [
         *("cwd", "env", "env_file", "python", "script", "copy", "allow_changed", "allow_daemons", "stall_s", "root"),
-        *("inside", "secrets", "preflight", "metrics", "on", "merged", "lane", "affinity"),
+        *("inside", "secrets", "preflight", "metrics", "on", "merged", "lane", "affinity", "within"),
     ]
 )
 """The place, the environment, and what only matters before a run: in no bundle."""

@@ -47,6 +47,8 @@ class RunDir:
     tree = Below("path", "tree")
     resume = Below("path", "resume")
     """Path of the copy of the checkpoint that the run resumes from."""
+    wrote_outside = Below("path", "wrote_outside")
+    """Path of the sentence on files that a sealed run changed outside its copy (referee/sealed.py)."""
     warden_log = Below("path", "warden/warden.log")
     noted_pids = Below("path", "warden/pids.jsonl")
 

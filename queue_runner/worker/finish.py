@@ -22,13 +22,13 @@ from queue_runner.ingest import log_metrics, summarize_run
 from queue_runner.ingest.outcome import failed_on_metal, with_last_words
 from queue_runner.ingest.summarize_run import SelfDescription, self_description
 from queue_runner.machine_records import Machine, known_fields
-from queue_runner.model import Ending, Outcome, State, Verb
+from queue_runner.model import WROTE_OUTSIDE, Ending, Outcome, State, Verb
 from queue_runner.spec import JobSpec
 from queue_runner.store import jobs, lane_claims, results, retries
 from queue_runner.store.engine import Connection, Engine, looking, writing
 from queue_runner.store.jobs import Claimed
 from queue_runner.submit.find_max import next_probe
-from queue_runner.text import last_line
+from queue_runner.text import last_line, plain
 from queue_runner.worker import group_guard, preflight_end
 
 _STDERR_BYTES = 1 << 20
@@ -64,6 +64,8 @@ def finish(
     is_preflight = preflight_end.is_one(run)
     busy = is_preflight and preflight_end.busy_memory(run, ending)
     notes = {"wrong_result": failed} if (failed := failed_on_metal(stderr)) else {}
+    if wrote := read_end(folder.wrote_outside):
+        notes[WROTE_OUTSIDE] = plain(wrote.decode("utf-8", "replace"))
     metrics: Mapping[str, float] = {}
     if run.spec.metrics and not is_preflight:
         try:

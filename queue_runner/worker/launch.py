@@ -80,6 +80,7 @@ def prepare(
     else:
         command = command_line.build_argv(run.spec.in_round(run.repeat), layout.snapshots)
         cwd = Path(run.spec.cwd)
+    command = [*run.spec.within, *command]
     run = replace(run, spec=run.spec.changed(env=job_environments.load(layout, run.spec)))
     if code.copy is not None and (run.spec.env.get("PYTHONPATH") or code.copy.imports):
         path = working_copy.python_path(run.spec.env.get("PYTHONPATH", ""), run.spec, code.copy, folder.tree)
