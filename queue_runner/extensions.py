@@ -69,6 +69,8 @@ class Extension:
     """Returns the lanes of other machines by name. Called with a connection that reads."""
     target_checks: str = ""
     """The checks of `mpsq doctor --on NAME`. Called with (settings, layout, name, smoke)."""
+    status_lines: str = ""
+    """Returns lines for `mpsq status` and the dashboards, each with its name. Called with a connection that reads."""
     goals: Mapping[str, str] = field(default_factory=dict)
     """By the first word of a goal of rounds: a function that returns why no further round follows, "" while one may.
     Called with the families of the submission and the rest of the goal."""
@@ -170,6 +172,12 @@ def remote_lanes(connection: sqlite3.Connection, lanes: Iterable[str]) -> dict[s
 def target_checks() -> Callable[..., list[Check]] | None:
     """Return the function that checks a target of --on; None where no package sends runs to other machines."""
     return next((load(extension.target_checks) for extension in installed() if extension.target_checks), None)
+
+
+def status_lines(connection: sqlite3.Connection) -> list[tuple[str, str]]:
+    """Return the lines that are added to `mpsq status`, each with its name."""
+    makers = [load(extension.status_lines) for extension in installed() if extension.status_lines]
+    return [line for make in makers for line in make(connection)]
 
 
 def goal(text: str) -> Callable[[Sequence[Any]], str] | None:

@@ -86,6 +86,7 @@ class ReportedRun(RunNumbers, LastEvaluation):
     flops_per_iter: float | None = None
     tokens_per_iter: float | None = None
     samples_per_iter: float | None = None
+    planned_iters: int | None = None
     real_s: float | None = None
     slept_s: float | None = None
     user_s: float | None = None

@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from statistics import fmean
 
 from queue_runner.analysis.grouping import Arm, round_of
+from queue_runner.analysis.intervals import FIRST_LOOK
 from queue_runner.analysis.reported_run import ReportedRun
 
 LOSSES = {"train_loss": "loss_last", "val_loss": "val_loss_last"}
@@ -85,6 +86,6 @@ def _repeated(arms: Sequence[Arm], name: str) -> str:
     """Return the obstacle of a program whose values are the same in all rounds: it ignores the seed."""
     for arm in arms:
         values = [x for row in arm.used if (x := value(row, name)) is not None]
-        if len(values) > 1 and len({*values}) == 1:
+        if len(values) >= FIRST_LOOK and len({*values}) == 1:
             return "a row repeats its value in every round: let the program use MPSQ_SEED, which changes with the round"
     return ""

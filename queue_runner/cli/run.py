@@ -140,6 +140,18 @@ def follow_to_the_end(
     awaited.refuse_failures()
 
 
+def follow_again(layout: Layout, group: int, until: Until, *, verbose: bool, json: bool) -> None:
+    """Follow a stored submission with rounds until it has ended. A worker is started if none runs."""
+    from queue_runner.monitor.log_text import Outputs
+    from queue_runner.worker.start_worker import WorkerStarter
+
+    out = Outputs(sys.stderr if json else sys.stdout, sys.stderr, raw=False)
+    starter = WorkerStarter(layout, out.say)
+    with ExitStack() as stack:
+        stack.callback(starter.close)
+        _follower(layout, group, until, out, starter, stack, verbose, True).follow()
+
+
 def _follower(
     layout: Layout,
     group: int,

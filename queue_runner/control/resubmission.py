@@ -125,7 +125,7 @@ def _refuse_changed(layout: Layout, job: int, spec: JobSpec) -> JobSpec | None:
     try:
         env = job_environments.load(layout, spec)
     except job_secrets.Missing:
-        new = _with_todays_environment(layout, spec, job)
+        new = with_todays_environment(layout, spec, job)
         env = dict(new.env)
     today = job_environments.public(layout, env)
     for name in sorted({*today, *spec.env}):
@@ -157,7 +157,7 @@ def _rerun(layout: Layout, selectors: Sequence[Selector], options: RerunOptions,
         except job_secrets.Missing as error:
             raise MpsqError(f"job {job_id} cannot be rerun: {error.message}", error.hint) from error
         notes += [note] if note and note not in notes else []
-        spec = _with_todays_environment(layout, spec.changed(find_max=""), job_id)
+        spec = with_todays_environment(layout, spec.changed(find_max=""), job_id)
         new.append(NewJob(spec, options.repeats or repeats[job_id], _terms(old, options)))
     rounds = max(job.repeats for job in new)
     if rounds * len(new) > run_order.MAX_RUNS:
@@ -202,7 +202,7 @@ def _terms(old: RunView, options: RerunOptions) -> Terms:
     )
 
 
-def _with_todays_environment(layout: Layout, spec: JobSpec, job: int) -> JobSpec:
+def with_todays_environment(layout: Layout, spec: JobSpec, job: int) -> JobSpec:
     """Return the question with the environment of this process, and with its own variables (--env, --env-name, --mps).
 
     Raises: MpsqError when the value of an --env is neither stored nor in this environment.

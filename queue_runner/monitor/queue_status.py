@@ -65,6 +65,8 @@ class Status:
     """how far the submissions of the waiting runs are"""
     undecided: Mapping[int, str] = field(default_factory=dict)
     """how far each submission with --until is, by its group"""
+    added: Sequence[tuple[str, str]] = ()
+    """lines of optional packages, each with its name"""
 
     @property
     def goes_on(self) -> bool:
@@ -106,6 +108,7 @@ def look(layout: Layout, connection: sqlite3.Connection, waiting: int, tracker: 
         preflight_count=read.count_preflights(connection),
         groups=group_summary.progress(connection, (run.group_id for run in waits)),
         undecided=undecided(connection),
+        added=extensions.status_lines(connection),
     )
 
 

@@ -2,6 +2,7 @@
 
 `trees` finds what the two names mean. `request` makes one submission of two rows. After each round the worker calls
 `goal.look`, which puts the `evidence` of analysis/ before `decision.decide`; `judge_command` prints the same decision.
+`sealed` starts each run, and `evaluation` ends it. `contest` reads many judgements as one night.
 """
 
 from queue_runner.errors import UsageError
@@ -11,7 +12,15 @@ EXTENSION = Extension(
     commands={
         "judge": AddedCommand(
             "Submit", "keep or discard a change", "queue_runner.referee.judge_command", UsageError.exit_code
-        )
+        ),
+        "contest": AddedCommand(
+            "Submit", "judge many changes", "queue_runner.referee.contest_command", UsageError.exit_code
+        ),
     },
-    goals={"judge": "queue_runner.referee.goal:look"},
+    goals={
+        "judge": "queue_runner.referee.goal:look",
+        "confirm": "queue_runner.referee.goal:look_at_end",
+        "contest": "queue_runner.referee.contest:look",
+    },
+    status_lines="queue_runner.referee.contest:status_lines",
 )

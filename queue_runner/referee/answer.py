@@ -11,11 +11,12 @@ from queue_runner import units
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict
 from queue_runner.errors import MpsqError
-from queue_runner.monitor import answers
+from queue_runner.model import parse_selector
+from queue_runner.monitor import answers, run_view
 from queue_runner.paths import Layout
 from queue_runner.referee import goal
 from queue_runner.referee.decision import Choice, Ruling
-from queue_runner.spec import FIRST_ROUNDS
+from queue_runner.spec import FIRST_ROUNDS, Until
 from queue_runner.store import read
 
 
@@ -34,6 +35,13 @@ class JudgedGroup:
         """Return the answer and its reasons, a line each."""
         lines = [f"{self.ruling.choice} after {units.counted(self.rounds, 'round')} (g{self.group})"]
         return "\n".join([*lines, *(f"  {reason}" for reason in self.ruling.reasons)])
+
+    def gains(self) -> str:
+        """Return what the rounds show of the time and of the metric, a line each."""
+        sizes = {"time": self.time, self.metric: self.quality}
+        lines = [f"{name} {verdict.size}" for name, verdict in sizes.items() if verdict is not None]
+        after = f"{units.counted(self.rounds, 'fresh round')} (g{self.group})"
+        return "\n".join([f"the last champion against the first, in {after}:", *(f"  {line}" for line in lines)])
 
     def as_json(self) -> dict[str, Any]:
         """Return it as docs/json.md describes."""
@@ -73,16 +81,28 @@ def _why_it_ended(runs: Sequence[ReportedRun], rounds: int, budget_s: float) -> 
     return f"{over}, and no answer takes less than {FIRST_ROUNDS}: give --budget {least} or more"
 
 
+def group_named(layout: Layout, text: str) -> int:
+    """Return the submission that a user names: g4, @last or a job of it. Raises: UsageError."""
+    with read.reading(layout.db) as connection:
+        return run_view.select(connection, [parse_selector(text)])[0].group_id
+
+
+def until_of(layout: Layout, group: int) -> Until:
+    """Return when the rounds of a judgement end. Raises: MpsqError for another submission."""
+    with read.reading(layout.db) as connection:
+        until, budget_s = read.tuples(connection, "SELECT until, budget_s FROM groups WHERE id = ?", [group]).fetchone()
+    if str(until or "").partition(" ")[0] not in (goal.NAME, goal.CONFIRM):
+        raise MpsqError(f"g{group} is not a submission of mpsq judge", "mpsq report shows other answers")
+    return Until(until, budget_s)
+
+
 def of_group(layout: Layout, group: int) -> JudgedGroup:
     """Return the answer of a submission of mpsq judge. Raises: MpsqError (store)."""
+    until = until_of(layout, group)
     with read.reading(layout.db) as connection:
-        sql = "SELECT until, budget_s, closed_why FROM groups WHERE id = ?"
-        until, budget_s, closed_why = read.tuples(connection, sql, [group]).fetchone() or ("", None, "")
+        (closed_why,) = read.tuples(connection, "SELECT closed_why FROM groups WHERE id = ?", [group]).fetchone()
         families = answers.of_group(connection, group)
-    word, _, text = str(until or "").partition(" ")
-    if word != goal.NAME:
-        raise MpsqError(f"g{group} is not a submission of mpsq judge", "mpsq report shows other answers")
-    rule = goal.Rule.from_json(text)
+    rule, budget_s = goal.Rule.from_json(until.goal.partition(" ")[2]), until.budget_s
     ruling, is_final, time, quality = goal.judged(families, rule)
     runs = [row for family in families for arm in family.arms for row in arm.ended]
     rounds = max((row.repeat or 0 for row in runs), default=0)

@@ -8,6 +8,7 @@ intervals.ALPHA, so the intervals need no correction. docs/simulations.md has th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
@@ -37,7 +38,8 @@ class Way(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
     """By how much the candidate beats the champion in the time or in the metric, positive if it does, and the ends of
-    the interval. A loss below `margin` counts as none. A gain below `least` is not worth having.
+    the interval. A loss below `margin` counts as none. A gain below `least` is not worth having. In a contest the
+    interval is corrected for the other candidates, so that few of the gains are false; `low_alone` is not.
 
     The rest says it in words: "its loss" is "lower" or "higher", by `size`.
     """
@@ -47,6 +49,7 @@ class Gain:
     high: float
     margin: float
     least: float
+    low_alone: float = -math.inf
     subject: str = "it"
     better: str = "better"
     worse: str = "worse"
@@ -60,7 +63,7 @@ class Gain:
 
     @property
     def is_no_loss(self) -> bool:
-        return self.low > -self.margin
+        return max(self.low, self.low_alone) > -self.margin
 
     def against_gain(self, n: int) -> str:
         """Return why no gain will be shown, seen after `n` rounds; "" while it may be."""

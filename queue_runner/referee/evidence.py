@@ -10,10 +10,11 @@ from statistics import stdev
 from queue_runner import units
 from queue_runner.analysis import run_metrics
 from queue_runner.analysis.comparison import Family
-from queue_runner.analysis.grouping import Arm
+from queue_runner.analysis.grouping import Arm, taints
+from queue_runner.analysis.intervals import FIRST_LOOK
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import SAME_WITHIN, Verdict, judge, judge_metric
-from queue_runner.model import Outcome, State
+from queue_runner.model import WROTE_OUTSIDE, Outcome, State
 from queue_runner.referee.decision import MARGIN_SPREADS, Gain
 from queue_runner.spec import OF_TIME
 
@@ -52,6 +53,44 @@ def failure(families: Sequence[Family], metric: str) -> tuple[str, str] | None:
     return None
 
 
+def trick(families: Sequence[Family], metric: str) -> str:
+    """Return why the candidate's numbers are not believed; "" where nothing speaks against them. A trick is only what
+    the champion does not do, too."""
+    runs = [row for family in families for arm in family.arms for row in arm.ended if row.outcome == Outcome.SUCCEEDED]
+    champion, candidate = ([row for row in runs if row.name == role] for role in (CHAMPION, CANDIDATE))
+    usual = {kind for row in champion for kind in taints(row)}
+    seeds = {row.repeat: row.seed for row in champion if row.seed is not None}
+    data = {row.data_sha256 for row in champion} - {None}
+    for row in candidate if champion else ():
+        reasons = [why for kind, why in _SUSPECT.items() if kind in taints(row) and kind not in usual]
+        if _is_short(row) and not any(map(_is_short, champion)):
+            reasons.append(f"it announced {row.planned_iters} iterations and reported {row.n_iters or 0}")
+        if data and row.data_sha256 not in data:
+            reasons.append("it reports other data than the champion")
+        if row.seed is not None and row.seed != seeds.get(row.repeat, row.seed):
+            reasons.append("it reports another seed than the champion")
+        if reasons:
+            return f"the candidate is refused, because in round {row.repeat} {reasons[0]}: mpsq show {row.run}"
+    values, others = ([run_metrics.value(row, metric) for row in rows] for rows in (candidate, champion))
+    if metric and len(values) >= FIRST_LOOK and len({*values}) == 1 < len({*others}):
+        return f"the candidate is refused, because its {metric} is the same in all rounds: it ignores MPSQ_SEED"
+    return ""
+
+
+_SUSPECT = {
+    "wrong_clock": "its times contradict the clock",
+    "unsynced": "its clock did not wait for the device",
+    "iterations_missing": "it left out iterations",
+    "log_rewritten": "it rewrote what it had reported",
+    WROTE_OUTSIDE: "it changed files that both rows read",
+}
+"""Marks of a run that make its numbers look better than they are."""
+
+
+def _is_short(row: ReportedRun) -> bool:
+    return row.planned_iters is not None and (row.n_iters or 0) < row.planned_iters
+
+
 def pair(families: Sequence[Family]) -> tuple[Family, Arm, Arm] | None:
     """Return the family that compares candidate and champion, and these two; None while there is nothing to compare."""
     for family in families:
@@ -61,28 +100,31 @@ def pair(families: Sequence[Family]) -> tuple[Family, Arm, Arm] | None:
     return None
 
 
-def of_time(family: Family, candidate: Arm, champion: Arm, least: float) -> tuple[Verdict, Gain] | None:
+def of_time(family: Family, candidate: Arm, champion: Arm, least: float, n_words: int) -> tuple[Verdict, Gain] | None:
     """Return the answer on the time, and the gain as the logarithm of the speedup. `least` is a share."""
     compared = (candidate, champion)
     same_within = family.aim.margins.get(OF_TIME)
     if same_within is None:
         same_within = max(SAME_WITHIN, math.expm1(MARGIN_SPREADS * _spread([*map(math.log, champion.times)])))
-    answer = judge([compared], 1, family.per_work, same_within).get(compared)
-    if answer is None:
+    answers = [judge([compared], n, family.per_work, same_within).get(compared) for n in (n_words, 1)]
+    answer, alone = answers
+    if answer is None or alone is None:
         return None
-    gain, low, high = (
+    gain, low, high, low_alone = (
         math.log(x) if x else infinite
-        for x, infinite in ((answer.change, math.nan), (answer.low, -math.inf), (answer.high, math.inf))
+        for x, infinite in (
+            *((answer.change, math.nan), (answer.low, -math.inf), (answer.high, math.inf)),
+            (alone.low, -math.inf),
+        )
     )
     words = {"subject": "the candidate", "better": "faster", "worse": "slower", "size": answer.size}
     texts = {"margin_text": units.percent(same_within), "least_text": units.percent(least)}
-    return answer, Gain(
-        gain=gain, low=low, high=high, margin=math.log1p(same_within), least=math.log1p(least), **words, **texts
-    )
+    bounds = math.log1p(same_within), math.log1p(least)
+    return answer, _gain((gain, low, high, low_alone), bounds, **words, **texts)
 
 
 def of_metric(
-    family: Family, candidate: Arm, champion: Arm, name: str, higher: bool, least: float | None
+    family: Family, candidate: Arm, champion: Arm, name: str, higher: bool, least: float | None, n_words: int
 ) -> tuple[Verdict, Gain] | None:
     """Return the answer on the metric, and the gain in its unit; None if no run has it. Without `least`, the margin is
     the least gain."""
@@ -92,17 +134,24 @@ def of_metric(
     if margin is None:
         margin = MARGIN_SPREADS * _spread([x for row in champion.used if (x := value(row)) is not None])
     obstacle = family.metrics.get(name, "")
-    answer = judge_metric([compared], value, 1, margin or None, obstacle).get(compared)
-    if answer is None:
+    answers = [judge_metric([compared], value, n, margin or None, obstacle).get(compared) for n in (n_words, 1)]
+    answer, alone = answers
+    if answer is None or alone is None:
         return None
-    low = -math.inf if answer.low is None else answer.low
-    high = math.inf if answer.high is None else answer.high
-    ends = (answer.change, low, high) if higher else (-answer.change, -high, -low)
+    low, low_alone = (-math.inf if each.low is None else each.low for each in (answer, alone))
+    high, high_alone = (math.inf if each.high is None else each.high for each in (answer, alone))
+    ends = (answer.change, low, high, low_alone) if higher else (-answer.change, -high, -low, -high_alone)
     better, worse = ("higher", "lower") if higher else ("lower", "higher")
     words = {"subject": f"its {name}", "better": better, "worse": worse, "size": answer.size}
     least = margin if least is None else least
     texts = {"margin_text": units.number(margin), "least_text": units.number(least)}
-    return answer, Gain(gain=ends[0], low=ends[1], high=ends[2], margin=margin, least=least, **words, **texts)
+    return answer, _gain(ends, (margin, least), **words, **texts)
+
+
+def _gain(ends: tuple[float, float, float, float], bounds: tuple[float, float], **texts: str) -> Gain:
+    gain, low, high, low_alone = ends
+    margin, least = bounds
+    return Gain(gain=gain, low=low, high=high, low_alone=low_alone, margin=margin, least=least, **texts)
 
 
 def _spread(values: Sequence[float]) -> float:

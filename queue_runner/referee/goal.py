@@ -13,6 +13,8 @@ from queue_runner.referee import evidence
 from queue_runner.referee.decision import LEAST_GAIN, Choice, Gain, Ruling, Way, decide
 
 NAME = "judge"
+CONFIRM = "confirm"
+"""The same rule for a fixed number of rounds, so that when they end does not depend on what they show."""
 Answer = tuple[Verdict, Gain]
 
 
@@ -20,7 +22,9 @@ Answer = tuple[Verdict, Gain]
 class Rule:
     """What a candidate is kept for, by which metric, and from which gain. Margins are those of the submission's aim.
 
-    `least` has the least gains: in the metric by its name, and of the time under "" as a share.
+    `least` has the least gains: in the metric by its name, and of the time under "" as a share. `evaluate` is the
+    command by which the champion's code computes the metric. The intervals are corrected for `n_words`. A candidate of
+    a contest has the contest's submission, its number there, from 1, and a name that people know.
     """
 
     ways: tuple[Way, ...] = tuple(Way)
@@ -28,10 +32,15 @@ class Rule:
     higher: bool = False
     timed: bool = True
     least: dict[str, float] = field(default_factory=lambda: {"": LEAST_GAIN})
+    evaluate: str = ""
+    n_words: int = 1
+    contest: int = 0
+    number: int = 0
+    label: str = ""
 
-    def to_goal(self) -> str:
+    def to_goal(self, name: str = NAME) -> str:
         """Return the goal that is stored with the submission."""
-        return f"{NAME} {json.dumps(asdict(self))}"
+        return f"{name} {json.dumps(asdict(self))}"
 
     @classmethod
     def from_json(cls, text: str) -> Rule:
@@ -56,16 +65,24 @@ def look(families: Sequence[Family], rule: str) -> str:
     return f"{ruling.choice}: {'; '.join(ruling.reasons)}"
 
 
+def look_at_end(_families: Sequence[Family], _rule: str) -> str:
+    """Return that the rounds of a submission, whose number was fixed, are over."""
+    return "all its rounds have run"
+
+
 def judged(families: Sequence[Family], rule: Rule) -> Judged:
     """Return the ruling of a rule on these rounds, and what it stands on."""
     time = quality = None
     if pair := evidence.pair(families):
-        time = evidence.of_time(*pair, rule.least[""])
+        time = evidence.of_time(*pair, rule.least[""], rule.n_words)
         if rule.metric:
-            quality = evidence.of_metric(*pair, rule.metric, rule.higher, rule.least.get(rule.metric))
+            least = rule.least.get(rule.metric)
+            quality = evidence.of_metric(*pair, rule.metric, rule.higher, least, rule.n_words)
     if broken := evidence.failure(families, rule.metric):
         role, reason = broken
         ruling, is_final = Ruling(Choice.DISCARD if role == evidence.CANDIDATE else Choice.UNDECIDED, (reason,)), True
+    elif trick := evidence.trick(families, rule.metric):
+        ruling, is_final = Ruling(Choice.DISCARD, (trick,)), True
     elif pair is None:
         why = "the rows cannot be compared: mpsq report --explain says why"
         ruling, is_final = Ruling(Choice.UNDECIDED, (why,)), False

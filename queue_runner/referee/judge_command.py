@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queue_runner.cli.common import Json, new_app, new_home, print_json, remind
-from queue_runner.cli.run import Verbose, follow_to_the_end
+from queue_runner.cli.run import Verbose, follow_again, follow_to_the_end
 from queue_runner.cli.typer_options import LikeSubmit, with_options
+from queue_runner.errors import UsageError
 from queue_runner.referee.decision import Choice
 
 if TYPE_CHECKING:
     from queue_runner.monitor.awaiting import Awaited
     from queue_runner.paths import Layout
+    from queue_runner.referee.request import JudgeOptions
     from queue_runner.submit.plan import Plan
 
 app = new_app()
@@ -30,7 +32,13 @@ EPILOG = (
     "--same-within. From round 4 on, a candidate whose estimate is below half of --gain is discarded. So is one that "
     "fails, or prints no number. Of candidates that gain nothing, at most one in 20 is kept, however often one looks. "
     "--metric 'val_bpb=val_bpb: ([0-9.]+)' finds the metric in the output; --by val_loss takes one that the program "
-    "or its --parser reports. A run ends after --timeout, by default after --budget or twice --time-budget. "
+    "or its --parser reports. With --evaluate 'python eval.py $MPSQ_TRAINED/ckpt.pt', the champion's code computes it "
+    "after each run; MPSQ_TRAINED is the folder of the run. Each run has empty compiler caches and a temporary folder "
+    "of its own. A candidate is refused if its clock contradicts itself or does not wait, if it ends before the "
+    "iterations that it announced or leaves some out, or if it ignores the seed. So is one that reports another seed "
+    "or other data than the champion, changes files that git ignores, or mentions MPSQ_SEED, mpsq_report or a clock "
+    "more often. "
+    "A run ends after --timeout, by default after --budget or twice --time-budget. "
     "mpsq report @last --html page.html draws the evidence."
 )
 
@@ -41,35 +49,52 @@ class OfCommand(LikeSubmit):
     usage = "-- COMMAND ..."
 
 
+KeepIf = Annotated[
+    str | None, typer.Option(metavar="RULE", help="faster, better, or faster,better; by default all that apply.")
+]
+Higher = Annotated[bool, typer.Option("--higher", help="Higher values of the metric are better.")]
+LeastGain = Annotated[
+    str | None,
+    typer.Option(
+        metavar="GAIN,...",
+        help="The least gain worth having: 1% (of the time, the default), loss=0.01 (by default its margin).",
+    ),
+]
+TimeBudget = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DURATION",
+        help="The program trains for this time, given in MPSQ_TIME_BUDGET_S; only the metric counts.",
+    ),
+]
+Evaluate = Annotated[
+    str | None,
+    typer.Option(metavar="COMMAND", help="Run this in the champion's code after each run: it prints the metric."),
+]
+
+
 @app.command("judge", cls=OfCommand, epilog=EPILOG)
 @with_options
 def judge(
     ctx: typer.Context,
     fields: dict[str, Any],
     champion: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="REF", help="The code to beat: a commit, tag, branch or folder, or that of a job, such as 12."
         ),
-    ],
-    candidate: Annotated[str, typer.Option(metavar="REF", help="The changed code, such as . for this folder.")],
-    keep_if: Annotated[
-        str | None, typer.Option(metavar="RULE", help="faster, better, or faster,better; by default all that apply.")
     ] = None,
-    higher: Annotated[bool, typer.Option("--higher", help="Higher values of the metric are better.")] = False,
-    gain: Annotated[
-        str | None,
-        typer.Option(
-            metavar="GAIN,...",
-            help="The least gain worth having: 1% (of the time, the default), loss=0.01 (by default its margin).",
-        ),
+    candidate: Annotated[
+        str | None, typer.Option(metavar="REF", help="The changed code, such as . for this folder.")
     ] = None,
-    time_budget: Annotated[
+    keep_if: KeepIf = None,
+    higher: Higher = False,
+    gain: LeastGain = None,
+    time_budget: TimeBudget = None,
+    evaluate: Evaluate = None,
+    again: Annotated[
         str | None,
-        typer.Option(
-            metavar="DURATION",
-            help="The program trains for this time, given in MPSQ_TIME_BUDGET_S; only the metric counts.",
-        ),
+        typer.Option(metavar="GROUP", help="Follow a stored judgement to its end, and print its answer as of now."),
     ] = None,
     verbose: Verbose = False,
     json: Json = False,
@@ -78,21 +103,37 @@ def judge(
 
     Exit codes: 0 keep, 1 discard, 3 undecided, 2 for every error.
     """
-    from queue_runner.referee import request
-    from queue_runner.units import parse_duration
+    from queue_runner.referee import answer, request
+
+    layout = new_home()
+    if again is not None:
+        group = answer.group_named(layout, again)
+        follow_again(layout, group, answer.until_of(layout, group), verbose=verbose, json=json)
+        print_answer(layout, json, group)
+    if champion is None or candidate is None:
+        raise UsageError("mpsq judge compares two versions", "--champion REF --candidate REF names them")
 
     def plan(layout: Layout) -> Plan:
-        budget_s = None if time_budget is None else parse_duration(time_budget, "--time-budget")
-        options = request.JudgeOptions(champion, candidate, keep_if, higher, gain, budget_s)
-        planned = request.plan(layout, options, fields)
+        chosen = options(keep_if, higher, gain, time_budget, evaluate)
+        planned = request.plan(layout, champion, candidate, chosen, fields)
         remind(planned.warnings, layout, json)
         return planned
 
-    layout = new_home()
-    follow_to_the_end(layout, plan, verbose=verbose, json=json, finish=partial(_answer, layout, json))
+    follow_to_the_end(layout, plan, verbose=verbose, json=json, finish=partial(print_answer, layout, json))
 
 
-def _answer(layout: Layout, json: bool, group: int, awaited: Awaited) -> None:
+def options(
+    keep_if: str | None, higher: bool, gain: str | None, time_budget: str | None, evaluate: str | None
+) -> JudgeOptions:
+    """Return the options by which candidates are judged. Raises: UsageError."""
+    from queue_runner.referee.request import JudgeOptions
+    from queue_runner.units import parse_duration
+
+    budget_s = None if time_budget is None else parse_duration(time_budget, "--time-budget")
+    return JudgeOptions(keep_if, higher, gain, budget_s, evaluate)
+
+
+def print_answer(layout: Layout, json: bool, group: int, _awaited: Awaited | None = None) -> None:
     """Print the answer, and exit with its code."""
     from queue_runner.referee import answer
 

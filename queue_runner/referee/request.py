@@ -1,22 +1,28 @@
-"""A judgement as a submission: two rows of one command, in the code of the champion and in that of the candidate."""
+"""A judgement as a submission: two rows of one command, in the code of the champion and in that of the candidate. A
+contest as submissions: the champion alone, then a judgement for each candidate, then one of what all of them gained."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from queue_runner import units
+from queue_runner.control import resubmission
 from queue_runner.errors import UsageError
 from queue_runner.paths import Layout
-from queue_runner.referee import trees
+from queue_runner.referee import contest, error_share, trees, tricks
+from queue_runner.referee.contest import Contest
 from queue_runner.referee.decision import LEAST_GAIN, Way
 from queue_runner.referee.evidence import CANDIDATE, CHAMPION
-from queue_runner.referee.goal import Rule
+from queue_runner.referee.goal import CONFIRM, Rule
 from queue_runner.referee.trees import Tree
-from queue_runner.spec import FIRST_ROUNDS, JobSpec, Until
+from queue_runner.spec import FIRST_ROUNDS, JobSpec, NewJob, Terms, Until
+from queue_runner.store.added_rounds import MOST_ROUNDS
 from queue_runner.submit import from_file
 from queue_runner.submit import plan as submit
 from queue_runner.submit.from_file import Line
@@ -42,14 +48,13 @@ _REFUSED = {
 
 @dataclass(frozen=True, slots=True)
 class JudgeOptions:
-    """The words of the command line that only a judgement has."""
+    """The words of the command line by which candidates are judged."""
 
-    champion: str
-    candidate: str
     keep_if: str | None = None
     higher: bool = False
     gain: str | None = None
     time_budget_s: float | None = None
+    evaluate: str | None = None
 
 
 def rule_of(options: JudgeOptions, fields: Mapping[str, Any]) -> Rule:
@@ -70,7 +75,9 @@ def rule_of(options: JudgeOptions, fields: Mapping[str, Any]) -> Rule:
     least = {"": LEAST_GAIN} | ({} if options.gain is None else units.parse_margins(options.gain, "--gain"))
     if unknown := sorted(least.keys() - {"", metric}):
         raise UsageError(f"--gain: {unknown[0]} is not the metric that is judged", "name it with --metric or --by")
-    return Rule(ways if timed else (Way.BETTER,), metric, options.higher, timed, least)
+    if options.evaluate and (metric not in fields.get("metrics", {}) or ":" in metric):
+        raise UsageError("--evaluate prints a metric", f"--metric '{metric or 'loss'}=loss ([0-9.]+)' finds it there")
+    return Rule(ways if timed else (Way.BETTER,), metric, options.higher, timed, least, options.evaluate or "")
 
 
 def _ways(text: str | None, metric: str) -> tuple[Way, ...]:
@@ -84,8 +91,16 @@ def _ways(text: str | None, metric: str) -> tuple[Way, ...]:
     return ways
 
 
-def plan(layout: Layout, options: JudgeOptions, fields: Mapping[str, Any]) -> Plan:
+def plan(layout: Layout, champion: str, candidate: str, options: JudgeOptions, fields: Mapping[str, Any]) -> Plan:
     """Return the plan of a judgement with its first round. Raises: UsageError."""
+    rule, budget_s, cwd = _terms(options, fields)
+    both = trees.find(champion, candidate, cwd, layout)
+    planned = _of_trees(both, rule, options, budget_s, fields)
+    return replace(submit.in_rounds(planned, Until(rule.to_goal(), budget_s), first=1), check_code=tricks.refuse)
+
+
+def _terms(options: JudgeOptions, fields: Mapping[str, Any]) -> tuple[Rule, float, Path]:
+    """Return the rule, the budget, and the folder in which the command starts. Raises: UsageError."""
     rule = rule_of(options, fields)
     if not fields.get("argv"):
         raise UsageError("mpsq judge takes a command, which runs in both trees", "it goes after --: -- python train.py")
@@ -94,7 +109,13 @@ def plan(layout: Layout, options: JudgeOptions, fields: Mapping[str, Any]) -> Pl
     cwd = Path.cwd() / Path(fields.get("cwd") or "").expanduser()
     if not cwd.is_dir():
         raise UsageError(f"there is no folder {cwd}", "--cwd takes the folder in which the command runs")
-    both = trees.find(options.champion, options.candidate, cwd, layout)
+    return rule, budget_s, cwd
+
+
+def _of_trees(
+    both: tuple[Tree, Tree], rule: Rule, options: JudgeOptions, budget_s: float, fields: Mapping[str, Any]
+) -> Plan:
+    """Return the plan of one run in each of two trees. Raises: UsageError."""
     lines = [
         Line(option, name, {"name": name, "command": list(fields["argv"]), "cwd": str(tree.cwd)})
         for option, name, tree in zip(("--champion", "--candidate"), (CHAMPION, CANDIDATE), both, strict=True)
@@ -106,36 +127,56 @@ def plan(layout: Layout, options: JudgeOptions, fields: Mapping[str, Any]) -> Pl
             "mpsq judge compares two versions of the code, so an option cannot have several values",
             "give each option one value",
         )
-    changes = _changes(planned.jobs[0].spec, options.time_budget_s, budget_s)
+    changes = _changes(planned.jobs[0].spec, rule, options.time_budget_s, budget_s)
     jobs = (
         replace(job, spec=job.spec.changed(**changes, **_code(tree)), repeats=1)
         for job, tree in zip(planned.jobs, both, strict=True)
     )
-    return replace(
-        submit.in_rounds(planned, Until(rule.to_goal(), budget_s), first=1),
-        jobs=tuple(jobs),
-        commits={number: tree.commit for number, tree in enumerate(both) if tree.commit},
-    )
+    return replace(planned, jobs=tuple(jobs), commits=_commits(both))
+
+
+def _commits(both: Sequence[Tree]) -> dict[int, str]:
+    return {number: tree.commit for number, tree in enumerate(both) if tree.commit}
 
 
 def _code(tree: Tree) -> dict[str, Any]:
     """Return the fields of the stored code that a row runs; {} where it is taken at submit."""
-    names = ("snapshot", "tree", "code", "root", "inside")
-    return {} if tree.job is None else {name: getattr(tree.job, name) for name in names}
+    return {} if tree.job is None else {name: getattr(tree.job, name) for name in _CODE}
 
 
-def _changes(spec: JobSpec, time_budget_s: float | None, budget_s: float) -> dict[str, Any]:
+_CODE = ("snapshot", "tree", "code", "root", "inside")
+
+
+def _changes(spec: JobSpec, rule: Rule, time_budget_s: float | None, budget_s: float) -> dict[str, Any]:
     """Return what both rows share: always a copy, drawn seeds, and a limit of each run."""
     limit_s = budget_s if time_budget_s is None else SLACK * time_budget_s
-    given = {} if time_budget_s is None else {TIME_BUDGET: f"{time_budget_s:g}"}
+    given = _given(time_budget_s)
     return {
         "copy": True,
-        "seed": 1 + secrets.randbelow(_SEEDS),
+        "seed": _drawn(),
         "seed_by_round": True,
         "timeout_s": limit_s if spec.timeout_s is None else spec.timeout_s,
         "env": {**spec.env, **given},
         "variables": {**spec.variables, **given},
+        "within": _within(rule, spec, 0),
     }
+
+
+def _given(time_budget_s: float | None) -> dict[str, str]:
+    return {} if time_budget_s is None else {TIME_BUDGET: f"{time_budget_s:g}"}
+
+
+def _drawn() -> int:
+    return 1 + secrets.randbelow(_SEEDS)
+
+
+def _within(rule: Rule, spec: JobSpec, evaluator: int) -> tuple[str, ...]:
+    """Return the program that starts each run. The code of job `evaluator` computes the metric; 0: the champion's."""
+    evaluation = (str(evaluator), rule.evaluate, spec.metrics[rule.metric]) if rule.evaluate else ()
+    return (*_SEALED, *(("--evaluate", *evaluation) if evaluation else ()), "--")
+
+
+_SEALED = (sys.executable, "-I", "-S", "-B", str(Path(__file__).with_name("sealed.py")))
 
 
 def _refuse_budget(budget_s: float, time_budget_s: float | None) -> None:
@@ -145,3 +186,89 @@ def _refuse_budget(budget_s: float, time_budget_s: float | None) -> None:
             f"{FIRST_ROUNDS} rounds of two runs take {units.duration(least_s)}, more than --budget",
             f"--budget {units.duration(least_s)} is the least",
         )
+
+
+# -- contests ---------------------------------------------------------------------------------------------------------
+
+
+def plan_contest(
+    layout: Layout, name: str, planned: int, champion: str, options: JudgeOptions, fields: Mapping[str, Any]
+) -> Plan:
+    """Return the plan of one run of the champion, by which the contest is known. Raises: UsageError."""
+    rule, budget_s, cwd = _terms(options, fields)
+    if not contest.NAME.fullmatch(name):
+        raise UsageError(f'"{name}" is not a name for a contest', "use letters, digits, _ and -")
+    if not 1 <= planned <= contest.MOST_PLANNED:
+        raise UsageError(f"--plan {planned} is out of range", f"plan 1 to {contest.MOST_PLANNED:,} candidates")
+    tree = trees.named("--champion", champion, cwd, layout)
+    trees.refuse_left_out([tree], cwd, layout)
+    alone = _of_trees((tree, tree), rule, options, budget_s, fields)
+    until = Until(contest.Conditions(name, planned, budget_s, options.time_budget_s, rule, champion).to_goal())
+    return replace(
+        submit.in_rounds(replace(alone, jobs=alone.jobs[:1], own_after=alone.own_after[:1]), until, first=1),
+        commits=_commits([tree]),
+        check_queue=partial(contest.refuse_name, name),
+    )
+
+
+def plan_candidate(layout: Layout, entered: Contest, candidate: str, label: str, title: str) -> Plan:
+    """Return the plan of the judgement of the next candidate, with its first round. Raises: UsageError."""
+    entered.refuse_next()
+    entered.refuse_without_metric(layout)
+    cwd = Path(entered.first.spec.cwd)
+    if not cwd.is_dir():
+        raise UsageError(f"there is no folder {cwd}, in which the contest began", "mpsq contest new begins another one")
+    place = str(Path.cwd() / candidate) if candidate.startswith(".") else candidate
+    tree = trees.named("candidate", place, cwd, layout)
+    trees.refuse_left_out([tree], cwd, layout)
+    number = len(entered.proposals) + 1
+    rule = replace(
+        entered.conditions.rule,
+        n_words=error_share.n_words(entered.conditions.planned, len(entered.won), number),
+        contest=entered.group,
+        number=number,
+        label=label or candidate,
+    )
+    return replace(
+        _again(layout, entered, tree, title, Until(rule.to_goal(), entered.conditions.budget_s), 1),
+        check_code=tricks.refuse,
+        check_queue=entered.refuse_change,
+    )
+
+
+def plan_confirmation(layout: Layout, entered: Contest, rounds: int, title: str) -> Plan:
+    """Return the plan of fresh rounds of the first champion and of the last one. Raises: UsageError."""
+    entered.refuse_confirmation()
+    if not FIRST_ROUNDS <= rounds <= MOST_ROUNDS:
+        raise UsageError(f"--rounds {rounds} is out of range", f"give {FIRST_ROUNDS} to {MOST_ROUNDS}")
+    last = entered.champion(layout)
+    tree = Tree("champion", Path(last.spec.cwd), job=last.spec)
+    rule = replace(entered.conditions.rule, contest=entered.group, label="the last champion")
+    return _again(layout, entered, tree, title, Until(rule.to_goal(CONFIRM)), rounds, of_first=True)
+
+
+def _again(
+    layout: Layout, entered: Contest, tree: Tree, title: str, until: Until, rounds: int, *, of_first: bool = False
+) -> Plan:
+    """Return the plan of rounds of a tree and of the champion, the newest or the first one, run as the contest says."""
+    first, conditions = entered.first, entered.conditions
+    rival = first if of_first else entered.champion(layout)
+    variables = {name: value for name, value in first.spec.variables.items() if name != TIME_BUDGET}
+    spec = resubmission.with_todays_environment(layout, first.spec.changed(variables=variables), first.job)
+    given = _given(conditions.time_budget_s)
+    shared = spec.changed(
+        snapshot=None,
+        **dict.fromkeys(_CODE[1:], ""),
+        seed=_drawn(),
+        timeout_s=entered.limit_s,
+        env={**spec.env, **given},
+        variables={**spec.variables, **given},
+        within=_within(conditions.rule, spec, first.job),
+    )
+    both = Tree("champion", Path(rival.spec.cwd), job=rival.spec), tree
+    jobs = tuple(
+        NewJob(shared.changed(name=name, cwd=str(each.cwd), **_code(each)), terms=Terms(priority=first.priority))
+        for name, each in zip((CHAMPION, CANDIDATE), both, strict=True)
+    )
+    planned = Plan(title, submit.drawn(None), jobs, (), (), aim=entered.aim, commits=_commits(both))
+    return submit.in_rounds(planned, until, first=rounds)

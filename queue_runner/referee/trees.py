@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from queue_runner.errors import UsageError, did_you_mean
 from queue_runner.model import parse_selector
 from queue_runner.monitor import run_view
 from queue_runner.paths import Layout
+from queue_runner.referee.evidence import CANDIDATE
 from queue_runner.source import git_commands, scan
 from queue_runner.spec import JobSpec
 from queue_runner.store import read
@@ -35,25 +37,32 @@ class Tree:
 def find(champion: str, candidate: str, cwd: Path, layout: Layout) -> tuple[Tree, Tree]:
     """Return the two trees. Raises: UsageError for a name that means nothing or two things, for two names of the same
     code, and where uncommitted changes would silently be left out."""
-    trees = _find("--champion", champion, cwd, layout), _find("--candidate", candidate, cwd, layout)
-    work_tree = _work_tree(cwd, layout.home)
+    trees = named("--champion", champion, cwd, layout), named("--candidate", candidate, cwd, layout)
     codes = [_code(tree, layout.home) for tree in trees]
     if codes[0] == codes[1]:
         raise UsageError(
             f"{champion} and {candidate} are the same code", "commit the change, or name the folder that has it"
         )
-    is_used = any(tree.is_folder and _is_inside(tree.cwd, work_tree) for tree in trees)
-    if work_tree is not None and work_tree.dirty and not is_used:
-        for option, tree in zip(("--champion", "--candidate"), trees, strict=True):
-            if tree.commit == work_tree.commit:
-                raise UsageError(
-                    f"{option} {tree.name} leaves out the uncommitted changes in {work_tree.root}",
-                    f"commit or stash them, or judge them with {option} {work_tree.root}",
-                )
+    refuse_left_out(trees, cwd, layout)
     return trees
 
 
-def _find(option: str, name: str, cwd: Path, layout: Layout) -> Tree:
+def refuse_left_out(trees: Sequence[Tree], cwd: Path, layout: Layout) -> None:
+    """Raise UsageError where none of the trees has the uncommitted changes of the commit that one of them names."""
+    work_tree = _work_tree(cwd, layout.home)
+    is_used = any(tree.is_folder and _is_inside(tree.cwd, work_tree) for tree in trees)
+    if work_tree is None or not work_tree.dirty or is_used:
+        return
+    for tree in trees:
+        if tree.commit == work_tree.commit:
+            raise UsageError(
+                f"{tree.name} leaves out the uncommitted changes in {work_tree.root}",
+                f"commit or stash them, or judge them by naming {work_tree.root}",
+            )
+
+
+def named(option: str, name: str, cwd: Path, layout: Layout) -> Tree:
+    """Return the tree that a name means. Raises: UsageError where it means nothing or two things."""
     folder = Path(name).expanduser()
     folder = folder if folder.is_absolute() else cwd / folder
     try:
@@ -80,15 +89,18 @@ _ID = re.compile(r"g?[0-9]{1,18}|@last")
 
 
 def _of_job(option: str, name: str, layout: Layout) -> Tree:
-    """Return the code that a job ran, of a group with one job. Raises: UsageError."""
+    """Return the code that a job ran. A group has one code; that of a judgement stands for its candidate. Raises:
+    UsageError."""
     with read.reading(layout.db) as connection:
         jobs = {run.job_id: run.spec for run in run_view.select(connection, [parse_selector(name)])}
-    if len(jobs) > 1:
-        raise UsageError(f"{option} {name} has {len(jobs)} jobs", f"name one of them, such as {max(jobs)}")
-    ((job, spec),) = jobs.items()
-    if spec.kind != "command" or not spec.tree:
+    judged = {job: spec for job, spec in jobs.items() if spec.within and spec.name == CANDIDATE}
+    codes = {spec.tree: job for job, spec in (judged or jobs).items()}
+    if len(codes) > 1:
+        raise UsageError(f"{option} {name} has {len(codes)} versions of the code", f"name a job, such as {max(jobs)}")
+    ((_, job),) = codes.items()
+    if jobs[job].kind != "command" or not jobs[job].tree:
         raise UsageError(f"{option}: the code of job {job} was not stored", "name a commit or a folder")
-    return Tree(name, Path(spec.cwd), job=spec)
+    return Tree(name, Path(jobs[job].cwd), job=jobs[job])
 
 
 def _names(cwd: Path) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,7 +37,8 @@ class Plan:
 
     Every job waits for all of `after` and for its entry of `own_after`, if that is not empty. Rounds follow `until`;
     the `aim` holds for all reports. `commits` has, by index, the commits of jobs that run these, not the code in their
-    folders.
+    folders. `check_code` is called with the jobs and their code before, and `check_queue` in the transaction that
+    stores them; both may refuse by a UsageError.
     """
 
     title: str
@@ -50,6 +51,8 @@ class Plan:
     until: Until | None = None
     aim: Aim = field(default_factory=Aim)
     commits: Mapping[int, str] = field(default_factory=dict)
+    check_code: Callable[[Layout, Sequence[JobSpec]], None] | None = None
+    check_queue: Callable[[Connection], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -183,6 +186,9 @@ def store(layout: Layout, planned: Plan, due: DueTime | None = None) -> Submitte
     migrate.ensure(layout)
     with locks.share(layout.snapshots_lock):  # an existing snapshot must not be removed before it is referenced
         taken = _take_snapshots(layout, planned)
+        if planned.check_code is not None:
+            specs = [code.applied_to(job.spec) for job, code in zip(planned.jobs, taken, strict=True)]
+            planned.check_code(layout, specs)
         failpoints.reach("submit.planned")
         with writing(open_engine(layout.db, check=False)) as connection:
             stored = _insert(layout, connection, planned, taken, due)
@@ -202,6 +208,8 @@ def _insert(
     """
     from queue_runner.store import added_rounds, jobs, ready, resolve
 
+    if planned.check_queue is not None:
+        planned.check_queue(connection)
     ids_of = resolve.Memory(connection)
     own_after = planned.own_after or ((),) * len(planned.jobs)
     after = [  # before the group is stored: @last is the one before it

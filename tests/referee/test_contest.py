@@ -1,37 +1,95 @@
-"""The levels of the proposals of a night, and what a few simulated nights keep."""
+"""mpsq contest with real workers and runs: a short night, two shells, and a kill."""
 
 from __future__ import annotations
 
-import math
-from statistics import fmean, median
+import os
+import signal
+import subprocess
 
 import pytest
 
-from queue_runner.referee import contest
-from tests.simulate import contests
+from tests.queue_support import Queue, until
+from tests.referee.referee_support import LOSS, MPSQ, SLOW, TRAIN, Repository
 
-pytestmark = pytest.mark.fast
-
-
-def test_the_plan_shares_the_error_rate_and_each_kept_change_makes_room() -> None:
-    levels = [contest.level(50, 0, number) for number in range(1, 60)]
-    assert math.fsum(levels) == pytest.approx(contest.FALSE_SHARE) and not any(levels[50:])
-    assert contest.level(50, 3, 9) == pytest.approx(4 * contest.level(50, 0, 9))
+pytestmark = [pytest.mark.process, pytest.mark.needs_program("git")]
 
 
-def test_intervals_are_corrected_to_the_level() -> None:
-    assert contest.n_words(50, 0, 1) == pytest.approx(25)
-    assert contest.n_words(50, 4, 1) == pytest.approx(5)
-    assert contest.n_words(2, 1, 2) == 1
-    assert contest.n_words(50, 4, 51) == math.inf
+def test_a_night_keeps_the_faster_candidate_and_goes_on_after_others(queue: Queue, repository: Repository) -> None:
+    new = ("new", "night", "--champion", "slow", "--plan", "3", *LOSS, "--no-gate", "--timeout", "3s", *TRAIN)
+    begun = repository.mpsq("contest", *new)
+    assert begun.code == 0 and begun.json["planned"] == 3 and begun.json["left_s"] > 0, begun.text
+    repository.commit("sleep 600\n", "hangs")
+    assert repository.mpsq("contest", "try", "night", "hangs").reasons.startswith("the candidate did not succeed")
+    refused = repository.mpsq("contest", "try", "night", "nonsense")
+    assert refused.code == 2 and '"nonsense" is neither a commit here nor a folder' in refused.text
+    faster = repository.mpsq("contest", "try", "night", "fast", "--label", "no sleep")
+    assert faster.code == 0 and faster.json["speedup"]["low"] > 1, faster.text
+    status = subprocess.run([*MPSQ, "status"], capture_output=True, text=True, check=True).stdout
+    assert "night: 2 of 3 judged, 1 kept, about" in status
+    worse = repository.mpsq("contest", "try", "night", "worse")
+    assert worse.code == 1 and worse.json["difference"]["champion"] < 2, worse.text
+    late = repository.mpsq("contest", "try", "night", "slow")
+    assert late.code == 2 and "all 3 planned candidates of night have been judged" in late.text
+    night = repository.mpsq("contest", "show", "night").json
+    answers = [(x["number"], x["label"], x["answer"]) for x in night["candidates"]]
+    assert answers == [(1, "hangs", "discard"), (2, "no sleep", "keep"), (3, "worse", "discard")]
+    speedups = [x["champion_speedup"] for x in night["candidates"]]
+    assert speedups[0] == 1 and speedups[1] == speedups[2] == faster.json["speedup"]["change"]
+    text = subprocess.run([*MPSQ, "contest", "show", "night"], capture_output=True, text=True, check=True).stdout
+    assert "night: 3 of 3 judged, 1 kept" in text and "no sleep" in text
+    confirmed = repository.mpsq("contest", "confirm", "night", "--rounds", "3")
+    assert confirmed.code in (0, 3) and confirmed.json["rounds"] == 3, confirmed.text
+    assert confirmed.json["speedup"]["change"] > 1
+    again = repository.mpsq("contest", *new)
+    assert again.code == 2 and "there is a contest night" in again.text
 
 
-def test_nights_keep_the_gains_and_little_else() -> None:
-    nights = contests.nights(0.8, 12)
-    assert fmean(night.false_share for night in nights) <= contest.FALSE_SHARE
-    assert sum(night.gains_kept for night in nights) >= 0.9 * sum(night.gains for night in nights) > 0
-    assert median(rounds for night in nights for rounds in night.rounds_kept) <= 10
+def test_two_shells_enter_one_candidate_and_a_killed_one_is_followed_again(
+    queue: Queue, repository: Repository
+) -> None:
+    repository.mpsq("contest", "new", "night", "--champion", "slow", *LOSS, "--no-gate", *TRAIN)
+    words = [*MPSQ, "contest", "try", "night"]
+    shells = [
+        subprocess.Popen([*words, name], cwd=repository.folder, stderr=subprocess.PIPE, text=True)
+        for name in ("fast", "worse")
+    ]
+    try:
+        loser = until(lambda: next((shell for shell in shells if shell.poll() == 2), None), "a refusal")
+        winner = next(shell for shell in shells if shell is not loser)
+        assert loser.stderr is not None
+        error = loser.stderr.read()
+        assert "has no answer yet" in error or "was entered at the same time" in error
+        until(lambda: any(run["group_id"] == 2 for run in queue.rows()), "a candidate")
+        os.kill(winner.pid, signal.SIGKILL)
+        assert winner.wait() == -signal.SIGKILL
+    finally:
+        for shell in shells:
+            shell.kill()
+            shell.wait()
+            assert shell.stderr is not None
+            shell.stderr.close()
+    if "no answer yet" in (refused := repository.mpsq("contest", "try", "night", "worse")).text:
+        assert refused.code == 2 and "mpsq judge --again g2 follows it" in refused.text
+    followed = repository.mpsq("judge", "--again", "g2")
+    assert followed.code in (0, 1) and followed.json["group"] == 2, followed.text
+    (entered,) = repository.mpsq("contest", "show", "night").json["candidates"][:1]
+    assert entered["answer"] == followed.json["answer"]
 
 
-def test_nights_without_a_gain_keep_nothing() -> None:
-    assert fmean(night.nulls_kept > 0 for night in contests.nights(1.0, 60)) <= 0.05
+@pytest.mark.parametrize(
+    ("script", "words", "sentence"),
+    [
+        ("exit 7\n", LOSS, "the run did not succeed"),
+        (SLOW, ("--metric", "acc=acc ([0-9.]+)"), "the champion printed no number for acc in round 1"),
+        (SLOW, (*LOSS, "--budget", "1s"), "3 rounds take about"),
+        (SLOW, (*LOSS, "--plan", "0"), "--plan 0 is out of range"),
+    ],
+)
+def test_a_contest_that_cannot_work_says_so_at_its_start(
+    repository: Repository, script: str, words: tuple[str, ...], sentence: str
+) -> None:
+    repository.write(script)
+    new = repository.mpsq("contest", "new", "night", "--champion", ".", "--no-gate", *words, *TRAIN)
+    assert new.code == 2 and sentence in new.text and "hint: " in new.text, new.text
+    assert repository.mpsq("contest", "try", "night", "fast").code == 2
+    assert repository.mpsq("contest", "confirm", "night").code == 2

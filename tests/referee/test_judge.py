@@ -2,100 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator
 
 from queue_runner.cli.main import main
-from queue_runner.host import locks
-from queue_runner.paths import Layout
 from queue_runner.referee import judge_command
-from tests.cli_support import schemas
-from tests.queue_support import Queue, until
+from tests.queue_support import Queue
+from tests.referee.referee_support import BRIEFLY, LOSS, SLOW, TRAIN, WORSE, Repository
 
 pytestmark = [pytest.mark.process, pytest.mark.needs_program("git")]
-
-JUDGE = [sys.executable, "-m", "queue_runner.cli.main", "judge"]
-LOSS = ("--metric", "loss=loss ([0-9.]+)")
-TRAIN = ("--", "sh", "train.sh")
-SLOW = 'cat data/x >&2; echo "time ${MPSQ_TIME_BUDGET_S-free}"; echo "loss 1.$MPSQ_SEED"; sleep 0.5\n'
-FAST = SLOW.replace("sleep 0.5", "sleep 0")
-WORSE = FAST.replace("loss 1", "loss 9")
-
-
-@dataclass(frozen=True)
-class Answered:
-    """How a judgement ended: its exit code, its JSON if any, and what it printed."""
-
-    code: int
-    json: dict[str, Any]
-    text: str
-
-    @property
-    def reasons(self) -> str:
-        return "; ".join(self.json["reasons"])
-
-
-class Repository:
-    """A repository with a training script and data that git ignores."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        (folder / "data").mkdir(parents=True)
-        (folder / "data" / "x").write_text("data\n")
-        (folder / ".gitignore").write_text("data/\n")
-        self.git("init", "-q", "-b", "main")
-        for key, value in (("user.name", "A"), ("user.email", "a@example.com"), ("gc.auto", "0")):
-            self.git("config", key, value)
-
-    def git(self, *words: str) -> None:
-        subprocess.run(["git", "-C", str(self.folder), *words], check=True, capture_output=True)
-
-    def write(self, text: str) -> None:
-        (self.folder / "train.sh").write_text(text)
-
-    def commit(self, text: str, tag: str) -> None:
-        self.write(text)
-        self.git("add", "-A")
-        self.git("commit", "-q", "-m", tag)
-        self.git("tag", tag)
-
-    def judge(self, champion: str, candidate: str, *words: str) -> Answered:
-        command = [*JUDGE, "--champion", champion, "--candidate", candidate, "--no-gate", "--json", *words]
-        ran = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False)
-        answer = json.loads(ran.stdout) if ran.stdout else {}
-        if answer:
-            Draft202012Validator(schemas()["mpsq.judge/1"]).validate(answer)
-        return Answered(ran.returncode, answer, ran.stdout + ran.stderr)
-
-
-@pytest.fixture
-def queue(layout: Layout, tmp_path: Path) -> Iterator[Queue]:
-    queue = Queue(layout, tmp_path)
-    yield queue
-    lock = locks.worker_lock_path(layout.home)
-    if locks.is_held(lock):
-        os.kill(int((locks.read_holder(lock) or {})["pid"]), signal.SIGTERM)
-        until(lambda: not locks.is_held(lock), "the end of the worker")
-    queue.close()
-
-
-@pytest.fixture
-def repository(queue: Queue, tmp_path: Path) -> Repository:
-    repository = Repository(tmp_path / "code")
-    repository.commit(SLOW, "slow")
-    repository.commit(FAST, "fast")
-    repository.commit(WORSE, "worse")
-    return repository
 
 
 def seeds(queue: Queue) -> dict[str, list[str]]:
@@ -132,12 +48,25 @@ def test_a_folder_is_judged_by_its_metric_alone(queue: Queue, repository: Reposi
 
 def test_the_code_of_an_earlier_candidate_is_judged_as_it_ran(queue: Queue, repository: Repository) -> None:
     repository.write(WORSE + "# not committed\n")
-    assert repository.judge("fast", ".", *LOSS, "--budget", "0.1s", *TRAIN).code == 3
+    assert repository.judge("fast", ".", *LOSS, *BRIEFLY, *TRAIN).code == 3
     repository.write("exit 1\n")
     answer = repository.judge("2", "slow", *LOSS, *TRAIN)
     assert answer.code != 2 and answer.json["difference"]["champion"] > 9, answer.text
-    answer = repository.judge("g1", "slow", *LOSS, *TRAIN)
-    assert answer.code == 2 and "g1 has 2 jobs" in answer.text, answer.text
+    answer = repository.judge("g1", "slow", *LOSS, *TRAIN)  # a judgement stands for its candidate
+    assert answer.code != 2 and answer.json["difference"]["champion"] > 9, answer.text
+
+
+def test_a_judgement_is_asked_again_after_further_rounds(queue: Queue, repository: Repository) -> None:
+    answer = repository.judge("slow", "fast", *LOSS, *BRIEFLY, *TRAIN)
+    assert answer.code == 3 and answer.json["rounds"] == 1, answer.text
+    assert repository.mpsq("rerun", "g1", "--rounds", "3").code == 0
+    answer = repository.mpsq("judge", "--again", "g1")
+    assert answer.code in (0, 3) and answer.json["rounds"] == 4 and answer.json["speedup"]["change"] > 1, answer.text
+    assert "is not a submission of mpsq judge" in repository.mpsq("judge", "--again", submitted(queue)).text
+
+
+def submitted(queue: Queue) -> str:
+    return str(queue.submit("true"))
 
 
 @pytest.mark.parametrize(
@@ -147,7 +76,7 @@ def test_the_code_of_an_earlier_candidate_is_judged_as_it_ran(queue: Queue, repo
         ("sleep 600\n", (*LOSS, "--timeout", "2s"), 1, "the candidate did not succeed in round 1, TIMED_OUT"),
         ("echo no number\n", LOSS, 1, "the candidate printed no number for loss in round 1"),
         (WORSE + "#\n", ("--metric", "acc=acc ([0-9.]+)"), 3, "the champion printed no number for acc in round 1"),
-        (WORSE + "#\n", (*LOSS, "--budget", "0.1s"), 3, "the budget of 100 ms ended after 1 round, and no answer"),
+        (WORSE + "#\n", (*LOSS, *BRIEFLY), 3, "the budget of 100 ms ended after 1 round, and no answer"),
     ],
 )
 def test_what_goes_wrong_is_an_answer(

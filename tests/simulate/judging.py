@@ -44,32 +44,38 @@ CANDIDATES: Mapping[str, Candidate] = {
 def judge(candidate: Candidate, n: int, noise: str = "normal") -> list[tuple[Choice, int]]:
     """Return the answer on each of `n` candidates, and the round after which it was given or no further one follows."""
     runs = values(noise, n, MOST_ROUNDS, 4)
-    time = _gains(SPREAD * runs[..., :2], candidate.faster, SPREAD) if candidate.timed else None
-    metric = _gains(runs[..., 2:], candidate.better) if candidate.measured else None
+    time = gains(SPREAD * runs[..., :2], candidate.faster, SPREAD) if candidate.timed else None
+    metric = gains(runs[..., 2:], candidate.better) if candidate.measured else None
     ways = [way for way in Way if (candidate.timed if way is Way.FASTER else candidate.measured)]
     answers = []
     for at in range(n):
         for rounds in range(1, MOST_ROUNDS + 1):
-            gains = (gain and gain(at, rounds) for gain in (time, metric))
-            answer = decide(rounds, ways, *gains).choice
+            shown = (gain and gain(at, rounds) for gain in (time, metric))
+            answer = decide(rounds, ways, *shown).choice
             if answer is not Choice.UNDECIDED:
                 break
         answers.append((answer, rounds))
     return answers
 
 
-def _gains(runs: Array, effect: float, spread: float = 0.0) -> Callable[[int, int], Gain]:
-    """Return the gain of a candidate after so many rounds, from the runs of champion and candidate. Of a time with this
-    `spread`, the margin is SAME_WITHIN or more, and the least gain LEAST_GAIN."""
+GainAt = Callable[[int, int], Gain]
+"""Returns the gain of a candidate after so many rounds."""
+
+
+def gains(runs: Array, effect: float | Array, spread: float = 0.0, n_words: int | Array = 1) -> GainAt:
+    """Return the gains of candidates from the runs of champion and candidate, corrected for `n_words`. Of a time with
+    this `spread`, the margin is SAME_WITHIN or more, and the least gain LEAST_GAIN."""
     gained = runs[..., 1:] - runs[..., :1] + effect
-    answers, (means, _) = looks(gained, 1), running_intervals(gained, 1)
+    answers, alone, (means, _) = looks(gained, n_words), looks(gained, 1), running_intervals(gained, n_words)
     of_champion = [runs[:, :rounds, 0].std(1, ddof=1) for rounds in range(2, runs.shape[1] + 1)]
 
     def gain(at: int, rounds: int) -> Gain:
         margin = MARGIN_SPREADS * float(of_champion[rounds - 2][at]) if rounds > 1 else 0.0
-        mean, low, high = (float(x[at, rounds - 1, 0]) for x in (means, answers.lows, answers.highs))
+        ends = (float(x[at, rounds - 1, 0]) for x in (means, answers.lows, answers.highs, alone.lows))
+        mean, low, high, low_alone = ends
         margin = max(margin, math.log1p(SAME_WITHIN)) if spread else margin
-        return Gain(gain=mean, low=low, high=high, margin=margin, least=math.log1p(LEAST_GAIN) if spread else margin)
+        least = math.log1p(LEAST_GAIN) if spread else margin
+        return Gain(gain=mean, low=low, high=high, low_alone=low_alone, margin=margin, least=least)
 
     return gain
 

@@ -38,7 +38,7 @@ class Looks:
 
 def looks(
     differences: Array,
-    n_words: int | None = None,
+    n_words: int | Array | None = None,
     margin: float | None = None,
     *,
     levels: bool = False,
@@ -49,7 +49,8 @@ def looks(
 ) -> Looks:
     """Look after each round at families of contrasts. `machines` has that of each round, if they are the unit."""
     n_families, n_rounds, n_contrasts = differences.shape
-    means, half_widths = running_intervals(differences, n_words or n_contrasts, step, c, d0, machines)
+    n_words = n_contrasts if n_words is None else n_words
+    means, half_widths = running_intervals(differences, n_words, step, c, d0, machines)
     n_units = np.arange(1, n_rounds + 1) if machines is None else _distinct(machines)
     low = np.full((n_families, n_contrasts), -np.inf)
     high, word = -low, np.zeros_like(low, dtype=int)
@@ -72,7 +73,7 @@ def looks(
 
 def running_intervals(
     differences: Array,
-    n_words: int = 1,
+    n_words: int | Array = 1,
     step: float = 0.0,
     c: float = intervals.EFFECT_SD,
     d0: float = intervals.PRIOR_ROUNDS,

@@ -1,0 +1,61 @@
+"""Compute the metric of a judged run with the champion's code: the last step of such a run (sealed.py).
+
+The champion's tree is written anew, beside the run's own, after the program has ended.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from queue_runner import config_file
+from queue_runner.host.run_dir import RunDir
+from queue_runner.paths import Layout
+from queue_runner.referee.evidence import CHAMPION
+from queue_runner.source import verify, working_copy
+from queue_runner.spec import JobSpec
+from queue_runner.store import read
+
+TRAINED = "MPSQ_TRAINED"
+"""The variable in which the evaluation reads the folder where the judged program ran."""
+_SPEC = """
+SELECT spec_json FROM jobs WHERE id = :job
+UNION ALL SELECT c.spec_json FROM jobs j JOIN jobs c ON c.group_id = j.group_id AND c.name = :champion
+WHERE j.id = :own AND :job = 0
+"""
+
+
+def main(job: str, command: str, pattern: str, trained: str) -> str:
+    """Run the evaluation, and copy what it prints. Return why there is no metric, "" if there is one. `job` is the one
+    whose code evaluates; 0: the champion's of this submission."""
+    layout, run = Layout(Path(os.environ["MPSQ_HOME"])), os.environ["MPSQ_RUN"]
+    with read.reading(layout.db) as connection:
+        values = {"job": int(job), "champion": CHAMPION, "own": int(run.partition(".")[0])}
+        spec = JobSpec.from_json(read.tuples(connection, _SPEC, values).fetchone()[0]).changed(copy=True)
+    code = verify.look(layout.snapshots, spec, verify.LookTerms(config_file.load(layout.config).not_code))
+    if code.refusal or code.copy is None:
+        return f"the champion's code cannot be used: {code.refusal.reason if code.refusal else 'it was not stored'}"
+    target = RunDir(layout.run_dir(run)).path / "evaluation"
+    shutil.rmtree(target, ignore_errors=True)
+    try:
+        cwd = working_copy.make(layout.snapshots, spec, target, code.copy)
+        env = {name: value for name, value in os.environ.items() if name != "MPSQ_EVENTS"} | {TRAINED: trained}
+        if path := working_copy.python_path(env.get("PYTHONPATH", ""), spec, code.copy, target):
+            env["PYTHONPATH"] = path
+        ran = subprocess.run(["sh", "-c", command], cwd=cwd, env=env, stdout=subprocess.PIPE, check=False)
+    finally:
+        shutil.rmtree(target, ignore_errors=True)
+    os.write(1, ran.stdout)
+    if ran.returncode:
+        return f"--evaluate ended with exit code {ran.returncode}"
+    lines = ran.stdout.decode("utf-8", "replace").splitlines()
+    return "" if any(re.search(pattern, line) for line in lines) else "--evaluate printed nothing that --metric matches"
+
+
+if __name__ == "__main__":
+    if why := main(*sys.argv[1:]):
+        sys.exit(f"mpsq judge: {why}")
