@@ -115,7 +115,7 @@ def test_every_reading_command_has_json() -> None:
 
     root = get_command(app)
     context = root.make_context("mpsq", [], resilient_parsing=True)
-    without = {"worker", "logs", "service", "config", "db", "schedule", "completion", "env", "web"}
+    without = {"worker", "logs", "service", "config", "db", "schedule", "completion", "env", "web", "contest"}
     for name in set(commands()) - without:
         command = root.get_command(context, name)  # type: ignore[attr-defined]
         assert any("--json" in parameter.opts for parameter in command.params), name
