@@ -169,12 +169,14 @@ def say_obstacles(layout: Layout) -> bool:
     """Say why nothing starts before a user acts, unless the last submission reported it; return whether jobs start."""
     import time
 
+    from queue_runner.model import DEFAULT_LANE
     from queue_runner.monitor import queue_state
     from queue_runner.store import read
 
     with read.reading(layout.db) as connection:
         obstacles = queue_state.obstacles(layout, connection)
-        is_known = connection.execute(_WAITS_TOO, [time.time() - _REMINDED_S]).fetchone()
+        since = max(time.time() - _REMINDED_S, read.lane(connection, DEFAULT_LANE).paused_at or 0.0)
+        is_known = connection.execute(_WAITS_TOO, [since]).fetchone()
     for sentence in [] if is_known else obstacles:
         say(sentence)
     return not obstacles

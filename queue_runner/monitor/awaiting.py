@@ -151,7 +151,8 @@ def until_done(
                     on_waiting(awaited)
                     reported = state
             if deadline is not None and time.monotonic() >= deadline:
-                waits = f"{len(awaited.pending)} of {len(awaited.runs)} runs have not ended"
+                of_all = f"{len(awaited.pending)} of {units.counted(len(awaited.runs), 'run')}"
+                waits = f"{of_all} {'has' if len(awaited.pending) == 1 else 'have'} not ended"
                 raise WaitTimeout(f"{waits} after {units.duration(timeout_s)}", "mpsq status shows them")
             time.sleep(_POLL_S)
 
