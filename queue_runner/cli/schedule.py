@@ -96,7 +96,8 @@ def _request(words: Sequence[str]) -> Request:
         try:
             command.invoke(context)
         except UsageError as error:
-            error.hint = error.hint.replace("a command goes after --: mpsq submit -- ", "a command goes after -- -- ")
+            after = "a command goes after --: mpsq submit -- "
+            error.hint = error.hint.replace(after, "a command has a second --, as in -- -- ")
             raise
     return taken[0]
 

@@ -148,7 +148,7 @@ def _table(jobs: Iterable[JobView[R]], kind: str, colour: bool, only: Container[
         tables.Column("group", "group"),
         tables.Column("what", "what", flexible=True),
         tables.Column("n_ok", "ok", right=True),
-        tables.Column("state", "state", style=lambda line: line.style),
+        tables.Column("state", "state", flexible=True, style=lambda line: line.style),
         tables.Column("age", "age", right=True),
         tables.Column("took_s", "took", words=units.duration, right=True),
         tables.Column("median_s", "ms/iter", words=units.ms, right=True),

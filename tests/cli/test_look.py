@@ -307,7 +307,7 @@ def test_a_hint_names_what_is_not_refused(queue: Layout, mpsq: Cli) -> None:
     assert "hint: mpsq rerun 1 runs it again" in mpsq("edit", "1", "--priority", "3").err
     assert "hint: mpsq retry 2 runs it again" in mpsq("edit", "2", "--priority", "3").err
     refused = mpsq("schedule", "add", "0 2 * * *", "--", "true").err
-    assert "a command goes after -- -- true" in refused
+    assert "a command has a second --, as in -- -- true" in refused
 
 
 def test_a_list_of_a_swept_command_names_the_differences(layout: Layout, mpsq: Cli) -> None:
