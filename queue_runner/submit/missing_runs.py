@@ -10,14 +10,16 @@ import json
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.stats import by_key
 from queue_runner.model import Outcome, State
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import read
-from queue_runner.submit import run_order
-from queue_runner.submit.plan import Plan, drawn
+
+if TYPE_CHECKING:
+    from queue_runner.submit.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,9 @@ def plan(connection: sqlite3.Connection, missing: Sequence[tuple[int, int]], tit
 
     Place, environment, priority, tags and retries are those of that job; its start time and dependencies are dropped.
     """
+    from queue_runner.submit import run_order  # not above: a report that only counts submits nothing
+    from queue_runner.submit.plan import Plan, drawn
+
     new = []
     for job_id, repeats in missing:
         sql = "SELECT spec_json, priority, tags, note, retries, backoff_s, retry_on FROM v_run WHERE job_id = ? LIMIT 1"

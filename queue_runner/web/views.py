@@ -13,22 +13,10 @@ from typing import TYPE_CHECKING
 from queue_runner import tables, units
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome, Selector, parse_selector
-from queue_runner.monitor import (
-    eta,
-    explanation,
-    listing,
-    log_files,
-    run_details,
-    run_view,
-    show_text,
-    status_text,
-    watch,
-)
-from queue_runner.monitor.explanation import Why
+from queue_runner.monitor import eta, listing, log_files, run_view, status_text, watch
 from queue_runner.monitor.group_summary import GroupProgress
 from queue_runner.monitor.progress import RunProgress
 from queue_runner.monitor.queue_status import Observation, Status
-from queue_runner.monitor.run_details import Details
 from queue_runner.monitor.run_view import JobView, RunLine, RunView
 from queue_runner.monitor.waiting import Reason
 from queue_runner.paths import Layout
@@ -37,6 +25,8 @@ from queue_runner.times import clock
 from queue_runner.web.overview import Overview, OverviewReader
 
 if TYPE_CHECKING:
+    from queue_runner.monitor.explanation import Why
+    from queue_runner.monitor.run_details import Details
     from queue_runner.pages.axis import Tick
     from queue_runner.pages.timeline import Bar, GroupTimeline
 
@@ -277,7 +267,8 @@ class JobPage:
 
 def job(layout: Layout, text: str) -> JobPage:
     """Return the page of a job, or of one of its runs. Raises: UsageError, MpsqError (store)."""
-    from queue_runner.pages import run_records, timeline  # the statistics of reports are loaded when they are used
+    from queue_runner.monitor import explanation, run_details, show_text  # what no other page needs
+    from queue_runner.pages import run_records, timeline
 
     selector = parse_selector(text)
     with read.reading(layout.db, patience_s=PATIENCE_S) as connection:
