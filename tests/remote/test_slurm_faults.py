@@ -180,8 +180,12 @@ def test_a_requeued_block_does_not_start_twice(front: Queue, cluster: Slurm) -> 
     each_once(front, job, 2)
 
 
-@pytest.mark.parametrize("point", [pytest.param("blocks.marked", marks=pytest.mark.campaign), "blocks.sent"])
-def test_the_front_worker_dies_around_sbatch(front: Queue, cluster: Slurm, point: str) -> None:
+AROUND_SBATCH = [pytest.param("blocks.marked", marks=pytest.mark.campaign), "blocks.sent"]
+OF_A_RESULT = [pytest.param(point, marks=pytest.mark.campaign) for point in ("merge.batch", "blocks.ingested")]
+
+
+@pytest.mark.parametrize("point", [*AROUND_SBATCH, *OF_A_RESULT])
+def test_the_front_worker_dies_around_sbatch_or_while_it_stores_a_result(front: Queue, cluster: Slurm, point: str) -> None:
     go(front)
     job = front.submit(GATED, 2, on="slurm")
     worker = front.worker(point)
