@@ -144,7 +144,7 @@ SLURM = (
 """Keys of a profile of Slurm that are options of sbatch, passed on as they are."""
 PROFILE = (
     *("kind", "folder", "python", "poll", "grace"),  # of every target
-    *("local", "gpus", "time", "sbatch", "env", "setup", "wrapper"),  # of Slurm
+    *("local", "gpus", "time", "nodes-at-once", "sbatch", "env", "setup", "wrapper"),  # of Slurm
     *("host", "ssh"),  # of a box
     *SLURM,
 )

@@ -65,9 +65,12 @@ def placed(request: Request, specs: Sequence[JobSpec]) -> list[JobSpec]:
         _refuse(request, _NOT_ON_A_BOX)
     else:
         _check_slurm(request, profile)
-        _check_time(request, profile.for_block(given), specs)
+        profile = profile.for_block(given)
+        _check_time(request, profile, specs)
         with contextlib.suppress(Unreachable):  # the worker asks again
-            commands.check(profile.for_block(given))
+            commands.check(profile)
+        if profile.nodes_at_once is not None:
+            given["nodes"] = str(profile.nodes_at_once)
     on = {"to": request.on, "kind": "ssh"} if is_box else {"to": request.on, **given}
     sent = {id(spec.env): sent_variables(spec.env, request.env, keeps_places=not is_box) for spec in specs}
     return [
@@ -111,7 +114,7 @@ def _check_time(request: Request, profile: Profile, specs: Sequence[JobSpec]) ->
         known_s = block_store.known_times_s(connection, str(request.on), [spec.content_hash() for spec in specs])
     if len(known_s) < len(specs):
         return
-    tasks = request.nodes_at_once or MOST_TASKS
+    tasks = profile.nodes_at_once or MOST_TASKS
     n_rounds = max(1, -(-request.repeats // tasks))
     needed_s = n_rounds * sum(known_s) + commands.WARN_S
     if needed_s > profile.time_s:

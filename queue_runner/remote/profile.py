@@ -32,6 +32,7 @@ class Profile:
     """How long a silent block is waited for after the scheduler calls it over: NFS shows a new name up to 60 s late,
     the default acdirmax of nfs(5)."""
     time_s: float | None = None
+    nodes_at_once: int | None = None
     local: str = ""
     gpus: str = ""
     sbatch: str = ""
@@ -66,6 +67,7 @@ class Profile:
             self,
             slurm={**self.slurm, **partition},
             gpus=options.get("gpus") or self.gpus,
+            nodes_at_once=int(options["nodes"]) if options.get("nodes") else self.nodes_at_once,
             time_s=float(options["time"]) if options.get("time") else self.time_s,
             sbatch=f"{self.sbatch} {options.get('sbatch', '')}".strip(),
         )
@@ -79,13 +81,17 @@ class Profile:
 def find_profile(settings: Config, name: str) -> Profile:
     """Return the profile that `--on NAME` means, for a box with its host.
 
-    Raises: UsageError for an unknown one, or a duration that cannot be read.
+    Raises: UsageError for an unknown one, or a duration or number that cannot be read.
     """
     kind, colon, host = name.partition(":")
     table = host if colon else name
     stored: dict[str, Any] = {key: text for key, text in settings.on.get(table, {}).items() if text}
     for key in stored.keys() & DURATIONS:
         stored[f"{key}_s"] = parse_duration(stored.pop(key), f"on.{table}.{key}")
+    if (nodes := stored.pop("nodes-at-once", None)) is not None:
+        if not nodes.isdecimal() or int(nodes) < 1:
+            raise UsageError(f'on.{table}.nodes-at-once takes a number of nodes, not "{nodes}"', "give 1 or more")
+        stored["nodes_at_once"] = int(nodes)
     stored["slurm"] = {key: stored.pop(key) for key in SLURM if key in stored}
     if colon:
         stored = {**(stored if stored.get("kind") == "ssh" else {}), "kind": kind}

@@ -185,7 +185,9 @@ OF_A_RESULT = [pytest.param(point, marks=pytest.mark.campaign) for point in ("me
 
 
 @pytest.mark.parametrize("point", [*AROUND_SBATCH, *OF_A_RESULT])
-def test_the_front_worker_dies_around_sbatch_or_while_it_stores_a_result(front: Queue, cluster: Slurm, point: str) -> None:
+def test_the_front_worker_dies_around_sbatch_or_while_it_stores_a_result(
+    front: Queue, cluster: Slurm, point: str
+) -> None:
     go(front)
     job = front.submit(GATED, 2, on="slurm")
     worker = front.worker(point)

@@ -42,7 +42,7 @@ def test_an_option_with_an_open_quote_is_refused(home: Path, tmp_path: Path, mon
 
 
 def test_a_profile_has_the_keys_that_the_settings_know() -> None:
-    keys = {field.name.removesuffix("_s") for field in fields(Profile)}
+    keys = {field.name.removesuffix("_s").replace("_", "-") for field in fields(Profile)}
     assert keys == {"name", "slurm", *config_file.PROFILE} - {*config_file.SLURM}
 
 

@@ -131,3 +131,20 @@ def test_rounds_that_do_not_fit_into_the_time_limit_are_refused(
         ask(time="1h", nodes_at_once=1)
     assert "--time 252m" in refused.value.hint and "--nodes-at-once 5" in refused.value.hint
     assert ask(time="1h") and ask(time="5h", nodes_at_once=1)
+
+
+def test_a_profile_limits_the_tasks_and_an_option_takes_precedence(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    front_of(layout, tmp_path, monkeypatch, repeats=1)
+    config = layout.config.read_text()
+
+    def tasks(**options: Any) -> set[int]:
+        given = {**ROWS, "cwd": str(layout.home), "on": "slurm", "repeats": 5, "home": str(layout.home), **options}
+        return {job.spec.tasks for job in plan.plan(requested(**given)).jobs}
+
+    layout.config.write_text(config + 'nodes-at-once = "2"\n')
+    assert tasks() == {2} and tasks(nodes_at_once=4) == {4}
+    layout.config.write_text(config + 'nodes-at-once = "many"\n')
+    with pytest.raises(UsageError, match="takes a number of nodes"):
+        tasks()
