@@ -7,6 +7,7 @@ import torch
 from train import GPT, batch, text
 
 path = Path(os.environ.get("MPSQ_TRAINED", "."), "model.pt")
+torch.set_num_threads(1)
 model = GPT()
 model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
 model.eval()

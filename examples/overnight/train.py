@@ -14,7 +14,7 @@ from torch.nn import functional
 
 import mpsq_report
 
-LAYERS, HEADS, WIDTH, BLOCK = 3, 8, 64, 64
+LAYERS, HEADS, WIDTH, BLOCK = 2, 8, 48, 32
 BATCH, ITERS, WARM_UP = 16, 60, 10
 LEARNING_RATE, DECAY, EPSILON, DROPOUT = 5e-4, 0.1, 1e-8, 0.2
 VOCABULARY = 128
@@ -77,6 +77,7 @@ def batch(data, generator=None):
 
 
 def main():
+    torch.set_num_threads(1)  # on a CPU, more would wait for each other in a model of this size
     report = mpsq_report.Reporter()
     seed = int(os.environ.get("MPSQ_SEED", 1337))
     torch.manual_seed(seed)

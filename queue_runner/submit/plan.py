@@ -81,8 +81,7 @@ def plan(request: Request, shared: expand.Shared | None = None, *, alone: bool =
     if count > run_order.MAX_RUNS:
         raise UsageError(f"that is {count:,} runs", f"a submission can have at most {run_order.MAX_RUNS:,} runs")
     if request.whole_node or any(
-        v is not None
-        for v in (request.on, request.partition, request.time_s, request.sbatch, request.nodes_at_once)
+        v is not None for v in (request.on, request.partition, request.time_s, request.sbatch, request.nodes_at_once)
     ):
         specs = extensions.placement().placed(request, specs)
     terms, after = shared.terms(request)
