@@ -3,7 +3,7 @@ own, and with a look at what it changes outside its copy. With --evaluate, the c
 
     python -I -S -B sealed.py [--evaluate JOB COMMAND PATTERN] -- COMMAND ...
 
-It uses the standard library only, so that it starts in 15 ms.
+It uses the standard library only, so that it starts in 30 ms.
 """
 
 from __future__ import annotations
