@@ -115,7 +115,7 @@ def try_(
 
 @app.command("show")
 def show(name: Name, json: Json = False) -> None:
-    """Print the candidates, the champion after each of them, and the time left."""
+    """Print the candidates, the champion and the time left."""
     from queue_runner.referee import night
 
     standing = night.read(home(), name)
@@ -133,7 +133,9 @@ def confirm(
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
-    """Measure what all kept candidates gained together, by fresh rounds of the first champion and the last one.
+    """Measure the gain of the last champion in fresh rounds.
+
+    The other row is the first champion. Each step's gain, as it was when the step was kept, is too large.
 
     Exit codes: 0 the gain is confirmed, 1 it is not, 3 undecided, 2 for every error.
     """
