@@ -129,8 +129,7 @@ def prepare(stored: Iterable[ReportedRun], context: Context) -> list[ReportedRun
             factors[LOG] = logs[run.run_id]
         diverged = run.loss_last is None and "diverged" in taints(run)
         prepared.append(
-            replace(
-                run,
+            run.changed(
                 gpus=gpus,
                 subject=select_runs.subject(run),
                 loss_last=math.nan if diverged else run.loss_last,  # SQLite has no NaN, so the summary omits it

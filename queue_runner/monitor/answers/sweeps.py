@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from queue_runner.analysis.comparison import PHASE, WALL
@@ -31,7 +30,7 @@ def add(rows: Iterable[ReportedRun], context: Context, declared: bool) -> list[R
     rows = list(rows)
     swept = _swept(rows, context)
     keys = [(row.group_id, _workload(row.kind, row.asked_workload)) for row in rows]
-    rows = [replace(row, swept=swept.get(key, frozenset())) for row, key in zip(rows, keys, strict=True)]
+    rows = [row.changed(swept=swept.get(key, frozenset())) for row, key in zip(rows, keys, strict=True)]
     return _with_wall_times(rows, context, declared)
 
 
@@ -104,7 +103,7 @@ def _with_wall_times(rows: list[ReportedRun], context: Context, declared: bool) 
             if not all(row.measure_s and row.n_measure for row in compared):
                 wall.add(question)
     return [
-        replace(row, **_OF_ITERATIONS, median_s=row.real_s, time_of=WALL)
+        row.changed(**_OF_ITERATIONS, median_s=row.real_s, time_of=WALL)
         if row.outcome == Outcome.SUCCEEDED and row.real_s is not None and root(_subject(row)) in wall
         else row
         for row in rows
@@ -128,7 +127,7 @@ def _of_phase(row: ReportedRun, passed: Mapping[int, list[Any]]) -> ReportedRun:
     if not (row.measure_s and row.n_measure):
         return row
     mean_s = row.measure_s / max([row.n_measure, *(n for (n,) in passed.get(row.run_id, ()))])
-    return replace(row, median_s=mean_s, mean_s=mean_s, mad_s=None, q1_s=None, q3_s=None, time_of=PHASE)
+    return row.changed(median_s=mean_s, mean_s=mean_s, mad_s=None, q1_s=None, q3_s=None, time_of=PHASE)
 
 
 def _subject(row: ReportedRun) -> tuple[Any, ...]:
