@@ -95,7 +95,7 @@ def report(
     reports.load(name)
     if submit and name != "missing":
         raise UsageError(f"--submit does not apply to the report {name}", "mpsq report missing g4 --submit")
-    if by is not None and name != reports.DEFAULT:
+    if by is not None and name not in reports.BY_METRIC:
         raise UsageError(f"--by does not apply to the report {name}", f"mpsq report --by {by}")
     options = selection.read(
         ids,
@@ -119,6 +119,8 @@ def report(
         say("nothing was queued")
     if not result.items and format in ("csv", "json"):
         say("no matching runs")
+    if result.exit_code:
+        raise typer.Exit(result.exit_code)
 
 
 def _submit_missing(line: str, result: Result, layout: Layout, format: str) -> None:

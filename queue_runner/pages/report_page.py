@@ -17,7 +17,7 @@ from queue_runner.analysis.finding import Finding
 from queue_runner.analysis.grouping import MAIN, word
 from queue_runner.errors import MpsqError
 from queue_runner.monitor.answers.run_query import Options
-from queue_runner.pages import dots, iteration_plots, provenance, render, timeline, trust
+from queue_runner.pages import dots, histories, iteration_plots, provenance, render, timeline, trust
 from queue_runner.pages.run_records import RunRecords, gather
 from queue_runner.paths import Layout
 from queue_runner.reports._common import arm_tables
@@ -73,9 +73,11 @@ def build(
     with of_any_width():
         result = reports.run(name, connection, options)
     evidence = gather(name, result, connection, options)
-    compared = evidence.families if evidence.compared or len(evidence.families) == 1 else []
+    alone = len(evidence.families) == 1 and not result.histories
+    compared = evidence.families if evidence.compared or alone else []
     charts = [(family, dots.forest(family), dots.chart(family, evidence.taints)) for family in compared]
-    plots = iteration_plots.plots(evidence)
+    plots = iteration_plots.Plots([], []) if result.histories else iteration_plots.plots(evidence)
+    history_lines, history_ticks = histories.lines(result.histories)
     courses, n_courses_left = timeline.courses(evidence)
     bars, bar_ticks = timeline.bars(evidence)
     submissions, n_submissions_left = provenance.submissions(evidence)
@@ -102,6 +104,8 @@ def build(
         notes=[note for note in result.notes if not _MARK.match(note)],
         charts=[(arm_tables.caption(family) if len(charts) > 1 else "", *drawn) for family, *drawn in charts],
         plots=plots,
+        histories=history_lines,
+        history_ticks=history_ticks,
         courses=courses,
         n_courses_left=n_courses_left,
         bars=bars,

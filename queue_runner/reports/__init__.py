@@ -20,6 +20,8 @@ from queue_runner.reports._common.document import Report, Result
 from queue_runner.store import questions
 
 DEFAULT = "devices"
+BY_METRIC = (DEFAULT, "trend")
+"""The reports that take --by."""
 COMPARE = "compare"
 """The report of mpsq compare, which alone can ask for it."""
 SUITED = {"kernels": "kernels", "matmul": "matmul", "opcheck": "ops", "transfer": "transfer"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -28,13 +28,40 @@ class Section:
 
 
 @dataclass(frozen=True)
+class HistoryPoint:
+    """A point of a row's history: when (Unix seconds), its value, the submission, and what changed just before it."""
+
+    at: float
+    value: float
+    name: str
+    n_runs: int
+    changes: Sequence[str] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the object that docs/json.md describes."""
+        return {**self.__dict__, "changes": list(self.changes)}
+
+
+@dataclass(frozen=True)
+class RowHistory:
+    """The history of a row, for pages: `steps` are the names of the points at which its value changed for good."""
+
+    label: str
+    about: str
+    points: Sequence[HistoryPoint]
+    steps: Sequence[str]
+    show: Callable[[float], str]
+
+
+@dataclass(frozen=True)
 class Result:
     """The result of a report.
 
     `columns` of `items` are all values, raw and in SI units, for csv and json. `sections` are tables for people (none:
     one table of all columns); `text` replaces the tables in the table format. `lines` are findings in words, `notes`
     are footnotes. `families` are the compared arms that the sections show, for pages with charts of their runs;
-    `newest_runs` is the newest run of each comparison that they show.
+    `newest_runs` is the newest run of each comparison that they show. `histories` are rows over time. mpsq report ends
+    with `exit_code`.
     """
 
     columns: Sequence[Column]
@@ -45,6 +72,8 @@ class Result:
     text: str | None = None
     families: Sequence[Family] = ()
     newest_runs: Sequence[int] = ()
+    histories: Sequence[RowHistory] = ()
+    exit_code: int = 0
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
