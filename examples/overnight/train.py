@@ -83,6 +83,7 @@ def main():
     torch.manual_seed(seed)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model, data = GPT().to(device), text("train")
+    torch.manual_seed(seed)  # so that the batches do not depend on how the weights were drawn
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=DECAY, eps=EPSILON)
     report.hello(workload="overnight", device=device, planned_iters=ITERS, seed=seed)
     for i in range(ITERS):
