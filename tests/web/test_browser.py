@@ -43,6 +43,12 @@ JOB = (
 )
 
 
+SIZES = (
+    "[...document.querySelectorAll('body *')].filter(e => e.innerText?.trim()).map(e => getComputedStyle(e).fontSize)"
+)
+"""The sizes of all texts of a page."""
+
+
 @contextmanager
 def quiet(browser: Browser, server: Server, *size: Any, **profile: Any) -> Iterator[Page]:
     """A page of a new profile that fails for an error on its console and for a request elsewhere."""
@@ -62,6 +68,7 @@ def test_every_page_fits_and_asks_nobody_else(home: Path, browser: Browser, widt
             seen.page.goto(f"{server.base}/{name}")
             seen.page.wait_for_load_state("load")
             assert not seen.scrolls_sideways(), name
+            assert {*seen.page.evaluate(SIZES)} <= {"14px", "16px", "20px", "26px"}, name
             seen.picture(f"{name or 'queue'}-{width}-{scheme}")
         assert seen.troubles == [] and seen.foreign(server.base) == []
 
