@@ -70,7 +70,8 @@ class Gain:
         if self.high <= 0:
             return f"{self.subject} is not {self.better}: {self.size}"
         if n >= FIRST_FUTILE and self.gain < self.least / 2:
-            return f"{self.subject} is not {self.better} by half of {self.least_text} after {n} rounds: {self.size}"
+            too_small = f"by less than half of {self.least_text}"
+            return f"{self.subject} seems {self.better} {too_small} after {n} rounds: {self.size}"
         return ""
 
     def against_no_loss(self, n: int) -> str:
