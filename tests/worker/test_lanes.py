@@ -20,6 +20,7 @@ from queue_runner.monitor import dashboard
 from queue_runner.monitor.queue_status import read_status
 from queue_runner.paths import Layout
 from queue_runner.web import views
+from queue_runner.web.overview import OverviewReader
 from tests.cli_support import Cli
 from tests.process_support import needs_linux
 from tests.queue_support import Queue, until, warden_pid
@@ -188,7 +189,7 @@ def test_each_lane_is_shown_and_what_is_done_to_one_leaves_the_other(lanes: Queu
     console = Console(file=io.StringIO(), width=100, height=40)
     console.print(dashboard.frame(found, [], dashboard.tables(found), console))
     watched = console.file.getvalue()  # type: ignore[attr-defined]
-    page = dict(views.queue(lanes.layout).facts)
+    page = dict(views.queue(lanes.layout, OverviewReader(lanes.layout)).facts)
     for shown in (mpsq.ok("status").out, watched, f"lanes {page['lanes']}"):
         assert re.search(r"lanes +cpu:0 +1\.1 ", shown), shown
         assert re.search(r"cpu:1 +2\.1 .*; paused: mpsq resume --lane", shown), shown
