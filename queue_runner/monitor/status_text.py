@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from queue_runner import lanes, tables, times, units
+from queue_runner.analysis.stats import by_key
 from queue_runner.extensions import RemoteLane
 from queue_runner.host.locks import START_A_WORKER
 from queue_runner.model import DEFAULT_LANE
@@ -20,7 +22,7 @@ SHOWN = 10
 _NAME = 16
 _REASON = 24
 _BLOCKS = 5
-"""Number of blocks shown."""
+"""Number of submissions whose blocks are shown."""
 
 Facts = list[tuple[str, str]]
 """Names and values. A name may be empty: the value belongs to the one before."""
@@ -69,8 +71,9 @@ def lane(status: Status) -> Facts:
     if queue.lanes:
         facts.append(("lanes", "\n".join(f"{lanes.short(lane.name)}  {_lane_state(lane)}" for lane in queue.lanes)))
     if status.blocks:
-        blocks = [_block(block, queue.worker) for block in status.blocks[:_BLOCKS]]
-        more = len(status.blocks) - _BLOCKS
+        submissions = by_key(status.blocks, lambda block: block.lane.rpartition("-")[0])
+        blocks = [_blocks(name, same, queue.worker) for name, same in [*submissions.items()][:_BLOCKS]]
+        more = len(submissions) - _BLOCKS
         facts.append(("blocks", "\n".join([*blocks, *([f"... and {units.count(more)} more"] if more > 0 else [])])))
     return facts
 
@@ -91,10 +94,17 @@ def _lane_state(lane: LaneState) -> str:
     return "; ".join(parts) or "free"
 
 
-def _block(block: RemoteLane, worker: bool) -> str:
-    running = f", run {block.running} is running" if block.running else ""
-    state = one_line(block.status) if worker else "no worker follows it"
-    return f"{block.lane}: {units.count(block.done)} of {units.counted(block.runs, 'run')} done{running}; {state}"
+def _blocks(name: str, blocks: Sequence[RemoteLane], worker: bool) -> str:
+    """Return the state of the blocks of a submission at one target, on one line."""
+    running = [block.running for block in blocks if block.running]
+    doing = f", run {running[0]} is running" if running else ""
+    where = blocks[0].lane
+    if len(blocks) > 1:
+        where, doing = f"{name}: {len(blocks)} blocks", f", {len(running)} running" if running else ""
+    done, runs = sum(block.done for block in blocks), sum(block.runs for block in blocks)
+    first = next((block for block in blocks if block.silent), blocks[0])
+    state = one_line(first.status) if worker else "no worker follows it"
+    return f"{where}: {units.count(done)} of {units.counted(runs, 'run')} done{doing}; {state}"
 
 
 def attention(status: Status) -> set[str]:

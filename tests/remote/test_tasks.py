@@ -10,6 +10,7 @@ import pytest
 
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
+from queue_runner.monitor import queue_status, status_text
 from queue_runner.paths import Layout
 from queue_runner.remote import block
 from queue_runner.remote.fence import FenceHolder, take_fence
@@ -60,6 +61,8 @@ def test_rounds_are_dealt_out_whole(
     front = front_of(layout, tmp_path, monkeypatch, repeats=5, nodes_at_once=at_once)
     front.blocks.step()
     sent = rounds_sent(front)
+    status = status_text.text(queue_status.read_status(layout))
+    assert at_once == 1 or f"slurm-g1: {len(tasks)} blocks: 0 of 15 runs done; " in status
     assert sorted(sent) == [[(repeat, job) for repeat in task for job in order_of(front, repeat)] for task in tasks]
 
 
