@@ -127,7 +127,7 @@ def complete_rounds(connection: Connection, run_ids: Sequence[int]) -> int:
     chosen = [json.dumps(list(run_ids))]
     ended = connection.column(_ENDED_ELSEWHERE, chosen)
     for run_id in ended:
-        retries.again(connection, run_id, actor="worker", reason="its round was lost, and runs again whole")
+        retries.again(connection, run_id, actor="worker", reason="its round runs again whole, on one machine")
     if ended:
         last = places(connection)[1]
         waiting = connection.column(_WAITING_IN_ROUNDS, chosen)

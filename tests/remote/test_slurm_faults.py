@@ -18,6 +18,8 @@ import pytest
 
 from queue_runner.control import cancellation, new_attempts
 from queue_runner.model import parse_selector
+from queue_runner.monitor import answers
+from queue_runner.store import read
 from tests.cli_support import Cli
 from tests.process_support import needs_linux
 from tests.queue_support import Queue, until
@@ -294,6 +296,31 @@ def test_a_preempted_block_is_sent_again_where_retries_allow_it(front: Queue, cl
     assert rows.pop(f"{job}.1")["outcome"] == "LOST" and "preempted" in explain(front, f"{job}.1")
     assert {row["outcome"] for row in rows.values()} == {"SUCCEEDED"}, front.log()
     assert sorted(line for line in front.written() if line != "began") == [f"{job}.{n}" for n in (2, 3, 4)]
+    cluster.sweep()
+
+
+@pytest.mark.campaign
+def test_a_preempted_round_runs_again_whole(front: Queue, cluster: Slurm) -> None:
+    """Its first row has ended; the second is preempted. Both run again on one node, and the round counts once."""
+    script = "[ {x} = 0 ] || echo began >> $J; until [ {x} = 0 ] || [ -e $J.go ]; do sleep 0.05; done"
+    terms = {"on": "slurm", "whole_node": True, "nodes_at_once": 2, "retries": 1, "retry_on": ("lost",)}
+    first = front.submit(script, 2, sets=("x=0,1",), order_seed=1, **terms)
+    planned = {(row["job_id"], row["repeat"]): row["position"] for row in front.rows()}
+    half = next(repeat for repeat in (1, 2) if planned[first, repeat] < planned[first + 1, repeat])
+    front.worker()
+    until(lambda: front.written() == ["began"] * 2, "the second row of both rounds", LIMIT_S)
+    until(lambda: front.rows()[half - 1]["state"] == "DONE", "the end of its first row", LIMIT_S)
+    begun = [path.parent.parent.parent for path in cluster.shared.glob(f"*/runs/{first + 1}.{half}/began.json")]
+    node = json.loads((begun[0] / "fence").read_text())["node"]
+    cluster.ask("sbatch", "--partition=urgent", "--exclusive", f"--nodelist={node}", "-o/dev/null", "--wrap=sleep 1")
+    until(lambda: any(row["outcome"] == "LOST" for row in front.rows()), "the preempted run", LIMIT_S)
+    go(front)
+    rows = front.done(6, LIMIT_S)
+    attempts = sorted((row["job_id"] - first, row["attempt"], row["outcome"]) for row in rows if row["repeat"] == half)
+    assert attempts == [(0, 1, "SUCCEEDED"), (0, 2, "SUCCEEDED"), (1, 1, "LOST"), (1, 2, "SUCCEEDED")], front.log()
+    with read.reading(front.layout.db) as connection:
+        (family,) = answers.of_group(connection, 1)
+    assert [pair.verdict.n for pair in family.pairs] == [2]
     cluster.sweep()
 
 
