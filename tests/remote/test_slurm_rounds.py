@@ -1,4 +1,4 @@
-"""The rounds of a question on a real Slurm of four nodes: at once, with the words that one node gives after another."""
+"""The rounds of a question on a real Slurm of four nodes: at once, with the words that one node gives."""
 
 from __future__ import annotations
 
@@ -42,20 +42,13 @@ def words(front: Queue, group: int) -> tuple[dict[str, str], set[int]]:
     return {pair.arm.label: str(pair.verdict.word) for pair in family.pairs}, {arm.n_machines for arm in family.arms}
 
 
-def test_rounds_on_four_nodes_give_the_words_of_one(front: Queue) -> None:
-    """The nodes of this host disturb each other, so each has few rounds."""
-    many = submit(front, repeats=4, nodes_at_once=4, whole_node=True)
+def test_rounds_on_several_nodes_decide_what_one_node_decides(front: Queue) -> None:
+    many = submit(front, until="decided", whole_node=True)
     single = submit(front, repeats=3, nodes_at_once=1)
     assert front.worker("", "--until-idle").wait(patience(120)) == 0, front.log()
     assert {row["outcome"] for row in front.rows()} == {Outcome.SUCCEEDED}, front.log()
-    (of_many, machines), (of_single, (machine,)) = words(front, many), words(front, single)
+    (of_many, (machines,)), (of_single, (machine,)) = words(front, many), words(front, single)
     assert of_many == of_single == {"s=0.6": "slower", "s=1.1": "slower"} and machine == 1
-    assert machines == {4}
-
-
-def test_rounds_are_sent_until_they_decide(front: Queue) -> None:
-    group = submit(front, until="decided", whole_node=True)
-    assert front.worker("", "--until-idle").wait(patience(120)) == 0, front.log()
     with read.reading(front.layout.db) as connection:
-        ((why,),) = read.tuples(connection, "SELECT closed_why FROM groups WHERE id = ?", [group])
-    assert why == "decided", front.log()
+        ((why,),) = read.tuples(connection, "SELECT closed_why FROM groups WHERE id = ?", [many])
+    assert why == "decided" and machines >= 3, front.log()

@@ -28,10 +28,13 @@ from queue_runner.remote.link import CONNECT_S
 from queue_runner.remote.ssh import Ssh
 from queue_runner.remote.target import NotSent, Refused, Unreachable
 from queue_runner.store import read
+from queue_runner.submit import plan
+from tests.patience import patience
 from tests.process_support import words_of
 from tests.queue_support import Queue, until
 from tests.remote.slurm_support import TIMES
 from tests.remote.ssh_support import Box, running
+from tests.submit_support import requested
 
 pytestmark = [pytest.mark.process, pytest.mark.needs_program("sshd")]
 
@@ -350,3 +353,12 @@ def test_what_keeps_a_block_from_a_box_is_said(
     with pytest.raises(Refused, match=re.escape(said)):
         made.send("a" * 32, {})
     made.link.hang_up()
+
+
+@pytest.mark.campaign
+def test_rounds_follow_on_a_box_until_they_decide(front: Queue) -> None:
+    rows = {"argv": ("/bin/sleep", "{s}"), "sets": ("s=0.1,0.9",), "cwd": str(front.folder), "until": "decided"}
+    plan.store(front.layout, plan.plan(requested(on="box", **rows)))
+    assert front.worker("", "--until-idle").wait(patience(120)) == 0, front.log()
+    with read.reading(front.layout.db) as connection:
+        assert read.tuples(connection, "SELECT closed_why FROM groups").fetchall() == [("decided",)], front.log()
