@@ -89,7 +89,7 @@ def main(folder):
         if mpsq(folder, "try", CONTEST, "HEAD", "--label", label) != 0:
             git(folder, "reset", "-q", "--hard", "HEAD~1")
     mpsq(folder, "show", CONTEST)
-    mpsq(folder, "confirm", CONTEST)
+    mpsq(folder, "confirm", CONTEST, "--rounds", "6")
 
 
 def mpsq(folder, *words):
