@@ -100,6 +100,13 @@ def version(connection: sqlite3.Connection, group: int) -> object:
     return read.tuples(connection, _VERSION, [group]).fetchone()
 
 
+def count_runs(connection: sqlite3.Connection, group: int) -> int:
+    """Return how many runs a submission has."""
+    sql = "SELECT count(*) FROM runs r JOIN jobs j ON j.id = r.job_id WHERE j.group_id = ?"
+    (count,) = read.tuples(connection, sql, [group]).fetchone()
+    return int(count)
+
+
 def workloads(connection: sqlite3.Connection, group: int) -> tuple[set[str | None], bool]:
     """Return the workloads of a submission, and whether one of its runs has not ended."""
     sql = "SELECT DISTINCT j.workload, r.state = 'DONE' FROM jobs j JOIN runs r ON r.job_id = j.id WHERE j.group_id = ?"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from queue_runner import units
 from queue_runner.model import Selector
 from queue_runner.monitor import group_summary, queue_state, run_view
 from queue_runner.monitor.group_summary import GroupProgress
@@ -23,6 +24,8 @@ RECENT_S = 24 * 3600.0
 """Time for which a failure is shown: a night and the day after it."""
 MOST_FAILED = 5
 MOST_SENTENCES = 3
+MOST_RUNS = 400
+"""Runs of a submission beyond which its answer is on its own page alone: it takes a second, at each end of a run."""
 
 
 @dataclass(frozen=True)
@@ -79,11 +82,14 @@ def _computed(connection: sqlite3.Connection, group: int) -> NewestAnswer:
 
     selector = Selector(f"g{group}", group=group)
     workloads, unended = group_summary.workloads(connection, group)
+    progress = group_summary.progress(connection, [group])[group]
+    if (count := group_summary.count_runs(connection, group)) > MOST_RUNS:
+        return NewestAnswer(group, progress, unended, None, [f"{units.counted(count, 'run')}: see its page"], 0)
     result = reports.run(reports.suited(workloads, reports.DEFAULT), connection, Options(selectors=(selector,)))
     answers = [line for line in result.lines if not isinstance(line, Finding)] or result.lines[:1]
     return NewestAnswer(
         group,
-        group_summary.progress(connection, [group])[group],
+        progress,
         unended,
         trust.status(result.families),
         answers[:MOST_SENTENCES],

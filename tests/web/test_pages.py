@@ -21,7 +21,7 @@ from queue_runner.paths import Layout
 from queue_runner.spec import NewJob, Terms
 from queue_runner.store import jobs, read
 from queue_runner.store.engine import open_engine, writing
-from queue_runner.web import live, log_page
+from queue_runner.web import live, log_page, overview
 from tests import named_rows
 from tests.cli_support import SPEC, Cli, end_running_run, full_queue, taint
 from tests.web.site_support import Browser
@@ -386,7 +386,9 @@ def test_the_page_of_a_submission_is_its_answer_so_far(browser: Browser) -> None
     assert 'href="/group/2"' in browser.get("/") and "0 of 1 round done" in text_of(browser.get("/"))
 
 
-def test_the_first_page_has_the_answer_so_far_and_what_went_wrong(queue: Layout, browser: Browser, mpsq: Cli) -> None:
+def test_the_first_page_has_the_answer_so_far_and_what_went_wrong(
+    queue: Layout, browser: Browser, mpsq: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def parts() -> tuple[str, str]:
         page = browser.get("/")
         sections = re.findall(r'<section id="(answer|wrong)">(.*?)</section>', page, re.DOTALL)
@@ -397,6 +399,8 @@ def test_the_first_page_has_the_answer_so_far_and_what_went_wrong(queue: Layout,
     assert "Answer so far" in answer and "g1" in answer and "rounds done" in answer
     assert re.search(r"3\.1\s+killed\s+KILLED\(9\)", wrong) and "FAILED(3)" in wrong and "no data" in wrong
     assert "no worker runs this queue" in wrong
+    monkeypatch.setattr(overview, "MOST_RUNS", 3)
+    assert "5 runs: see its page" in text_of(Browser(queue).get("/"))
     mpsq.ok("cancel", "g2")
     mpsq.ok("retry", "2.1")
     taint(queue, "1.2")
