@@ -116,7 +116,8 @@ def _check_time(request: Request, profile: Profile, specs: Sequence[JobSpec]) ->
         return
     tasks = profile.nodes_at_once or MOST_TASKS
     n_rounds = max(1, -(-request.repeats // tasks))
-    needed_s = n_rounds * sum(known_s) + commands.WARN_S
+    rounds_s = n_rounds * sum(known_s)
+    needed_s = rounds_s + min(commands.WARN_S, rounds_s / 3)  # of a short time limit, SIGTERM takes the last quarter
     if needed_s > profile.time_s:
         rounds = f"{units.counted(n_rounds, 'round')} of {units.counted(len(specs), 'row')}"
         time = units.duration(profile.time_s)

@@ -134,6 +134,9 @@ def test_rounds_that_do_not_fit_into_the_time_limit_are_refused(
         ask(time="1h", nodes_at_once=1)
     assert "--time 252m" in refused.value.hint and "--nodes-at-once 5" in refused.value.hint
     assert ask(time="1h") and ask(time="5h", nodes_at_once=1)
+    with writing(open_engine(layout.db)) as connection:
+        connection.change("UPDATE exits SET real_s = 15.0")
+    assert ask(time="1m", repeats=1)
 
 
 def test_a_profile_limits_the_tasks_and_an_option_takes_precedence(
