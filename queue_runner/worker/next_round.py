@@ -82,7 +82,9 @@ def _judged(layout: Layout, group_id: int, group: OpenGroup, now: float) -> tupl
         return progress, f"{MOST_ROUNDS} rounds have not decided it: {remedy}"
     _, more = progress
     if group.until == Until() and (math.inf if more is None else more) > _most_rounds_left(group, now):
-        return progress, f"{f'about {more}' if more else 'over 200'} more rounds would be needed: {remedy}"
+        if more is None:
+            return progress, "over 200 more rounds would be needed"
+        return progress, f"about {more} more rounds would be needed: mpsq rerun g{group_id} --rounds {more} continues"
     return progress, ""
 
 

@@ -78,9 +78,10 @@ def preferred(named: Sequence[Workload]) -> Workload:
 
 
 def _otherwise(name: str) -> str:
-    """Return the hint for a name that is like no workload's: it may be a program."""
+    """Return the hint for a name that is like no workload's: it may be a program, or a script."""
     lists = "mpsq workloads lists them"
-    return f"{lists}; a command goes after --: mpsq submit -- {name}" if shutil.which(name) else lists
+    command = f"python {name}" if name.endswith(".py") else name if shutil.which(name) else ""
+    return f"{lists}; a command goes after --: mpsq submit -- {command}" if command else lists
 
 
 def find(folder: Path, name: str, framework: str | None = None, user_folder: Path | None = None) -> Workload:

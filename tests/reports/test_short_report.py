@@ -159,7 +159,7 @@ def test_no_further_rounds_are_offered_while_some_wait(store: Store) -> None:
     for k in range(3):
         for device in ("cpu", "mps"):
             store.run(device, median_s=0.1013 * (1 + k * (device == "cpu") / 7))
-    why = "about 71 more rounds would be needed: mpsq rerun g1 --rounds 3 continues"
+    why = "about 71 more rounds would be needed: mpsq rerun g1 --rounds 71 continues"
     store.db.execute("UPDATE groups SET until = 'decided', closed_at = 1, closed_why = ?", [why])
     text = "\n".join(short(store))
     assert "next: mpsq rerun g1 --rounds" in text and "no further round of g1" in text
