@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -13,9 +14,10 @@ from queue_runner.host import failpoints
 from queue_runner.store.engine import Connection, Engine, writing
 
 BATCH_S = 0.2
-"""Seconds that a transaction aims at."""
-_ROWS = 20_000, 1000, 200_000
-"""Rows of the first transaction, and of any."""
+"""Seconds after which a transaction takes no further piece, however busy the machine is."""
+_PIECE_ROWS = 2000
+_WAITING_ROWS = 100_000
+"""Rows that wait before they are written, unless one run has more."""
 _PAUSE_S = 0.02
 """Between two transactions: a writer that waits looks every few milliseconds."""
 
@@ -28,59 +30,51 @@ _COLUMNS: dict[str, Sequence[str]] = {
     "taints": ["run_id", "kind", "severity", "detail"],
 }
 
-Rows = dict[str, list[Sequence[Any]]]
-
 
 class Batches:
     """Rows that wait to be stored, by table."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._waiting: Rows = {}
-        self._most_rows = _ROWS[0]
+        self._waiting: dict[str, deque[Sequence[Any]]] = {}
 
     @property
     def is_empty(self) -> bool:
         return not self._waiting
 
     def has_room(self, rows: Mapping[str, Sequence[Any]]) -> bool:
-        """Return whether these rows and those that wait are one transaction."""
-        return sum(map(len, (*self._waiting.values(), *rows.values()))) <= self._most_rows
+        """Return whether these rows may wait with the others."""
+        return sum(map(len, (*self._waiting.values(), *rows.values()))) <= _WAITING_ROWS
 
     def add(self, run_id: int, rows: Mapping[str, Sequence[Any]]) -> None:
         """Add rows of a run, which is their first column, under its id here."""
         for table, some in rows.items():
             after = ("",) if table == "ingests" else ()
-            self._waiting.setdefault(table, []).extend((run_id, *row[1:], *after) for row in some)
+            self._waiting.setdefault(table, deque()).extend((run_id, *row[1:], *after) for row in some)
 
     def write(self, in_each: Callable[[Connection, bool], None] = lambda *_: None) -> None:
         """Store what waits. `in_each` is called in each transaction, with whether it is the last one: after a crash
         before that, all are repeated."""
         while True:
-            rows, self._waiting = self._next()
             with writing(self._engine) as connection:
                 begin = time.monotonic()
-                in_each(connection, not self._waiting)
-                for table, some in rows.items():
+                for table, rows in self._pieces():
                     names = ", ".join(f'"{name}"' for name in _COLUMNS[table])
                     marks = ", ".join("?" * len(_COLUMNS[table]))
-                    connection.change_all(f"INSERT OR REPLACE INTO {table} ({names}) VALUES ({marks})", some)
+                    connection.change_all(f"INSERT OR REPLACE INTO {table} ({names}) VALUES ({marks})", rows)
+                    if time.monotonic() - begin >= BATCH_S:
+                        break
+                is_last = not any(self._waiting.values())
+                in_each(connection, is_last)
                 failpoints.reach("merge.before_commit")
-            factor = min(2.0, max(0.5, BATCH_S / max(time.monotonic() - begin, 1e-3)))
-            self._most_rows = int(min(max(self._most_rows * factor, _ROWS[1]), _ROWS[2]))
             failpoints.reach("merge.batch")
-            if not self._waiting:
+            if is_last:
+                self._waiting.clear()
                 return
             time.sleep(_PAUSE_S)
 
-    def _next(self) -> tuple[Rows, Rows]:
-        """Return the rows of the next transaction, and those that wait on."""
-        now: Rows = {}
-        later: Rows = {}
-        n_left = self._most_rows
+    def _pieces(self) -> Iterator[tuple[str, list[Sequence[Any]]]]:
+        """Take the rows that wait, a few of a table at a time."""
         for table, rows in self._waiting.items():
-            now[table], after = rows[:n_left], rows[n_left:]
-            n_left -= len(now[table])
-            if after:
-                later[table] = after
-        return now, later
+            while rows:
+                yield table, [rows.popleft() for _ in range(min(_PIECE_ROWS, len(rows)))]

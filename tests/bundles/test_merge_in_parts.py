@@ -34,7 +34,8 @@ IMPORT = """
 import sys
 from queue_runner.bundles import batches
 from queue_runner.cli.main import main
-batches._ROWS = (60, 50, 60)
+batches._PIECE_ROWS = batches._WAITING_ROWS = 60
+batches.BATCH_S = 60.0
 sys.exit(main(["import", sys.argv[1]]))
 """
 """An import whose transactions have at most 60 rows."""
@@ -252,7 +253,8 @@ def test_no_transaction_is_large(place: Place, monkeypatch: pytest.MonkeyPatch) 
         change_all(self, sql, values)
 
     monkeypatch.setattr(engine.Connection, "change_all", noted)
-    monkeypatch.setattr(batches, "_ROWS", (10, 5, 10))
+    for name, value in {"_PIECE_ROWS": 10, "_WAITING_ROWS": 10, "BATCH_S": 0.0}.items():
+        monkeypatch.setattr(batches, name, value)
     merge.merge(place.layout, [("g1", place.bundle)])
     assert sum(n_rows) > 120 and max(n_rows) <= 10
     place.is_whole()
@@ -288,7 +290,7 @@ def test_a_full_disk_stores_nothing_that_counts(place: Place, tmp_path: Path) ->
         )
         place.export()
         place.layout = receiver(disk / "ours")
-        child = place.stopped("merge.before_commit", IMPORT.replace("(60, 50, 60)", "(10000, 10000, 10000)"))
+        child = place.stopped("merge.before_commit", IMPORT.replace("= 60", "= 10000"))
         assert child is not None
         (disk / "ballast").write_bytes(bytes(shutil.disk_usage(disk).free - (1 << 19)))
         while state_of(child.pid) not in "Z":  # it comes to that point again

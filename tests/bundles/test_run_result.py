@@ -90,7 +90,8 @@ def test_what_no_bundle_can_hold_costs_the_numbers_and_not_the_end(there: Store,
 def test_it_replaces_mirrored_rows_in_small_transactions(
     there: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches, "_ROWS", (10, 5, 10))
+    monkeypatch.setattr(batches, "_PIECE_ROWS", 10)
+    monkeypatch.setattr(batches, "BATCH_S", 0.0)
     result = run_result.read(published(there, tmp_path / "r"), RunId(1, 2))
     here = sender(tmp_path / "here")
     here.iterations(2, [9.0], first=7777)
