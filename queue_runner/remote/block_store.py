@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,13 +18,13 @@ from msgspec.structs import asdict, replace
 from queue_runner.extensions import RemoteLane
 from queue_runner.host import job_environments
 from queue_runner.lanes import REMOTE_GLOB
-from queue_runner.model import DEFAULT_LANE, PREFLIGHT, Outcome, RunId, State
+from queue_runner.model import DEFAULT_LANE, PREFLIGHT, Ending, Outcome, RunId, State, Verb
 from queue_runner.paths import Layout
 from queue_runner.remote.block import Instructions, PlannedJob, PlannedRun
 from queue_runner.spec import OF_NODE, JobSpec
 from queue_runner.store import hot_sql, read, retries
 from queue_runner.store.engine import Connection
-from queue_runner.store.jobs import Claimed, places
+from queue_runner.store.jobs import Claimed, move, places
 
 _LANES = """
 SELECT r.lane, count(*), sum(r.state = 'DONE'),
@@ -168,8 +169,19 @@ def mark_sent(connection: Connection, run_ids: Sequence[int], token: str) -> int
 
 
 def take_back(connection: Connection, token: str) -> None:
-    """Unmark the runs of a block that was never started."""
+    """Unmark the runs of a block that have not begun."""
     connection.change("UPDATE runs SET token = NULL WHERE token = ? AND state IN ('QUEUED', 'HELD')", [token])
+
+
+def send_again(connection: Connection, token: str) -> None:
+    """Let the runs of a block that can never start be sent again. Those whose cancellation was requested end: it was
+    left to that block."""
+    sql = "SELECT id FROM runs WHERE token = ? AND state IN ('QUEUED', 'HELD') AND cancel_requested_at IS NOT NULL"
+    cancelled = connection.column(sql, [token])
+    take_back(connection, token)
+    ending = Ending(Outcome.CANCELLED, reason="cancelled before it started")
+    for run_id in cancelled:
+        move(connection, run_id, Verb.CANCEL, actor="worker", ending=ending, ended_at=time.time())
 
 
 def sent(connection: Connection, lane: str) -> list[BlockRun]:

@@ -337,7 +337,7 @@ class Dispatcher:
         if not take_fence(target.folder(token).fence, FenceHolder(void=why)):
             return False
         with writing(self._engine) as connection:
-            block_store.take_back(connection, token)
+            block_store.send_again(connection, token)
         self._not_before[lane] = time.monotonic() + TRY_AGAIN_S
         return True
 
@@ -434,7 +434,7 @@ class Dispatcher:
         self._sent[lane] = self._sent.get(lane, 0) + 1
         if words == "forgotten" and self._sent[lane] < MOST_SENT:
             with writing(self._engine) as connection:
-                block_store.take_back(connection, token)
+                block_store.send_again(connection, token)
             self._closing[token] = target
             return
         if (cause := self._cause(lane, token, target, signalled=False)) is not None:

@@ -244,6 +244,21 @@ def n_iterations(front: Front) -> int:
         return len(connection.execute("SELECT i FROM iterations").fetchall())
 
 
+def test_a_run_cancelled_in_a_block_that_never_starts_ends_as_cancelled(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stayed QUEUED: the block that was to cancel it is gone, and the next one leaves out what was cancelled."""
+    front = Front(layout, tmp_path / "shared", monkeypatch, repeats=2)
+    front.target.seen = Seen("waiting", "PENDING")
+    front.blocks.step()
+    cancellation.cancel(front.layout, [parse_selector("1.1")], grace_s=None, within_s=0.0)
+    front.target.seen = Seen("gone", "forgotten")
+    for _ in range(2):
+        front.blocks.step()
+    assert (front.row(1)["outcome"], front.row(2)["state"]) == ("CANCELLED", "QUEUED")
+    assert len(front.target.sent) == 2
+
+
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
