@@ -111,8 +111,10 @@ class Supervisor:
 
     @property
     def due(self) -> float | None:
-        """When (Unix seconds) the gate looks again, or the run that has ended."""
-        return min((at for at in (self._gate.due, self._gpu_look_at) if at is not None), default=None)
+        """When (Unix seconds) the gate looks again, or the run that has ended, or something may start again."""
+        pause_s = self._not_before - self._clocks.steady()
+        over_at = self._clocks.wall() + pause_s if pause_s > 0 else None
+        return min((at for at in (self._gate.due, self._gpu_look_at, over_at) if at is not None), default=None)
 
     @property
     def in_cooldown(self) -> bool:

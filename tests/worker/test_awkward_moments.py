@@ -190,3 +190,16 @@ def test_the_next_worker_owns_the_queue_at_once(queue: Queue) -> None:
     assert queue.rows()[0]["state"] == "RUNNING"  # it adopts, and does not wait for the run
     (queue.folder / "go").touch()
     assert queue.done()[0]["exit_code"] == 3
+
+
+def test_a_pause_between_runs_ends_in_time(queue: Queue) -> None:
+    """The worker slept until it polled the queue again."""
+    with queue.layout.config.open("a") as settings:
+        settings.write("cooldown_s = 0.5\n")
+    text = queue.layout.config.read_text()
+    queue.layout.config.write_text(text.replace("poll_s = 1.0", "poll_s = 3600"))
+    for _ in range(2):
+        queue.submit("true")
+    queue.worker()
+    first, second = queue.done(2)
+    assert second["started_at"] - first["ended_at"] >= 0.5
