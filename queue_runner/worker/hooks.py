@@ -32,6 +32,8 @@ NICE = ("nice", "-n", "19")
 """The lowest priority of nice(1): a hook must not take processors from a measured run."""
 STOP_GRACE_S = 2.0
 """How long a hook may continue after the worker is asked to stop."""
+_APART = '/bin/sh -c "$0"; exit $?'
+"""For a shell: runs a hook as its child, so that a hook that ends its parent does not end the worker."""
 TAIL_BYTES = 8192
 """How much of the end of its output goes into the worker's log."""
 _TERM_S = 2.0
@@ -109,7 +111,7 @@ class Hooks:
                 ended = next(iter(run_view.runs(connection, "run_id = ?", [run_id])), None)
         if self._stop.is_set():
             return
-        argv = [*(NICE if shutil.which(NICE[0]) else ()), "/bin/sh", "-c", command]
+        argv = [*(NICE if shutil.which(NICE[0]) else ()), "/bin/sh", "-c", _APART, command]
         problem, output = run(argv, environment(self._layout, event, ended), self._timeout_s, self._stop)
         name = f"hook_{event}" + (f" after run {ended.run}" if ended else "")
         for line in redact.redact(filter(None, [*plain(output).splitlines(), problem])):

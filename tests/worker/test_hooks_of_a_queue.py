@@ -112,3 +112,14 @@ def test_its_tree_is_ended_at_the_limit(tmp_path: Path) -> None:
     assert output.splitlines()[0] == "started"  # the shell may live to name its child that was killed
     assert len((tmp_path / "pids").read_text().split()) == 2
     assert not processes.find_orphans(processes.Traces(tag="f" * 32))
+
+
+@pytest.mark.parametrize("how", ["kill -9 $PPID", "kill $PPID", "kill -9 0"])
+def test_a_hook_that_ends_its_parent_does_not_end_the_worker(queue: Queue, how: str) -> None:
+    settings(queue, hook_done=how)
+    queue.submit("echo one >> $J")
+    worker = queue.worker()
+    until(lambda: "hook_done after run 1.1" in queue.log() or worker.poll() is not None, "the hook")
+    queue.submit("echo two >> $J")
+    queue.done(2)
+    assert worker.poll() is None and queue.written() == ["one", "two"]
