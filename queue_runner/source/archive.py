@@ -17,6 +17,7 @@ import os
 import secrets
 import tarfile
 import tempfile
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ from queue_runner.source import git_hash, rules
 from queue_runner.source.scan import Entry, NotCode, SourceTree
 
 MANIFEST = "manifest.gz"
+_UNREADABLE = (EOFError, zlib.error, RecursionError)
+"""Errors of a damaged file, beside those of its content."""
 _VERSION = 2
 _CHUNK_BYTES = 1 << 20
 
@@ -93,7 +96,7 @@ def read_manifest(snapshots: Path, tree_hash: str) -> Manifest:
         return Manifest(entries, places, tuple(data["left_out"]), data["in_git"])
     except FileNotFoundError as error:
         raise Damaged(f"{path} was deleted") from error
-    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+    except (*_UNREADABLE, OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise Damaged(f"{path} cannot be read: {error}") from error
 
 
