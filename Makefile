@@ -17,7 +17,7 @@ DOCS := $(VENV)/.docs
 RELEASE := $(VENV)/.release
 
 .NOTPARALLEL:
-.PHONY: python system demo test fast lint words shrink docs site pictures transcript changes changelog release sizes bench simulate campaign campaign-slurm mac clean
+.PHONY: python system demo test fast lint words shrink docs site pictures transcript changes changelog release sizes bench simulate campaign faults campaign-slurm mac clean
 
 # mpsq and what its main job trains with: all that the demonstration needs.
 $(DEMO): constraints.txt pyproject.toml requirements.txt | python
@@ -107,6 +107,10 @@ simulate: $(STAMP)  ## the long simulations of the statistics: their tables in d
 
 campaign: $(STAMP)  ## the long fault campaign; its short seeded version is part of `make test`
 	MPSQ_CAMPAIGN=long MPSQ_TREES=20 $(BIN)/python -m pytest tests -m process -n 2
+
+faults: $(STAMP)  ## five minutes of the simulator, each planted bug, each error of SQLite; then 30 campaigns of real kills
+	MPSQ_FAULTS=long $(BIN)/python -m pytest tests/faults -n 2
+	MPSQ_SEEDS=30 $(BIN)/python -m pytest tests/worker/test_lane_campaign.py -n 2
 
 campaign-slurm: $(STAMP)  ## the faults planted in a real Slurm, ten times each; `make test` plants three of them once
 	MPSQ_CAMPAIGN=long $(BIN)/python -m pytest tests/remote -m process -n 2
