@@ -247,7 +247,7 @@ def n_iterations(front: Front) -> int:
 def test_a_run_cancelled_in_a_block_that_never_starts_ends_as_cancelled(
     layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It stayed QUEUED: the block that was to cancel it is gone, and the next one leaves out what was cancelled."""
+    """It stayed QUEUED: the block that was to cancel it is gone, and the next one leaves it out."""
     front = Front(layout, tmp_path / "shared", monkeypatch, repeats=2)
     front.target.seen = Seen("waiting", "PENDING")
     front.blocks.step()
