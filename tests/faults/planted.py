@@ -32,7 +32,10 @@ class Bug:
     world: str = "queues"
 
 
-FIRST = {"block-order": 16, "lock-order": 40, "no-sweep": 47, "rerun": 6, "second-ingest": 30}
+FIRST = {
+    **{"block-order": 16, "lock-order": 40, "lost-wake-up": 12, "no-sweep": 47, "rerun": 6, "rmtree": 10},
+    "second-ingest": 30,
+}
 """Seeds with which `make test` begins its search; `make faults` begins with the first one."""
 
 

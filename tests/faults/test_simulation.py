@@ -61,8 +61,10 @@ def test_a_planted_bug_is_found(name: str) -> None:
 
 @needs_linux
 @pytest.mark.process
-@pytest.mark.parametrize("seed", ["1", "4"])
-def test_a_seed_decides_everything(seed: str) -> None:
-    first, second = (simulate("--seed", seed) for _ in range(2))
-    assert first.returncode == 0, first.stdout[-2000:] + first.stderr
-    assert first.stdout.splitlines()[:-1] == second.stdout.splitlines()[:-1] and len(first.stdout) > 1000
+def test_a_seed_decides_everything() -> None:
+    logs = []
+    for _ in range(2):
+        ran = simulate("--seed", "1")
+        assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr
+        logs.append(re.sub(r"mpsq-faults-\w+", "FOLDER", ran.stdout).splitlines()[:-1])
+    assert logs[0] == logs[1] and len(logs[0]) > 20
