@@ -120,9 +120,10 @@ class Box:
         if self._sshd is None:
             return
         process = psutil.Process(self._sshd.pid)
-        for one in [process, *(child for child in process.children(recursive=True) if "sshd" in child.name())]:
-            with contextlib.suppress(psutil.Error):
-                one.kill()
+        for one in [process, *process.children(recursive=True)]:
+            with contextlib.suppress(psutil.Error):  # it may have ended since
+                if "sshd" in one.name():
+                    one.kill()
         self._sshd.wait()
         self._sshd = None
 

@@ -308,7 +308,8 @@ def test_no_run_is_lost_while_something_of_its_block_lives(front: Queue, box: Bo
     assert front.rows()[0]["state"] != "DONE"
     go(front)
     assert front.done(1, LIMIT_S)[0]["outcome"] == "LOST"
-    assert [one for one in box.processes() if "queue_runner.remote.box" not in words_of(one)] == []  # which only asks
+    asking = "queue_runner.remote.box"
+    until(lambda: all(asking in words_of(one) for one in box.processes()), "the end of the block", LIMIT_S)
 
 
 @pytest.mark.parametrize(("boot", "reason"), [(None, "node_fail"), ("another", "reboot")])
