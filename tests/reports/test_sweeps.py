@@ -191,7 +191,7 @@ def test_in_short_invalidity_stays_and_explanations_do_not(store: Store) -> None
     store.run("mps", median_s=0.9, taints={"contended": ("invalid", "other programs used 40 % of the cores")})
     store.run("mps", median_s=None, outcome="FAILED", exit_code=1, reason="boom")
     text = shown(store)
-    assert "caveats: a = battery; ! 2 runs left out (contended, FAILED(1))" in text
+    assert "caveats: ! 2 runs left out (contended, FAILED(1)); a = battery" in text
     assert "next: mpsq report missing g1 --submit" in text and "4/6" in text and "--explain" in text
     assert "the median of a run" not in text and "real" not in text
     whole = printing.as_text("devices", store.report(), "table", explain=True)

@@ -63,7 +63,10 @@ def _command(name: str) -> str:
 def _closing(result: Result, sections: Sequence[Section], format: str, command: str) -> list[str]:
     """Return the last lines of the short report: one of caveats, one with what to do next."""
     lines = [*result.notes, *result.lines, *(line for section in sections for line in section.lines)]
-    caveats = sorted((line for line in lines if isinstance(line, Caveat)), key=lambda caveat: caveat.minor)
+    caveats = sorted(
+        (line for line in lines if isinstance(line, Caveat)),
+        key=lambda caveat: (caveat.minor, not caveat.sentence.startswith(_FIRST)),
+    )
     commands = [line.command for line in lines if isinstance(line, NextStep)]
     explained = any(section.explained for section in sections) or any(isinstance(line, Finding) for line in lines)
     room = min(WIDTH, tables.room()) if format == "table" else sys.maxsize
@@ -136,6 +139,8 @@ def _section(section: Section, format: str, explain: bool, colour: bool) -> str:
     return "\n\n".join(parts) if format == "md" else "\n".join(parts)
 
 
+_FIRST = ("! ", "no verdict on")
+"""Caveats that the one line of the short report must not leave out."""
 _WARNINGS = ("!", "warning: ", "implausible: ", "caveats: ")
 """How sentences begin that make a number or a verdict less believable; a letter of a table may stand before it."""
 
