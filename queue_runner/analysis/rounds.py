@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from operator import itemgetter
 from statistics import fmean, variance
-from typing import Any
+from typing import Any, NamedTuple
 
 from queue_runner import units
 from queue_runner.analysis import intervals
@@ -170,16 +170,8 @@ def judge(
     `n_words` is the number of pairs that the question declares, if more than those requested: what --where hides
     counts too. `per_work` compares the time per token or sample.
     """
-
-    def values(arm: Arm) -> Values:
-        """Return the negated logarithms of the times: a difference is the logarithm of the speedup."""
-        work = (arm.work(per_work) or 1.0) if per_work else 1.0
-        return [(row, -math.log((row.median_s or math.nan) / work)) for row in arm.timed]
-
-    def step(arm: Arm, baseline: Arm) -> float:
-        return rounding_step([*arm.times, *baseline.times]) or max(map(rounding_step, (arm.times, baseline.times)))
-
-    return _judged(requested, values, step, n_words, SAME_WITHIN if same_within is None else same_within, of_time=True)
+    margin = SAME_WITHIN if same_within is None else same_within
+    return _judged(requested, _of_time(per_work), n_words, margin, of_time=True)
 
 
 def judge_metric(
@@ -191,19 +183,53 @@ def judge_metric(
 ) -> dict[Pair, Verdict]:
     """Judge pairs of (arm, baseline) by a metric: differences of its values, in its unit. An `obstacle` stands against
     every word."""
+    compared = _of_metric(value)
+    with_values = [pair for pair in requested if all(map(compared.values, pair))]
+    return _judged(with_values, compared, n_words, same_within, obstacle)
 
+
+def contrast(
+    pair: Pair, per_work: str = "", value: Callable[[ReportedRun], float | None] | None = None, obstacle: str = ""
+) -> intervals.Contrast:
+    """Return what the rounds of (arm, baseline) show, without a margin: of the times or, with `value`, of a metric."""
+    compared = _of_time(per_work) if value is None else _of_metric(value)
+    mine, theirs = map(compared.values, pair)
+    order = _in_order(row for runs in (mine, theirs) for row, _ in runs)
+    return _pairing(pair, mine, theirs, order, compared.step(*pair), None, obstacle).contrast
+
+
+Values = Sequence[tuple[ReportedRun, float]]
+"""Runs with the values compared."""
+
+
+class _Compared(NamedTuple):
+    """What is compared: the values of an arm, and the step to which those of two arms are rounded."""
+
+    values: Callable[[Arm], Values]
+    step: Callable[[Arm, Arm], float]
+
+
+def _of_time(per_work: str) -> _Compared:
+    """Compare the negated logarithms of the times: a difference is the logarithm of the speedup."""
+
+    def values(arm: Arm) -> Values:
+        work = (arm.work(per_work) or 1.0) if per_work else 1.0
+        return [(row, -math.log((row.median_s or math.nan) / work)) for row in arm.timed]
+
+    def step(arm: Arm, baseline: Arm) -> float:
+        return rounding_step([*arm.times, *baseline.times]) or max(map(rounding_step, (arm.times, baseline.times)))
+
+    return _Compared(values, step)
+
+
+def _of_metric(value: Callable[[ReportedRun], float | None]) -> _Compared:
     def values(arm: Arm) -> Values:
         return [(row, x) for row in arm.used if (x := value(row)) is not None]
 
     def step(arm: Arm, baseline: Arm) -> float:
         return decimal_step([x for of_arm in (arm, baseline) for _, x in values(of_arm)])
 
-    with_values = [pair for pair in requested if all(map(values, pair))]
-    return _judged(with_values, values, step, n_words, same_within, obstacle)
-
-
-Values = Sequence[tuple[ReportedRun, float]]
-"""Runs with the values compared."""
+    return _Compared(values, step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +243,7 @@ class _Pairing:
 
 def _judged(
     requested: Iterable[Pair],
-    values: Callable[[Arm], Values],
-    step: Callable[[Arm, Arm], float],
+    compared: _Compared,
     n_words: int,
     same_within: float | None,
     obstacle: str = "",
@@ -226,11 +251,12 @@ def _judged(
 ) -> dict[Pair, Verdict]:
     """Judge the distinct pairs, and mirror the answers."""
     pairs = [*{frozenset(pair): pair for pair in requested}.values()]
-    of_arm = {arm: values(arm) for pair in pairs for arm in pair}
+    of_arm = {arm: compared.values(arm) for pair in pairs for arm in pair}
     order = _in_order(row for runs in of_arm.values() for row, _ in runs)
     margin = math.log1p(same_within) if of_time and same_within is not None else same_within
     pairings = [
-        _pairing(pair, of_arm[pair[0]], of_arm[pair[1]], order, step(*pair), margin, obstacle) for pair in pairs
+        _pairing(pair, of_arm[pair[0]], of_arm[pair[1]], order, compared.step(*pair), margin, obstacle)
+        for pair in pairs
     ]
     judgements = intervals.judge([pairing.contrast for pairing in pairings], max(n_words, len(pairs)))
     judged: dict[Pair, Verdict] = {}
