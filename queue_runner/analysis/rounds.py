@@ -203,7 +203,7 @@ Values = Sequence[tuple[ReportedRun, float]]
 
 
 class _Compared(NamedTuple):
-    """What is compared: the values of an arm, and the step to which those of two arms are rounded."""
+    """The values of an arm that are compared, and the step to which those of two arms are rounded."""
 
     values: Callable[[Arm], Values]
     step: Callable[[Arm, Arm], float]

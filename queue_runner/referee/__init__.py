@@ -3,6 +3,8 @@
 `trees` finds what the two names mean. `request` makes one submission of two rows. After each round the worker calls
 `goal.look`, which puts the `evidence` of analysis/ before `decision.decide`; `judge_command` prints the same decision.
 `sealed` starts each run, and `evaluation` ends it. `contest` reads many judgements as one night.
+
+`bisection` decides which two versions `bisect_search` submits next, and `bisect_goal` when their rounds end.
 """
 
 from queue_runner.errors import UsageError
@@ -16,11 +18,13 @@ EXTENSION = Extension(
         "contest": AddedCommand(
             "Submit", "judge many changes", "queue_runner.referee.contest_command", UsageError.exit_code
         ),
+        "bisect": AddedCommand("Submit", "find the step", "queue_runner.referee.bisect_command"),
     },
     goals={
         "judge": "queue_runner.referee.goal:look",
         "confirm": "queue_runner.referee.goal:look_at_end",
         "contest": "queue_runner.referee.contest:look",
+        "bisect": "queue_runner.referee.bisect_goal:look",
     },
     status_lines="queue_runner.referee.contest:status_lines",
 )

@@ -35,21 +35,24 @@ _REMEDIES = {
 }
 
 
-def failure(families: Sequence[Family], metric: str) -> tuple[str, str] | None:
+def failure(
+    families: Sequence[Family], metric: str, roles: tuple[str, str] = (CHAMPION, CANDIDATE)
+) -> tuple[str, str] | None:
     """Return the role whose run failed or has no value of the metric, and a sentence; None if there is none. The
     champion's come first: where that fails, nothing is known of the candidate. The role is "" where it is nobody's
-    fault."""
+    fault. `roles` are the names of the two rows."""
     runs = [row for family in families for arm in family.arms for row in arm.runs if row.state == State.DONE]
-    for role in (CHAMPION, CANDIDATE):
+    for role in roles:
+        subject = f"the {role}" if role in (CHAMPION, CANDIDATE) else role
         for row in (row for row in runs if row.name == role):
             if row.outcome in OWN_FAILURES:
                 remedy = _REMEDIES.get(Outcome(str(row.outcome)), f"mpsq logs {row.run} shows its output")
-                return role, f"the {role} did not succeed in round {row.repeat}, {row.ending}: {remedy}"
+                return role, f"{subject} did not succeed in round {row.repeat}, {row.ending}: {remedy}"
             if row.outcome in _STAYS:
-                return "", f"the {role} did not run in round {row.repeat}, {row.ending}: mpsq why {row.run}"
+                return "", f"{subject} did not run in round {row.repeat}, {row.ending}: mpsq why {row.run}"
             if metric and row.outcome == Outcome.SUCCEEDED and run_metrics.value(row, metric) is None:
                 remedy = f"--metric '{metric}=REGEX' must match a line of mpsq logs {row.run}"
-                return role, f"the {role} printed no number for {metric} in round {row.repeat}: {remedy}"
+                return role, f"{subject} printed no number for {metric} in round {row.repeat}: {remedy}"
     return None
 
 

@@ -37,10 +37,10 @@ TIME_BUDGET = "MPSQ_TIME_BUDGET_S"
 _SEEDS = 2**31 - 2**16
 """Seeds are drawn below this: the last round's still fits into 32 bits with a sign."""
 _REFUSED = {
-    **dict.fromkeys(("repeats", "until"), "it adds rounds until it can answer, within --budget"),
-    **dict.fromkeys(("seed", "snapshot", "name"), "judge chooses it for both rows"),
+    **dict.fromkeys(("repeats", "until"), "rounds are added until there is an answer, within --budget"),
+    **dict.fromkeys(("seed", "snapshot", "name"), "it is chosen for both rows"),
     **dict.fromkeys(
-        ("find_max", "on", "hold", "at", "deadline", "retries", "resume"), "judge waits for its rounds here"
+        ("find_max", "on", "hold", "at", "deadline", "retries", "resume"), "the command waits for its rounds here"
     ),
 }
 """Fields of a submission that a judgement cannot have, and why."""
@@ -59,13 +59,8 @@ class JudgeOptions:
 
 def rule_of(options: JudgeOptions, fields: Mapping[str, Any]) -> Rule:
     """Return the rule. Raises: UsageError for one that cannot be applied."""
-    for name, why in _REFUSED.items():
-        if name in fields:
-            raise UsageError(f"mpsq judge has no --{name.replace('_', '-')}: {why}", "leave it out")
-    metrics = list(fields.get("metrics", {}))
-    metric = fields.get("by") or (metrics[0] if len(metrics) == 1 else "")
-    if len(metrics) > 1 and not metric:
-        raise UsageError(f"{len(metrics)} metrics cannot decide together", f"--by {metrics[0]} judges by that one")
+    refuse(fields, "judge")
+    metric = metric_of(fields)
     ways = _ways(options.keep_if, metric)
     timed = options.time_budget_s is None
     if not timed and Way.BETTER not in ways:
@@ -78,6 +73,24 @@ def rule_of(options: JudgeOptions, fields: Mapping[str, Any]) -> Rule:
     if options.evaluate and (metric not in fields.get("metrics", {}) or ":" in metric):
         raise UsageError("--evaluate prints a metric", f"--metric '{metric or 'loss'}=loss ([0-9.]+)' finds it there")
     return Rule(ways if timed else (Way.BETTER,), metric, options.higher, timed, least, options.evaluate or "")
+
+
+def refuse(fields: Mapping[str, Any], command: str) -> None:
+    """Raise UsageError for options of a submission that a command with rounds of two versions cannot have."""
+    for name, why in _REFUSED.items():
+        if name in fields:
+            raise UsageError(f"mpsq {command} has no --{name.replace('_', '-')}: {why}", "leave it out")
+    if not fields.get("argv"):
+        raise UsageError(f"mpsq {command} takes a command, which runs in each version", "as in -- python train.py")
+
+
+def metric_of(fields: Mapping[str, Any]) -> str:
+    """Return the metric that decides, "" for the time. Raises: UsageError where several could."""
+    metrics = list(fields.get("metrics", {}))
+    metric = fields.get("by") or (metrics[0] if len(metrics) == 1 else "")
+    if len(metrics) > 1 and not metric:
+        raise UsageError(f"{len(metrics)} metrics cannot decide together", f"--by {metrics[0]} judges by that one")
+    return metric
 
 
 def _ways(text: str | None, metric: str) -> tuple[Way, ...]:
@@ -102,8 +115,6 @@ def plan(layout: Layout, champion: str, candidate: str, options: JudgeOptions, f
 def _terms(options: JudgeOptions, fields: Mapping[str, Any]) -> tuple[Rule, float, Path]:
     """Return the rule, the budget, and the folder in which the command starts. Raises: UsageError."""
     rule = rule_of(options, fields)
-    if not fields.get("argv"):
-        raise UsageError("mpsq judge takes a command, which runs in both trees", "it goes after --: -- python train.py")
     budget_s = fields.get("budget_s") or BUDGET_S
     _refuse_budget(budget_s, options.time_budget_s)
     cwd = Path.cwd() / Path(fields.get("cwd") or "").expanduser()
@@ -129,7 +140,7 @@ def _of_trees(
         )
     changes = _changes(planned.jobs[0].spec, rule, options.time_budget_s, budget_s)
     jobs = (
-        replace(job, spec=job.spec.changed(**changes, **_code(tree)), repeats=1)
+        replace(job, spec=job.spec.changed(**changes, **code_of(tree)), repeats=1)
         for job, tree in zip(planned.jobs, both, strict=True)
     )
     return replace(planned, jobs=tuple(jobs), commits=_commits(both))
@@ -139,7 +150,7 @@ def _commits(both: Sequence[Tree]) -> dict[int, str]:
     return {number: tree.commit for number, tree in enumerate(both) if tree.commit}
 
 
-def _code(tree: Tree) -> dict[str, Any]:
+def code_of(tree: Tree) -> dict[str, Any]:
     """Return the fields of the stored code that a row runs; {} where it is taken at submit."""
     return {} if tree.job is None else {name: getattr(tree.job, name) for name in _CODE}
 
@@ -153,7 +164,7 @@ def _changes(spec: JobSpec, rule: Rule, time_budget_s: float | None, budget_s: f
     given = _given(time_budget_s)
     return {
         "copy": True,
-        "seed": _drawn(),
+        "seed": drawn(),
         "seed_by_round": True,
         "timeout_s": limit_s if spec.timeout_s is None else spec.timeout_s,
         "env": {**spec.env, **given},
@@ -166,17 +177,18 @@ def _given(time_budget_s: float | None) -> dict[str, str]:
     return {} if time_budget_s is None else {TIME_BUDGET: f"{time_budget_s:g}"}
 
 
-def _drawn() -> int:
+def drawn() -> int:
+    """Return the seed of a first round, which nobody knows before."""
     return 1 + secrets.randbelow(_SEEDS)
 
 
 def _within(rule: Rule, spec: JobSpec, evaluator: int) -> tuple[str, ...]:
     """Return the program that starts each run. The code of job `evaluator` computes the metric; 0: the champion's."""
     evaluation = (str(evaluator), rule.evaluate, spec.metrics[rule.metric]) if rule.evaluate else ()
-    return (*_SEALED, *(("--evaluate", *evaluation) if evaluation else ()), "--")
+    return (*SEALED, *(("--evaluate", *evaluation) if evaluation else ()), "--")
 
 
-_SEALED = (sys.executable, "-I", "-S", "-B", str(Path(__file__).with_name("sealed.py")))
+SEALED = (sys.executable, "-I", "-S", "-B", str(Path(__file__).with_name("sealed.py")))
 
 
 def _refuse_budget(budget_s: float, time_budget_s: float | None) -> None:
@@ -259,7 +271,7 @@ def _again(
     shared = spec.changed(
         snapshot=None,
         **dict.fromkeys(_CODE[1:], ""),
-        seed=_drawn(),
+        seed=drawn(),
         timeout_s=entered.limit_s,
         env={**spec.env, **given},
         variables={**spec.variables, **given},
@@ -267,7 +279,7 @@ def _again(
     )
     both = Tree("champion", Path(rival.spec.cwd), job=rival.spec), tree
     jobs = tuple(
-        NewJob(shared.changed(name=name, cwd=str(each.cwd), **_code(each)), terms=Terms(priority=first.priority))
+        NewJob(shared.changed(name=name, cwd=str(each.cwd), **code_of(each)), terms=Terms(priority=first.priority))
         for name, each in zip((CHAMPION, CANDIDATE), both, strict=True)
     )
     planned = Plan(title, submit.drawn(None), jobs, (), (), aim=entered.aim, commits=_commits(both))

@@ -81,7 +81,7 @@ def named(option: str, name: str, cwd: Path, layout: Layout) -> Tree:
         raise UsageError(
             f'{option}: there is no folder "{name}", and {cwd} is not in a git repository', "name a folder"
         )
-    hint = did_you_mean(name, _names(cwd), "name a commit, tag or branch of this repository, a folder, or a job")
+    hint = did_you_mean(name, names(cwd), "name a commit, tag or branch of this repository, a folder, or a job")
     raise UsageError(f'{option}: "{name}" is neither a commit here nor a folder', hint)
 
 
@@ -103,7 +103,8 @@ def _of_job(option: str, name: str, layout: Layout) -> Tree:
     return Tree(name, Path(jobs[job].cwd), job=jobs[job])
 
 
-def _names(cwd: Path) -> list[str]:
+def names(cwd: Path) -> list[str]:
+    """Return the branches and tags of the repository."""
     try:
         return git_commands.git(cwd, "for-each-ref", "--format=%(refname:short)").decode("utf-8", "replace").split()
     except git_commands.GitFailed:

@@ -103,7 +103,7 @@ def _with_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_page_documents_every_schema_that_the_commands_print() -> None:
     code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "queue_runner").rglob("*.py"))
     printed = set(re.findall(r'"(mpsq\.[\w.]+/\d+)"', code))
-    need_a_worker = {"mpsq.run/1", "mpsq.judge/1", "mpsq.contest/1"}
+    need_a_worker = {"mpsq.run/1", "mpsq.judge/1", "mpsq.contest/1", "mpsq.bisect/1"}
     assert printed == set(schemas()) == set(LINES) | need_a_worker
     Draft202012Validator.check_schema({"$defs": schemas()["mpsq.list/1"]["$defs"]})
 
@@ -115,7 +115,7 @@ def test_every_reading_command_has_json() -> None:
 
     root = get_command(app)
     context = root.make_context("mpsq", [], resilient_parsing=True)
-    without = {"worker", "logs", "service", "config", "db", "schedule", "completion", "env", "web", "contest"}
+    without = {"worker", "logs", "service", "config", "db", "schedule", "completion", "env", "web", "contest", "on"}
     for name in set(commands()) - without:
         command = root.get_command(context, name)  # type: ignore[attr-defined]
         assert any("--json" in parameter.opts for parameter in command.params), name

@@ -7,12 +7,13 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.simulate import contests, judging, load, look_tables, runs, trends
+from tests.simulate import bisections, contests, judging, load, look_tables, runs, trends
 
 TABLES: Mapping[str, Callable[[], str]] = {
     **look_tables.TABLES,
     **judging.TABLES,
     **contests.TABLES,
+    **bisections.TABLES,
     **trends.TABLES,
     "runs": runs.table,
     "load": load.table,
