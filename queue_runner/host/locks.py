@@ -256,7 +256,7 @@ def read_holder(path: Path) -> dict[str, Any] | None:
     try:
         with path.open("rb") as file:
             holder = json.loads(file.read(_HOLDER_BYTES_MAX).split(b"\n", 1)[0])
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):  # a job inherits its lane's lock, and can write there
         return None
     return holder if isinstance(holder, dict) else None
 

@@ -132,7 +132,7 @@ class RunDir:
             return False
         try:
             return bool(json.loads(read_regular(self.spec)).get("prepare"))
-        except (OSError, ValueError, AttributeError):
+        except (OSError, ValueError, RecursionError, AttributeError):
             return False
 
     def shorten_logs(self, keep_bytes: int) -> None:

@@ -186,6 +186,8 @@ _MANIFEST = json.dumps(
     {"v": 3, "entries": {"a.py": ["100644", "0" * 40, 1, 0, 0, 9]}, "files": ["tree/0"], "left_out": [], "in_git": True}
 ).encode()
 
+_DEEP = b"[" * 3000
+
 READERS: dict[str, Reader] = {
     "events of a job": Reader(
         _events, (event_lines, clock), _golden("protocol/*.jsonl"), (event_lines.ProtocolVersionError,)
@@ -195,9 +197,9 @@ READERS: dict[str, Reader] = {
         for module in (lightning, nanogpt, plain, sample, trainer)
     },
     "records of a warden": Reader(_record, (warden_records,), (_EXIT, b'{"pid":1,"start":2.0}\n')),
-    "folder of a run": Reader(_run_folder, (run_dir, warden_records), (_EXIT, b"1 2\n3 4\n", b'{"prepare":{}}')),
+    "folder of a run": Reader(_run_folder, (run_dir, warden_records), (_EXIT, _DEEP, b"1 2\n3 4\n", b'{"prepare":{}}')),
     "progress, for the warden": Reader(_progress, (limits,), _golden("protocol/*.jsonl")),
-    "holder of a lock": Reader(_holder, (locks,), (b'{"pid":1,"home":"/x","run":"1.1"}\n',)),
+    "holder of a lock": Reader(_holder, (locks,), (_DEEP, b'{"pid":1,"home":"/x","run":"1.1"}\n')),
     "beginning of a run on a node": Reader(_node, (block, json_files), (b'{"at":1.0,"started":2.0,"boot_id":"b"}',)),
     "result of a node": Reader(
         _result,
