@@ -177,7 +177,7 @@ def target_checks() -> Callable[..., list[Check]] | None:
 def status_lines(connection: sqlite3.Connection) -> list[tuple[str, str]]:
     """Return the lines that are added to `mpsq status`, each with its name: on submissions with an added goal."""
     if connection.execute("SELECT 1 FROM groups WHERE until LIKE '% %' LIMIT 1").fetchone() is None:
-        return []  # else every status would look for what is installed, which takes 20 ms
+        return []  # else every status would look for extensions, which takes 20 ms
     makers = [load(extension.status_lines) for extension in installed() if extension.status_lines]
     return [line for make in makers for line in make(connection)]
 

@@ -40,7 +40,7 @@ def whole(value: object) -> int | None:
 
 
 class LogHeader(Struct, omit_defaults=True):
-    """What a log has said about its run so far. None is unknown."""
+    """What a log has reported about its run so far. None is unknown."""
 
     compile: bool | None = None
     device: str | None = None

@@ -105,8 +105,8 @@ class Target:
     def ending(self, token: str, *, signalled: bool) -> Ending | None:
         """Return how a block ended that the target has ended; None before that. `signalled`: it was asked to end, and
         has done so. Raises: Unreachable."""
-        seen = self.look(token)
-        return ending_of(self.kind, seen.words) if seen.state == "gone" else None
+        block = self.look(token)
+        return ending_of(self.kind, block.words) if block.state == "gone" else None
 
     def fetch(self, token: str) -> None:
         """Bring what came back into the folder; where the target does not answer, `look` says so. Raises: OSError."""

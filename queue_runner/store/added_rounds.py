@@ -61,8 +61,8 @@ CROSS JOIN keeps the order of the tables: each step of the worker reads the few 
 @dataclass(frozen=True, slots=True)
 class OpenGroup:
     """A submission whose rounds have all ended and that is not closed: the newest round, when its first run started,
-    the outcomes of the last attempts in the newest round, whether one of its jobs was deleted, and how many rounds can
-    run at once."""
+    and the outcomes of its last attempts. Also whether one of its jobs was deleted, and how many rounds can run at
+    once."""
 
     until: Until
     repeat: int

@@ -105,12 +105,12 @@ class Slurm(Target):
 
     def ending(self, token: str, *, signalled: bool) -> Ending | None:
         """Return how Slurm ended a block; None before that. Raises: Unreachable."""
-        seen = self.look(token)
+        block = self.look(token)
         fence = read_fence(self.folder(token).fence)
-        job = seen.job or (fence and fence.job)
-        if seen.state != "gone":
+        job = block.job or (fence and fence.job)
+        if block.state != "gone":
             return None
-        return ending_of(self.kind, commands.end_of(self._profile, job, signalled=signalled) if job else seen.words)
+        return ending_of(self.kind, commands.end_of(self._profile, job, signalled=signalled) if job else block.words)
 
     def end(self, token: str, *, hard: bool) -> None:
         """Ask the cluster to end a block: SIGTERM to its supervisor, or (hard) everything. Raises: Unreachable."""
