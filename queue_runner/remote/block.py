@@ -148,7 +148,7 @@ class Folder:
         data = read_json(self.runs / name / "began.json")
         try:
             return None if data is None else convert(data, Beginning)
-        except ValidationError:
+        except (ValidationError, UnicodeEncodeError):
             return Beginning()
 
     def begun(self, among: Container[str] | None = None) -> list[str]:

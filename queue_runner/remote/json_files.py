@@ -25,7 +25,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 def read_struct(path: Path, kind: type[S]) -> S | None:
     """Return the object in a file as a Struct. None where there is none, and for one of other fields."""
-    with contextlib.suppress(ValidationError):
+    with contextlib.suppress(ValidationError, UnicodeEncodeError):
         return convert(read_json(path), kind)
     return None
 

@@ -200,7 +200,9 @@ READERS: dict[str, Reader] = {
     "folder of a run": Reader(_run_folder, (run_dir, warden_records), (_EXIT, _DEEP, b"1 2\n3 4\n", b'{"prepare":{}}')),
     "progress, for the warden": Reader(_progress, (limits,), _golden("protocol/*.jsonl")),
     "holder of a lock": Reader(_holder, (locks,), (_DEEP, b'{"pid":1,"home":"/x","run":"1.1"}\n')),
-    "beginning of a run on a node": Reader(_node, (block, json_files), (b'{"at":1.0,"started":2.0,"boot_id":"b"}',)),
+    "beginning of a run on a node": Reader(
+        _node, (block, json_files), (b'{"\\ud800":1.0}', b'{"at":1.0,"started":2.0}')
+    ),
     "result of a node": Reader(
         _result,
         (run_result, reading, rows),
