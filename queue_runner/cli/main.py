@@ -169,8 +169,8 @@ class Commands(TyperGroup):
             lines = [f"{left:<{_COLUMN_WIDTH}}{right}".rstrip() for left, right in zip_longest(*columns, fillvalue="")]
         else:
             lines = [line for column in columns for line in column]
-        formatter.write("Usage: mpsq COMMAND ...  One accelerator, one job at a time.\n\n")
-        formatter.write("\n".join(lines) + "\n\n")
+        formatter.write("Usage: mpsq COMMAND ...  One accelerator, one job at a time.\n")
+        formatter.write("\n".join(lines) + "\n")
         formatter.write("Ids: job 12, run 12.3, group g4, @last (newest), or a name.\n")
         formatter.write("mpsq COMMAND --help explains one; mpsq --version.\n")
 

@@ -15,8 +15,8 @@ from queue_runner import extensions
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[2]
-OPTIONAL = ("bundles", "export", "pages", "referee", "remote", "web")
-NEEDED_BY = {"pages": ["web"], "export": ["bundles", "remote"], "bundles": ["remote"]}
+OPTIONAL = ("bundles", "export", "mcp", "pages", "referee", "remote", "web")
+NEEDED_BY = {"referee": ["mcp"], "pages": ["web"], "export": ["bundles", "remote"], "bundles": ["remote"]}
 """Optional packages that use another one, and go with it."""
 WITHOUT_FINDER = """
 import sys

@@ -37,9 +37,10 @@ WINGS = (
     "referee",
     "web",
     "client",
+    "mcp",
 )
 """Lowest first: a wing imports itself and those above it in this list. "root" is the vocabulary in queue_runner itself;
-client.py, the public Python API, lies there too and is a wing of its own, on top."""
+client.py, the public Python API, lies there too and is a wing of its own."""
 
 OLD_NAMES = {"daemon": "worker"}
 """Modules in the root that only keep a name of version 0.1, and the wing that each belongs to."""
@@ -56,6 +57,7 @@ OWNERS = {
     "starlette": {"web"},
     "uvicorn": {"web"},
     "anyio": {"web"},
+    "mcp": {"mcp"},
     "torch": set(),
     "tiktoken": set(),
     "numpy": set(),
