@@ -136,11 +136,8 @@ def _needed() -> Iterator[Distribution]:
     """Yield mpsq and its dependencies as they are installed here, without those of extras."""
     waiting, known = ["mpsq"], set()
     while waiting:
-        try:
-            distribution = metadata.distribution(waiting.pop())
-        except metadata.PackageNotFoundError:  # of another platform
-            continue
-        if distribution.name in known:
+        distribution = _installed(waiting.pop())
+        if distribution is None or distribution.name in known:  # none: of another platform
             continue
         known.add(distribution.name)
         waiting += [
@@ -149,6 +146,12 @@ def _needed() -> Iterator[Distribution]:
             if "extra ==" not in requirement
         ]
         yield distribution
+
+
+def _installed(name: str) -> Distribution | None:
+    """Return a package as it is installed here, rather than what a build left in a folder of sys.path."""
+    found = list(metadata.distributions(name=name))
+    return next((one for one in found if _tags(one)), found[0] if found else None)
 
 
 def _tags(distribution: Distribution) -> str | None:

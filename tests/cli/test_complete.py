@@ -99,7 +99,7 @@ def how(line: str) -> str:
         ("mpsq report de", ["devices"]),
         ("mpsq report devices g", ["g2", "g1"]),
         ("mpsq report --format m", ["md"]),
-        ("mpsq import --parser na", ["nanogpt"]),
+        ("mpsq import --parser nanog", ["nanogpt"]),
         ("mpsq completion z", ["zsh"]),
         ("FOO=1 mpsq sub", ["submit"]),
         ("mpsq submit 'to", ["toy"]),

@@ -26,6 +26,8 @@ sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in geta
 
 LONG = "MPSQ_CAMPAIGN" in os.environ
 each = pytest.mark.skipif(not LONG, reason="one by one in make campaign")
+TESTS_OF = {"mcp": "mcp_server"}
+"""Where the folder of tests has another name: some tests put tests/ on sys.path, and the SDK's package is mcp."""
 SUITES = ["tests"] if LONG else [f"tests/{name}" for name in ("cli", "control", "monitor", "reports", "root", "submit")]
 """Whose fast tests run without the packages: of what looks them up in the registry. That nothing else of the core
 imports them, test_layers reads in the code; `make campaign` runs all."""
@@ -45,7 +47,7 @@ def copy_without(packages: list[str], folder: Path) -> dict[str, str]:
         subprocess.run(["git", *command], cwd=folder, check=True)
     for package in packages:
         shutil.rmtree(folder / "queue_runner" / package)
-        shutil.rmtree(folder / "tests" / package)
+        shutil.rmtree(folder / "tests" / TESTS_OF.get(package, package))
     site = folder / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(WITHOUT_FINDER)

@@ -91,8 +91,14 @@ def test_a_host_that_nobody_answers_at_is_named(tmp_path: Path) -> None:
         provision.look(Link("nowhere.invalid", "python3", ""))
 
 
-def test_the_wheels_are_whole(tmp_path: Path) -> None:
-    package = provision.pack(tmp_path)
+def test_the_wheels_are_whole(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Also where a build left its mpsq.egg-info in a folder that Python imports from."""
+    built = tmp_path_factory.mktemp("built")
+    (built / "mpsq.egg-info").mkdir()
+    (built / "mpsq.egg-info" / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: mpsq\nVersion: 0.0\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(built)
+        package = provision.pack(tmp_path)
     wheels = {path.name.partition("-")[0]: path for path in tmp_path.glob("*.whl")}
     assert package.n_wheels == len(wheels) and {"mpsq", "msgspec", "psutil"} <= {name.lower() for name in wheels}
     with zipfile.ZipFile(wheels["mpsq"]) as wheel:
