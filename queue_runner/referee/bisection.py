@@ -144,7 +144,8 @@ class Bisection:
                 logs[-1] -= math.log(count) / 2 + (n - 1) / 2 * math.log(max(rest, 0.0) + least)
         most = max(logs)
         weights = [math.exp(x - most) for x in logs]
-        return [weight / sum(weights) for weight in weights]
+        total_weight = sum(weights)
+        return [weight / total_weight for weight in weights]
 
     def next(self, current: VersionPair | None = None) -> VersionPair | NamedStep | CannotTell:
         """Return which two versions to measure next, or the answer. Those that are `current` come first while their
