@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -56,11 +55,9 @@ def bisect(
 
     Exit codes: 0 the step was found, 3 cannot tell.
     """
-    from queue_runner.referee import bisect_search, bisect_versions
+    from queue_runner.referee import bisect_search, bisect_versions, request
 
-    cwd = Path.cwd() / Path(fields.get("cwd") or "").expanduser()
-    if not cwd.is_dir():
-        raise UsageError(f"there is no folder {cwd}", "--cwd takes the folder in which the command runs")
+    cwd = request.folder_of(fields)
     if versions is not None:
         if good is not None or bad is not None or "env_name" in fields:
             raise UsageError("--versions has its own ends and environments", "leave out --good, --bad and --env-name")
@@ -151,4 +148,4 @@ class _Follower:
 
 
 def _go_on(_group: int, _awaited: Awaited) -> None:
-    """What follows a submission is decided from all that is stored."""
+    """Do nothing: the stored submissions alone decide what follows one."""

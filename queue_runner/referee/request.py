@@ -93,6 +93,14 @@ def metric_of(fields: Mapping[str, Any]) -> str:
     return metric
 
 
+def folder_of(fields: Mapping[str, Any]) -> Path:
+    """Return the folder in which the command starts. Raises: UsageError where there is none."""
+    cwd = Path.cwd() / Path(fields.get("cwd") or "").expanduser()
+    if not cwd.is_dir():
+        raise UsageError(f"there is no folder {cwd}", "--cwd takes the folder in which the command runs")
+    return cwd
+
+
 def _ways(text: str | None, metric: str) -> tuple[Way, ...]:
     words = text.split(",") if text else [way for way in Way if metric or way is Way.FASTER]
     try:
@@ -117,10 +125,7 @@ def _terms(options: JudgeOptions, fields: Mapping[str, Any]) -> tuple[Rule, floa
     rule = rule_of(options, fields)
     budget_s = fields.get("budget_s") or BUDGET_S
     _refuse_budget(budget_s, options.time_budget_s)
-    cwd = Path.cwd() / Path(fields.get("cwd") or "").expanduser()
-    if not cwd.is_dir():
-        raise UsageError(f"there is no folder {cwd}", "--cwd takes the folder in which the command runs")
-    return rule, budget_s, cwd
+    return rule, budget_s, folder_of(fields)
 
 
 def _of_trees(
