@@ -23,7 +23,7 @@ NOT_COMPARED = "the two versions cannot be compared: mpsq report --explain says 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What the rounds of a submission are for: two versions, by number and name, of the bisection of this `key` that
+    """The purpose of the rounds of a submission: two versions, by number and name, of the bisection of this `key` that
     began at `begun`, and the rounds before it. `metric` is "" for the time."""
 
     key: str

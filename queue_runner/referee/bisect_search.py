@@ -54,7 +54,7 @@ class VersionSearch:
 
     @property
     def key(self) -> str:
-        """What the same command has in common: all that it says but its budget."""
+        """A hash of all that the command says, but its budget: the same command finds its search by it."""
         parts = [
             [version.identity for version in self.versions],
             str(self.cwd),

@@ -1,4 +1,4 @@
-"""What a person should see first: the answer so far, and what went wrong."""
+"""The top of the first page: the answer so far, and what went wrong."""
 
 from __future__ import annotations
 
