@@ -78,6 +78,8 @@ def test_a_whole_training_is_shortened_unless_its_length_is_given(home: Path, mp
     assert length() is None and length("--config", "tiny") is None
     assert length("--config", "large") == benchmark_grid.ITERS_ON_CPU
     assert length("--config", "large", "--device", "mps") == benchmark_grid.BENCHMARK["max_iters"]
+    machine("cuda", compiles=False)
+    assert length("--config", "large") == benchmark_grid.ITERS_ON_CUDA
     assert length("--config", "large", "--set", "max_iters=3000") == 3000
 
 
