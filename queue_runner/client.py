@@ -294,5 +294,5 @@ class Client:
 
 def _selectors(ids: Sequence[Id]) -> list[Selector]:
     if not ids:
-        raise UsageError("that needs a job", 'name one: 12, "12.3", "g4" or "@last"')
+        raise UsageError("no job was named", 'name a job, run or group, such as 12, "12.3", "g4" or "@last"')
     return [parse_selector(str(one)) for one in ids]

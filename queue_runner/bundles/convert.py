@@ -71,7 +71,7 @@ def _convert(lines: _Lines, into: sqlite3.Connection) -> str:
     part, end = "", None
     for value in lines.values:
         if end is not None:
-            raise BadBundle("something follows its end")
+            raise BadBundle("there is more after its end")
         if type(value) is list and part not in _NO_TABLE:
             waiting.append(_row(tables[part], value))
         if waiting and (type(value) is not list or len(waiting) == _BATCH):
@@ -82,7 +82,7 @@ def _convert(lines: _Lines, into: sqlite3.Connection) -> str:
     if end is None:
         raise BadBundle("it is cut off")
     if end["sha256"] != lines.before_last:
-        raise BadBundle("it is damaged: its hash is not that of its lines")
+        raise BadBundle("it is damaged: its content does not match its hash")
     return str(head["mpsq"])
 
 

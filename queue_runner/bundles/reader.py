@@ -119,7 +119,7 @@ def frames(connection: sqlite3.Connection) -> Iterator[tuple[int, bytes]]:
                 part.next()
     for part in parts:
         if part.rows is not None:
-            raise NotBuiltSo(f"its {part.table.name} belong to none of its runs")
+            raise NotBuiltSo(f"some of its {part.table.name} belong to a run that it does not contain")
 
 
 def _fitting(number: int, frame: bytes) -> bytes:

@@ -287,7 +287,7 @@ def read(
             take_run(content, current)
             current = next(runs, None)
         if current is None or any(row.run_id != current.run.id for row in rows):
-            raise BadBundle(f"its {table.name} belong to none of its runs")
+            raise BadBundle(f"some of its {table.name} belong to a run that it does not contain")
         current.take(number, rows, data)
     if runs is None:
         content.check()
@@ -308,7 +308,7 @@ def checked(
     """Read a bundle, as `read`, that also says its own hash. Raises: BadBundle, also where that is another one."""
     content = read(path, take_run, frames_of)
     if content.head is None or content.head.sha256 != content.sha256:
-        raise BadBundle("it is damaged: its hash is not that of its rows")
+        raise BadBundle("it is damaged: its content does not match its hash")
     return content
 
 
@@ -321,7 +321,7 @@ def _check_order(table: Table, rows: list[Any], keys: dict[str, Any]) -> None:
     for row in rows:
         key = tuple(row[i] for i in at)
         if last is not None and key <= last:
-            raise BadBundle(f"its {table.name} are not in their order, or one comes twice")
+            raise BadBundle(f"its {table.name} are out of order, or one comes twice")
         last = key
     keys[table.name] = last
 

@@ -94,9 +94,9 @@ def _end(content: RunContent) -> RunEnd | None:
     try:
         end = msgspec.json.decode(content.rows["exits"][0].exit_json, type=RunEnd)
     except msgspec.DecodeError as error:
-        raise BadBundle("its exits have an invalid exit_json") from error
+        raise BadBundle("the record of an exit is invalid") from error
     if not end.says_how:
-        raise BadBundle("its exits do not say how the run ended")
+        raise BadBundle("the record of an exit does not say how the run ended")
     return end
 
 

@@ -63,12 +63,12 @@ def report(
         str | None,
         typer.Option(
             metavar="MARGIN,...",
-            help="Call two rows the same if they differ by less than MARGIN: by default 1% of the measured time. For a"
-            " metric: loss=0.01.",
+            help="Call two rows the same if they differ by less than MARGIN: by default 1% of the measured time."
+            " loss=0.01 sets the margin of a metric, in its unit.",
         ),
     ] = None,
     by: Annotated[
-        str | None, typer.Option(metavar="METRIC", help="Compare rows by this metric, such as loss, before times.")
+        str | None, typer.Option(metavar="METRIC", help="Compare rows by this metric first, such as loss.")
     ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Show everything behind the answer: costs, losses, footnotes.")

@@ -20,22 +20,23 @@ def rerun(
     ids: JobIds,
     repeats: Annotated[int | None, typer.Option(metavar="N", help="Number of repeats; default: as before.")] = None,
     rounds: Annotated[
-        int | None, typer.Option(metavar="N", help="Instead, add N rounds to a whole submission, such as g4.")
+        int | None,
+        typer.Option(metavar="N", help="Add N rounds to a whole submission, such as g4, instead of queueing new jobs."),
     ] = None,
     priority: Annotated[int | None, typer.Option(metavar="N", help="Default: as before.")] = None,
     tag: Annotated[list[str] | None, typer.Option(metavar="WORD", help="An additional tag.")] = None,
     note: Annotated[str | None, typer.Option(metavar="TEXT", help="A note to keep with the job.")] = None,
     hold: Annotated[bool, typer.Option("--hold", help="Queue it on hold, until mpsq resume ID.")] = False,
     snapshot: Annotated[
-        str | None, typer.Option(metavar="MODE", help="auto, copy, or off to run the current code; default: as before.")
+        str | None,
+        typer.Option(metavar="MODE", help="auto, copy or off (off runs the current code); default: as before."),
     ] = None,
     json: Json = False,
 ) -> None:
     """Queue jobs again, with exactly the code that they ran.
 
     Settings, variables, interpreter and seed are those of the old job. If the code has changed since, the new job runs
-    in a copy of the old code. Rounds that --rounds adds belong to the same submission: reports combine them into one
-    answer.
+    in a copy of the old code. --rounds adds rounds to the old submission, and reports combine them into one answer.
     """
     from queue_runner.control import resubmission as use_case
     from queue_runner.submit.submit_options import snapshot_mode

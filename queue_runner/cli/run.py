@@ -34,7 +34,7 @@ _LOG_BYTES = 65_536
 
 EPILOG = (
     "Without --repeats, two or more jobs run in rounds (each job once, in random order). They stop when each row of "
-    "the report has a verdict, which takes at least 3 rounds, after 20 rounds, or when --budget is used up. "
+    "the report has a verdict (at least 3 rounds), after 20 rounds, or when --budget is used up. "
     "If no worker runs, mpsq run starts one that exits when the queue is empty. Jobs that were queued earlier run "
     "first. Ctrl-C cancels the jobs and waits for their end; a second Ctrl-C does not wait."
 )

@@ -18,8 +18,8 @@ _SELECTION = {
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE,...",
-            help="Only runs with these values. A key may have several: device=cpu,mps,compile=on selects compiled runs"
-            " on cpu or mps.",
+            help="Only runs with these values. A key may have several values: device=cpu,mps,compile=on selects"
+            " compiled runs on cpu or mps.",
         ),
     ],
     "group": Annotated[

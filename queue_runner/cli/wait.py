@@ -34,7 +34,7 @@ def wait(
 
     layout = home()
     if all_ and (ids or tag):
-        raise UsageError("wait --all takes no id and no tag", "leave out one of them")
+        raise UsageError("--all already means every job", "leave out --all, or the ids and --tag")
     selectors = use_case.open_jobs(layout) if all_ else chosen(ids, tag, "@last")
     if not selectors:
         if json:

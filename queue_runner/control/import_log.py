@@ -86,7 +86,7 @@ def _labels(labels: Mapping[str, str]) -> dict[str, Value]:
     for name in labels.keys() & {*_LABELS}:
         policy.check_name(labels[name])
     if "compile_mode" in labels:
-        raise UsageError("compile_mode is set by compile", f"--set compile={labels['compile_mode']}")
+        raise UsageError("compile_mode cannot be set alone", f"use --set compile={labels['compile_mode']}")
     values: dict[str, Value] = dict(labels)
     if device := labels.get("device"):
         devices = grid.devices(grid.names(device, "device"))

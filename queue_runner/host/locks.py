@@ -66,7 +66,7 @@ class Lock:
         }
         text = json.dumps(holder, separators=(",", ":")).encode() + b"\n"
         if len(text) > _HOLDER_BYTES_MAX:
-            raise ValueError("too much to say about a lock's holder")
+            raise ValueError("the description of a lock's holder is too long")
         os.pwrite(self.fd, text, 0)  # readers use the first line only, so old text after it is harmless
         os.ftruncate(self.fd, len(text))
 

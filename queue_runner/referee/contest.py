@@ -174,7 +174,7 @@ class Contest:
         if len(self.proposals) >= planned:
             raise UsageError(
                 f"all {planned} planned candidates of {name} have been judged",
-                f"mpsq contest confirm {name} measures what they gained; a new contest has a larger --plan",
+                f"mpsq contest confirm {name} measures what they gained; a new contest takes a larger --plan",
             )
         least_s = 2 * FIRST_ROUNDS * (self.run_s or 0.0)
         if least_s > self.conditions.budget_s:

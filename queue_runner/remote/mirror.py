@@ -73,7 +73,7 @@ class Mirror:
         try:
             state = convert(answer, BoxState)
         except ValidationError as error:
-            raise Refused(f"the box sent an answer that mpsq does not write: {error}") from error
+            raise Refused(f"its answer is not one of mpsq: {error}") from error
         limit = LIMIT
         for number, (name, offset, count) in enumerate(state.files, start=1):
             at_once = self._is_at_once(name, offset, count)

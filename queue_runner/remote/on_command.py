@@ -46,7 +46,7 @@ def add(
     settings = config_file.load(layout.config)
     stored = settings.on.get(name, {})
     if stored.get("kind", "ssh") != "ssh" or name == "slurm":
-        raise UsageError(f'"{name}" is a profile of Slurm', "choose another name")
+        raise UsageError(f'"{name}" is a profile of Slurm already', "choose another name")
     host = find_profile(settings, f"ssh:{ssh}").host
     link = Link(host, python or stored.get("python") or "python3", "", tuple(shlex.split(stored.get("ssh", ""))))
     there = provision.look(link)

@@ -102,7 +102,9 @@ def _refuse_tokens(request: Request) -> None:
     for place, texts in places.items():
         if any(map(redact.has_token, texts)):
             message = f"--on {request.on}: {place} contains a token, and tokens are not sent to other machines"
-            raise UsageError(message, "let the job read it there, from a file that only you can read")
+            raise UsageError(
+                message, "keep it on that machine, in a file that only you can read, and let the job read that"
+            )
 
 
 def _check_time(request: Request, profile: Profile, specs: Sequence[JobSpec]) -> None:

@@ -233,7 +233,7 @@ class _Scan:
                 self._to_read[path] = False
             elif refuse:
                 raise NotCode(
-                    f"{self._root} contains more than {rules.MAX_UNTRACKED_BYTES >> 20} MiB of files outside of git"
+                    f"{self._root} contains more than {rules.MAX_UNTRACKED_BYTES >> 20} MiB of untracked files"
                 )
             else:
                 self.left_out[path] = "one of too many untracked files"

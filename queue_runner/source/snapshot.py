@@ -105,8 +105,8 @@ def of_command(cwd: Path, store: Path, *, copy: bool, allow_changed: bool, not_c
     except NotCode as error:
         if copy:
             raise UsageError(
-                f"{error}: it cannot be copied for each run",
-                "omit --snapshot copy, add data and results to .gitignore, or name the folder of the code with --cwd",
+                f"{error}, too much to copy for each run",
+                "add data and results to .gitignore, name the folder of the code with --cwd, or omit --snapshot copy",
             ) from error
         note = f"{error}: runs use the code that is there when they start, unchecked"
         return Taken(None, notes=(RepeatedNote(note),))

@@ -138,7 +138,7 @@ def move(
     if source not in transition.sources:
         raise StateConflict(f"run {run_id} is {source}: {verb} does not apply")
     if unknown := columns.keys() - {*_MOVED}:
-        raise TypeError(f"move does not write {', '.join(sorted(unknown))}")
+        raise TypeError(f"a transition cannot change {', '.join(sorted(unknown))}")
     values = {**dict(zip(_MOVED, before, strict=True)), **columns, **_columns(ending)}
     if connection.change(hot_sql.MOVE, {**values, "run_id": run_id, "source": source, "state": transition.target}) != 1:
         raise StateConflict(f"run {run_id} was changed by another process during {verb}")

@@ -292,7 +292,9 @@ def _axes_of_command(request: Request) -> dict[str, Sequence[str]]:
         words = _words_of_compile(compiled, request.parser)
         axes["compile"] = [mode if isinstance(mode, str) else words[mode] for mode in modes]
         if request.parser == "nanogpt" and (named := [mode for mode in modes if isinstance(mode, str)]):
-            raise UsageError(f"--compile {named[0]}: nanoGPT's train.py takes True or False", "--compile both")
+            raise UsageError(
+                f"--compile {named[0]}: nanoGPT's train.py can only compile or not", "use --compile on, off or both"
+            )
     if request.dtype:
         axes["dtype"] = grid.dtypes(request.dtype)
     if request.config:

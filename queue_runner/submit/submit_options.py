@@ -222,22 +222,22 @@ class Request:
     )
     by: str | None = _option(
         Kind.TEXT,
-        "Let the report compare rows by this metric, such as loss, before it compares times. --until also waits for"
-        " the verdict on this metric.",
+        "The report compares rows by this metric first, such as loss, and then by time. --until also waits for the"
+        " verdict on this metric.",
         "METRIC",
         convert=_metric,
     )
     same_within: Mapping[str, float] | None = _option(
         Kind.TEXT,
-        "Call two rows the same if they differ by less than MARGIN: by default 1% of the measured time. For a metric:"
-        " loss=0.01.",
+        "Call two rows the same if they differ by less than MARGIN: by default 1% of the measured time. loss=0.01"
+        " sets the margin of a metric, in its unit.",
         "MARGIN,...",
         convert=parse_margins,
     )
     budget_s: float | None = _option(
         Kind.DURATION,
-        "With --until: start no new run after this time, such as 30m. Without this option no round starts after 10m,"
-        " but the one that runs is completed.",
+        "With --until: start no new run after this time, such as 30m. Without this option no new round starts after"
+        " 10m; a round that has begun is completed.",
         "DURATION",
         name="budget",
         convert=_budget,
@@ -274,14 +274,18 @@ class Request:
     env_name: tuple[str, ...] = _option(Kind.LIST, "Python environments from mpsq env; a list is swept.", "LIST")
     mps: tuple[str, ...] = _option(
         Kind.WORDS,
-        "torch's MPS switches, as in fallback=on,fast_math=on. Repeatable: each use is one value of a sweep.",
+        "torch's MPS switches, as in fallback=on,fast_math=on. The names of one --mps apply together; a second --mps"
+        " is another value of a sweep.",
         "NAME=VALUE,...",
     )
     warmup: int = _option(
-        Kind.NUMBER, "Runs of each command before its first round, which are not counted; 0 by default.", "N", default=0
+        Kind.NUMBER,
+        "Run each command so often before its first round, without counting these runs; 0 by default.",
+        "N",
+        default=0,
     )
     prepare: str | None = _option(
-        Kind.TEXT, "A shell command before each run, which is not timed; it may use {KEY} of --set.", "COMMAND"
+        Kind.TEXT, "A shell command to execute before each run; it is not timed, and may use {KEY} of --set.", "COMMAND"
     )
     timeout_s: float | None = _option(Kind.DURATION, "End a run after this: 90s, 15m, 2h.", "DURATION", name="timeout")
     parser: str | None = _option(Kind.TEXT, f"Parse the command's output live: {', '.join(parsers.names())}.", "NAME")
@@ -320,8 +324,8 @@ class Request:
     resume: bool = _option(Kind.FLAG, "Retries continue from the last checkpoint; lost runs are retried, too.")
     stall: Mapping[str, float] = _option(
         Kind.PAIRS,
-        "End a run that reports no event, such as an iteration, for this long. Of a run without events, output counts."
-        " With PHASE=, such as compile=, only in this phase. Repeatable.",
+        "End a run that reports no event, such as an iteration, for this long. If a run never reports events, its"
+        " output counts. With PHASE=, such as compile=, only in this phase. Repeatable.",
         "[PHASE=]DURATION",
         convert=_stall_limits,
     )
@@ -363,7 +367,7 @@ class Request:
     )
     whole_node: bool = _option(Kind.FLAG, "With --on slurm: reserve a whole node, shared with no other job.")
     nodes_at_once: int | None = _option(
-        Kind.NUMBER, "With --on slurm: how many tasks share the rounds, at most 20 by default. 1: one after the other."
+        Kind.NUMBER, "With --on slurm: how many tasks share the rounds: by default one for each round, at most 20."
     )
     sbatch: str | None = _option(Kind.TEXT, "With --on slurm: further options of sbatch.", "WORDS")
 

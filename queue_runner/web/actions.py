@@ -34,7 +34,7 @@ class Form:
 def read_form(verb: str, body: bytes) -> Form:
     """Return the form of a request's body. Raises: UsageError for anything else than a form of ours."""
     if verb not in VERBS:
-        raise UsageError(f'there is no "{verb}" here', f"there are {', '.join(VERBS)}")
+        raise UsageError(f'unknown action "{verb}"', f"the actions are {', '.join(VERBS)}")
     try:
         given = parse_qs(body.decode("ascii"), max_num_fields=8, errors="strict")
     except ValueError as error:

@@ -243,7 +243,7 @@ def _divided(literal: Mapping[str, Any], params: Mapping[str, Param]) -> str | N
 def _aliases(aliases: Mapping[str, str], params: Mapping[str, Param]) -> Mapping[str, str]:
     for alias, key in aliases.items():
         if alias in params or key not in params:
-            raise _Wrong(f"alias {alias} of {key}: an alias is a new name for a key of params")
+            raise _Wrong(f"alias {alias} of {key}: {alias} must be a new name, and {key} a key of params")
     return aliases
 
 

@@ -61,10 +61,10 @@ def test_the_queue_itself_loses_nothing_to_secrecy(there: Store, tmp_path: Path)
     ("change", "says"),
     [
         ("UPDATE runs SET number = 3", "not the result of run 1.2"),
-        ("UPDATE exits SET exit_json = '{}'", "do not say how"),
-        ('UPDATE exits SET exit_json = \'{"exit_code": "a"}\'', "invalid exit_json"),
+        ("UPDATE exits SET exit_json = '{}'", "does not say how"),
+        ('UPDATE exits SET exit_json = \'{"exit_code": "a"}\'', "record of an exit is invalid"),
         ("UPDATE runs SET claimed_at = 'x'", "invalid claimed_at"),
-        ("DELETE FROM runs", "belong to none of its runs"),
+        ("DELETE FROM runs", "belong to a run that it does not contain"),
     ],
 )
 def test_a_lie_is_refused(there: Store, tmp_path: Path, change: Change | str, says: str) -> None:

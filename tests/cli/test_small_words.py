@@ -112,7 +112,7 @@ def test_wait_says_what_it_waits_for_and_takes_all(mpsq: Cli) -> None:
     assert waited.code == 124 and "waiting for g" in waited.err
     waited = mpsq("wait", "--all", "--timeout", "0")
     assert waited.code == 124 and "not ended" in waited.err
-    assert "takes no id" in mpsq("wait", "--all", "1").err
+    assert "--all already means" in mpsq("wait", "--all", "1").err
 
 
 def test_wait_all_has_nothing_to_do_where_all_has_ended(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -254,7 +254,7 @@ def test_without_git(queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(rules, "MAX_UNTRACKED_BYTES", 3)
     planned = plan.plan(requested(argv=("/bin/sh", "-c", ". ./say.sh"), cwd=str(folder)))
     (note,) = plan.store(queue.layout, planned).notes
-    assert note.endswith("MiB of files outside of git: runs use the code that is there when they start, unchecked")
+    assert note.endswith("MiB of untracked files: runs use the code that is there when they start, unchecked")
     (folder / "say.sh").write_text("echo v3\n")
     queue.worker("", "--until-idle").wait()
     assert (said(queue, "1.1"), said(queue, "2.1")) == ("v1", "v3")

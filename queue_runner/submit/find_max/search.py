@@ -63,7 +63,7 @@ def parse(text: str) -> SearchRange:
     if params.step == 0 or (first or 0) % params.step or params.step > params.last:
         raise UsageError(
             f"--find-max {text}: only multiples of {params.step} are tried",
-            "FIRST must be a multiple of STEP, which is at least 1 and at most LAST",
+            "FIRST must be a multiple of STEP; STEP is at least 1 and at most LAST",
         )
     if params.first == 0 or not 1 <= params.last <= MOST or (params.first or 1) > params.last:
         raise UsageError(f"--find-max {text}: the range is empty", "FIRST must be at least 1, and LAST at least FIRST")
