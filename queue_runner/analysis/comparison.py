@@ -27,6 +27,7 @@ from queue_runner.analysis.grouping import (
 from queue_runner.analysis.intervals import all_pairs
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict, Word, judge, judge_metric
+from queue_runner.analysis.stats import by_key
 from queue_runner.errors import UsageError
 from queue_runner.model import NEIGHBOUR_BUSY
 from queue_runner.spec import OF_TIME, Aim
@@ -69,7 +70,8 @@ class Question:
     """whether the user named the baseline (--vs name=train.py): rows of any name, config and settings are compared"""
     include_invalid: bool = False
     sweeps: bool = False
-    """whether what a submission swept (the rows' `swept`) distinguishes arms, although SUBJECT or `settings` has it"""
+    """whether what a submission swept (the rows' `swept`) distinguishes arms, although SUBJECT or `settings` has it;
+    what another one swept is another family"""
     aim: Aim = field(default_factory=Aim)
     """what it is about, where that is not what the submission says"""
 
@@ -190,12 +192,14 @@ def families(rows: Iterable[ReportedRun], question: Question) -> list[Family]:
     free = {*question.vs, *(SUBJECT[1:] if declared else ())}
     fixed = [name for name in (*SUBJECT, *TIME) if not (name in free and name in NAMES)]
     fixed += [name for name in question.settings if name not in free and not declared]
+    apart = question.sweeps and not declared and not across
     members: dict[tuple[Any, ...], list[Arm]] = {}
-    for arm in group(rows, [*question.names, *TIME], question.include_invalid):
-        work = (arm.median("flops_per_iter"), *map(arm.work, WORK)) if across else ()
-        swept = {name for row in arm.runs for name in row.swept} if question.sweeps else set()
-        shared = (SWEPT if name in swept else arm.key.get(name) for name in fixed)
-        members.setdefault((*shared, *work), []).append(arm)
+    for sweep, rows_of_sweep in by_key(rows, lambda row: row.sweep if apart else None).items():
+        for arm in group(rows_of_sweep, [*question.names, *TIME], question.include_invalid):
+            work = (arm.median("flops_per_iter"), *map(arm.work, WORK)) if across else ()
+            swept = {name for row in arm.runs for name in row.swept} if question.sweeps else set()
+            shared = (SWEPT if name in swept else arm.key.get(name) for name in fixed)
+            members.setdefault((*shared, *work, sweep), []).append(arm)
     made = []
     for key in sorted(members, key=lambda key: [(value is not None, str(value)) for value in key]):
         common = {name: value for name, value in zip(fixed, key, strict=False) if value is not SWEPT}

@@ -117,6 +117,8 @@ class ReportedRun(RunNumbers, LastEvaluation):
     """the range of the logarithms of the times of earlier runs of the same question, if these have two speeds"""
     swept: frozenset[str] = frozenset()
     """names that the submission swept"""
+    sweep: int | None = None
+    """the submission that swept them first; this one may be a rerun of it"""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """the last value of each metric that the log or the program names"""
     time_of: str | None = None

@@ -30,9 +30,9 @@ HELP = "compare devices and modes: speed, cost, losses, speedups with verdicts"
 SQL = answers.SQL
 
 COLUMNS = columns(
-    "workload config label framework framework_version device device_name compile dtype factors runs n_runs n_valid "
-    "compared time_of median_s spread_s spread_over q1_s q3_s n_measure tokens_per_s samples_per_s flops_per_s mfu "
-    "peak_flops peak_source first_iter_s",
+    "table workload config label framework framework_version device device_name compile dtype factors runs n_runs "
+    "n_valid compared time_of median_s spread_s spread_over q1_s q3_s n_measure tokens_per_s samples_per_s flops_per_s "
+    "mfu peak_flops peak_source first_iter_s",
     Column("compile_cost_s", "compile cost", units.short_duration, True),
     Column("compile_cache", "cache"),
     Column("compile_cost_warm_s", "compile cost, warm", units.short_duration, True),

@@ -29,9 +29,9 @@ NAME = "frameworks"
 HELP = "which framework is fastest for the same model on the same device; do they train alike?"
 SQL = f"SELECT {prepare.RUN}, data_sha256 FROM v_run WHERE {{chosen}} AND framework IS NOT NULL ORDER BY job_id, number"
 COLUMNS = columns(
-    "workload config device device_name dtype label framework framework_version compile factors runs n_runs n_valid "
-    "compared median_s spread_s spread_over tokens_per_s samples_per_s first_iter_s is_baseline speedup speedup_low "
-    "speedup_high verdict undecided_because n_rounds given_after more_rounds same_within n_iters",
+    "table workload config device device_name dtype label framework framework_version compile factors runs n_runs "
+    "n_valid compared median_s spread_s spread_over tokens_per_s samples_per_s first_iter_s is_baseline speedup "
+    "speedup_low speedup_high verdict undecided_because n_rounds given_after more_rounds same_within n_iters",
     "taints",
 )
 

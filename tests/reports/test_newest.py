@@ -72,19 +72,19 @@ def test_a_report_of_the_newest_reads_no_more_rows_from_a_larger_store(store: St
 
 @pytest.mark.parametrize("name", ["devices", "frameworks", "numerics"])
 def test_the_newest_are_shown_as_if_everything_were_read(store: Store, name: str) -> None:
-    submit(store, 1, {"batch_size": 8}, {"batch_size": 16})  # compared with group 51
+    submit(store, 1, {"batch_size": 8}, {"batch_size": 16})  # asked again as group 51
     submit(store, 2, {"lr": 0.1})  # more runs of group 50
     for group in range(3, 50):
         submit(store, group, {"dropout": group / 100})
     submit(store, 50, {"lr": 0.1})
     submit(store, 50, {"lr": 0.1}, framework="mlx")
-    submit(store, 51, {"batch_size": 16}, {"batch_size": 32})
+    submit(store, 51, {"batch_size": 16})
     newest, all_of_it = (store.report(name, newest=wanted) for wanted in (True, False))
     assert printing.as_text(name, newest, "table", explain=True) == printing.as_text(
         name, all_of_it, "table", explain=True
     )
     if name == "devices":
-        assert {8, 16, 32} <= {row["factors"].get("batch_size") for row in newest.rows}
+        assert {8, 16} <= {row["factors"].get("batch_size") for row in newest.rows}
         assert len(newest.rows) < len(all_of_it.rows)
 
 

@@ -33,6 +33,61 @@ def shown(store: Store, **options: object) -> str:
     return text
 
 
+def sweep(store: Store, group: int, *texts: str, named: bool = True, **told: object) -> None:
+    """A submission of these command lines, which took 0.1 s, 0.2 s and so on."""
+    for k in range(4):
+        for at, text in enumerate(texts, 1):
+            name = text if named else text.split()[0]
+            command(store, 0.1 * at + k * 1e-3, tuple(text.split()), name=name, group=group, **told)
+
+
+def test_submissions_of_other_commands_are_tables_of_their_own(store: Store) -> None:
+    """One table had the verdicts of sleep against python."""
+    sweep(store, 1, "sleep 0.2", "sleep 0.4")
+    sweep(store, 2, "python a.py", "python b.py", "python c.py")
+    sweep(store, 3, "sleep 0.4", "sleep 0.8")
+    result = store.report()
+    titles = [section.title for section in result.sections if section.title]
+    assert titles == [
+        "A: sleep 0.4, sleep 0.8, 4 runs each (g3)",
+        "B: python a.py, python b.py, python c.py, 4 runs each (g2)",
+        "C: sleep 0.2, sleep 0.4, 4 runs each (g1)",
+    ]
+    assert [row["table"] for row in result.rows] == [1, 1, 2, 2, 2, 3, 3]
+    assert [row["is_baseline"] for row in result.rows] == [True, False, True, False, False, True, False]
+    assert {row["n_rounds"] for row in result.rows} == {4, None}
+    assert store.report(selectors=["g1"]).rows == [{**row, "table": 1} for row in result.rows[5:]]
+    assert len({row["table"] for row in store.report(selectors=["g1", "g2"]).rows}) == 2
+    together = store.report(vs="name=python a.py")
+    assert len({row["table"] for row in together.rows}) == 1, "this asks about all"
+
+
+def test_sweeps_of_one_setting_by_two_scripts_are_two_tables(store: Store) -> None:
+    """Both are called python3. Their code stands in the titles, the value in the rows, and no row differs in both."""
+    for group, code in enumerate(("time.sleep({n})", "print({n})"), 1):
+        for n in ("1", "2"):
+            for k in range(4):
+                argv = ("python3", "-c", code.format(n=n))
+                command(store, float(n) + k * 1e-3, argv, name="python3", params={"n": n}, group=group)
+    result = store.report()
+    titles = [section.title for section in result.sections if section.title]
+    assert titles == ["A: python3, print({n}), 4 runs each (g2)", "B: python3, time.sleep({n}), 4 runs each (g1)"]
+    assert [row["label"] for row in result.rows] == ["n=1", "n=2"] * 2
+    assert "also differ" not in words(result)
+
+
+def test_a_rerun_of_a_submission_or_a_part_of_it_adds_to_its_table(store: Store) -> None:
+    sweep(store, 1, "sleep 0.2", "sleep 0.4")
+    sweep(store, 2, "sleep 0.2", "sleep 0.4")
+    sweep(store, 3, "sleep 0.2")
+    (title,) = [section.title for section in store.report().sections if section.title]
+    assert title == "sleep 0.2, sleep 0.4"
+    assert {label: row["n_runs"] for label, row in rows(store.report()).items()} == {"sleep 0.2": 12, "sleep 0.4": 8}
+    by_device = store.run("cpu", params={"batch_size": 8}, group=4), store.run("cpu", params={"batch_size": 9}, group=4)
+    store.run("mps", params={"batch_size": 8}, group=5), store.run("mps", params={"batch_size": 9}, group=5)
+    assert by_device and len({row["table"] for row in store.report(where=["name=nanogpt"]).rows}) == 1
+
+
 def test_a_swept_command_is_compared_by_wall_time_in_one_table(store: Store) -> None:
     for k in range(4):
         for s in ("0.2", "0.4"):

@@ -190,13 +190,13 @@ def _arguments(rows: Iterable[ReportedRun]) -> dict[int, dict[str, str | None]]:
     for runs in by_key((row for row in rows if row.kind == "command"), lambda row: row.name).values():
         argvs = {text: hidden(json.loads(text)) for text in sorted({row.argv_json for row in runs})}
         common = set.intersection(*map(set, argvs.values()))
-        distinct = {row.run_id: _unnamed(argvs[row.argv_json], common, row) for row in runs}
-        if len({_without_settings(distinct[row.run_id] or "", row) for row in runs}) > 1:
-            factors |= {run_id: {"arguments": text} for run_id, text in distinct.items()}
+        texts = {row.run_id: _without_settings(_unnamed(argvs[row.argv_json], common, row), row) for row in runs}
+        if len({*texts.values()}) > 1:
+            factors |= {run_id: {"arguments": text or None} for run_id, text in texts.items()}
     return factors
 
 
-def _unnamed(argv: Iterable[str], common: set[str], row: ReportedRun) -> str | None:
+def _unnamed(argv: Iterable[str], common: set[str], row: ReportedRun) -> str:
     """Return the arguments that are neither in every command nor given by a column or setting of the run."""
     values = {str(value) for value in json.loads(row.params_json).values()}
     known = common | values | {str(row.device), str(row.dtype), str(row.config)}
@@ -205,13 +205,14 @@ def _unnamed(argv: Iterable[str], common: set[str], row: ReportedRun) -> str | N
         for argument in argv
         if argument not in known and not _POOLED.fullmatch(argument) and argument.partition("=")[2] not in values
     ]
-    return " ".join(distinct) or None
+    return " ".join(distinct)
 
 
 def _without_settings(text: str, row: ReportedRun) -> str:
-    """Return the text without the values of the run's settings: "out_{lr}" differs in nothing else."""
-    values = sorted(map(str, json.loads(row.params_json).values()), key=len, reverse=True)
-    return re.sub("|".join(map(re.escape, filter(None, values))) or "$^", "{}", text)
+    """Return the text with names in place of the values of the run's settings: "out_{lr}" differs in nothing else."""
+    names = {str(value): name for name, value in json.loads(row.params_json).items()}
+    values = "|".join(map(re.escape, sorted(filter(None, names), key=len, reverse=True)))
+    return re.sub(values, lambda match: f"{{{names[match[0]]}}}", text) if values else text
 
 
 def _machine(run: ReportedRun) -> str | None:

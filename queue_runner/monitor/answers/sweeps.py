@@ -25,12 +25,16 @@ _AXES = "device, mode, dtype and framework"
 
 
 def add(rows: Iterable[ReportedRun], context: Context, declared: bool) -> list[ReportedRun]:
-    """Return prepared rows with `swept`, the keys that their submission swept, and with wall times where no iterations
-    were reported. `declared`: all names are compared, as --vs name=NAME says."""
+    """Return prepared rows with `swept`, the keys that their submission swept, `sweep`, the submission that did, and
+    with wall times where no iterations were reported. `declared`: all names are compared, as --vs name=NAME says."""
     rows = list(rows)
-    swept = _swept(rows, context)
-    keys = [(row.group_id, _workload(row.kind, row.asked_workload)) for row in rows]
-    rows = [row.changed(swept=swept.get(key, frozenset())) for row, key in zip(rows, keys, strict=True)]
+    swept, firsts = _swept(rows, context)
+    keys = [(firsts.get(row.group_id), _workload(row.kind, row.asked_workload)) for row in rows]
+    rows = [
+        row.changed(swept=names, sweep=key[0] if names and not context.options.group_by else None)
+        for row, key in zip(rows, keys, strict=True)
+        for names in [swept.get(key, frozenset())]
+    ]
     return _with_wall_times(rows, context, declared)
 
 
@@ -38,8 +42,11 @@ def _workload(kind: str, workload: str | None) -> str | None:
     return workload if kind == "workload" else None
 
 
-def _swept(rows: Iterable[ReportedRun], context: Context) -> dict[tuple[int | None, str | None], frozenset[str]]:
-    """Return what each submission swept, by submission and workload: of all its jobs, chosen now or not.
+def _swept(
+    rows: Iterable[ReportedRun], context: Context
+) -> tuple[dict[tuple[int | None, str | None], frozenset[str]], dict[int | None, int]]:
+    """Return what each submission swept, by submission and workload: of all its jobs, chosen now or not. Return also,
+    by submission, the first that asked its question.
 
     Names are swept where a submission has several for one workload, or a command beside what else it has: commands do
     not say what they compute, and whoever submits them together compares them. Configs are swept only where nothing
@@ -48,9 +55,10 @@ def _swept(rows: Iterable[ReportedRun], context: Context) -> dict[tuple[int | No
     by_submission: dict[tuple[int | None, str | None], dict[str, set[str]]] = {}
     several: dict[int | None, set[str]] = {}
     mixed: set[int | None] = set()
-    for group, job_name, kind, config, workload, params, *axes in context.by_groups(
+    asked: dict[int, set[Any]] = {}
+    for group, job_name, kind, config, workload, params, argv, *axes in context.by_groups(
         f"SELECT group_id, name, {select_runs.KIND}, config, json_extract(spec_json, '$.workload'),"
-        " json_extract(spec_json, '$.params'), device, dtype, framework, compile,"
+        " json_extract(spec_json, '$.params'), json_extract(spec_json, '$.argv'), device, dtype, framework, compile,"
         " json_extract(spec_json, '$.compile_mode') FROM jobs"
         " WHERE (kind <> 'import' OR json_extract(spec_json, '$.merged.kind') IS NOT NULL)"
         " AND group_id IN ({groups})",
@@ -62,6 +70,7 @@ def _swept(rows: Iterable[ReportedRun], context: Context) -> dict[tuple[int | No
         for name, value in {"subject": job_name, "config": config, _AXES: axes, **settings}.items():
             values.setdefault(name, set()).add(json.dumps(value))
         several.setdefault(group, set()).add(str(job_name))
+        asked.setdefault(group, set()).add((job_name, config, params, argv if kind == "command" else None))
         if kind == "command":
             mixed.add(group)
     together: dict[int | None, set[str]] = {}
@@ -74,7 +83,22 @@ def _swept(rows: Iterable[ReportedRun], context: Context) -> dict[tuple[int | No
         if workload is not None and names - {"config", "subject"}:
             names -= {"config"}
         swept[group, workload] = (names - {_AXES}) | together.get(group, frozenset())
-    return swept
+    return swept, _firsts(asked)
+
+
+def _firsts(asked: Mapping[int, set[Any]]) -> dict[int | None, int]:
+    """Return, by submission, the first one that asked all that it asks: it is a rerun of that, or of a part of it."""
+    firsts: dict[int | None, int] = {}
+    equal: dict[frozenset[Any], int] = {}
+    holding: dict[Any, list[int]] = {}
+    for group in sorted(asked):
+        jobs = frozenset(asked[group])
+        larger = (other for other in reversed(holding.get(next(iter(jobs)), [])) if jobs <= asked[other])
+        firsts[group] = equal[jobs] if jobs in equal else next(larger, group)
+        if equal.setdefault(jobs, firsts[group]) == group:
+            for job in jobs:
+                holding.setdefault(job, []).append(group)
+    return firsts
 
 
 def _with_wall_times(rows: list[ReportedRun], context: Context, declared: bool) -> list[ReportedRun]:

@@ -83,6 +83,7 @@ class RowMetric:
 class ArmRow(RunNumbers, LastEvaluation, JudgedRow):
     """What reports show of an arm. Numbers are medians over its runs."""
 
+    table: int
     workload: str
     config: str | None
     time_of: str
@@ -137,8 +138,8 @@ def newest_first(families: Iterable[Family]) -> list[Family]:
     return sorted(families, key=lambda family: -family.newest_run)
 
 
-def row_of(family: Family, arm: Arm, peaks: Peaks) -> ArmRow:
-    """Return all values that reports have for an arm."""
+def row_of(family: Family, arm: Arm, peaks: Peaks, table: int) -> ArmRow:
+    """Return all values that reports have for an arm, which is a row of the table with this number."""
     medians: dict[str, Any] = {name: arm.median(name) for name in _MEDIANS}
     shared: dict[str, Any] = {name: _shared(arm, name) for name in _COPIED}
     median_s, (spread_s, spread_over) = arm.median_s, arm.spread_s
@@ -150,6 +151,7 @@ def row_of(family: Family, arm: Arm, peaks: Peaks) -> ArmRow:
         **{**medians, "median_s": median_s, "first_iter_s": first_iter_s(arm, cache)},
         **shared,
         **vars(losses.of_arm(arm)),
+        table=table,
         workload=arm.key["subject"],
         config=arm.key["config"],
         time_of=arm.key.get("time_of") or "iteration",

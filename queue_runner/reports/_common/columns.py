@@ -33,6 +33,7 @@ def _rounded(name: str) -> Callable[[Any], Any]:
 
 
 _SHARED = (
+    Column("table", "table", units.count, True),
     Column("workload", "workload"),
     Column("model", "model"),
     Column("config", "config"),

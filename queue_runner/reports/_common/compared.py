@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
+from queue_runner import units
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.finding import NextStep
 from queue_runner.analysis.reported_run import ReportedRun
@@ -16,6 +18,8 @@ from queue_runner.tables import Column
 
 NEWEST = 4
 """Maximum number of comparisons shown when no runs were chosen."""
+MOST_NAMED = 3
+"""Maximum number of submissions that a title or a note names."""
 
 
 def compared(
@@ -31,18 +35,48 @@ def compared(
     visible = families if context.options.chosen else families[:NEWEST]
     marks = footnotes.CaveatMarks(rows, (row for family in visible for row in family.shown), context)
     peaks = Peaks(context)
-    tables = [[row_of(family, arm, peaks) for arm in family.arms] for family in families]
+    tables = [[row_of(family, arm, peaks, at) for arm in family.arms] for at, family in enumerate(families, 1)]
     blocks = [
         (arm_tables.sections(family, table, marks), [*sentences(family)])
         for family, table in zip(visible, tables, strict=False)
     ]
+    if sum(bool(sections) for sections, _ in blocks) > 1:
+        blocks = [
+            (
+                [replace(table, title=f"{table.title} ({_submissions(family)})") for table in sections[:1]]
+                + sections[1:],
+                lines,
+            )
+            for family, (sections, lines) in zip(visible, blocks, strict=True)
+        ]
     sections, lines = panels.together(blocks)
     shown_rows = [row for table in tables[: len(visible)] for row in table]
     notes = [*footnotes.notes(visible, shown_rows, marks, context), *footnotes.few(shown_rows)]
-    if n_older := len(families) - len(visible) + context.n_older:
-        older = f"{n_older} older comparison{'s' * (n_older > 1)} not shown"
-        text = f"{older}: select with {command} g4, --since 2d or --where config=NAME; csv and json have all"
-        notes.append(NextStep(text, f"{command} g4 ({n_older} older)"))
+    if older := [] if context.options.chosen else _older(visible, families[len(visible) :], context):
+        names = ", ".join(f"g{group}" for group in older[:MOST_NAMED])
+        more = f" and {len(older) - MOST_NAMED} more" if len(older) > MOST_NAMED else ""
+        text = f"{units.counted(len(older), 'older submission')} not shown: {command} {names}{more}; --since 2d and"
+        text += " --where config=NAME select as well, and csv and json have all"
+        notes.append(NextStep(text, f"{command} g{older[0]} ({len(older)} older)"))
     raw = [row for table in tables for row in table]
     newest_runs = [family.newest_run for family in visible]
     return Result(columns, raw, sections, lines, notes, families=visible, newest_runs=newest_runs)
+
+
+def _groups(families: Iterable[Family]) -> set[int]:
+    runs = (row for family in families for arm in family.arms for row in arm.runs)
+    return {row.group_id for row in runs if row.group_id is not None}
+
+
+def _submissions(family: Family) -> str:
+    """Return the submissions of a family in short: "g1, g5"."""
+    groups = sorted(_groups([family]))
+    more = [f"{len(groups) - MOST_NAMED} more"] if len(groups) > MOST_NAMED else []
+    return ", ".join([*(f"g{group}" for group in groups[:MOST_NAMED]), *more])
+
+
+def _older(visible: Iterable[Family], hidden: Iterable[Family], context: Context) -> list[int]:
+    """Return the submissions of which a comparison is not shown, the newest first."""
+    whole = _groups(visible) - _groups(hidden)
+    groups = context.tuples("SELECT DISTINCT group_id FROM jobs ORDER BY group_id DESC")
+    return [group for (group,) in groups if group not in whole]
