@@ -213,8 +213,7 @@ def without_words(family: Family) -> Iterable[str]:
     """Say on which metrics there can be no words, and why."""
     names = [name for name, obstacle in family.metrics.items() if obstacle]
     for obstacle, same in by_key(names, family.metrics.__getitem__).items():
-        sentence, colon, remedy = f"no verdict on {', '.join(same)}: {obstacle}".rpartition(": ")
-        yield Caveat(sentence, colon + remedy)
+        yield f"no verdict on {', '.join(same)}: {obstacle}"
 
 
 def ratio(pair: Pair, per_work: str, compiling: bool = False) -> str:

@@ -51,7 +51,7 @@ def obstacles(arms: Sequence[Arm], named: Collection[str] = ()) -> dict[str, str
     compared = {name: _same_seed(arms) or _repeated(arms, name) for name in names if _varies(arms, name, name in named)}
     if sum(bool(arm.used) for arm in arms) > 1:
         remedy = "--metric reads it from the output, mpsq_report sends it"
-        compared |= dict.fromkeys({*named} - compared.keys(), f"fewer than two rows have it: {remedy}")
+        compared |= dict.fromkeys({*named} - compared.keys(), f"fewer than two rows have it; {remedy}")
     return compared
 
 
@@ -78,7 +78,7 @@ def _same_seed(arms: Sequence[Arm]) -> str:
     for arm in arms:
         seeds = {(row.seed_by_round and row.repeat) if row.seed is None else row.seed for row in arm.used}
         if len({round_of(row) for row in arm.used}) > 1 and len(seeds) == 1:
-            return "the seed did not change with the round: leave --seed out"
+            return "the seed did not change with the round; leave --seed out"
     return ""
 
 
@@ -87,5 +87,5 @@ def _repeated(arms: Sequence[Arm], name: str) -> str:
     for arm in arms:
         values = [x for row in arm.used if (x := value(row, name)) is not None]
         if len(values) >= FIRST_LOOK and len({*values}) == 1:
-            return "a row repeats its value in every round: let the program use MPSQ_SEED, which changes with the round"
+            return "a row repeats its value in every round; let it use MPSQ_SEED"
     return ""

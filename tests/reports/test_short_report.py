@@ -139,6 +139,21 @@ def test_a_table_that_does_not_fit_leaves_its_answer(store: Store, columns: int)
     assert "bleu of n_layer=2 measured 10" in text
 
 
+def test_the_reason_why_a_metric_has_no_verdict_is_shown_whole(store: Store, columns: int) -> None:
+    """It stood in the line of caveats, which cut it off before what to do."""
+    for k in range(4):
+        for n in range(2):
+            taints = {**BATTERY, **BUSY, "throttled": ("caveat", "the clock was low")}
+            run = store.run(params={"n_layer": n}, median_s=0.1 * (1 + n) * (1 + k * n / 1000), taints=taints)
+            store._insert("metrics", run_id=run, offset=1, name="bleu", value=20.0 + n, unit="")
+    store.db.execute("UPDATE jobs SET spec_json = json_set(spec_json, '$.seed_by_round', 1)")
+    lines = short(store)
+    assert len(lines) <= printing.MOST_LINES and max(map(len, lines)) <= columns, "\n".join(lines)
+    assert "no verdict on bleu: a row repeats its value in every round; let it use MPSQ_SEED" in " ".join(
+        " ".join(lines).split()
+    )
+
+
 def test_a_hint_that_was_followed_is_not_shown(store: Store) -> None:
     grid(store)
     assert "next: mpsq report missing g1 --submit" in "\n".join(short(store, selectors=["g1"]))

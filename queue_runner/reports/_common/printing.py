@@ -139,8 +139,8 @@ def _section(section: Section, format: str, explain: bool, colour: bool) -> str:
     return "\n\n".join(parts) if format == "md" else "\n".join(parts)
 
 
-_FIRST = ("! ", "no verdict on")
-"""Caveats that the one line of the short report must not leave out."""
+_FIRST = "! "
+"""Before the caveat that the one line of the short report must not leave out: runs that do not count."""
 _WARNINGS = ("!", "warning: ", "implausible: ", "caveats: ")
 """How sentences begin that make a number or a verdict less believable; a letter of a table may stand before it."""
 
