@@ -34,6 +34,8 @@ LOW_CLOCK_SHARE = 0.6
 data centres to some 0.7 in products of large matrices."""
 STOLEN_SHARE = 0.02
 """Share of CPU time that a hypervisor may take without a taint."""
+START_SHARE = 0.1
+"""Share of a run's real time that its start may take: more could change a ratio of such times."""
 SLEPT_S = 0.5
 """Tolerance of the clock pair that detects sleep (docs/macos.md)."""
 SWAP_BYTES_PER_S = 1 << 20
@@ -69,6 +71,8 @@ class Facts:
     learns: bool = True
     """False for mode=eval, whose losses belong to single batches and have no trend"""
     real_s: float | None = None
+    start_s: float = 0.0
+    """at most so much of real_s passed before the program's first instruction"""
     clock_step_s: float = 0.0
     """by how much the wall clock was set meanwhile"""
     dur_is: object = None
@@ -136,6 +140,9 @@ def _caveats(f: Facts) -> Iterable[tuple[str, str]]:
         yield "field_dropped", f"left out of the trainer's report: {'; '.join(f.dropped[:MOST_DROPPED])}{more}"
     if f.recompiled:
         yield "recompiled", _recompiled(f)
+    if f.real_s and not f.iterations and f.start_s > START_SHARE * f.real_s:
+        start, real = (units.short_duration(x_s, 2) for x_s in (f.start_s, f.real_s))
+        yield "short_run", f"up to {start} of its {real} passed before the program's first instruction"
     if f.watched and not _values(f, "others_cpu_share"):
         yield "unwatched", "the run ended before the machine's load was sampled: it may be contended"
     if f.resumed_from:

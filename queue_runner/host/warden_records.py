@@ -66,6 +66,7 @@ class RunEnd(Struct, frozen=True):
     stopped: bool = False
     oom_killed: bool = False
     real_s: Number | None = None
+    start_s: Number | None = None
     slept_s: Number | None = None
     paused_s: Number | None = None
     user_s: Number | None = None

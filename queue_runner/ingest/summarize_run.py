@@ -134,6 +134,7 @@ def assess(
         watched=bool(points.clocks),
         slept_s=slept_s,
         paused_s=exit_.paused_s or 0.0,
+        start_s=exit_.start_s or 0.0,
         resumed_from=points.resumed_from,
         real_s=real_s,
         clock_step_s=clock_step_s(real_s, exit_.started_at, exit_.ended_at),

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 EXEC_POLL_S = 0.25
+_BEGAN = b"@"  # the clocks follow, up to a zero byte
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 
@@ -35,12 +36,14 @@ def prctl(option: int, value: int) -> None:
 
 
 class Trainer:
-    """A started trainer, or its `error` as in exit.json. `pid` is 0 when there is no process."""
+    """A started trainer, or its `error` as in exit.json. `pid` is 0 when there is no process. It `began` right before
+    its exec, which took at most `start_s`: the fork before that, some milliseconds, is the warden's own work."""
 
     def __init__(self) -> None:
         self.pid = 0
         self.outputs: list[int] = []
         self.began = 0.0, 0.0  # awake, with_sleep
+        self.start_s: float | None = None
         self.started_at: float | None = None
         self.error: dict[str, Any] | None = None
 
@@ -59,7 +62,6 @@ def start(made: Trainer, spec: RunInstructions, lane: list[int], to_be_stopped: 
         null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         reader, writer = os.pipe()
         made.started_at, made.began = time.time(), (awake(), with_sleep())
-        environment["MPSQ_T0"] = repr(time.perf_counter())
         made.pid = os.fork()
     except OSError as refused:
         made.error = {"errno": refused.errno, "text": f"no process can be created: {refused}"}
@@ -77,6 +79,10 @@ def start(made: Trainer, spec: RunInstructions, lane: list[int], to_be_stopped: 
         else:  # exec closed the other side
             break
     os.close(reader)
+    if message.startswith(_BEGAN):
+        began, _, message = message[len(_BEGAN) :].partition(b"\0")
+        awake_s, with_sleep_s = map(float, began.split())
+        made.began, made.start_s = (awake_s, with_sleep_s), max(0.0, awake() - awake_s)
     if message:
         number, text = message.decode(errors="replace").split(" ", 1)
         made.error = {"errno": int(number), "text": text}
@@ -90,7 +96,7 @@ def _become(
     tell: int,
     environment: dict[str, str],
 ) -> None:
-    """Exec the trainer in the child, or report the failure through `tell`. Never returns."""
+    """Exec the trainer in the child. Report the moment of it through `tell`, then the failure. Never returns."""
     place = "its start"
     try:
         os.setsid()
@@ -113,6 +119,8 @@ def _become(
         place = f"its working directory {spec.cwd}"
         os.chdir(spec.cwd)
         place = spec.argv[0]
+        environment["MPSQ_T0"] = repr(time.perf_counter())
+        os.write(tell, _BEGAN + f"{awake()!r} {with_sleep()!r}\0".encode())
         os.execvpe(spec.argv[0], spec.argv, environment)
     except OSError as refused:
         if refused.errno == errno.ENOENT and os.path.isfile(place):

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 POLL_S = 0.25  # for cancel and limits
+FIRST_LOOK_S = 0.05  # after the start: looking through all processes takes milliseconds from a program that needs few
 KILLS_IN_A_ROW = 100  # between two scans of all processes
 WAITS_S = 2.0  # an exec that takes longer is reported to the user
 TOUCH_S = 3600.0  # keeps cleaners of old temporary files from removing the lane's lock
@@ -89,6 +90,7 @@ class Run:
         self.status: int | None = None
         self.usage: Any = None
         self.ended = (0.0, 0.0)  # awake, with_sleep
+        self.signalled: tuple[float, float, float] | None = None  # the same and the time of day, at the last SIGCHLD
         self.paused_s = 0.0
         self.paused_since: float | None = None
         self.waits = False  # whether it was reported that the trainer waits for its exec
@@ -101,7 +103,11 @@ class Run:
         os.set_blocking(self.ring, False)
         os.set_blocking(bell, False)
         signal.set_wakeup_fd(bell, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGCHLD, self.note_signal)
+
+    def note_signal(self, *_: object) -> None:
+        """Note when a child ended: until it is reaped, the warden may have to look through all processes."""
+        self.signalled = awake(), with_sleep(), time.time()
 
     def wait(self, at_most_s: float) -> None:
         if select.select([self.ring], [], [], max(0.0, at_most_s))[0]:
@@ -112,6 +118,7 @@ class Run:
 
         Not waitid(WNOWAIT): Python has it on macOS from 3.13 only. Once reaped, the trainer is never signalled by pid.
         """
+        signalled, self.signalled = self.signalled, None
         if self.status is None and self.trainer.pid:
             self.tree.weigh(self.trainer.pid)  # it may have ended, but nobody has waited for it
         while True:
@@ -126,7 +133,8 @@ class Run:
                 continue
             self.halted = os.WIFSTOPPED(status)
             if not self.halted and not os.WIFCONTINUED(status):
-                self.ended, self.ended_at = (awake(), with_sleep()), time.time()
+                *ended, self.ended_at = self.signalled or signalled or (awake(), with_sleep(), time.time())
+                self.ended = ended[0], ended[1]
                 self.status, self.usage = status, usage
                 self.pause.still = False
             self.count_pause()
@@ -179,6 +187,7 @@ class Run:
     def watch(self, lane: list[int]) -> tuple[dict[str, Any] | None, bool, Termination | None]:
         """Watch the trainer to its end. Return (stop, whether it preceded the end, the Ending begun on the tree)."""
         stop, stopped, ending = None, False, None
+        self.wait(FIRST_LOOK_S)
         while not self.reap():
             try:
                 reason = self.reason_to_stop() if stop is None else None
@@ -293,6 +302,7 @@ class Run:
             "stop": stop,
             "stopped": stopped,
             "real_s": real_s if ran else None,
+            "start_s": trainer.start_s if ran else None,
             "slept_s": max(0.0, real_s - (self.ended[0] - trainer.began[0])) if ran else None,
             "paused_s": self.paused_s if ran else None,
             "user_s": self.usage.ru_utime if ran else None,

@@ -170,6 +170,14 @@ def test_a_run_that_nobody_watched_says_so() -> None:
     assert find_taints(live) == find_taints(replace(CLEAN, conditions=[])) == []
 
 
+def test_a_run_that_is_mostly_its_start_says_so() -> None:
+    command = replace(CLEAN, iterations=[], expects_iterations=False, real_s=0.005)
+    (taint,) = find_taints(replace(command, start_s=0.001))
+    assert (taint.kind, taint.severity) == ("short_run", "caveat") and "1.0 ms of its 5.0 ms" in taint.detail
+    assert find_taints(replace(command, start_s=0.0004)) == []
+    assert find_taints(replace(CLEAN, real_s=0.005, start_s=0.001)) == [], "its iterations are compared"
+
+
 def test_a_priority_that_was_lowered_for_a_while_is_no_limit() -> None:
     """macOS lowers that of a thread that computes while there are more of them than cores; no limit is exceeded."""
     for interactive in range(31, 38):

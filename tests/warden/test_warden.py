@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -132,6 +134,42 @@ def test_the_zero_of_the_jobs_clock_is_the_spawn(warden_run: Make) -> None:
     run = warden_run(python("import os, time; print(time.perf_counter() - float(os.environ['MPSQ_T0']))")).start()
     run.wait()
     assert 0 < float(run.stdout) < time.perf_counter() - before
+
+
+REAL_TIME = """
+import json, os, sys, time
+from queue_runner.warden import spawn, supervise
+from queue_runner.warden.files import awake
+from queue_runner.warden.instructions import RunInstructions
+
+change_folder = os.chdir
+def slow(place):
+    time.sleep(0.3)
+    change_folder(place)
+
+run = supervise.Run(sys.argv[1], RunInstructions(json.loads(sys.stdin.read())))
+spawn.os.chdir = slow  # the child's, before its exec
+before = awake()
+spawn.start(run.trainer, run.spec, [], lambda: False)
+while not os.path.exists("done"):
+    pass
+os.waitid(os.P_PID, run.trainer.pid, os.WEXITED | os.WNOWAIT)
+ended = awake()
+time.sleep(0.3)  # as if it looked through many processes
+assert run.reap()
+print(json.dumps([before + 0.3 <= run.trainer.began[0], run.ended[0] <= ended, run.trainer.start_s is not None]))
+"""
+
+
+@needs_linux
+def test_the_real_time_is_that_of_the_program_not_of_its_warden(warden_run: Make) -> None:
+    """Of a program of 1 ms it was 8 to 16 ms: the fork before it, and the warden's look at all processes after it."""
+    run = warden_run(["touch", "done"])
+    cwd = Path(run.spec["cwd"])
+    (run.folder / "warden").mkdir(exist_ok=True)
+    command = [sys.executable, "-c", REAL_TIME, str(run.folder)]
+    result = subprocess.run(command, input=json.dumps(run.spec), cwd=cwd, capture_output=True, text=True, timeout=60)
+    assert result.stdout.strip() == "[true, true, true]", result.stderr
 
 
 @pytest.mark.parametrize(
