@@ -125,8 +125,8 @@ def test_a_grid_of_a_workload_is_one_table_and_a_second_submission_another(store
     result = store.report()
     titles = [section.title for section in result.sections if section.title]
     assert titles == [
-        "A: nanogpt tiny, torch 2.13.0, fp32, batch_size=8, lr=0.2",
-        "B: nanogpt tiny, torch 2.13.0, fp32, cpu eager, lr=0.1, 4 runs each",
+        "A: nanogpt tiny, torch 2.13.0, fp32, batch_size=8, lr=0.2 (g2)",
+        "B: nanogpt tiny, torch 2.13.0, fp32, cpu eager, lr=0.1, 4 runs each (g1)",
     ]
     assert {row["label"]: row["is_baseline"] for row in result.rows[1:]} == {
         "batch_size=8": True,

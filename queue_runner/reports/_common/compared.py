@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from queue_runner import units
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.finding import NextStep
 from queue_runner.analysis.reported_run import ReportedRun
@@ -52,12 +51,11 @@ def compared(
     sections, lines = panels.together(blocks)
     shown_rows = [row for table in tables[: len(visible)] for row in table]
     notes = [*footnotes.notes(visible, shown_rows, marks, context), *footnotes.few(shown_rows)]
-    if older := [] if context.options.chosen else _older(visible, families[len(visible) :], context):
+    if older := _older(rows, families[len(visible) :], context):
         names = ", ".join(f"g{group}" for group in older[:MOST_NAMED])
         more = f" and {len(older) - MOST_NAMED} more" if len(older) > MOST_NAMED else ""
-        text = f"{units.counted(len(older), 'older submission')} not shown: {command} {names}{more}; --since 2d and"
-        text += " --where config=NAME select as well, and csv and json have all"
-        notes.append(NextStep(text, f"{command} g{older[0]} ({len(older)} older)"))
+        text = f"older comparisons are not shown: {command} {names}{more}; --since 2d and --where config=NAME select as"
+        notes.append(NextStep(f"{text} well, and csv and json have all", f"{command} g{older[0]} (older)"))
     raw = [row for table in tables for row in table]
     newest_runs = [family.newest_run for family in visible]
     return Result(columns, raw, sections, lines, notes, families=visible, newest_runs=newest_runs)
@@ -75,8 +73,8 @@ def _submissions(family: Family) -> str:
     return ", ".join([*(f"g{group}" for group in groups[:MOST_NAMED]), *more])
 
 
-def _older(visible: Iterable[Family], hidden: Iterable[Family], context: Context) -> list[int]:
-    """Return the submissions of which a comparison is not shown, the newest first."""
-    whole = _groups(visible) - _groups(hidden)
-    groups = context.tuples("SELECT DISTINCT group_id FROM jobs ORDER BY group_id DESC")
-    return [group for (group,) in groups if group not in whole]
+def _older(rows: Iterable[ReportedRun], hidden: Iterable[Family], context: Context) -> list[int]:
+    """Return the submissions of which a comparison is not shown, or whose runs were not read, the newest first."""
+    groups = context.tuples("SELECT DISTINCT group_id FROM jobs") if context.n_older else []
+    unread = {group for (group,) in groups} - {row.group_id for row in rows}
+    return sorted(_groups(hidden) | unread, reverse=True)
