@@ -16,7 +16,7 @@ from shutil import get_terminal_size
 from typing import Any
 
 from queue_runner.errors import UsageError
-from queue_runner.text import cut, cut_head, one_line, plain, width, wrap
+from queue_runner.text import cut, cut_head, one_line, plain, width, wrap, wrap_command
 from queue_runner.units import MISSING, not_finite
 
 _NAMED = ("table", "csv", "json", "md")
@@ -239,17 +239,21 @@ def finite(value: Any) -> Any:
 
 
 def facts(
-    pairs: Sequence[tuple[str, str]], prose: Collection[str] = (), style: Callable[[str, str], str] = lambda *_: ""
+    pairs: Sequence[tuple[str, str]],
+    prose: Collection[str] = (),
+    style: Callable[[str, str], str] = lambda *_: "",
+    commands: Collection[str] = (),
 ) -> str:
-    """Format names and values in two columns, further lines of a value below its first. Values named in `prose` are
-    wrapped to the terminal's width; others stay whole, for copying. `style` gives the colour of a name's value, one of
-    STYLES or ""."""
+    """Format names and values in two columns, further lines of a value below its first. Values named in `prose` and
+    `commands` are wrapped to the terminal's width; others stay whole, for copying. `style` gives the colour of a name's
+    value, one of STYLES or ""."""
     width = max((len(name) for name, _ in pairs), default=0) + 2
     room = max(get_terminal_size().columns - width, 30)
     lines = []
     for name, value in pairs:
         parts = [plain(line) for line in value.split("\n")]
-        wrapped = [part for line in parts for part in wrap(line, room)] if name in prose else parts
+        wrapping = wrap if name in prose else wrap_command if name in commands else None
+        wrapped = [part for line in parts for part in wrapping(line, room)] if wrapping else parts
         first, *others = [paint(part, style(name, value)) for part in wrapped]
         lines.append(f"{name:<{width}}{first}".rstrip())
         lines += [f"{'':<{width}}{line}".rstrip() for line in others]

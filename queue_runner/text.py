@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import unicodedata
+from typing import TextIO
 
 _ESCAPES = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[ -/]*[0-~])"
@@ -58,6 +60,33 @@ def wrap(text: str, columns: int) -> list[str]:
     import textwrap  # deferred: takes milliseconds, and few commands need it
 
     return textwrap.wrap(text, columns, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+
+
+def for_stream(text: str, stream: TextIO) -> str:
+    """Return the lines of a message wrapped to the width of the terminal; a pipe gets them whole."""
+    if "COLUMNS" not in os.environ and not stream.isatty():
+        return text
+    from shutil import get_terminal_size
+
+    columns = get_terminal_size().columns
+    return "\n".join(part for line in text.split("\n") for part in wrap(line, columns))
+
+
+def wrap_command(command: str, columns: int) -> list[str]:
+    """Wrap a command line of a shell to `columns`, so that it can still be copied; a longer word stays whole."""
+    import shlex  # deferred like textwrap
+
+    try:
+        words = [shlex.quote(word) for word in shlex.split(command)] if width(command) > columns else []
+    except ValueError:  # shortened, with an open quotation
+        words = []
+    lines: list[str] = []
+    for word in words:
+        if lines and width(f"{lines[-1]} {word} \\") <= columns:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(f"  {word}" if lines else word)
+    return [f"{line} \\" for line in lines[:-1]] + lines[-1:] if lines else [command]
 
 
 def last_line(data: bytes, limit: int = 300) -> str:

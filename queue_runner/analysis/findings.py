@@ -205,7 +205,7 @@ def metric_answer(family: Family, name: str) -> Iterable[str]:
         text = f"{name} of {arm} {'is' if answer.decided else 'measured'} {size} {how} than of {base}"
     repeated = answer.why and answer.why in (family.metrics[name], best.verdict.why)
     needs = "" if answer.decided else "undecided" if repeated else f"undecided: {answer.next_step}"
-    limits = ", ".join(filter(None, [stated.interval, answer.rounds, needs]))
+    limits = needs if family.metrics[name] else ", ".join(filter(None, [stated.interval, answer.rounds, needs]))
     yield f"{text}, {' vs '.join(values)} ({limits})"
 
 

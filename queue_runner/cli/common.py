@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
-from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,7 +14,7 @@ import typer
 from queue_runner import extensions
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.model import PREFLIGHT, Selector, parse_selectors
-from queue_runner.text import plain, wrap
+from queue_runner.text import for_stream, plain
 from queue_runner.units import counted
 
 if TYPE_CHECKING:
@@ -60,9 +58,8 @@ def say(text: str) -> None:
 
 def remark(*texts: str) -> None:
     """Print notes about the request, wrapped to the width of the terminal; a pipe gets whole lines."""
-    wraps = "COLUMNS" in os.environ or sys.stderr.isatty()
-    for line in (line for text in texts for line in plain(f"note: {text}").split("\n")):
-        say("\n".join(wrap(line, get_terminal_size().columns)) if wraps else line)
+    for text in texts:
+        say(for_stream(plain(f"note: {text}"), sys.stderr))
 
 
 def remind(notes: Sequence[str], layout: Layout, json: bool) -> None:
@@ -131,7 +128,8 @@ InLane = Annotated[
     ),
 ]
 Timeout = Annotated[
-    str | None, typer.Option(metavar="DURATION", help="Stop waiting after this: 90s, 15m, 2h; exit code 124.")
+    str | None,
+    typer.Option(metavar="DURATION", help="Stop waiting after this: 90s, 15m, 2h; exit code 124."),
 ]
 
 

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import gc
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -307,6 +308,9 @@ def _complain(message: str, hint: str, code: int) -> int:
     return code
 
 
+_NO_NUMBER = re.compile(r"'(.*)' is not a valid (int|int range|float|float range)\.?")
+
+
 def _misused(error: typer.TyperException) -> int:
     """Print what typer reports about a command line, in the style of our messages."""
     if type(error).__name__ == "NoArgsIsHelpError":
@@ -319,6 +323,12 @@ def _misused(error: typer.TyperException) -> int:
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     message = error.message if suggestions else error.format_message()
     message = message.strip().removesuffix(".")
+    param, number = getattr(error, "param", None), _NO_NUMBER.fullmatch(error.message)
+    if param is not None and number:
+        flag, kind = param.opts[0], "number" if number[2] == "float" else "whole number"
+        return _complain(
+            f'{flag}: "{number[1]}" is not a {kind}', f"{flag} {param.metavar}: {param.help}", error.exit_code
+        )
     return _complain(message[:1].lower() + message[1:], f"{hint}see {path} --help", error.exit_code)
 
 

@@ -63,7 +63,8 @@ def _print_group(connection: Connection, selectors: Sequence[Selector], runs: Se
     colour = tables.in_colour()
     facts = tables.facts(
         group_summary.facts(connection, runs),
-        prose=("ended", "invalid", "remark"),
+        prose=("ended", "invalid", "note"),
+        commands=("asked by",),
         style=lambda name, _value: "doubt" if colour and name == "invalid" else "",
     )
     print(facts + "\n")
@@ -90,4 +91,4 @@ def _text(details: Details, *, same_job: bool) -> str:
     facts = [fact for fact in show_text.facts(details) if not (same_job and fact[0] in show_text.OF_JOB)]
     styles = show_text.styles(details) if tables.in_colour() else {}
     prose = {name for name, _value in facts} - {*show_text.COPIED}
-    return tables.facts(facts, prose=prose, style=lambda name, _value: styles.get(name, ""))
+    return tables.facts(facts, prose=prose, style=lambda name, _value: styles.get(name, ""), commands=("command",))

@@ -37,7 +37,7 @@ def facts(connection: sqlite3.Connection, every_run: Sequence[RunView]) -> list[
         ("invalid", _invalid(last)),
         ("took", f"{units.duration(real_s)} in all" if real_s else ""),
         ("order seed", str(seed)),
-        ("remark", "\n".join(sorted({run.note for run in runs if run.note}))),
+        ("note", "\n".join(sorted({run.note for run in runs if run.note}))),
     ]
     return [(name, value) for name, value in pairs if value]
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from typing import TextIO
 
-from queue_runner.text import plain
+from queue_runner.text import for_stream, plain
 
 LINE_BYTES = 1 << 20
 """Longest line; a longer one is passed on in pieces."""
@@ -171,8 +171,9 @@ class Outputs:
 
     def say(self, text: str) -> None:
         """Write a message to stderr."""
+        message = f"{for_stream(plain(text), self._err)}\n"
         if self._err in self._screens:
-            self._screens[self._err].put(self, f"{plain(text)}\n")
+            self._screens[self._err].put(self, message)
         else:
-            self._err.write(f"{plain(text)}\n")
+            self._err.write(message)
             self._err.flush()

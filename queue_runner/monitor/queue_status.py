@@ -116,10 +116,9 @@ def undecided(connection: sqlite3.Connection) -> dict[int, str]:
     """Return how far each submission with --until is, by its group, as in "g4: undecided after 5 rounds"."""
     sentences = {}
     for group_id, judged, more in read.tuples(connection, _OPEN):
-        after = f"after {units.counted(judged, 'round')}" if judged else f"in its first {FIRST_ROUNDS} rounds"
-        sentences[group_id] = (
-            f"g{group_id}: undecided {after}{f', about {more} more needed' if judged and more else ''}"
-        )
+        needed = f", about {more} more needed" if more else ""
+        after = f"undecided after {units.counted(judged, 'round')}{needed}"
+        sentences[group_id] = f"g{group_id}: {after if judged else f'a verdict needs {FIRST_ROUNDS} rounds'}"
     return sentences
 
 
@@ -128,7 +127,10 @@ def look_at(layout: Layout, connection: sqlite3.Connection, run: RunView, tracke
     supervision = queue_state.supervision(RunDir(layout.run_dir(run.run)))
     if is_remote(run.lane):
         supervision = replace(supervision, warden=True)
-    return RunningRun(run, supervision, tracker.look(connection, run))
+    progress = tracker.look(connection, run)
+    if RunDir(layout.run_dir(run.run)).is_preparing():  # its time begins after that
+        progress = replace(progress, elapsed_s=None)
+    return RunningRun(run, supervision, progress)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from queue_runner.monitor import answers, progress
 from queue_runner.paths import Layout
 from queue_runner.spec import OF_TIME
 from queue_runner.store import added_rounds, read
+from queue_runner.text import for_stream
 
 BAR = 24
 """Greatest width of the bar of an interval, in columns."""
@@ -33,6 +34,8 @@ SELECT max(repeat) FROM (
     GROUP BY r.repeat HAVING min(r.state = 'DONE' AND r.outcome <> 'CANCELLED')
 )
 """
+_STARTED = "SELECT min(r.started_at) FROM runs r JOIN jobs j ON j.id = r.job_id WHERE j.group_id = ?"
+"""The begin of the time that --budget limits."""
 
 
 class RoundTable:
@@ -42,7 +45,7 @@ class RoundTable:
         self._layout, self._group, self._limit_s, self._stream = layout, group, limit_s, stream
         console = Console(file=stream, highlight=False)
         self._live = Live(console=console, auto_refresh=False, transient=True) if live and console.is_terminal else None
-        self._began_at = self._said_at = time.monotonic()
+        self._said_at = time.monotonic()
         self._round = 0
         self._table: list[Table] = []
 
@@ -51,7 +54,7 @@ class RoundTable:
         if self._live is not None and self._live.is_started:
             self._live.console.print(Text(text))
         else:
-            print(text, file=self._stream, flush=True)
+            print(for_stream(text, self._stream), file=self._stream, flush=True)
 
     def step(self) -> str:
         """Look whether another round has ended. Redraw the table then, or return the line of the round. Else
@@ -62,11 +65,13 @@ class RoundTable:
                 return self._progress()
             self._round = newest
             families = answers.of_group(connection, self._group)
+            (started_at,) = read.tuples(connection, _STARTED, [self._group]).fetchone()
         self._said_at = time.monotonic()
+        title = self._title(families, max(0.0, time.time() - started_at) if started_at else None)
         if self._live is None:
             words = "; ".join(_in_words(family, pair) for family in families for pair in family.pairs)
-            return f"{self._title(families)}{': ' if words else ''}{words}"
-        self._table = [draw(families, self._title(families), self._live.console.width)]
+            return f"{title}{': ' if words else ''}{words}"
+        self._table = [draw(families, title, self._live.console.width)]
         self._draw()
         return ""
 
@@ -92,12 +97,11 @@ class RoundTable:
         if self._live is not None:
             self._live.stop()
 
-    def _title(self, families: Sequence[Family]) -> str:
-        elapsed = units.duration(time.monotonic() - self._began_at)
+    def _title(self, families: Sequence[Family], elapsed_s: float | None) -> str:
         more = answers.rounds_left(families)
         about = f" (about {more} more needed)" if more else ""
         rounds = f"round {self._round} of at most {added_rounds.MOST_ROUNDS}{about}"
-        return f"{rounds}, {elapsed} of at most {units.duration(self._limit_s)}"
+        return f"{rounds}, {units.duration(elapsed_s)} of at most {units.duration(self._limit_s)}"
 
 
 def draw(families: Sequence[Family], title: str, width: int) -> Table:

@@ -17,7 +17,7 @@ from queue_runner.monitor.run_view import RunView
 OF_JOB = (
     *("settings", "search", "command", "folder", "python", "environment", "code", "rerun of"),
     *("tags", "priority"),
-    *("remark", "after", "deadline", "retries", "timeout", "parser", "schedule"),
+    *("note", "after", "deadline", "retries", "timeout", "parser", "schedule"),
 )
 """Facts that all runs of a job share: shown once."""
 
@@ -66,7 +66,7 @@ def facts(details: Details) -> list[tuple[str, str]]:
         ("phases", ", ".join(f"{name} {units.duration(s)}" for name, s in details.phases_s.items())),
         ("reported", "\n".join(map(_reported, sorted((details.hello or {}).items())))),
         *((taint.severity, f"{taint.kind}: {taint.detail}") for taint in details.taints),
-        *(("note", f"{note.kind}: {note.text}") for note in details.notes if not _is_marked(note, details)),
+        *(("run note", f"{note.kind}: {note.text}") for note in details.notes if not _is_marked(note, details)),
         ("lines", ", ".join(f"{count} {key}" for key, count in details.lines.items() if count)),
         ("deleted", _known(run.deleted_at, lambda at: f"{_when(at)}: its files are gone")),
         ("history", "\n".join(map(_event, details.history))),
@@ -98,7 +98,7 @@ def _known(value: Any, words: Callable[[Any], str]) -> str | None:
 def _terms(details: Details) -> Iterator[Fact]:
     """Yield when it may run and how often it is tried, as far as that was given."""
     run = details.run
-    yield "remark", run.note
+    yield "note", run.note
     for dependency in details.after:
         wish = {"ok": "must succeed", "any": "must end", "fail": "must fail"}[dependency.condition]
         yield "after", f"job {dependency.job} {wish}: {dependency.verdict}"

@@ -152,6 +152,8 @@ def numbers(at: RunProgress, *, counted: bool = True) -> str:
 
 def clock(at: RunProgress) -> str:
     """Return how long the run has taken, and about how long it will take."""
+    if at.elapsed_s is None:
+        return "it is being prepared"
     left = f", about {units.duration(at.left_s)} of training left" if at.left_s else ""
     return f"{units.duration(at.elapsed_s)} so far{left}"
 

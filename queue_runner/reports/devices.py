@@ -14,7 +14,7 @@ from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.findings import RunDetails, describe
 from queue_runner.analysis.grouping import taints
 from queue_runner.analysis.reported_run import ReportedRun
-from queue_runner.errors import UsageError
+from queue_runner.errors import UsageError, did_you_mean
 from queue_runner.monitor import answers
 from queue_runner.monitor.answers import prepare, select_runs
 from queue_runner.monitor.answers.run_query import Context
@@ -72,12 +72,9 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
             "time",
             *sorted({name for family in result.families for pair in family.pairs for name in pair.metrics}),
         ]
-        known = (
-            f"--by takes {', '.join(names)}"
-            if names[1:]
-            else "mpsq run --metric 'loss=loss ([0-9.]+)' reads one from a log"
-        )
-        raise UsageError(f'these runs are not compared by "{by}"', known)
+        known = did_you_mean(by, names[1:], f"--by takes {', '.join(names)}")
+        reads = "mpsq run --metric 'loss=loss ([0-9.]+)' reads one from a log"
+        raise UsageError(f'these runs are not compared by "{by}"', known if names[1:] else reads)
     means = _mean_steps(result.families, context)
     sections = [*result.sections, *means]
     closed = answers.closed_sentences(context.connection, result.families)

@@ -143,7 +143,7 @@ def _running(observation: Observation) -> RunningView | None:
         ("iteration", f"{units.count(progress.iters)}{of_planned}"),
         ("per iteration", f"{units.ms(progress.median_s)} ms" if progress.median_s is not None else None),
         ("loss", units.loss(progress.loss) if progress.loss is not None else None),
-        ("so far", units.duration(progress.elapsed_s)),
+        ("so far", None if progress.elapsed_s is None else units.duration(progress.elapsed_s)),
         ("remaining", f"about {units.duration(progress.left_s)} of training" if progress.left_s else None),
     ]
     lines = [

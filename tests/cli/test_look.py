@@ -273,7 +273,7 @@ def test_show_tells_when_a_job_may_run_and_how_often(queue: Layout, mpsq: Cli) -
     mpsq.ok("edit", "5", "--after", "4:any", "--at", "+2h", "--deadline", "+3h", "--retries", "2", "--note", "why")
     out = mpsq.ok("show", "5").out
     for said in (
-        "remark",
+        "note ",
         "why",
         "job 4 must end: undecided",
         "not before",

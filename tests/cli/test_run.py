@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -279,8 +280,11 @@ def test_a_terminal_has_one_table_of_rounds(queue: Queue, monkeypatch: pytest.Mo
             return True
 
     screen = Terminal()
+    with sqlite3.connect(queue.layout.db) as connection:
+        connection.execute("UPDATE runs SET started_at = started_at - 7200")
     table = RoundTable(queue.layout, 1, 600.0, screen)
     assert table.step() == "" and "●" in screen.getvalue() and " of at most 20" in screen.getvalue()
+    assert ", 2 h 0" in screen.getvalue(), "the time that --budget limits, not that of looking"
     monkeypatch.setattr(round_table, "REDRAW_S", 3600.0)
     length = len(screen.getvalue())
     assert table.step() == "" and len(screen.getvalue()) == length, "no other round has ended"

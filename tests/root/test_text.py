@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import shlex
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queue_runner.text import last_line, plain
+from queue_runner.text import for_stream, last_line, plain, width, wrap_command
 
 
 @pytest.mark.parametrize(
@@ -38,3 +41,20 @@ def test_last_line_is_the_last_that_says_something() -> None:
     assert last_line(b"error: no text\nhint: fetch it\n") == "error: no text"
     assert last_line(b"hint: rest") == "hint: rest"
     assert len(last_line(b"x" * 9999)) == 300
+
+
+def test_a_command_is_wrapped_so_that_a_shell_reads_the_same() -> None:
+    command = shlex.join(["mpsq", "run", "--metric", "loss=loss ([0-9.]+)", "--", "python", "it's.py", "--lr", "{lr}"])
+    lines = wrap_command(command, 30)
+    assert len(lines) > 2 and max(map(width, lines)) <= 30 and all(line.endswith(" \\") for line in lines[:-1])
+    assert shlex.split("\n".join(lines).replace("\\\n", "")) == shlex.split(command)
+    assert wrap_command("sleep 1", 30) == ["sleep 1"] and wrap_command("echo 'cut…" + "x" * 40, 30)[0][:5] == "echo "
+
+
+def test_a_message_is_wrapped_on_a_terminal_and_whole_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = f"--- round 3: {'s=2: speedup 0.50 x (0.49 to 0.51), slower; ' * 6}\n    next"
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert for_stream(text, io.StringIO()) == text
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = for_stream(text, io.StringIO()).split("\n")
+    assert max(map(width, lines)) <= 60 and lines[-1] == "    next" and lines[1].startswith("  ")

@@ -268,7 +268,7 @@ def test_a_group_that_is_open_is_waited_for(queue: Queue) -> None:
         awaited = awaiting.look(connection, [parse_selector("g1")])
         assert not awaited.pending and not awaited.is_over
         assert awaiting.look(connection, [parse_selector("1.1")]).is_over
-    assert queue_status.read_status(queue.layout).undecided[1] == "g1: undecided in its first 3 rounds"
+    assert queue_status.read_status(queue.layout).undecided[1] == "g1: a verdict needs 3 rounds"
     cancellation.cancel(queue.layout, [parse_selector("g1")], grace_s=None, within_s=0.0)
     os.kill(pid, signal.SIGCONT)
     with read.reading(queue.layout.db) as connection:
