@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import unicodedata
 from typing import TextIO
@@ -64,7 +63,7 @@ def wrap(text: str, columns: int) -> list[str]:
 
 def for_stream(text: str, stream: TextIO) -> str:
     """Return the lines of a message wrapped to the width of the terminal; a pipe gets them whole."""
-    if "COLUMNS" not in os.environ and not stream.isatty():
+    if not stream.isatty():
         return text
     from shutil import get_terminal_size
 

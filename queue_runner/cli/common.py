@@ -57,7 +57,7 @@ def say(text: str) -> None:
 
 
 def remark(*texts: str) -> None:
-    """Print notes about the request, wrapped to the width of the terminal; a pipe gets whole lines."""
+    """Print notes about the request, wrapped to the width of the terminal."""
     for text in texts:
         say(for_stream(plain(f"note: {text}"), sys.stderr))
 

@@ -53,8 +53,9 @@ def test_a_command_is_wrapped_so_that_a_shell_reads_the_same() -> None:
 
 def test_a_message_is_wrapped_on_a_terminal_and_whole_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     text = f"--- round 3: {'s=2: speedup 0.50 x (0.49 to 0.51), slower; ' * 6}\n    next"
-    monkeypatch.delenv("COLUMNS", raising=False)
-    assert for_stream(text, io.StringIO()) == text
     monkeypatch.setenv("COLUMNS", "60")
-    lines = for_stream(text, io.StringIO()).split("\n")
+    stream = io.StringIO()
+    assert for_stream(text, stream) == text
+    monkeypatch.setattr(stream, "isatty", lambda: True)
+    lines = for_stream(text, stream).split("\n")
     assert max(map(width, lines)) <= 60 and lines[-1] == "    next" and lines[1].startswith("  ")
