@@ -1,14 +1,14 @@
 """Steps in the history of one number: where it changed for good, by how much, and how surely. Pure.
 
 The history is read as it came, one point at a time, and a step is stated as soon as the evidence is there: what a
-nightly look has stated, later looks state too. At each look the newest stretch is split in two at each place. The split
-that leaves the least variance is a step if its t statistic is large enough for all looks and all places. The noise may
-depend on the night before (AR(1)): its correlation is estimated from the residuals of all stretches, and widens what a
-mean of a few points can show.
+nightly look has stated, later looks state too. At each look the newest stretch is split in two where that leaves the
+least variance. The split is a step if two means explain the history much better than one, by a likelihood ratio. The
+noise may depend on the night before (AR(1)): each of the two explanations has the correlation that suits it best, so a
+history that wanders is not taken for one that jumps.
 
-Sources: binary segmentation of the newest stretch (Vostrikova 1981); variance of the mean of an AR(1) series (Anderson,
-The Statistical Analysis of Time Series, 1971, 8.2); bias of an estimated autocorrelation (Marriott & Pope 1954).
-docs/simulations.md has the rates.
+Sources: binary segmentation of the newest stretch (Vostrikova 1981); likelihood and variance of the mean of an AR(1)
+series (Anderson, The Statistical Analysis of Time Series, 1971, 6.2 and 8.2); bias of an estimated autocorrelation
+(Marriott & Pope 1954). docs/simulations.md has the rates.
 """
 
 from __future__ import annotations
@@ -21,11 +21,16 @@ from itertools import pairwise
 from statistics import NormalDist, fmean
 
 SIDE = 3
-"""Points on each side of a step, at least: one or two odd nights are none."""
+"""Points on each side of a step, at least, and so many of them beyond its middle: one or two odd nights are none."""
 FIRST_LOOK = 8
 """Points from which on there can be a step: fewer say too little about the noise."""
-LEVEL = 7e-6
-"""Probability of a false step at one look and one place; all of them together: docs/simulations.md."""
+LEVEL = 0.05
+"""Divided by the square of the number of points: the probability of a false step at one look and one place. So all
+looks together have a bound. docs/simulations.md has what they add up to."""
+CORRELATIONS = tuple(k / 10 for k in range(10))
+"""Correlations of a night with the one before that are tried."""
+SELDOM = 2.0
+"""Their prior is proportional to (1 - correlation) to this power: large ones are seldom."""
 CAUTION = 0.5
 """Standard errors that are added to the estimated correlation: a short history seldom shows it."""
 MOST_CORRELATION = 0.9
@@ -70,10 +75,8 @@ def find_steps(values: Sequence[float], n_histories: int = 1) -> list[Step]:
         at = _best_split(values[:n], starts[-1])
         if at is None:
             continue
-        noise = _noise(values[:n], [*starts, at])
-        size = abs(fmean(values[at:n]) - fmean(values[starts[-1] : at]))
-        error = noise.error(at - starts[-1], n - at)
-        if size > error * _t_quantile(LEVEL / n_histories, noise.freedom) and size > 0:
+        t, freedom = _evidence(values[:n], starts, at)
+        if t > _t_quantile(LEVEL / n**2 / n_histories, freedom) and _is_broad(values[starts[-1] : at], values[at:n]):
             starts.append(at)
             stated.append(n)
     return _described(values, _settled(values, starts), stated)
@@ -95,6 +98,73 @@ def _best_split(values: Sequence[float], start: int) -> int | None:
 def _explained(left: float, total: float, k: int, n: int) -> float:
     """Return the sum of squares that two means explain; `left` is the sum of the first `k` of `n` values."""
     return (left / k - (total - left) / (n - k)) ** 2 * k * (n - k) / n
+
+
+def _is_broad(before: Sequence[float], after: Sequence[float]) -> bool:
+    """Return whether SIDE points or more of each part are on its side of the middle."""
+    low, high = sorted((before, after), key=fmean)
+    middle = (fmean(low) + fmean(high)) / 2
+    return sum(x < middle for x in low) >= SIDE <= sum(x > middle for x in high)
+
+
+def _evidence(values: Sequence[float], starts: Sequence[int], at: int) -> tuple[float, float]:
+    """Return the likelihood ratio of a step at `at` in the newest stretch, as the t statistic that has it if nights do
+    not depend on each other, and the degrees of freedom."""
+    earlier = [_Sums.of(values[start:end]) for start, end in pairwise(starts)]
+    newest = _Sums.of(values[starts[-1] :])
+    after = sum(values[at:]) - values[starts[-1]] * (len(values) - at)
+    n, n_after = len(values), len(values) - at
+    before_step, step = (x - values[starts[-1]] for x in values[at - 1 : at + 1])
+    log_likelihoods: tuple[list[float], list[float]] = [], []
+    for rho in CORRELATIONS:
+        rest = sum(sums.residual(rho) for sums in earlier) + newest.residual(rho)
+        weight = newest.weight(rho)
+        common = (n_after - rho * (2 * n_after - 1) + rho**2 * (n_after - 1)) / weight
+        own = n_after - 2 * rho * (n_after - 1) + rho**2 * (n_after - 1) - common**2 * weight
+        product = after - rho * (2 * after - newest.last + before_step - step) + rho**2 * (after - newest.last)
+        split = rest - (product - common * newest.product(rho)) ** 2 / own
+        if split <= _NO_NOISE * newest.squares:
+            return (math.inf if rest > _NO_NOISE * newest.squares else 0.0), 1.0
+        for residuals, likelihoods in zip((rest, split), log_likelihoods, strict=True):
+            of_correlation = len(starts) / 2 * math.log(1 - rho**2) + SELDOM * math.log(1 - rho)
+            likelihoods.append(of_correlation - n / 2 * math.log(residuals))
+    single, double = map(max, log_likelihoods)
+    freedom = n - len(starts) - 2
+    return math.sqrt(max(0.0, math.expm1(2 * (double - single) / n)) * freedom), freedom
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """What the residuals of a stretch about its mean need, for any AR(1) correlation. Values count from the first."""
+
+    n: int
+    total: float
+    squares: float
+    neighbours: float
+    last: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> _Sums:
+        moved = [value - values[0] for value in values]
+        squares, neighbours = sum(x * x for x in moved), sum(x * y for x, y in pairwise(moved))
+        return cls(len(moved), sum(moved), squares, neighbours, moved[-1])
+
+    def weight(self, rho: float) -> float:
+        """Return the sum of squares of a constant one, without its dependence on the night before."""
+        return self.n - 2 * rho * (self.n - 1) + rho**2 * (self.n - 2)
+
+    def product(self, rho: float) -> float:
+        """Return the sum of products with that."""
+        return self.total - rho * (2 * self.total - self.last) + rho**2 * (self.total - self.last)
+
+    def residual(self, rho: float) -> float:
+        """Return the sum of squares about the mean, without the dependence on the night before."""
+        squares = self.squares - 2 * rho * self.neighbours + rho**2 * (self.squares - self.last**2)
+        return squares - self.product(rho) ** 2 / self.weight(rho)
+
+
+_NO_NOISE = 1e-12
+"""Residuals below this share of the squares are those of floats."""
 
 
 def _noise(values: Sequence[float], starts: Sequence[int]) -> _Noise:

@@ -14,13 +14,14 @@ pytestmark = pytest.mark.fast
 
 @pytest.mark.parametrize("noise", trends.NOISES)
 def test_an_even_history_seldom_has_a_step(noise: str) -> None:
-    """At most 2 % (docs/simulations.md): of 200 at most 5, as chance may have it."""
-    assert trends.false_share(noise, 200) <= 0.025
+    """At most 2 %, and 6 % where half of a night's noise is that of the night before (docs/simulations.md)."""
+    assert trends.false_share(noise, 200) <= (0.06 if noise == "AR(1) 0.5" else 0.025)
 
 
 def test_a_step_of_five_per_cent_is_found_near_its_place() -> None:
     steps = trends.found("normal", 0.01, 100)
     assert len(steps) >= 95
+    assert sum(step.stated <= trends.AT + trends.NEAR for step in steps) >= 80
     assert sum(step.first <= trends.AT <= step.last for step in steps) >= 95
     assert sum(step.low <= trends.STEP <= step.high for step in steps) >= 85
 

@@ -10,27 +10,28 @@ import numpy as np
 
 from queue_runner.analysis.change_points import Step, find_steps
 from tests.simulate.look_tables import table
-from tests.simulate.machines import Array, rng_of
+from tests.simulate.machines import NOISES as NIGHTLY
+from tests.simulate.machines import Array, autoregressive, rng_of
 
 N_NIGHTS = 30
 AT = 15
 STEP = math.log(1.05)
 NEAR = 3
 MOST_AFTER = 30
-NOISES: Mapping[str, float] = {"normal": 0.0, "AR(1) 0.3": 0.3, "AR(1) 0.5": 0.5, "t, 3 df": 0.0}
-"""By name, how the noise of a night depends on that of the night before."""
+CORRELATED = {"AR(1) 0.3": 0.3, "AR(1) 0.5": 0.5}
+"""How the noise of a night depends on that of the night before."""
+OUTLIERS = "5 % outliers of either sign, 10 x"
+NOISES = ("normal", "t, 3 df", OUTLIERS, *CORRELATED)
 
 
 def histories(noise: str, n: int, n_nights: int = N_NIGHTS) -> Array:
     """Return even histories, one a row, with a spread of 1."""
     rng = rng_of("trend", noise, n_nights)
+    if noise in CORRELATED:
+        return autoregressive(rng, n, n_nights, CORRELATED[noise])
     if noise.startswith("t"):
         return rng.standard_t(3, (n, n_nights)) / math.sqrt(3)
-    drawn = rng.standard_normal((n, n_nights))
-    rho = NOISES[noise]
-    for k in range(1, n_nights):
-        drawn[:, k] = rho * drawn[:, k - 1] + math.sqrt(1 - rho**2) * drawn[:, k]
-    return drawn
+    return NIGHTLY[noise](rng, (n, n_nights))
 
 
 def false_share(noise: str, n: int, n_nights: int = N_NIGHTS) -> float:
@@ -55,7 +56,7 @@ def false_table(n: int = 4_000) -> str:
 
 def found_table(n: int = 1_000) -> str:
     lines = []
-    for noise in ("normal", "AR(1) 0.5"):
+    for noise in ("normal", OUTLIERS, "AR(1) 0.5"):
         for spread in (0.005, 0.01, 0.015, 0.02):
             steps = found(noise, spread, n, AT + MOST_AFTER)
             stated = [sum(step.stated <= AT + after for step in steps) / n for after in (3, 5, 15, MOST_AFTER)]
