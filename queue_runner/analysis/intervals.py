@@ -23,7 +23,8 @@ from typing import NamedTuple
 
 ALPHA = 0.05
 EFFECT_SD = 5.0
-"""c: 5 is as safe as 3 in each simulated cell, and decides a difference of ten standard deviations a round earlier."""
+"""c: 5 is as safe as 3 in each simulated cell, and decides a difference of ten standard deviations a round earlier. A
+question about differences of another size, known before its first round, has another c."""
 PRIOR_ROUNDS = 1.0
 """d0: the weight of the other contrasts' variance, in rounds. With 2 the words of normal noise are wrong too often."""
 FIRST_LOOK = 3
@@ -82,17 +83,17 @@ class Estimate:
         """Number of complete rounds."""
         return self.of_rounds.n if self.of_rounds else self.n
 
-    def half_width(self, n_words: int) -> float:
+    def half_width(self, n_words: int, effect_sd: float = EFFECT_SD) -> float:
         """Return the half width of the interval: all mu with E_n(mu) < n_words / alpha, where
         E_n(mu) = g^(-1/2) [(1 + t^2 / (nu g)) / (1 + t^2 / nu)]^(-(nu + 1) / 2) and t^2 = n (mean - mu)^2 / variance.
 
         Never less than a rounding step, because equal roundings of both rows do not average out."""
-        g = 1 + self.n * EFFECT_SD**2
+        g = 1 + self.n * effect_sd**2
         a = (n_words / ALPHA * math.sqrt(g)) ** (2 / (self.freedom + 1))
         if a >= g:
             return math.inf
         t2 = self.freedom * (a - 1) / (1 - a / g)
-        least = self.of_rounds.half_width(n_words) if self.of_rounds else self.step
+        least = self.of_rounds.half_width(n_words, effect_sd) if self.of_rounds else self.step
         return max(least, math.sqrt(t2 * self.variance / self.n))
 
 
@@ -129,7 +130,7 @@ def lopsided(left_out: int, of_baseline: int, rounds: int) -> bool:
     return excess >= max(LOPSIDED_RUNS, LOPSIDED_SHARE * rounds)
 
 
-def judge(contrasts: Sequence[Contrast], n_words: int | None = None) -> list[Judgement]:
+def judge(contrasts: Sequence[Contrast], n_words: int | None = None, effect_sd: float = EFFECT_SD) -> list[Judgement]:
     """Judge the contrasts of one question in one metric; the differences of all stand in the order of the rounds.
 
     `n_words` is the number of contrasts that the question declares, times its metrics, whatever is shown of it. The
@@ -137,7 +138,7 @@ def judge(contrasts: Sequence[Contrast], n_words: int | None = None) -> list[Jud
     """
     n_words = n_words or len(contrasts)
     estimates = zip(contrasts, _estimates(contrasts), strict=True)
-    return [_judge(contrast, looks, n_words) for contrast, looks in estimates]
+    return [_judge(contrast, looks, n_words, effect_sd) for contrast, looks in estimates]
 
 
 def _estimates(contrasts: Sequence[Contrast]) -> list[list[Estimate]]:
@@ -205,7 +206,7 @@ def _shrunk(n: int, mean: float, variance: float, typical: float | None, step: f
     return Estimate(n, mean, shrunk + step**2 / 6, freedom, step)
 
 
-def _judge(contrast: Contrast, looks: Sequence[Estimate], n_words: int) -> Judgement:
+def _judge(contrast: Contrast, looks: Sequence[Estimate], n_words: int, effect_sd: float) -> Judgement:
     """Look after each round. The interval only narrows, because what one look excludes stays excluded, until the mean
     of all rounds leaves it: then the rounds contradict each other, and it starts anew from all of them."""
     low, high = -math.inf, math.inf
@@ -213,7 +214,7 @@ def _judge(contrast: Contrast, looks: Sequence[Estimate], n_words: int) -> Judge
     for look in looks:
         if look.n < FIRST_LOOK or look.n_rounds < _first_look(contrast, look):
             continue
-        half_width = look.half_width(n_words)
+        half_width = look.half_width(n_words, effect_sd)
         low, high = max(low, look.mean - half_width), min(high, look.mean + half_width)
         if not low <= look.mean <= high:
             low, high = look.mean - half_width, look.mean + half_width

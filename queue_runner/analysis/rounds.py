@@ -162,7 +162,11 @@ Pair = tuple[Arm, Arm]
 
 
 def judge(
-    requested: Iterable[Pair], n_words: int = 0, per_work: str = "", same_within: float | None = None
+    requested: Iterable[Pair],
+    n_words: int = 0,
+    per_work: str = "",
+    same_within: float | None = None,
+    effect_sd: float = intervals.EFFECT_SD,
 ) -> dict[Pair, Verdict]:
     """Judge the times of pairs of (arm, baseline) that one question compares; a pair requested in both directions
     counts once.
@@ -171,7 +175,7 @@ def judge(
     counts too. `per_work` compares the time per token or sample.
     """
     margin = SAME_WITHIN if same_within is None else same_within
-    return _judged(requested, _of_time(per_work), n_words, margin, of_time=True)
+    return _judged(requested, _of_time(per_work), n_words, margin, effect_sd, of_time=True)
 
 
 def judge_metric(
@@ -180,12 +184,13 @@ def judge_metric(
     n_words: int,
     same_within: float | None,
     obstacle: str,
+    effect_sd: float = intervals.EFFECT_SD,
 ) -> dict[Pair, Verdict]:
     """Judge pairs of (arm, baseline) by a metric: differences of its values, in its unit. An `obstacle` stands against
     every word."""
     compared = _of_metric(value)
     with_values = [pair for pair in requested if all(map(compared.values, pair))]
-    return _judged(with_values, compared, n_words, same_within, obstacle)
+    return _judged(with_values, compared, n_words, same_within, effect_sd, obstacle)
 
 
 def contrast(
@@ -246,6 +251,7 @@ def _judged(
     compared: _Compared,
     n_words: int,
     same_within: float | None,
+    effect_sd: float,
     obstacle: str = "",
     of_time: bool = False,
 ) -> dict[Pair, Verdict]:
@@ -258,7 +264,8 @@ def _judged(
         _pairing(pair, of_arm[pair[0]], of_arm[pair[1]], order, compared.step(*pair), margin, obstacle)
         for pair in pairs
     ]
-    judgements = intervals.judge([pairing.contrast for pairing in pairings], max(n_words, len(pairs)))
+    contrasts = [pairing.contrast for pairing in pairings]
+    judgements = intervals.judge(contrasts, max(n_words, len(pairs)), effect_sd)
     judged: dict[Pair, Verdict] = {}
     for (arm, baseline), pairing, judgement in zip(pairs, pairings, judgements, strict=True):
         judged[arm, baseline] = answer = _answer(pairing, judgement, same_within, of_time)
