@@ -103,10 +103,10 @@ def of_group(layout: Layout, group: int) -> JudgedGroup:
         (closed_why,) = read.tuples(connection, "SELECT closed_why FROM groups WHERE id = ?", [group]).fetchone()
         families = answers.of_group(connection, group)
     rule, budget_s = goal.Rule.from_json(until.goal.partition(" ")[2]), until.budget_s
-    ruling, is_final, time, quality = goal.judged(families, rule)
+    ruling, time, quality = goal.judged(families, rule)
     runs = [row for family in families for arm in family.arms for row in arm.ended]
     rounds = max((row.repeat or 0 for row in runs), default=0)
-    if ruling.choice is Choice.UNDECIDED and not is_final:
+    if ruling.choice is Choice.UNDECIDED and not ruling.is_final:
         ended = _why_it_ended(runs, rounds, budget_s or math.inf) or str(closed_why or "").partition(":")[0]
         shown = ruling.reasons if rounds >= FIRST_ROUNDS else ()
         ruling = Ruling(ruling.choice, (ended, *shown) if ended else shown)

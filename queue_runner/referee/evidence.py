@@ -15,7 +15,7 @@ from queue_runner.analysis.intervals import FIRST_LOOK
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import SAME_WITHIN, Verdict, judge, judge_metric
 from queue_runner.model import WROTE_OUTSIDE, Outcome, State
-from queue_runner.referee.decision import MARGIN_SPREADS, Gain
+from queue_runner.referee.decision import MARGIN_SPREADS, MOST_SLOWER, NO_LOSS_SD, Gain
 from queue_runner.spec import OF_TIME
 
 CHAMPION, CANDIDATE = "champion", "candidate"
@@ -108,22 +108,15 @@ def of_time(family: Family, candidate: Arm, champion: Arm, least: float, n_words
     compared = (candidate, champion)
     same_within = family.aim.margins.get(OF_TIME)
     if same_within is None:
-        same_within = max(SAME_WITHIN, math.expm1(MARGIN_SPREADS * _spread([*map(math.log, champion.times)])))
-    answers = [judge([compared], n, family.per_work, same_within).get(compared) for n in (n_words, 1)]
-    answer, alone = answers
+        spread = MARGIN_SPREADS * _spread([*map(math.log, champion.times)])
+        same_within = max(SAME_WITHIN, min(math.expm1(spread), MOST_SLOWER))
+    answer = judge([compared], n_words, family.per_work, same_within).get(compared)
+    alone = judge([compared], 1, family.per_work, same_within, NO_LOSS_SD).get(compared)
     if answer is None or alone is None:
         return None
-    gain, low, high, low_alone = (
-        math.log(x) if x else infinite
-        for x, infinite in (
-            *((answer.change, math.nan), (answer.low, -math.inf), (answer.high, math.inf)),
-            (alone.low, -math.inf),
-        )
-    )
     words = {"subject": "the candidate", "better": "faster", "worse": "slower", "size": answer.size}
     texts = {"margin_text": units.percent(same_within), "least_text": units.percent(least)}
-    bounds = math.log1p(same_within), math.log1p(least)
-    return answer, _gain((gain, low, high, low_alone), bounds, **words, **texts)
+    return answer, _gain(answer, alone, math.log1p(same_within), math.log1p(least), **words, **texts)
 
 
 def of_metric(
@@ -137,24 +130,29 @@ def of_metric(
     if margin is None:
         margin = MARGIN_SPREADS * _spread([x for row in champion.used if (x := value(row)) is not None])
     obstacle = family.metrics.get(name, "")
-    answers = [judge_metric([compared], value, n, margin or None, obstacle).get(compared) for n in (n_words, 1)]
-    answer, alone = answers
+    answer = judge_metric([compared], value, n_words, margin or None, obstacle).get(compared)
+    alone = judge_metric([compared], value, 1, margin or None, obstacle, NO_LOSS_SD).get(compared)
     if answer is None or alone is None:
         return None
-    low, low_alone = (-math.inf if each.low is None else each.low for each in (answer, alone))
-    high, high_alone = (math.inf if each.high is None else each.high for each in (answer, alone))
-    ends = (answer.change, low, high, low_alone) if higher else (-answer.change, -high, -low, -high_alone)
     better, worse = ("higher", "lower") if higher else ("lower", "higher")
     words = {"subject": f"its {name}", "better": better, "worse": worse, "size": answer.size}
     least = margin if least is None else least
     texts = {"margin_text": units.number(margin), "least_text": units.number(least)}
-    return answer, _gain(ends, (margin, least), **words, **texts)
+    gained, gained_alone = (answer, alone) if higher else (answer.mirrored(), alone.mirrored())
+    return answer, _gain(gained, gained_alone, margin, least, **words, **texts)
 
 
-def _gain(ends: tuple[float, float, float, float], bounds: tuple[float, float], **texts: str) -> Gain:
-    gain, low, high, low_alone = ends
-    margin, least = bounds
-    return Gain(gain=gain, low=low, high=high, low_alone=low_alone, margin=margin, least=least, **texts)
+def _gain(answer: Verdict, alone: Verdict, margin: float, least: float, **texts: str) -> Gain:
+    (low, high), (low_alone, high_alone) = map(_ends, (answer, alone))
+    ends = {"low": low, "high": high, "low_alone": low_alone, "high_alone": high_alone}
+    return Gain(gain=answer.on_scale[0], margin=margin, least=least, **ends, **texts)  # type: ignore[arg-type]
+
+
+def _ends(answer: Verdict) -> tuple[float, float]:
+    """Return the ends of the interval on a scale whose 0 means no gain; infinite where nothing is excluded."""
+    scale = math.log if answer.of_time else float
+    low, high = answer.low, answer.high
+    return -math.inf if low is None else scale(low), math.inf if high is None else scale(high)
 
 
 def _spread(values: Sequence[float]) -> float:

@@ -49,18 +49,17 @@ class Rule:
 
 
 class Judged(NamedTuple):
-    """The ruling on what the rounds show, whether no further round can change it, and the answers it stands on."""
+    """The ruling on what the rounds show, and the answers it stands on."""
 
     ruling: Ruling
-    is_final: bool
     time: Verdict | None
     quality: Verdict | None
 
 
 def look(families: Sequence[Family], rule: str) -> str:
     """Return the ruling in a line, "" while another round may change it."""
-    ruling, is_final, *_ = judged(families, Rule.from_json(rule))
-    if ruling.choice is Choice.UNDECIDED and not is_final:
+    ruling, *_ = judged(families, Rule.from_json(rule))
+    if ruling.choice is Choice.UNDECIDED and not ruling.is_final:
         return ""
     return f"{ruling.choice}: {'; '.join(ruling.reasons)}"
 
@@ -80,23 +79,23 @@ def judged(families: Sequence[Family], rule: Rule) -> Judged:
             quality = evidence.of_metric(*pair, rule.metric, rule.higher, least, rule.n_words)
     if broken := evidence.failure(families, rule.metric):
         role, reason = broken
-        ruling, is_final = Ruling(Choice.DISCARD if role == evidence.CANDIDATE else Choice.UNDECIDED, (reason,)), True
+        choice = Choice.DISCARD if role == evidence.CANDIDATE else Choice.UNDECIDED
+        ruling = Ruling(choice, (reason,), is_final=True)
     elif trick := evidence.trick(families, rule.metric):
-        ruling, is_final = Ruling(Choice.DISCARD, (trick,)), True
+        ruling = Ruling(Choice.DISCARD, (trick,))
     elif pair is None:
-        why = "the rows cannot be compared: mpsq report --explain says why"
-        ruling, is_final = Ruling(Choice.UNDECIDED, (why,)), False
+        ruling = Ruling(Choice.UNDECIDED, ("the rows cannot be compared: mpsq report --explain says why",))
     else:
-        ruling, is_final = _ruling(rule, time, quality)
-    return Judged(ruling, is_final, time and time[0], quality and quality[0])
+        ruling = _ruling(rule, time, quality)
+    return Judged(ruling, time and time[0], quality and quality[0])
 
 
-def _ruling(rule: Rule, time: Answer | None, quality: Answer | None) -> tuple[Ruling, bool]:
+def _ruling(rule: Rule, time: Answer | None, quality: Answer | None) -> Ruling:
     for answer, _ in filter(None, (time if rule.timed else None, quality)):
         if answer.is_final and not answer.decided:
-            return Ruling(Choice.UNDECIDED, (f"no further round helps: {answer.why}",)), True
+            return Ruling(Choice.UNDECIDED, (f"no further round helps: {answer.why}",), is_final=True)
     gains = (time[1] if rule.timed and time else None, quality[1] if quality else None)
     n = min(x[0].n for x in (time, quality) if x is not None)
     if rule.metric and quality is None:
-        return Ruling(Choice.UNDECIDED, (f"no round has {rule.metric} of both rows",)), False
-    return decide(n, rule.ways, *gains), False
+        return Ruling(Choice.UNDECIDED, (f"no round has {rule.metric} of both rows",))
+    return decide(n, rule.ways, *gains)

@@ -11,7 +11,7 @@ import pytest
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.referee import evidence
-from queue_runner.referee.decision import FIRST_FUTILE, Choice, Gain, Way, decide
+from queue_runner.referee.decision import FIRST_FUTILE, FIRST_LOST, Choice, Gain, Way, decide
 from queue_runner.referee.goal import NAME, Rule, judged, look
 from queue_runner.spec import Aim
 from tests.compare_support import ask, row
@@ -53,6 +53,22 @@ def test_two_ways_to_be_kept(ways: Sequence[Way], time: Gain | None, quality: Ga
 def test_a_small_estimate_closes_a_way_only_from_the_fourth_round_on() -> None:
     answers = [decide(n, (Way.FASTER,), gain(-9, 9, 0.0), None).choice for n in (FIRST_FUTILE - 1, FIRST_FUTILE)]
     assert answers == [Choice.UNDECIDED, Choice.DISCARD]
+
+
+def test_a_small_estimate_in_much_noise_discards_nothing() -> None:
+    """Ten times the least gain is possible, and after some rounds more of them are no use."""
+    noisy = gain(-30, 30, 0.0)
+    answers = [decide(n, (Way.FASTER,), noisy, None) for n in (FIRST_FUTILE, FIRST_LOST - 1, FIRST_LOST)]
+    assert [answer.choice for answer in answers] == [Choice.UNDECIDED] * 3
+    assert [answer.is_final for answer in answers] == [False, False, True]
+    assert "do not exclude 10 times as much" in answers[-1].reasons[0]
+    assert decide(FIRST_LOST, (Way.FASTER,), gain(-30, 30, 0.6), None).is_final is False
+
+
+def test_a_loss_in_much_noise_is_not_seen_by_an_estimate() -> None:
+    better = gain(1, 3)
+    answers = [decide(FIRST_FUTILE, (Way.BETTER,), gain(-7, high), better).choice for high in (2, 2.5)]
+    assert answers == [Choice.DISCARD, Choice.UNDECIDED]
 
 
 # -- on the runs of a submission --------------------------------------------------------------------------------------
@@ -117,6 +133,13 @@ def test_a_better_candidate_is_kept_at_no_more_time() -> None:
     assert decided(noisy(1.2, 0.001, 50), better, Rule((Way.BETTER,), "loss", timed=False))[0] is Choice.KEEP
 
 
+def test_the_default_margin_of_the_time_has_a_limit() -> None:
+    champion = runs("champion", noisy(1.0, 0.15, 1), noisy(3.0, 0.01, 100))
+    candidate = runs("candidate", noisy(1.0, 0.15, 50), noisy(2.9, 0.01, 200))
+    decision, *_ = judged(families(candidate, champion), Rule(metric="loss"))
+    assert decision.choice is Choice.UNDECIDED and "slower by less than 10.0 %" in " ".join(decision.reasons), decision
+
+
 def test_the_least_gain_is_the_margin_or_the_one_given() -> None:
     """Lower by one spread is not worth the rounds, unless somebody says so."""
     times, slightly = noisy(1.0, 0.001, 50, 5), noisy(2.995, 0.01, 300, 5)
@@ -148,15 +171,16 @@ def test_a_failure_of_the_candidate_discards_it_and_one_of_the_champion_says_not
         (silent["champion"], silent["candidate"], Choice.UNDECIDED, True, "champion printed no number for loss"),
     ]
     for champion, candidate, answer, is_final, reason in cases:
-        decision, final, *_ = judged(families(candidate, champion), Rule(metric="loss"))
-        assert (decision.choice, final) == (answer, is_final) and reason in decision.reasons[0], decision
+        decision, *_ = judged(families(candidate, champion), Rule(metric="loss"))
+        assert decision.choice == answer and reason in decision.reasons[0], decision
+        assert bool(look(families(candidate, champion), Rule(metric="loss").to_goal().partition(" ")[2])) == is_final
 
 
 def test_a_program_that_ignores_the_seed_is_not_judged_by_its_metric() -> None:
     champion = runs("champion", noisy(1.0, 0.001, 1), [3.0] * ROUNDS)
     candidate = runs("candidate", noisy(0.9, 0.001, 50), [2.0] * ROUNDS)
-    decision, is_final, *_ = judged(families(candidate, champion), Rule(metric="loss"))
-    assert decision.choice is Choice.UNDECIDED and is_final and "MPSQ_SEED" in decision.reasons[0]
+    decision, *_ = judged(families(candidate, champion), Rule(metric="loss"))
+    assert decision.choice is Choice.UNDECIDED and decision.is_final and "MPSQ_SEED" in decision.reasons[0]
 
 
 def test_the_worker_ends_the_rounds_with_the_same_decision() -> None:
@@ -176,6 +200,11 @@ def test_the_worker_ends_the_rounds_with_the_same_decision() -> None:
 def test_equal_candidates_are_seldom_kept_and_cost_few_rounds() -> None:
     rates = Rates.of(judging.judge(CANDIDATES["equal"], 300))
     assert rates.share_kept <= 0.05 and rates.rounds <= 6
+
+
+def test_gains_in_noise_are_undecided_and_not_discarded() -> None:
+    rates = Rates.of(judging.judge(CANDIDATES["3 % faster, 10 %"], 200))
+    assert rates.share_discarded <= 0.2 and rates.rounds <= 16
 
 
 @pytest.mark.parametrize("name", ["3 % faster", "better by 3 spreads"])

@@ -29,7 +29,7 @@ def test_nights_keep_the_gains_and_little_else(measured: bool) -> None:
     nights = contests.nights(0.8, 12, measured=measured)
     assert fmean(night.false_share for night in nights) <= error_share.FALSE_SHARE
     assert sum(night.gains_kept for night in nights) >= 0.9 * sum(night.gains for night in nights) > 0
-    assert median(rounds for night in nights for rounds in night.rounds_kept) <= (12 if measured else 10)
+    assert median(rounds for night in nights for rounds in night.rounds_kept) <= 10
 
 
 def test_nights_without_a_gain_keep_nothing() -> None:

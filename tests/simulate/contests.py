@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from statistics import fmean, median
 
 import numpy as np
@@ -61,9 +61,10 @@ def nights(null_share: float, n: int, *, measured: bool = False) -> list[Night]:
 def _judge(night: Night, at: int, time: GainAt, metric: GainAt | None, is_gain: bool) -> None:
     ways = tuple(Way) if metric else (Way.FASTER,)
     choice, rounds = Choice.UNDECIDED, 0
-    while choice is Choice.UNDECIDED and rounds < MOST_ROUNDS:
+    is_final = False
+    while choice is Choice.UNDECIDED and not is_final and rounds < MOST_ROUNDS:
         rounds += 1
-        choice = decide(rounds, ways, time(at, rounds), metric and metric(at, rounds)).choice
+        choice, _, is_final = astuple(decide(rounds, ways, time(at, rounds), metric and metric(at, rounds)))
     night.rounds += rounds
     night.gains += is_gain
     if choice is Choice.KEEP and is_gain:

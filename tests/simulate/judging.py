@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from queue_runner.analysis.rounds import SAME_WITHIN
-from queue_runner.referee.decision import LEAST_GAIN, MARGIN_SPREADS, Choice, Gain, Way, decide
+from queue_runner.referee.decision import LEAST_GAIN, MARGIN_SPREADS, MOST_SLOWER, NO_LOSS_SD, Choice, Gain, Way, decide
 from queue_runner.store.added_rounds import MOST_ROUNDS
 from tests.simulate.look_tables import table
 from tests.simulate.looks import looks, running_intervals
@@ -22,12 +22,13 @@ SPREAD = 0.01
 @dataclass(frozen=True)
 class Candidate:
     """The true speedup of a candidate as a share, and its true gain in the metric, in spreads. `timed` and `measured`
-    say whether the time and the metric are judged."""
+    say whether the time and the metric are judged. `spread` is that of the time."""
 
     faster: float = 0.0
     better: float = 0.0
     timed: bool = True
     measured: bool = True
+    spread: float = SPREAD
 
 
 CANDIDATES: Mapping[str, Candidate] = {
@@ -38,23 +39,30 @@ CANDIDATES: Mapping[str, Candidate] = {
     "10 % faster, worse by the margin": Candidate(faster=0.1, better=-MARGIN_SPREADS),
     "equal, no metric": Candidate(measured=False),
     "equal, `--time-budget`": Candidate(timed=False),
+    "equal, the time spreads by 3 %": Candidate(spread=0.03),
+    "equal, 10 %": Candidate(spread=0.1),
+    "3 % faster, 10 %": Candidate(faster=0.03, spread=0.1),
+    "30 % faster, 10 %": Candidate(faster=0.3, spread=0.1),
+    "better by 3 spreads, 3 %": Candidate(better=3.0, spread=0.03),
+    "better by 3 spreads, 10 %": Candidate(better=3.0, spread=0.1),
 }
 
 
 def judge(candidate: Candidate, n: int, noise: str = "normal") -> list[tuple[Choice, int]]:
     """Return the answer on each of `n` candidates, and the round after which it was given or no further one follows."""
     runs = values(noise, n, MOST_ROUNDS, 4)
-    time = gains(SPREAD * runs[..., :2], candidate.faster, SPREAD) if candidate.timed else None
+    spread = candidate.spread
+    time = gains(spread * runs[..., :2], math.log1p(candidate.faster), spread) if candidate.timed else None
     metric = gains(runs[..., 2:], candidate.better) if candidate.measured else None
     ways = [way for way in Way if (candidate.timed if way is Way.FASTER else candidate.measured)]
     answers = []
     for at in range(n):
         for rounds in range(1, MOST_ROUNDS + 1):
             shown = (gain and gain(at, rounds) for gain in (time, metric))
-            answer = decide(rounds, ways, *shown).choice
-            if answer is not Choice.UNDECIDED:
+            ruling = decide(rounds, ways, *shown)
+            if ruling.choice is not Choice.UNDECIDED or ruling.is_final:
                 break
-        answers.append((answer, rounds))
+        answers.append((ruling.choice, rounds))
     return answers
 
 
@@ -64,27 +72,30 @@ GainAt = Callable[[int, int], Gain]
 
 def gains(runs: Array, effect: float | Array, spread: float = 0.0, n_words: int | Array = 1) -> GainAt:
     """Return the gains of candidates from the runs of champion and candidate, corrected for `n_words`. Of a time with
-    this `spread`, the margin is SAME_WITHIN or more, and the least gain LEAST_GAIN."""
+    this `spread`, the margin is SAME_WITHIN to MOST_SLOWER, and the least gain LEAST_GAIN."""
     gained = runs[..., 1:] - runs[..., :1] + effect
-    answers, alone, (means, _) = looks(gained, n_words), looks(gained, 1), running_intervals(gained, n_words)
+    answers, (means, _) = looks(gained, n_words), running_intervals(gained, n_words)
+    alone = looks(gained, 1, c=NO_LOSS_SD)
     of_champion = [runs[:, :rounds, 0].std(1, ddof=1) for rounds in range(2, runs.shape[1] + 1)]
 
     def gain(at: int, rounds: int) -> Gain:
         margin = MARGIN_SPREADS * float(of_champion[rounds - 2][at]) if rounds > 1 else 0.0
-        ends = (float(x[at, rounds - 1, 0]) for x in (means, answers.lows, answers.highs, alone.lows))
-        mean, low, high, low_alone = ends
-        margin = max(margin, math.log1p(SAME_WITHIN)) if spread else margin
-        least = math.log1p(LEAST_GAIN) if spread else margin
-        return Gain(gain=mean, low=low, high=high, low_alone=low_alone, margin=margin, least=least)
+        names = ("gain", "low", "high", "low_alone", "high_alone")
+        arrays = (means, answers.lows, answers.highs, alone.lows, alone.highs)
+        ends = {name: float(x[at, rounds - 1, 0]) for name, x in zip(names, arrays, strict=True)}
+        margin = max(math.log1p(SAME_WITHIN), min(margin, math.log1p(MOST_SLOWER))) if spread else margin
+        return Gain(**ends, margin=margin, least=math.log1p(LEAST_GAIN) if spread else margin)
 
     return gain
 
 
 @dataclass(frozen=True)
 class Rates:
-    """The share of candidates that were kept, the mean number of rounds, and the median of those that were kept."""
+    """The shares of candidates that were kept and discarded, the mean number of rounds, and the median of those that
+    were kept."""
 
     share_kept: float
+    share_discarded: float
     rounds: float
     rounds_kept: float
 
@@ -92,7 +103,8 @@ class Rates:
     def of(cls, answers: Sequence[tuple[Choice, int]]) -> Rates:
         until_kept = [rounds for choice, rounds in answers if choice is Choice.KEEP]
         mean = fmean(rounds for _, rounds in answers)
-        return cls(len(until_kept) / len(answers), mean, median(until_kept) if until_kept else math.nan)
+        discarded = fmean(choice is Choice.DISCARD for choice, _ in answers)
+        return cls(len(until_kept) / len(answers), discarded, mean, median(until_kept) if until_kept else math.nan)
 
 
 def answers_table(n: int = N_CANDIDATES) -> str:
@@ -101,8 +113,9 @@ def answers_table(n: int = N_CANDIDATES) -> str:
     for name, candidate in CANDIDATES.items():
         rates = Rates.of(judge(candidate, n))
         rounds_kept = "-" if math.isnan(rates.rounds_kept) else f"{rates.rounds_kept:.0f}"
-        lines.append([name, f"{100 * rates.share_kept:.1f}", f"{rates.rounds:.1f}", rounds_kept])
-    return table(["candidate", "kept, %", "rounds, mean", "until kept, median"], lines)
+        shares = (f"{100 * share:.1f}" for share in (rates.share_kept, rates.share_discarded))
+        lines.append([name, *shares, f"{rates.rounds:.1f}", rounds_kept])
+    return table(["candidate", "kept, %", "discarded, %", "rounds, mean", "until kept, median"], lines)
 
 
 TABLES: Mapping[str, Callable[[], str]] = {"judge": answers_table}
