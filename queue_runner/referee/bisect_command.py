@@ -107,14 +107,14 @@ class _Follower:
         """Submit and follow rounds of a pair. Return whether its environments could be made."""
         from queue_runner.referee import bisect_search, bisect_versions
 
-        environments = {}
+        environments = []
         for number in (pair.older, pair.newer):
             version = self.search.versions[number]
             if version.is_commit:
                 continue
             try:
                 python = self.search.fields.get("python")
-                environments[number] = bisect_versions.environment(self.layout, version, python)
+                environments.append(bisect_versions.environment(self.layout, version, python))
             except MpsqError as error:
                 if number in (0, len(self.search.versions) - 1):
                     raise

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from queue_runner.analysis.rounds import SAME_WITHIN
-from queue_runner.errors import MpsqError, UsageError
+from queue_runner.errors import MpsqError
 from queue_runner.monitor import answers
 from queue_runner.paths import Layout
 from queue_runner.referee import request
@@ -23,9 +23,7 @@ from queue_runner.referee.bisection import Bisection, VersionPair
 from queue_runner.referee.trees import Tree
 from queue_runner.spec import OF_TIME, JobSpec, Until
 from queue_runner.store import read
-from queue_runner.submit import from_file
 from queue_runner.submit import plan as submit
-from queue_runner.submit.from_file import Line
 from queue_runner.submit.plan import Plan
 
 BUDGET_S = 8 * 3600.0
@@ -132,46 +130,29 @@ def stored(layout: Layout, search: VersionSearch, *, anew: bool = False) -> Stor
     return state
 
 
-def plan(search: VersionSearch, so_far: StoredSearch, pair: VersionPair, environments: Mapping[int, str]) -> Plan:
-    """Return the plan of the first round of two versions. Raises: UsageError."""
-    both = [(number, search.versions[number]) for number in (pair.older, pair.newer)]
-    lines = [
-        Line(version.name, version.name, {"name": version.name, "command": list(search.fields["argv"])})
-        for _, version in both
-    ]
-    for line, (number, _) in zip(lines, both, strict=True):
-        assert isinstance(line.content, dict)
-        line.content["cwd"] = str(search.cwd)
-        if number in environments:
-            line.content["env_name"] = environments[number]
-    defaults = {name: value for name, value in search.fields.items() if name != "argv"}
-    if environments:
-        defaults.pop("python", None)
+def plan(search: VersionSearch, so_far: StoredSearch, pair: VersionPair, environments: Sequence[str]) -> Plan:
+    """Return the plan of the first round of two versions, in their environments if any. Raises: UsageError."""
+    both = [search.versions[number] for number in (pair.older, pair.newer)]
+    rows: dict[str, dict[str, Any]] = {version.name: {"cwd": str(search.cwd)} for version in both}
     title = f"bisect {search.versions[0].name} to {search.versions[-1].name}"
-    planned = from_file.plan_of(lines, {"title": title, **defaults, "by": search.metric or None})
-    if len(planned.jobs) != len(both):
-        raise UsageError("an option of mpsq bisect cannot have several values", "give each option one value")
-    spec = planned.jobs[0].spec
-    changes = {
-        "copy": True,
-        "seed": request.drawn(),
-        "seed_by_round": True,
-        "timeout_s": search.budget_s if spec.timeout_s is None else spec.timeout_s,
-        "within": (*request.SEALED, "--"),
-        **(request.code_of(Tree("", search.cwd, job=so_far.spec)) if environments else {}),
-    }
+    fields, code = {"title": title, **search.fields}, {}
+    if environments:
+        fields.pop("python", None)
+        code = request.code_of(Tree("", search.cwd, job=so_far.spec))
+        for version, name in zip(both, environments, strict=True):
+            rows[version.name]["env_name"] = name
+    planned = request.plan_of_two("bisect", rows, [code, code], fields, search.metric, search.budget_s)
     query = Query(
         search.key,
         so_far.begun,
         pair.older,
         pair.newer,
-        (both[0][1].name, both[1][1].name),
+        (both[0].name, both[1].name),
         search.metric,
         so_far.bisection,
     )
-    jobs = tuple(replace(job, spec=job.spec.changed(**changes), repeats=1) for job in planned.jobs)
     until = Until(query.to_goal(), search.budget_s - so_far.elapsed_s)
     return replace(
-        submit.in_rounds(replace(planned, jobs=jobs), until, first=1),
-        commits={at: version.identity for at, (_, version) in enumerate(both) if version.is_commit},
+        submit.in_rounds(planned, until, first=1),
+        commits={at: version.identity for at, version in enumerate(both) if version.is_commit},
     )

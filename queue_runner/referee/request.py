@@ -132,23 +132,47 @@ def _of_trees(
     both: tuple[Tree, Tree], rule: Rule, options: JudgeOptions, budget_s: float, fields: Mapping[str, Any]
 ) -> Plan:
     """Return the plan of one run in each of two trees. Raises: UsageError."""
-    lines = [
-        Line(option, name, {"name": name, "command": list(fields["argv"]), "cwd": str(tree.cwd)})
-        for option, name, tree in zip(("--champion", "--candidate"), (CHAMPION, CANDIDATE), both, strict=True)
-    ]
+    rows = {name: {"cwd": str(tree.cwd)} for name, tree in zip((CHAMPION, CANDIDATE), both, strict=True)}
+    limit_s = budget_s if options.time_budget_s is None else SLACK * options.time_budget_s
+    planned = plan_of_two("judge", rows, [code_of(tree) for tree in both], fields, rule.metric, limit_s)
+    spec, given = planned.jobs[0].spec, _given(options.time_budget_s)
+    changes = {
+        "env": {**spec.env, **given},
+        "variables": {**spec.variables, **given},
+        "within": _within(rule, spec, 0),
+    }
+    jobs = tuple(replace(job, spec=job.spec.changed(**changes)) for job in planned.jobs)
+    return replace(planned, jobs=jobs, commits=_commits(both))
+
+
+def plan_of_two(
+    command: str,
+    rows: Mapping[str, Mapping[str, Any]],
+    codes: Sequence[Mapping[str, Any]],
+    fields: Mapping[str, Any],
+    metric: str,
+    limit_s: float,
+) -> Plan:
+    """Return the plan of one run in each of two rows, given by name with their fields, and with their stored code.
+
+    Each is a copy, has a drawn seed, the same for both, and a limit of its time. Raises: UsageError."""
+    lines = [Line(name, name, {"name": name, "command": list(fields["argv"]), **row}) for name, row in rows.items()]
     defaults = {name: value for name, value in fields.items() if name not in ("argv", "cwd", "budget_s")}
-    planned = from_file.plan_of(lines, {**defaults, "by": rule.metric or None})
-    if len(planned.jobs) != len(both):
-        raise UsageError(
-            "mpsq judge compares two versions of the code, so an option cannot have several values",
-            "give each option one value",
-        )
-    changes = _changes(planned.jobs[0].spec, rule, options.time_budget_s, budget_s)
+    planned = from_file.plan_of(lines, {**defaults, "by": metric or None})
+    if len(planned.jobs) != len(rows):
+        raise UsageError(f"an option of mpsq {command} cannot have several values", "give each option one value")
+    spec = planned.jobs[0].spec
+    shared = {
+        "copy": True,
+        "seed": drawn(),
+        "seed_by_round": True,
+        "timeout_s": limit_s if spec.timeout_s is None else spec.timeout_s,
+        "within": (*SEALED, "--"),
+    }
     jobs = (
-        replace(job, spec=job.spec.changed(**changes, **code_of(tree)), repeats=1)
-        for job, tree in zip(planned.jobs, both, strict=True)
+        replace(job, spec=job.spec.changed(**shared, **code)) for job, code in zip(planned.jobs, codes, strict=True)
     )
-    return replace(planned, jobs=tuple(jobs), commits=_commits(both))
+    return replace(planned, jobs=tuple(jobs))
 
 
 def _commits(both: Sequence[Tree]) -> dict[int, str]:
@@ -161,21 +185,6 @@ def code_of(tree: Tree) -> dict[str, Any]:
 
 
 _CODE = ("snapshot", "tree", "code", "root", "inside")
-
-
-def _changes(spec: JobSpec, rule: Rule, time_budget_s: float | None, budget_s: float) -> dict[str, Any]:
-    """Return what both rows share: always a copy, drawn seeds, and a limit of each run."""
-    limit_s = budget_s if time_budget_s is None else SLACK * time_budget_s
-    given = _given(time_budget_s)
-    return {
-        "copy": True,
-        "seed": drawn(),
-        "seed_by_round": True,
-        "timeout_s": limit_s if spec.timeout_s is None else spec.timeout_s,
-        "env": {**spec.env, **given},
-        "variables": {**spec.variables, **given},
-        "within": _within(rule, spec, 0),
-    }
 
 
 def _given(time_budget_s: float | None) -> dict[str, str]:
