@@ -51,6 +51,23 @@ def test_code_that_reads_the_seed_or_sets_a_clock_is_refused_before_it_runs(queu
     assert not queue.layout.db.exists() or not queue.rows()
 
 
+@pytest.mark.parametrize(
+    ("champion", "code", "reason"),
+    [
+        ("1.$MPSQ_SEED", 1, "its loss is the same in all rounds: it ignores MPSQ_SEED"),
+        ("2.5", 3, "a row repeats its value in every round: let the program use MPSQ_SEED"),
+    ],
+)
+def test_a_loss_that_repeats_to_the_digit_is_not_believed(
+    repository: Repository, champion: str, code: int, reason: str
+) -> None:
+    """The candidate keeps a constant seed, and says nothing of it; in the second case, the champion does, too."""
+    repository.commit(f"echo loss {champion}\n", "seeded")
+    repository.write("echo loss 0.5\n")
+    answer = repository.judge("seeded", ".", *LOSS, "--", "sh", "train.sh")
+    assert answer.code == code and answer.json["rounds"] == 3 and reason in answer.reasons, answer.text
+
+
 def test_the_metric_comes_from_the_champions_evaluation(queue: Queue, honest: Repository) -> None:
     """The candidate prints a low loss, during its run and after it, and edits the evaluation. It is not refused, and
     gains nothing."""
