@@ -94,7 +94,7 @@ def test_what_cannot_be_judged_is_refused_before_anything_runs(queue: Queue, rep
         '"fsat" is neither a commit here nor a folder': ("slow", "fsat", *TRAIN),
         "worse and HEAD are the same code": ("worse", "HEAD", *TRAIN),
         "HEAD and . are the same code": ("HEAD", ".", *TRAIN),
-        "an option cannot have several values": (
+        "an option of mpsq judge cannot have several values": (
             "slow",
             "fast",
             "--mps",

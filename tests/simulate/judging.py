@@ -43,7 +43,6 @@ CANDIDATES: Mapping[str, Candidate] = {
     "equal, 10 %": Candidate(spread=0.1),
     "3 % faster, 10 %": Candidate(faster=0.03, spread=0.1),
     "30 % faster, 10 %": Candidate(faster=0.3, spread=0.1),
-    "better by 3 spreads, 3 %": Candidate(better=3.0, spread=0.03),
     "better by 3 spreads, 10 %": Candidate(better=3.0, spread=0.1),
 }
 
