@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import marshal
 import os
 import secrets
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,15 +14,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import psutil
 import pytest
 
-from queue_runner import warden
 from queue_runner.host import locks, processes
 from queue_runner.host.boot import boot_id
 from queue_runner.host.processes import Process, Traces
 from queue_runner.host.run_dir import RunDir
+from queue_runner.worker import launch
 from tests.patience import until
 
 PYTHON = [sys.executable, "-u", "-I", "-S", "-c"]
@@ -115,8 +116,8 @@ class WardenRun:
         self.tag = secrets.token_hex(16)
         self.lane = locks.lane_lock_path("machine")
         self.process: subprocess.Popen[bytes] | None = None
-        self.program = RunDir(self.folder).warden_program
-        shutil.copytree(Path(warden.__file__).parent, self.program, ignore=shutil.ignore_patterns("__pycache__"))
+        self.stand_in = "pass"
+        """Python that the warden runs first."""
         self.spec: dict[str, Any] = {
             "v": 1,
             "run": "1.1",
@@ -149,17 +150,12 @@ class WardenRun:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("MPSQ_STOP")}
         if stop_at:
             environment |= {"MPSQ_STOP_AT": stop_at, "MPSQ_STOP_DIR": str(self.stops)}
-        with (self.folder / "warden" / "warden.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-B", str(self.program), str(self.folder)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=[held.fd],
-                start_new_session=True,
-                cwd="/",
-                env=environment,
-            )
+        code = [("stand_in", compile(self.stand_in, "stand_in", "exec")), *marshal.loads(launch.warden_code())]
+        with (
+            mock.patch.dict(os.environ, environment, clear=True),
+            mock.patch.object(launch, "warden_code", lambda: marshal.dumps(code)),
+        ):
+            self.process = launch.spawn(RunDir(self.folder), [held.fd])
         held.close()
         return self
 

@@ -14,7 +14,6 @@ from typing import Any
 import psutil
 
 from queue_runner.host import processes
-from queue_runner.host.run_dir import RunDir
 from queue_runner.paths import Layout
 from queue_runner.store import read
 from queue_runner.submit import plan
@@ -119,9 +118,9 @@ class Queue:
 
 
 def _kill_warden(folder: Path) -> None:
-    programs = {str(RunDir(folder).warden_program), str(folder / "warden.py")}  # the second is 0.1's
+    words = {str(folder), str(folder / "warden.py")}  # the second is 0.1's
     for process in psutil.process_iter(["cmdline"]):
-        if programs & {*(process.info["cmdline"] or ())}:
+        if words & {*(process.info["cmdline"] or ())}:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
 

@@ -35,8 +35,6 @@ class RunDir:
     spec = Below("path", "spec.json")
     secrets = Below("path", "secrets.json")
     """Path of the command line and the variables with their secrets, until the warden has read them."""
-    warden_program = Below("path", "program/queue_runner/warden")
-    """Path of this run's own copy of queue_runner/warden; its modules import each other by that name."""
     warden_lock = Below("path", "warden.lock")
     cancel = Below("path", "cancel")
     suspend = Below("path", "suspend")

@@ -1,1 +1,1 @@
-"""The supervisor of one run: standard library only, copied into the run's folder and started there."""
+"""The supervisor of one run: standard library only, started from code that its worker holds (worker/launch.py)."""

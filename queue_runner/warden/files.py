@@ -1,4 +1,4 @@
-"""The warden's clocks and files. Copied into the run's folder: the standard library only."""
+"""The warden's clocks and files."""
 
 # importing pathlib would add a fifth to the start time, so:
 # ruff: noqa: PTH101, PTH103, PTH104, PTH108, PTH112, PTH114, PTH120

@@ -1,7 +1,4 @@
-"""What the worker tells the warden: spec.json, and the words and variables that it keeps out of it (secrets.json).
-
-Copied into the run's folder: standard library only.
-"""
+"""What the worker tells the warden: spec.json, and the words and variables that it keeps out of it (secrets.json)."""
 
 from __future__ import annotations
 
@@ -11,6 +8,10 @@ if TYPE_CHECKING:
 
 NEEDED = {"run", "tag", "argv", "cwd", "env", "stdout", "stderr", "events", "boot_id", "lane_fd", "wake", "grace_s"}
 NEEDED |= {"timeout_s", "output_limit_bytes", "min_free_bytes", "allow_daemons"}
+
+
+NOTHING_LEFT, SOMETHING_LEFT = 0, 3
+"""Exit codes of a warden that has stored the end of its run: whether a process of the run is left."""
 
 
 class PreparationOrder:

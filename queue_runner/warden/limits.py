@@ -1,7 +1,4 @@
-"""Reasons to stop a trainer: a request, or a limit of time, silence, output or disk is exceeded.
-
-Copied into the run's folder: standard library only.
-"""
+"""Reasons to stop a trainer: a request, or a limit of time, silence, output or disk is exceeded."""
 
 # ruff: noqa: PTH116
 from __future__ import annotations

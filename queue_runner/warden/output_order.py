@@ -1,7 +1,4 @@
-"""The order in which stdout and stderr grew, so that both can be shown as one log.
-
-Copied into the run's folder: standard library only.
-"""
+"""The order in which stdout and stderr grew, so that both can be shown as one log."""
 
 from __future__ import annotations
 

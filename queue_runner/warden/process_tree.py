@@ -1,7 +1,7 @@
 """The process table, and the processes of a run: which belong to it, and how they are ended.
 
-Copied into the run's folder: standard library only, so it reads /proc, or libproc on macOS. The worker's view of
-processes (host/processes.py) is built on it.
+The standard library only, so it reads /proc, or libproc on macOS. The worker's view of processes (host/processes.py)
+is built on it.
 """
 
 # importing pathlib would add a fifth to the start time, so:

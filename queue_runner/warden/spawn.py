@@ -1,7 +1,4 @@
-"""Start of the trainer: its output files, its own session, the inherited lane, and whether exec succeeded.
-
-Copied into the run's folder: standard library only.
-"""
+"""Start of the trainer: its output files, its own session, the inherited lane, and whether exec succeeded."""
 
 # importing pathlib would add a fifth to the start time, so:
 # ruff: noqa: PTH113

@@ -1,7 +1,7 @@
 """The warden: starts one trainer, supervises it to its end, and leaves its true status on disk. One per run.
 
-A worker copies this folder into the run's and starts it there, `python -I -S -B FOLDER RUN`: it needs only the standard
-library, and an upgrade of mpsq does not change it. It outlives the worker, the terminal and a logout.
+A worker starts it from the code that it holds itself (worker/launch.py): it needs only the standard library, and an
+upgrade of mpsq does not change it. It outlives the worker, the terminal and a logout.
 Its steps and files, in order (docs/architecture.md):
 
     warden.lock, cancel?, started, [prepare, prepared], spawn, watch [stop, signals], exit.json, sweep,
@@ -21,7 +21,7 @@ The clocks of timeout and stall stop while the machine sleeps and while the trai
 """
 
 # importing pathlib would add a fifth to the start time, so:
-# ruff: noqa: PTH100, PTH108, PTH110
+# ruff: noqa: PTH108, PTH110
 from __future__ import annotations
 
 import fcntl
@@ -33,7 +33,7 @@ import time
 
 from queue_runner.warden import files
 from queue_runner.warden.files import LINUX, awake, reach, say, with_sleep
-from queue_runner.warden.instructions import NEEDED, RunInstructions
+from queue_runner.warden.instructions import NEEDED, NOTHING_LEFT, SOMETHING_LEFT, RunInstructions
 from queue_runner.warden.limits import Limits, cancelled
 from queue_runner.warden.output_order import OutputOrder
 from queue_runner.warden.process_tree import KILL_S, ProcessTree, Termination, kill_children, read, row
@@ -316,18 +316,19 @@ class Run:
             "prepared": self.prepared,
         }
 
-    def sweep(self, ending: Termination) -> None:
-        """End remaining processes. The worker reports those that do not die: it finds the lane held, or the process."""
+    def sweep(self, ending: Termination) -> bool:
+        """End remaining processes. Return whether none is left. The worker reports those that do not die: it finds the
+        lane held, or the process."""
         give_up = awake() + ending.term_s + KILL_S
         try:
             while True:
                 nothing_seen = ending.step()
                 self.reap()  # the last ones too: init may be slow
                 if nothing_seen and self.childless:
-                    return
+                    return True
                 if awake() > give_up:
                     say("survived SIGKILL:", *ending.find())
-                    return
+                    return False
                 if awake() > ending.began + ending.term_s:
                     for _ in range(KILLS_IN_A_ROW):
                         kill_children()
@@ -335,9 +336,11 @@ class Run:
                 self.wait(RESCAN_S)
         except OSError as error:
             say("while sweeping:", error)
+            return False
 
-    def supervise(self, lane: list[int]) -> None:
-        """Perform all steps, from the check for a cancel to the last remaining process."""
+    def supervise(self, lane: list[int]) -> bool:
+        """Perform all steps, from the check for a cancel to the last remaining process. Return whether none is left, or
+        daemons may be."""
         stop, stopped, ending = None, False, None
         if cancel := cancelled(self.folder, self.spec):
             stop = {"v": 1, "cause": cancel[0], "at": time.time(), "detail": cancel[1]}
@@ -366,16 +369,18 @@ class Run:
         except OSError as error:
             say("the result is lost:", error, exit_)
         reach("warden.exited")
+        nothing_left = True
         if stop or not self.spec.allow_daemons:
-            self.sweep(ending or Termination(self.tree.find, self.spec.grace_s))
+            nothing_left = self.sweep(ending or Termination(self.tree.find, self.spec.grace_s))
         reach("warden.swept")
+        return nothing_left
 
 
-def main(arguments: list[str]) -> int:
-    """Supervise a run. Return 0 when its end is on disk; otherwise there is no fence, and it never ran."""
+def main(folder: str) -> int:
+    """Supervise the run in a folder. Return NOTHING_LEFT or SOMETHING_LEFT of its processes; otherwise there is no
+    fence, and it never ran."""
     for name in IGNORED:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
-    folder = os.path.abspath(arguments[1])
     values = json.loads(read(f"{folder}/spec.json"))
     if missing := NEEDED - values.keys():
         say("spec.json lacks", *missing)
@@ -401,7 +406,7 @@ def main(arguments: list[str]) -> int:
         prctl(PR_SET_CHILD_SUBREAPER, 1)
     for name in ("exit.json", "stop"):
         files.reserve(f"{folder}/warden/{name}")
-    Run(folder, spec).supervise(lane)
+    nothing_left = Run(folder, spec).supervise(lane)
     for held in lane:
         os.close(held)
     try:
@@ -414,4 +419,4 @@ def main(arguments: list[str]) -> int:
     except OSError:
         pass  # no worker listens: the next one checks by itself
     reach("warden.rang")
-    return 0
+    return NOTHING_LEFT if nothing_left else SOMETHING_LEFT

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+import marshal
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
+from importlib.abc import InspectLoader
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from queue_runner import lanes, warden
+from queue_runner import lanes
 from queue_runner.config_file import Config
 from queue_runner.control import checkpoints
 from queue_runner.errors import MpsqError
@@ -73,7 +78,6 @@ def prepare(
         folder.path.unlink(missing_ok=True)
     folder.path.mkdir(mode=0o700, parents=True)
     (folder.path / "warden").mkdir(mode=0o700)
-    shutil.copytree(Path(warden.__file__).parent, folder.warden_program, ignore=shutil.ignore_patterns("__pycache__"))
     if code.copy is not None:
         cwd = working_copy.make(layout.snapshots, run.spec, folder.tree, code.copy)
         command = working_copy.command(layout.snapshots, run.spec, folder.tree, code.copy)
@@ -136,7 +140,7 @@ def prepare(
 def _write_private(path: Path, data: Mapping[str, Any]) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-        json.dump(data, stream)
+        stream.write(json.dumps(data))  # json.dump is slower: it has no C
 
 
 def environment(layout: Layout, run: Claimed, folder: RunDir) -> dict[str, str]:
@@ -215,19 +219,46 @@ def without_spaces(folder: Path) -> Path:
     return link
 
 
-def spawn(folder: RunDir, lane: Hold) -> subprocess.Popen[bytes]:
+_WARDEN = ("files", "instructions", "limits", "output_order", "process_tree", "spawn", "suspend", "supervise")
+"""The modules of the warden. Each imports only earlier ones."""
+_PROGRAM = """
+import marshal, os, sys
+for name, code in marshal.loads(sys.stdin.buffer.read()):
+    module = sys.modules[name] = type(sys)(name)
+    exec(code, vars(module))
+os._exit(module.main(sys.argv[1]))
+"""
+
+
+@cache
+def warden_code() -> bytes:
+    """Return the modules of the warden, compiled. A worker reads them once, at its start: a later upgrade of mpsq
+    changes no warden that it starts."""
+    names = ["queue_runner", "queue_runner.warden", *(f"queue_runner.warden.{name}" for name in _WARDEN)]
+    return marshal.dumps([(name, _compiled(name)) for name in names])
+
+
+def _compiled(name: str) -> object:
+    spec = find_spec(name)
+    assert spec is not None and isinstance(spec.loader, InspectLoader)
+    return spec.loader.get_code(name)
+
+
+def spawn(folder: RunDir, lane_fds: Sequence[int]) -> subprocess.Popen[bytes]:
     """Start the warden, which inherits the lane's locks; the caller closes its own copy.
 
     Raises: OSError when no process can be created.
     """
     folder.warden_log.touch(0o600)
-    with folder.warden_log.open("ab") as log:
+    with folder.warden_log.open("ab") as log, tempfile.TemporaryFile(dir=folder.path) as code:
+        code.write(warden_code())
+        code.seek(0)
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", "-B", str(folder.warden_program), str(folder.path)],
-            stdin=subprocess.DEVNULL,
+            [sys.executable, "-I", "-S", "-B", "-c", _PROGRAM, str(folder.path)],
+            stdin=code,
             stdout=log,
             stderr=log,
-            pass_fds=lane.fds,
+            pass_fds=lane_fds,
             start_new_session=True,
             cwd="/",
         )

@@ -33,6 +33,7 @@ from queue_runner.store.engine import Engine, looking, writing
 from queue_runner.store.jobs import Claimed, Following
 from queue_runner.store.lane_claims import Blocked
 from queue_runner.text import last_line, plain
+from queue_runner.warden.instructions import NOTHING_LEFT
 from queue_runner.worker import launch, preflight_end
 from queue_runner.worker.finish import finish
 from queue_runner.worker.gate import Gate
@@ -48,6 +49,8 @@ GPU_LOOK_EVERY_S = 0.25
 """Interval at which the worker asks whether the look at the GPU after a run, which takes some seconds, has ended."""
 RETURN_S = 10.0
 """How long the files of an ended run may take to return to the user's folder; the other lanes wait meanwhile."""
+EXIT_S = 0.1
+"""How long the exit of a warden that has released its lane may take; then the run's processes are looked for."""
 MAX_FRUITLESS_STARTS = 5
 """Number of successive wardens that may die before their fence, until the run is given up as SPAWN_FAILED."""
 
@@ -90,6 +93,8 @@ class Supervisor:
         self._launching: _Launching | None = None
         self._reader = child.Child()
         self._warden: subprocess.Popen[bytes] | None = None
+        self._supervised = 0  # the run of the last warden that this worker has started
+        self._nothing_left = False  # of that run, says the warden, which has ended
         self._observer: Observer | None = None
         self._kept_awake: int | None = None  # the run for which the machine is kept awake
         self._blocked: Blocked | None = Blocked("not known yet")  # an earlier worker may have left it blocked
@@ -139,8 +144,8 @@ class Supervisor:
 
     def warden_pid(self) -> int | None:
         """Return the pid of the warden that this worker has started, while it is alive. Reaps it otherwise."""
-        if self._warden is not None and self._warden.poll() is not None:
-            self._warden = None
+        if self._warden is not None and (code := self._warden.poll()) is not None:
+            self._warden, self._nothing_left = None, code == NOTHING_LEFT
         return self._warden.pid if self._warden is not None else None
 
     def sample_load(self, wardens: Collection[int], *, running: bool) -> None:
@@ -217,7 +222,9 @@ class Supervisor:
         if run.exit is None and run.fence is None and not run.was_started:
             return self._requeue(run)
         self._fruitless = 0
-        if not self._sweep(run, spare_daemons=run.exit is not None and run.exit.stop is None):
+        if not self._warden_left_nothing(run) and not self._sweep(
+            run, spare_daemons=run.exit is not None and run.exit.stop is None
+        ):
             return False
         failpoints.reach("worker.scanned")
         if not self._observer_of(run).finish(run.fence, run.exit):
@@ -272,6 +279,16 @@ class Supervisor:
         self._log(f"run {claimed.id}: SPAWN_FAILED: {reason}")
         self._fruitless = 0
         return True
+
+    def _warden_left_nothing(self, run: ActiveRun) -> bool:
+        """Return whether the warden of the run, which this worker has started, ended with the word that no process is
+        left: it has released the lane, so its own end is near."""
+        if self._supervised != run.claimed.run_id:
+            return False
+        if self._warden is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._warden.wait(EXIT_S)
+        return self.warden_pid() is None and self._nothing_left
 
     def _sweep(self, run: ActiveRun, *, spare_daemons: bool) -> bool:
         """End the orphans of the run. Returns True after two empty scans; otherwise the lane is BLOCKED."""
@@ -363,7 +380,7 @@ class Supervisor:
             self._gate.note(run)
             self._note_copy(run, code)
             failpoints.reach("worker.prepared")
-            self._warden = launch.spawn(folder, lane)
+            self._warden, self._supervised = launch.spawn(folder, lane.fds), run.run_id
         except archive.Damaged as error:
             return self._refuse(run, verify.lost(error))
         except (checkpoints.Gone, job_secrets.Missing) as error:

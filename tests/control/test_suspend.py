@@ -153,8 +153,7 @@ os.waitpid(os.posix_spawn("/bin/sh", ["sh", "-c", "sleep 60"], os.environ, file_
 
 def test_a_trainer_that_waits_for_its_own_exec_is_suspended(warden_run: Make) -> None:
     run = warden_run(python("import signal; signal.pause()"), timeout_s=2.0)
-    with (run.program / "spawn.py").open("a") as stand_in:
-        stand_in.write("\nos.chdir = lambda _: signal.pause()  # for a folder that macOS guards\n")
+    run.stand_in = "import os, signal; os.chdir = lambda _: signal.pause()  # for a folder that macOS guards"
     run.start()
     until(lambda: run.read("started"), "the fence")
     (run.folder / "suspend").touch()

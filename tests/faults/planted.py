@@ -33,7 +33,7 @@ class Bug:
 
 
 FIRST = {
-    **{"block-order": 16, "lock-order": 40, "lost-wake-up": 12, "no-sweep": 47, "rerun": 6, "rmtree": 10},
+    **{"block-order": 16, "lock-order": 40, "lost-wake-up": 12, "no-sweep": 82, "rerun": 8, "rmtree": 10},
     "second-ingest": 30,
 }
 """Seeds with which `make test` begins its search; `make faults` begins with the first one."""

@@ -1,14 +1,15 @@
 """One simulated machine with one or two queues: workers, wardens, trainers and users, and what befalls them.
 
 `calls.install` comes before the import of this module. What runs is the product: `main_loop.Worker`, the commands,
-and `warden.supervise.main` for each run. Replaced is what looks at the real machine (sensors, git, the copy of the
-warden's program) and takes milliseconds.
+and `warden.supervise.main` for each run. Replaced is what looks at the real machine (sensors, git, the code of the
+warden) and takes milliseconds.
 """
 
 # ruff: noqa: E731
 from __future__ import annotations
 
 import calendar
+import io
 import json
 import logging
 import os
@@ -50,7 +51,7 @@ BUSY_S = 20.0
 CALM_S = 4000.0
 """How long the rest may take once nothing befalls the machine any more."""
 WALL_S = 1_790_000_000.0
-MOST_STEPS = 30_000
+MOST_STEPS = 60_000
 
 
 class _Quiet:
@@ -110,11 +111,8 @@ def adapt() -> None:
     processes._is_ours = lambda pid: True
     lane_list.resolve = lambda setting, *_: (_lanes(setting), [])  # type: ignore[assignment]
     plan._take_snapshots = lambda layout, planned: [Taken(None) for _ in planned.jobs]
-    launch.shutil = SimpleNamespace(  # type: ignore[assignment]
-        copytree=lambda source, target, **_: target.mkdir(parents=True),
-        rmtree=shutil.rmtree,
-        ignore_patterns=shutil.ignore_patterns,
-    )
+    launch.warden_code = lambda: b""  # type: ignore[assignment]
+    launch.tempfile = SimpleNamespace(TemporaryFile=lambda **_: io.BytesIO())  # type: ignore[assignment]
     backups._mtime = _mtime
     sqlite_files.install()
     extensions.installed()  # the first call reads files of other packages
@@ -610,7 +608,7 @@ class World:
         self._renumber(folder, dict(zip(fds, child.fds, strict=True)))
 
         def main() -> None:
-            raise SystemExit(supervise.main([argv[-2], folder]))
+            raise SystemExit(supervise.main(folder))
 
         machine.thread(child, main, "warden")
         return child

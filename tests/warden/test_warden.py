@@ -255,8 +255,7 @@ def test_cancel_of_a_running_trainer(warden_run: Make) -> None:
 @pytest.mark.parametrize("changes", [{}, {"timeout_s": 0.5}])
 def test_a_trainer_that_waits_before_exec_is_stopped(warden_run: Make, changes: dict[str, float]) -> None:
     run = warden_run(FOREVER, **changes)
-    with (run.program / "spawn.py").open("a") as stand_in:
-        stand_in.write("\nos.chdir = lambda _: signal.pause()  # for a folder that macOS guards\n")
+    run.stand_in = "import os, signal; os.chdir = lambda _: signal.pause()  # for a folder that macOS guards"
     run.start()
     until(lambda: run.read("started"), "the fence")
     if not changes:
