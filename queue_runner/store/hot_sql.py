@@ -49,12 +49,12 @@ WHERE runs.state = 'HELD'
 NEXT_START_AT = """
 SELECT min(runs.not_before_at) AS min_1
 FROM runs JOIN jobs ON jobs.id = runs.job_id
-WHERE runs.state IN ('QUEUED', 'HELD') AND runs.token IS NULL AND runs.lane = :this_lane AND runs.not_before_at > :now
+WHERE runs.state IN ('QUEUED', 'HELD') AND runs.token IS NULL AND runs.not_before_at > :now
 """
 NEXT_DEADLINE_AT = """
 SELECT min(jobs.deadline_at) AS min_1
 FROM runs JOIN jobs ON jobs.id = runs.job_id
-WHERE runs.state IN ('QUEUED', 'HELD') AND runs.token IS NULL AND runs.lane = :this_lane AND jobs.deadline_at > :now
+WHERE runs.state IN ('QUEUED', 'HELD') AND runs.token IS NULL AND jobs.deadline_at > :now
 """
 MISSED = """
 SELECT runs.id, v_dependency.on_job_id, v_dependency.condition

@@ -21,7 +21,7 @@ _NOT_AS_WANTED = {
 }
 UNDECIDED = "SELECT job_id, on_job_id FROM v_dependency WHERE verdict = 'undecided'"
 """Pairs of a job and one that it waits for."""
-_WITHIN_BUDGET = f"""
+_BUDGETS = f"""
 SELECT r.id, b.over_at FROM (
     SELECT g.id, g.budget_s + min(r.started_at) AS over_at
     FROM groups g CROSS JOIN jobs j ON j.group_id = g.id CROSS JOIN runs r ON r.job_id = j.id
@@ -30,7 +30,11 @@ SELECT r.id, b.over_at FROM (
 WHERE r.state IN ('QUEUED', 'HELD') AND r.token IS NULL AND r.number <> {PREFLIGHT} AND r.repeat <= {FIRST_ROUNDS}
 AND b.over_at IS NOT NULL
 """
-"""The waiting runs of first rounds that have a budget of their own, and when it is over (Unix seconds)."""
+
+
+def budgets(connection: Connection) -> list[tuple[int, float]]:
+    """Return the waiting runs of first rounds that have a budget of their own, and when it is over (Unix seconds)."""
+    return connection.rows(_BUDGETS)
 
 
 def something_can_start(connection: Connection, lane: str, now: float) -> bool:
@@ -65,11 +69,10 @@ def behind(held: Collection[int], undecided: Sequence[tuple[int, int]]) -> dict[
     return waits
 
 
-def next_change_at(connection: Connection, lane: str, now: float) -> float | None:
+def next_change_at(connection: Connection, now: float) -> float | None:
     """Return the next time (Unix seconds) at which waiting alone changes what may start; None where there is none."""
-    values = {"this_lane": lane, "now": now}
-    times = [connection.value(sql, values) for sql in (hot_sql.NEXT_START_AT, hot_sql.NEXT_DEADLINE_AT)]
-    times += (over_at for _, over_at in connection.rows(_WITHIN_BUDGET) if over_at > now)
+    times = [connection.value(sql, {"now": now}) for sql in (hot_sql.NEXT_START_AT, hot_sql.NEXT_DEADLINE_AT)]
+    times += (over_at for _, over_at in budgets(connection) if over_at > now)
     return min((at for at in times if at is not None), default=None)
 
 
@@ -83,7 +86,7 @@ def unsatisfiable(connection: Connection, now: float, among: Sequence[int] | Non
         endings.setdefault(run_id, Ending(Outcome.SKIPPED, reason=f"dependency: {why}"))
     for run_id in connection.column(late, {**values, "now": now}):
         endings.setdefault(run_id, Ending(Outcome.SKIPPED, reason="deadline: it did not start before its --deadline"))
-    for run_id, over_at in connection.rows(_WITHIN_BUDGET) if among is None else ():
+    for run_id, over_at in budgets(connection) if among is None else ():
         if over_at <= now:
             endings.setdefault(run_id, Ending(Outcome.SKIPPED, reason="budget: it did not start within the --budget"))
     return list(endings.items())

@@ -132,7 +132,7 @@ QUEUED_JOBS = select(runs.c.job_id).distinct().where(*_QUEUED, ~_PAUSED)
 PAUSED_JOBS = select(runs.c.job_id).distinct().select_from(_RUNS_OF_JOBS).where(*_QUEUED, _BOUND_TO_PAUSED)
 HELD_JOBS = select(runs.c.job_id).distinct().where(runs.c.state == State.HELD)
 NEXT_START_AT, NEXT_DEADLINE_AT = (
-    select(func.min(moment)).select_from(_RUNS_OF_JOBS).where(_WAITS, runs.c.lane == _LANE, moment > _NOW)
+    select(func.min(moment)).select_from(_RUNS_OF_JOBS).where(_WAITS, moment > _NOW)
     for moment in (runs.c.not_before_at, jobs.c.deadline_at)
 )
 _MISSED = (

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from queue_runner import lanes
 from queue_runner.config_file import Config
@@ -28,6 +28,24 @@ from queue_runner.worker.now import ActiveRun, Candidate, Clocks, Now, Warden
 from queue_runner.worker.supervisor import Supervisor
 
 _REMEMBERED = 100_000
+OUTLOOK_S = 600.0
+"""How long an outlook is used at most: with 10,000 waiting runs it takes longer than all else that a step reads."""
+
+
+@dataclass(frozen=True)
+class _Outlook:
+    """What waiting alone changes, as known `at` a time in a state `of` the queue: when (Unix seconds; None: nothing),
+    and which runs can never start."""
+
+    of: object
+    at: float
+    next_change_at: float | None
+    impossible: tuple[int, ...]
+
+    def holds(self, of: object, at: float) -> bool:
+        """Return whether it is still so."""
+        until = self.at + OUTLOOK_S if self.next_change_at is None else min(self.next_change_at, self.at + OUTLOOK_S)
+        return self.of == of and self.at <= at < until
 
 
 class NowReader:
@@ -49,6 +67,7 @@ class NowReader:
         self._supervisors, self._supervisor_of = supervisors, supervisor_of
         self._backups = backups
         self._needs: dict[int, tuple[str, int]] = {}  # of a job: the kind of its lanes and their number
+        self._outlook: _Outlook | None = None
         self._blocked: tuple[object, float, tuple[Candidate, ...]] | None = None  # nothing could start, and until when
 
     def read(
@@ -62,12 +81,14 @@ class NowReader:
         with looking(self._engine) as connection:
             active = lane_claims.active(connection)
             here = [_lane_of(run) for run in active]
-            changes = (ready.next_change_at(connection, DEFAULT_LANE, at), schedules.next_at(connection, at))
+            last_event = jobs.last_event(connection)
+            outlook = self._look_ahead(connection, last_event, at)
+            changes = (outlook.next_change_at, schedules.next_at(connection, at))
             now = Now(
                 at,
                 self._config,
                 ended_rounds=tuple(added_rounds.ended(connection)),
-                impossible=tuple(run_id for run_id, _ in ready.unsatisfiable(connection, at)),
+                impossible=outlook.impossible,
                 lanes=tuple(self._lanes.values()),
                 states={name: supervisor.state() for name, supervisor in self._supervisors.items()},
                 paused=frozenset(lane_claims.paused(connection)) & self._lanes.keys(),
@@ -75,7 +96,7 @@ class NowReader:
                 submits_schedule=submits_schedule,
                 backup_overdue_s=self._backups.overdue_s(),
                 next_change_at=min((change for change in changes if change is not None), default=None),
-                last_event=jobs.last_event(connection),
+                last_event=last_event,
                 done=done,
             )
             busy = decide.taken(here, now.lanes)
@@ -93,6 +114,13 @@ class NowReader:
                 error = problem
                 running.append(ActiveRun(row.claimed, lane, self._folder(row), Warden.STARTING))
         return replace(now, running=tuple(running)), following, error
+
+    def _look_ahead(self, connection: Connection, last_event: int, at: float) -> _Outlook:
+        of = last_event, tuple(ready.budgets(connection))  # a budget begins with the start of a run, which is no event
+        if self._outlook is None or not self._outlook.holds(of, at):
+            impossible = tuple(run_id for run_id, _ in ready.unsatisfiable(connection, at))
+            self._outlook = _Outlook(of, at, ready.next_change_at(connection, at), impossible)
+        return self._outlook
 
     # -- the runs that come next --------------------------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ def play(engine: Engine, given: list[Job], *, fails: tuple[int, ...] = (), until
             told += skip(connection, now)
             run = claim_next(connection, now=now)
             if run is None:
-                soonest = ready.next_change_at(connection, "machine", now)
+                soonest = ready.next_change_at(connection, now)
                 if soonest is None:
                     return told
                 now = soonest

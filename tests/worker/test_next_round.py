@@ -11,7 +11,7 @@ import pytest
 from queue_runner import reports
 from queue_runner.control import cancellation, changes, pausing
 from queue_runner.errors import UsageError
-from queue_runner.model import DEFAULT_LANE, parse_selector
+from queue_runner.model import parse_selector
 from queue_runner.monitor import answers, awaiting, queue_status, run_view
 from queue_runner.monitor.answers.run_query import Options
 from queue_runner.monitor.explanation import explain_all
@@ -151,7 +151,7 @@ def test_only_a_budget_that_was_given_ends_first_rounds(queue: Queue, budget: st
         connection.change("UPDATE runs SET started_at = ? WHERE id = 1", [started_at])
         assert not ready.unsatisfiable(connection, started_at + 3599)
         assert len(ready.unsatisfiable(connection, started_at + 3600)) == n_ended
-        assert ready.next_change_at(connection, DEFAULT_LANE, started_at) == (started_at + 3600 if n_ended else None)
+        assert ready.next_change_at(connection, started_at) == (started_at + 3600 if n_ended else None)
 
 
 def test_rows_that_fail_end_it(queue: Queue) -> None:

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from queue_runner import config_file
+from queue_runner.host import processes
 from queue_runner.host.run_dir import RunDir
 from queue_runner.model import RunId
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob
-from queue_runner.store import jobs
+from queue_runner.store import jobs, ready
 from queue_runner.store.engine import Engine, looking, open_engine, writing
 from queue_runner.worker.steps import Steps
 from tests.queue_support import until
@@ -69,6 +70,39 @@ def test_a_watching_step_reads_once_and_writes_at_most_once(steps: Steps, engine
     until(lambda: not steps.step(), "the end")
     with looking(engine) as connection:
         assert connection.value("SELECT outcome FROM runs") == "CANCELLED"
+
+
+def test_a_step_looks_at_all_waiting_runs_only_after_a_change(
+    steps: Steps, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[float] = []
+    looked = ready.unsatisfiable
+    monkeypatch.setattr(ready, "unsatisfiable", lambda connection, at: looks.append(at) or looked(connection, at))
+    submit(engine, "/bin/sleep", "60")
+    submit(engine, "true")
+    until(steps.step, "the start")
+    steps.step()
+    looks.clear()
+    for _ in range(3):
+        steps.step()
+    assert not looks
+    submit(engine, "true")
+    steps.step()
+    assert looks
+    RunDir(steps._layout.run_dir(RunId(1, 1))).request_cancel("test")
+    until(lambda: not steps.step(), "the end")
+
+
+def test_a_worker_does_not_look_for_processes_that_its_own_warden_has_found_gone(
+    steps: Steps, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swept: list[object] = []
+    monkeypatch.setattr(processes, "end_all", lambda *arguments: swept.append(arguments) or [])
+    submit(engine, "true")
+    until(lambda: not steps.step(), "the end")
+    with looking(engine) as connection:
+        assert connection.value("SELECT outcome FROM runs") == "SUCCEEDED"
+    assert not swept
 
 
 def test_the_whole_life_of_a_job_takes_few_transactions(steps: Steps, engine: Engine) -> None:
