@@ -22,7 +22,7 @@ from queue_runner.model import Ending, Outcome, RunId, State, Verb
 from queue_runner.paths import Layout
 from queue_runner.spec import DTYPES, JobSpec, NewJob, Terms, Value
 from queue_runner.store import jobs, migrate, results, schema
-from queue_runner.store.engine import Connection, open_engine, writing
+from queue_runner.store.engine import Connection
 from queue_runner.submit import grid, policy
 
 MAX_LOG_BYTES = 64 << 20
@@ -64,8 +64,7 @@ def import_logs(
     values = _labels(labels)
     tags = tuple(policy.check_tag(tag) for tag in tags)
     logs = [_read(path, parser, values) for path in files]
-    migrate.ensure(layout)
-    with writing(open_engine(layout.db, check=False)) as connection:
+    with migrate.writing_to(layout) as connection:
         for log in logs:
             _refuse_twice(connection, log)
         group = jobs.add_group(connection, _command(files, parser, labels, tags), 0)

@@ -166,8 +166,7 @@ def pause_lane(layout: Layout, reason: str | None, lane: str = DEFAULT_LANE) -> 
     whether that is a change. Raises: MpsqError (store)."""
     if not read.is_there(layout.db):
         ensure_home(layout.home, need_bytes=0)  # a user who begins with a pause gets a paused queue
-    migrate.ensure(layout)
-    with writing(open_engine(layout.db)) as connection:
+    with migrate.writing_to(layout) as connection:
         changed = lane_claims.pause(connection, lane, reason)
     wakeup.ring(layout.fifo)
     return changed

@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from queue_runner.errors import DamageError, RunActive, SchemaError
 from queue_runner.host import locks
 from queue_runner.paths import Layout, migrations_dir
 from queue_runner.store import backup, merges
-from queue_runner.store.engine import lock_alone, open_engine, writing
+from queue_runner.store.engine import Connection, lock_alone, open_engine, writing
 from queue_runner.store.read import HEAD, lost, reading, schema_revision, tuples
 
 if TYPE_CHECKING:
@@ -32,6 +33,30 @@ def ensure(layout: Layout, *, holds_worker_lock: bool = False) -> None:
     """
     if schema_revision(layout.db) != HEAD:
         upgrade(layout, holds_worker_lock=holds_worker_lock)
+
+
+@contextmanager
+def writing_to(layout: Layout) -> Iterator[Connection]:
+    """Run one transaction as `engine.writing` in the database, which is given this code's schema first if it has not.
+
+    Raises: as `ensure`, and as `engine.writing`.
+    """
+    engine = open_engine(layout.db, check=False)
+    if layout.db.exists() and layout.db.stat().st_size:
+        with writing(engine) as connection:
+            if _is_current(connection):  # looked up here: one connection more takes as long as all the rest
+                yield connection
+                return
+    upgrade(layout)
+    with writing(engine) as connection:
+        yield connection
+
+
+def _is_current(connection: Connection) -> bool:
+    try:
+        return bool(connection.value("SELECT version_num FROM alembic_version") == HEAD)
+    except sqlite3.OperationalError:  # there is no such table
+        return False
 
 
 def upgrade(layout: Layout, *, holds_worker_lock: bool = False) -> str | None:

@@ -180,16 +180,14 @@ def store(layout: Layout, planned: Plan, due: DueTime | None = None) -> Submitte
     Raises: MpsqError (disk, permissions), SchemaError (another mpsq's database), UsageError (see _insert).
     """
     from queue_runner.store import migrate
-    from queue_runner.store.engine import open_engine, writing
 
-    migrate.ensure(layout)
     with locks.share(layout.snapshots_lock):  # an existing snapshot must not be removed before it is referenced
         taken = _take_snapshots(layout, planned)
         if planned.check_code is not None:
             specs = [code.applied_to(job.spec) for job, code in zip(planned.jobs, taken, strict=True)]
             planned.check_code(layout, specs)
         failpoints.reach("submit.planned")
-        with writing(open_engine(layout.db, check=False)) as connection:
+        with migrate.writing_to(layout) as connection:
             stored = _insert(layout, connection, planned, taken, due)
             failpoints.reach("submit.before_commit")
     failpoints.reach("submit.committed")

@@ -55,8 +55,7 @@ def add(
             f'a schedule cannot be named "{name}"', "--name takes a letter, followed by letters, digits, and . _ -"
         )
     words = redact.replace_env_values(words, "")
-    migrate.ensure(layout)
-    with writing(open_engine(layout.db, check=False)) as connection:
+    with migrate.writing_to(layout) as connection:
         resolve.dependencies(connection, planned.after)
         if any(command.name == name for command in schedules.commands(connection)):
             raise UsageError(
