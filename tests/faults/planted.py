@@ -33,8 +33,8 @@ class Bug:
 
 
 FIRST = {
-    **{"block-order": 16, "lock-order": 40, "lost-wake-up": 12, "no-sweep": 82, "rerun": 8, "rmtree": 10},
-    "second-ingest": 30,
+    **{"block-order": 16, "lock-order": 43, "lost-wake-up": 12, "no-sweep": 82, "rerun": 8, "rmtree": 204},
+    "second-ingest": 48,
 }
 """Seeds with which `make test` begins its search; `make faults` begins with the first one."""
 
