@@ -67,7 +67,7 @@ def text(split):
     folder = Path(sysconfig.get_paths()["stdlib"])
     paths = [path for number, path in enumerate(sorted(folder.glob("*.py"))) if (number % 10 == 0) == (split == "val")]
     data = b"".join(path.read_bytes() for path in paths[:40])
-    return torch.tensor([byte for byte in data if byte < VOCABULARY], dtype=torch.long)
+    return torch.frombuffer(bytearray(data.decode("ascii", "ignore"), "ascii"), dtype=torch.uint8).long()
 
 
 def batch(data, generator=None):
