@@ -41,6 +41,7 @@ def examine(layout: Layout, python: str | None = None) -> list[Check]:
         *_others(interpreter),
         compiler.probe(),
         *machine_checks.of_machine(layout),
+        machine_checks.load(layout),
         *queue_checks.of_queue(layout),
     ]
 

@@ -1,4 +1,4 @@
-"""Doctor's checks of the machine: cores, memory, power, heat, other GPU use, priority, caches, variables.
+"""Doctor's checks of the machine: cores, load, memory, power, heat, other GPU use, priority, caches, variables.
 
 Tool output is parsed by the functions that sample a run's conditions; unknown values are reported as unknown, never
 as a warning.
@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from queue_runner import units
+from queue_runner import config_file, units
 from queue_runner.checks import Check, warn_if
-from queue_runner.host import apple_gpu, locks, machine, nvidia, power, run_sampler
+from queue_runner.errors import MpsqError
+from queue_runner.host import apple_gpu, cpu_time, locks, machine, nvidia, power, run_sampler
 from queue_runner.host.command import Ask, ask
 from queue_runner.machine_records import Machine, SensorSample
 from queue_runner.paths import Layout
@@ -22,6 +24,10 @@ from queue_runner.workloads import mps_switches
 
 BUSY_SHARE = 0.1
 """With more GPU use by others, a measurement means little; a window server alone stays below."""
+_LOAD_S = 1.0
+_BUSY_PROCESSORS = 0.05
+"""What uses less of one processor is not named."""
+_NAMED = 3
 _LOW_MEMORY_SHARE = 0.1
 _HOT_C = 85.0
 """Data-centre cards throttle a few degrees above this."""
@@ -78,6 +84,52 @@ def cores(machine: Machine) -> Check:
         fix = "raise the container's limit, or give --set threads=N: torch counts all cores and would be throttled"
         return Check("cores", "warn", f"{finding}; this container may use {quota:g} cores", fix)
     return Check("cores", "ok", finding)
+
+
+def load(layout: Layout, seconds: float = _LOAD_S, *, queue: Collection[int] | None = None) -> Check:
+    """Check how much of the processors other programs use, and name the busiest. Not counted are the processes of the
+    `queue` and all below them: by default this one and the worker."""
+    settings = config_file.Config()
+    with contextlib.suppress(MpsqError):  # the settings have a check of their own
+        settings = config_file.load(layout.config)
+    if queue is None:
+        worker = locks.worker(layout.home)[1] if layout.home.is_dir() else None
+        queue = [os.getpid(), *filter(None, [worker])]
+    source = cpu_time.CpuTimes()
+    machine_before, queue_before, before = source.machine(), source.processes(cpu_time.below(queue)), _by_program()
+    time.sleep(seconds)
+    machine_now, queue_now, now = source.machine(), source.processes(cpu_time.below(queue)), _by_program()
+    if machine_before is None or machine_now is None or machine_now.total_s <= machine_before.total_s:
+        return Check("load", "ok", "unknown")
+    total_s = machine_now.total_s - machine_before.total_s
+    others_s = machine_now.busy_s - machine_before.busy_s - cpu_time.used_between(queue_before, queue_now)
+    share = min(max(others_s, 0.0) / total_s, 1.0)
+    ours = {pid for pid, _ in queue_now}
+    used = {process: (s - before[process]) / seconds for process, s in now.items() if process in before}
+    busiest = sorted((process for process in used if process[0] not in ours), key=lambda process: -used[process])
+    names = [
+        f"{name} of {user} (process {pid}) {used[pid, start, name, user]:.1f} processors"
+        for pid, start, name, user in busiest[:_NAMED]
+        if used[pid, start, name, user] >= _BUSY_PROCESSORS
+    ]
+    finding = f"other programs use {units.percent(share)} of the processors" + (
+        f": {', '.join(names)}" if names else ""
+    )
+    at_most = units.duration(settings.gate_timeout_s)
+    fix = f"stop them: a submission that compares waits for a quiet machine, {at_most} at most, and its intervals widen"
+    return warn_if(share > settings.gate_cpu_share, "load", finding, fix)
+
+
+def _by_program() -> dict[tuple[int, float, str, str], float]:
+    """Return the CPU time in seconds by process: its pid, start, name and user; without those that hide it."""
+    import psutil
+
+    return {
+        (process.pid, process.info["create_time"], process.info["name"], process.info["username"]): times.user
+        + times.system
+        for process in psutil.process_iter(["cpu_times", "create_time", "name", "username"])
+        if (times := process.info["cpu_times"]) is not None
+    }
 
 
 def memory(total_gib: int | None, root: Path = Path("/"), system: str = sys.platform) -> Check:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -203,3 +204,21 @@ def test_variables_that_every_job_would_take_along(variables: dict[str, str], ve
 def test_caches_that_questions_would_share(home: Path) -> None:
     assert machine_checks.caches(Layout(home), {}).verdict == "ok"
     assert "TRITON_CACHE_DIR" in machine_checks.caches(Layout(home), {"TRITON_CACHE_DIR": "/x"}).fix
+
+
+@pytest.mark.process
+def test_what_other_programs_use_is_named(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """doctor had no line on the load: a first answer came with wide intervals, and nobody knew why."""
+    monkeypatch.setattr(machine_checks, "_NAMED", 10_000)  # whatever else runs here
+    monkeypatch.setattr(machine_checks, "_BUSY_PROCESSORS", 0.0)
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        try:
+            check = machine_checks.load(layout, 0.5, queue=())
+            assert check.name == "load" and check.finding.startswith("other programs use ")
+            assert f"(process {busy.pid}) " in check.finding and " processors" in check.finding
+            assert f"(process {busy.pid})" not in machine_checks.load(layout, 0.5).finding, "one of ours"
+            layout.config.write_text("gate_cpu_share = 0.0001\n")
+            check = machine_checks.load(layout, 0.5, queue=())
+            assert check.verdict == "warn" and "2 min" in check.fix
+        finally:
+            busy.kill()
