@@ -99,9 +99,11 @@ def reasons(
 def _of_itself(run: QueuedRun, unmet: Sequence[_Edge], now: float) -> Reason | None:
     job = run.job_id
     if run.state == State.HELD:
-        sentence = f"{run.blocked_reason}; " if run.blocked_reason else ""
-        sentence += "it does not start until it is released"
-        return Reason("held", "its release", sentence, f"mpsq resume {job} releases it, mpsq cancel {job} cancels it")
+        sentence, step = "it does not start until it is released", f"mpsq resume {job} releases it"
+        if run.blocked_reason:  # by group_guard, the only one who gives a reason
+            sentence = f"{run.blocked_reason}; {sentence}"
+            step = f"fix the cause, then {step}; mpsq config set hold_after_failures 0 holds no run for failures"
+        return Reason("held", "its release", sentence, f"{step}; mpsq cancel {job} cancels it")
     if run.deadline_at is not None and run.deadline_at <= now:
         return Reason("deadline", "nothing: too late", "to be skipped, because its --deadline has passed", "")
     impossible = [edge.on_job_id for edge in unmet if edge.verdict == "impossible"]
@@ -173,12 +175,12 @@ def _of_the_queue(run: QueuedRun, queue: QueueState, ahead: Sequence[str]) -> Re
         return Reason("paused", "mpsq resume", f"the queue is paused{why}", "mpsq resume continues it")
     if not queue.worker:
         return Reason("worker", "a worker", "no worker runs this queue", START_A_WORKER)
-    if queue.blocked_reason:
+    gate = queue.blocked_reason if queue.blocked_kind is Obstacle.GATE else None
+    if gate and gate.startswith(name := f"run {run.run} waits "):
+        step = "mpsq status shows when it is free again; a job submitted with --no-gate starts on a busy machine, too"
+        return Reason("gate", "a quiet machine", gate.removeprefix(name), step)
+    if queue.blocked_reason and not (gate and ahead):
         step = "mpsq status shows when it is free again"
-        if queue.blocked_kind is Obstacle.GATE:
-            step += "; a job submitted with --no-gate starts on a busy machine, too"
-            if queue.blocked_reason.startswith(name := f"run {run.run} waits "):
-                return Reason("gate", "a quiet machine", f"{queue.blocked_reason.removeprefix(name)}", step)
         return Reason("blocked", "the machine", f"nothing can start now: {queue.blocked_reason}", step)
     if not ahead:
         return Reason(
@@ -187,4 +189,5 @@ def _of_the_queue(run: QueuedRun, queue: QueueState, ahead: Sequence[str]) -> Re
     more = len(ahead) - 1
     others = {0: " is", 1: " and 1 more run are"}.get(more, f" and {units.count(more)} more runs are")
     step = f"mpsq status shows the order; mpsq edit {run.job_id} --top changes it"
-    return Reason("turn", f"its turn, after {ahead[-1]}", f"run {ahead[0]}{others} before it", step)
+    sentence = f"run {ahead[0]}{others} before it" + (f"; {gate}" if gate else "")
+    return Reason("turn", f"its turn, after {ahead[-1]}", sentence, step)

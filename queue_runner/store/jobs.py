@@ -554,18 +554,32 @@ def waits_since(connection: Connection, run_id: int) -> float | None:
     return at if verb == WAITS else None
 
 
-def group_ran_since(connection: Connection, run: Following, since: float) -> bool:
-    """Return whether another run of the submission runs, or has ended after `since` (Unix seconds); preflights do not
-    count."""
-    values = (run.id.job, run.run_id, PREFLIGHT, since)
-    return connection.row(_GROUP_RAN_SINCE, values) is not None
+def has_group_started(connection: Connection, run: Following) -> bool:
+    """Return whether another run of the submission was started; preflights do not count."""
+    return connection.row(_STARTED_IN_GROUP, (run.id.job, run.run_id, PREFLIGHT)) is not None
 
 
-_GROUP_RAN_SINCE = """
+_STARTED_IN_GROUP = """
 SELECT 1 FROM runs r JOIN jobs j ON j.id = r.job_id
 WHERE j.group_id = (SELECT group_id FROM jobs WHERE id = ?) AND r.id <> ? AND r.number <> ?
-AND r.claimed_at IS NOT NULL AND (r.state = 'RUNNING' OR (r.state = 'DONE' AND r.ended_at > ?)) LIMIT 1
+AND r.claimed_at IS NOT NULL LIMIT 1
 """
+
+
+def group_waited_s(connection: Connection, run: Following, now: float) -> float:
+    """Return how long runs of the submission have waited for a quiet machine until `now` (Unix seconds)."""
+    return float(connection.value(_GROUP_WAITED, (now, run.id.job, WAITS)))
+
+
+_GROUP_WAITED = """
+SELECT total(max(0, ifnull((
+    SELECT later.at FROM job_events later
+    WHERE later.job_id = e.job_id AND later.run_id = e.run_id AND later.id > e.id ORDER BY later.id LIMIT 1
+), ?) - e.at))
+FROM job_events e JOIN jobs j ON j.id = e.job_id
+WHERE j.group_id = (SELECT group_id FROM jobs WHERE id = ?) AND e.verb = ?
+"""
+"""Any other event of its run ends a wait: it passed, was overtaken, held or cancelled."""
 
 
 def record_wait(connection: Connection, run: Following, verb: str, reason: str) -> None:

@@ -349,7 +349,7 @@ class Request:
         Kind.SWITCH,
         "First try each job of a workload with one iteration; on by default for several jobs without --until.",
     )
-    no_gate: bool = _option(Kind.FLAG, "Start at once, even on a busy machine.")
+    no_gate: bool = _option(Kind.FLAG, "Do not wait for a quiet machine.")
     gate_timeout_s: float | None = _option(
         Kind.DURATION,
         "Start when the machine is quiet, or after this time. Default: 2m; with mpsq run: 1s, or 5s if the runs"

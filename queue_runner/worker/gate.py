@@ -1,6 +1,7 @@
 """The gate: a submission that compares starts when the machine is quiet, or after a time with the caveat `not_quiet`.
 
-It asks once: the later runs of a submission start at once, with the caveat where the machine is not quiet then.
+It asks once: the later runs of a submission start at once, with the caveat where the machine is not quiet then. What
+one of them has waited counts for the others, too.
 
 Right before a run that may use the GPU it looks who else does: while that computes, only NVML tells its use from that
 of others. A look holds nothing: each step looks once for milliseconds, so that a cancelled, held or paused run leaves
@@ -29,8 +30,6 @@ from queue_runner.worker.gate_load import Load
 
 LOOK_S = 0.5
 """Interval between two looks while a run waits: with the window of the readings it starts within 5 s of calm."""
-ASK_AGAIN_S = 600.0
-"""A submission whose last run ended longer ago asks again."""
 WINDOWS = 5
 """Least number of windows of the processors' load in a wait: one of a second looks at 0.2 s."""
 GPU_LOOK_S = 0.1
@@ -139,7 +138,7 @@ class Gate:
             self.leave("another run is next")
             self._run, self._looks_since = run, time.monotonic()
             with looking(self._engine) as connection:
-                self._has_asked = jobs.group_ran_since(connection, run, time.time() - ASK_AGAIN_S)
+                self._has_asked = jobs.has_group_started(connection, run)
         self.caveat, self.waited_s, self._gpu_before = None, 0.0, None
         if not _is_measured(run):
             return None
@@ -227,11 +226,12 @@ class Gate:
         return 0.0 if self._since is None else time.monotonic() - self._since
 
     def _begin(self, run: Following, disturbed: list[Disturbance]) -> None:
-        """Begin the wait, or continue that of an earlier worker: the wall clock is the only one that both have."""
+        """Begin the wait, or continue that of the submission: an earlier worker has only the wall clock in common."""
         with looking(self._engine) as connection:
-            since = jobs.waits_since(connection, run.run_id)
-        self._since = time.monotonic() - (max(0.0, time.time() - since) if since is not None else 0.0)
-        if since is None:
+            waited_s = jobs.group_waited_s(connection, run, time.time())
+            is_new = jobs.waits_since(connection, run.run_id) is None
+        self._since = time.monotonic() - waited_s
+        if is_new:
             self._record(jobs.WAITS, _words(disturbed))
 
     def _open(self, disturbed: list[Disturbance]) -> None:

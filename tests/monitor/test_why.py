@@ -71,7 +71,7 @@ def run(state: str, **changes: Any) -> RunView:
         (run("DONE", outcome="TIMED_OUT"), RunContext(WORKER), "longer than --timeout", "longer --timeout"),
         (run("DONE", outcome="STALLED"), RunContext(WORKER), "reported nothing for too long", "mpsq logs"),
         (run("DONE", outcome="OUT_OF_MEMORY"), RunContext(WORKER), "ran out of memory", "smaller batch"),
-        (run("DONE", outcome="DISK_FULL"), RunContext(WORKER), "the disk was nearly full", "mpsq gc"),
+        (run("DONE", outcome="DISK_FULL"), RunContext(WORKER), "the disk was full", "mpsq gc"),
         (run("DONE", outcome="OUTPUT_LIMIT"), RunContext(WORKER), "wrote more output than allowed", "output_limit_bytes"),
         (run("DONE", outcome="CODE_CHANGED"), RunContext(WORKER), "can no longer be run as it was submitted", "mpsq rerun 12 --snapshot off"),
         (run("DONE", outcome="FAILED", exit_code=3), RunContext(WORKER, in_copy="a.py changed"), "exit code 3; it started in a copy of the code as submitted, because a.py", "mpsq logs 12.3"),
@@ -98,13 +98,24 @@ def test_what_keeps_the_lane_is_not_read_from_a_sentence(kind: Obstacle | None) 
     queue = QueueState(True, 1, said, None, blocked_kind=kind)
     waiting = run("QUEUED", run_id=3, job_id=12, lane="machine", blocked_reason=None)
     found = _of_lane(waiting, queue, "") or _of_the_queue(waiting, queue, ())
-    assert found.kind == "blocked" and ("--no-gate" in found.next_step) == (kind is Obstacle.GATE)
+    assert found.kind == "blocked" and "--no-gate" not in found.next_step
     kept = QueueState(
         True, 1, "run 12.3 needs more than is free: wait", None, blocked_kind=Obstacle.RESERVED, blocked_for=3
     )
     own = _of_lane(waiting, kept, "")
     assert own is not None and own.sentence == "it needs more than is free: wait"
     assert _of_lane(replace(waiting, run_id=4), kept, "") is None
+
+
+def test_a_run_behind_one_that_waits_for_quiet_has_its_turn_after_it() -> None:
+    """It was advised to be submitted with --no-gate, which it was."""
+    gate = "run 1.1 waits until 10:12 for a quiet machine: other programs use 90 %"
+    queue = QueueState(True, 1, gate, None, blocked_kind=Obstacle.GATE)
+    waiting = run("QUEUED", run_id=3, job_id=12, lane="machine", blocked_reason=None)
+    behind = _of_the_queue(waiting, queue, ["1.1"])
+    assert (behind.kind, behind.short) == ("turn", "its turn, after 1.1")
+    assert behind.sentence == f"run 1.1 is before it; {gate}"
+    assert "--no-gate" not in behind.next_step and "mpsq edit 12 --top" in behind.next_step
 
 
 def test_a_sentence_for_every_outcome() -> None:

@@ -125,11 +125,8 @@ def test_a_submission_waits_once(queue: Queue, machine: Path) -> None:
     worker.wait()
 
 
-@pytest.mark.parametrize(("ended_s_ago", "waits"), [(300, False), (900, True)])
-def test_a_submission_asks_again_after_ten_minutes(
-    queue: Queue, machine: Path, ended_s_ago: float, waits: bool
-) -> None:
-    """Also of a new worker: the store tells when its last run ended."""
+def test_a_submission_does_not_ask_again_the_next_day(queue: Queue, machine: Path) -> None:
+    """A new worker and rounds that were added had waited anew. The store knows that a run of it has started."""
     reads(machine)
     queue.submit("true", repeats=2, gate_timeout_s=3600.0)
     with sqlite3.connect(queue.layout.db) as connection:
@@ -140,16 +137,30 @@ def test_a_submission_asks_again_after_ten_minutes(
     worker.send_signal(signal.SIGKILL)
     worker.wait()
     with sqlite3.connect(queue.layout.db) as connection:
-        connection.execute("UPDATE runs SET ended_at = ? WHERE number = 1", [time.time() - ended_s_ago])
+        connection.execute("UPDATE runs SET ended_at = ? WHERE number = 1", [time.time() - 86400])
         connection.execute("UPDATE runs SET not_before_at = NULL")
     connection.close()
     reads(machine, cpu=0.9)
     queue.worker(module=STAND_IN)
-    if waits:
-        until(lambda: "run 1.2 waits" in blocked(queue), "the wait")
-    else:
-        queue.done(2)
-        assert "wait for quiet" not in history(queue, "1.2")
+    queue.done(2)
+    assert "wait for quiet" not in history(queue, "1.2")
+
+
+def test_what_a_run_waited_counts_for_its_submission(queue: Queue, machine: Path) -> None:
+    """The next run waited anew when one was cancelled, held or overtaken."""
+    reads(machine, cpu=0.9)
+    queue.submit("true", repeats=2, gate_timeout_s=3600.0)
+    queue.worker(module=STAND_IN)
+    until(lambda: "run 1.1 waits" in blocked(queue), "the first")
+    with sqlite3.connect(queue.layout.db) as connection:  # as if it had waited an hour by then
+        connection.execute(
+            "INSERT INTO job_events (at, job_id, run_id, actor, verb)"
+            " SELECT at - 3600, job_id, run_id, actor, verb FROM job_events WHERE verb = 'wait for quiet'"
+        )
+    connection.close()
+    cancellation.cancel(queue.layout, [parse_selector("1.1")], grace_s=None, within_s=5.0)
+    queue.done(2)
+    assert [verb for verb in history(queue, "1.2") if "quiet" in verb] == ["wait for quiet", "not quiet"]
 
 
 def test_a_command_that_somebody_watches_waits_briefly(queue: Queue, machine: Path) -> None:
@@ -244,7 +255,7 @@ def test_what_is_cancelled_or_held_leaves_the_gate(queue: Queue, machine: Path, 
     assert [row["job_id"] for row in queue.rows() if row["state"] == "HELD"] == [held]
     mpsq.ok("resume", held)
     until(lambda: "run 2.1 waits" in blocked(queue), "its return")
-    assert other == 3 and history(queue, "2.1").count("wait for quiet") == 2, "a wait of its own, counted anew"
+    assert other == 3 and history(queue, "2.1").count("wait for quiet") == 2, "a wait of its own"
     mpsq.ok("pause")
     until(lambda: not blocked(queue), "the gate of a paused lane")
     until(lambda: history(queue, "2.1")[-1] == "no longer next", "the end of its wait")
