@@ -23,6 +23,11 @@ NO_MEMORY = re.compile(
 )
 """The last line of a traceback of torch, jax, mlx or Python itself when memory runs out."""
 
+NO_SPACE = re.compile(
+    r"(?i)(?:^|[:\]] )(?:no space left on device|disk quota exceeded|database or disk is full)(?:$|[^\w'\"])"
+)
+"""How a program reports that the disk is full, or the user's part of it: strerror(3), and SQLite's own words."""
+
 _TRACEBACK = re.compile(r"\s*(?:\[\w+\d+\]:\s*)?Traceback \(most recent call last\):")
 _IGNORED = re.compile(r"Exception ignored |--- Logging error ---")
 """Before a traceback of what Python reports and goes on after: at its own end, too."""
@@ -51,6 +56,8 @@ def ending(data: bytes, events: Sequence[LogEvent]) -> Ending | None:
     if memory:
         return Ending(Outcome.OUT_OF_MEMORY, reason=memory[:MAX_REASON_CHARS])
     words = _last_words(lines)
+    if words and NO_SPACE.search(words):
+        return Ending(Outcome.DISK_FULL, reason=words)
     for pattern, outcome in ((_STATUS, Outcome.FAILED), (_SIGNAL, Outcome.KILLED)):
         if match := next(filter(None, map(pattern.search, lines)), None):
             number = int(match[1])

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from queue_runner.host.warden_records import RunEnd
-from queue_runner.ingest.last_words import NO_MEMORY
+from queue_runner.ingest.last_words import NO_MEMORY, NO_SPACE
 from queue_runner.model import EXIT_DEVICE_UNAVAILABLE, EXIT_OUT_OF_MEMORY, Ending, Outcome
 from queue_runner.text import plain
 
@@ -61,14 +61,16 @@ def of_exit(exit_: RunEnd, notes: Mapping[str, str]) -> Ending:
 
 def with_last_words(ending: Ending, last_words: str, end: bytes = b"") -> Ending:
     """Return a failure with the job's last words on stderr as its reason. If they are a framework's error for lack of
-    memory, it ran out of memory: a program not adapted to mpsq does not use exit code 71. `end` is more of stderr: the
-    words of an aborting process may be followed by those of its helpers."""
+    memory, it ran out of memory: a program not adapted to mpsq does not use exit code 71. If they are the system's
+    words for a full disk, it is DISK_FULL. `end` is more of stderr: the words of an aborting process may be followed by
+    those of its helpers."""
     if ending.signal == signal.SIGABRT and (error := _METAL_MEMORY.search(end)):
         words = plain(error[0].decode("utf-8", "replace")).strip()
         return replace(ending, outcome=Outcome.OUT_OF_MEMORY, reason=words)
     if ending.reason or ending.outcome is not Outcome.FAILED:
         return ending
-    outcome = Outcome.OUT_OF_MEMORY if NO_MEMORY.match(last_words) else Outcome.FAILED
+    outcome = Outcome.DISK_FULL if NO_SPACE.search(last_words) else Outcome.FAILED
+    outcome = Outcome.OUT_OF_MEMORY if NO_MEMORY.match(last_words) else outcome
     return replace(ending, outcome=outcome, reason=last_words or SILENT)
 
 

@@ -160,7 +160,7 @@ _ENDED = {
         "make it write less, or raise output_limit_bytes: mpsq config list",
     ),
     Outcome.DISK_FULL: (
-        "it was stopped because the disk was nearly full{ran}{reason}",
+        "the disk was full{ran}{reason}",
         "free some space, for example with mpsq gc --keep last:1, then run mpsq retry {run}",
     ),
     Outcome.CODE_CHANGED: (

@@ -16,7 +16,7 @@ from queue_runner.store.jobs import Claimed
 
 AT_ONCE_S = 1.0
 """A run that fails within this time of its start has not begun its work."""
-_FAILED = (Outcome.FAILED, Outcome.KILLED, Outcome.SPAWN_FAILED, Outcome.CODE_CHANGED)
+_FAILED = (Outcome.FAILED, Outcome.KILLED, Outcome.SPAWN_FAILED, Outcome.CODE_CHANGED, Outcome.DISK_FULL)
 _NAMED = 5
 """Runs that a reason names."""
 

@@ -330,9 +330,17 @@ def test_the_interval_of_a_slope_knows_ties() -> None:
         ("warning: CUDA out of memory was caught, going on with less", Outcome.FAILED),
         ("KeyError: 'MemoryError'", Outcome.FAILED),
         ("", Outcome.FAILED),
+        ("OSError: [Errno 28] No space left on device", Outcome.DISK_FULL),
+        ("OSError: [Errno 28] No space left on device: 'out/ckpt.pt'", Outcome.DISK_FULL),
+        ("cp: error writing 'x': No space left on device", Outcome.DISK_FULL),
+        ("write out/x: no space left on device", Outcome.DISK_FULL),
+        ("Error: No space left on device (os error 28)", Outcome.DISK_FULL),
+        ("OSError: [Errno 122] Disk quota exceeded", Outcome.DISK_FULL),
+        ("sqlite3.OperationalError: database or disk is full", Outcome.DISK_FULL),
+        ("KeyError: 'No space left on device'", Outcome.FAILED),
     ],
 )
-def test_the_last_words_of_a_program_without_memory(said: str, outcome: Outcome) -> None:
+def test_the_last_words_of_a_program_without_memory_or_space(said: str, outcome: Outcome) -> None:
     ending = with_last_words(Ending(Outcome.FAILED, 1), said)
     assert ending.outcome is outcome and ending.reason == (said or "it wrote nothing to stderr")
     assert with_last_words(Ending(Outcome.SUCCEEDED, 0), said) == Ending(Outcome.SUCCEEDED, 0)

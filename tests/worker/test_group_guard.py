@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cli_support import Cli
+from tests.process_support import needs_linux
 from tests.queue_support import Queue, until
 
 pytestmark = pytest.mark.process
@@ -91,6 +92,19 @@ def test_three_runs_that_fail_at_once_hold_their_group(queue: Queue, mpsq: Cli) 
     mpsq.ok("resume", "1.4", "1.5")
     queue.worker("", "--until-idle").wait()
     assert queue.written().count("tried") == 10, "two more and their retries: older failures do not count"
+
+
+@needs_linux
+def test_runs_that_meet_a_full_disk_say_so_and_hold_their_group(queue: Queue, mpsq: Cli) -> None:
+    """They were FAILED(1), although there is an outcome for a full disk."""
+    queue.submit("echo x > x; cp x /dev/full", repeats=5)
+    queue.worker("", "--until-idle")
+    queue.done(3)
+    until(lambda: states(queue) == ["DISK_FULL"] * 3 + ["HELD"] * 2, "the others to be held")
+    why = mpsq.ok("why", "1.1").out
+    assert "the disk was full after " in why and "No space left on device" in why and "mpsq gc" in why
+    held = mpsq.ok("why", "1.4").out
+    assert "next: fix the cause, then mpsq resume 1" in held and "mpsq config set hold_after_failures 0" in held
 
 
 def test_other_failures_hold_nothing(queue: Queue) -> None:
