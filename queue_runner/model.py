@@ -132,6 +132,8 @@ IN_COPY = "in_copy"
 """The note and the caveat of a run that started in a copy of its code, because of an edit or of an earlier run."""
 WROTE_OUTSIDE = "wrote_outside"
 """The note and the caveat of a judged run that changed files outside its copy."""
+OWN_NOTE = (1 << 62) - 1
+"""The first place of the queue's own notes and metrics: after all lines of a trainer."""
 NEIGHBOUR_BUSY = "neighbour_busy"
 """The taint of a run that was beside another one while it was measured."""
 PREFLIGHT = 0

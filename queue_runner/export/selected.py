@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from queue_runner.errors import UsageError
 from queue_runner.host import redact
-from queue_runner.model import Outcome
+from queue_runner.model import OWN_NOTE, Outcome
 from queue_runner.monitor.answers import select_runs
 from queue_runner.monitor.answers.run_query import Options
 from queue_runner.spec import JobSpec
@@ -87,6 +87,8 @@ TABLES = (RUNS, ITERATIONS, EVALS, METRICS)
 FROM_SPEC = ("argv", "params_json", "env_name", "gpus")
 """Columns of RUNS that are parts of the specification and not columns of v_run."""
 NOT_EXPORTED = ("spec_json",)
+_OFFSET = f"CASE WHEN offset < {OWN_NOTE} THEN offset END"
+"""What the queue itself adds has no line in a file."""
 _FREE_TEXT = frozenset({"name", "tags", "reason", "blocked_reason", "note", "log_name"})
 
 
@@ -118,8 +120,8 @@ class Selected:
     def of_run(self, table: ExportTable, run_id: int, *names: str) -> Iterator[Sequence[Any]]:
         """Yield these columns, or all, of one run in a table other than RUNS, in the order of its file."""
         fields = [field for name in names for field in table.fields if field.name == name] or table.fields
-        columns = ", ".join(field.name for field in fields)
-        sql = f"SELECT {columns} FROM {table.view} WHERE run_id = ? ORDER BY offset"
+        columns = ", ".join(_OFFSET if field.name == "offset" else field.name for field in fields)
+        sql = f"SELECT {columns} FROM {table.view} WHERE run_id = ? ORDER BY {table.view}.offset"
         yield from (_typed(fields, row) for row in tuples(self._connection, sql, [run_id]))
 
     @cached_property

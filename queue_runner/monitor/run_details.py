@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from queue_runner.analysis.validity import Taint
 from queue_runner.host import redact
 from queue_runner.host.run_dir import RunDir
 from queue_runner.machine_records import read_machine, read_samples
+from queue_runner.model import OWN_NOTE
 from queue_runner.monitor.run_view import RunView, as_json, flag
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec
@@ -54,9 +55,9 @@ class ChainLink:
 
 @dataclass(frozen=True)
 class TrainerNote:
-    """A note of the trainer."""
+    """A note of the trainer, or one of the queue, which has no offset."""
 
-    offset: int
+    offset: int | None
     kind: str
     text: str
 
@@ -177,7 +178,7 @@ def details(layout: Layout, connection: sqlite3.Connection, run: RunView) -> Det
         phases_s={name: s for name in _PHASES if (s := getattr(run, f"{name}_s")) is not None},
         segments=_segments(connection, run_id),
         taints=_rows(connection, Taint, f"taints WHERE {of_run} ORDER BY severity DESC, kind"),
-        notes=_rows(connection, TrainerNote, f"notes WHERE {of_run} ORDER BY offset"),
+        notes=_notes(connection, of_run),
         lines=_lost_lines(connection, run_id),
         history=[entry for entry in history if entry.run in (None, run.run)],
         files=_files(RunDir(layout.runs / run.run)),
@@ -222,6 +223,11 @@ def _start(connection: sqlite3.Connection, run_id: int) -> dict[str, float]:
 
 
 _LOST_LINES = ("unknown", "bad", "forged", "torn", "rewritten")
+
+
+def _notes(connection: sqlite3.Connection, of_run: str) -> list[TrainerNote]:
+    notes = _rows(connection, TrainerNote, f"notes WHERE {of_run} ORDER BY offset")
+    return [replace(note, offset=None) if (note.offset or 0) >= OWN_NOTE else note for note in notes]
 
 
 def _lost_lines(connection: sqlite3.Connection, run_id: int) -> dict[str, int]:

@@ -15,7 +15,7 @@ from msgspec import structs
 from queue_runner.analysis.summary import Summary
 from queue_runner.events import FIELD_DROPPED, Eval, Event, Hello, Iter, LogEvent, Metric, Note, Phase, Unknown
 from queue_runner.host.warden_records import RunEnd
-from queue_runner.model import IN_COPY, PHASES, SYNC_UNKNOWN
+from queue_runner.model import IN_COPY, OWN_NOTE, PHASES, SYNC_UNKNOWN
 from queue_runner.store import hot_sql
 from queue_runner.store.engine import Connection
 
@@ -40,8 +40,6 @@ class IngestState:
 
 CPU_AT_BORDER = "cpu_s"
 """The metric beside a border of a phase, at the same offset: CPU seconds of the job until then."""
-OWN_NOTE = (1 << 62) - 1
-"""The first place of the queue's own notes and metrics: after all those of a trainer."""
 
 
 def ingest_state(connection: Connection, run_id: int, source: str) -> IngestState:

@@ -10,8 +10,7 @@ import pytest
 
 from queue_runner.bundles import batches, run_result
 from queue_runner.bundles.harmless import BadBundle
-from queue_runner.model import Ending, Outcome, RunId
-from queue_runner.store import results
+from queue_runner.model import OWN_NOTE, Ending, Outcome, RunId
 from queue_runner.store.engine import open_engine
 from tests.bundles.bundles_support import ALPHA, SYSTEM, Change, changed, exported, sender
 from tests.reports.report_fixture import Store
@@ -102,7 +101,5 @@ def test_it_replaces_mirrored_rows_in_small_transactions(
     others = here.db.execute("SELECT count(*) FROM iterations WHERE run_id <> 2").fetchone()
     assert others == (100,)
     with sqlite3.connect(here.layout.db) as connection:
-        kinds = connection.execute(
-            "SELECT kind, offset >= ? FROM notes WHERE run_id = 2", [results.OWN_NOTE]
-        ).fetchall()
+        kinds = connection.execute("SELECT kind, offset >= ? FROM notes WHERE run_id = 2", [OWN_NOTE]).fetchall()
     assert kinds == [("wrong_result", 0), ("output_left_out", 1)]

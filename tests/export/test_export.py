@@ -14,7 +14,9 @@ from queue_runner.errors import UsageError
 from queue_runner.export import formats, selected
 from queue_runner.export.formats import MANIFEST
 from queue_runner.reports._common.report_options import read_options
-from queue_runner.store import read
+from queue_runner.store import read, results
+from queue_runner.store.engine import open_engine, writing
+from tests.cli_support import Cli
 from tests.export.export_support import TIMES, write
 from tests.reports.report_fixture import Store
 
@@ -54,6 +56,19 @@ def test_tables_are_read_back(store: Store, tmp_path: Path, target: str) -> None
     assert tables["metrics"][0]["unit"] == "nats"
     manifest = json.loads((tmp_path / "out" / MANIFEST).read_text())
     assert manifest["schema"] == "mpsq.export/1" and manifest["tables"]["iterations"]["units"]["dur_s"] == "s"
+
+
+def test_what_the_queue_adds_has_no_offset(store: Store, home: Path, tmp_path: Path, mpsq: Cli) -> None:
+    """It was 4611686018427387903, the place after all lines of a trainer."""
+    with writing(open_engine(store.layout.db)) as connection:
+        results.save_metric(connection, 1, "neighbour_busy_share", 0.5, "")
+        results.save_note(connection, 1, "not_quiet", "busy")
+    write(store, "csv", tmp_path / "out")
+    rows = _rows("csv", tmp_path / "out", "metrics")
+    (added,) = (row for row in rows if row["name"] == "neighbour_busy_share")
+    assert added["offset"] == "" and all(row["offset"].isdecimal() for row in rows if row is not added)
+    (run,) = mpsq.ok("show", "1.1", "--json").json()["runs"]
+    assert [note["offset"] for note in run["notes"] if note["kind"] == "not_quiet"] == [None]
 
 
 def _rows(target: str, folder: Path, name: str) -> list[dict[str, Any]]:
