@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 from collections.abc import Iterator, Sequence
@@ -111,7 +112,7 @@ def frame(status: Status, newest_s: Sequence[float], runs: Tables, console: Cons
     waiting, ended = runs
     top = _facts(status, newest_s, console)
     room = console.height - len(console.render_lines(top, pad=False)) - 2  # an empty line and the footer
-    few = min(len(ended), _HEAD - 1 + _FEW_ENDED) + 1 if ended else 0
+    few = _HEAD + sum(map(len, _rows(ended)[:_FEW_ENDED])) if ended else 0
     if waiting and room - few < _HEAD + 1:
         few = 0
     above = _table(waiting, room - few, status.waiting_count)
@@ -163,16 +164,34 @@ def _table(lines: list[str], room: int, count: int | None = None) -> list[Text]:
     """Return a table's lines after an empty one; rows that do not fit are counted if `count`, their total, is given."""
     if not lines or room < _HEAD + 1:
         return []
-    rows = lines[2:]
-    fit = room - _HEAD
+    rows = _fitting(_rows(lines), room - _HEAD)
     rest = []
-    if count is not None and count > min(fit, len(rows)):
-        fit = min(fit - 1, len(rows))
-        rest = [Text(f"... and {units.count(count - fit)} more", "dim")]
-    drawn = [Text.from_ansi(row, no_wrap=True, overflow="ellipsis") for row in ["", *lines[:2], *rows[:fit]]]
+    if count is not None and count > len(rows):
+        rows = _fitting(rows, room - _HEAD - 1)
+        rest = [Text(f"... and {units.count(count - len(rows))} more", "dim")]
+    shown = ["", *lines[:2], *itertools.chain.from_iterable(rows)]
+    drawn = [Text.from_ansi(line, no_wrap=True, overflow="ellipsis") for line in shown]
     drawn[1].stylize("bold")
     drawn[2].stylize("dim")
     return [*drawn, *rest]
+
+
+def _rows(lines: Sequence[str]) -> list[list[str]]:
+    """Return the lines of each row of a table: in a narrow terminal a row has several, and only the first of them has a
+    text in the first column."""
+    rows: list[list[str]] = []
+    first_column = len(lines[1].partition(" ")[0]) if lines else 0
+    for line in lines[2:]:
+        if line[:first_column].strip() or not rows:
+            rows.append([])
+        rows[-1].append(line)
+    return rows
+
+
+def _fitting(rows: Sequence[list[str]], room: int) -> list[list[str]]:
+    """Return the first rows that fit whole into so many lines."""
+    ends = itertools.accumulate(map(len, rows))
+    return [row for row, end in zip(rows, ends, strict=True) if end <= room]
 
 
 @dataclass(frozen=True)

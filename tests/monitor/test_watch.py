@@ -129,6 +129,18 @@ def test_what_does_not_fit_is_counted(found: Status) -> None:
     assert "... and 497 more" in shown and shown.count("outcome") == 1 and "3.1  killed" in shown
 
 
+def test_a_row_of_several_lines_is_one_run(found: Status, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a narrow terminal each line was counted as a run, and a row was cut between its lines."""
+    monkeypatch.setenv("COLUMNS", "60")
+    many = replace(found, waiting=list(found.waiting) * 15, waiting_count=500)
+    lines = screen(many, 60, 40).splitlines()
+    top = next(at for at, line in enumerate(lines) if line.split()[:1] == ["#"]) + 2
+    end = next(at for at, line in enumerate(lines) if line.startswith("... and "))
+    n_runs = sum(bool(line[:2].strip()) for line in lines[top:end])
+    assert end - top == 2 * n_runs > 2, "each row has two lines, and the last one is whole"
+    assert lines[end] == f"... and {500 - n_runs} more"
+
+
 def test_names_can_do_a_terminal_no_harm(found: Status) -> None:
     assert found.running is not None
     evil = {"name": "\x1b[2J\x1b]0;t\x07漢字\n\r\u202eworse", "blocked_reason": "\x1b[31mred\nreason"}
