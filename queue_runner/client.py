@@ -192,7 +192,7 @@ class Client:
     def runs(self, *ids: Id, tag: str | None = None, state: str | None = None) -> Rows:
         """Return runs, oldest first, as described in docs/json.md; all runs when nothing is named."""
         named = _selectors(ids) if ids else []
-        filter = listing.Filter(tuple(named), state, (tag,) if tag else ())
+        filter = listing.Filter(tuple(named), state, (tag,) if tag else (), by_run=True)
         with read.reading(self._layout.db) as connection:
             jobs = listing.jobs(connection, filter)
             chosen = {run.run_id for run in run_view.select(connection, named)}
@@ -200,7 +200,7 @@ class Client:
             row
             for job in jobs
             for run, row in zip(job.runs, run_view.as_json(job.runs), strict=True)
-            if not named or run.run_id in chosen
+            if filter.shows(run) and (not named or run.run_id in chosen)
         )
 
     def iterations(self, *ids: Id) -> Rows:

@@ -71,6 +71,11 @@ class Arm:
         return [row for row in self.runs if row.state == State.DONE]
 
     @cached_property
+    def n_ended(self) -> int:
+        """Number of repeats of which a run has ended: an attempt that was repeated does not count again."""
+        return len({(row.job_id, row.run_id if row.repeat is None else row.repeat) for row in self.ended})
+
+    @cached_property
     def n_valid(self) -> int:
         """Number of used runs that are valid: --all uses others, too."""
         return sum(_is_used(row, False) for row in self.used)

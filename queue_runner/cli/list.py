@@ -39,7 +39,7 @@ def list_(
     from queue_runner.store.read import reading
 
     selectors = tuple(parse_selector(text) for text in [*(ids or ()), *groups(group)])
-    filter = listing.Filter(selectors, state, tuple(tag or ()), None if all else limit + 1, deleted)
+    filter = listing.Filter(selectors, state, tuple(tag or ()), None if all else limit + 1, deleted, by_run=runs)
     with reading(home().db) as connection:
         if json:
             jobs = listing.jobs(connection, filter)
@@ -47,7 +47,7 @@ def list_(
             print_json("mpsq.list/1", jobs=as_json(jobs[more:]), more=more)
             return
         named = {run.run for run in select(connection, selectors)} if runs and selectors else None
-        draw = partial(listing.run_table, only=named) if runs else listing.job_table
+        draw = partial(listing.run_table, filter=filter, only=named) if runs else listing.job_table
         if all:
             more, table = False, draw(listing.each_job(connection, filter, RunLine), colour=tables.in_colour())
         else:

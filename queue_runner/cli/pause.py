@@ -101,6 +101,7 @@ def resume(ids: Ids = None, tag: Tags = None, lane: InLane = None, json: Json = 
         if lane:
             raise UsageError("--lane applies to the queue, not to jobs", "leave out the ids or --lane")
         tell("mpsq.resume/1", pausing.resume(layout, chosen(ids, tag)), json, changed=None)
+        _say_obstacles()
         return
     name = pausing.lane_of(layout, lane)
     changed = pausing.pause_lane(layout, None, name)
@@ -113,3 +114,14 @@ def resume(ids: Ids = None, tag: Tags = None, lane: InLane = None, json: Json = 
     print(f"{which} is resumed" if changed else f"{which} was not paused")
     for run in runs:
         print(f"run {run.run} {run.result}")
+    _say_obstacles()
+
+
+def _say_obstacles() -> None:
+    """Say why waiting runs do not start before the user acts again."""
+    from queue_runner.monitor import queue_state
+    from queue_runner.store import read
+
+    with read.reading(home().db) as connection:
+        for sentence in queue_state.obstacles(home(), connection) if read.count_waiting(connection) else ():
+            say(sentence)

@@ -108,7 +108,7 @@ def status(ids: list[str] | None = None) -> QueueNow:
     else:
         chosen = [*([now.running.run] if now.running else []), *now.waiting]
     runs = [RunState(run.run, run.name, run.state, run.outcome, run.reason, run.median_s) for run in chosen]
-    return QueueNow(now.queue.worker, bool(now.queue.paused_at), now.waiting_count, runs)
+    return QueueNow(now.queue.worker, bool(now.queue.paused_at), now.waiting_runs, runs)
 
 
 def judge(

@@ -50,6 +50,11 @@ class Awaited:
         return run_view.last_attempts(self.runs)
 
     @property
+    def unended(self) -> list[RunView]:
+        """Those of `counted` that are waited for."""
+        return [run for run in self.counted if run.state != State.DONE and run.run_id not in self.stops]
+
+    @property
     def probes_out_of_memory(self) -> list[RunView]:
         """The probes of --find-max that ran out of memory: the search needs them."""
         return [run for run in self.counted if run.outcome == Outcome.OUT_OF_MEMORY and run.is_probe]
@@ -63,12 +68,12 @@ class Awaited:
     def intention(self) -> str:
         """Return a sentence that names the groups that are waited for."""
         names = _few([f"g{run.group_id}" for run in self.runs], ", ")
-        runs = "" if self.open_groups else f": {units.counted(len(self.pending), 'run')} to end"
+        runs = "" if self.open_groups else f": {units.counted(len(self.unended), 'run')} to end"
         return f"waiting for {names}{runs or ' to be decided'}"
 
     def held_sentence(self) -> str:
         """Return a sentence that runs are held, and how to release them; "" if none is."""
-        held = [run for run in self.runs if run.state == State.HELD]
+        held = [run for run in self.counted if run.state == State.HELD]
         if not held:
             return ""
         runs = f"run {held[0].run} is" if len(held) == 1 else f"{units.count(len(held))} runs are"
@@ -151,8 +156,9 @@ def until_done(
                     on_waiting(awaited)
                     reported = state
             if deadline is not None and time.monotonic() >= deadline:
-                of_all = f"{len(awaited.pending)} of {units.counted(len(awaited.runs), 'run')}"
-                waits = f"{of_all} {'has' if len(awaited.pending) == 1 else 'have'} not ended"
+                n_unended = len(awaited.unended)
+                of_all = f"{n_unended} of {units.counted(len(awaited.counted), 'run')}"
+                waits = f"{of_all} {'has' if n_unended == 1 else 'have'} not ended"
                 raise WaitTimeout(f"{waits} after {units.duration(timeout_s)}", "mpsq status shows them")
             time.sleep(_POLL_S)
 

@@ -101,9 +101,9 @@ def version(connection: sqlite3.Connection, group: int) -> object:
 
 
 def count_runs(connection: sqlite3.Connection, group: int) -> int:
-    """Return how many runs a submission has."""
-    sql = "SELECT count(*) FROM runs r JOIN jobs j ON j.id = r.job_id WHERE j.group_id = ?"
-    (count,) = read.tuples(connection, sql, [group]).fetchone()
+    """Return how many runs a submission has, each repeat once (run_view.last_attempts)."""
+    repeats = "SELECT DISTINCT r.job_id, r.repeat FROM runs r JOIN jobs j ON j.id = r.job_id WHERE j.group_id = ?"
+    (count,) = read.tuples(connection, f"SELECT count(*) FROM ({repeats})", [group]).fetchone()
     return int(count)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sqlite3
 import time
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, TypeVar
@@ -26,9 +26,10 @@ R = TypeVar("R", bound=RunLine)
 
 @dataclass(frozen=True)
 class Filter:
-    """Filters of `mpsq list` and of the history of `mpsq web`; None does not filter. `state` is a state or an outcome.
-    Deleted jobs are shown with `deleted`, then alone, and if one of them is named itself. `before` is the id of a job:
-    only older ones. Each word of `text` must be in the name, the question, the command, the note or the tags."""
+    """Filters of `mpsq list` and of the history of `mpsq web`; None does not filter. `state` is a state or an outcome
+    of the jobs, or of one of their runs with `by_run`. Deleted jobs are shown with `deleted`, then alone, and if one of
+    them is named itself. `before` is the id of a job: only older ones. Each word of `text` must be in the name, the
+    question, the command, the note or the tags."""
 
     selectors: tuple[Selector, ...] = ()
     state: str | None = None
@@ -37,6 +38,23 @@ class Filter:
     deleted: bool = False
     before: int | None = None
     text: str | None = None
+    by_run: bool = False
+
+    def shows(self, run: RunLine) -> bool:
+        """Return whether a run of a matching job matches, too: of a filter only `state` applies to runs."""
+        return self.state is None or self.state.upper() in (run.state, run.outcome)
+
+
+_LATER = "SELECT 1 FROM runs l WHERE l.job_id = {run}.job_id AND l.repeat = {run}.repeat AND l.attempt > {run}.attempt"
+_OTHER = "EXISTS (SELECT 1 FROM runs o WHERE o.job_id = r.job_id AND {condition})"
+_ENDED_SO = f"r.number > 0 AND r.outcome = ? AND NOT EXISTS ({_LATER.format(run='r')})"
+_NOT_SUCCEEDED = f"o.number > 0 AND o.outcome IS NOT 'SUCCEEDED' AND NOT EXISTS ({_LATER.format(run='o')})"
+_GOES_FIRST = {
+    State.HELD: "o.state IN ('RUNNING', 'QUEUED')",
+    State.QUEUED: "o.state = 'RUNNING'",
+    State.DONE: "o.state <> 'DONE'",
+}
+"""The state of a job by those of its runs: which other ones it must not have (JobView.state)."""
 
 
 def jobs(connection: sqlite3.Connection, filter: Filter) -> list[JobView[RunView]]:
@@ -87,9 +105,13 @@ def _condition(connection: sqlite3.Connection, filter: Filter) -> tuple[str, lis
     if filter.state is not None:
         word = filter.state.upper()
         if word in Outcome.__members__:
-            terms.append("r.outcome = ?")
+            terms.append("r.outcome = ?" if filter.by_run else _ENDED_SO)
+            if word == Outcome.SUCCEEDED and not filter.by_run:
+                terms.append(f"NOT {_OTHER.format(condition=_NOT_SUCCEEDED)}")
         elif word in State.__members__:
             terms.append("r.state = ?")
+            if not filter.by_run and (first := _GOES_FIRST.get(State(word))):
+                terms.append(f"NOT {_OTHER.format(condition=first)}")
         else:
             raise UsageError(
                 f'unknown state "{filter.state}"',
@@ -134,13 +156,17 @@ def job_table(jobs: Iterable[JobView[R]], *, colour: bool = False) -> str:
     return _table(jobs, "job", colour)
 
 
-def run_table(jobs: Iterable[JobView[R]], *, colour: bool = False, only: Container[int | str] | None = None) -> str:
-    """Return the table of the runs of jobs, of `only` these (12.3) if they are given; "" if there are none."""
-    return _table(jobs, "run", colour, only)
+def run_table(
+    jobs: Iterable[JobView[R]], filter: Filter, *, colour: bool = False, only: Container[str] | None = None
+) -> str:
+    """Return the table of the runs of jobs that match, of `only` these (12.3) if they are given; "" without any."""
+    return _table(jobs, "run", colour, lambda run: filter.shows(run) and (only is None or run.run in only))
 
 
-def _table(jobs: Iterable[JobView[R]], kind: str, colour: bool, only: Container[int | str] | None = None) -> str:
-    lines = [line for line in _lines(jobs, kind == "run") if only is None or line.id in only]
+def _table(
+    jobs: Iterable[JobView[R]], kind: str, colour: bool, matches: Callable[[RunLine], bool] | None = None
+) -> str:
+    lines = list(_lines(jobs, matches))
     if not lines:
         return ""
     columns = [
@@ -161,15 +187,16 @@ def _table(jobs: Iterable[JobView[R]], kind: str, colour: bool, only: Container[
     return f"{text}\n{MARK} not valid: mpsq show {kind.upper()} says why" if marked else text
 
 
-def _lines(jobs: Iterable[JobView[R]], by_run: bool) -> Iterator[_Line]:
-    """Yield the lines of the table by submission: its jobs are adjacent, and only these are in memory."""
+def _lines(jobs: Iterable[JobView[R]], matches: Callable[[RunLine], bool] | None) -> Iterator[_Line]:
+    """Yield the lines of the table by submission: its jobs are adjacent, and only these are in memory. A line for each
+    job, or for each run that `matches`."""
     for group_id, members in groupby(jobs, key=lambda job: job.first.group_id):
         submission = list(members)
         group = f"g{group_id}"
         for job, what in zip(submission, _distinguish([job.first for job in submission]), strict=True):
             age = _age(job.first.created_at)
-            if by_run:
-                for run in job.runs:
+            if matches is not None:
+                for run in filter(matches, job.runs):
                     yield _Line(
                         run.run, group, what, "", run.ending, run.style, age, run.took_s, run.median_s, run.mark
                     )

@@ -69,6 +69,11 @@ class Status:
     """lines of optional packages, each with its name"""
 
     @property
+    def waiting_runs(self) -> int:
+        """Number of waiting runs without preflights, as every command counts them."""
+        return self.waiting_count - self.preflight_count
+
+    @property
     def goes_on(self) -> bool:
         """Whether the waiting runs start without user action."""
         return self.queue.worker and not self.queue.blocked_reason and not self.queue.paused_at

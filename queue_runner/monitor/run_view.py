@@ -385,7 +385,8 @@ def last_failed(connection: sqlite3.Connection, since: float, count: int) -> lis
 
 
 def last_attempts(runs: Iterable[R]) -> list[R]:
-    """Return the last attempt, the one that counts, of each repeat of each job."""
+    """Return the last attempt, the one that counts, of each repeat of each job. A preflight is attempt 0 of repeat 1.
+    Every count of a submission's runs is that of these."""
     last: dict[tuple[int, int], R] = {}
     for run in runs:
         key = (run.job_id, run.repeat)
@@ -433,24 +434,23 @@ class JobView(Generic[R]):
         return None if not timed else stats.median([run.median_s or 0.0 for run in timed])
 
     @property
-    def _telling(self) -> R | None:
-        """The run to be stored; else, once DONE and not ok, the first run that did not succeed."""
-        if unstored := next((run for run in self.runs if run.is_unstored), None):
-            return unstored
-        failed = (run for run in self.runs if not run.succeeded)
-        return None if self.state != State.DONE or self.ok else next(failed, self.runs[-1])
+    def _not_succeeded(self) -> list[R]:
+        """The runs that count and did not succeed; before them those that are to be stored."""
+        ended = [run for run in last_attempts(self.runs) if run.state == State.DONE and not run.succeeded]
+        return [*(run for run in self.runs if run.is_unstored), *ended]
 
     @property
     def ending(self) -> str:
-        """Its state or, once DONE, SUCCEEDED or how its first run that did not succeed ended."""
-        run = self._telling
-        return run.ending if run else self.state if self.state != State.DONE else Outcome.SUCCEEDED.value
+        """Its state unless DONE, and how runs that did not succeed ended, each way once; else SUCCEEDED."""
+        endings = list(dict.fromkeys(run.ending for run in self._not_succeeded))
+        goes_on = self.state != State.DONE and not any(run.is_unstored for run in self.runs)
+        return ", ".join([self.state, *endings] if goes_on else endings or [Outcome.SUCCEEDED])
 
     @property
     def style(self) -> str:
         """The colour of its ending."""
-        run = self._telling
-        return run.style if run else "" if self.state != State.DONE else "good"
+        styles = [run.style for run in self._not_succeeded]
+        return max(styles, key=bool) if styles else "" if self.state != State.DONE else "good"
 
     @property
     def succeeded(self) -> int:

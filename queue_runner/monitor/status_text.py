@@ -184,7 +184,7 @@ def plan(status: Status) -> Facts:
     facts = [("" if n else "rounds", sentence) for n, sentence in enumerate(status.undecided.values())]
     facts += status.added
     first_tries = f", {units.counted(status.preflight_count, 'preflight')}" if status.preflight_count else ""
-    facts.append(("waiting", units.counted(status.waiting_count - status.preflight_count, "run") + first_tries))
+    facts.append(("waiting", units.counted(status.waiting_runs, "run") + first_tries))
     if estimate := status.eta.sentence(now, going=status.goes_on):
         part = f"the first {status.expected}: " if status.expected < status.waiting_count else ""
         facts.append(("done in", part + estimate))

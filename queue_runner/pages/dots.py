@@ -203,7 +203,7 @@ def _strip(
 
 def _about(arm: Arm, interval: Sequence[float], what: Quantity) -> str:
     if not arm.used:
-        return f"no valid run of {len(arm.ended)}" if arm.ended else "has not run"
+        return f"no valid run of {arm.n_ended}" if arm.ended else "has not run"
     text = f"{what.show(interval[0])}, " if interval else ""
     left = f", {len(arm.left_out)} left out" if arm.left_out else ""
     return f"{text}{units.counted(len(arm.used), 'run')}{left}"

@@ -52,6 +52,11 @@ class WaitingGroup:
     until: str
     runs: Sequence[tuple[int, RunView, Reason, str]]
 
+    @property
+    def n_runs(self) -> int:
+        """Number of these runs, as every command counts them."""
+        return len(run_view.last_attempts(run for _, run, _, _ in self.runs))
+
 
 @dataclass(frozen=True)
 class QueuePage:

@@ -162,7 +162,7 @@ def row_of(family: Family, arm: Arm, peaks: Peaks, table: int) -> ArmRow:
             if name not in _NO_FACTORS and value is not None and (name, value) != ("gpus", 1)
         },
         runs=[row.run for row in arm.runs],
-        n_runs=len(arm.ended),
+        n_runs=arm.n_ended,
         n_valid=arm.n_valid,
         n_machines=arm.n_machines,
         compared=bool(arm.times),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from queue_runner import units
@@ -49,7 +50,7 @@ VERDICT = Column("verdict", "verdict", value=lambda row: _word(row, row.judged),
 
 _OF_ARM: Mapping[str, Callable[[Arm], Any]] = {
     "runs": lambda arm: [run.run for run in arm.runs],
-    "n_runs": lambda arm: len(arm.ended),
+    "n_runs": attrgetter("n_ended"),
     "n_valid": lambda arm: arm.n_valid,
     "median_s": lambda arm: arm.median_s,
     "spread_s": lambda arm: arm.spread_s[0],
@@ -71,7 +72,7 @@ def _arm_ms(arm: Arm) -> str:
     return spread(arm.median_s, spread_s, over, 1e-3)
 
 
-ARM_RUNS = replace(RUNS, value=lambda row: f"{len(row.arm.used)}/{len(row.arm.ended)}")
+ARM_RUNS = replace(RUNS, value=lambda row: f"{len(row.arm.used)}/{row.arm.n_ended}")
 ARM_MS = replace(MS, value=lambda row: _arm_ms(row.arm))
 """As RUNS and MS, of rows that have these numbers in their `arm`."""
 

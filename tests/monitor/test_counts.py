@@ -1,0 +1,108 @@
+"""Every command counts the runs of a submission alike: each repeat once, without preflights and earlier attempts.
+`list --state` shows jobs in that state alone."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from queue_runner.client import Client
+from queue_runner.model import Ending, Outcome, Verb
+from queue_runner.monitor import group_summary
+from queue_runner.paths import Layout
+from queue_runner.spec import NewJob, Terms
+from queue_runner.store import jobs, read, retries
+from queue_runner.store.engine import Engine, open_engine, writing
+from tests.cli_support import SPEC, Cli
+from tests.store_support import claim_next
+
+FAILED = Ending(Outcome.FAILED, 1, reason="no luck")
+TIMED_OUT = Ending(Outcome.TIMED_OUT, reason="1 s")
+OK = Ending(Outcome.SUCCEEDED, 0)
+
+
+@pytest.fixture
+def engine(layout: Layout) -> Iterator[Engine]:
+    made = open_engine(layout.db)
+    yield made
+    made.dispose()
+
+
+def submit(engine: Engine, repeats: int, *, retries: int = 0, preflight: bool = False) -> None:
+    with writing(engine) as connection:
+        new = [NewJob(SPEC, repeats, Terms(retries=retries))]
+        order = [(0, repeat) for repeat in range(1, repeats + 1)]
+        jobs.submit(connection, "mpsq submit", 0, new, order, tried=[0] if preflight else [])
+
+
+def end_next(engine: Engine, *endings: Ending) -> None:
+    for ending in endings:
+        with writing(engine) as connection:
+            run = claim_next(connection)
+            assert run is not None
+            jobs.move(connection, run.run_id, Verb.FINISH, actor="worker", ending=ending, ended_at=time.time())
+            retries.retry_as_agreed(connection, run.run_id, ending, time.time())
+
+
+def test_a_preflight_and_an_attempt_that_was_repeated_count_nowhere(engine: Engine, layout: Layout, mpsq: Cli) -> None:
+    """`wait --timeout` counted 7 runs, `list` 5, a report 2 of the first that ended."""
+    submit(engine, 5, retries=1, preflight=True)
+    waits = mpsq("wait", "g1", "--timeout", "1ms")
+    assert "5 of 5 runs have not ended" in waits.err
+    assert "waiting  5 runs, 1 preflight" in mpsq.ok("status").out
+    end_next(engine, OK, FAILED)  # the preflight, and the first repeat, which is tried again
+    waits = mpsq("wait", "--timeout", "1ms")
+    assert "waiting for g1: 5 runs to end" in waits.err and "5 of 5 runs have not ended" in waits.err
+    end_next(engine, OK)
+    assert "4 of 5 runs have not ended" in mpsq("wait", "g1", "--timeout", "1ms").err
+    assert "/5" in mpsq.ok("list").out
+    assert "1 job, 5 runs" in mpsq.ok("show", "g1").out
+    (row,) = mpsq.ok("report", "devices", "g1", "--all", "--json").json()["rows"]
+    assert (row["n_runs"], len(row["runs"])) == (1, 6)
+    with read.reading(layout.db) as connection:
+        assert group_summary.count_runs(connection, 1) == 5
+    mpsq.ok("pause", "g1")
+    assert "4 runs are held" in mpsq("wait", "g1", "--timeout", "1ms").err
+
+
+def test_a_state_selects_the_jobs_that_show_it(engine: Engine, layout: Layout, mpsq: Cli) -> None:
+    """`list --state failed` showed jobs as QUEUED and as SUCCEEDED."""
+    submit(engine, 1, retries=1)
+    end_next(engine, FAILED, OK)  # job 1 succeeded in the end
+    submit(engine, 2)
+    end_next(engine, FAILED, TIMED_OUT)
+    submit(engine, 2)
+    end_next(engine, FAILED)  # job 3 has a repeat left
+    submit(engine, 2)
+    submit(engine, 1)
+
+    def ids(state: str, *arguments: str) -> list[int]:
+        return [job["job"] for job in mpsq.ok("list", "--json", "--state", state, *arguments).json()["jobs"]]
+
+    assert ids("failed") == [2, 3] and ids("timed_out") == [2] and ids("succeeded") == [1]
+    assert ids("done") == [1, 2] and ids("queued") == [3, 4, 5] and ids("held") == ids("running") == []
+    mpsq.ok("pause", "3.2", "4.1")
+    assert ids("held") == [3] and ids("queued") == [4, 5]
+    assert ids("failed", "--limit", "1") == [3]
+    shown = mpsq.ok("list", "--state", "failed").out
+    assert "FAILED(1), TIMED_OUT" in shown and "HELD, FAILED(1)" in shown and "QUEUED" not in shown
+    runs = mpsq.ok("list", "--state", "failed", "--runs").out
+    assert re.findall(r"^\d+\.\d+", runs, re.MULTILINE) == ["1.1", "2.1", "3.1"]
+    assert [run["run"] for run in Client(layout.home).runs(state="timed_out")] == ["2.2"]
+
+
+def test_resume_says_that_no_worker_runs(engine: Engine, mpsq: Cli) -> None:
+    submit(engine, 1)
+    mpsq.ok("pause")
+    resumed = mpsq.ok("resume")
+    assert resumed.out == "the queue is resumed\n" and "no worker runs this queue; " in resumed.err
+    mpsq.ok("pause", "1")
+    assert "no worker runs this queue; " in mpsq.ok("resume", "1").err
+    mpsq.ok("pause")
+    mpsq.ok("pause", "1")
+    assert "the queue is paused; mpsq resume continues it" in mpsq.ok("resume", "1").err
+    mpsq.ok("cancel", "1")
+    assert mpsq.ok("resume").err == "", "nothing waits for one"
