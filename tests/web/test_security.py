@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -280,6 +281,16 @@ def test_many_connections_take_no_place_of_the_owner(queue: Layout, data: bytes)
             stack.enter_context(_connect(server, data))
         with urllib.request.urlopen(f"{server.base}/history", timeout=20) as answer:
             assert answer.status == 200
+
+
+def test_another_site_gets_nothing_through_a_socket(queue: Layout) -> None:
+    """An image of another site made the server compute the history."""
+    image = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"}
+    with served(queue.home) as server:
+        for page in ("/", "/history", "/compare", "/group/1"):
+            request = urllib.request.Request(f"{server.base}{page}", headers=image)
+            with pytest.raises(urllib.error.HTTPError, match="403"):
+                urllib.request.urlopen(request, timeout=20)
 
 
 def test_a_request_must_be_whole_in_time(queue: Layout) -> None:
