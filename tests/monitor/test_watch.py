@@ -256,8 +256,8 @@ def test_another_database_in_its_place_is_read(queue: Layout, looks: Generator[O
     with sqlite3.connect(queue.db) as connection:
         connection.execute("VACUUM INTO ?", [str(copy)])
     copy.replace(queue.db)
-    seen = next(looks)
-    assert seen is not None and seen.turn == 2
+    observation = next(looks)
+    assert observation is not None and observation.turn == 2
 
 
 def test_without_a_terminal_it_prints_each_change_once(queue: Layout) -> None:
