@@ -65,6 +65,12 @@ def test_no_page_leads_into_swap_or_to_a_verb_that_is_another_ones() -> None:
     assert "mpsq resume" not in "".join(page.read_text() for page in (ROOT / "docs").rglob("*finetune*.md"))
 
 
+@pytest.mark.parametrize("name", ["reliability", "security"])
+def test_a_test_that_is_named_exists(name: str) -> None:
+    named = re.findall(r"`(?:tests/)?([\w/]+/test_\w+\.py)`", (ROOT / "docs" / f"{name}.md").read_text())
+    assert named and all((ROOT / "tests" / path).is_file() for path in named), named
+
+
 def test_every_decision_is_listed() -> None:
     folder = ROOT / "docs" / "decisions"
     listed = (folder / "README.md").read_text()
