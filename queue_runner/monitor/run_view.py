@@ -165,7 +165,7 @@ class RunLine(QueuedRun):
     def took_s(self) -> float | None:
         """Its real time; while it runs, the time since its start."""
         running = self.state == State.RUNNING and self.outcome is None and self.started_at
-        return time.time() - running if running else self.real_s
+        return max(time.time() - running, 0.0) if running else self.real_s
 
     @property
     def ending(self) -> str:

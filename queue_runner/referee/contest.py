@@ -100,6 +100,11 @@ class Proposal:
     began_at: float
     ended_at: float
 
+    @property
+    def took_s(self) -> float | None:
+        """How long it was judged, never below 0 although clocks are set back; None while it is."""
+        return None if self.answer is None else max(self.ended_at - self.began_at, 0.0)
+
 
 @dataclass(frozen=True)
 class Contest:
@@ -131,7 +136,7 @@ class Contest:
     @property
     def left_s(self) -> float | None:
         """About how long these will take; None if nobody can tell."""
-        took = [proposal.ended_at - proposal.began_at for proposal in self.proposals if proposal.answer is not None]
+        took = [proposal.took_s for proposal in self.proposals if proposal.took_s is not None]
         usual_s = sum(took) / len(took) if took else self.run_s and 2 * _USUAL_ROUNDS * self.run_s
         return usual_s and usual_s * self.left
 

@@ -25,10 +25,6 @@ class Standing:
     speedup: float
     difference: float
 
-    @property
-    def took_s(self) -> float | None:
-        return None if self.proposal.answer is None else self.proposal.ended_at - self.proposal.began_at
-
     def as_json(self) -> dict[str, Any]:
         """Return it as docs/json.md describes."""
         shown = self.judged.as_json()
@@ -93,7 +89,9 @@ def text(night: Contest, standings: Sequence[Standing]) -> str:
             tables.Column("metric", rule.metric, value=lambda standing: _change(standing.judged.quality)),
             tables.Column("difference", "champion", words=_signed),
         ]
-    columns.append(tables.Column("took_s", "took", words=units.duration, right=True))
+    columns.append(tables.Column(
+            "took_s", "took", value=lambda standing: standing.proposal.took_s, words=units.duration, right=True
+        ))
     lines = [f"{night.conditions.name}: {contest.standing(night)}"]
     if standings:
         lines += ["", tables.table(standings, columns), ""]
