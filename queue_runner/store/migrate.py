@@ -18,7 +18,7 @@ from queue_runner.host import locks
 from queue_runner.paths import Layout, migrations_dir
 from queue_runner.store import backup, merges
 from queue_runner.store.engine import Connection, lock_alone, open_engine, writing
-from queue_runner.store.read import HEAD, lost, reading, schema_revision, tuples
+from queue_runner.store.read import BEFORE_UPGRADE, HEAD, lost, reading, schema_revision, tuples
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -120,7 +120,7 @@ def _refuse_newer(revision: str) -> None:
     if revision not in known:
         raise SchemaError(
             f"the database is at schema {revision}, which is newer than this mpsq ({HEAD})",
-            "use the newer mpsq that made it, or restore an older backup: mpsq db restore",
+            f"use the mpsq that made it, or {BEFORE_UPGRADE}",
         )
 
 

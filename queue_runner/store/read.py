@@ -178,10 +178,13 @@ def refuse_other(revision: str | None, db: Path) -> None:
         raise SchemaError(message, remedy_of_schema(revision))
 
 
+BEFORE_UPGRADE = "go back to the backup from before its upgrade: mpsq db restore"
+
+
 def remedy_of_schema(revision: str | None) -> str:
     """Return what to do about a database of another revision: an upgrade of a newer one would be refused."""
     newer = revision is not None and revision > HEAD
-    return "use the mpsq that made it, or a newer one" if newer else "run mpsq db upgrade"
+    return f"use the mpsq that made it, or {BEFORE_UPGRADE}" if newer else "run mpsq db upgrade"
 
 
 def condition_of(selector: Selector) -> tuple[str, list[Any]]:

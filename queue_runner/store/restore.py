@@ -42,12 +42,13 @@ class Restored:
 
 
 def restore(layout: Layout, source: Path | None = None) -> Restored:
-    """Replace the database by `source`, the newest backup when None. The lane is paused if anything waits in it: runs
-    completed since the backup would otherwise run again.
+    """Replace the database by `source`, when None the newest backup that this mpsq can read. The lane is paused if
+    anything waits in it: runs completed since the backup would otherwise run again.
 
     Raises: MpsqError (no or a damaged backup, a run is active, disk), AlreadyRunning (a worker), SchemaError (newer).
     """
-    source = source or next(reversed(backup.stored(layout.backups)), None)
+    stored = backup.stored(layout.backups)
+    source = source or next(reversed([path for path in stored if not _is_newer(path)] or stored), None)
     if source is None:
         raise MpsqError(f"there is no backup in {layout.backups}", "give a file: mpsq db restore FILE")
     _refuse_unfit(source)
@@ -114,6 +115,13 @@ def _highest_job(layout: Layout) -> int:
             for (seq,) in tuples(connection, "SELECT seq FROM sqlite_sequence WHERE name = 'jobs'"):
                 highest = max(highest, seq)
     return highest
+
+
+def _is_newer(source: Path) -> bool:
+    """Return whether a later mpsq made this backup, after its upgrade."""
+    with suppress(MpsqError, sqlite3.Error):
+        return (schema_revision(source) or "") > HEAD
+    return False
 
 
 def _refuse_unfit(source: Path) -> None:

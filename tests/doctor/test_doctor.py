@@ -134,7 +134,7 @@ def test_the_store(home: Path) -> None:
     assert [check.name for check in queue_checks.store(layout)] == ["store", "log of the store"]
     with sqlite3.connect(layout.db) as connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
-    assert next(queue_checks.store(layout)).fix == "use the mpsq that made it, or a newer one"
+    assert "mpsq db restore" in next(queue_checks.store(layout)).fix
     with layout.db.open("r+b") as file:
         file.seek(4096)
         file.write(b"\xff" * 40_000)

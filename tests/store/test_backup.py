@@ -9,6 +9,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from queue_runner.host import locks
 from queue_runner.model import RunId
 from queue_runner.paths import Layout
 from queue_runner.store import backup
+from queue_runner.store.read import HEAD, schema_revision
 from queue_runner.store.restore import restore
 from queue_runner.worker.backups import LOOK_AGAIN_S, TRY_AGAIN_S, Backups
 from queue_runner.worker.decide import BackUp, decide
@@ -187,6 +189,19 @@ def test_what_cannot_be_restored(queue: Layout, tmp_path: Path) -> None:
     with pytest.raises(MpsqError, match="damaged"):
         restore(queue)
     assert queue.db.read_bytes() == before and not list(queue.home.glob(".partial-*"))
+
+
+def test_an_earlier_mpsq_goes_back_to_the_backup_from_before_the_upgrade(mpsq: Cli, queue: Layout) -> None:
+    saved = backup.make(queue, label="before-9999")
+    with closing(sqlite3.connect(queue.db)) as newer, newer:
+        newer.execute("UPDATE alembic_version SET version_num = '9999'")
+    backup.make(queue, label=backup.AUTO)
+    ran = mpsq("status")
+    assert ran.code == 4 and "newer than schema" in ran.err and "mpsq db restore" in ran.err
+    assert saved.name in mpsq.ok("db", "restore").out
+    assert schema_revision(queue.db) == HEAD
+    (old,) = queue.backups.glob("replaced-*.db")
+    assert schema_revision(old) == "9999"
 
 
 def test_restore_pauses_keeps_and_sets_aside(queue: Layout) -> None:
