@@ -109,7 +109,9 @@ def backup() -> None:
 
 @app.command("restore")
 def restore(
-    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="Default: the newest backup that this mpsq can read.")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="Default: the newest that this mpsq can read.")
+    ] = None,
     new: Annotated[
         bool, typer.Option("--new", help="Begin a new, empty queue; its ids continue after those of the old one.")
     ] = False,

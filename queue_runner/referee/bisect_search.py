@@ -30,7 +30,8 @@ BUDGET_S = 8 * 3600.0
 """The default of --budget: a night."""
 
 _GROUPS = """
-SELECT g.id, g.until, g.closed_at IS NULL, COALESCE(g.closed_why, ''), max(COALESCE(max(r.ended_at) - min(r.started_at), 0), 0),
+SELECT g.id, g.until, g.closed_at IS NULL, COALESCE(g.closed_why, ''),
+    max(COALESCE(max(r.ended_at) - min(r.started_at), 0), 0),
     (SELECT spec_json FROM jobs WHERE group_id = g.id ORDER BY id LIMIT 1)
 FROM groups g JOIN jobs j ON j.group_id = g.id JOIN runs r ON r.job_id = j.id
 WHERE CASE WHEN g.until LIKE 'bisect {%' THEN json_extract(substr(g.until, 8), '$.key') END = ?

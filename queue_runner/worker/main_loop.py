@@ -38,6 +38,7 @@ from queue_runner.errors import (
 from queue_runner.host import locks, open_file_limit, ownership, reserve, wakeup
 from queue_runner.host.home import ensure_home
 from queue_runner.host.run_dir import cut_middle
+from queue_runner.host.service_manager import ServiceManager
 from queue_runner.store import backup, migrate, read
 from queue_runner.store.engine import checkpoint, open_engine
 from queue_runner.worker.hooks import Hooks
@@ -53,6 +54,8 @@ PARTS_EVERY_S = 1.0
 LOOK_UP_S = 1.0
 SET_BACK_S = 1.0
 """Smallest backward step of the wall clock that is handled: no tick notices less."""
+STUCK_S = 3600.0
+"""A step that takes longer is taken for stuck: systemd restarts the worker then."""
 
 log = logging.getLogger("mpsq.worker")
 
@@ -61,9 +64,17 @@ class Worker:
     """A worker that holds worker.lock and the lanes, and steps them on every ring and every tick."""
 
     def __init__(
-        self, layout: paths.Layout, settings: config_file.Config, held: locks.Lock, *, until_idle: bool
+        self,
+        layout: paths.Layout,
+        settings: config_file.Config,
+        held: locks.Lock,
+        manager: ServiceManager,
+        *,
+        until_idle: bool,
     ) -> None:
         self._layout = layout
+        self._manager = manager
+        self._step_began_at: float | None = None
         self._held = held
         self._log_bytes = settings.keep_worker_log_bytes
         self._until_idle = until_idle
@@ -127,8 +138,11 @@ class Worker:
         )
         self._scheduler.start()
         threading.Thread(target=self._answer, args=[bell], daemon=True).start()
+        self._manager.works()
         while not self._stopped.wait(LOOK_UP_S):  # handles signals that another thread received
             self._look_at_the_clock()
+            if time.monotonic() - (self._step_began_at or time.monotonic()) < STUCK_S:
+                self._manager.alive()
         with self._turn:  # shutdown waits for a step while it holds the lock with which a step sets its next time
             self._scheduler.pause()  # else a job that falls due meanwhile is submitted to an executor that is gone
         self._hooks.stop()
@@ -217,7 +231,9 @@ class Worker:
     def _step(self) -> None:
         with self._turn:
             if not self._stopped.is_set():
+                self._step_began_at = time.monotonic()
                 self._step_once()
+                self._step_began_at = None
 
     def _step_once(self) -> None:
         self._rung.clear()
@@ -266,18 +282,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
     for library in ("apscheduler", "alembic"):
         logging.getLogger(library).setLevel(logging.ERROR)
+    manager = ServiceManager()
     try:
         layout = ensure_home(need_bytes=0)  # the disk may become free again: keep trying
         ownership.secure_runs(layout)
         settings = config_file.load(layout.config)
         held = _take(layout)
+        manager.started()
         _refuse_damaged(layout)
         _migrate(layout)
         open_file_limit.allow()
         log.info("worker %d on %s", os.getpid(), layout.home)
         for sentence in config_file.removed(layout.config):
             log.warning("%s", sentence)
-        Worker(layout, settings, held, until_idle=options.until_idle).run()
+        Worker(layout, settings, held, manager, until_idle=options.until_idle).run()
         held.close()
     except MpsqError as error:
         log.error("%s", error.message)

@@ -91,7 +91,8 @@ def calls(box: Path) -> list[str]:
 def test_unit_says_what_keeps_a_run_alive(unit: Systemd, tmp_path: Path) -> None:
     lines = unit.definition().splitlines()
     for line in (
-        "Type=exec",
+        "Type=notify",
+        "WatchdogSec=120",
         f'ExecStart="{tmp_path}/venv/python" "-m" "queue_runner.cli" "worker" "--service"',
         "KillMode=process",
         "OOMPolicy=continue",

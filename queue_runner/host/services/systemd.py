@@ -24,6 +24,9 @@ from queue_runner.host.services.user_service import (
     run_tool,
 )
 
+WATCHDOG_S = 120
+"""After so long without news the worker is restarted; it tells every second that it works."""
+
 _TIMEOUT_S = 90.0
 _PROPERTIES = (
     "LoadState,ActiveState,SubState,MainPID,Result,ExecMainStatus,UnitFileState,NeedDaemonReload,KillMode,OOMPolicy"
@@ -49,7 +52,8 @@ class Systemd(UserService):
         self.log = self.worker_log
 
     def definition(self) -> str:
-        """Return the unit's text. Type=exec makes a missing Python an error of `start`, not a later one."""
+        """Return the unit's text. Type=notify makes a worker that cannot have the queue an error of `start`; it ends
+        with 0, as no restart helps. The watchdog restarts a worker that is stopped or stuck."""
         # systemd rejects these in a program's name but not in arguments: env(1) then starts it
         argv = self.program.argv
         through = ["/usr/bin/env"] if set(argv[0]) & set("\"'\\$") else []
@@ -63,7 +67,8 @@ StartLimitIntervalSec=0
 """
         program = f"""
 [Service]
-Type=exec
+Type=notify
+WatchdogSec={WATCHDOG_S}
 ExecStart={command}
 WorkingDirectory={_plain(self.program.home)}
 {environment}StandardOutput=append:{_plain(self.log)}
@@ -72,6 +77,7 @@ StandardError=inherit
         limits = f"""\
 UMask=0077
 Restart=on-failure
+RestartPreventExitStatus=0
 RestartSec={RESTART_AFTER_S}
 TimeoutStopSec={STOP_TIMEOUT_S}
 # a run and its warden outlive the worker; the next worker adopts them
@@ -126,6 +132,8 @@ WantedBy=default.target
             yield "it stops, and the run with it, when you log out", f"loginctl enable-linger {self._user()}"
 
     def _why_down(self, unit: dict[str, str]) -> Problem:
+        if unit.get("Result") == "protocol":
+            return "it ended before it had the queue", f"read {self.log}"
         if unit.get("Result", "success") != "success":
             code = unit.get("ExecMainStatus", "0")
             return f"it failed ({unit['Result']}, code {code})", f"read {self.log}; journalctl --user -u {self.name}"
@@ -145,11 +153,12 @@ WantedBy=default.target
 
     def _restart(self, done: str) -> str:
         """Start by `restart`, which also starts a unit that is down, and whose KillMode lets runs continue."""
-        self._must("restart", self.name)
+        restarted = self._call("restart", self.name)
         unit = self._show()
         if unit.get("ActiveState") != "active":
             sentence, fix = self._why_down(unit)
             raise MpsqError(f"{self.name} is {done}, but {sentence}", fix)
+        self._checked(restarted, "restart")
         text = f"{self.name} is {done} and running (process {unit.get('MainPID', 'unknown')})"
         if self._lingers() is False:
             text += f"; it stops when you log out, unless you run: loginctl enable-linger {self._user()}"
@@ -179,7 +188,9 @@ WantedBy=default.target
         return dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
 
     def _must(self, *arguments: str) -> str:
-        done = self._call(*arguments)
+        return self._checked(self._call(*arguments), arguments[0])
+
+    def _checked(self, done: subprocess.CompletedProcess[str], verb: str) -> str:
         if done.returncode == 0:
             return done.stdout
         message = (done.stderr.strip() or done.stdout.strip() or f"code {done.returncode}").splitlines()[0]
@@ -189,9 +200,7 @@ WantedBy=default.target
                 "log in as this user through ssh or a desktop, not su or sudo; in a container, or where there is no "
                 "systemd, keep `mpsq worker` running by other means",
             )
-        raise MpsqError(
-            f"systemctl --user {arguments[0]} failed: {message}", f"journalctl --user -u {self.name} may say more"
-        )
+        raise MpsqError(f"systemctl --user {verb} failed: {message}", f"journalctl --user -u {self.name} may say more")
 
     def _call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         runtime = Path(f"/run/user/{self.uid}")
