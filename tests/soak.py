@@ -2,7 +2,7 @@
 
 Each simulated hour users submit some hundred short runs and a question that is run until it is decided. Every real
 minute a schedule fires. All the while there are reports, a terminal with `mpsq status --watch`, and a browser. One seed
-decides what is submitted and read. Printed are the worker's, the dashboard's and the server's own memory and
+decides all of it. Printed are the worker's, the dashboard's and the server's own memory and
 descriptors, the longest log of SQLite and the disk space of a run. It fails if one of them grows by more than a tenth
 from the second quarter to the last one.
 """
@@ -88,7 +88,12 @@ class Day:
         """Read as users do: a report or a list, and pages of the browser."""
         self.mpsq(*self.chance.choice(READS))
         groups = int(query("SELECT max(id) FROM groups")[0][0])
-        for page in ("/", "/history", f"/group/{self.chance.randint(1, groups)}", f"/job/{self.chance.randint(1, groups)}"):
+        for page in (
+            "/",
+            "/history",
+            f"/group/{self.chance.randint(1, groups)}",
+            f"/job/{self.chance.randint(1, groups)}",
+        ):
             opened(base + page)
         terminal.read()
         terminal.raw = ""

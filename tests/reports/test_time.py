@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from queue_runner import reports
-
 from tests.cli_support import Cli, full_queue
 
 pytestmark = pytest.mark.process
