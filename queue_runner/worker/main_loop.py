@@ -54,6 +54,10 @@ PARTS_EVERY_S = 1.0
 LOOK_UP_S = 1.0
 SET_BACK_S = 1.0
 """Smallest backward step of the wall clock that is handled: no tick notices less."""
+LONG_LOG_BYTES = 16 << 20
+LONG_LOG_EVERY_S = 30.0
+"""A longer log of SQLite is written back before the next upkeep is due, so often at most: 25 short runs a second write
+a gigabyte in that time."""
 STUCK_S = 3600.0
 """A step that takes longer is taken for stuck: systemd restarts the worker then."""
 
@@ -75,6 +79,7 @@ class Worker:
         self._layout = layout
         self._manager = manager
         self._step_began_at: float | None = None
+        self._kept_up_at = time.monotonic() - LONG_LOG_EVERY_S
         self._held = held
         self._log_bytes = settings.keep_worker_log_bytes
         self._until_idle = until_idle
@@ -141,6 +146,7 @@ class Worker:
         self._manager.works()
         while not self._stopped.wait(LOOK_UP_S):  # handles signals that another thread received
             self._look_at_the_clock()
+            self._look_at_the_log()
             if time.monotonic() - (self._step_began_at or time.monotonic()) < STUCK_S:
                 self._manager.alive()
         with self._turn:  # shutdown waits for a step while it holds the lock with which a step sets its next time
@@ -181,7 +187,14 @@ class Worker:
             for job in self._scheduler.get_jobs():
                 job.modify(next_run_time=datetime.now(UTC))
 
+    def _look_at_the_log(self) -> None:
+        if time.monotonic() - self._kept_up_at >= LONG_LOG_EVERY_S:
+            with contextlib.suppress(OSError):
+                if Path(f"{self._layout.db}-wal").stat().st_size > LONG_LOG_BYTES:
+                    self._step_now("upkeep")
+
     def _upkeep(self) -> None:
+        self._kept_up_at = time.monotonic()
         reserve.keep(self._layout)
         checkpoint(self._layout.db)
         cut_middle(self._layout.worker_log, self._log_bytes, self._log_bytes // 4)  # no service manager rotates it

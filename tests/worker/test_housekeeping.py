@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,20 @@ def test_a_service_starts_mpsq_worker(queue: Queue) -> None:
     command = [sys.executable, "-m", "queue_runner.cli", *program.argv[-2:]]  # the code of this checkout
     subprocess.run([*command, "--until-idle"], check=True)
     assert (queue.rows()[0]["outcome"], queue.written()) == ("SUCCEEDED", ["ran"])
+
+
+def test_a_long_log_of_sqlite_is_written_back_soon(queue: Queue) -> None:
+    """Ten jobs a second wrote 50 MB until the next upkeep."""
+    queue.submit("true")
+    worker = queue.worker()
+    queue.done()
+    log = Path(f"{queue.layout.db}-wal")
+    with closing(sqlite3.connect(queue.layout.db)) as connection, connection:
+        connection.execute("PRAGMA wal_autocheckpoint=0")
+        connection.execute("CREATE TABLE large AS SELECT zeroblob(20000000)")
+    until(lambda: log.stat().st_size < 1 << 20, "the log written back")
+    worker.terminate()
+    worker.wait()
 
 
 def test_a_worker_makes_a_backup_while_nothing_runs(queue: Queue) -> None:
