@@ -8,7 +8,7 @@ from contextlib import suppress
 
 
 class ServiceManager:
-    """The service manager that started this process; where there is none, or another one, nothing is told.
+    """The service manager that started this process; without one, nothing is sent.
 
     Its variables are removed from the environment: jobs and hooks must not inherit them.
     """
@@ -34,5 +34,5 @@ class ServiceManager:
         if not self._address or not lines:
             return
         address = f"\0{self._address[1:]}" if self._address.startswith("@") else self._address
-        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
-            told.sendto("\n".join(lines).encode(), address)
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.sendto("\n".join(lines).encode(), address)

@@ -52,7 +52,7 @@ def search(options: argparse.Namespace, folder: Path) -> int:
     """Try seeds until one fails or the time is over. Return the exit code."""
     runs = worlds(folder, options.world)
     gc.collect()
-    gc.freeze()  # what is imported stays: else each collection walks over it
+    gc.freeze()  # modules stay: else each collection walks over them
     n_steps = n_seeds = n_points = 0
     began = time.process_time()  # how busy the machine is with other things does not count
     seed = options.first if options.seed is None else options.seed
