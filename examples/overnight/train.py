@@ -16,7 +16,7 @@ import mpsq_report
 
 LAYERS, HEADS, WIDTH, BLOCK = 2, 8, 48, 32
 BATCH, ITERS, WARM_UP = 16, 60, 10
-LEARNING_RATE, DECAY, EPSILON, DROPOUT = 5e-4, 0.1, 1e-8, 0.2
+LEARNING_RATE, DECAY, EPSILON, DROPOUT, RISE = 5e-4, 0.1, 1e-8, 0.2, 60
 VOCABULARY = 128
 
 
@@ -62,6 +62,24 @@ class GPT(nn.Module):
         return functional.cross_entropy(logits.view(-1, VOCABULARY), y.reshape(-1))
 
 
+class AdamW:
+    """A few lines, because importing that of torch takes longer than this training."""
+
+    def __init__(self, model):
+        self.steps, self.weights = 0, [*model.parameters()]
+        self.means, self.squares = ([torch.zeros_like(weight) for weight in self.weights] for _ in range(2))
+
+    def step(self):
+        self.steps += 1
+        rate = LEARNING_RATE * min(1.0, self.steps / RISE)
+        with torch.no_grad():
+            for weight, mean, square in zip(self.weights, self.means, self.squares, strict=True):
+                mean.lerp_(weight.grad, 0.1)
+                square.lerp_(weight.grad.square(), 0.01)
+                spread = (square / (1 - 0.99**self.steps)).sqrt_().add_(EPSILON)
+                weight.mul_(1 - rate * DECAY).addcdiv_(mean, spread, value=-rate / (1 - 0.9**self.steps))
+
+
 def text(split):
     """Return the characters of every tenth module of the standard library (val), or of the others (train)."""
     folder = Path(sysconfig.get_paths()["stdlib"])
@@ -84,13 +102,13 @@ def main():
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model, data = GPT().to(device), text("train")
     torch.manual_seed(seed)  # so that the batches do not depend on how the weights were drawn
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=DECAY, eps=EPSILON)
+    optimizer = AdamW(model)
     report.hello(workload="overnight", device=device, planned_iters=ITERS, seed=seed)
     for i in range(ITERS):
         began = time.perf_counter()
         x, y = (each.to(device) for each in batch(data))
         loss = model.loss(x, y)
-        optimizer.zero_grad()
+        model.zero_grad()
         loss.backward()
         optimizer.step()
         loss_now = loss.item()
