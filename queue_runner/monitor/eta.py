@@ -55,6 +55,11 @@ class Eta:
         return [turn for turn in turns if not turn.run.endswith(f".{PREFLIGHT}")] or turns
 
     @cached_property
+    def n_stuck(self) -> int:
+        """Number of runs that do not start by themselves as things are; preflights do not count."""
+        return sum(turn.finish_at is None and not turn.run.endswith(f".{PREFLIGHT}") for turn in self.turns.values())
+
+    @cached_property
     def unknown(self) -> int:
         """Number of these whose length is unknown."""
         return sum(turn.expected.real_s is None for turn in self.going)

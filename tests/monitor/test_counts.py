@@ -94,6 +94,16 @@ def test_a_state_selects_the_jobs_that_show_it(engine: Engine, layout: Layout, m
     assert [run["run"] for run in Client(layout.home).runs(state="timed_out")] == ["2.2"]
 
 
+def test_status_says_which_of_the_waiting_runs_it_does_not_expect(engine: Engine, mpsq: Cli) -> None:
+    """It said `waiting 4 runs`, and then `none of these 2 runs has run on this machine before`."""
+    for _ in range(3):
+        submit(engine, 1)
+    mpsq.ok("submit", "--after", "3", "--", "true")
+    mpsq.ok("pause", "3")
+    shown = mpsq.ok("status").out
+    assert "waiting  4 runs, of which 2 do not start by themselves" in shown and "none of these 2 runs" in shown
+
+
 def test_resume_says_that_no_worker_runs(engine: Engine, mpsq: Cli) -> None:
     submit(engine, 1)
     mpsq.ok("pause")
