@@ -102,7 +102,8 @@ class Day:
 
     def sample(self, hours: float, processes: Sequence[psutil.Process]) -> Sample:
         ended = int(query("SELECT count(*) FROM runs WHERE state = 'DONE'")[0][0])
-        disk = sum(path.lstat().st_blocks * 512 for path in self.home.rglob("*") if "backups" not in path.parts)
+        paths = [path for path in self.home.rglob("*") if "backups" not in path.parts and path.name != "mpsq.db-wal"]
+        disk = sum(path.lstat().st_blocks * 512 for path in paths)
         wal, self.longest_wal = self.longest_wal, 0
         return Sample(
             hours,
@@ -174,7 +175,7 @@ def table(samples: Sequence[Sample]) -> str:
         "| hour | runs | memory (MB): worker, dashboard, server | descriptors | log of SQLite | disk, per run |",
         "|--:|--:|--:|--:|--:|--:|",
     ]
-    for each in [*samples[:1], *samples[every - 1 :: every]]:
+    for each in [*samples[: every > 1], *samples[every - 1 :: every]]:
         memory = ", ".join(f"{value:.1f}" for value in each.memory_mb)
         descriptors = ", ".join(map(str, each.descriptors))
         lines.append(
@@ -191,6 +192,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=10_000, help="jobs of all hours, besides questions and schedules")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background of a shell ignores it
     with tempfile.TemporaryDirectory(prefix="mpsq-soak-") as name:
         os.environ["MPSQ_HOME"], os.environ["MPSQ_LOCKS"] = f"{name}/home", f"{name}/locks"
         begin = time.monotonic()
