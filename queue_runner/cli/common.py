@@ -143,11 +143,6 @@ def chosen(ids: list[str] | None, tags: list[str] | None, default: str | None = 
     return list(selectors)
 
 
-def groups(names: Sequence[str] | None) -> list[str]:
-    """Return the values of --group, in which 4 stands for g4, as ids."""
-    return [f"g{text}" if text.isdecimal() else text for text in names or ()]
-
-
 def many(names: Sequence[object], what: str = "run") -> str:
     """Return `run 12.3`, or `4 runs (12.1 ... 13.2)`."""
     return f"{what} {names[0]}" if len(names) == 1 else f"{len(names)} {what}s ({names[0]} ... {names[-1]})"

@@ -24,7 +24,7 @@ def main() -> int:
     code = mpsq(f"bench nanogpt {QUESTION} {SHORT}")
     if code not in (0, WaitedJobFailed.exit_code):  # the budget of a busy machine may end before the third round
         return code
-    return mpsq("report breakdown --group @last")
+    return mpsq("report breakdown @last")
 
 
 def mpsq(arguments: str) -> int:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from queue_runner import tables
-from queue_runner.cli.common import WHOLE_JOBS, Json, Tags, groups, home, new_app, print_json, say
+from queue_runner.cli.common import WHOLE_JOBS, Json, Tags, home, new_app, print_json, say
 from queue_runner.model import parse_selector
 
 app = new_app()
@@ -23,9 +23,6 @@ def list_(
         str | None,
         typer.Option(metavar="STATE", help="Only jobs with this state or outcome: queued, running, failed, ..."),
     ] = None,
-    group: Annotated[
-        list[str] | None, typer.Option(metavar="GROUP", help="Only jobs of this group: g4 or @last. Repeatable.")
-    ] = None,
     tag: Tags = None,
     limit: Annotated[int, typer.Option(metavar="N", min=1, help="Show this many of the newest jobs.")] = LIMIT,
     all: Annotated[bool, typer.Option("--all", help="Show every job.")] = False,
@@ -38,7 +35,7 @@ def list_(
     from queue_runner.monitor.run_view import RunLine, as_json, select
     from queue_runner.store.read import reading
 
-    selectors = tuple(parse_selector(text) for text in [*(ids or ()), *groups(group)])
+    selectors = tuple(parse_selector(text) for text in ids or ())
     filter = listing.Filter(selectors, state, tuple(tag or ()), None if all else limit + 1, deleted, by_run=runs)
     with reading(home().db) as connection:
         if json:

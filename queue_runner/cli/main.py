@@ -84,6 +84,9 @@ RENAMED = {
 }
 """Commands of earlier versions, and what to type instead."""
 
+RENAMED_OPTIONS = {"--group": "name it without an option, g4 or @last"}
+"""Options of earlier versions, and what to type instead."""
+
 WITHOUT_QUEUE = frozenset({"doctor", "config", "db", "service", "completion", "worker"})
 """The commands that run although the database was lost: they help to get it back, stop the worker, have no need of it,
 or refuse in their own way."""
@@ -319,8 +322,10 @@ def _misused(error: typer.TyperException) -> int:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "mpsq"
     suggestions = getattr(error, "possibilities", None) or ()  # typer's: also names that share three letters
-    near = _nearest(getattr(error, "option_name", ""), suggestions)
+    option = getattr(error, "option_name", None) or ""
+    near = _nearest(option, suggestions)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
+    hint = f"{RENAMED_OPTIONS[option]}; " if option in RENAMED_OPTIONS else hint
     message = error.message if suggestions else error.format_message()
     message = message.strip().removesuffix(".")
     param, number = getattr(error, "param", None), _NO_NUMBER.fullmatch(error.message)

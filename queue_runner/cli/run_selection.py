@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queue_runner.cli.common import Tags, groups
+from queue_runner.cli.common import Tags
 
 if TYPE_CHECKING:
     from queue_runner.monitor.answers.run_query import Options
@@ -21,9 +21,6 @@ _SELECTION = {
             help="Only runs with these values. A key may have several values: device=cpu,mps,compile=on selects"
             " compiled runs on cpu or mps.",
         ),
-    ],
-    "group": Annotated[
-        list[str] | None, typer.Option(metavar="GROUP", help="Only this group: g4 or @last. Repeatable.")
     ],
     "tag": Tags,
     "since": Annotated[str | None, typer.Option(metavar="TIME", help="Only runs since then: 2h, 3d, 2026-11-20.")],
@@ -55,9 +52,8 @@ class Selection:
         from queue_runner.reports._common.report_options import read_options
 
         values = dict(self.values)
-        selectors = [*ids, *groups(values.pop("group"))]
         tags, where = values.pop("tag") or (), values.pop("where") or ()
-        return read_options(selectors=selectors, tags=tags, where=where, **values, **more)
+        return read_options(selectors=ids, tags=tags, where=where, **values, **more)
 
 
 def with_selection(command: Callable[..., None], *, rows: bool = False) -> Callable[..., None]:

@@ -25,7 +25,7 @@ def mpsq(home: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
 def test_default_report_and_its_formats(mpsq: Cli) -> None:
     table, _, step = mpsq.ok("report", "1").out.rpartition("next: ")
     assert "20.0" in table and step == "mpsq report 1 --explain shows more\n"
-    for same in (["devices", "1"], ["--group", "1", "--where", "name=ok"]):
+    for same in (["devices", "1"], ["g1", "--where", "name=ok"]):
         lines, _, step = mpsq.ok("report", *same).out.rpartition("next: ")
         assert lines == table and step == f"mpsq report {' '.join(same)} --explain shows more\n"
     rows = list(csv.DictReader(io.StringIO(mpsq.ok("report", "1", "--format", "csv").out)))
@@ -45,7 +45,8 @@ def test_reports_are_listed(mpsq: Cli) -> None:
         (["--where", "devise=cpu"], 'did you mean "device"?'),
         (["--since", "yesterday"], "or a date (2026-11-20)"),
         (["--iters", "50"], "is not FIRST:LAST"),
-        (["--group", "9"], "there is no group g9"),
+        (["g9"], "there is no group g9"),
+        (["--group", "9"], "hint: name it without an option, g4 or @last; see"),
         (["--group-by", "devise"], "devise"),
     ],
 )
