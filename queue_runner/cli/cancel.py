@@ -9,7 +9,6 @@ import typer
 
 from queue_runner import units
 from queue_runner.cli.common import Ids, Json, Tags, chosen, home, new_app, print_json, say, sentences
-from queue_runner.errors import UsageError
 from queue_runner.text import plain
 
 if TYPE_CHECKING:
@@ -22,14 +21,6 @@ app = new_app()
 def cancel(
     ids: Ids = None,
     tag: Tags = None,
-    lane: Annotated[
-        str | None,
-        typer.Option(
-            "--lane",
-            metavar="NAME",
-            help="The run on this lane (a device or a set of processors); a prefix of its name is enough.",
-        ),
-    ] = None,
     grace: Annotated[
         str | None, typer.Option(metavar="DURATION", help="Time between SIGINT, SIGTERM and SIGKILL; 0 kills at once.")
     ] = None,
@@ -44,18 +35,10 @@ def cancel(
     """
     from queue_runner import config_file
     from queue_runner.control import cancellation as use_case
-    from queue_runner.control import pausing
     from queue_runner.host import locks
 
     layout = home()
-    selectors = []
-    if lane is not None:
-        name = pausing.lane_of(layout, lane)
-        selectors = [selector.with_tags(tag or ()) for selector in pausing.running(layout, name)]
-        if not selectors:
-            raise UsageError(f"nothing runs on lane {name}", "mpsq status shows the lanes")
-    if ids or lane is None:
-        selectors += chosen(ids, tag)
+    selectors = chosen(ids, tag)
     grace_s = units.parse_duration(grace, "--grace") if grace is not None else None
     settings = config_file.load(layout.config)
     patience_s = 2 * grace_s if grace_s is not None else settings.grace_int_s + settings.grace_term_s
