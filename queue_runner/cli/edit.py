@@ -20,15 +20,15 @@ def edit(
     ids: Ids = None,
     priority: Annotated[int | None, typer.Option(metavar="N", help="Jobs with a higher priority run first.")] = None,
     after: Annotated[
-        list[str] | None, typer.Option(metavar="ID[:any|fail]", help="Wait for exactly these jobs. Repeatable.")
+        list[str] | None,
+        typer.Option(metavar="ID[:any|fail]", help="Wait for exactly these jobs, '' for none. Repeatable."),
     ] = None,
-    no_after: Annotated[bool, typer.Option("--no-after", help="Remove all dependencies.")] = False,
-    at: Annotated[str | None, typer.Option(metavar="TIME", help="Do not start before 22:30 or +2h.")] = None,
-    no_at: Annotated[bool, typer.Option("--no-at", help="Remove the start time.")] = False,
+    at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Do not start before 22:30 or +2h; '' removes the time.")
+    ] = None,
     deadline: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Skip the job if it has not started by then.")
+        str | None, typer.Option(metavar="TIME", help="Skip the job if it has not started by then; '' removes it.")
     ] = None,
-    no_deadline: Annotated[bool, typer.Option("--no-deadline", help="Remove the deadline.")] = False,
     retries: Annotated[int | None, typer.Option(metavar="N", help="Retry automatically, at most N times.")] = None,
     note: Annotated[
         str | None, typer.Option(metavar="TEXT", help="A note to keep with the job; '' removes it.")
@@ -49,14 +49,11 @@ def edit(
     from queue_runner.control import changes
     from queue_runner.store.editing import Where
 
-    for value, removed, option in ((after, no_after, "after"), (at, no_at, "at"), (deadline, no_deadline, "deadline")):
-        if value and removed:
-            raise UsageError(f"--{option} and --no-{option} exclude each other", "use one of them")
     change = changes.Edit(
         priority=priority,
-        after=tuple(after) if after else () if no_after else None,
-        at=at or ("" if no_at else None),
-        deadline=deadline or ("" if no_deadline else None),
+        after=tuple(filter(None, after)) if after else None,
+        at=at,
+        deadline=deadline,
         note=note,
         name=name,
         tags=tuple(tag or ()),

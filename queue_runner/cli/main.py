@@ -84,7 +84,12 @@ RENAMED = {
 }
 """Commands of earlier versions, and what to type instead."""
 
-RENAMED_OPTIONS = {"--group": "name it without an option, g4 or @last"}
+RENAMED_OPTIONS = {
+    "--group": "name it without an option, g4 or @last",
+    "--no-after": "--after '' removes the dependencies",
+    "--no-at": "--at '' removes the time",
+    "--no-deadline": "--deadline '' removes it",
+}
 """Options of earlier versions, and what to type instead."""
 
 WITHOUT_QUEUE = frozenset({"doctor", "config", "db", "service", "completion", "worker"})

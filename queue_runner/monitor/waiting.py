@@ -119,7 +119,7 @@ def _of_itself(run: QueuedRun, unmet: Sequence[_Edge], now: float) -> Reason | N
         left = units.duration(run.not_before_at - now)
         if run.attempt > 1:
             return Reason("time", f"{at} (back-off)", f"it will be retried at {at}, in {left}", "")
-        return Reason("time", at, f"it is scheduled for {at}, in {left}", f"mpsq edit {job} --no-at removes the time")
+        return Reason("time", at, f"it is scheduled for {at}, in {left}", f"mpsq edit {job} --at '' removes the time")
     return None
 
 
@@ -163,7 +163,7 @@ def _of_others(job: int, unmet: Sequence[_Edge]) -> Reason:
         f"job {first.on_job_id} to {wish}{others}",
         f"job {first.on_job_id} must {wish} first"
         + (f", and {units.counted(more, 'more job')} must end as required" if more else ""),
-        f"mpsq why {first.on_job_id}; mpsq edit {job} --no-after removes the dependencies",
+        f"mpsq why {first.on_job_id}; mpsq edit {job} --after '' removes the dependencies",
     )
 
 

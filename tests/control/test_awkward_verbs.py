@@ -138,14 +138,14 @@ def test_an_edit_that_leaves_no_time_to_start_is_refused(engine: Engine, mpsq: C
     assert ran.code == 2 and "job 1 would never run" in ran.err
     mpsq.ok("edit", "1", "--deadline", "+3h")
     assert mpsq("edit", "1", "--at", "+4h").code == 2
-    mpsq.ok("edit", "1", "--at", "+4h", "--no-deadline")
+    mpsq.ok("edit", "1", "--at", "+4h", "--deadline", "")
 
 
 def test_the_history_of_a_job_tells_what_was_taken_away(engine: Engine, layout: Layout, mpsq: Cli) -> None:
     for _ in range(2):
         submit(engine)
     mpsq.ok("edit", "2", "--after", "1:any", "--priority", "-2", "--tag", "a", "--tag", "b")
-    mpsq.ok("edit", "2", "--no-after", "--no-at", "--no-deadline", "--note", "")
+    mpsq.ok("edit", "2", "--after", "", "--at", "", "--deadline", "", "--note", "")
     with read.reading(layout.db) as connection:
         said = [event["reason"] for event in named_rows.events(connection, 2) if event["verb"] == "edit"]
     assert said == ["priority -2; after 1:any; tags a b", "no after; no at; no deadline; no note"]
