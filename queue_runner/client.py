@@ -238,14 +238,11 @@ class Client:
         self,
         *ids: Id,
         repeats: int | None = None,
-        priority: int | None = None,
-        tags: Sequence[str] = (),
-        note: str | None = None,
         hold: bool = False,
         snapshot: str | None = None,
     ) -> Group:
-        """Queue jobs again with the code that they ran; None leaves a value unchanged, `tags` are added."""
-        options = again.RerunOptions(repeats, priority, tuple(tags), note, hold, snapshot)
+        """Queue jobs again with the code that they ran; None leaves a value unchanged."""
+        options = again.RerunOptions(repeats, hold, snapshot)
         done = again.rerun(self._layout, _selectors(ids), options, "Client.rerun")
         return Group(done.group, done.jobs)
 

@@ -23,9 +23,6 @@ def rerun(
         int | None,
         typer.Option(metavar="N", help="Add N rounds to a whole submission, such as g4, instead of queueing new jobs."),
     ] = None,
-    priority: Annotated[int | None, typer.Option(metavar="N", help="Default: as before.")] = None,
-    tag: Annotated[list[str] | None, typer.Option(metavar="WORD", help="An additional tag.")] = None,
-    note: Annotated[str | None, typer.Option(metavar="TEXT", help="A note to keep with the job.")] = None,
     hold: Annotated[bool, typer.Option("--hold", help="Queue it on hold, until mpsq resume ID.")] = False,
     snapshot: Annotated[
         str | None,
@@ -43,7 +40,7 @@ def rerun(
 
     layout = home()
     mode = snapshot and snapshot_mode(snapshot)
-    options = use_case.RerunOptions(repeats, priority, tuple(tag or ()), note, hold, mode)
+    options = use_case.RerunOptions(repeats, hold, mode)
     selectors = [parse_selector(text) for text in ids]
     if rounds is None:
         done = use_case.rerun(layout, selectors, options, title(ctx))

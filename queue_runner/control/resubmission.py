@@ -22,18 +22,15 @@ from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import added_rounds, jobs, read, resolve
 from queue_runner.store.added_rounds import RoundJob
 from queue_runner.store.engine import looking, open_engine, writing
-from queue_runner.submit import policy, run_order
+from queue_runner.submit import run_order
 from queue_runner.workloads import mps_switches, venvs
 
 
 @dataclass(frozen=True)
 class RerunOptions:
-    """Possible differences from the old job; None leaves a value unchanged. `tags` are added."""
+    """Possible differences from the old job; None leaves a value unchanged."""
 
     repeats: int | None = None
-    priority: int | None = None
-    tags: tuple[str, ...] = ()
-    note: str | None = None
     hold: bool = False
     snapshot: str | None = None
 
@@ -191,9 +188,9 @@ def _store(
 
 def _terms(old: RunView, options: RerunOptions) -> Terms:
     return Terms(
-        priority=old.priority if options.priority is None else policy.check_priority(options.priority),
-        tags=tuple(dict.fromkeys([*old.tags, *map(policy.check_tag, options.tags)])),
-        note=old.note if options.note is None else policy.check_note(options.note),
+        priority=old.priority,
+        tags=old.tags,
+        note=old.note,
         hold=options.hold,
         retries=old.retries,
         backoff_s=old.backoff_s,

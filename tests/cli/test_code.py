@@ -118,7 +118,7 @@ def test_rerun_takes_over_what_was_asked(mpsq: Cli, layout: Layout, code: Path) 
     asked = ["--cwd", code, "--priority", "3", "--tag", "old", "--repeats", "2", "--retries", "1", "--env", "X=1"]
     mpsq.ok("submit", *asked, "--device", "cpu,mps", "--", "true", "{device}")
     assert mpsq.ok("rerun", "g1").out.startswith("g2: 2 jobs, 4 runs queued (")
-    mpsq.ok("rerun", "1.2", "--repeats", "1", "--priority", "5", "--tag", "new", "--note", "why", "--hold")
+    mpsq.ok("rerun", "1.2", "--repeats", "1", "--hold")
     with reading(layout.db) as connection:
         rows = list(connection.execute("SELECT * FROM v_run ORDER BY run_id"))
     by_job = {row["job_id"]: row for row in rows}
@@ -129,7 +129,7 @@ def test_rerun_takes_over_what_was_asked(mpsq: Cli, layout: Layout, code: Path) 
     same = by_job[3]
     assert (same["priority"], same["tags"], same["retries"], same["state"]) == (3, "old", 1, "QUEUED")
     again = by_job[5]
-    assert (again["priority"], again["tags"], again["note"], again["state"]) == (5, "new,old", "why", "HELD")
+    assert (again["priority"], again["tags"], again["repeat"], again["state"]) == (3, "old", 1, "HELD")
     assert "rerun of     job 1" in mpsq.ok("show", "5").out
 
 
