@@ -222,6 +222,18 @@ class Ending:
 
 
 @dataclass(frozen=True)
+class Taint:
+    """A mark of a run: its kind, whether it makes the numbers invalid or is a caveat, and why."""
+
+    kind: str
+    severity: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.detail}"
+
+
+@dataclass(frozen=True)
 class Dependency:
     """`ID[:ok|any|fail]` as written by the user; the jobs are looked up when the new ones are stored."""
 

@@ -17,7 +17,7 @@ from queue_runner.analysis import clock_check, neighbour_share, stats, steadines
 from queue_runner.analysis.points import IterationPoint
 from queue_runner.analysis.summary import Summary
 from queue_runner.machine_records import SensorSample
-from queue_runner.model import IN_COPY, NEIGHBOUR_BUSY, PHASES, SYNC_UNKNOWN, WROTE_OUTSIDE, Outcome
+from queue_runner.model import IN_COPY, NEIGHBOUR_BUSY, PHASES, SYNC_UNKNOWN, WROTE_OUTSIDE, Outcome, Taint
 
 OTHERS_BESIDE_SHARE = 0.5
 """Processors that other programs may use during a run that is not contended, as a share of those that the run itself
@@ -44,13 +44,6 @@ LAUNCHD_PRIORITY = 31
 _DIVERGED_NATS = 1.0
 MOST_DROPPED = 5
 """Maximum number of dropped fields that a detail names."""
-
-
-@dataclass(frozen=True)
-class Taint:
-    kind: str
-    severity: str
-    detail: str
 
 
 @dataclass(frozen=True)

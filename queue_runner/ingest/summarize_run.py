@@ -16,13 +16,13 @@ from queue_runner.analysis.clock_check import clock_step_s
 from queue_runner.analysis.neighbour_share import SHARE, Beside, Neighbour, beside
 from queue_runner.analysis.points import EvalPoint, IterationPoint, PhaseMark
 from queue_runner.analysis.summary import Summary, summarize
-from queue_runner.analysis.validity import Facts, Taint, find_taints
+from queue_runner.analysis.validity import Facts, find_taints
 from queue_runner.events import FIELD_DROPPED
 from queue_runner.host.warden_records import RunEnd
 from queue_runner.ingest import parsers
 from queue_runner.ingest.clock import Clock
 from queue_runner.machine_records import SensorSample, known_fields, read_samples
-from queue_runner.model import Ending
+from queue_runner.model import Ending, Taint
 from queue_runner.spec import JobSpec
 from queue_runner.store import results, retries
 from queue_runner.store.engine import Connection

@@ -12,11 +12,10 @@ from typing import Any, TypeVar
 from queue_runner import config_file
 from queue_runner.analysis import gpu_use, peaks, stats
 from queue_runner.analysis.points import PhaseMark
-from queue_runner.analysis.validity import Taint
 from queue_runner.host import redact
 from queue_runner.host.run_dir import RunDir
 from queue_runner.machine_records import read_machine, read_samples
-from queue_runner.model import OWN_NOTE
+from queue_runner.model import OWN_NOTE, Taint
 from queue_runner.monitor.run_view import RunView, as_json, flag
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec

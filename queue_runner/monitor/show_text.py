@@ -65,7 +65,7 @@ def facts(details: Details) -> list[tuple[str, str]]:
         ("segments", "\n".join(map(_segment, details.segments))),
         ("phases", ", ".join(f"{name} {units.duration(s)}" for name, s in details.phases_s.items())),
         ("reported", "\n".join(map(_reported, sorted((details.hello or {}).items())))),
-        *((taint.severity, f"{taint.kind}: {taint.detail}") for taint in details.taints),
+        *((taint.severity, str(taint)) for taint in details.taints),
         *(("run note", f"{note.kind}: {note.text}") for note in details.notes if not _is_marked(note, details)),
         ("lines", ", ".join(f"{count} {key}" for key, count in details.lines.items() if count)),
         ("deleted", _known(run.deleted_at, lambda at: f"{_when(at)}: its files are gone")),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from queue_runner import reports
 from queue_runner.analysis import comparison
@@ -15,6 +15,7 @@ from queue_runner.analysis.points import PhaseMark
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.stats import by_key
 from queue_runner.machine_records import SensorSample, read_samples
+from queue_runner.model import Taint
 from queue_runner.monitor.answers import prepare, select_runs
 from queue_runner.monitor.answers.run_query import Context, Options
 from queue_runner.reports._common.arm_rows import newest_first
@@ -25,22 +26,13 @@ MOST_RUNS = 500
 """Runs of a report without comparisons whose records are read."""
 
 
-class RunTaint(NamedTuple):
-    kind: str
-    severity: str
-    detail: str
-
-    def __str__(self) -> str:
-        return f"{self.kind}: {self.detail}"
-
-
 @dataclass(frozen=True)
 class RunRecords:
     """The arms of a report and the stored records of their runs, by run_id."""
 
     context: Context
     families: Sequence[Family]
-    taints: Mapping[int, Sequence[RunTaint]]
+    taints: Mapping[int, Sequence[Taint]]
     marks: Mapping[int, Sequence[PhaseMark]]
     samples: Mapping[int, Sequence[SensorSample]]
     compared: bool = True
@@ -83,7 +75,7 @@ def _with_records(context: Context, families: Sequence[Family], compared: bool) 
     return RunRecords(
         context,
         families,
-        {run_id: [RunTaint(*row) for row in rows] for run_id, rows in taints.items()},
+        {run_id: [Taint(*row) for row in rows] for run_id, rows in taints.items()},
         {run_id: [PhaseMark(*row) for row in rows] for run_id, rows in marks.items()},
         {run_id: read_samples(map(tuple, rows)) for run_id, rows in samples.items()},
         compared,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from string import ascii_lowercase
-from typing import Any, NamedTuple
+from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family
@@ -15,7 +15,7 @@ from queue_runner.analysis.peaks import Peak
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.stats import by_key
 from queue_runner.machine_records import read_machine
-from queue_runner.model import IN_COPY, Outcome, State
+from queue_runner.model import IN_COPY, Outcome, State, Taint
 from queue_runner.monitor.answers import select_runs
 from queue_runner.monitor.answers.run_query import Context
 from queue_runner.reports._common.arm_rows import ArmRow
@@ -30,25 +30,19 @@ EXCLUDED = "!"
 """Marks a row with excluded runs; if all were, it shows their numbers and is not compared."""
 
 
-class _Taint(NamedTuple):
-    run_id: int
-    kind: str
-    severity: str
-    detail: str
-
-
 class CaveatMarks:
     """The taints of a report's `rows`, read once and only if there are any. Each kind of caveat of the runs `shown` has
     a letter, which marks the rows of a table."""
 
     def __init__(self, rows: Sequence[ReportedRun], shown: Iterable[ReportedRun], context: Context) -> None:
-        sql = "SELECT run_id, run_id, kind, severity, detail FROM taints WHERE run_id IN ({runs})"
+        sql = "SELECT run_id, kind, severity, detail FROM taints WHERE run_id IN ({runs})"
         self._connection = context.connection
         stored = context.tuples_by_run(sql, [row for row in rows if row.taints])
-        self._by_run = {run_id: [_Taint(*values) for values in taints] for run_id, taints in stored.items()}
+        self._by_run = {run_id: [Taint(*values) for values in taints] for run_id, taints in stored.items()}
         self._names = {row.run_id: row.run for row in shown}  # a run may be shown twice
-        caveats = [t for run_id in self._names for t in self._by_run.get(run_id, []) if t.severity == "caveat"]
-        self._caveats = by_key(caveats, lambda taint: taint.kind)
+        marked = [(run, taint) for run_id, run in self._names.items() for taint in self._by_run.get(run_id, ())]
+        caveats = (pair for pair in marked if pair[1].severity == "caveat")
+        self._caveats = by_key(caveats, lambda pair: pair[1].kind)
         self._letters = dict(zip(self._caveats, ascii_lowercase, strict=False))
         self.column = Column("marks", "mark", value=self.mark, style=lambda _row: "doubt")
 
@@ -64,8 +58,8 @@ class CaveatMarks:
     def notes(self) -> Iterable[str]:
         """Explain each letter by the details stored with the runs, and name these runs."""
         for kind, letter in self._letters.items():
-            details = by_key(self._caveats[kind], lambda taint: taint.detail)
-            parts = [f"{detail} ({named([self._names[t.run_id] for t in same])})" for detail, same in details.items()]
+            details = by_key(self._caveats[kind], lambda pair: pair[1].detail)
+            parts = [f"{detail} ({named([run for run, _ in same])})" for detail, same in details.items()]
             more = f"; {len(details) - MOST_DETAILS} more" if len(details) > MOST_DETAILS else ""
             name = f"{letter} = {kind}" + (
                 f" ({next(iter(details))})" if kind == IN_COPY else ""
@@ -95,7 +89,7 @@ class CaveatMarks:
             return [row.ending]
         return [taint.kind for taint in self._invalid(row)] or ["no results"]
 
-    def _invalid(self, row: ReportedRun) -> list[_Taint]:
+    def _invalid(self, row: ReportedRun) -> list[Taint]:
         return [taint for taint in self._by_run.get(row.run_id, []) if taint.severity == "invalid"]
 
     def _why(self, row: ReportedRun) -> str:
