@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from queue_runner import atomic_file
+from queue_runner.analysis.grouping import Arm
 from queue_runner.analysis.rounds import Verdict
 from queue_runner.errors import UsageError
 from queue_runner.export.library import need
-from queue_runner.export.plot_data import LOG_FROM, Comparison, Plot, PlotRow, PlotRun
+from queue_runner.export.plot_data import LOG_FROM, Comparison, Plot, PlotRun
+from queue_runner.reports._common import arm_tables
 from queue_runner.tables import elide
 from queue_runner.text import one_line
 
@@ -74,8 +76,8 @@ def _height_in(comparison: Comparison) -> float:
 
 
 def _draw(part: Any, comparison: Comparison) -> None:
-    part.suptitle(elide(one_line(comparison.title), 120), fontweight="bold", fontsize=12)
-    compared = any(row.verdict is not None for row in comparison.rows)
+    part.suptitle(elide(one_line(arm_tables.caption(comparison.family)), 120), fontweight="bold", fontsize=12)
+    compared = bool(comparison.family.pairs)
     times = any(comparison.points)
     losses = any(p.loss is not None for p in comparison.points) or any(run.evals for run in comparison.runs)
     top = ["runs", "speedup" if compared else "runs"]
@@ -110,41 +112,41 @@ def _scale(values_s: Iterable[float]) -> tuple[float, str]:
     return (1e3, "ms") if max(values_s, default=0.0) < 10 else (1.0, "s")
 
 
-def _label(row: PlotRow) -> str:
-    counted = f"{sum(run.used for run in row.runs)}/{len(row.runs)}"
-    return f"{elide(one_line(row.label), _MOST_LETTERS)}  {counted}"
+def _name(arm: Arm) -> str:
+    return elide(one_line(arm.label), _MOST_LETTERS)
 
 
 def _runs(axes: Any, comparison: Comparison) -> None:
     """Draw a dot for each run, a bar at the geometric mean of the row, a cross for a run that does not count."""
     factor, unit = _scale(run.value_s for run in comparison.runs if run.value_s is not None)
-    for n, row in enumerate(comparison.rows):
+    for n, (arm, runs) in enumerate(comparison.rows):
         style = _style(n)
-        drawn = [run for run in row.runs if run.value_s is not None]
+        drawn = [run for run in runs if run.value_s is not None]
         for k, run in enumerate(drawn):
             y = n + (k - (len(drawn) - 1) / 2) * min(0.12, 0.5 / len(drawn))
             shape = {"marker": style["marker"]} if run.used else {"marker": "x"}
             axes.plot((run.value_s or 0.0) * factor, y, color=style["color"], markersize=6, alpha=0.8, **shape)
-        if row.mean_s is not None:
-            axes.plot([row.mean_s * factor] * 2, [n - 0.36, n + 0.36], color=style["color"], linewidth=2)
-    axes.set_yticks(range(len(comparison.rows)), [_label(row) for row in comparison.rows])
+        if arm.used and arm.median_s is not None:
+            axes.plot([arm.median_s * factor] * 2, [n - 0.36, n + 0.36], color=style["color"], linewidth=2)
+    labels = [f"{_name(arm)}  {len(arm.used)}/{len(arm.ended)}" for arm, _ in comparison.rows]
+    axes.set_yticks(range(len(labels)), labels)
     axes.set_ylim(len(comparison.rows) - 0.4, -0.6)
     axes.grid(axis="y", visible=False)
     axes.margins(x=0.06)
-    what = "median time per iteration" if comparison.per_iteration else "real time of the run"
-    axes.set_xlabel(f"{what} ({unit})")
-    axes.set_title(
-        "a dot for each run, bar: their geometric mean" if comparison.per_iteration else "a dot for each run"
-    )
+    wall = comparison.family.wall
+    axes.set_xlabel(f"{'real time of the run' if wall else 'median time per iteration'} ({unit})")
+    axes.set_title("a dot for each run" if wall else "a dot for each run, bar: their geometric mean")
 
 
 def _speedups(axes: Any, comparison: Comparison, beside: Any) -> None:
     """Draw the ratio of each row to the baseline with the interval that the report has, and its verdict in words."""
     axes.axvline(1, color="#555555", linewidth=1)
     axes.set_xscale("log")
-    for n, row in enumerate(comparison.rows):
-        style, verdict = _style(n), row.verdict
-        if row.is_baseline:
+    family = comparison.family
+    verdicts = [pair.verdict if (pair := family.pair(arm)) else None for arm, _ in comparison.rows]
+    for n, ((arm, _), verdict) in enumerate(zip(comparison.rows, verdicts, strict=True)):
+        style = _style(n)
+        if arm is family.baseline:
             axes.plot(1, n, color=style["color"], marker=style["marker"], markersize=7)
         elif verdict is not None and verdict.low is not None and verdict.high is not None:
             around = [[verdict.change - verdict.low], [verdict.high - verdict.change]]
@@ -152,16 +154,16 @@ def _speedups(axes: Any, comparison: Comparison, beside: Any) -> None:
             axes.errorbar(verdict.change, n, xerr=around, elinewidth=1.6, capthick=1.6, **look)
         elif verdict is not None:
             axes.plot(verdict.change, n, color=style["color"], marker=style["marker"], markersize=7, fillstyle="none")
-        words = "baseline" if row.is_baseline else _words(verdict) if verdict is not None else "no numbers"
+        words = "baseline" if arm is family.baseline else _words(verdict) if verdict is not None else "no numbers"
         at = {"xycoords": ("axes fraction", "data"), "xytext": (6, 0), "textcoords": "offset points"}
         axes.annotate(words, (1, n), va="center", fontsize=9, **at)
     axes.set_ylim(*beside.get_ylim())
     axes.set_yticks([])
     axes.margins(x=0.1)
     _plain_ticks(axes.xaxis)
-    per = f" per {comparison.per_work}" if comparison.per_work else ""
-    axes.set_xlabel(f"times as fast{per} as {elide(one_line(comparison.baseline), _MOST_LETTERS)}")
-    intervals = any(row.verdict is not None and row.verdict.low is not None for row in comparison.rows)
+    per = f" per {family.per_work}" if family.per_work else ""
+    axes.set_xlabel(f"times as fast{per} as {_name(family.baseline) if family.baseline else ''}")
+    intervals = any(verdict is not None and verdict.low is not None for verdict in verdicts)
     axes.set_title("speedup with its 95 % interval" if intervals else "speedup as measured: no interval")
 
 
@@ -183,9 +185,9 @@ def _plain_ticks(axis: Any) -> None:
 
 def _lines(axes: Any, comparison: Comparison, values: Callable[[PlotRun], Sequence[tuple[int, float]]]) -> None:
     """Draw a line for each run through all its values; one that does not count is faint, with crosses."""
-    for n, row in enumerate(comparison.rows):
+    for n, (_, runs) in enumerate(comparison.rows):
         style = _style(n)
-        for run in row.runs:
+        for run in runs:
             drawn = values(run)
             few = len(drawn) <= _FEW
             marker = (style["marker"] if run.used else "x") if few else "" if run.used else "x"
@@ -209,8 +211,8 @@ def _name_times(axes: Any, comparison: Comparison) -> None:
     factor, unit = _scale(sorted(times)[: max(1, len(times) * 9 // 10)])
     for line in axes.lines:
         line.set_ydata([value * factor for value in line.get_ydata()])
-    for n, row in enumerate(comparison.rows):
-        others = [point for run in row.runs for point in run.points if not point.measured]
+    for n, (_, runs) in enumerate(comparison.rows):
+        others = [point for run in runs for point in run.points if not point.measured]
         axes.plot(
             [point.i for point in others],
             [point.dur_s * factor for point in others],
@@ -236,8 +238,8 @@ def _name_times(axes: Any, comparison: Comparison) -> None:
 
 
 def _evaluations(axes: Any, comparison: Comparison) -> None:
-    for n, row in enumerate(comparison.rows):
-        for run in row.runs:
+    for n, (_, runs) in enumerate(comparison.rows):
+        for run in runs:
             axes.plot(
                 [i for i, _ in run.evals],
                 [value for _, value in run.evals],
@@ -254,7 +256,7 @@ def _evaluations(axes: Any, comparison: Comparison) -> None:
 def _legend(comparison: Comparison, panels: set[str]) -> tuple[list[Any], list[str]]:
     lines = need("matplotlib.lines")
     handles = [lines.Line2D([], [], markersize=5, **_style(n)) for n in range(len(comparison.rows))]
-    names = [elide(one_line(row.label), _MOST_LETTERS) for row in comparison.rows]
+    names = [_name(arm) for arm, _ in comparison.rows]
     grey = {"color": "#555555", "linestyle": ""}
     if any(not run.used for run in comparison.runs):
         handles.append(lines.Line2D([], [], color="#555555", linestyle=(0, (1, 2)), marker="x", markersize=5))

@@ -5,17 +5,15 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from queue_runner import reports, units
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.grouping import Arm
-from queue_runner.analysis.rounds import Verdict
 from queue_runner.errors import UsageError
 from queue_runner.monitor.answers import select_runs
 from queue_runner.monitor.answers.run_query import Context, Options
 from queue_runner.reports import devices
-from queue_runner.reports._common import arm_tables
 from queue_runner.store.read import tuples
 
 T = TypeVar("T")
@@ -53,28 +51,15 @@ class PlotRun:
 
 
 @dataclass(frozen=True)
-class PlotRow:
-    label: str
-    runs: Sequence[PlotRun]
-    mean_s: float | None
-    """the geometric mean of the used runs"""
-    is_baseline: bool
-    verdict: Verdict | None
-
-
-@dataclass(frozen=True)
 class Comparison:
-    title: str
-    rows: Sequence[PlotRow]
-    per_iteration: bool
-    """whether values are times per iteration, or else real times"""
-    baseline: str
-    per_work: str
-    """token or sample where the ratios compare the time per token or sample, else empty"""
+    """A family of the report, and the runs that ended of each of its rows."""
+
+    family: Family
+    rows: Sequence[tuple[Arm, Sequence[PlotRun]]]
 
     @property
     def runs(self) -> Iterator[PlotRun]:
-        return (run for row in self.rows for run in row.runs)
+        return (run for _, runs in self.rows for run in runs)
 
     @property
     def points(self) -> Iterator[PlotPoint]:
@@ -120,9 +105,13 @@ def _comparison(family: Family, context: Context) -> Comparison:
     points = _by_run(context, "v_iteration", "i, dur_s, loss, phase = 'measure'", ids, PlotPoint)
     is_loss = "split = 'val' AND metric = 'loss' AND value IS NOT NULL"
     losses = _by_run(context, f"(SELECT * FROM v_eval WHERE {is_loss})", "i, value", ids, ValidationLoss)
-    rows = [_row(family, arm, points, losses) for arm in arms]
-    base = family.baseline.label if family.baseline is not None else ""
-    return Comparison(arm_tables.caption(family), rows, not family.wall, base, family.per_work)
+    rows = []
+    for arm in arms:
+        used = {row.run_id for row in arm.used}
+        drawn = [(row.run_id, row) for row in arm.ended]
+        runs = [PlotRun(row.run, k in used, row.median_s, points.get(k, []), losses.get(k, [])) for k, row in drawn]
+        rows.append((arm, runs))
+    return Comparison(family, rows)
 
 
 def _by_run(
@@ -137,47 +126,9 @@ def _by_run(
     return rows
 
 
-def _row(
-    family: Family, arm: Arm, points: dict[int, list[PlotPoint]], losses: dict[int, list[ValidationLoss]]
-) -> PlotRow:
-    used = {row.run_id for row in arm.used}
-    drawn = [(row.run_id, row) for row in arm.ended]
-    runs = [PlotRun(row.run, k in used, row.median_s, points.get(k, []), losses.get(k, [])) for k, row in drawn]
-    pair = family.pair(arm)
-    mean_s = arm.median_s if arm.used else None
-    return PlotRow(arm.label, runs, mean_s, arm is family.baseline, pair.verdict if pair else None)
-
-
 def without_numbers(plot: Plot) -> list[str]:
     """Name the runs that ended without a number to draw."""
     bare = [
         run.name for comparison in plot.comparisons for run in comparison.runs if run.value_s is None and not run.points
     ]
     return [f"ended without numbers, and not drawn: {', '.join(bare)}"] if bare else []
-
-
-def summary(plot: Plot) -> dict[str, Any]:
-    """Return the plot in the schema mpsq.plot/1: the rows and runs of each comparison, iterations counted."""
-    comparisons = [
-        {
-            "title": comparison.title,
-            "per_iteration": comparison.per_iteration,
-            "rows": [
-                {
-                    "label": row.label,
-                    "is_baseline": row.is_baseline,
-                    "mean_s": row.mean_s,
-                    "speedup": row.verdict.change if row.verdict else None,
-                    "speedup_low": row.verdict.low if row.verdict else None,
-                    "speedup_high": row.verdict.high if row.verdict else None,
-                    "runs": [
-                        {"run": run.name, "used": run.used, "value_s": run.value_s, "iterations": len(run.points)}
-                        for run in row.runs
-                    ],
-                }
-                for row in comparison.rows
-            ],
-        }
-        for comparison in plot.comparisons
-    ]
-    return {"comparisons": comparisons}

@@ -5,19 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 from queue_runner import reports
-from queue_runner.cli.common import print_json, say
+from queue_runner.cli.common import say
 from queue_runner.cli.report import ReportRequest
 from queue_runner.errors import UsageError
 
 
 def write_plot(path: str, request: ReportRequest) -> None:
-    """Draw the rows of the report; with --json, also print its data.
+    """Draw the rows of the report.
 
     Raises: UsageError, and OSError when the file cannot be written.
     """
-    if request.submit or request.format not in ("table", "json") or request.name != reports.DEFAULT:
+    if request.submit or request.format != "table" or request.name != reports.DEFAULT:
         raise UsageError(
-            "--plot draws the default report and cannot be combined with another report, --html, --format or --submit",
+            "--plot draws the default report and cannot be combined with another report or format, or --submit",
             "mpsq report g4 --plot g4.png",
         )
     from queue_runner.export import picture, plot_data
@@ -29,9 +29,6 @@ def write_plot(path: str, request: ReportRequest) -> None:
         drawing = plot_data.read(connection, request.options)
     picture.write(drawing, file)
     notes = [*drawing.notes, *plot_data.without_numbers(drawing)]
-    if request.format == "json":
-        print_json("mpsq.plot/1", **plot_data.summary(drawing), path=str(file.absolute()), notes=notes)
-        return
     say(f"wrote {file}: {drawing.size}")
     for note in notes:
         say(note)

@@ -32,7 +32,6 @@ LINES = {
     "mpsq.retry/1": ["retry", "g1", "--json"],
     "mpsq.delete/1": ["delete", "1", "--json"],
     "mpsq.gc/1": ["gc", "--keep", "last:0", "--dry-run", "--json"],
-    "mpsq.plot/1": ["report", "1", "--plot", "out.svg", "--json"],
     "mpsq.sql/1": ["db", "sql", "SELECT run FROM v_run", "--json"],
     "mpsq.export/1": ["export", "--to", "csv", "out", "1", "--json"],
     "mpsq.report/1": ["report", "--json"],
