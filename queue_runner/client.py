@@ -39,7 +39,6 @@ from queue_runner.reports._common.report_options import read_options
 from queue_runner.store import read
 from queue_runner.submit import given_options as submit_options
 from queue_runner.submit import plan as submitting
-from queue_runner.submit.python_words import in_python_words
 from queue_runner.submit.submit_options import Request
 from queue_runner.units import parse_duration
 
@@ -141,7 +140,6 @@ class Rows(list[dict[str, Any]]):
         return pandas.DataFrame(list(self))
 
 
-@in_python_words
 class Client:
     """A queue. `home` is its folder; MPSQ_HOME or the default location when omitted."""
 

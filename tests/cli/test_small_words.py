@@ -13,7 +13,6 @@ from queue_runner.client import Client, Group
 from queue_runner.control.pausing import Changed
 from queue_runner.errors import UsageError, WaitTimeout
 from queue_runner.store import read
-from queue_runner.submit.python_words import in_python
 from tests.cli_support import Cli, full_queue, use_toy_workloads
 
 
@@ -129,35 +128,17 @@ def test_workloads_is_a_list_of_names_with_their_frameworks(mpsq: Cli) -> None:
     assert any("mlx, torch" in line or "torch, mlx" in line for line in lines)
 
 
-def test_the_client_speaks_python(mpsq: Cli) -> None:
+def test_the_client_raises_the_errors_of_the_command_line(mpsq: Cli) -> None:
     queue = Client()
     assert repr(queue).startswith("Client('/") and repr(Group(4, (7, 8))) == "Group(id=4, jobs=(7, 8))"
     with pytest.raises(UsageError) as refused:
         queue.submit("toy", repeats=0)
-    assert refused.value.message == str(refused.value) == "repeats=0 would run nothing"
+    assert refused.value.message == str(refused.value) == "--repeats 0 would run nothing"
     with pytest.raises(WaitTimeout) as late:
         queue.wait(4, timeout=0)
-    assert "not ended" in late.value.message and late.value.hint == "Client.status() shows them"
+    assert "not ended" in late.value.message and late.value.hint == "mpsq status shows them"
     with pytest.raises(WaitTimeout):
         queue.wait(4, timeout="0s")
-
-
-@pytest.mark.parametrize(
-    ("said", "python"),
-    [
-        ("for example --timeout 2h", 'for example timeout="2h"'),
-        ("a --timeout must be longer than 0", "a timeout must be longer than 0"),
-        ("use --set lr=1e-3", 'use set={"lr": 1e-3}'),
-        ("--device cpu,mps", 'device=["cpu", "mps"]'),
-        ("run --hold would wait forever", "run hold=True would wait forever"),
-        ("mpsq why 3.1", 'Client.why("3.1")'),
-        ("mpsq retry 3 --resume starts over", "mpsq retry 3 --resume starts over"),
-        ("mpsq workloads lists them", "mpsq workloads lists them"),
-        ("pass it as a variable: --secret NAME", "pass it as a variable: secret=NAME"),
-    ],
-)
-def test_options_become_arguments_and_verbs_methods(said: str, python: str) -> None:
-    assert in_python(said) == python
 
 
 def test_every_parser_is_named_in_the_help(mpsq: Cli) -> None:
