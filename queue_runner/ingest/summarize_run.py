@@ -126,7 +126,7 @@ def assess(
     facts = Facts(
         outcome=ending.outcome,
         expects_iterations=unobserved_matters
-        and (spec.kind == "workload" or (spec.parser is not None and parsers.iterates(spec.parser))),
+        and (spec.kind == "workload" or spec.parser not in (None, parsers.REMOVED)),
         iterations=points.iterations,
         summary=summary,
         notes=notes,

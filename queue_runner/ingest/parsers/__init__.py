@@ -18,6 +18,8 @@ if TYPE_CHECKING:  # `mpsq submit` needs the names only
     from queue_runner.ingest.log_parser import LogParser
 
 DEFAULT = "plain"
+REMOVED = "sample"
+"""A parser of earlier versions, without iterations: jobs that name it are read as by DEFAULT."""
 
 
 def names() -> list[str]:
@@ -30,17 +32,12 @@ def find(name: str) -> type[LogParser]:
     return cast("type[LogParser]", _module(name).Parser)
 
 
-def iterates(name: str) -> bool:
-    """Return whether the format has iterations: a run without any has reported nothing then."""
-    return bool(getattr(_module(name), "ITERATES", True))
-
-
 def load(name: str, known: Mapping[str, object] | None = None) -> LogParser:
     """Return a parser for a new log. `known` holds what else is known about the run (compile, device).
 
     Raises: UsageError when there is no such parser.
     """
-    return find(name)(known)
+    return find(DEFAULT if name == REMOVED else name)(known)
 
 
 def read_log(name: str, data: bytes, known: Mapping[str, object] | None = None) -> list[LogEvent]:
