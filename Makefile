@@ -52,7 +52,7 @@ system: python  ## the system packages that the tests need: named, then installe
 	@$(PYTHON) -m tests.system_packages
 
 demo: $(DEMO)  ## trains nanoGPT on this machine's devices and reports
-	$(BIN)/python -m queue_runner.cli.demo
+	$(BIN)/python -m tests.demo
 
 # Four at a time on two processors where tests mostly wait for processes; the slow ones compute. Neighbours in a file
 # run in one pytest as long as another one is not idle: they share a sshd.
@@ -75,7 +75,7 @@ shrink: $(STAMP)  ## lowers its baseline to the counts of today
 	$(BIN)/python -m tests.project.language --shrink
 
 docs: $(STAMP)  ## what is generated: docs/cli.md
-	$(BIN)/python -m queue_runner.cli.generate_reference > docs/cli.md
+	$(BIN)/python -m tests.cli_reference > docs/cli.md
 
 site: $(DOCS)  ## the documents as a site in build/site; ends at a broken link
 	$(BIN)/python -m tests.site

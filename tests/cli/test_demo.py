@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queue_runner.cli import demo
+from tests import demo
 
 
 @pytest.mark.parametrize(

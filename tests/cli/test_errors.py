@@ -313,7 +313,7 @@ def test_an_old_spelling_names_the_new_one(mpsq: Cli) -> None:
 
 
 def test_no_command_is_missing_from_the_reference() -> None:
-    from queue_runner.cli.generate_reference import EXIT_CODES, reference
+    from tests.cli_reference import EXIT_CODES, reference
     from tests.cli_support import ROOT
 
     page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")

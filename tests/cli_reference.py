@@ -1,4 +1,4 @@
-"""Generate docs/cli.md from --help: `python -m queue_runner.cli.generate_reference > docs/cli.md` (make docs)."""
+"""Generate docs/cli.md from --help: `python -m tests.cli_reference > docs/cli.md` (make docs)."""
 
 from __future__ import annotations
 
