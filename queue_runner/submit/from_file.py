@@ -1,4 +1,4 @@
-"""Many jobs from a file: one object per line (or one JSON array), each with the options of `mpsq submit` by name.
+"""Many jobs from a file: one object per line, each with the options of `mpsq submit` by name.
 
 They become one plan, all or none. A line may wait for others of the file by their `name`.
 """
@@ -36,7 +36,7 @@ _ID = re.compile(r"@last|g?[0-9]{1,18}(\.[0-9]{1,9})?")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A job of the file: its position ("line 3"), its name, and its JSON, or the object if it is one of an array.
+    """A job of the file: its position ("line 3"), its name, and its JSON, or the object if it is from no file.
 
     The options are read again where they are needed: of 100,000 lines they would take 100 MB."""
 
@@ -234,15 +234,13 @@ def read(data: bytes) -> list[Line]:
             f"line {line} is not valid UTF-8 (byte 0x{data[error.start]:02x})",
             "save the file as UTF-8; " + _EXAMPLE,
         ) from error
-    if text.lstrip()[:1] == "[":
-        items = _parsed(text, "the array")
-        return [_line(f"entry {n}", item, item) for n, item in enumerate(items, start=1)]
     # not splitlines: JSON strings may hold other characters that it takes for line ends
     rows = ((f"line {n}", row.strip("\r\t ")) for n, row in enumerate(text.split("\n"), start=1))
-    return [_line(where, _parsed(row, where), row) for where, row in rows if row]
+    return [_line(where, row) for where, row in rows if row]
 
 
-def _line(where: str, item: Any, content: Any) -> Line:
+def _line(where: str, content: str) -> Line:
+    item = _parsed(content, where)
     if not isinstance(item, dict):
         raise UsageError(f"{where} is not a JSON object", _EXAMPLE)
     name = item.get("name")
@@ -253,10 +251,8 @@ def _parsed(text: str, where: str) -> Any:
     try:
         return _DECODER.decode(text)
     except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}" if where == "the array" else f"column {error.colno}"
-        raise UsageError(
-            f"{where} is not valid JSON: {error.msg[:1].lower()}{error.msg[1:]} at {place}", _EXAMPLE
-        ) from error
+        what = f"{error.msg[:1].lower()}{error.msg[1:]} at column {error.colno}"
+        raise UsageError(f"{where} is not valid JSON: {what}", _EXAMPLE) from error
     except UsageError as error:
         raise UsageError(f"{where}: {error.message}", error.hint) from error
     except RecursionError as error:

@@ -222,7 +222,7 @@ READERS: dict[str, Reader] = {
         _settings, (config_file,), (b'lanes = "cpu:0"\npoll_s = 1.0\n[on.a]\nfolder = "x"\n',), (MpsqError,)
     ),
     "file of jobs": Reader(
-        lambda data, folder: from_file.read(data), (from_file,), (b'{"argv":["a"]}\n', b'[{"name":"a"}]'), (MpsqError,)
+        lambda data, folder: from_file.read(data), (from_file,), (b'{"argv":["a"]}\n', b'{"name":"a"}'), (MpsqError,)
     ),
     "line of a crontab": Reader(_cron, (cron,), (b"0 3 * * 1-5", b"@daily"), (MpsqError,)),
     "words of programs": Reader(_texts, (text, redact, last_words), (b"ghp_0123456789abcdefgh \x1b[31m", b"5, 10")),
