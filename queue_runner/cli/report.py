@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from queue_runner import tables
-from queue_runner.cli.common import added_option, home, new_app, remark, say
+from queue_runner.cli.common import added_option, home, new_app, print_json, remark, say
 from queue_runner.cli.run_selection import Selection, with_selection
 from queue_runner.cli.typer_options import title
 from queue_runner.errors import UsageError
@@ -87,7 +87,7 @@ def report(
 
     format = "json" if json else tables.check_format(format)
     if list_:
-        _list(format)
+        _list(format == "json")
         return
     layout = home()
     ids = list(words or ())
@@ -156,15 +156,12 @@ def _is_report(word: str, layout: Layout) -> bool:
         return not connection.execute("SELECT 1 FROM jobs WHERE name = ? LIMIT 1", [word]).fetchone()
 
 
-def _list(format: str) -> None:
+def _list(json: bool) -> None:
     from queue_runner import reports
 
     helps = reports.helps()
-    rows = [{"name": name, "help": text} for name, text in helps.items()]
-    if format == "json":
-        print(tables.envelope("mpsq.reports/1", reports=rows))
-    elif format == "table":
-        room = tables.WIDTH - max(map(len, helps)) - 2
-        print(tables.facts([(name, textwrap.fill(text, room)) for name, text in helps.items()]))
-    else:
-        print(tables.table(rows, [tables.Column("name", "report"), tables.Column("help", "shows")], format))
+    if json:
+        print_json("mpsq.reports/1", reports=[{"name": name, "help": text} for name, text in helps.items()])
+        return
+    room = tables.WIDTH - max(map(len, helps)) - 2
+    print(tables.facts([(name, textwrap.fill(text, room)) for name, text in helps.items()]))
