@@ -75,10 +75,8 @@ def parse(texts: Sequence[str]) -> Keep:
 
 
 def _rule(text: str) -> tuple[str, float]:
-    if match := re.fullmatch(r"last\s*[:=]?\s*(\d{1,9})", text):
+    if match := re.fullmatch(r"last:(\d{1,9})", text):
         return "last", int(match[1])
-    if match := re.fullmatch(r"size\s*[:=]?\s*(.+)", text):
-        return "size_bytes", parse_size(match[1], "--keep")
     if not re.fullmatch(r"[\d.]*", text):  # a bare number could be days, jobs or bytes
         for name, read in (("age_s", parse_duration), ("size_bytes", parse_size)):
             try:
