@@ -48,7 +48,7 @@ OLD_NAMES = {"daemon": "worker"}
 OWNERS = {
     "sqlalchemy": {"store"},
     "alembic": {"store"},
-    "apscheduler": {"worker", "submit"},  # submit: the triggers of crontab lines, without a scheduler
+    "apscheduler": {"worker"},
     "typer": {"cli", "export", "referee", "remote", "web"},
     "tabulate": {"root"},
     "tomlkit": {"root"},
