@@ -6,7 +6,7 @@
 | POSIX -p, bash, ksh | three lines `real 1.23`, `real 0m25.614s`, then user, sys |
 | GNU time | `0.10user 0.02system 0:00.12elapsed 99%CPU (0avgtext+0avgdata 10240maxresident)k`, KiB |
 | GNU time -v | `User time (seconds): 0.10` ... |
-| zsh, tcsh | `python x  1.23s user 0.05s system 98% cpu 1.301 total`, `0.016u 0.014s 0:00.04 50.0%` |
+| zsh | `python x  1.23s user 0.05s system 98% cpu 1.301 total` |
 | fish | `Executed in   14.73 millis`, `usr time    0.65 millis` |
 """
 
@@ -27,7 +27,6 @@ _ONE_LINE = {  # groups in the order of the name
         rf"{_N}user\s+{_N}system\s+{_CLOCK}elapsed\s+[\d?]+%CPU(?:\s+\(\d+avgtext\+\d+avgdata\s+(\d{{1,15}})maxresident\)k)?"
     ),
     "user sys real": re.compile(rf"{_N}s user\s+{_N}s system\s+\d+% cpu\s+{_CLOCK} total"),
-    "user sys real ": re.compile(rf"^\s*{_N}u\s+{_N}s\s+{_CLOCK}\s+[\d.]+%(?:\s|$)"),
 }
 _TRIPLE = re.compile(rf"\s*(real|user|sys)\s+{_MS}\s*")
 _VERBOSE = {
@@ -44,9 +43,7 @@ _FISH = {
 }
 _FISH_UNITS = {"micros": 1e-6, "millis": 1e-3, "secs": 1.0, "mins": 60.0, "hours": 3600.0}
 _ORDER = ("real", "user", "sys")
-_WORDS = re.compile(
-    r"real|user|sys|usr time|User time|System time|elapsed|Elapsed|aximum resident|Executed in|^\s*[\d.]+u\s"
-)
+_WORDS = re.compile(r"real|user|sys|usr time|User time|System time|elapsed|Elapsed|aximum resident|Executed in")
 """Pattern that occurs in every relevant line: a quick rejection of most lines."""
 MAX_LINE_CHARS = 1000
 """Longest line considered: no `time` command writes a longer one, but progress bars do."""

@@ -158,7 +158,6 @@ TIMES = [
     ),
     ("python train.py  1.23s user 0.05s system 98% cpu 1.301 total", (1.301, 1.23, 0.05, None)),
     ("python train.py  98.10s user 5.05s system 98% cpu 1:45.30 total", (105.3, 98.1, 5.05, None)),
-    ("0.016u 0.014s 0:00.04 50.0%\t0+0k 0+0io 0pf+0w", (0.04, 0.016, 0.014, None)),
     (
         "________\nExecuted in    1.50 mins      fish           external\n"
         "   usr time   14.65 secs    0.65 millis   14.65 secs\n"
