@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 
 from queue_runner.errors import UsageError
 
@@ -99,6 +100,11 @@ def count(n: Number) -> str:
 def counted(n: int, what: str) -> str:
     """Format an exact count with its noun: "1 run", "1,200 runs"."""
     return f"{count(n)} {what}{'s' * (n != 1)}"
+
+
+def listed(texts: Sequence[str], most: int) -> str:
+    """Join texts, of more than `most` the first ones: "a, b and 3 more"."""
+    return ", ".join(texts[:most]) + (f" and {count(len(texts) - most)} more" if len(texts) > most else "")
 
 
 def short_count(n: Number) -> str:

@@ -121,8 +121,7 @@ def _open(family: Family) -> Iterable[str]:
     fewest = min([pair.verdict.more or 0 for pair in undecided if pair.verdict.more], default=0)
     for needs, alike in by_key(undecided, lambda pair: pair.verdict.next_step).items():
         names = list(dict.fromkeys(f"{pair.arm.label} vs {pair.baseline.label}" for pair in alike))
-        more = f" and {len(names) - MOST_FACTORS} more pairs" if len(names) > MOST_FACTORS else ""
-        text = f"undecided: {', '.join(names[:MOST_FACTORS])}{more}: {needs}"
+        text = f"undecided: {units.listed(names, MOST_FACTORS)}: {needs}"
         if alike[0].verdict.why or not alike[0].verdict.more:
             yield Caveat(f"undecided: {needs}", text.removeprefix("undecided").removesuffix(f": {needs}"))
         elif any(row.state != State.DONE for row in runs):

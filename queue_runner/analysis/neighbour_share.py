@@ -39,10 +39,8 @@ class Beside:
 
     def detail(self) -> str:
         """Return the text of the taint."""
-        names = [f"{neighbour.run} on {neighbour.lane}" for neighbour in self.neighbours[:MOST_NAMED]]
-        more = len(self.neighbours) - MOST_NAMED
-        named = f": {', '.join(names)}" if names else ""
-        named += f" and {more} more" if more > 0 else ""
+        names = units.listed([f"{neighbour.run} on {neighbour.lane}" for neighbour in self.neighbours], MOST_NAMED)
+        named = f": {names}" if names else ""
         return f"for {units.percent(self.share, 3)} of its measured time another lane was busy{named}"
 
 

@@ -140,7 +140,7 @@ def guarded(layout: Layout, *, system: str = sys.platform, user_home: Path | Non
     with contextlib.suppress(MpsqError), reading(layout.db) as connection:  # the store has a check of its own
         paths += [path for text in waiting_specs(connection) for path in paths_read(JobSpec.from_json(text))]
     places = list(protected.found(paths, system=system, user_home=user_home))
-    named = ", ".join(places[:_NAMED]) + (f" and {len(places) - _NAMED} more" if len(places) > _NAMED else "")
+    named = units.listed(places, _NAMED)
     yield warn_if(bool(places), "guarded folders", named or "the worker reads in none", protected.REMEDY)
 
 

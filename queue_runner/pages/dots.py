@@ -223,5 +223,4 @@ def _notes(
         if row.run_id not in by_run and row.outcome != Outcome.SUCCEEDED
     ]
     if failed:
-        more = f" and {len(failed) - 5} more" if len(failed) > 5 else ""
-        yield f"without a value, and so without a dot: {', '.join(failed[:5])}{more}"
+        yield f"without a value, and so without a dot: {units.listed(failed, 5)}"

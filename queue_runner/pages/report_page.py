@@ -161,7 +161,7 @@ def _name(name: str) -> str:
 def _values(name: str, family: Family) -> str:
     values = dict.fromkeys(arm.key[name] for arm in family.arms)
     texts = ["unset" if value is None else word(name, value).removeprefix(f"{name}=") for value in values]
-    return ", ".join(texts[:12]) + (f" and {len(texts) - 12} more" if len(texts) > 12 else "")
+    return units.listed(texts, 12)
 
 
 def _ran(evidence: RunRecords) -> str:

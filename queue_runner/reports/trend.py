@@ -285,7 +285,9 @@ def _sentences(rows: Sequence[TrendRow]) -> Iterable[str]:
         at_steps = {text for step in row.steps for text in step.changes}
         for point in row.points:
             if others := [text for text in point.changes if text not in at_steps]:
-                yield Finding(f"{row.label}: no step at {point.name}, {_day(point.at)}: {_few(others)}")
+                yield Finding(
+                    f"{row.label}: no step at {point.name}, {_day(point.at)}: {units.listed(others, _MOST_CHANGES)}"
+                )
 
 
 def _cause(step: TrendStep) -> str:
@@ -294,8 +296,7 @@ def _cause(step: TrendStep) -> str:
 
 
 def _few(texts: Sequence[str]) -> str:
-    more = [f"{len(texts) - _MOST_CHANGES} more"] if len(texts) > _MOST_CHANGES else []
-    return ", ".join([*texts[:_MOST_CHANGES], *more])
+    return units.listed(texts, _MOST_CHANGES)
 
 
 def _day(at: float) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from queue_runner import units
 from queue_runner.errors import UsageError
 from queue_runner.host.once_a_day import RepeatedNote
 from queue_runner.source import archive, git_commands, rules, scan
@@ -207,7 +208,6 @@ def _notes(left_out: Mapping[str, str], copied: bool) -> Iterator[str]:
     else:
         yield RepeatedNote("if the code changes before a run starts, the run uses a copy of the code as it is now")
     if left_out:
-        named = [f"{plain(name)} ({reason})" for name, reason in list(left_out.items())[:_NAMED]]
-        more = len(left_out) - len(named)
-        listed = ", ".join(named) + (f" and {more} more: mpsq show lists all" if more > 0 else "")
+        listed = units.listed([f"{plain(name)} ({reason})" for name, reason in left_out.items()], _NAMED)
+        listed += ": mpsq show lists all" if len(left_out) > _NAMED else ""
         yield RepeatedNote(f"these files are not copied, so that runs read the originals: {listed}")

@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from queue_runner import units
 from queue_runner.errors import is_shortage
 from queue_runner.host import child, protected
 from queue_runner.model import Ending, Outcome
@@ -129,9 +130,7 @@ Changes = list[tuple[str, str]]
 
 def listed(changes: Changes) -> str:
     """Name the first changes: "train.py changed, lib.py was removed and 3 more"; "" for none."""
-    parts = [plain(f"{path} {what}") for path, what in changes[:_NAMED]]
-    parts += [f"{len(changes) - _NAMED:,} more"] if len(changes) > _NAMED else []
-    return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
+    return units.listed([plain(f"{path} {what}") for path, what in changes], _NAMED)
 
 
 def compare(snapshots: Path, spec: JobSpec, not_code: str) -> tuple[SourceTree | None, Changes]:

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from queue_runner import units
 from queue_runner.atomic_file import replacing
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.host import locks, torch_probe, trash
@@ -126,9 +127,8 @@ def remove(layout: Layout, name: str) -> Path:
                 f'environment "{name}" is needed by schedule "{scheduled[0]}"', f"mpsq schedule remove {scheduled[0]}"
             )
         if users:
-            listed = ", ".join(map(str, users[:5])) + (f" and {len(users) - 5} more" if len(users) > 5 else "")
             raise MpsqError(
-                f'environment "{name}" is needed by {"jobs" if len(users) > 1 else "job"} {listed}',
+                f'environment "{name}" is needed by job{"s" * (len(users) > 1)} {units.listed([*map(str, users)], 5)}',
                 f"wait until they end, or run mpsq cancel {' '.join(map(str, users[:5]))}",
             )
         try:

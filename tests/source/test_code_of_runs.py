@@ -130,7 +130,7 @@ def test_an_edit_never_stops_the_queue(queue: Queue, code: Repository) -> None:
         assert said(queue, run) == "v2\nlib\nlib.sh\nsay.sh"
         assert names(queue.layout.run_dir(run) / "tree") == ["out.txt"]
         text = notes(queue, run)["in_copy"]
-        assert text == "say.sh changed, lib.sh was removed and scratch.py was added"
+        assert text == "say.sh changed, lib.sh was removed, scratch.py was added"
         assert explained(queue, run).endswith(f"; it started in a copy of the code as submitted, because {text}")
     assert said(queue, "2.1") == "v3" and said(queue, "4.1") == str(code.root)
     assert notes(queue, "2.1") == notes(queue, "4.1") == {}

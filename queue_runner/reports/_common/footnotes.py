@@ -168,8 +168,7 @@ def _window(context: Context) -> Iterable[str]:
 
 def named(names: Sequence[str]) -> str:
     """Join at most MOST_NAMED names; the rest is counted."""
-    more = f" and {units.count(len(names) - MOST_NAMED)} more" if len(names) > MOST_NAMED else ""
-    return ", ".join(names[:MOST_NAMED]) + more
+    return units.listed(names, MOST_NAMED)
 
 
 def _excluded(arms: Sequence[Arm], marks: CaveatMarks, context: Context) -> Iterable[str]:
