@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from queue_runner.bundles import collect
-from queue_runner.cli.common import groups, home, remark
+from queue_runner.cli.common import home, remark
 from queue_runner.errors import UsageError
 from queue_runner.model import Selector, parse_selector
 from queue_runner.paths import Layout
@@ -27,7 +27,8 @@ def write_bundle(names: Sequence[str], other_options: bool) -> None:
         raise UsageError("a bundle is not text for a terminal", HOW)
     with tempfile.TemporaryDirectory(prefix="mpsq-bundle-") as folder:
         path = Path(folder) / "bundle.mpsq"
-        n_left = make_bundle(home(), [parse_selector(text) for text in groups(names)], path)
+        selectors = [parse_selector(f"g{text}" if text.isdecimal() else text) for text in names]
+        n_left = make_bundle(home(), selectors, path)
         with path.open("rb") as file:
             shutil.copyfileobj(file, sys.stdout.buffer, 1 << 20)
     sys.stdout.buffer.flush()
