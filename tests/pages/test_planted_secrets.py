@@ -43,7 +43,7 @@ def test_captions_rows_and_pages_have_no_planted_secret(queue: Queue, mpsq: Cli,
         mpsq.ok(*words).out
         for words in (["report", "--explain", "--all"], ["report", "--json"], ["list"], ["show", "g1"])
     ]
-    plot = ["report", "--plot", tmp_path / "plot.svg", "--all", "--json"]
+    plot = ["report", "--plot", tmp_path / "plot.svg", "--all"]
     said += [mpsq.ok("show", "1.1").out, mpsq.ok(*plot).out, mpsq.ok("status").out]
     mpsq.ok("report", "--all", "--html", tmp_path / "page.html")
     said.append((tmp_path / "page.html").read_text())
