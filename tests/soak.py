@@ -34,7 +34,7 @@ WAL_MAY_HAVE = 4 << 20
 """Below this size a log of SQLite may vary as it likes."""
 TRAINER = 'for i in 0 1 2 3; do echo "iter $i: loss $((4 - i)).{n}, time 10.00ms, mfu 1.00%"; done'
 READS = (
-    *(("report",), ("report", "--group", "@last", "--explain"), ("status",), ("list",), ("why", "@last")),
+    *(("report",), ("report", "@last", "--explain"), ("status",), ("list",), ("why", "@last")),
     *(("show", "@last"), ("report", "trend"), ("list", "--all")),
 )
 ROWS_PRINTED = 8
