@@ -236,13 +236,19 @@ def ratio(pair: Pair, per_work: str, compiling: bool = False) -> str:
     else:
         text = f"{arm} {'is' if verdict.decided else 'measured'} {times} {how} than {base}"
     if per_work == WALL:
-        numbers = f", {units.number(verdict.value)} vs {units.number(verdict.baseline)} s"
+        numbers = f", {_time(pair.arm, verdict.value)} vs {_time(pair.baseline, verdict.baseline)} s"
     elif not per_work:
-        numbers = f", {units.ms(verdict.value)} vs {units.ms(verdict.baseline)} ms/iter"
+        values = (_time(arm, x, 1e-3) for arm, x in ((pair.arm, verdict.value), (pair.baseline, verdict.baseline)))
+        numbers = f", {' vs '.join(values)} ms/iter"
     else:
         a, b = (units.number(1 / time) for time in (verdict.value, verdict.baseline))
         numbers = f" per {per_work}, {a} vs {b} {per_work}s/s"
     return f"{text}{numbers} ({_limits(stated)})"
+
+
+def _time(arm: Arm, x_s: float, scale: float = 1.0) -> str:
+    """Format a time with the digits that the table shows of the row."""
+    return units.plus_minus(x_s, arm.spread_s[0], "", scale).partition(f" {units.PLUS_MINUS}")[0]
 
 
 def _limits(verdict: Verdict) -> str:

@@ -280,12 +280,13 @@ def _cost(rows: Sequence[ArmRow], family: Family) -> Section:
     if any(row.device == "mps" for row in first):
         notes.append("1st iter on mps: Metal's own shader cache may be warm, in eager rows too")
     if any(row.real_s is not None for row in rows):
-        notes.append("real, user, sys: seconds" + ("; min and max of real" if times else ""))
+        notes.append(f"{'median, min and max: of wall s; ' if family.wall else 'real, '}user, sys: seconds")
+    (real,) = columns("real_s")
     shown = columns(
         LABEL,
         Column("first_iter_s", "1st iter", short, True),
         Column("compile", "compile", right=True, value=lambda row: _compile(row) or units.MISSING),
-        "real_s",
+        *([replace(real, title="median", words=units.number)] if family.wall else [real]),
         Column("min_s", "min", right=True, value=extreme(min)),
         Column("max_s", "max", right=True, value=extreme(max)),
         "user_s sys_s",
