@@ -20,6 +20,11 @@ pytestmark = [pytest.mark.process, pytest.mark.needs_program("chromium")]
 DRAWN = "Array.from(document.querySelectorAll('figure.plot canvas')).map(c => c.toDataURL().length)"
 """The sizes of the pictures that uPlot drew: an empty one is small."""
 
+BEYOND = """[...document.querySelectorAll('table')].filter(t => [...t.querySelectorAll('th')].some(
+    th => th.textContent === 'verdict')).flatMap(t => [...t.querySelectorAll('td')]).filter(
+    td => td.getBoundingClientRect().right > innerWidth).map(td => td.textContent)"""
+"""The cells beyond the right edge, of the tables that have verdicts."""
+
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -35,6 +40,7 @@ def test_it_opens_quietly_and_fits(browser: Browser, page: Path, width: int, sch
         assert seen.troubles == []
         assert seen.foreign(page.as_uri()) == [] and seen.requests[0] == page.as_uri()
         assert not seen.scrolls_sideways()
+        assert seen.page.evaluate(BEYOND) == [], "verdicts are not scrolled to"
         assert len(seen.page.evaluate(DRAWN)) == 2 and min(seen.page.evaluate(DRAWN)) > 5000
         seen.picture(f"report-{width}-{scheme}")
         ground = seen.page.evaluate("getComputedStyle(document.body).backgroundColor")
