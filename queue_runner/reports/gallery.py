@@ -10,11 +10,12 @@ from operator import attrgetter
 from typing import Any
 
 from queue_runner import units
+from queue_runner.analysis.comparison import TIME, WALL
 from queue_runner.analysis.grouping import Arm, group, is_mode, kinds_of_taint, labelled, word
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.stats import by_key
 from queue_runner.machine_records import read_machine, read_system
-from queue_runner.monitor.answers import prepare, select_runs
+from queue_runner.monitor.answers import prepare, select_runs, sweeps
 from queue_runner.monitor.answers.run_query import Context
 from queue_runner.reports._common import arm_tables, footnotes, settings
 from queue_runner.reports._common.columns import columns, shared, through
@@ -93,6 +94,7 @@ COLUMNS = columns(
     Column("os", "system"),
     Column("merged", "merged"),
     "label",
+    Column("time_of", "time of", value=lambda row: row.arm.key["time_of"] or "iteration"),
     *through("last", "device device_name framework framework_version"),
     *arm_tables.of_arm("median_s spread_s spread_over"),
     *_RATES.values(),
@@ -102,14 +104,16 @@ COLUMNS = columns(
     "taints",
 )
 _HIDDEN = re.compile(r"\[hidden[ -]\w+\]")
-_QUESTION = ("subject", "config", "dtype", "compile")
+_QUESTION = ("subject", "config", "dtype", "compile", *TIME)
 
 
 def finish(stored: list[ReportedRun], context: Context) -> Result:
     """Make a table for each question, with the rows of each machine. Raises: UsageError for --vs and the like."""
     rows = settings.ignore_length(prepare.uncompared(stored, context, "the gallery takes"), context)
+    rows = sweeps.add(rows, context, declared=False)
     question = prepare.question(rows, context)
-    arms = [arm for arm in group(rows, question.names, context.options.include_invalid) if arm.shown]
+    every = group(rows, [*question.names, *TIME], context.options.include_invalid)
+    arms = [arm for arm in every if arm.shown]
     fixed = [*question.settings, *(["arguments"] if "arguments" in question.names else [])]
     known = dict(context.tuples("SELECT hash, data_json FROM fingerprints"))
     marks = footnotes.CaveatMarks(rows, (row for arm in arms for row in arm.shown), context)
@@ -127,7 +131,7 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
         notes.append("(merged): as its bundle says; hashes show damage, not who wrote it")
     if len({row.last.machine_hash for row in raw}) == 1:
         notes.append("one machine: mpsq import adds those of others, from mpsq export --bundle g4 > g4.mpsq")
-    notes += [*marks.notes(), *marks.excluded((row for arm in arms for row in arm.left_out), False)]
+    notes += [*marks.notes(), *marks.excluded((row for arm in every for row in arm.left_out), False)]
     if any(not row.valid for row in raw):
         notes.append(f"a row marked {footnotes.EXCLUDED} without valid runs shows its invalid ones")
     return Result(COLUMNS, raw, sections, notes=notes)
@@ -143,7 +147,7 @@ def _value(arm: Arm, name: str) -> Any:
 
 
 def _title(key: Sequence[Any], fixed: Sequence[str]) -> str:
-    subject, config, dtype, compiles, *rest = key
+    subject, config, dtype, compiles, _, *rest = key
     sets = [word(name, value) for name, value in zip(fixed, rest, strict=True) if value is not None]
     first = " ".join(filter(None, [subject, config]))
     return ", ".join(filter(None, [first, word("compile", compiles), dtype, *sets]))
@@ -174,7 +178,7 @@ def _shown(rows: Sequence[MachineRow], marks: footnotes.CaveatMarks) -> Sequence
         arm_tables.LABEL,
         Column("with", "with", flexible=True, value=_software),
         arm_tables.ARM_RUNS,
-        arm_tables.ARM_MS,
+        arm_tables.ARM_WALL_S if rows[0].arm.key["time_of"] == WALL else arm_tables.ARM_MS,
         *marks.columns(rows),
         *([rate] if rate else []),
         Column("date", "date (UTC)", value=_date),

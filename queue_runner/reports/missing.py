@@ -58,7 +58,7 @@ def finish(rows: list[ReportedRun], context: Context) -> Result:
     if rows and not context.options.chosen:
         newest, *others = [group for (group,) in context.tuples(f"{_NEWEST_GROUPS} 2")]
         if others:
-            lines.append(f"newest group only, g{newest}: select others by ID (g4 g5)")
+            lines.append(f"newest group only, g{newest}: mpsq report missing g{others[0]} shows the one before")
     if not rows:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, "of a grid")])
     incomplete = look(context.connection, rows)
@@ -75,8 +75,11 @@ def finish(rows: list[ReportedRun], context: Context) -> Result:
         cells = f"{units.count(len(gaps))} of {units.count(incomplete.cells)} cell{'s' * (incomplete.cells > 1)}"
         lines.append(f"{units.count(lacks)} of {units.count(incomplete.repeats)} runs lack a valid result, in {cells}")
         if any(gap.missing for gap in gaps):
-            ids = " ".join(["missing", *(selector.text for selector in context.options.selectors)])
-            lines.append(f"mpsq report {ids} --submit queues the missing runs")
+            options = context.options
+            ids = " ".join(["missing", *(selector.text for selector in options.selectors)])
+            filtered = options.where or options.since is not None
+            command = "the same command with --submit" if filtered else f"mpsq report {ids} --submit"
+            lines.append(f"{command} queues the missing runs")
     if incomplete.resumed:
         which = "result comes from a resumed run" if incomplete.resumed == 1 else "results come from resumed runs"
         lines.append(f"{units.count(incomplete.resumed)} valid {which}, which reports do not pool with complete runs")

@@ -72,3 +72,28 @@ def test_commands_show_the_least_and_the_most_time_and_differ_in_what_prepares_t
     assert ["median", "min", "max", "user", "sys"] in rows, text
     assert any({"7", "9"} <= {*row} or {"7.000", "9.000"} <= {*row} for row in rows), text
     assert "prepare=none" in text and "prepare=drop caches" in text
+
+
+def test_the_gallery_has_the_wall_time_of_commands_and_counts_failures_of_all_rows(store: Store) -> None:  # noqa: F811
+    known = {"framework": None, "config": None, "dtype": None, "device": None, "compile": None, "workload": None}
+    store.run(median_s=None, argv=("sleep", "1"), name="sleep 1", exit={"real_s": 1.5}, **known)  # type: ignore[arg-type]
+    store.run(median_s=None, argv=("false",), name="false", outcome="FAILED", exit_code=1, **known)  # type: ignore[arg-type]
+    result = store.report("gallery")
+    (row,) = result.rows
+    assert (row["median_s"], row["time_of"]) == (1.5, "run")
+    text = printing.as_text("gallery", result, "table")
+    assert "wall s" in text and "1.500" in text and "ms/iter" not in text
+    assert "1 run left out (FAILED(1))" in text, "the page counts them, too"
+
+
+def test_missing_runs_are_offered_as_they_were_selected(store: Store) -> None:  # noqa: F811
+    """It offered to queue what is missing of another submission, and named g5 where there was none."""
+    for group in (1, 2):
+        for batch in (8, 16):
+            ended = {} if batch == 8 else {"outcome": "FAILED", "exit_code": 1}
+            store.run(params={"batch_size": batch}, group=group, **ended)  # type: ignore[arg-type]
+    newest = words(store.report("missing"))
+    assert "newest group only, g2: mpsq report missing g1 shows the one before" in newest
+    assert "mpsq report missing --submit queues" in newest
+    filtered = words(store.report("missing", where=["device=cpu"]))
+    assert "the same command with --submit queues" in filtered and "mpsq report missing --submit" not in filtered

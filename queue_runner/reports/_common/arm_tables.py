@@ -67,14 +67,15 @@ def of_arm(keys: str) -> list[Column]:
     return [shared(key, reads(_OF_ARM[key])) for key in keys.split()]
 
 
-def _arm_ms(arm: Arm) -> str:
+def _arm_time(arm: Arm, scale: float) -> str:
     spread_s, over = arm.spread_s
-    return spread(arm.median_s, spread_s, over, 1e-3)
+    return spread(arm.median_s, spread_s, over, scale)
 
 
 ARM_RUNS = replace(RUNS, value=lambda row: f"{len(row.arm.used)}/{row.arm.n_ended}")
-ARM_MS = replace(MS, value=lambda row: _arm_ms(row.arm))
-"""As RUNS and MS, of rows that have these numbers in their `arm`."""
+ARM_MS = replace(MS, value=lambda row: _arm_time(row.arm, 1e-3))
+ARM_WALL_S = replace(WALL_S, value=lambda row: _arm_time(row.arm, 1.0))
+"""As RUNS, MS and WALL_S, of rows that have these numbers in their `arm`."""
 
 
 def sections(family: Family, rows: Sequence[ArmRow], taints: CaveatMarks) -> list[Section]:
