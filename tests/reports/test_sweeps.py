@@ -33,12 +33,11 @@ def shown(store: Store, **options: object) -> str:
     return text
 
 
-def sweep(store: Store, group: int, *texts: str, named: bool = True, **told: object) -> None:
+def sweep(store: Store, group: int, *texts: str) -> None:
     """A submission of these command lines, which took 0.1 s, 0.2 s and so on."""
     for k in range(4):
         for at, text in enumerate(texts, 1):
-            name = text if named else text.split()[0]
-            command(store, 0.1 * at + k * 1e-3, tuple(text.split()), name=name, group=group, **told)
+            command(store, 0.1 * at + k * 1e-3, tuple(text.split()), name=text, group=group)
 
 
 def test_submissions_of_other_commands_are_tables_of_their_own(store: Store) -> None:

@@ -55,7 +55,7 @@ def _swept(
     by_submission: dict[tuple[int | None, str | None], dict[str, set[str]]] = {}
     several: dict[int | None, set[str]] = {}
     mixed: set[int | None] = set()
-    asked: dict[int, set[Any]] = {}
+    jobs_of: dict[int, set[Any]] = {}
     for group, job_name, kind, config, workload, params, argv, *axes in context.by_groups(
         f"SELECT group_id, name, {select_runs.KIND}, config, json_extract(spec_json, '$.workload'),"
         " json_extract(spec_json, '$.params'), json_extract(spec_json, '$.argv'), device, dtype, framework, compile,"
@@ -70,7 +70,7 @@ def _swept(
         for name, value in {"subject": job_name, "config": config, _AXES: axes, **settings}.items():
             values.setdefault(name, set()).add(json.dumps(value))
         several.setdefault(group, set()).add(str(job_name))
-        asked.setdefault(group, set()).add((job_name, config, params, argv if kind == "command" else None))
+        jobs_of.setdefault(group, set()).add((job_name, config, params, argv if kind == "command" else None))
         if kind == "command":
             mixed.add(group)
     together: dict[int | None, set[str]] = {}
@@ -83,17 +83,17 @@ def _swept(
         if workload is not None and names - {"config", "subject"}:
             names -= {"config"}
         swept[group, workload] = (names - {_AXES}) | together.get(group, frozenset())
-    return swept, _firsts(asked)
+    return swept, _firsts(jobs_of)
 
 
-def _firsts(asked: Mapping[int, set[Any]]) -> dict[int | None, int]:
+def _firsts(jobs_of: Mapping[int, set[Any]]) -> dict[int | None, int]:
     """Return, by submission, the first one that asked all that it asks: it is a rerun of that, or of a part of it."""
     firsts: dict[int | None, int] = {}
     equal: dict[frozenset[Any], int] = {}
     holding: dict[Any, list[int]] = {}
-    for group in sorted(asked):
-        jobs = frozenset(asked[group])
-        larger = (other for other in reversed(holding.get(next(iter(jobs)), [])) if jobs <= asked[other])
+    for group in sorted(jobs_of):
+        jobs = frozenset(jobs_of[group])
+        larger = (other for other in reversed(holding.get(next(iter(jobs)), [])) if jobs <= jobs_of[other])
         firsts[group] = equal[jobs] if jobs in equal else next(larger, group)
         if equal.setdefault(jobs, firsts[group]) == group:
             for job in jobs:
