@@ -37,6 +37,11 @@ def ending(text: str) -> Ending | None:
         ),
         (TRACEBACK + "MemoryError\n" + TIME, Outcome.OUT_OF_MEMORY, "MemoryError"),
         (
+            TRACEBACK + "OSError: [Errno 28] No space left on device\n",
+            Outcome.DISK_FULL,
+            "OSError: [Errno 28] No space",
+        ),
+        (
             TRACEBACK + "KeyError: 'x'\nCommand exited with non-zero status 1\n",
             Outcome.FAILED,
             "KeyError: 'x'",
