@@ -45,14 +45,15 @@ class Filter:
         return self.state is None or self.state.upper() in (run.state, run.outcome)
 
 
-_LATER = "SELECT 1 FROM runs l WHERE l.job_id = {run}.job_id AND l.repeat = {run}.repeat AND l.attempt > {run}.attempt"
-_OTHER = "EXISTS (SELECT 1 FROM runs o WHERE o.job_id = r.job_id AND {condition})"
-_ENDED_SO = f"r.number > 0 AND r.outcome = ? AND NOT EXISTS ({_LATER.format(run='r')})"
-_NOT_SUCCEEDED = f"o.number > 0 AND o.outcome IS NOT 'SUCCEEDED' AND NOT EXISTS ({_LATER.format(run='o')})"
+_ANY_RUN = "EXISTS (SELECT 1 FROM runs r WHERE r.job_id = j.id AND {condition})"
+_LAST = (
+    "r.number > 0 AND NOT EXISTS (SELECT 1 FROM runs l"
+    " WHERE l.job_id = r.job_id AND l.repeat = r.repeat AND l.attempt > r.attempt)"
+)
 _GOES_FIRST = {
-    State.HELD: "o.state IN ('RUNNING', 'QUEUED')",
-    State.QUEUED: "o.state = 'RUNNING'",
-    State.DONE: "o.state <> 'DONE'",
+    State.HELD: "r.state IN ('RUNNING', 'QUEUED')",
+    State.QUEUED: "r.state = 'RUNNING'",
+    State.DONE: "r.state <> 'DONE'",
 }
 """The state of a job by those of its runs: which other ones it must not have (JobView.state)."""
 
@@ -94,10 +95,10 @@ def _condition(connection: sqlite3.Connection, filter: Filter) -> tuple[str, lis
     elif not any(selector.job is not None for selector in filter.selectors):
         terms.append("j.deleted_at IS NULL")
     for tag in filter.tags:
-        terms.append("EXISTS (SELECT 1 FROM job_tags t WHERE t.job_id = r.job_id AND t.tag = ?)")
+        terms.append("EXISTS (SELECT 1 FROM job_tags t WHERE t.job_id = j.id AND t.tag = ?)")
         values.append(tag)
     if filter.before is not None:
-        terms.append("r.job_id < ?")
+        terms.append("j.id < ?")
         values.append(filter.before)
     if words := (filter.text or "").split():
         terms.append(_HAS_WORDS.format(each=" AND ".join(["instr(text, lower(?)) > 0"] * len(words))))
@@ -105,13 +106,14 @@ def _condition(connection: sqlite3.Connection, filter: Filter) -> tuple[str, lis
     if filter.state is not None:
         word = filter.state.upper()
         if word in Outcome.__members__:
-            terms.append("r.outcome = ?" if filter.by_run else _ENDED_SO)
+            last = "" if filter.by_run else f" AND {_LAST}"
+            terms.append(_ANY_RUN.format(condition=f"r.outcome = ?{last}"))
             if word == Outcome.SUCCEEDED and not filter.by_run:
-                terms.append(f"NOT {_OTHER.format(condition=_NOT_SUCCEEDED)}")
+                terms.append(f"NOT {_ANY_RUN.format(condition=f'r.outcome IS NOT {word!r} AND {_LAST}')}")
         elif word in State.__members__:
-            terms.append("r.state = ?")
+            terms.append(_ANY_RUN.format(condition="r.state = ?"))
             if not filter.by_run and (first := _GOES_FIRST.get(State(word))):
-                terms.append(f"NOT {_OTHER.format(condition=first)}")
+                terms.append(f"NOT {_ANY_RUN.format(condition=first)}")
         else:
             raise UsageError(
                 f'unknown state "{filter.state}"',
@@ -122,13 +124,10 @@ def _condition(connection: sqlite3.Connection, filter: Filter) -> tuple[str, lis
         alternatives = []
         for selector in filter.selectors:
             condition, named = read.where(selector, connection)
-            alternatives.append(f"r.job_id IN (SELECT job_id FROM v_run WHERE {condition})")
+            alternatives.append(f"j.id IN (SELECT job_id FROM v_run WHERE {condition})")
             values += named
         terms.append("(" + " OR ".join(alternatives) + ")")
-    return (
-        f"SELECT DISTINCT r.job_id FROM runs r JOIN jobs j ON j.id = r.job_id WHERE {' AND '.join(terms)}",
-        values,
-    )
+    return f"SELECT j.id AS job_id FROM jobs j WHERE {' AND '.join(terms)}", values
 
 
 def _words(kind: type[State] | type[Outcome]) -> str:
