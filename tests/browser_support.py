@@ -68,17 +68,17 @@ def opened(browser: Browser, width: int = DESK, scheme: str = "light", **profile
     size = {"width": width, "height": 844}
     with browser.new_context(viewport=size, color_scheme=scheme, **profile) as context:
         page = context.new_page()
-        seen = Seen(page)
+        watched = Seen(page)
 
         def dismiss(dialog: Dialog) -> None:
-            seen.troubles.append(f"dialog: {dialog.message}")
+            watched.troubles.append(f"dialog: {dialog.message}")
             dialog.dismiss()
 
         page.on(
             "console",
-            lambda line: seen.troubles.append(line.text) if line.type in ("error", "warning") else None,
+            lambda line: watched.troubles.append(line.text) if line.type in ("error", "warning") else None,
         )
-        page.on("pageerror", lambda error: seen.troubles.append(str(error)))
+        page.on("pageerror", lambda error: watched.troubles.append(str(error)))
         page.on("dialog", dismiss)
-        page.on("request", lambda request: seen.requests.append(request.url))
-        yield seen
+        page.on("request", lambda request: watched.requests.append(request.url))
+        yield watched

@@ -120,9 +120,9 @@ def _evidence(values: Sequence[float], starts: Sequence[int], at: int) -> tuple[
         rest = sum(sums.residual(rho) for sums in earlier) + newest.residual(rho)
         weight = newest.weight(rho)
         common = (n_after - rho * (2 * n_after - 1) + rho**2 * (n_after - 1)) / weight
-        own = n_after - 2 * rho * (n_after - 1) + rho**2 * (n_after - 1) - common**2 * weight
+        square = n_after - 2 * rho * (n_after - 1) + rho**2 * (n_after - 1) - common**2 * weight
         product = after - rho * (2 * after - newest.last + before_step - step) + rho**2 * (after - newest.last)
-        split = rest - (product - common * newest.product(rho)) ** 2 / own
+        split = rest - (product - common * newest.product(rho)) ** 2 / square
         if split <= _NO_NOISE * newest.squares:
             return (math.inf if rest > _NO_NOISE * newest.squares else 0.0), 1.0
         for residuals, likelihoods in zip((rest, split), log_likelihoods, strict=True):

@@ -150,8 +150,8 @@ def _needed() -> Iterator[Distribution]:
 
 def _installed(name: str) -> Distribution | None:
     """Return a package as it is installed here, rather than what a build left in a folder of sys.path."""
-    found = list(metadata.distributions(name=name))
-    return next((one for one in found if _tags(one)), found[0] if found else None)
+    copies = list(metadata.distributions(name=name))
+    return next((copy for copy in copies if _tags(copy)), copies[0] if copies else None)
 
 
 def _tags(distribution: Distribution) -> str | None:

@@ -34,18 +34,18 @@ OUTLOOK_S = 600.0
 
 @dataclass(frozen=True)
 class _Outlook:
-    """What waiting alone changes, as known `at` a time in a state `of` the queue: when (Unix seconds; None: nothing),
+    """What waiting alone changes, as known `at` a time in a `state` of the queue: when (Unix seconds; None: nothing),
     and which runs can never start."""
 
-    of: object
+    state: object
     at: float
     next_change_at: float | None
     impossible: tuple[int, ...]
 
-    def holds(self, of: object, at: float) -> bool:
+    def holds(self, state: object, at: float) -> bool:
         """Return whether it is still so."""
         until = self.at + OUTLOOK_S if self.next_change_at is None else min(self.next_change_at, self.at + OUTLOOK_S)
-        return self.of == of and self.at <= at < until
+        return self.state == state and self.at <= at < until
 
 
 class NowReader:
@@ -116,10 +116,10 @@ class NowReader:
         return replace(now, running=tuple(running)), following, error
 
     def _look_ahead(self, connection: Connection, last_event: int, at: float) -> _Outlook:
-        of = last_event, tuple(ready.budgets(connection))  # a budget begins with the start of a run, which is no event
-        if self._outlook is None or not self._outlook.holds(of, at):
+        state = last_event, tuple(ready.budgets(connection))  # no event tells when a budget begins: a run starts
+        if self._outlook is None or not self._outlook.holds(state, at):
             impossible = tuple(run_id for run_id, _ in ready.unsatisfiable(connection, at))
-            self._outlook = _Outlook(of, at, ready.next_change_at(connection, at), impossible)
+            self._outlook = _Outlook(state, at, ready.next_change_at(connection, at), impossible)
         return self._outlook
 
     # -- the runs that come next --------------------------------------------------------------------------------------

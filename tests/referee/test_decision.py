@@ -56,7 +56,7 @@ def test_a_small_estimate_closes_a_way_only_from_the_fourth_round_on() -> None:
 
 
 def test_a_small_estimate_in_much_noise_discards_nothing() -> None:
-    """Ten times the least gain is possible, and after some rounds more of them are no use."""
+    """Ten times the least gain is possible, and after some rounds more of them are useless."""
     noisy = gain(-30, 30, 0.0)
     answers = [decide(n, (Way.FASTER,), noisy, None) for n in (FIRST_FUTILE, FIRST_LOST - 1, FIRST_LOST)]
     assert [answer.choice for answer in answers] == [Choice.UNDECIDED] * 3

@@ -36,8 +36,8 @@ def front(
     programs.mkdir()
     (programs / "sbatch").write_text("#!/bin/sh\necho 7\n")
     (programs / "squeue").write_text("#!/bin/sh\n")
-    for one in programs.iterdir():
-        one.chmod(0o755)
+    for program in programs.iterdir():
+        program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     monkeypatch.setattr("queue_runner.remote.dispatcher.PATIENCE_S", 60.0)
     profile = f'[on.slurm]\nfolder = "{tmp_path}/shared"\npoll = "0s"\ngrace = "{grace}"\n'
@@ -90,9 +90,9 @@ def test_without_a_result_it_is_lost_after_the_grace(
     if removed:
         shutil.rmtree(folder.path)
     until(lambda: blocks.step() or ending(layout)["outcome"], "the end")
-    found = ending(layout)
-    assert found["outcome"] == "LOST"
-    assert found["reason"].startswith("folder_removed" if removed else "forgotten")
+    ended = ending(layout)
+    assert ended["outcome"] == "LOST"
+    assert ended["reason"].startswith("folder_removed" if removed else "forgotten")
     assert removed or not take_fence(folder.fence, FenceHolder())  # it cannot be started again
 
 

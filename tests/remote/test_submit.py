@@ -96,8 +96,8 @@ def test_the_state_of_a_block_that_waits_says_why_and_when_it_is_expected_to_sta
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_CONF", "/dev/null")
     assert commands.blocks(Profile(name="slurm")) == {}
-    seen = commands.blocks(Profile(name="other", env=f"SLURM_CONF={tmp_path}/other.conf"))
-    assert {token: one.words for token, one in seen.items()} == {
+    reported = commands.blocks(Profile(name="other", env=f"SLURM_CONF={tmp_path}/other.conf"))
+    assert {token: one.words for token, one in reported.items()} == {
         "a": "PENDING (Resources), expected to start at 2030-01-02 03:04",
         "b": "PENDING (Priority)",
     }
