@@ -126,11 +126,26 @@ def gap_ms(cwd: Path, gate: str, times: int = 20) -> list[float]:
     return sorted((after[0] - first[1]) * 1e3 for first, after in itertools.pairwise(rows))
 
 
-def idle(worker: psutil.Process, seconds: float = 30.0) -> tuple[float, float]:
+WAITING = 10_000
+
+
+def idle(worker: psutil.Process, seconds: float = 60.0) -> tuple[float, float]:
     """(RSS in MB, percent of one core) of a worker that has nothing to do."""
     spent = sum(worker.cpu_times()[:2])
     time.sleep(seconds)
     return worker.memory_info().rss / 1e6, (sum(worker.cpu_times()[:2]) - spent) / seconds * 100
+
+
+def watching(cwd: Path, worker: psutil.Process) -> tuple[float, float]:
+    """The same, beside a run that others wait for."""
+    (cwd / "jobs.jsonl").write_text("".join(COMMAND.format(k=k) for k in range(1, WAITING + 1)))
+    for words in (["--", "/bin/sleep", "600"], ["--from", "jobs.jsonl"]):
+        subprocess.run([*MPSQ, "submit", *words], check=True, cwd=cwd, capture_output=True)
+    time.sleep(15.0)  # a run is sampled more often in its first seconds
+    figures = idle(worker)
+    subprocess.run([*MPSQ, "cancel", "@last"], check=True, cwd=cwd, capture_output=True)
+    subprocess.run([*MPSQ, "cancel", "sleep"], check=True, cwd=cwd, capture_output=True)
+    return figures
 
 
 def takeover_ms(
@@ -207,7 +222,7 @@ def row(what: str, limit: str, values: Sequence[float], unit: str) -> str:
 
 
 def main() -> None:
-    from tests import bench_bundles, bench_remote, bench_see, bench_store, bench_web
+    from tests import bench_bundles, bench_peers, bench_remote, bench_see, bench_store, bench_web
 
     with tempfile.TemporaryDirectory(prefix="mpsq-bench-") as name:
         cwd = Path(name)
@@ -219,7 +234,7 @@ def main() -> None:
             row("`mpsq --help`", "150 ms", command_ms(["--help"], cwd), "ms"),
             row("`mpsq list`", "200 ms", command_ms(["list"], cwd), "ms"),
             row("`mpsq status`", "200 ms", command_ms(["status"], cwd), "ms"),
-            row("`mpsq submit`", "350 ms", command_ms(["submit", "--", "/usr/bin/true"], cwd), "ms"),
+            row("`mpsq submit`", "130 ms", command_ms(["submit", "--", "/usr/bin/true"], cwd), "ms"),
             row("`mpsq submit --from` a file of 1,000 jobs", "2 s", from_file(cwd, CELL, 1_000, 5)[0], "s"),
         ]
         for what, line, bound in (("commands", COMMAND, "15 s"), ("cells of a workload, with preflights", CELL, "-")):
@@ -242,8 +257,8 @@ def main() -> None:
             rows += [
                 row("submit returns -> first instruction of the job", "150 ms", started["off"], "ms"),
                 row("the same with the gate, on a quiet machine", "150 ms", started["on"], "ms"),
-                row("end of a no-op job -> start of the next", "100 ms", gap_ms(cwd, "off"), "ms"),
-                row("the same with the gate", "100 ms", gap_ms(cwd, "on"), "ms"),
+                row("end of a no-op job -> start of the next", "30 ms", gap_ms(cwd, "off"), "ms"),
+                row("the same with the gate", "30 ms", gap_ms(cwd, "on"), "ms"),
                 row(
                     "end of a load on every processor -> first instruction of the waiting job",
                     "5 s",
@@ -252,8 +267,11 @@ def main() -> None:
                 ),
             ]
             rss, cpu = idle(psutil.Process(worker.pid))
-            rows.append(row("idle worker, memory", "60 MB", [rss], "MB"))
-            rows.append(row("idle worker, CPU", "0.2 %", [cpu], "%"))
+            rows.append(row("idle worker, memory", "45 MB", [rss], "MB"))
+            rows.append(row("idle worker, CPU", "0.1 %", [cpu], "%"))
+            rss, cpu = watching(cwd, psutil.Process(worker.pid))
+            rows.append(row(f"worker beside a run and {WAITING:,} waiting jobs, memory", "45 MB", [rss], "MB"))
+            rows.append(row("the same, CPU", "0.1 %", [cpu], "%"))
             rows += bench_see.rows(cwd, row, until)
             took, worker = takeover_ms(cwd, worker)
             rows.append(row("worker killed in mid-run, a new one started -> it owns the queue", "1 s", took, "ms"))
@@ -262,6 +280,7 @@ def main() -> None:
             worker.wait(30)
         rows += bench_store.rows(cwd, row, command_ms)
         web = bench_web.table(cwd)
+        peers = bench_peers.table(cwd)
         rows += bench_remote.rows(cwd, row, command_ms)
         rows += bench_bundles.rows(cwd, row)
     print("# Benchmarks\n")
@@ -270,7 +289,7 @@ def main() -> None:
     print(f"{machine}, Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}.\n")
     print("A negative latency: the job's first instruction ran before `mpsq submit` had returned to the shell.\n")
     print("| what | at most | median | range | n |\n|---|--:|--:|--:|--:|")
-    print("\n".join([*rows, "", *web]))
+    print("\n".join([*rows, "", *web, "", *peers]))
 
 
 if __name__ == "__main__":
