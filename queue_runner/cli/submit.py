@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from queue_runner import paths
 from queue_runner.cli.common import (
     Json,
     hint,
@@ -23,6 +24,7 @@ from queue_runner.cli.common import (
     say_obstacles,
 )
 from queue_runner.cli.typer_options import WithCommand, with_options
+from queue_runner.host import wakeup
 
 if TYPE_CHECKING:
     from queue_runner.paths import Layout
@@ -60,6 +62,8 @@ def submit(
     schedule: Annotated[int | None, typer.Option(hidden=True, help="The schedule whose command line this is.")] = None,
 ) -> None:
     """Queue a workload or a command, over a grid of settings."""
+    if not dry_run:
+        wakeup.ring(paths.layout().fifo, wakeup.SOON)
     planned = _plan(fields, from_)
     if dry_run:
         remark(*planned.warnings)

@@ -28,6 +28,8 @@ def listen():
     os.killpg(0, 9)  # the parent has ended
 threading.Thread(target=listen, daemon=True).start()
 content, result = int(sys.argv[2]), int(sys.argv[3])
+for name in sys.argv[4:]:
+    __import__(name)
 while True:
     calls.get()
     function, arguments, named = pickle.loads(os.pread(content, os.fstat(content).st_size, 0))
@@ -53,19 +55,25 @@ class TookTooLong(Exception):
 
 class Child:
     """A child process that makes one call after the other, and ends with this process even if that is killed. It starts
-    with the first call; a call that does not end is ended by `close`. Close it."""
+    with the first call, or before; a call that does not end is ended by `close`. Close it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *modules: str) -> None:
+        """The child imports these modules at its start."""
+        self._modules = modules
         self._process: subprocess.Popen[bytes] | None = None
         self._files = contextlib.ExitStack()
         self._name = ""
 
-    def begin(self, function: Callable[..., object], *arguments: object, **named: object) -> None:
-        """Begin a call; all must be picklable. An earlier one must have ended. Raises: OSError when there can be no
-        child."""
+    def start(self) -> None:
+        """Start the child, unless it is there. Raises: OSError when there can be none."""
         if self._process is None or self._process.poll() is not None:
             self.close()
             self._start()
+
+    def begin(self, function: Callable[..., object], *arguments: object, **named: object) -> None:
+        """Begin a call; all must be picklable. An earlier one must have ended. Raises: OSError when there can be no
+        child."""
+        self.start()
         self._name = function.__name__
         request = pickle.dumps((function, arguments, named))
         os.ftruncate(self._content, 0)
@@ -105,10 +113,10 @@ class Child:
         with contextlib.ExitStack() as files:
             self._content = files.enter_context(tempfile.TemporaryFile()).fileno()
             self._result = files.enter_context(tempfile.TemporaryFile()).fileno()
-            paths = [json.dumps(sys.path), str(self._content), str(self._result)]
+            words = [json.dumps(sys.path), str(self._content), str(self._result), *self._modules]
             process = subprocess.Popen(
                 # -P: a file of the name of a module in the current folder must not take its place
-                [sys.executable, "-P", "-c", _PROGRAM, *paths],
+                [sys.executable, "-P", "-c", _PROGRAM, *words],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 bufsize=0,

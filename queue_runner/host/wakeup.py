@@ -11,15 +11,18 @@ from pathlib import Path
 
 from queue_runner.errors import MpsqError
 
+NOW, SOON = b"!", b"?"
+"""What is rung: something has changed, or a submission has begun."""
 
-def ring(fifo: Path) -> None:
+
+def ring(fifo: Path, what: bytes = NOW) -> None:
     """Wake the worker, if any; without one (ENXIO) or without a FIFO the next worker's poll suffices."""
     try:
         descriptor = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return
     try:
-        os.write(descriptor, b"!")
+        os.write(descriptor, what)
     except OSError:
         pass  # the pipe is full: the worker will wake up anyway
     finally:

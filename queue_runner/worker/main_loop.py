@@ -91,6 +91,7 @@ class Worker:
         self._complain = ThrottledLog(log.error)
         self._stopped = threading.Event()
         self._rung = threading.Event()
+        self._is_expected = threading.Event()  # a submission
         self._turn = threading.Lock()  # held by a step, and before the shutdown: see run
         self._idle_tick_s = self._tick_s = settings.poll_s
         self._wall_ahead_s = time.time() - time.monotonic()
@@ -201,7 +202,9 @@ class Worker:
         self._held.touch()  # cleaners of temporary files spare a young lock
 
     def _answer(self, bell: int) -> None:
-        while os.read(bell, 4096):
+        while rung := os.read(bell, 4096):
+            if wakeup.SOON in rung:
+                self._is_expected.set()
             self._rung.set()
             self._step_now()
 
@@ -257,6 +260,9 @@ class Worker:
             active = self._steps.step()
             if self._steps.last_event > self._hooks.last_event:
                 self._step_now("hooks")
+            if self._is_expected.is_set():
+                self._is_expected.clear()
+                self._steps.get_ready()
             ended = self._until_idle and not active and not self._has_work()
         except MpsqError as error:
             self._complain(f"{error.message} ({error.hint})")

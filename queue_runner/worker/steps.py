@@ -109,10 +109,17 @@ class Steps:
                 else:
                     started |= changed and isinstance(action, Start)
                     again |= changed and not isinstance(action, Start)
+        for supervisor in self._supervisors.values():
+            supervisor.rest()
         self._forget({action.lane for action in done if isinstance(action, Start | Reserve)})
         if error is not None:
             raise error
         return bool(self._now.running) or started or self._due.is_submitting
+
+    def get_ready(self) -> None:
+        """Prepare for a start, since a submission has begun; not beside a run, nor for one of several lanes."""
+        if not self._now.running and len(self._supervisors) == 1:
+            self._supervisors[DEFAULT_LANE].get_ready()
 
     def stop(self) -> None:
         """Release the lanes that this worker holds, and end the tools; runs continue under their wardens."""

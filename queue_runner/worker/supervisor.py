@@ -49,6 +49,8 @@ GPU_LOOK_EVERY_S = 0.25
 """Interval at which the worker asks whether the look at the GPU after a run, which takes some seconds, has ended."""
 RETURN_S = 10.0
 """How long the files of an ended run may take to return to the user's folder; the other lanes wait meanwhile."""
+READY_S = 10.0
+"""How long a submission that has begun may take to be stored."""
 EXIT_S = 0.1
 """How long the exit of a warden that has released its lane may take; then the run's processes are looked for."""
 MAX_FRUITLESS_STARTS = 5
@@ -91,7 +93,8 @@ class Supervisor:
         self._locks = LaneLocks(self.lane.name, self.lane.cores)
         self._held: Hold | None = None
         self._launching: _Launching | None = None
-        self._reader = child.Child()
+        self._reader = child.Child(verify.__name__)
+        self._ready_until: float | None = None
         self._warden: subprocess.Popen[bytes] | None = None
         self._supervised = 0  # the run of the last warden that this worker has started
         self._nothing_left = False  # of that run, says the warden, which has ended
@@ -352,6 +355,19 @@ class Supervisor:
             return False
         failpoints.reach("worker.claimed")
         return self._launch(run, earlier[0][1] if earlier else None, PATIENCE_S)
+
+    def get_ready(self) -> None:
+        """Start the child that reads the code of runs, since a submission has begun; it takes as long as that."""
+        self._ready_until = self._clocks.steady() + READY_S
+        with contextlib.suppress(OSError):  # the start of the run will report it
+            self._reader.start()
+
+    def rest(self) -> None:
+        """End that child if no run has followed."""
+        if self._ready_until is not None and self._clocks.steady() > self._ready_until:
+            self._ready_until = None
+            if self._launching is None and self._observer is None:
+                self._reader.close()
 
     def read_code(self) -> bool:
         """Continue a start whose code was still being read; return whether the run is RUNNING."""

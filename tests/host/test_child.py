@@ -28,6 +28,16 @@ def test_calls_share_one_process() -> None:
         os.kill(pids.pop(), 0)
 
 
+def test_a_child_that_is_started_ahead_has_its_modules() -> None:
+    child = Child("queue_runner.source.verify")
+    try:
+        child.start()
+        child.begin(eval, "'queue_runner.source.verify' in __import__('sys').modules")
+        assert child.wait(LONG_S) and child.answer()
+    finally:
+        child.close()
+
+
 def test_an_exception_of_the_call_is_raised() -> None:
     with pytest.raises(FileNotFoundError):
         call(LONG_S, os.stat, "/no/such/file")

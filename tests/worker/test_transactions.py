@@ -9,14 +9,18 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from queue_runner import config_file
-from queue_runner.host import processes
+from queue_runner.cli.main import main
+from queue_runner.host import processes, wakeup
 from queue_runner.host.run_dir import RunDir
-from queue_runner.model import RunId
+from queue_runner.model import DEFAULT_LANE, RunId
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob
 from queue_runner.store import jobs, ready
 from queue_runner.store.engine import Engine, looking, open_engine, writing
+from queue_runner.worker.now import Clocks
 from queue_runner.worker.steps import Steps
+from queue_runner.worker.supervisor import READY_S
+from tests.process_support import a_fifo
 from tests.queue_support import until
 from tests.worker_transactions import EXIT, READ, WRITE, counting
 
@@ -103,6 +107,30 @@ def test_a_worker_does_not_look_for_processes_that_its_own_warden_has_found_gone
     with looking(engine) as connection:
         assert connection.value("SELECT outcome FROM runs") == "SUCCEEDED"
     assert not swept
+
+
+def test_a_worker_gets_ready_for_a_submission_and_lets_go_when_none_follows(layout: Layout, engine: Engine) -> None:
+    at = [0.0]
+    steps = Steps(layout, config_file.load(layout.config), engine, lambda _: None, Clocks(steady=lambda: at[0]))
+    reader = steps._supervisor(DEFAULT_LANE)._reader
+    steps.step()
+    steps.get_ready()
+    assert reader._process is not None
+    steps.step()
+    assert reader._process is not None
+    at[0] = READY_S + 1
+    steps.step()
+    assert reader._process is None
+    steps.stop()
+
+
+def test_a_submission_rings_when_it_begins_and_when_it_is_stored(layout: Layout) -> None:
+    with a_fifo(layout.fifo) as bell:
+        assert main(["submit", "--", "true"]) == 0
+        assert os.read(bell, 10) == wakeup.SOON + wakeup.NOW
+        assert main(["submit", "--dry-run", "--", "true"]) == 0
+        with pytest.raises(BlockingIOError):
+            os.read(bell, 10)
 
 
 def test_the_whole_life_of_a_job_takes_few_transactions(steps: Steps, engine: Engine) -> None:
