@@ -171,6 +171,12 @@ def plus_minus(x: Number, spread: Number, unit: str = "", scale: float = 1.0) ->
     return f"{shown} {PLUS_MINUS} {_to_place(width, places)}{tail}"
 
 
+def without_spread(x: float, spread: Number, scale: float = 1.0) -> str:
+    """Format a value with the digits that `plus_minus` gives it, two at least: 0.8 vs 0.6 contradicts 1.26 x."""
+    text = plus_minus(x, spread, "", scale).partition(f" {PLUS_MINUS}")[0]
+    return text if len(text.replace(".", "").lstrip("0")) > 1 else number(x / scale, 2)
+
+
 def ms_plus_minus(x_s: Number, spread_s: Number) -> str:
     """Format seconds with their spread in milliseconds: "220.7 ± 0.3 ms"."""
     return plus_minus(x_s, spread_s, "ms", 1e-3)
@@ -204,7 +210,14 @@ def ratio_interval(low: Number, high: Number) -> str:
     if digits == MOST_RATIO_DIGITS and low and high and 0 < low < high < math.inf:  # else both ends might look the same
         step = 10.0 ** (math.floor(math.log10(low)) - digits + 1)
         low, high = math.floor(low / step) * step, math.ceil(high / step) * step
-    return f"{number(low, digits)} to {number(high, digits)} x"
+    return f"{_ratio_end(low, digits)} to {_ratio_end(high, digits)} x"
+
+
+def _ratio_end(x: Number, digits: int) -> str:
+    """Format an end of an interval, with more digits where it excludes 1 and would read as 1: "1.001"."""
+    while x != 1 and float(number(x, digits).replace(",", "")) == 1 and digits < MOST_RATIO_DIGITS:
+        digits += 1
+    return number(x, digits)
 
 
 def measured(x: Number, low: Number = None, high: Number = None, *, sign: bool = False) -> str:

@@ -212,7 +212,9 @@ def without_words(family: Family) -> Iterable[str]:
     """Say on which metrics there can be no words, and why."""
     names = [name for name, obstacle in family.metrics.items() if obstacle]
     for obstacle, same in by_key(names, family.metrics.__getitem__).items():
-        yield f"no verdict on {', '.join(same)}: {obstacle}"
+        text = f"no verdict on {', '.join(same)}: {obstacle}"
+        compared = any(name in pair.metrics for name in same for pair in (*family.pairs, *family.twins))
+        yield text if compared else Caveat(text)
 
 
 def ratio(pair: Pair, per_work: str, compiling: bool = False) -> str:
@@ -235,20 +237,16 @@ def ratio(pair: Pair, per_work: str, compiling: bool = False) -> str:
         text = decided if verdict.decided else f"{ours} measured {times} {how} than eager"
     else:
         text = f"{arm} {'is' if verdict.decided else 'measured'} {times} {how} than {base}"
+    times = (pair.arm, verdict.value), (pair.baseline, verdict.baseline)
     if per_work == WALL:
-        numbers = f", {_time(pair.arm, verdict.value)} vs {_time(pair.baseline, verdict.baseline)} s"
+        numbers = f", {' vs '.join(units.without_spread(x, arm.spread_s[0]) for arm, x in times)} s"
     elif not per_work:
-        values = (_time(arm, x, 1e-3) for arm, x in ((pair.arm, verdict.value), (pair.baseline, verdict.baseline)))
+        values = (units.without_spread(x, arm.spread_s[0], 1e-3) for arm, x in times)
         numbers = f", {' vs '.join(values)} ms/iter"
     else:
         a, b = (units.number(1 / time) for time in (verdict.value, verdict.baseline))
         numbers = f" per {per_work}, {a} vs {b} {per_work}s/s"
     return f"{text}{numbers} ({_limits(stated)})"
-
-
-def _time(arm: Arm, x_s: float, scale: float = 1.0) -> str:
-    """Format a time with the digits that the table shows of the row."""
-    return units.plus_minus(x_s, arm.spread_s[0], "", scale).partition(f" {units.PLUS_MINUS}")[0]
 
 
 def _limits(verdict: Verdict) -> str:

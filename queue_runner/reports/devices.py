@@ -11,6 +11,7 @@ from typing import NamedTuple
 from queue_runner import units
 from queue_runner.analysis import stats
 from queue_runner.analysis.comparison import Family
+from queue_runner.analysis.finding import NextStep
 from queue_runner.analysis.findings import RunDetails, describe
 from queue_runner.analysis.grouping import taints
 from queue_runner.analysis.reported_run import ReportedRun
@@ -77,7 +78,11 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
         raise UsageError(f'these runs are not compared by "{by}"', known if names[1:] else reads)
     means = _mean_steps(result.families, context)
     sections = [*result.sections, *means]
-    closed = answers.closed_sentences(context.connection, result.families)
+    offers_rounds = any(isinstance(line, NextStep) and "mpsq rerun" in line.command for line in result.lines)
+    closed = [
+        line.partition(": mpsq rerun")[0] if offers_rounds and line.endswith("--rounds 3 continues") else line
+        for line in answers.closed_sentences(context.connection, result.families)
+    ]
     lines = [*result.lines, *closed, *([_MEAN_STEP] if means else [])]
     if not rows:
         lines = [select_runs.nothing(context, "at all")]

@@ -68,6 +68,14 @@ def test_each_quantity_has_its_words() -> None:
     assert units.ratio_interval(8.913, 9.07) == "8.91 to 9.07 x"
     assert units.ratio_interval(1.021, 1.027) == "1.021 to 1.027 x"
     assert units.ratio_interval(1.02, 1.020000001) == "1.02000 to 1.02001 x"
+    assert [units.without_spread(*x) for x in ((0.8077, 0.2), (0.6387, 0.2), (0.9525, 0.02))] == [
+        "0.81",
+        "0.64",
+        "0.95",
+    ]
+    assert units.without_spread(0.2015, 0.0013) == "0.2015" and units.without_spread(0.2210, 0.0003, 1e-3) == "221.0"
+    assert units.ratio_interval(0.626, 0.99944) == "0.626 to 0.999 x"
+    assert units.ratio_interval(1.00055, 1.597) == "1.001 to 1.60 x", "1.00 is excluded"
     assert units.size(7.1 * 2**30) == "7.10 GiB"
     assert units.size(512 << 20) == "512 MiB"
     assert units.size(17) == "17 B"

@@ -137,7 +137,7 @@ def caption(family: Family, rows: Sequence[ArmRow] = ()) -> str:
     words.append(_joined(*(value for of in shared if len(of) == 1 for value in of if value not in in_labels)))
     named_already = (*SUBJECT, *TIME, *MAIN)
     words += [word(n, value) for n, value in family.common.items() if n not in named_already and value is not None]
-    for name in sorted(set(family.arms[0].key) - set(family.common) - {*MAIN, *DETAILS, *SUBJECT}):
+    for name in sorted(set(family.arms[0].key) - set(family.common) - {*MAIN, *DETAILS, *SUBJECT, "python"}):
         factors = {arm.key[name] for arm in family.arms}
         if len(factors) == 1 and factors != {None}:
             words.append(word(name, *factors))
@@ -170,7 +170,12 @@ def without_spread(column: Column) -> Column:
     """Return the column of times without their spread, for a narrow terminal; other columns as they are."""
     if column.key != MS.key:
         return column
-    return replace(column, value=lambda row: (units.ms if column.title == MS.title else units.number)(row.median_s))
+    scale = 1e-3 if column.title == MS.title else 1.0
+
+    def time(row: ArmRow) -> str:
+        return units.MISSING if row.median_s is None else units.without_spread(row.median_s, row.spread_s, scale)
+
+    return replace(column, value=time)
 
 
 def _metric(name: str, rows: Sequence[ArmRow], family: Family) -> Section:
