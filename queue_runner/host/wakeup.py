@@ -12,7 +12,7 @@ from pathlib import Path
 from queue_runner.errors import MpsqError
 
 NOW, SOON = b"!", b"?"
-"""What is rung: something has changed, or a submission has begun."""
+"""The rings: something has changed, and a submission has begun."""
 
 
 def ring(fifo: Path, what: bytes = NOW) -> None:
