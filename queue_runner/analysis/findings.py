@@ -237,11 +237,11 @@ def ratio(pair: Pair, per_work: str, compiling: bool = False) -> str:
         text = decided if verdict.decided else f"{ours} measured {times} {how} than eager"
     else:
         text = f"{arm} {'is' if verdict.decided else 'measured'} {times} {how} than {base}"
-    times = (pair.arm, verdict.value), (pair.baseline, verdict.baseline)
+    compared = (pair.arm, verdict.value), (pair.baseline, verdict.baseline)
     if per_work == WALL:
-        numbers = f", {' vs '.join(units.without_spread(x, arm.spread_s[0]) for arm, x in times)} s"
+        numbers = f", {' vs '.join(units.without_spread(x, row.spread_s[0]) for row, x in compared)} s"
     elif not per_work:
-        values = (units.without_spread(x, arm.spread_s[0], 1e-3) for arm, x in times)
+        values = (units.without_spread(x, row.spread_s[0], 1e-3) for row, x in compared)
         numbers = f", {' vs '.join(values)} ms/iter"
     else:
         a, b = (units.number(1 / time) for time in (verdict.value, verdict.baseline))
