@@ -242,7 +242,7 @@ class Table:
         """Return the rows in MessagePack, each value checked, and JSON as mpsq writes it. Raises: BadBundle."""
         try:
             rows: list[Any] = self._decoder.decode(data)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise self._bad(str(error)) from error
         reads = _JSON.get(self.name)
         return rows if reads is None else [self._with_json(row, reads) for row in rows]
