@@ -109,9 +109,12 @@ class Supervisor:
 
     def state(self) -> LaneNow:
         """Return the state of the lane."""
+        cools = self.in_cooldown
+        if not cools:
+            self._not_before = 0.0  # here alone: a pause that ends after this look still makes the next step due
         return LaneNow(
             held=self._held is not None,
-            cools=self.in_cooldown,
+            cools=cools,
             reserved=self._locks.is_reserved,
             waiting_run=self._gate.waits_for,
             blocked=self._blocked,
@@ -120,8 +123,8 @@ class Supervisor:
     @property
     def due(self) -> float | None:
         """When (Unix seconds) the gate looks again, or the run that has ended, or something may start again."""
-        pause_s = self._not_before - self._clocks.steady()
-        over_at = self._clocks.wall() + pause_s if pause_s > 0 else None
+        pause_s = max(self._not_before - self._clocks.steady(), 0.0)
+        over_at = self._clocks.wall() + pause_s if self._not_before else None
         return min((at for at in (self._gate.due, self._gpu_look_at, over_at) if at is not None), default=None)
 
     @property

@@ -216,7 +216,9 @@ READERS: dict[str, Reader] = {
     "bundle": Reader(
         _bundle, (reader, rows), _golden("bundles/*.mpsq"), (harmless.BadBundle, sqlite3.Error, reader.NotBuiltSo)
     ),
-    "rows of a bundle": Reader(_rows_of_bundle, (rows, reading), (b"\x91\x93\x01\xa1a\xc0", b"\x91\x93\x01\xa1\x80\xc0")),
+    "rows of a bundle": Reader(
+        _rows_of_bundle, (rows, reading), (b"\x91\x93\x01\xa1a\xc0", b"\x91\x93\x01\xa1\x80\xc0")
+    ),
     "manifest of a snapshot": Reader(_manifest, (archive,), (_MANIFEST, gzip.compress(_MANIFEST, mtime=0))),
     "settings": Reader(
         _settings, (config_file,), (b'lanes = "cpu:0"\npoll_s = 1.0\n[on.a]\nfolder = "x"\n',), (MpsqError,)

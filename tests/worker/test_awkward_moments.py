@@ -11,10 +11,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from queue_runner.config_file import Config
 from queue_runner.host import locks
 from queue_runner.model import parse_selector
 from queue_runner.monitor.explanation import explain_all
 from queue_runner.store import read
+from queue_runner.store.engine import open_engine
+from queue_runner.worker.now import Clocks
+from queue_runner.worker.supervisor import Supervisor
 from tests.process_support import is_there
 from tests.queue_support import Queue, until
 from tests.worker.test_hostile_jobs import ask_to_cancel
@@ -203,3 +207,15 @@ def test_a_pause_between_runs_ends_in_time(queue: Queue) -> None:
     queue.worker()
     first, second = queue.done(2)
     assert second["started_at"] - first["ended_at"] >= 0.5
+
+
+def test_a_pause_that_ends_during_a_step_makes_the_next_one_due(queue: Queue) -> None:
+    """The simulator's seed 270: the step saw the pause, and nobody woke the worker after it."""
+    now = 100.0
+    clocks = Clocks(lambda: 5.0, lambda: now)
+    supervisor = Supervisor(queue.layout, Config(), open_engine(queue.layout.db), print, {}, clocks=clocks)
+    supervisor._not_before = 101.0
+    assert supervisor.state().cools and supervisor.due == 6.0
+    now = 102.0
+    assert supervisor.due == 5.0
+    assert not supervisor.state().cools and supervisor.due is None
