@@ -30,7 +30,7 @@ from tests.queue_support import ANY_MACHINE
 from tests.terminal_support import Terminal
 
 MAY_GROW = 1.1
-WAL_MAY_HAVE = 4 << 20
+WAL_MAY_HAVE = 64 << 20
 """Below this size a log of SQLite may vary as it likes."""
 TRAINER = 'for i in 0 1 2 3; do echo "iter $i: loss $((4 - i)).{n}, time 10.00ms, mfu 1.00%"; done'
 READS = (
