@@ -30,7 +30,7 @@ from queue_runner.errors import MpsqError
 from queue_runner.host import locks, power, redact, run_dir, warden_records
 from queue_runner.host.run_dir import RunDir
 from queue_runner.ingest import clock, event_lines, last_words, log_parser, parsers
-from queue_runner.ingest.parsers import lightning, nanogpt, plain, sample, trainer
+from queue_runner.ingest.parsers import lightning, nanochat, nanogpt, plain, trainer
 from queue_runner.model import RunId
 from queue_runner.remote import block, fence, json_files, link
 from queue_runner.remote.block import Folder
@@ -194,7 +194,7 @@ READERS: dict[str, Reader] = {
     ),
     **{
         f"log as {module.NAME}": Reader(_parser(module.NAME), (module, log_parser), _LOGS)
-        for module in (lightning, nanogpt, plain, sample, trainer)
+        for module in (lightning, nanochat, nanogpt, plain, trainer)
     },
     "records of a warden": Reader(_record, (warden_records,), (_EXIT, b'{"pid":1,"start":2.0}\n')),
     "folder of a run": Reader(_run_folder, (run_dir, warden_records), (_EXIT, _DEEP, b"1 2\n3 4\n", b'{"prepare":{}}')),
