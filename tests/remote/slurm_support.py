@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import psutil
@@ -85,9 +86,10 @@ def _ports(count: int) -> list[int]:
 
 
 class Slurm:
-    """A cluster of nodes n1, n2, ... in a folder. `shared` is on all of them, `python` is their interpreter."""
+    """A cluster of nodes n1, n2, ... in a folder. `shared` is on all of them, `python` is their interpreter. `settings`
+    replace those of slurm.conf."""
 
-    def __init__(self, folder: Path, n_nodes: int) -> None:
+    def __init__(self, folder: Path, n_nodes: int, settings: Mapping[str, str]) -> None:
         self.folder = folder
         self.nodes = [f"n{number}" for number in range(1, n_nodes + 1)]
         self.shared = folder / "shared"
@@ -104,7 +106,11 @@ class Slurm:
         ports = _ports(1 + n_nodes)
         of_node = zip(self.nodes, ports[1:], strict=True)
         nodes = "\n".join(_NODE.format(name=node, host=host, port=port) for node, port in of_node)
-        self.conf.write_text(_CONF.format(folder=folder, host=host, user=user, ports=ports, nodes=nodes))
+        conf = _CONF.format(folder=folder, host=host, user=user, ports=ports, nodes=nodes)
+        for name, text in settings.items():
+            conf, n_replaced = re.subn(f"(?m)^{name}=.*$", f"{name}={text}", conf)
+            assert n_replaced == 1, name
+        self.conf.write_text(conf)
         self.python.write_text(_PYTHON.format(folder=folder, python=sys.executable))
         self.python.chmod(0o755)
         (folder / "munge.key").write_bytes(os.urandom(128))
@@ -208,11 +214,11 @@ class Slurm:
         assert self._processes() == []
 
 
-def running(n_nodes: int = 2) -> Iterator[Slurm]:
+def running(n_nodes: int = 2, settings: Mapping[str, str] | None = None) -> Iterator[Slurm]:
     """Yield a cluster that is up, and end it. Its folder has a short name: the path of a socket in the spool of a node,
     of which sun_path takes 108 bytes, else makes every start of a job fail."""
     with tempfile.TemporaryDirectory(prefix="mpsq-", dir="/tmp", ignore_cleanup_errors=True) as folder:
-        cluster = Slurm(Path(folder), n_nodes)
+        cluster = Slurm(Path(folder), n_nodes, settings or {})
         try:
             cluster.start()
             yield cluster

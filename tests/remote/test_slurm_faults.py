@@ -43,9 +43,24 @@ os.replace = late
 """A sitecustomize of the node's Python: the result of a run gets its name 4 s after the node believes so."""
 
 
+SIGNALS = pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({}, id="kill-5-cancel"),
+        pytest.param({"KillWait": "30", "PreemptMode": "REQUEUE"}, id="kill-30-requeue", marks=pytest.mark.campaign),
+    ],
+)
+"""Settings of Slurm on which an end by a signal depends."""
+
+
+@pytest.fixture
+def settings() -> dict[str, str]:
+    return {}
+
+
 @pytest.fixture(params=range(TIMES))
-def cluster(request: pytest.FixtureRequest) -> Iterator[Slurm]:
-    yield from running()
+def cluster(settings: dict[str, str]) -> Iterator[Slurm]:
+    yield from running(settings=settings)
 
 
 @pytest.fixture
@@ -273,6 +288,7 @@ def preempt(cluster: Slurm) -> None:
     cluster.ask("sbatch", *where, "--output=/dev/null", "--wrap=sleep 1")
 
 
+@SIGNALS
 def test_a_block_that_somebody_cancels_is_cancelled_and_not_sent_again(front: Queue, cluster: Slurm) -> None:
     front.submit(GATED, 3, on="slurm", retries=2, retry_on=("failed", "lost"))
     front.worker()
@@ -285,6 +301,7 @@ def test_a_block_that_somebody_cancels_is_cancelled_and_not_sent_again(front: Qu
     cluster.sweep()
 
 
+@SIGNALS
 def test_a_preempted_block_is_sent_again_where_retries_allow_it(front: Queue, cluster: Slurm) -> None:
     job = front.submit(GATED, 3, on="slurm", retries=1, retry_on=("lost",))
     front.worker()
@@ -299,6 +316,7 @@ def test_a_preempted_block_is_sent_again_where_retries_allow_it(front: Queue, cl
     cluster.sweep()
 
 
+@SIGNALS
 @pytest.mark.campaign
 def test_a_preempted_round_runs_again_whole(front: Queue, cluster: Slurm) -> None:
     """Its first row has ended; the second is preempted. Both run again on one node, and the round counts once."""
@@ -324,6 +342,7 @@ def test_a_preempted_round_runs_again_whole(front: Queue, cluster: Slurm) -> Non
     cluster.sweep()
 
 
+@SIGNALS
 def test_a_preempted_run_resumes_elsewhere_from_its_checkpoint(front: Queue, cluster: Slurm) -> None:
     first = "mkdir -p $MPSQ_OUT; echo state > $MPSQ_OUT/ckpt.bin; echo began >> $J; exec sleep 600"
     script = f'if [ -n "$MPSQ_RESUME" ]; then cat "$MPSQ_RESUME" >> $J; else {first}; fi'
@@ -356,6 +375,7 @@ def test_a_node_fails_and_what_had_not_begun_runs_elsewhere(front: Queue, cluste
     cluster.sweep()
 
 
+@SIGNALS
 @pytest.mark.campaign
 def test_a_preempted_block_ends_cleanly_and_retry_sends_the_rest(front: Queue, cluster: Slurm) -> None:
     job = front.submit(GATED, 2, on="slurm")
