@@ -7,16 +7,13 @@ named as "module:attribute" and imported when it is used.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from queue_runner.errors import UsageError
-from queue_runner.lanes import is_remote
-from queue_runner.units import duration
 
 if TYPE_CHECKING:
     import sqlite3
@@ -65,8 +62,6 @@ class Extension:
     """Makes a `WorkerPart` from (layout, settings, engine, log)."""
     placement: str = ""
     """A module with `placed(request, specs)` and `sent_variables(env, explicit, keeps_places)`, for --on."""
-    remote_lanes: str = ""
-    """Returns the lanes of other machines by name. Called with a connection that reads."""
     target_checks: str = ""
     """The checks of `mpsq doctor --on NAME`. Called with (settings, layout, name, smoke)."""
     status_lines: str = ""
@@ -74,29 +69,6 @@ class Extension:
     goals: Mapping[str, str] = field(default_factory=dict)
     """By the first word of a goal of rounds: a function that returns why no further round follows, "" while one may.
     Called with the families of the submission and the rest of the goal."""
-
-
-@dataclass(frozen=True)
-class RemoteLane:
-    """The runs that a group sends to one target. `done` of `runs` have ended; `running` is the run that its node works
-    on, if any. `state` is its state in words. `silent`: its target does not answer, and is asked again at `next_try_at`
-    (Unix seconds)."""
-
-    lane: str
-    runs: int
-    done: int
-    running: str | None
-    state: str
-    silent: bool
-    next_try_at: float | None
-
-    @property
-    def status(self) -> str:
-        """Its state, with the time of the next try."""
-        if self.next_try_at is None:
-            return self.state
-        left_s = self.next_try_at - time.time()
-        return f"{self.state}; the next try is " + (f"in {duration(left_s)}" if left_s > 1 else "now")
 
 
 class WorkerPart(Protocol):
@@ -160,13 +132,6 @@ def placement() -> Any:
         if extension.placement:
             return import_module(extension.placement)
     raise UsageError("this mpsq cannot send jobs to other machines", "reinstall it with queue_runner.remote")
-
-
-def remote_lanes(connection: sqlite3.Connection, lanes: Iterable[str]) -> dict[str, RemoteLane]:
-    """Return, by name, the lanes of other machines with runs that are not DONE; {} if none of these `lanes` is one."""
-    if not any(map(is_remote, lanes)):
-        return {}
-    return next((load(extension.remote_lanes)(connection) for extension in installed() if extension.remote_lanes), {})
 
 
 def target_checks() -> Callable[..., list[Check]] | None:

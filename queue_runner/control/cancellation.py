@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from queue_runner import extensions
 from queue_runner.host import failpoints, locks, reserve, wakeup
 from queue_runner.host.run_dir import RunDir
 from queue_runner.model import Outcome, Selector, State
@@ -101,7 +100,7 @@ def _watch(layout: Layout, rows: Sequence[NamedRun], requested: set[int], deadli
         with read.reading(layout.db) as connection:
             states = [_RunState(*row) for row in read.tuples(connection, _STATES, [min(ids), max(ids)])]
             now = {state.id: state for state in states}
-            lanes = extensions.remote_lanes(connection, (state.lane for state in states))
+            lanes = read.remote_lanes(connection)
         results = [_judge(layout, row.run, now[row.id], row.id in requested, alive) for row in rows]
         if all(c.result is not CancelResult.ENDING for c in results) or time.monotonic() >= deadline:
             ending = (CancelResult.ENDING, CancelResult.UNWATCHED)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from queue_runner import extensions, units
+from queue_runner import units
 from queue_runner.errors import WaitedJobFailed, WaitTimeout
 from queue_runner.model import Outcome, Selector, State
 from queue_runner.monitor import queue_state, run_view, waiting
@@ -127,8 +127,7 @@ def look(connection: sqlite3.Connection, selectors: Sequence[Selector]) -> Await
 def silences(connection: sqlite3.Connection, runs: Sequence[RunView]) -> list[str]:
     """Return since when the targets of these runs do not answer, for those that have not ended."""
     names = {run.lane for run in runs if run.state != State.DONE}
-    lanes = extensions.remote_lanes(connection, names).values()
-    return [lane.state for lane in lanes if lane.silent and lane.lane in names]
+    return [lane.state for name, lane in read.remote_lanes(connection).items() if lane.silent and name in names]
 
 
 def until_done(

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from queue_runner import config_file, extensions, units
+from queue_runner import config_file, units
 from queue_runner.analysis.stats import by_key
 from queue_runner.host import protected
 from queue_runner.host.locks import START_A_WORKER
@@ -229,11 +229,12 @@ def explain_all(layout: Layout, connection: sqlite3.Connection, selectors: Seque
         for run in ([run for run in members if run.run in named] or [_most_informative(members)])
     ]
     waits: Mapping[int, Reason] = {}
+    elsewhere = read.remote_lanes(connection)
     if unstarted := {run.run_id for run in chosen if run.state in (State.QUEUED, State.HELD)}:
-        waits = waiting.reasons(connection, queue, run_view.queue_outline(connection), time.time(), unstarted)
+        outline = run_view.queue_outline(connection)
+        waits = waiting.reasons(connection, queue, outline, elsewhere, time.time(), unstarted)
     has_turn = any(run.run_id in waits and waits[run.run_id].kind == "turn" for run in chosen)
     starting = _starting(layout, connection) if has_turn else {}
-    elsewhere = extensions.remote_lanes(connection, (run.lane for run in chosen))
     undecided = queue_status.undecided(connection)
     return [
         explain(

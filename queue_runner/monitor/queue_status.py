@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from queue_runner import config_file, extensions, units
-from queue_runner.extensions import RemoteLane
 from queue_runner.host.run_dir import RunDir
 from queue_runner.lanes import is_remote
 from queue_runner.model import State
@@ -20,7 +19,7 @@ from queue_runner.monitor.group_summary import GroupProgress
 from queue_runner.monitor.progress import RunProgress, Tracker
 from queue_runner.monitor.queue_state import QueueState, Supervision
 from queue_runner.monitor.run_view import RunView
-from queue_runner.monitor.waiting import LANES, Reason, reasons
+from queue_runner.monitor.waiting import Reason, reasons
 from queue_runner.paths import Layout
 from queue_runner.spec import FIRST_ROUNDS
 from queue_runner.store import read
@@ -55,7 +54,7 @@ class Status:
     reasons: Mapping[int, Reason]
     ended: Sequence[RunView]
     schedules: Sequence[read.ScheduleRow]
-    blocks: Sequence[RemoteLane]
+    blocks: Sequence[read.RemoteLane]
     free_bytes: int | None
     eta: Eta
     expected: int
@@ -98,15 +97,16 @@ def look(layout: Layout, connection: sqlite3.Connection, waiting: int, tracker: 
     waits = [run for run in runs if run.state != State.RUNNING]
     now, gap_s = time.time(), config_file.load(layout.config).cooldown_s
     left_s = running.progress.left_s if running is not None else None
+    blocks = read.remote_lanes(connection)
     return Status(
         queue,
         running,
         waiting=waits[:waiting] if waiting >= 0 else waits,
         waiting_count=read.count_waiting(connection),
-        reasons=reasons(connection, queue, runs, now),
+        reasons=reasons(connection, queue, runs, blocks, now),
         ended=[*(run for run in runs if run.is_unstored), *run_view.last_ended(connection, ENDED)],
         schedules=read.schedules(connection),
-        blocks=[*extensions.remote_lanes(connection, (lane for (lane,) in read.tuples(connection, LANES))).values()],
+        blocks=[*blocks.values()],
         free_bytes=_free(layout),
         eta=eta.estimate(connection, runs, now, left_s=left_s, gap_s=gap_s),
         expected=len(waits),

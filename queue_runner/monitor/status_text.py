@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from queue_runner import lanes, tables, times, units
 from queue_runner.analysis.stats import by_key
-from queue_runner.extensions import RemoteLane
 from queue_runner.host.locks import START_A_WORKER
 from queue_runner.model import DEFAULT_LANE
 from queue_runner.monitor import eta
@@ -15,6 +14,7 @@ from queue_runner.monitor.progress import RunProgress
 from queue_runner.monitor.queue_state import LaneState
 from queue_runner.monitor.queue_status import Status
 from queue_runner.monitor.run_view import RunView
+from queue_runner.store.read import RemoteLane
 from queue_runner.text import one_line
 
 SHOWN = 10

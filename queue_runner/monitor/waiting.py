@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from queue_runner import extensions, units
+from queue_runner import units
 from queue_runner.analysis.stats import by_key
-from queue_runner.extensions import RemoteLane
 from queue_runner.host.locks import START_A_WORKER
 from queue_runner.lanes import is_remote, parts, short
 from queue_runner.model import DEFAULT_LANE, Condition, Obstacle, State
 from queue_runner.monitor.queue_state import QueueState
 from queue_runner.monitor.run_view import QueuedRun
 from queue_runner.store import read
+from queue_runner.store.read import RemoteLane
 from queue_runner.store.ready import UNDECIDED, behind
 from queue_runner.times import clock
 
@@ -25,7 +25,6 @@ _UNMET = (
 _BOUND = (
     "SELECT DISTINCT j.id, j.lane FROM jobs j JOIN runs r ON r.job_id = j.id WHERE r.state = 'QUEUED' AND j.lane <> ?"
 )
-LANES = "SELECT DISTINCT lane FROM runs WHERE state <> 'DONE'"
 _WISH = {Condition.OK: "succeed", Condition.ANY: "end", Condition.FAIL: "fail"}
 
 
@@ -68,17 +67,17 @@ def reasons(
     connection: sqlite3.Connection,
     queue: QueueState,
     runs: Iterable[QueuedRun],
+    remote: Mapping[str, RemoteLane],
     now: float,
     only: Set[int] | None = None,
 ) -> dict[int, Reason]:
     """Return, by run id, a reason for each run that has not started. `runs` are all that have not ended, in queue
-    order; the number of queries does not grow with them. With `only`, the ids of runs, no further ones are read once
-    these have their reasons."""
+    order, and `remote` the lanes of other machines; the number of queries does not grow with them. With `only`, the ids
+    of runs, no further ones are read once these have their reasons."""
     by_run: dict[int, Reason] = {}
     ahead: list[str] = []
     bound: dict[int, str] = dict(read.tuples(connection, _BOUND, [DEFAULT_LANE])) if queue.lanes else {}
     unmet = by_key((_Edge(*edge) for edge in read.tuples(connection, _UNMET)), lambda edge: edge.job_id)
-    elsewhere = extensions.remote_lanes(connection, (lane for (lane,) in read.tuples(connection, LANES)))
     for run in runs:
         if run.state == State.RUNNING and not is_remote(run.lane):
             ahead.append(run.run)
@@ -86,7 +85,7 @@ def reasons(
             continue
         reason = _of_itself(run, unmet.get(run.job_id, ()), now)
         if reason is None and is_remote(run.lane):
-            reason = _elsewhere(run, queue, elsewhere.get(run.lane))
+            reason = _elsewhere(run, queue, remote[run.lane])
         reason = reason or _of_lane(run, queue, bound.get(run.job_id, ""))
         by_run[run.run_id] = reason or _of_the_queue(run, queue, ahead)
         if reason is None:
@@ -123,8 +122,8 @@ def _of_itself(run: QueuedRun, unmet: Sequence[_Edge], now: float) -> Reason | N
     return None
 
 
-def _elsewhere(run: QueuedRun, queue: QueueState, lane: RemoteLane | None) -> Reason:
-    status = lane.status if lane is not None else "this mpsq cannot send jobs to other machines"
+def _elsewhere(run: QueuedRun, queue: QueueState, lane: RemoteLane) -> Reason:
+    status = lane.status
     if not queue.worker:
         return Reason("worker", "a worker", "no worker runs this queue: nothing is sent", START_A_WORKER)
     if run.cancel_requested_at:

@@ -6,6 +6,5 @@ EXTENSION = Extension(
     commands={"on": AddedCommand("Set up", "machines for submit --on", "queue_runner.remote.on_command")},
     worker_part="queue_runner.remote.dispatcher:Dispatcher",
     placement="queue_runner.remote.placement",
-    remote_lanes="queue_runner.remote.block_store:remote_lanes",
     target_checks="queue_runner.remote.targets:checks",
 )

@@ -15,7 +15,6 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from queue_runner.extensions import RemoteLane
 from queue_runner.host import job_environments
 from queue_runner.lanes import REMOTE_GLOB
 from queue_runner.model import DEFAULT_LANE, PREFLIGHT, Ending, Outcome, RunId, State, Verb
@@ -26,14 +25,6 @@ from queue_runner.store import hot_sql, read, retries
 from queue_runner.store.engine import Connection
 from queue_runner.store.jobs import Claimed, move, places
 
-_LANES = """
-SELECT r.lane, count(*), sum(r.state = 'DONE'),
-    max(CASE WHEN r.state = 'RUNNING' THEN r.job_id || '.' || r.number END),
-    coalesce(l.blocked_reason, 'to be sent as a block'), l.blocked_kind IS 'silent', l.next_try_at
-FROM runs r LEFT JOIN lanes l ON l.name = r.lane
-WHERE r.lane IN (SELECT DISTINCT lane FROM runs WHERE state <> 'DONE' AND lane GLOB ?)
-GROUP BY r.lane ORDER BY min(r.id)
-"""
 _RUNS = "SELECT id, job_id, number, state, claimed_at, started_at, coalesce(token, ''), cancel_requested_at FROM runs"
 _CHOSEN = "(SELECT value FROM json_each(?))"
 _ENDED_ELSEWHERE = f"""
@@ -72,14 +63,6 @@ class BlockRun:
     def name(self) -> str:
         """Its name, 12.3."""
         return f"{self.job_id}.{self.number}"
-
-
-def remote_lanes(connection: sqlite3.Connection) -> dict[str, RemoteLane]:
-    """Return the lanes with runs that are not DONE by name, in the order of their submission."""
-    return {
-        lane: RemoteLane(lane, runs, done, running, state, bool(silent), next_try_at)
-        for lane, runs, done, running, state, silent, next_try_at in read.tuples(connection, _LANES, [REMOTE_GLOB])
-    }
 
 
 def open_lanes(connection: Connection) -> list[str]:

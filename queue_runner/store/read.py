@@ -5,10 +5,12 @@ Connections are `mode=ro`: a reader can neither change, checkpoint nor migrate a
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import sqlite3
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -17,10 +19,10 @@ from typing import Any
 from urllib.parse import quote
 
 from queue_runner.errors import DamageError, MpsqError, SchemaError, UsageError
-from queue_runner.lanes import is_remote, parts
+from queue_runner.lanes import REMOTE_GLOB, is_remote, parts
 from queue_runner.model import DEFAULT_LANE, IDS, PREFLIGHT, Outcome, Selector, State
 from queue_runner.paths import Layout
-from queue_runner.units import counted
+from queue_runner.units import counted, duration
 
 Row = dict[str, Any]
 
@@ -308,6 +310,47 @@ def lanes_here(connection: sqlite3.Connection) -> list[LaneRow]:
 def lane(connection: sqlite3.Connection, name: str) -> LaneRow:
     """Return the stored state of a lane."""
     return LaneRow(*(tuples(connection, "SELECT * FROM lanes WHERE name = ?", [name]).fetchone() or (name,)))
+
+
+@dataclass(frozen=True)
+class RemoteLane:
+    """The runs that a group sends to one target. `done` of `runs` have ended; `running` is the run that its node works
+    on, if any. `state` is its state in words. `silent`: its target does not answer, and is asked again at `next_try_at`
+    (Unix seconds)."""
+
+    lane: str
+    runs: int
+    done: int
+    running: str | None
+    state: str
+    silent: int
+    next_try_at: float | None
+
+    @property
+    def status(self) -> str:
+        """Its state, with the time of the next try."""
+        if self.next_try_at is None:
+            return self.state
+        left_s = self.next_try_at - time.time()
+        return f"{self.state}; the next try is " + (f"in {duration(left_s)}" if left_s > 1 else "now")
+
+
+_REMOTE_LANES = """
+SELECT r.lane, count(*), sum(r.state = 'DONE'),
+    max(CASE WHEN r.state = 'RUNNING' THEN r.job_id || '.' || r.number END),
+    coalesce(l.blocked_reason, 'to be sent as a block'), l.blocked_kind IS 'silent', l.next_try_at
+FROM runs r LEFT JOIN lanes l ON l.name = r.lane
+WHERE r.lane IN (SELECT value FROM json_each(?))
+GROUP BY r.lane ORDER BY min(r.id)
+"""
+
+
+def remote_lanes(connection: sqlite3.Connection) -> dict[str, RemoteLane]:
+    """Return the lanes of other machines with runs that are not DONE by name, in the order of their submission."""
+    sql = "SELECT DISTINCT lane FROM runs WHERE state <> 'DONE' AND lane GLOB ?"
+    if not (names := [name for (name,) in tuples(connection, sql, [REMOTE_GLOB])]):
+        return {}
+    return {row[0]: RemoteLane(*row) for row in tuples(connection, _REMOTE_LANES, [json.dumps(names)])}
 
 
 PROBES = (

@@ -117,7 +117,7 @@ def test_a_silent_target_differs_from_one_that_says_so(front: Front) -> None:
     (silence,) = silences()
     assert silence.endswith("no route")
     with read.reading(front.layout.db) as connection:
-        (block,) = block_store.remote_lanes(connection).values()
+        (block,) = read.remote_lanes(connection).values()
     assert block.silent and block.status.startswith(f"{silence}; the next try is in ")
     front.target.answer = lambda: "7"
     another._not_before.clear()
