@@ -287,7 +287,20 @@ class _Store:
 
     def _runs(self, merge: merges.Merge, plan: _Plan) -> bool:
         """Store the runs, with which all of the bundle counts; return False where the plan is no longer right."""
-        content = self._content
+        content, now = self._content, time.time()
+        here = plan.known | {run.id: merge.first_run_id + place for place, run in plan.new.items()}
+        rows = [
+            {
+                **{name: getattr(run, name) for name in (*KEPT, "job_id", "position", "software_hash")},
+                "id": here[run.id],
+                "machine_hash": run.machine_hash or self._machines[content.jobs[run.job_id].row.group_id],
+                "resumed_from": here.get(run.resumed_from or 0),
+            }
+            for run in plan.new.values()
+        ]
+        origin = f"merged from bundle {content.sha256[:12]}, where it is run "
+        origins = [f"{origin}{RunId(run.job_id, run.number)}" for run in plan.new.values()]
+        merged = [(here[run.id], now, content.sha256, self._bundle.hashes[run.id]) for run in plan.new.values()]
         with writing(self._engine) as connection:
             if _n_merged(connection) != plan.n_merged:
                 return False
@@ -295,23 +308,7 @@ class _Store:
             for kind, data in content.fingerprints.values():
                 results.save_fingerprint(connection, kind, data)
             jobs_here = {id: here or self._job(connection, plan, id) for id, here in plan.jobs.items()}
-            here = plan.known | {run.id: merge.first_run_id + place for place, run in plan.new.items()}
-            rows = [
-                {
-                    **{name: getattr(run, name) for name in (*KEPT, "position", "software_hash")},
-                    "id": here[run.id],
-                    "job_id": jobs_here[run.job_id],
-                    "machine_hash": run.machine_hash or self._machines[content.jobs[run.job_id].row.group_id],
-                    "resumed_from": here.get(run.resumed_from or 0),
-                }
-                for run in plan.new.values()
-            ]
-            origin = f"merged from bundle {content.sha256[:12]}, where it is run "
-            jobs.add_ended_runs(
-                connection, rows, [f"{origin}{RunId(run.job_id, run.number)}" for run in plan.new.values()]
-            )
-            now, hashes = time.time(), self._bundle.hashes
-            merged = [(here[run.id], now, content.sha256, hashes[run.id]) for run in plan.new.values()]
+            jobs.add_ended_runs(connection, [row | {"job_id": jobs_here[row["job_id"]]} for row in rows], origins)
             connection.change_all("INSERT INTO merged_runs VALUES (?, ?, ?, ?)", merged)
             failpoints.reach("merge.before_last_commit")
         return True

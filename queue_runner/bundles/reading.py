@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from operator import attrgetter, lt
 from pathlib import Path
 from typing import IO, Any
 
@@ -266,7 +267,7 @@ def read(
             return read(path, take_run, process.frames)
     content = Content()
     digest = hashlib.sha256()
-    keys: dict[str, Any] = {}
+    keys: dict[str, list[Any]] = {}
     runs: Iterator[RunContent] | None = None
     current: RunContent | None = None
     for number, data in frames_of(path):
@@ -312,18 +313,14 @@ def checked(
     return content
 
 
-def _check_order(table: Table, rows: list[Any], keys: dict[str, Any]) -> None:
+def _check_order(table: Table, rows: list[Any], keys: dict[str, list[Any]]) -> None:
     """Check that keys grow, and so come once."""
     if not rows:
         raise BadBundle(f"its {table.name} are empty where they are not")
-    at = [table.columns.index(name) for name in table.key]
-    last = keys.get(table.name)
-    for row in rows:
-        key = tuple(row[i] for i in at)
-        if last is not None and key <= last:
-            raise BadBundle(f"its {table.name} are out of order, or one comes twice")
-        last = key
-    keys[table.name] = last
+    of_rows = [*keys.get(table.name, ()), *map(attrgetter(*table.key), rows)]
+    if not all(map(lt, of_rows, of_rows[1:])):
+        raise BadBundle(f"its {table.name} are out of order, or one comes twice")
+    keys[table.name] = of_rows[-1:]
 
 
 def _hash(value: Any) -> str:
