@@ -86,10 +86,10 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Active:
-    """A run that is RUNNING on this machine. `was_started`: its fence was seen, whatever became of its folder since."""
+    """A run that is RUNNING on this machine. `started_at`: its fence was seen, whatever became of its folder since."""
 
     claimed: Claimed
-    was_started: bool
+    started_at: float | None
     cancel_requested: bool
     suspend_requested: bool
 
@@ -100,7 +100,7 @@ def active(connection: Connection) -> list[Active]:
     return [
         Active(
             Claimed.of(run_id, RunId(job, number), spec_json, token, boot_id, lane),
-            was_started=started_at is not None,
+            started_at=started_at,
             cancel_requested=cancelled_at is not None,
             suspend_requested=paused_at is not None,
         )

@@ -2,7 +2,8 @@
 
 Runs are considered in the order of the queue. One whose submission is bound to a busy lane lets later ones start first
 on other lanes. A run that needs more than is free (the machine alone, or several lanes at once) and has no earlier one
-to wait for reserves: what it needs is kept free until it starts.
+to wait for reserves: what it needs is kept free until it starts. While one that needs the machine waits for earlier
+runs, only those overtake it that are expected to end before it could start.
 """
 
 from __future__ import annotations
@@ -249,15 +250,20 @@ def schedule(
     free = [lane for lane in usable if lane not in busy and lane not in elsewhere]
     bound: dict[int, str] = {}
     earlier_waits = False
+    machine_waits = False
     for run in candidates:
         lane = run.lane or bound.get(run.group, "")
-        if _needs_machine(run, lane, lanes):
+        if needs_machine(run, lane, lanes):
             if not earlier_waits:
                 if busy or result.starts:
                     result.reserved_for = run
                 else:
                     result.starts[DEFAULT_LANE] = run
+            if not earlier_waits or machine_waits:
                 return result
+            machine_waits = True
+        elif machine_waits and not run.may_overtake:
+            continue
         elif not _is_paused(run, lane, lanes, paused):  # else it waits for the user
             possible = [part for part in parts(lane) if part in free] if lane else _of_kind(run.kind, free)
             if len(possible) < run.gpus:
@@ -286,7 +292,7 @@ def stuck(candidates: Iterable[Candidate], lanes: Sequence[str], paused: Collect
     return {
         run.name.job
         for run in candidates
-        if not _needs_machine(run, run.lane, lanes) and _is_paused(run, run.lane, lanes, paused)
+        if not needs_machine(run, run.lane, lanes) and _is_paused(run, run.lane, lanes, paused)
     }
 
 
@@ -312,7 +318,7 @@ def _is_paused(run: Candidate, lane: str, lanes: Iterable[str], paused: Collecti
     return any(part in paused for part in parts(lane)) or len(usable) < run.gpus
 
 
-def _needs_machine(run: Candidate, lane: str, lanes: Sequence[str]) -> bool:
+def needs_machine(run: Candidate, lane: str, lanes: Sequence[str]) -> bool:
     """Return whether a run needs the machine alone: by itself, or because its lanes do not exist (any more)."""
     if not run.kind or len(_of_kind(run.kind, lanes)) < run.gpus:
         return True

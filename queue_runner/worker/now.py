@@ -61,7 +61,8 @@ class ActiveRun:
 @dataclass(frozen=True)
 class Candidate:
     """A run that may start. `kind` is the kind of its lanes, "" for one that runs alone; `lane` is the lane that its
-    submission is bound to, "" if to none."""
+    submission is bound to, "" if to none. `may_overtake`: it is expected to end before an earlier one that needs the
+    machine could start."""
 
     run_id: int
     name: RunId
@@ -69,6 +70,7 @@ class Candidate:
     kind: str
     gpus: int = 1
     lane: str = ""
+    may_overtake: bool = False
 
 
 @dataclass(frozen=True)

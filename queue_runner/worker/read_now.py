@@ -11,6 +11,7 @@ import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from queue_runner import lanes
 from queue_runner.config_file import Config
@@ -19,8 +20,10 @@ from queue_runner.host.run_dir import RunDir
 from queue_runner.lanes import Lane
 from queue_runner.model import DEFAULT_LANE
 from queue_runner.paths import Layout
-from queue_runner.store import added_rounds, jobs, lane_claims, ready, schedules
+from queue_runner.spec import JobSpec
+from queue_runner.store import added_rounds, jobs, lane_claims, read, ready, schedules
 from queue_runner.store.engine import Connection, Engine, looking
+from queue_runner.store.history import History
 from queue_runner.store.jobs import Following
 from queue_runner.worker import decide
 from queue_runner.worker.backups import Backups
@@ -28,6 +31,8 @@ from queue_runner.worker.now import ActiveRun, Candidate, Clocks, Now, Warden
 from queue_runner.worker.supervisor import Supervisor
 
 _REMEMBERED = 100_000
+_MOST_TIMED = 100
+"""Runs behind one that needs the machine which are looked at: each may overtake it if it is short enough."""
 OUTLOOK_S = 600.0
 """How long an outlook is used at most: with 10,000 waiting runs it takes longer than all else that a step reads."""
 
@@ -141,7 +146,7 @@ class NowReader:
 
         def as_far_as_needed() -> Iterator[Candidate]:
             yield first
-            for run in candidates:
+            for run in self._timed(connection, first, candidates, now.at):
                 consumed.append(run)
                 yield run
 
@@ -153,6 +158,43 @@ class NowReader:
             for name, run in chosen.starts.items()
         }
         return replace(now, candidates=tuple(consumed)), following
+
+    def _timed(
+        self, connection: Connection, first: Candidate, candidates: Iterator[Candidate], at: float
+    ) -> Iterator[Candidate]:
+        """Yield the candidates after the first. Of those behind one that needs the machine, _MOST_TIMED at most, it is
+        known which may overtake that one: as long as it waits for earlier runs at least, as far as is known."""
+        earlier = [first]
+        for run in candidates:
+            yield run
+            if decide.needs_machine(run, run.lane, [*self._lanes]):
+                break
+            earlier.append(run)
+        if not (later := list(islice(candidates, _MOST_TIMED))):
+            return
+        expected_s: dict[int, float | None] = {}
+        active = lane_claims.active(connection)
+        with read.reading(self._layout.db) as reader:
+            history = History(reader)
+            for job in {run.name.job for run in (*earlier, *later)} | {row.claimed.id.job for row in active}:
+                expected_s[job] = history.expected(self._as_placed(jobs.spec_of(connection, job))).real_s
+        busy_s = dict.fromkeys((row.claimed.lane for row in active), 0.0)
+        for row in active:
+            took_s = max(0.0, at - (row.started_at or at))
+            busy_s[row.claimed.lane] += max(0.0, (expected_s[row.claimed.id.job] or 0.0) - took_s)
+        for run in earlier:
+            if run.lane:
+                busy_s[run.lane] = busy_s.get(run.lane, 0.0) + (expected_s[run.name.job] or 0.0)
+        starts_in_s = max(busy_s.values(), default=0.0)
+        for run in later:
+            takes_s = expected_s[run.name.job]
+            yield replace(run, may_overtake=takes_s is not None and takes_s <= starts_in_s)
+
+    def _as_placed(self, spec: JobSpec) -> JobSpec:
+        """Return a job as it would run on lanes here: its question has their number of processors."""
+        fitting = [lane.name for lane in self._lanes.values() if lane.kind == lanes.needs(spec)]
+        name = spec.lane or ",".join(sorted(fitting)[: spec.gpus])
+        return lanes.placed(spec, self.lane(name)) if name else spec
 
     def lane(self, name: str) -> Lane:
         """Return the lane of this name, or several that one run takes together."""
@@ -202,7 +244,13 @@ class NowReader:
         """Return the state of a run and of its warden. Takes the lane if the warden is gone."""
         supervisor, folder = self._supervisor_of(lane.name), self._folder(row)
         run = ActiveRun(
-            row.claimed, lane, folder, Warden.STARTING, row.was_started, row.cancel_requested, row.suspend_requested
+            row.claimed,
+            lane,
+            folder,
+            Warden.STARTING,
+            row.started_at is not None,
+            row.cancel_requested,
+            row.suspend_requested,
         )
         if supervisor.reads_code(row.claimed.run_id):
             return replace(run, reads_code=True)

@@ -194,8 +194,15 @@ def test_who_needs_the_machine_alone_waits_for_those_before_it_and_then_reserves
     assert (starts(chosen), reserved_for(chosen)) == ({}, 2)
     assert starts(schedule([alone(2), gpu(3)], LANES)) == {"machine": 2}
     chosen = schedule([gpu(1, lane="GPU-a"), alone(2), gpu(3)], LANES, busy={"GPU-a"})
-    assert (starts(chosen), reserved_for(chosen)) == ({"GPU-b": 3}, None)
+    assert (starts(chosen), reserved_for(chosen)) == ({}, None)
     assert starts(schedule([gpu(3)], LANES, busy={"machine"})) == {}
+
+
+def test_only_what_ends_before_it_could_start_overtakes_who_needs_the_machine() -> None:
+    before, short = gpu(1, lane="GPU-a"), replace(gpu(5), may_overtake=True)
+    chosen = schedule([before, alone(2), gpu(3), short], LANES, busy={"GPU-a"})
+    assert (starts(chosen), reserved_for(chosen)) == ({"GPU-b": 5}, None)
+    assert starts(schedule([before, alone(2), alone(4), short], LANES, busy={"GPU-a"})) == {}
 
 
 def test_a_wide_run_takes_all_of_its_lanes_or_none() -> None:

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sqlite3
+import time
 from pathlib import Path
 
 import pytest
@@ -67,17 +68,44 @@ def test_two_submissions_run_side_by_side_and_one_alone_waits_for_both(lanes: Qu
     until(lambda: running(lanes) == {FIRST: "1.1", SECOND: "2.1"}, "two runs at once")
     spec = json.loads((lanes.layout.run_dir("2.1") / "spec.json").read_text())
     assert (spec["cores"], spec["env"]["OMP_NUM_THREADS"]) == ([1], "1")
-    go(lanes, "2.1")
-    until(lambda: running(lanes) == {FIRST: "1.1", SECOND: f"{late}.1"}, "a later one, as the first is not through")
-    go(lanes, f"{late}.1", "1.1")
+    go(lanes, "2.1", "1.1")
     until(lambda: running(lanes) == {FIRST: "1.2"}, "the second repeat on the lane of the first")
     go(lanes, "1.2")
     until(lambda: running(lanes) == {"machine": f"{alone}.1"}, "the run that needs the machine alone")
-    go(lanes, f"{alone}.1")
+    go(lanes, f"{alone}.1", f"{late}.1")
     lanes.done(5)
+    assert [line for line in lanes.written() if line.startswith("start")][-2:] == [
+        f"start {alone}.1",
+        f"start {late}.1",
+    ]
     assert stored(lanes, "SELECT DISTINCT lane FROM jobs WHERE id = 1") == [(FIRST,)]
     asked = [json.loads(str(text))["cores"] for (text,) in stored(lanes, "SELECT spec_json FROM jobs ORDER BY id")]
     assert asked == [1, 1, 0, 1]
+
+
+def test_only_what_ends_before_overtakes_a_run_that_needs_the_machine_alone(lanes: Queue) -> None:
+    """One lane is busy for as long as its run took before; the other one is free."""
+    short = "echo short >> $J"
+    run_on(lanes)
+    run_on(lanes, short)
+    lanes.worker()
+    until(lambda: lanes.rows()[1]["state"] == "DONE" and running(lanes) == {FIRST: "1.1"}, "the end of the short one")
+    ((started, took_s),) = stored(lanes, "SELECT r.started_at, e.real_s FROM runs r, exits e WHERE r.job_id = 1")
+    until(lambda: time.time() - float(str(started)) > 5 * float(str(took_s)), "a long run")
+    go(lanes, "1.1")
+    lanes.done(2)
+    before = run_on(lanes, repeats=2)
+    alone = lanes.submit(WAITS)
+    run_on(lanes, "echo unknown >> $J")
+    known = run_on(lanes, short)
+    until(lambda: {row["job_id"]: row["state"] for row in lanes.rows()}[known] == "DONE", "the short one again")
+    assert lanes.written().count("short") == 2 and "unknown" not in lanes.written()
+    assert running(lanes) == {FIRST: f"{before}.1"}
+    go(lanes, f"{before}.1", f"{before}.2")
+    until(lambda: running(lanes) == {"machine": f"{alone}.1"}, "the run that needs the machine alone")
+    assert "unknown" not in lanes.written()
+    go(lanes, f"{alone}.1")
+    assert {row["outcome"] for row in lanes.done(7)} == {"SUCCEEDED"}
 
 
 def test_a_run_that_waits_to_be_alone_keeps_the_lanes_free(lanes: Queue) -> None:
