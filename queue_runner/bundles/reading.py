@@ -265,38 +265,30 @@ def read(
     if frames_of is None:
         with ReaderProcess() as process:
             return read(path, take_run, process.frames)
-    content = Content()
-    digest = hashlib.sha256()
-    keys: dict[str, list[Any]] = {}
-    runs: Iterator[RunContent] | None = None
-    current: RunContent | None = None
-    for number, data in frames_of(path):
-        table = TABLES[number]
-        rows = table.decode(data)
-        _check_order(table, rows, keys)
-        if table is not HEAD:
-            digest.update(HEADER.pack(number, len(data)) + data)
-        if table not in MEASURED:
-            content.take(table, rows)
-            continue
-        if runs is None:
-            content.check()
-            runs = map(RunContent, content.runs.values())
-            current = next(runs, None)
-        run_id = rows[0].run_id
-        while current is not None and current.run.id < run_id:
-            take_run(content, current)
-            current = next(runs, None)
-        if current is None or any(row.run_id != current.run.id for row in rows):
-            raise BadBundle(f"some of its {table.name} belong to a run that it does not contain")
-        current.take(number, rows, data)
-    if runs is None:
-        content.check()
-        runs = map(RunContent, content.runs.values())
-        current = next(runs, None)
-    while current is not None:
-        take_run(content, current)
-        current = next(runs, None)
+    content, digest, keys = Content(), hashlib.sha256(), dict[str, list[Any]]()
+
+    def parts() -> Iterator[tuple[int, list[Any], bytes]]:
+        for number, data in frames_of(path):
+            rows = TABLES[number].decode(data)
+            _check_order(TABLES[number], rows, keys)
+            if TABLES[number] is not HEAD:
+                digest.update(HEADER.pack(number, len(data)) + data)
+            yield number, rows, data
+
+    following = parts()
+    part = next(following, None)
+    while part is not None and TABLES[part[0]] not in MEASURED:
+        content.take(TABLES[part[0]], part[1])
+        part = next(following, None)
+    content.check()
+    for run in content.runs.values():
+        of_run = RunContent(run)
+        while part is not None and TABLES[part[0]] in MEASURED and all(row.run_id == run.id for row in part[1]):
+            of_run.take(*part)
+            part = next(following, None)
+        take_run(content, of_run)
+    if part is not None:
+        raise BadBundle(f"some of its {TABLES[part[0]].name} belong to a run that it does not contain")
     if content.head is None:
         raise BadBundle("it has no head")
     content.sha256 = digest.hexdigest()
