@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from msgspec import Struct, ValidationError, convert, structs, to_builtins
+from msgspec import Meta, Struct, ValidationError, convert, structs, to_builtins
 
 S = TypeVar("S", bound=Struct)
+Number = Annotated[int, Meta(ge=0, le=1 << 30)]
 
 
 class AppleGpu(Struct, frozen=True, kw_only=True):
     """The GPU of an Apple chip. Chips of one name have different numbers of cores."""
 
-    cores: int | None = None
+    cores: Number | None = None
     name: str | None = None
 
     def __str__(self) -> str:
@@ -31,15 +32,15 @@ class Machine(Struct, frozen=True, kw_only=True):
     arch: str | None = None
     cores_by_tier: dict[str, int | None] | None = None
     """macOS: cores by the name of their kind, such as Performance"""
-    cores_logical: int | None = None
-    cores_physical: int | None = None
+    cores_logical: Number | None = None
+    cores_physical: Number | None = None
     cpu: str | None = None
-    cpu_quota: float | None = None
+    cpu_quota: Annotated[float, Meta(ge=0, le=1e6)] | None = None
     """Linux: the container's limit in cores; None without one"""
     gpus: list[AppleGpu | str] | None = None
     id: str | None = None
     """hash of the system's own id of the machine"""
-    memory_gib: int | None = None
+    memory_gib: Number | None = None
     model: str | None = None
     system: str | None = None
 

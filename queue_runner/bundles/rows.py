@@ -1,7 +1,7 @@
 """The tables of a bundle, and the values that each column may have: the one place where a bundle is checked.
 
 Anybody may have written a bundle: a value that is not known to be harmless is refused. msgspec checks each row by its
-class; `question` and `fingerprints` have the JSON of jobs and of machines.
+class; `question` has the JSON of jobs.
 """
 
 from __future__ import annotations
@@ -16,19 +16,22 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
 import msgspec
 from msgspec import Meta, ValidationError
 
-from queue_runner.bundles import fingerprints, question
+from queue_runner.bundles import question
 from queue_runner.bundles.harmless import (
+    MOST_FACTS,
     MOST_ITEMS,
     MOST_SECONDS,
     MOST_VALUE,
     BadBundle,
     Count,
     Digest,
+    Fact,
     Integer,
     Name,
     Prose,
 )
 from queue_runner.ingest.storable import BadLine, storable
+from queue_runner.machine_records import Machine
 from queue_runner.model import PHASES, SYNC_UNKNOWN, Outcome
 from queue_runner.submit.policy import MOST_TAG
 
@@ -320,9 +323,34 @@ def _aim(value: Any, _row: Any) -> Any:
     return msgspec.to_builtins(msgspec.convert(value, TravellingAim))
 
 
+Facts = Annotated[dict[Name, Fact | None], Meta(max_length=MOST_FACTS)]
+Many = Annotated[list[Any], Meta(max_length=MOST_FACTS)]
+_SOFTWARE = {
+    **dict.fromkeys(("versions", "packages", "system", "env"), Facts | None),
+    **dict.fromkeys(("code", "python"), Name | None),
+}
+"""The fields of software that reports read."""
+
+
+def _facts(value: Any, row: Any) -> dict[str, Any]:
+    """Check a fingerprint: facts, facts by name, and lists of these, also in fields of a newer mpsq. Raises: BadLine,
+    ValidationError. (msgspec 0.22 frees memory twice in a union of a text with a pattern and a list or an object: there
+    are none.)"""
+    storable(value)
+    if row.kind == "machine":
+        msgspec.convert(value, Machine)
+    facts = msgspec.convert(value, dict[Name, Any])
+    for name, held in facts.items():
+        if row.kind == "software" and name in _SOFTWARE:
+            msgspec.convert(held, _SOFTWARE[name])
+        for item in msgspec.convert(held, Many) if type(held) is list else [held]:
+            msgspec.convert(item, Facts if type(item) is dict else Fact | None)
+    return facts
+
+
 _JSON: Mapping[str, Mapping[str, JsonReader]] = {
     "groups": {"aim_json": _aim},
-    "fingerprints": {"data_json": lambda value, row: fingerprints.check(value, row.kind)},
+    "fingerprints": {"data_json": _facts},
     "jobs": {"spec_json": lambda value, _: question.check(value), "tags_json": _tags},
     "hellos": {"hello_json": _tree},
     "exits": {"exit_json": _tree},
