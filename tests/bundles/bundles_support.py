@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from queue_runner.bundles import merge
-from queue_runner.bundles.bundle_option import make_bundle
+from queue_runner.bundles.bundle_files import make_bundle
 from queue_runner.bundles.reader import HEADER, NotBuiltSo, frames
 from queue_runner.bundles.rows import HEAD, TABLES
 from queue_runner.model import parse_selector

@@ -12,7 +12,7 @@ import pytest
 
 from queue_runner import reports
 from queue_runner.bundles import question
-from queue_runner.bundles.bundle_option import make_bundle
+from queue_runner.bundles.bundle_files import make_bundle
 from queue_runner.bundles.harmless import BadBundle
 from queue_runner.errors import UsageError
 from queue_runner.model import parse_selector
