@@ -1,4 +1,5 @@
-"""On a box, at the end of an ssh connection: `python -m queue_runner.remote.box VERB VERSION BASE TOKEN`.
+"""On a box, at the end of an ssh connection: `python -m queue_runner.remote.box VERB VERSION BASE TOKEN`. A node of a
+cluster answers to hello alone, on a shared folder.
 
 - receive: a tar archive of the block's folder becomes BASE/TOKEN, whole or not at all
 - start: start the block, detached from the connection; its fence decides whether it runs
@@ -18,6 +19,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -30,6 +32,7 @@ from msgspec import Meta, Struct, convert, to_builtins
 
 from queue_runner import __version__
 from queue_runner.host import locks
+from queue_runner.host.home import MIN_FREE_BYTES
 from queue_runner.remote.fence import FenceHolder, make_void, read_fence
 from queue_runner.remote.json_files import read_json
 
@@ -87,13 +90,25 @@ class BoxState(Struct):
 
 
 class Place(Struct):
-    """The answer to hello: the Python there and the disk of its blocks. `kind` is that of a network file system."""
+    """The answer to hello: the Python there, the disk of its blocks, and on a node of Slurm the devices that it has.
+    `kind` is that of a network file system."""
 
+    host: str
     python: str
     place: str
     free_bytes: int
     kind: str | None
     writable: bool
+    devices: str | None
+
+    @property
+    def problem(self) -> str:
+        """Why no block can have its home there; "" if one can."""
+        if self.kind:
+            return f"{self.place} is on a network file system ({self.kind})"
+        if not self.writable:
+            return f"{self.place} cannot be written"
+        return f"{self.place} is full" if self.free_bytes < MIN_FREE_BYTES else ""
 
 
 Answer = dict[str, Any] | Struct
@@ -275,8 +290,15 @@ def hello(folder: Path) -> Answer:
     from queue_runner.host.filesystem import nearest_existing, network_kind
 
     place = nearest_existing(folder.parent)
-    writable = os.access(place, os.W_OK | os.X_OK)
-    return Place(platform.python_version(), str(place), shutil.disk_usage(place).free, network_kind(place), writable)
+    return Place(
+        host=os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
+        python=platform.python_version(),
+        place=str(place),
+        free_bytes=shutil.disk_usage(place).free,
+        kind=network_kind(place),
+        writable=os.access(place, os.W_OK | os.X_OK),
+        devices=os.environ.get("CUDA_VISIBLE_DEVICES") or os.environ.get("ROCR_VISIBLE_DEVICES"),
+    )
 
 
 _VERBS = {"receive": receive, "start": start, "void": void, "remove": remove, "hello": hello}
@@ -285,7 +307,7 @@ _VERBS = {"receive": receive, "start": start, "void": void, "remove": remove, "h
 def main(arguments: list[str]) -> int:
     """Do what the front asks. Return 0 whenever there is an answer."""
     verb, version, base, token = arguments
-    folder = Path(base).expanduser() / token
+    folder = Path(base or tempfile.gettempdir()).expanduser() / token
     answer: Answer
     send: Callable[[], Iterator[bytes]] = lambda: iter(())  # noqa: E731
     if version != __version__ and verb in ("receive", "start", "hello"):

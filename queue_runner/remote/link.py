@@ -131,7 +131,7 @@ class Link:
                         feed(process.stdin)
                 with contextlib.suppress(BrokenPipeError):
                     process.stdin.close()
-                answer = _answer(process.stdout)
+                answer = answer_in(process.stdout)
                 if answer is None:
                     code = process.wait()
                     if time.monotonic() - began >= limit_s:
@@ -203,7 +203,7 @@ def _program(python: str) -> str:
     return f'"$HOME"/{shlex.quote(python[2:])}' if python.startswith("~/") else shlex.quote(python)
 
 
-def _answer(stream: IO[bytes]) -> dict[str, Any] | None:
+def answer_in(stream: IO[bytes]) -> dict[str, Any] | None:
     """Return the answer, after all that a login has printed; None where there is none."""
     remaining = _NOISE_MOST
     while remaining > 0 and (line := stream.readline(remaining)):

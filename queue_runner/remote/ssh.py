@@ -20,7 +20,6 @@ from msgspec import ValidationError, convert, to_builtins
 from queue_runner import __version__, units
 from queue_runner.checks import Check
 from queue_runner.host import failpoints
-from queue_runner.host.home import MIN_FREE_BYTES
 from queue_runner.paths import Layout
 from queue_runner.remote.block import Instructions
 from queue_runner.remote.box import WHOLE, BoxState, Place, SyncRequest
@@ -236,11 +235,7 @@ def _checks(profile: str, link: Link) -> Iterator[Check]:
     yield Check("login", "ok", f"{link.host} lets you in and answered in {took}")
     yield Check("mpsq", "ok", f"{__version__} in {link.python}, Python {place.python}")
     fix = f"mpsq config set on.{profile}.folder PATH: a folder of yours on a local disk there"
-    if place.kind:
-        yield Check("folder", "fail", f"{place.place} is on a network file system ({place.kind})", fix)
-    elif not place.writable:
-        yield Check("folder", "fail", f"{place.place} cannot be written", fix)
-    elif place.free_bytes < MIN_FREE_BYTES:
-        yield Check("folder", "fail", f"{place.place} is full", f"free some space there, or {fix}")
+    if place.problem:
+        yield Check("folder", "fail", place.problem, f"free some space there, or {fix}")
     else:
         yield Check("folder", "ok", f"{place.place} is local, {units.size(place.free_bytes)} are free")

@@ -211,7 +211,7 @@ READERS: dict[str, Reader] = {
     ),
     "fence of a block": Reader(_fence, (fence,), (b'{"host":"a","pid":1}', b'{"void":"x"}')),
     "answer through ssh": Reader(
-        lambda data, folder: link._answer(io.BytesIO(data)), (link,), (b"motd\n" + link.MARK + b'{"a":1}\n',)
+        lambda data, folder: link.answer_in(io.BytesIO(data)), (link,), (b"motd\n" + link.MARK + b'{"a":1}\n',)
     ),
     "bundle": Reader(
         _bundle, (reader, rows), _golden("bundles/*.mpsq"), (harmless.BadBundle, sqlite3.Error, reader.NotBuiltSo)

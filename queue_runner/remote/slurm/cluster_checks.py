@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import shutil
 import subprocess
 import tempfile
@@ -12,6 +11,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+from msgspec import convert
 
 from queue_runner import __version__, units
 from queue_runner.checks import Check
@@ -19,11 +21,12 @@ from queue_runner.errors import UsageError
 from queue_runner.host.filesystem import network_kind
 from queue_runner.host.run_dir import read_end
 from queue_runner.paths import checkout
+from queue_runner.remote.box import Place
 from queue_runner.remote.fence import FenceHolder, take_fence
-from queue_runner.remote.json_files import read_struct, write_json
+from queue_runner.remote.json_files import write_json
+from queue_runner.remote.link import answer_in
 from queue_runner.remote.profile import Profile
 from queue_runner.remote.slurm import commands
-from queue_runner.remote.slurm.probe import ProbeAnswer
 from queue_runner.remote.target import Refused, Unreachable
 from queue_runner.text import last_line
 
@@ -129,20 +132,21 @@ def _node(profile: Profile) -> Check:
     folder = Path(tempfile.mkdtemp(prefix=".mpsq-probe-", dir=profile.shared_folder()))
     job = ""
     try:
-        (folder / "question").write_text(question := secrets.token_hex(8))
         script, log = folder / "probe.sh", folder / "probe.log"
-        script.write_text(commands.batch_script(profile, "queue_runner.remote.slurm.probe", str(folder), profile.local))
+        question = ("hello", __version__, profile.local, "0" * 32)
+        script.write_text(commands.batch_script(profile, "queue_runner.remote.box", *question))
         options = [*commands.resources(replace(profile, time_s=60.0)), *commands.OURS, "--parsable"]
         options += ["--job-name=mpsq-doctor", f"--output={log}", f"--chdir={folder}", str(script)]
         job = commands.call(profile, ["sbatch", *options]).strip().partition(";")[0]
-        answer, state = _wait_for_answer(profile, folder, job)
-        if answer is not None and answer.question == question:
-            return _judged(profile, answer)
+        answer, state = _wait_for_answer(profile, log, job)
+        if answer is not None and "error" not in answer:
+            return _judged(profile, convert(answer, Place))
         fix = f"make the folder, the interpreter and mpsq {__version__} known to the nodes: docs/remote.md"
         if state:
             late = f"the probe has not started within {PROBE_LIMIT_S:.0f} s and was removed: it was {state}"
             return Check("node", "warn", late, "try again when the cluster is less busy")
-        words = last_line(read_end(log)) or "its node wrote nothing into the folder, which it may not see"
+        words = str(answer["error"]) if answer else last_line(read_end(log))
+        words = words or "its node wrote nothing into the folder, which it may not see"
         return Check("node", "fail", f"the probe, job {job}, gave no answer: {words}", fix)
     except (Unreachable, Refused) as error:
         return Check("node", "fail", f"the probe could not be sent: {error}", "see the checks before")
@@ -155,32 +159,31 @@ def _node(profile: Profile) -> Check:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _wait_for_answer(profile: Profile, folder: Path, job: str) -> tuple[ProbeAnswer | None, str]:
+def _wait_for_answer(profile: Profile, log: Path, job: str) -> tuple[dict[str, Any] | None, str]:
     """Return the answer; else None and the state of a job that still waits, or "" for one that is over."""
     deadline, state = time.monotonic() + PROBE_LIMIT_S, ""
     while time.monotonic() < deadline:
-        if (answer := read_struct(folder / "answer.json", ProbeAnswer)) is not None:
+        if (answer := _answer(log)) is not None:
             return answer, ""
         with contextlib.suppress(Unreachable):
             state = commands.call(profile, ["squeue", "--noheader", f"--jobs={job}", "--format=%T (%r)"]).strip()
             if not state.startswith(("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")):
                 time.sleep(_POLL_S)  # its last words may be a moment late
-                return read_struct(folder / "answer.json", ProbeAnswer), ""
+                return _answer(log), ""
         time.sleep(_POLL_S)
     return None, state if state.startswith("PENDING") else ""
 
 
-def _judged(profile: Profile, answer: ProbeAnswer) -> Check:
-    node, local = answer.node or answer.host, answer.local
-    if answer.version != __version__:
-        fix = f"install mpsq {__version__} for {profile.python} on the nodes"
-        return Check("node", "fail", f"{node} has mpsq {answer.version}, and this one is {__version__}", fix)
-    fix = f"mpsq config set on.{profile.name}.local PATH: a folder on the node's own disk, as SQLite needs"
-    if answer.trouble:
-        return Check("node", "fail", f"{node}: {local} cannot be written: {answer.trouble}", fix)
-    if answer.kind:
-        return Check("node", "fail", f"{node}: {local} is on {answer.kind}", fix)
-    devices = f", devices {answer.devices}" if answer.devices else ""
-    free = units.size(answer.free_bytes)
-    finding = f"{node} sees the folder, runs Python {answer.python} with mpsq {__version__}, has {free} free in {local}"
-    return Check("node", "ok", f"{finding}{devices}")
+def _answer(log: Path) -> dict[str, Any] | None:
+    with contextlib.suppress(FileNotFoundError), log.open("rb") as stream:
+        return answer_in(stream)
+    return None
+
+
+def _judged(profile: Profile, place: Place) -> Check:
+    if place.problem:
+        fix = f"mpsq config set on.{profile.name}.local PATH: a folder on the node's own disk, as SQLite needs"
+        return Check("node", "fail", f"{place.host}: {place.problem}", fix)
+    devices = f", devices {place.devices}" if place.devices else ""
+    finding = f"{place.host} sees the folder, runs Python {place.python} with mpsq {__version__}"
+    return Check("node", "ok", f"{finding}, has {units.size(place.free_bytes)} free in {place.place}{devices}")
