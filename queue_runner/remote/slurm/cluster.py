@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -33,44 +34,35 @@ class Newest(Generic[T]):
         self._ask = ask
         self._every_s = every_s
         self._silent = silent
-        self._lock = threading.Lock()
-        self._asking: threading.Thread | None = None
-        self._answer: T | None = None
-        self._failure: Exception | None = None
-        self._at = float("-inf")
+        self._asked: Future[T] | None = None
+        self._ended_at = 0.0
 
     def answer(self) -> T:
         """Return the answer. Raises: what `ask` raises, and `silent`."""
-        with self._lock:
-            asking = None
-            if self._asking is None and time.monotonic() >= self._at + self._every_s:
-                asking = self._asking = threading.Thread(target=self._update, daemon=True)
-                asking.start()
-        if asking is not None:
-            asking.join(_PATIENCE_S)
-        with self._lock:
-            if self._failure is not None:
-                raise self._failure.with_traceback(None)  # else it grows by a frame each time
-            if self._asking is not None or self._answer is None:
-                raise self._silent.with_traceback(None)
-            return self._answer
+        patience_s = 0.0
+        if self._asked is None or (self._asked.done() and time.monotonic() >= self._ended_at + self._every_s):
+            self._asked, patience_s = Future(), _PATIENCE_S
+            threading.Thread(target=self._update, args=[self._asked], daemon=True).start()
+        try:
+            return self._asked.result(patience_s)
+        except TimeoutError:
+            raise self._silent.with_traceback(None) from None  # else it grows by a frame each time
+        except Exception as error:
+            raise error.with_traceback(None) from None
 
     def forget(self) -> None:
         """Forget all answers to calls that began before now."""
-        with self._lock:
-            self._asking = self._answer = self._failure = None
-            self._at = float("-inf")
+        self._asked = None
 
-    def _update(self) -> None:
-        answer: T | None = None
-        failure: Exception | None = None
+    def _update(self, asked: Future[T]) -> None:
         try:
             answer = self._ask()
         except Exception as error:
-            failure = error
-        with self._lock:
-            if self._asking is threading.current_thread():  # else it was forgotten meanwhile
-                self._asking, self._answer, self._failure, self._at = None, answer, failure, time.monotonic()
+            self._ended_at = time.monotonic()
+            asked.set_exception(error)
+        else:
+            self._ended_at = time.monotonic()
+            asked.set_result(answer)
 
 
 class Slurm(Target):
