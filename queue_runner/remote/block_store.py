@@ -82,11 +82,10 @@ def open_tokens(connection: Connection) -> set[str]:
     return {*connection.column("SELECT DISTINCT token FROM runs WHERE state <> 'DONE' AND token IS NOT NULL")}
 
 
-def past_tokens(connection: Connection) -> list[tuple[str, str]]:
-    """Return the tokens and lanes of the blocks whose runs are all DONE."""
+def lanes_by_token(connection: Connection) -> dict[str, str]:
+    """Return the lanes of all blocks by their tokens."""
     sql = "SELECT DISTINCT token, lane FROM runs WHERE token IS NOT NULL AND lane GLOB ?"
-    open_ = open_tokens(connection)
-    return [(token, lane) for token, lane in connection.rows(sql, [REMOTE_GLOB]) if token not in open_]
+    return dict(connection.rows(sql, [REMOTE_GLOB]))
 
 
 def ready(connection: Connection, lane: str, now: float) -> list[int]:

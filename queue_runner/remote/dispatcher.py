@@ -33,7 +33,7 @@ from queue_runner.remote.block_runs import BlockRuns
 from queue_runner.remote.block_store import BlockRun
 from queue_runner.remote.fence import FenceHolder, take_fence
 from queue_runner.remote.json_files import read_json
-from queue_runner.remote.profile import Profile, find_profile
+from queue_runner.remote.profile import find_profile
 from queue_runner.remote.target import NotSent, Refused, Seen, Target, Unreachable
 from queue_runner.store import added_rounds, lane_claims, retries
 from queue_runner.store.engine import Engine, looking, writing
@@ -87,8 +87,7 @@ class Dispatcher:
         self._down_since: dict[str, float] = {}
         self._blocked: dict[str, Blocked | None] = {}
         self._targets: dict[str, Target] = {}
-        self._profiles: dict[str, Profile] = {}
-        self._closing: dict[str, Target] = self._left_over()
+        self._closing: dict[str, Target] = {}
         self._past = self._ended_before()
         self._silent: set[str] = set()
         self._threads: dict[str, threading.Thread] = {}
@@ -98,28 +97,16 @@ class Dispatcher:
         """Return whether a remote run waits, is under way or may follow, or a block is being cleared away."""
         with looking(self._engine) as connection:
             waits = block_store.something_waits(connection) or bool(added_rounds.ended(connection))
-            return waits or bool(self._closing.keys() - self._silent)
-
-    def _left_over(self) -> dict[str, Target]:
-        """Return the blocks that an earlier worker has stored and not removed."""
-        with looking(self._engine) as connection:
-            open_ = block_store.open_tokens(connection)
-        remaining = {}
-        for token, name in targets.mirrored(self._layout).items():
-            if token in open_:
-                continue
-            try:
-                remaining[token] = self._target_of(name)
-            except Exception as error:  # its profile is gone or wrong, and with it the way to it; all else goes on
-                self._log(f"the block {token[:8]} on {name} cannot be removed: {one_line(str(error))}")
-        return remaining
+            return waits or bool(self._past) or bool(self._closing.keys() - self._silent)
 
     def _ended_before(self) -> dict[str, list[str]]:
-        """Return the blocks whose runs an earlier worker has stored, by target: a folder may be left of them."""
+        """Return the blocks that an earlier worker has stored, by target: a folder may be left of them."""
         by_target: dict[str, list[str]] = {}
         with looking(self._engine) as connection:
-            for token, lane in block_store.past_tokens(connection):
-                by_target.setdefault(target_of(lane), []).append(token)
+            lanes, open_ = block_store.lanes_by_token(connection), block_store.open_tokens(connection)
+        names = {token: target_of(lane) for token, lane in lanes.items()} | targets.mirrored(self._layout)
+        for token in names.keys() - open_:
+            by_target.setdefault(names[token], []).append(token)
         return by_target
 
     def step(self) -> None:
@@ -191,26 +178,21 @@ class Dispatcher:
 
     def _target_of(self, name: str) -> Target:
         if name not in self._targets:
-            self._make_target(self._config, name)
+            self._targets[name] = targets.of(config_file.load(self._layout.config), self._layout, name)
         return self._targets[name]
-
-    def _make_target(self, config: Config, name: str) -> None:
-        self._targets[name], self._profiles[name] = targets.of(config, self._layout, name), find_profile(config, name)
 
     def _renew(self, name: str) -> None:
         """Take the profile of a target as it is now, unless blocks are under way in the folder that it had."""
-        config, before = config_file.load(self._layout.config), self._targets.get(name)
-        profile = find_profile(config, name)
-        if before is None:
-            self._make_target(config, name)
-        elif profile != self._profiles[name]:
-            with looking(self._engine) as connection:
-                lanes = [lane for lane in block_store.open_lanes(connection) if target_of(lane) == name]
-                is_used = any(block_store.sent(connection, lane) for lane in lanes)
-            closing = [token for token, target in self._closing.items() if target is before]
-            if profile.folder == self._profiles[name].folder or not (is_used or closing):
-                self._make_target(config, name)
-                self._closing |= dict.fromkeys(closing, self._targets[name])
+        before, profile = self._target_of(name), find_profile(config_file.load(self._layout.config), name)
+        if profile == before.profile:
+            return
+        with looking(self._engine) as connection:
+            lanes = [lane for lane in block_store.open_lanes(connection) if target_of(lane) == name]
+            is_used = any(block_store.sent(connection, lane) for lane in lanes)
+        closing = [token for token, target in self._closing.items() if target is before]
+        if profile.folder == before.profile.folder or not (is_used or closing):
+            del self._targets[name]
+            self._closing |= dict.fromkeys(closing, self._target_of(name))
 
     # -- sending ----------------------------------------------------------------------------------------------------
 
@@ -218,10 +200,10 @@ class Dispatcher:
         now = time.time()
         with looking(self._engine) as connection:
             ids = block_store.ready(connection, lane, now)
-        if not ids or time.monotonic() < self._not_before.get(lane, 0.0):
-            return
-        with looking(self._engine) as connection:
+            if not ids or time.monotonic() < self._not_before.get(lane, 0.0):
+                return
             options = block_store.claimed(connection, ids[0]).spec.on
+            first = block_store.waits_for_preflight(connection, ids[0])
         name = options["to"]
         if time.monotonic() < self._not_before.get(name, 0.0):
             return
@@ -232,8 +214,6 @@ class Dispatcher:
             return
         if self._in_doubt.get(name) in self._closing:
             return  # the rest of the last try is removed first, as soon as the target answers
-        with looking(self._engine) as connection:
-            first = block_store.waits_for_preflight(connection, ids[0])
         if first:
             self._say(lane, Blocked(f"waits for {first}, which tries its row"))
             return
@@ -244,10 +224,9 @@ class Dispatcher:
         token = secrets.token_hex(16)
         with looking(self._engine) as connection:
             runs = [block_store.claimed(connection, id) for id in ids]
+            chains = {run.id: retries.segments(connection, run.run_id)[1:2] for run in runs}
         if (environments := self._environments(runs)) is None:
             return
-        with looking(self._engine) as connection:
-            chains = {run.id: retries.segments(connection, run.run_id)[1:2] for run in runs}
         origins = {str(run): str(name) for run, chain in chains.items() for _, name in chain}
         codes = {code for run in runs for code in (run.spec.snapshot, run.spec.tree) if code}
         with looking(self._engine) as connection:

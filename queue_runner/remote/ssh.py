@@ -51,9 +51,7 @@ class Ssh(Target):
 
     def __init__(self, name: str, profile: Profile, layout: Layout) -> None:
         # `look` itself asks no more often than `poll` says
-        super().__init__(name, layout.blocks, min(profile.poll_s, SOON_S), profile.grace_s)
-        self._profile = profile
-        self._every_s = profile.poll_s
+        super().__init__(name, layout.blocks, profile, SOON_S)
         options = tuple(shlex.split(profile.ssh))
         control = control_path(layout.cache, profile.host, options)
         self.link = Link(profile.host, profile.python, profile.folder or BASE, options, control)
@@ -79,7 +77,7 @@ class Ssh(Target):
 
     def _fails(self, error: Exception) -> None:
         self._failures += 1
-        pause_s = min(MOST_WAIT_S, self._every_s * 2 ** min(self._failures - 1, 10))
+        pause_s = min(MOST_WAIT_S, self.profile.poll_s * 2 ** min(self._failures - 1, 10))
         self._not_before = time.monotonic() + pause_s
         since = self.down.since if self.down is not None else time.time()
         self.down = Down(str(error), since, time.time() + pause_s)
@@ -160,7 +158,7 @@ class Ssh(Target):
                 self._fails(error)
             return known
         soon = state.ended is not None or not state.alive
-        pause_s = 0.0 if state.more else min(self._every_s, SOON_S) if soon else self._every_s
+        pause_s = 0.0 if state.more else min(self.profile.poll_s, SOON_S) if soon else self.profile.poll_s
         known.due = time.monotonic() + pause_s
         return known
 
@@ -191,7 +189,7 @@ class Ssh(Target):
 
     def checks(self, *, smoke: bool) -> Iterator[Check]:
         """Examine the login, mpsq and the disk there; `smoke` adds nothing."""
-        return _checks(self._profile.name, self.link)
+        return _checks(self.profile.name, self.link)
 
     def remove(self, token: str) -> None:
         """Remove the folder of a block on the box, then here. Raises: Unreachable, OSError."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from queue_runner.checks import Check
 from queue_runner.model import Ending, Outcome
 from queue_runner.remote.block import Folder
 from queue_runner.remote.fence import has_started, make_void
+from queue_runner.remote.profile import Profile
 
 
 class Unreachable(Exception):
@@ -80,11 +82,12 @@ class Target:
     """That it does not answer: until the time of the next try every call is Unreachable at once. None where it does,
     and where nothing waits for its answers."""
 
-    def __init__(self, kind: str, blocks: Path, poll_s: float, grace_s: float) -> None:
+    def __init__(self, kind: str, blocks: Path, profile: Profile, most_poll_s: float = math.inf) -> None:
         self.kind = kind
         self._blocks = blocks
-        self.poll_s = poll_s
-        self.grace_s = grace_s
+        self.profile = profile
+        self.poll_s = min(profile.poll_s, most_poll_s)
+        self.grace_s = profile.grace_s
 
     def folder(self, token: str) -> Folder:
         """Return the block's folder as the front reads and writes it."""

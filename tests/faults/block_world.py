@@ -62,7 +62,7 @@ class Cluster(Target):
     """The scheduler as the front sees it."""
 
     def __init__(self, world: BlockWorld, shared: Path) -> None:
-        super().__init__("slurm", shared, 1.0, GRACE_S)
+        super().__init__("slurm", shared, Profile(name="slurm", folder=str(shared), poll_s=1.0, grace_s=GRACE_S))
         self.world = world
         self.allocations: list[Allocation] = []
 
@@ -122,9 +122,8 @@ class BlockWorld(World):
         if chance.random() < 0.4:
             machine.dies_at_point["node"] = 10 ** chance.uniform(-4, -2.7)
         self.forgets = chance.choice((0.0, 0.0, 0.01))
-        profile = Profile(name="slurm", folder=str(self.shared), poll_s=1.0, grace_s=GRACE_S)
         dispatcher.threading = calls.threads  # type: ignore[assignment]
-        dispatcher.find_profile = lambda *_: profile
+        dispatcher.find_profile = lambda *_: self.cluster.profile
         dispatcher.config_file.load = lambda path: self.queues[0].config  # type: ignore[assignment]
         block_runs.ReaderProcess = _Reader  # type: ignore[misc, assignment]
         targets.of = lambda *_: self.cluster

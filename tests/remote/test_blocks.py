@@ -313,7 +313,7 @@ def test_a_block_of_an_unusable_profile_keeps_no_worker_from_starting(
 
     monkeypatch.setattr(targets, "of", unusable)
     front.worker().step()
-    assert "cannot be removed: No closing quotation" in front.said[0]
+    assert "No closing quotation" in front.said[0]
 
 
 def test_a_block_that_cannot_be_written_leaves_no_folder(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:

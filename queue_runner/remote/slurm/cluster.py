@@ -69,8 +69,7 @@ class Slurm(Target):
     """The cluster that sbatch of this machine submits to. Its commands have time limits of their own."""
 
     def __init__(self, profile: Profile) -> None:
-        super().__init__("slurm", profile.shared_folder(), profile.poll_s, profile.grace_s)
-        self._profile = profile
+        super().__init__("slurm", profile.shared_folder(), profile)
         self.local = profile.local
         self._newest = Newest(
             partial(commands.blocks, profile), profile.poll_s / 2, Unreachable("squeue does not answer")
@@ -80,7 +79,7 @@ class Slurm(Target):
         """Submit a block whose folder is written; return its id. Raises: Unreachable, Refused, UsageError."""
         folder = self.folder(token)
         script = folder.path / "block.sh"
-        profile = self._profile.for_block(options)
+        profile = self.profile.for_block(options)
         script.write_text(commands.batch_script(profile, "queue_runner.remote", str(folder.path)))
         words = ["sbatch", *commands.resources(profile), *commands.OURS, "--parsable"]
         words += [f"--comment={commands.PREFIX}{token}", f"--job-name=mpsq-{token[:8]}", "--open-mode=append"]
@@ -102,19 +101,19 @@ class Slurm(Target):
         job = block.job or (fence and fence.job)
         if block.state != "gone":
             return None
-        return ending_of(self.kind, commands.end_of(self._profile, job, signalled=signalled) if job else block.words)
+        return ending_of(self.kind, commands.end_of(self.profile, job, signalled=signalled) if job else block.words)
 
     def end(self, token: str, *, hard: bool) -> None:
         """Ask the cluster to end a block: SIGTERM to its supervisor, or (hard) everything. Raises: Unreachable."""
         job = self.look(token).job
         if job:
             how = () if hard else ("--batch", "--signal=TERM")
-            commands.call(self._profile, ["scancel", *how, job])
+            commands.call(self.profile, ["scancel", *how, job])
 
     def gives_whole_machine(self, options: Mapping[str, str]) -> bool:
         """Return whether nobody else may be on the node."""
-        return self._profile.for_block(options).is_whole_node
+        return self.profile.for_block(options).is_whole_node
 
     def checks(self, *, smoke: bool) -> Iterator[Check]:
         """Examine the requirements of blocks; `smoke` sends a job of a minute that examines its node."""
-        return cluster_checks.of_cluster(self._profile, smoke=smoke)
+        return cluster_checks.of_cluster(self.profile, smoke=smoke)
