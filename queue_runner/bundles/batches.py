@@ -16,10 +16,11 @@ from queue_runner.store.engine import Connection, Engine, writing
 BATCH_S = 0.2
 """Seconds after which a transaction takes no further piece, however busy the machine is."""
 _PIECE_ROWS = 2000
-_WAITING_ROWS = 100_000
-"""Rows that wait before they are written, unless one run has more."""
-_PAUSE_S = 0.02
-"""Between two transactions: a writer that waits looks every few milliseconds."""
+_WAITING_ROWS = 20_000
+"""Rows that wait before they are written, unless one run has more: a transaction, after which runs are assessed for
+longer than it took, while others may write."""
+_PAUSE_S = 0.05
+"""Between two transactions of one run: a writer that waits looks every few milliseconds."""
 
 SUMMARY = [field.name for field in fields(Summary) if field.name != "course"]
 """The stored fields of a summary."""
