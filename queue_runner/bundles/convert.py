@@ -48,7 +48,7 @@ def current(path: Path, temporary: Path) -> Path:
         raise BadBundle(f"it is larger than {size(MOST_FILE_BYTES)}", "ask for fewer submissions in one bundle")
     with closing(collect.create(temporary)) as into, path.open("rb") as file:
         try:
-            mpsq = _convert(_Lines(file), into)
+            mpsq = _convert(_lines(file), into)
             into.execute("COMMIT")
         except (TypeError, ValueError, KeyError, IndexError, AttributeError, sqlite3.Error) as error:
             raise BadBundle(f"its rows have another form ({one_line(str(error))[:100]!a})") from error
@@ -56,9 +56,9 @@ def current(path: Path, temporary: Path) -> Path:
     return temporary
 
 
-def _convert(lines: _Lines, into: sqlite3.Connection) -> str:
+def _convert(lines: Iterator[tuple[Any, str]], into: sqlite3.Connection) -> str:
     """Add the rows of all parts; return the version of mpsq that wrote them. Raises: BadBundle."""
-    head = next(lines.values, None)
+    head, _ = next(lines, (None, ""))
     if type(head) is not dict or head.keys() != {"mpsq_bundle", "mpsq", "statistics"}:
         raise BadBundle("it does not begin as a bundle of mpsq")
     if head["mpsq_bundle"] != 1:
@@ -68,8 +68,8 @@ def _convert(lines: _Lines, into: sqlite3.Connection) -> str:
         )
     tables = {table.name: table for table in TABLES if table is not HEAD}
     waiting: list[list[Any]] = []
-    part, end = "", None
-    for value in lines.values:
+    part, end, sha256 = "", None, ""
+    for value, before in lines:
         if end is not None:
             raise BadBundle("there is more after its end")
         if type(value) is list and part not in _NO_TABLE:
@@ -78,10 +78,10 @@ def _convert(lines: _Lines, into: sqlite3.Connection) -> str:
             collect.add(into, tables[part], waiting)
             waiting = []
         if type(value) is not list:
-            part, end = value.get("part", ""), value.get("end")
+            part, end, sha256 = value.get("part", ""), value.get("end"), before
     if end is None:
         raise BadBundle("it is cut off")
-    if end["sha256"] != lines.before_last:
+    if end["sha256"] != sha256:
         raise BadBundle("it is damaged: its content does not match its hash")
     return str(head["mpsq"])
 
@@ -104,32 +104,25 @@ def _row(table: Table, row: list[Any]) -> list[Any]:
     return row
 
 
-class _Lines:
-    """The values of a compressed file, a line each, within limits; `before_last` is the hash of all but the last."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = gzip.GzipFile(fileobj=file)
-        self.before_last = ""
-        self.values = self._read()
-
-    def _read(self) -> Iterator[Any]:
-        digest, n_bytes = hashlib.sha256(), 0
-        decode = msgspec.json.Decoder().decode
-        while line := self._line():
-            n_bytes += len(line)
-            if n_bytes > MOST_BYTES:
-                raise BadBundle(f"it expands to more than {size(MOST_BYTES)}")
-            if len(line) > MOST_LINE_BYTES:
-                raise BadBundle(f"a line is longer than {size(MOST_LINE_BYTES)}")
-            self.before_last = digest.hexdigest()
-            digest.update(line)
-            try:
-                yield decode(line)
-            except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
-                raise BadBundle("a line is not JSON, or is nested too deeply") from error
-
-    def _line(self) -> bytes:
+def _lines(file: BinaryIO) -> Iterator[tuple[Any, str]]:
+    """Yield the value of each line of a compressed file, within limits, and the hash of the lines before."""
+    unzipped, digest, n_bytes = gzip.GzipFile(fileobj=file), hashlib.sha256(), 0
+    decode = msgspec.json.Decoder().decode
+    while True:
         try:
-            return self._file.readline(MOST_LINE_BYTES + 1)
+            line = unzipped.readline(MOST_LINE_BYTES + 1)
         except (OSError, EOFError, zlib.error) as error:
             raise BadBundle("it is damaged or cut off: it cannot be expanded") from error
+        if not line:
+            return
+        n_bytes += len(line)
+        if n_bytes > MOST_BYTES:
+            raise BadBundle(f"it expands to more than {size(MOST_BYTES)}")
+        if len(line) > MOST_LINE_BYTES:
+            raise BadBundle(f"a line is longer than {size(MOST_LINE_BYTES)}")
+        before = digest.hexdigest()
+        digest.update(line)
+        try:
+            yield decode(line), before
+        except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
+            raise BadBundle("a line is not JSON, or is nested too deeply") from error
