@@ -123,9 +123,10 @@ def _check_time(request: Request, profile: Profile, specs: Sequence[JobSpec]) ->
     if needed_s > profile.time_s:
         rounds = f"{units.counted(n_rounds, 'round')} of {units.counted(len(specs), 'row')}"
         time = units.duration(profile.time_s)
-        message = f"--time {time} is too short: a task has {rounds}, {units.duration(needed_s)}"
-        more = f", or share them among more tasks: --nodes-at-once {request.repeats}" if n_rounds > 1 else ""
-        raise UsageError(f"--on {request.on}: {message}", f"give --time {-(-needed_s // 60):.0f}m{more}")
+        message = f"--time {time} is too short: a task has {rounds} and needs {units.duration(needed_s)}"
+        fewer = f"share them among more tasks: --nodes-at-once {request.repeats}"
+        fewer = fewer if n_rounds > 1 else "submit fewer rows at a time, each time with the baseline"
+        raise UsageError(f"--on {request.on}: {message}", f"give --time {-(-needed_s // 60):.0f}m, or {fewer}")
 
 
 def _check_slurm(request: Request, profile: Profile) -> None:

@@ -130,9 +130,12 @@ def test_rounds_that_do_not_fit_into_the_time_limit_are_refused(
         front.blocks.step()
     with writing(open_engine(layout.db)) as connection:
         connection.change("UPDATE exits SET real_s = 1000.0")
-    with pytest.raises(UsageError, match="5 rounds of 3 rows") as refused:
+    with pytest.raises(UsageError, match="5 rounds of 3 rows and needs 4 h 12 min") as refused:
         ask(time="1h", nodes_at_once=1)
     assert "--time 252m" in refused.value.hint and "--nodes-at-once 5" in refused.value.hint
+    with pytest.raises(UsageError, match="1 round of 3 rows and needs") as refused:
+        ask(time="30m")
+    assert "fewer rows at a time, each time with the baseline" in refused.value.hint
     assert ask(time="1h") and ask(time="5h", nodes_at_once=1)
     with writing(open_engine(layout.db)) as connection:
         connection.change("UPDATE exits SET real_s = 15.0")
