@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -44,11 +44,11 @@ MOST_STARTS = 5
 MOST_ENDS = 5
 """Further starts, which only end the rest of the block and pass on its results."""
 START_S = 60.0
-AT_ONCE = "began.json"
-"""A file of a run that is never sent in parts."""
+BEGAN = "began.json"
+"""The file of a run whose content is in the answer."""
 RESULT = "result.mpsq"
 """A file of a run that comes after all others of it."""
-_WHILE_IT_RUNS = ("began.json", "events.jsonl", "stdout.log", "stderr.log")
+_WHILE_IT_RUNS = ("events.jsonl", "stdout.log", "stderr.log")
 CHUNK = 1 << 20
 TOKEN = re.compile(r"[0-9a-f]{32}")
 REQUEST = re.compile(r"stop|cancel/\d+\.\d+")
@@ -72,8 +72,9 @@ class SyncRequest(Struct):
 
 
 class BoxState(Struct):
-    """The answer to sync. `files` are (path, offset, count); their bytes follow. `fenced`: somebody has the fence, even
-    if it cannot be read. `left`: a worker or a warden lives without its supervisor."""
+    """The answer to sync. `begun` has the times of runs that have begun and are not complete at the front. `files` are
+    (path, offset, count); their bytes follow. `fenced`: somebody has the fence, even if it cannot be read. `left`: a
+    worker or a warden lives without its supervisor."""
 
     folder: bool = True
     fence: FenceHolder | None = None
@@ -85,6 +86,7 @@ class BoxState(Struct):
     ended: dict[str, Any] | None = None
     beat: dict[str, Any] | None = None
     log: str | None = None
+    begun: dict[str, dict[str, Any]] = {}
     files: list[tuple[str, Count, Count]] = []
     more: bool = False
 
@@ -232,38 +234,35 @@ def sync(folder: Path) -> tuple[Answer, Callable[[], Iterator[bytes]]]:
         ended=read_json(folder / "ended.json"),
         beat=read_json(folder / "beat.json"),
     )  # before the runs: they are complete by then
-    state.files, state.more = _new(folder, request)
+    begun = [run for run in sorted(folder.glob("runs/*")) if RUN.fullmatch(run.name) and (run / BEGAN).exists()]
+    begun = [run for run in begun if run.name not in request.done]
+    state.begun = {run.name: read_json(run / BEGAN) or {} for run in begun}
+    state.files, state.more = _new(begun, request)
     with contextlib.suppress(OSError), (folder / "node.log").open("rb") as log:
         log.seek(max(0, os.fstat(log.fileno()).st_size - _LOG_END))
         state.log = log.read(_LOG_END).decode(errors="replace")
     return state, lambda: _bytes(folder, state.files)
 
 
-def _new(folder: Path, request: SyncRequest) -> tuple[list[tuple[str, int, int]], bool]:
-    """Return the parts of files that the front lacks, each run's result after all else of it, and whether there is more
-    than the limit: then only a part of the last file is among them."""
+def _new(runs: Sequence[Path], request: SyncRequest) -> tuple[list[tuple[str, int, int]], bool]:
+    """Return the parts of files of these runs that the front lacks, each run's result after all else of it, and whether
+    there is more than the limit: then only a part of the last file is among them."""
     limit = request.limit
     files: list[tuple[str, int, int]] = []
-    for run in sorted(folder.glob("runs/*")):
-        if not RUN.fullmatch(run.name) or run.name in request.done or not (run / "began.json").exists():
-            continue
+    for run in runs:
         result = run / RESULT
-        has_ended = result.exists()
         paths = [run / name for name in _WHILE_IT_RUNS]
-        if has_ended:
-            paths = [*sorted(path for path in run.rglob("*") if path != result), result]
+        if result.exists():
+            paths = [*sorted(path for path in run.rglob("*") if path not in (result, run / BEGAN)), result]
         for path in paths:
             if path.is_symlink() or not path.is_file():
                 continue
-            name = path.relative_to(folder).as_posix()
+            name = f"runs/{path.relative_to(run.parent).as_posix()}"
             known, size = request.have.get(name, -1), path.stat().st_size
             if size <= known:
                 continue
-            if path.parent == run and path.name == AT_ONCE:
-                offset, count = 0, size
-            else:
-                offset = max(known, 0)
-                count = min(size - offset, max(limit, 0))
+            offset = max(known, 0)
+            count = min(size - offset, max(limit, 0))
             files.append((name, offset, count))
             limit -= count
             if offset + count < size:

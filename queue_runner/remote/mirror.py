@@ -14,9 +14,9 @@ from typing import Any
 
 from msgspec import ValidationError, convert
 
-from queue_runner.atomic_file import flush, replacing
+from queue_runner.atomic_file import flush
 from queue_runner.remote.block import Folder
-from queue_runner.remote.box import AT_ONCE, CHUNK, RESULT, BoxState
+from queue_runner.remote.box import BEGAN, CHUNK, RESULT, BoxState
 from queue_runner.remote.json_files import read_json, write_json
 from queue_runner.remote.outputs import UNFIT
 from queue_runner.remote.target import Refused
@@ -25,7 +25,6 @@ LIMIT = 8 << 20
 """Bytes that are brought back at once."""
 MOST_BYTES = 64 << 30
 """Bytes of all files of a run that are taken at most; the limit of its output is checked where it runs."""
-_AT_ONCE_MOST = 1 << 16
 _PART = ".result"
 """The name of a result that has not come whole."""
 _PARTS_MOST = 64
@@ -74,24 +73,26 @@ class Mirror:
             state = convert(answer, BoxState)
         except ValidationError as error:
             raise Refused(f"its answer is not one of mpsq: {error}") from error
+        for run, times in state.begun.items():
+            if run not in self._runs:
+                raise Refused(f"the box sent the times of a run that does not belong to the block: {run[:80]!r}")
+            place = self._folder.run(run).path
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if read_json(place / BEGAN) != times:
+                write_json(place / BEGAN, times)
         limit = LIMIT
         for number, (name, offset, count) in enumerate(state.files, start=1):
-            at_once = self._is_at_once(name, offset, count)
-            limit -= 0 if at_once else count
+            self._check_path(name)
+            limit -= count
             if limit < 0:
                 raise Refused(f"the box sent more than the {LIMIT:,} bytes that it was asked for")
             taken = None
             try:
-                taken = self._open(name, offset, count, at_once)
+                taken = self._open(name, offset, count)
             except _Unfit:
                 self._leave_out(name)
             else:
                 self._sizes[name.split("/")[1]] += count
-            if at_once and taken is not None:
-                data = read(count)
-                with replacing(taken, durable=True) as partial:
-                    partial.write_bytes(data)
-                continue
             self._append(taken, count, read)
             is_whole = not state.more or number < len(state.files)
             if taken is not None and taken.name == _PART and is_whole:
@@ -117,18 +118,14 @@ class Mirror:
             if path is not None:
                 os.fsync(stream.fileno())
 
-    def _is_at_once(self, name: str, offset: int, count: int) -> bool:
-        """Check the path in the block; return whether the file comes whole. Raises: Refused."""
+    def _check_path(self, name: str) -> None:
+        """Check the path of a file in the block. Raises: Refused."""
         parts = name.split("/")
-        ours = len(parts) > 2 and parts[0] == "runs" and parts[1] in self._runs
+        ours = len(parts) > 2 and parts[0] == "runs" and parts[1] in self._runs and parts[2:] != [BEGAN]
         if not ours or any(part in ("", ".", "..") or "\0" in part for part in parts):
             raise Refused(f"the box sent a file that belongs to no run of the block: {name[:80]!r}")
-        at_once = len(parts) == 3 and parts[2] == AT_ONCE and offset == 0
-        if at_once and count > _AT_ONCE_MOST:
-            raise Refused(f"the box sent {name[:80]!r} with {count:,} bytes from byte {offset:,}")
-        return at_once
 
-    def _open(self, name: str, offset: int, count: int, at_once: bool) -> Path:
+    def _open(self, name: str, offset: int, count: int) -> Path:
         """Return the path of a file here, whose folder exists then. Raises: Refused, or for a file of a run's output
         _Unfit, when it cannot take these bytes; OSError."""
         parts = name.split("/")
@@ -145,7 +142,7 @@ class Mirror:
                     size = 0
                 if self._sizes[parts[1]] + count > MOST_BYTES:
                     why = f"{name[:80]!r} is more than the {MOST_BYTES:,} bytes of a run"
-                elif not at_once and (path.is_dir() or size != offset):
+                elif path.is_dir() or size != offset:
                     why = f"{name[:80]!r} came from byte {offset:,}, here are {size:,}"
                 else:
                     return path

@@ -31,7 +31,7 @@ from queue_runner.submit import plan
 from tests import named_rows
 from tests.submit_support import requested
 
-PROFILE = '[on.slurm]\nfolder = "{shared}"\npoll = "0s"\n'
+PROFILE = '[on.slurm]\nfolder = "{shared}"\npoll = "0s"\ngrace = "0s"\n'
 END: dict[str, Any] = {
     **{"outcome": "SUCCEEDED", "exit_code": 0, "signal": None, "reason": None},
     **{"claimed_at": 10.0, "started_at": 11.0, "ended_at": 12.0},

@@ -79,6 +79,15 @@ def test_streams_grow_and_a_result_gets_its_name_when_it_is_whole(tmp_path: Path
     assert Mirror(folder, ["1.1"]).have() == ({}, ["1.1"])
 
 
+def test_the_times_of_a_run_come_with_the_answer(tmp_path: Path) -> None:
+    for started in (None, 11.0):
+        folder = take(tmp_path, ["runs/1.1/stdout.log", 0, 0], b"", begun={"1.1": {"at": 10.0, "started": started}})
+        beginning = folder.beginning("1.1")
+        assert beginning is not None and (beginning.at, beginning.started) == (10.0, started)
+    with pytest.raises(Refused):
+        take(tmp_path, ["runs/1.1/stdout.log", 0, 0], b"", begun={"../9.9": {"at": 10.0}})
+
+
 def test_a_file_of_any_name_comes_back(tmp_path: Path) -> None:
     """Also one that is named like the temporary files of mpsq."""
     take(tmp_path, ["runs/1.1/out/.partial-ab", 0, 2], b"ab")
