@@ -291,7 +291,7 @@ class _Store:
         here = plan.known | {run.id: merge.first_run_id + place for place, run in plan.new.items()}
         rows = [
             {
-                **{name: getattr(run, name) for name in (*KEPT, "job_id", "position", "software_hash")},
+                **{name: getattr(run, name) for name in (*KEPT, "position", "software_hash")},
                 "id": here[run.id],
                 "machine_hash": run.machine_hash or self._machines[content.jobs[run.job_id].row.group_id],
                 "resumed_from": here.get(run.resumed_from or 0),
@@ -308,7 +308,8 @@ class _Store:
             for kind, data in content.fingerprints.values():
                 results.save_fingerprint(connection, kind, data)
             jobs_here = {id: here or self._job(connection, plan, id) for id, here in plan.jobs.items()}
-            jobs.add_ended_runs(connection, [row | {"job_id": jobs_here[row["job_id"]]} for row in rows], origins)
+            of_jobs = [{"job_id": jobs_here[run.job_id]} for run in plan.new.values()]
+            jobs.add_ended_runs(connection, [row | job for row, job in zip(rows, of_jobs, strict=True)], origins)
             connection.change_all("INSERT INTO merged_runs VALUES (?, ?, ?, ?)", merged)
             failpoints.reach("merge.before_last_commit")
         return True
