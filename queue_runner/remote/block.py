@@ -200,7 +200,8 @@ def is_removed(folder: Folder) -> bool:
 def fetch(source: RunDir, target: RunDir, *, whole: bool) -> list[str]:
     """Bring the folder of a run up to date; `whole` also with the files of its end. Return the names of files in `out`
     that could not be copied. Raises: OSError; then call again."""
-    (target.path / "warden").mkdir(mode=0o700, parents=True, exist_ok=True)
+    for path in (target.path, target.path / "warden"):  # not its parents: a block that was removed stays so
+        path.mkdir(mode=0o700, exist_ok=True)
     for stream in STREAMS:
         _append_new(source.path / stream, target.path / stream)
     if not whole:

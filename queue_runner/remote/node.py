@@ -253,7 +253,7 @@ class Node:
         name, source = row.name, RunDir(self._layout.run_dir(row.name))
         target = self._folder.run(name)
         if self._begun.get(name, 0.0) != row.started_at:
-            (target.path / "warden").mkdir(mode=0o700, parents=True, exist_ok=True)
+            target.path.mkdir(mode=0o700, exist_ok=True)
             write_json(target.path / "began.json", {"at": row.claimed_at, "started": row.started_at})
             self._begun[name] = row.started_at
         left_out = block.fetch(source, target, whole=row.state == State.DONE)

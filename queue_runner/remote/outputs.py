@@ -44,7 +44,7 @@ def copy(source: Path, target: Path) -> list[str]:
     for folder, names, files in os.walk(source, onerror=unreadable):
         place = Path(os.path.normpath(target / os.path.relpath(folder, source)))
         try:
-            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            place.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             if error.errno not in UNFIT | {errno.EEXIST}:
                 raise
