@@ -255,7 +255,7 @@ def all_runs(connection: Connection) -> list[BlockRun]:
     return [BlockRun(*row) for row in connection.rows(f"{_RUNS} ORDER BY position, id")]
 
 
-def failed_after(connection: Connection, run_id: int, at: float) -> bool:
-    """Return whether a run that had begun failed after a time."""
-    sql = "SELECT 1 FROM runs WHERE id = ? AND outcome <> 'SUCCEEDED' AND claimed_at IS NOT NULL AND ended_at > ?"
-    return connection.row(sql, [run_id, at]) is not None
+def end_of(connection: Connection, run_id: int) -> tuple[Outcome, int | None, float]:
+    """Return the outcome of a run that has ended, its signal, and when it ended."""
+    ((outcome, signal, at),) = connection.rows("SELECT outcome, signal, ended_at FROM runs WHERE id = ?", [run_id])
+    return Outcome(outcome), signal, at

@@ -37,7 +37,7 @@ from queue_runner.host import lane_list, lane_locks, locks, redact, wakeup
 from queue_runner.host.boot import boot_id
 from queue_runner.host.home import ensure_home
 from queue_runner.host.run_dir import RunDir
-from queue_runner.model import DEFAULT_LANE, RunId, State, parse_selector
+from queue_runner.model import DEFAULT_LANE, Outcome, RunId, State, parse_selector
 from queue_runner.paths import Layout
 from queue_runner.remote import block, block_store, outputs
 from queue_runner.remote.block import Instructions
@@ -58,6 +58,8 @@ _HOME = "mpsq-block-"
 SWEEP_S = 60.0
 """Age of the last sign of a dead supervisor that nobody starts again: the batch script does so at once."""
 DIED = "node_fail: the block's supervisor died too often on its box"
+SIGNAL_S = 5.0
+"""How long a run that SIGTERM has ended is kept back: Slurm kills what is left after KillWait, 30 s."""
 AHEAD = 2
 """Runs that a node may begin before their predecessors are published: the current one, and the next."""
 
@@ -262,18 +264,30 @@ class Node:
                 with contextlib.suppress(checkpoints.Gone):  # the job has replaced it meanwhile
                     self._publish_checkpoint(name)
             return
+        if (is_taken := self._is_taken(row)) is None:
+            return
         for stream in block.STREAMS:
             with contextlib.suppress(FileNotFoundError):
                 flush(target.path / stream)
-        self._publish(row, outputs.note(left_out))
+        self._publish(row, outputs.note(left_out) + [(block.TAKEN_NOTE, block.TAKEN)] * is_taken)
         self._exported.add(name)
+
+    def _is_taken(self, row: BlockRun) -> bool | None:
+        """Return whether the scheduler has ended a run; None while that is not known: its signal may reach the job
+        before it reaches this process."""
+        if self._instructions.box or row.name in self._cancelled or row.claimed_at is None:
+            return False
+        with looking(self._engine) as connection:
+            outcome, number, ended_at = block_store.end_of(connection, row.run_id)
+        is_signalled = number == signal.SIGTERM
+        if outcome is Outcome.SUCCEEDED or self._stop not in ("", block.TAKEN):
+            return False
+        if self._stop:
+            return is_signalled or ended_at > self._stop_at - 1.0
+        return None if is_signalled and time.time() < ended_at + SIGNAL_S else False
 
     def _publish(self, row: BlockRun, notes: list[tuple[str, str]]) -> None:
         """Write the result of a run that is DONE. It is made on the local disk, as SQLite needs. Raises: OSError."""
-        if self._stop == block.TAKEN and row.name not in self._cancelled:
-            since = self._stop_at - 1.0  # the scheduler may have signalled its job before
-            with looking(self._engine) as connection:
-                notes += [(block.TAKEN_NOTE, block.TAKEN)] * block_store.failed_after(connection, row.run_id, since)
         made = self._layout.home / block.RESULT
         run_result.publish(self._layout, row.run_id, notes, made)
         with replacing(self._folder.result(row.name), durable=True) as partial:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -88,6 +90,42 @@ def test_a_result_that_the_shared_folder_does_not_take_at_once_is_tried_again(
     monkeypatch.setattr(node_module, "replacing", before)
     assert made._export() == []
     assert result_of(folder).ending == Ending(Outcome.SUCCEEDED, 0)
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_the_signal_of_a_scheduler_may_reach_the_job_long_before_its_node(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_asked: bool
+) -> None:
+    """As on a busy node: its result waits for that. A kill that no request follows is the job's own end."""
+    front = Front(layout, tmp_path / "shared", monkeypatch)
+    front.blocks.step()
+    made, folder, there, run_id = with_a_claimed_run(front, tmp_path)
+    with writing(open_engine(there.db)) as connection:
+        hashes = [results.save_fingerprint(connection, kind, {"id": "n"}) for kind in ("machine", "software")]
+        results.mark_fingerprint(connection, run_id, *hashes)
+        ending = Ending(Outcome.KILLED, signal=signal.SIGTERM)
+        jobs.move(connection, run_id, Verb.FINISH, actor="worker", ending=ending, ended_at=time.time())
+    there.run_dir("1.1").mkdir(parents=True)
+    monkeypatch.setattr(node_module, "SIGNAL_S", 3600.0)
+    made._export()
+    assert not folder.result("1.1").exists()
+    if is_asked:
+        made.stop(block.TAKEN)
+    else:
+        monkeypatch.setattr(node_module, "SIGNAL_S", 0.0)
+    made._export()
+    assert result_of(folder).has_note(block.TAKEN_NOTE) == is_asked
+
+
+def test_a_block_that_was_removed_is_not_made_anew(node: tuple[Node, block.Folder, RunDir]) -> None:
+    """Its node may be writing at that moment."""
+    made, folder, _ = node
+    with looking(made._engine) as connection:
+        (row,) = block_store.all_runs(connection)
+    shutil.rmtree(folder.path)
+    with pytest.raises(FileNotFoundError):
+        made._pass_on(row)
+    assert not folder.path.exists()
 
 
 def test_what_cannot_be_copied_keeps_no_result_back(node: tuple[Node, block.Folder, RunDir], tmp_path: Path) -> None:
