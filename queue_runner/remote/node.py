@@ -59,7 +59,7 @@ SWEEP_S = 60.0
 """Age of the last sign of a dead supervisor that nobody starts again: the batch script does so at once."""
 DIED = "node_fail: the block's supervisor died too often on its box"
 SIGNAL_S = 5.0
-"""How long a run that SIGTERM has ended is kept back: Slurm kills what is left after KillWait, 30 s."""
+"""How long a run that SIGTERM has ended is kept back. After KillWait, 30 s, Slurm kills the rest."""
 AHEAD = 2
 """Runs that a node may begin before their predecessors are published: the current one, and the next."""
 

@@ -34,17 +34,17 @@ class Newest(Generic[T]):
         self._ask = ask
         self._every_s = every_s
         self._silent = silent
-        self._asked: Future[T] | None = None
+        self._future: Future[T] | None = None
         self._ended_at = 0.0
 
     def answer(self) -> T:
         """Return the answer. Raises: what `ask` raises, and `silent`."""
         patience_s = 0.0
-        if self._asked is None or (self._asked.done() and time.monotonic() >= self._ended_at + self._every_s):
-            self._asked, patience_s = Future(), _PATIENCE_S
-            threading.Thread(target=self._update, args=[self._asked], daemon=True).start()
+        if self._future is None or (self._future.done() and time.monotonic() >= self._ended_at + self._every_s):
+            self._future, patience_s = Future(), _PATIENCE_S
+            threading.Thread(target=self._update, args=[self._future], daemon=True).start()
         try:
-            return self._asked.result(patience_s)
+            return self._future.result(patience_s)
         except TimeoutError:
             raise self._silent.with_traceback(None) from None  # else it grows by a frame each time
         except Exception as error:
@@ -52,17 +52,17 @@ class Newest(Generic[T]):
 
     def forget(self) -> None:
         """Forget all answers to calls that began before now."""
-        self._asked = None
+        self._future = None
 
-    def _update(self, asked: Future[T]) -> None:
+    def _update(self, future: Future[T]) -> None:
         try:
             answer = self._ask()
         except Exception as error:
             self._ended_at = time.monotonic()
-            asked.set_exception(error)
+            future.set_exception(error)
         else:
             self._ended_at = time.monotonic()
-            asked.set_result(answer)
+            future.set_result(answer)
 
 
 class Slurm(Target):
