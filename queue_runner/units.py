@@ -171,10 +171,10 @@ def plus_minus(x: Number, spread: Number, unit: str = "", scale: float = 1.0) ->
     return f"{shown} {PLUS_MINUS} {_to_place(width, places)}{tail}"
 
 
-def without_spread(x: float, spread: Number, scale: float = 1.0) -> str:
+def without_spread(x: Number, spread: Number, scale: float = 1.0) -> str:
     """Format a value with the digits that `plus_minus` gives it, two at least: 0.8 vs 0.6 contradicts 1.26 x."""
     text = plus_minus(x, spread, "", scale).partition(f" {PLUS_MINUS}")[0]
-    return text if len(text.replace(".", "").lstrip("0")) > 1 else number(x / scale, 2)
+    return text if x is None or len(text.replace(".", "").lstrip("0")) > 1 else number(x / scale, 2)
 
 
 def ms_plus_minus(x_s: Number, spread_s: Number) -> str:

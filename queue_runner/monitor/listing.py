@@ -235,7 +235,7 @@ def _name_and_settings(run: RunLine, varying: set[str], *, swept: bool) -> str:
         line = tables.elide(shlex.join(words), MOST_COMMAND)
         sets = run.question.sets.items()
         settings = [f"{name}={value}" for name, value in sets if not any(str(value) in word for word in words)]
-        named = any(word.rsplit("/", 1)[-1] == run.name for word in words)
+        named = run.name in (" ".join(words), shlex.join(words), *(word.rsplit("/", 1)[-1] for word in words))
         return " ".join([line if named else f"{run.name}: {line}", *settings])
     text = ", ".join(word for name, word in run.question.words().items() if name in varying)
     return f"{run.name} {text}" if text else run.name

@@ -269,9 +269,10 @@ def _measured(match: Match, compared: Family) -> Iterable[SideBySide]:
     if any(times):
         verdict = pair.verdict if pair else None
         change = verdict.size if verdict else units.MISSING
-        yield line(
-            "wall s" if wall else "ms/iter", times, units.number if wall else units.ms, answer=verdict, change=change
-        )
+        scale = 1.0 if wall else 1e-3
+        answered = line("wall s" if wall else "ms/iter", times, str, answer=verdict, change=change)
+        texts = [units.without_spread(arm.median_s, arm.spread_s[0], scale) for arm in arms]
+        yield replace(answered, texts=texts)
     for name in compared.metrics:
         answer = pair.metrics.get(name) if pair else None
         low, high = (answer.low, answer.high) if answer else (None, None)
@@ -280,7 +281,7 @@ def _measured(match: Match, compared: Family) -> Iterable[SideBySide]:
         yield line(name, values, partial(units.measured, low=low, high=high), answer=answer, change=change)
     for column, (title, format) in _USED.items():
         medians = [arm.median(column) for arm in arms]
-        if any(value is not None for value in medians):
+        if any(value is not None for value in medians) and not (wall and column == "real_s"):
             yield line(title, medians, format)
 
 

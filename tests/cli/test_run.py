@@ -23,7 +23,7 @@ from queue_runner.cli import run as run_command
 from queue_runner.client import Client
 from queue_runner.host import locks
 from queue_runner.host.low_priority import NICE
-from queue_runner.monitor import round_table
+from queue_runner.monitor import listing, round_table
 from queue_runner.monitor.awaiting import Awaited
 from queue_runner.monitor.round_table import RoundTable
 from queue_runner.paths import Layout
@@ -311,6 +311,9 @@ def test_quoted_commands_are_rows(queue: Queue) -> None:
     assert process.returncode == 0, messages
     assert "echo a | cat; sleep 0.1 is " in " ".join(output.split()) and "slower than sleep 0.01" in output
     assert {row["name"] for row in queue.rows()} == {"sleep 0.01", "echo a | cat; sleep 0.1"}
+    with reading(queue.layout.db) as connection:
+        listed = listing.job_table(listing.jobs(connection, listing.Filter()))
+    assert listed.count("sleep 0.01") == listed.count("echo a") == 1, "a name that is the command stands once"
 
 
 @pytest.mark.parametrize(

@@ -86,3 +86,13 @@ def test_sides_that_cannot_be_compared_are_refused(store: Store, first: str, sec
     with pytest.raises(UsageError) as error:
         compare(store, first, second)
     assert error.value.hint
+
+
+def test_the_wall_time_of_commands_is_one_number(store: Store) -> None:  # noqa: F811
+    """Their median stood beside the geometric mean, and said the opposite."""
+    known = {"framework": None, "config": None, "dtype": None, "device": None, "compile": None, "workload": None}
+    for name, times in (("a", (0.1, 0.1, 0.4)), ("b", (0.15, 0.15, 0.15))):
+        for real_s in times:
+            store.run(median_s=None, argv=(name,), name=name, exit={"real_s": real_s}, **known)  # type: ignore[arg-type]
+    measured = lines(compare(store, "1", "2"), "measured")
+    assert measured["wall s"]["first"] == pytest.approx(0.1587, rel=1e-3) and "real, s" not in measured

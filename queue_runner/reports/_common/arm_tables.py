@@ -173,7 +173,7 @@ def without_spread(column: Column) -> Column:
     scale = 1e-3 if column.title == MS.title else 1.0
 
     def time(row: ArmRow) -> str:
-        return units.MISSING if row.median_s is None else units.without_spread(row.median_s, row.spread_s, scale)
+        return units.without_spread(row.median_s, row.spread_s, scale)
 
     return replace(column, value=time)
 
