@@ -214,7 +214,8 @@ def _shared(sides: Sequence[Sequence[Arm]]) -> str:
     arms = [arm for side in sides for arm in side]
     by_name = {name: _values(arms, name) for name in arms[0].key if name not in ("machine", "time_of")}
     words = [word(name, values[0]) for name, values in by_name.items() if len(values) == 1 and values[0] is not None]
-    return f"both: {', '.join(filter(None, words))}"
+    shared = ", ".join(filter(None, words))
+    return f"both: {shared}" if shared else ""
 
 
 def _matches(firsts: Sequence[Arm], seconds: Sequence[Arm]) -> list[Match]:

@@ -338,6 +338,8 @@ def test_choosing_runs(grid: Store) -> None:
     assert len(grid.report(selectors=["g1"]).rows) == 4
     nothing = grid.report(where=["device=tpu"])
     assert nothing.rows == [] and "stored values of device: cpu, mps" in words(nothing)
+    grid.run(params={"lr": 0.1})
+    assert "stored values of lr: 0.1" in words(grid.report(where=["lr=7"]))
 
 
 def test_grouping_says_what_it_pools(grid: Store) -> None:

@@ -192,8 +192,11 @@ def nothing(context: Context, which: str = "that ended") -> str:
     terms = [f"{name}={','.join(values)}" for name, values in options.where.items()]
     hints = []
     for name in options.where if not n_runs else ():
-        if name in COLUMNS:
-            stored = context.tuples(f"SELECT DISTINCT {name} FROM v_run WHERE {name} IS NOT NULL ORDER BY 1 LIMIT 9")
+        is_setting = name in settings(context.connection)
+        if name in COLUMNS or is_setting:
+            value = "json_extract(spec_json, ?)" if is_setting else name
+            sql = f"SELECT DISTINCT {value} AS stored FROM v_run WHERE stored IS NOT NULL ORDER BY 1 LIMIT 9"
+            stored = context.tuples(sql, [f'$.params."{name}"'] if is_setting else [])
             hints.append(f"stored values of {name}: {', '.join(str(value) for (value,) in stored) or 'none'}")
     since = ["--since"] if options.since is not None else []
     text = f"no run {which} matches {' '.join([*terms, *since])}"
