@@ -61,8 +61,8 @@ def _days(first: float, last: float) -> list[Tick]:
     if last - first < _DAY_S:
         return [Tick(place(first, first, last), _day(first))]
     days = linear_ticks(0, (last - first) / _DAY_S)
-    return [Tick(place(first + day * _DAY_S, first, last), _day(first + day * _DAY_S)) for day in days]
+    return [Tick(place(first + day * _DAY_S, first, last), _day(first + day * _DAY_S, "%b %d")) for day in days]
 
 
-def _day(at: float) -> str:
-    return time.strftime("%Y-%m-%d", time.localtime(at))
+def _day(at: float, form: str = "%Y-%m-%d") -> str:
+    return time.strftime(form, time.localtime(at))
