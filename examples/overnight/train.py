@@ -14,7 +14,7 @@ from torch.nn import functional
 
 import mpsq_report
 
-LAYERS, HEADS, WIDTH, BLOCK = 2, 8, 48, 32
+LAYERS, HEADS, WIDTH, BLOCK = 2, 16, 48, 32
 BATCH, ITERS, WARM_UP = 16, 60, 10
 LEARNING_RATE, DECAY, EPSILON, DROPOUT, RISE = 5e-4, 0.1, 1e-8, 0.2, 60
 VOCABULARY = 128
