@@ -434,8 +434,6 @@ class Dispatcher:
         lost = replace(cause, outcome=Outcome.LOST) if cause.outcome is Outcome.SKIPPED else cause
         lost = lost if lost.reason else replace(lost, reason="forgotten: its node left no record of its end")
         self._ended[lane] = self._ended.get(lane, 0) + 1
-        with writing(self._engine) as connection:
-            block_store.take_back(connection, token)
         order = {name: place for place, name in enumerate(begun, start=1)}  # one of them can be RUNNING at a time
         for row in sorted(rows, key=lambda row: (row.state != State.RUNNING, order.get(row.name, len(rows) + 1))):
             if row.name in begun and self._results.take(folder, row, cause):
@@ -448,6 +446,8 @@ class Dispatcher:
                     again = retries.sends_again(connection, row.run_id, cause, self._ended[lane])
                 if not again:
                     self._results.leave_undone(row, cause)
+        with writing(self._engine) as connection:
+            block_store.take_back(connection, token)  # last: a run that has begun must never wait without its block
         self._close(lane, token, target, keep=not clean)  # a silent node may still come to read `stop`
 
     def _pass_on_cancels(self, token: str, target: Target, rows: Sequence[BlockRun], watch: _Watch) -> bool:
