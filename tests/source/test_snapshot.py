@@ -258,7 +258,7 @@ def test_a_tracked_folder_that_became_a_link(trusted: bool, repo: Path, snapshot
 
 def test_a_copy_that_is_too_large(repo: Path, snapshots: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rules, "MAX_TREE_BYTES", 10)
-    with pytest.raises(MpsqError, match="cannot be copied for each run"):
+    with pytest.raises(MpsqError, match="too much to copy for each run"):
         submitted(repo, snapshots, copy=True)
     taken = take(repo, snapshots)
     assert taken.snapshot is None and "there when they start, unchecked" in taken.notes[0]
