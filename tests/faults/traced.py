@@ -1,7 +1,7 @@
 """A real worker, or as a program a real warden, that records its system calls in the words of the simulation.
 
 `python -m tests.faults.traced FOLDER [ARGUMENTS]` is a worker with these arguments; it starts each warden as
-`python -S -B traced.py FOLDER PROGRAM RUN`. Each thread has a file in FOLDER.
+`python -S -B traced.py FOLDER PROGRAM RUN`, the program as text. Each thread has a file in FOLDER.
 """
 
 # the calls of os are what this is about
@@ -124,15 +124,13 @@ def _work(folder: str, arguments: list[str]) -> int:
 
 
 def _supervise(folder: str, program: str, run: str) -> int:
-    import runpy
-
     begin(folder, "warden")
-    sys.argv = [program, run]
-    runpy.run_path(program, run_name="__main__")
+    sys.argv = ["-c", run]
+    exec(program, {})
     return 0
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 4 and os.path.isdir(sys.argv[2]) and os.path.isdir(sys.argv[3]):
+    if len(sys.argv) == 4 and os.path.isdir(sys.argv[3]):
         sys.exit(_supervise(*sys.argv[1:]))
     sys.exit(_work(sys.argv[1], sys.argv[2:]))
