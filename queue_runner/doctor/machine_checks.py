@@ -26,7 +26,7 @@ BUSY_SHARE = 0.1
 """With more GPU use by others, a measurement means little; a window server alone stays below."""
 _LOAD_S = 1.0
 _BUSY_PROCESSORS = 0.05
-"""What uses less of one processor is not named."""
+"""A process that uses less of one processor is not named."""
 _NAMED = 3
 _LOW_MEMORY_SHARE = 0.1
 _HOT_C = 85.0
@@ -99,11 +99,12 @@ def load(layout: Layout, seconds: float = _LOAD_S, *, queue: Collection[int] | N
     machine_before, queue_before, before = source.machine(), source.processes(cpu_time.below(queue)), _by_program()
     time.sleep(seconds)
     machine_now, queue_now, now = source.machine(), source.processes(cpu_time.below(queue)), _by_program()
-    if machine_before is None or machine_now is None or machine_now.total_s <= machine_before.total_s:
+    share = None
+    if machine_before is not None and machine_now is not None:
+        ours_s = cpu_time.used_between(queue_before, queue_now)
+        share = cpu_time.others_share(machine_before, machine_now, ours_s)
+    if share is None:
         return Check("load", "ok", "unknown")
-    total_s = machine_now.total_s - machine_before.total_s
-    others_s = machine_now.busy_s - machine_before.busy_s - cpu_time.used_between(queue_before, queue_now)
-    share = min(max(others_s, 0.0) / total_s, 1.0)
     ours = {pid for pid, _ in queue_now}
     used = {process: (s - before[process]) / seconds for process, s in now.items() if process in before}
     busiest = sorted((process for process in used if process[0] not in ours), key=lambda process: -used[process])

@@ -149,10 +149,16 @@ class Shares:
             shares |= SensorSample(steal_share=round(max(0.0, machine.steal_s - before.steal_s) / total_s, 4))
         if job_s is not None:
             own_s = max(0.0, self._own_s - own_before)
-            others_s = max(0.0, machine.busy_s - before.busy_s - job_s - own_s)
-            job_share, others_share = (round(min(1.0, used_s / total_s), 4) for used_s in (job_s, others_s))
-            shares |= SensorSample(job_cpu_share=job_share, others_cpu_share=others_share)
+            others = others_share(before, machine, job_s + own_s) or 0.0
+            shares |= SensorSample(job_cpu_share=round(min(1.0, job_s / total_s), 4), others_cpu_share=round(others, 4))
         return shares
+
+
+def others_share(before: MachineTime, now: MachineTime, ours_s: float) -> float | None:
+    """Return the share of all processors that was used between two readings, without `ours_s`; None where no
+    time has passed."""
+    total_s = now.total_s - before.total_s
+    return min(1.0, max(0.0, now.busy_s - before.busy_s - ours_s) / total_s) if total_s > 0 else None
 
 
 def own_time(pids: Iterable[int]) -> float:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from msgspec import structs
 
 from queue_runner.host import run_sampler
-from queue_runner.host.cpu_time import CpuTimes, MachineTime, ProcessTime, below, used_between
+from queue_runner.host.cpu_time import CpuTimes, MachineTime, ProcessTime, below, others_share, used_between
 from queue_runner.machine_records import SensorSample
 
 WINDOW_S = 3.0
@@ -81,9 +81,7 @@ class Load:
         if not earlier or not (latest := self._take(now, ())):
             return None
         before, after = earlier[-1], latest[0]
-        total_s = after.machine.total_s - before.machine.total_s
-        others_s = after.machine.busy_s - before.machine.busy_s - used_between(before.queue, after.queue)
-        return min(1.0, max(0.0, others_s) / total_s) if total_s > 0 else None
+        return others_share(before.machine, after.machine, used_between(before.queue, after.queue))
 
     def read(self, *, cpu: bool = True, gpu: bool = True, window_s: float | None = None) -> SensorSample | None:
         """Return the current readings; None while one that will come is still missing.
