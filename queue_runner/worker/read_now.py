@@ -39,8 +39,8 @@ OUTLOOK_S = 600.0
 
 @dataclass(frozen=True)
 class _Outlook:
-    """What waiting alone changes, as known `at` a time in a `state` of the queue: when (Unix seconds; None: nothing),
-    and which runs can never start."""
+    """The changes that waiting alone brings, as known `at` a time in a `state` of the queue: when the next one comes
+    (Unix seconds; None: never), and which runs can never start."""
 
     state: object
     at: float
@@ -107,7 +107,7 @@ class NowReader:
             busy = decide.taken(here, now.lanes)
             following: dict[int, Following] = {}
             if DEFAULT_LANE not in busy and not now.impossible:
-                now, following = self._with_candidates(connection, now, busy)
+                now, following = self._with_candidates(connection, now, active, busy)
             if not active:
                 waits = bool(now.ended_rounds) or self._something_waits(connection, now)
                 now = replace(now, something_waits=waits)
@@ -129,7 +129,9 @@ class NowReader:
 
     # -- the runs that come next --------------------------------------------------------------------------------------
 
-    def _with_candidates(self, connection: Connection, now: Now, busy: set[str]) -> tuple[Now, dict[int, Following]]:
+    def _with_candidates(
+        self, connection: Connection, now: Now, active: Sequence[lane_claims.Active], busy: set[str]
+    ) -> tuple[Now, dict[int, Following]]:
         candidates = self._candidates(connection, now.at)
         first = next(candidates, None)
         if first is None:
@@ -146,7 +148,7 @@ class NowReader:
 
         def as_far_as_needed() -> Iterator[Candidate]:
             yield first
-            for run in self._timed(connection, first, candidates, now.at):
+            for run in self._timed(connection, active, first, candidates, now.at):
                 consumed.append(run)
                 yield run
 
@@ -160,7 +162,12 @@ class NowReader:
         return replace(now, candidates=tuple(consumed)), following
 
     def _timed(
-        self, connection: Connection, first: Candidate, candidates: Iterator[Candidate], at: float
+        self,
+        connection: Connection,
+        active: Sequence[lane_claims.Active],
+        first: Candidate,
+        candidates: Iterator[Candidate],
+        at: float,
     ) -> Iterator[Candidate]:
         """Yield the candidates after the first. Of those behind one that needs the machine, _MOST_TIMED at most, it is
         known which may overtake that one: as long as it waits for earlier runs at least, as far as is known."""
@@ -173,7 +180,6 @@ class NowReader:
         if not (later := list(islice(candidates, _MOST_TIMED))):
             return
         expected_s: dict[int, float | None] = {}
-        active = lane_claims.active(connection)
         with read.reading(self._layout.db) as reader:
             history = History(reader)
             for job in {run.name.job for run in (*earlier, *later)} | {row.claimed.id.job for row in active}:
