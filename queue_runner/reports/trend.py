@@ -292,11 +292,9 @@ def _sentences(rows: Sequence[TrendRow]) -> Iterable[str]:
 
 def _cause(step: TrendStep) -> str:
     where = f"between {step.after} and {step.before}"
-    return f"{where} changed: {_few(step.changes)}" if step.changes else f"no stored change {where}"
-
-
-def _few(texts: Sequence[str]) -> str:
-    return units.listed(texts, _MOST_CHANGES)
+    return (
+        f"{where} changed: {units.listed(step.changes, _MOST_CHANGES)}" if step.changes else f"no stored change {where}"
+    )
 
 
 def _day(at: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from queue_runner import units
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.finding import NextStep
 from queue_runner.analysis.reported_run import ReportedRun
@@ -52,9 +53,8 @@ def compared(
     shown_rows = [row for table in tables[: len(visible)] for row in table]
     notes = [*footnotes.notes(visible, shown_rows, marks, context), *footnotes.few(shown_rows)]
     if older := _older(rows, families[len(visible) :], context):
-        names = ", ".join(f"g{group}" for group in older[:MOST_NAMED])
-        more = f" and {len(older) - MOST_NAMED} more" if len(older) > MOST_NAMED else ""
-        text = f"older comparisons are not shown: {command} {names}{more}; --since 2d and --where config=NAME select as"
+        names = units.listed([f"g{group}" for group in older], MOST_NAMED)
+        text = f"older comparisons are not shown: {command} {names}; --since 2d and --where config=NAME select as"
         notes.append(NextStep(f"{text} well, and csv and json have all", f"{command} g{older[0]} (older)"))
     raw = [row for table in tables for row in table]
     newest_runs = [family.newest_run for family in visible]
