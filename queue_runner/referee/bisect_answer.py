@@ -95,7 +95,7 @@ class BisectAnswer:
         names = [version.name for version in self.search.versions]
         return {
             "answer": "cannot tell" if step is None else "step",
-            "why": "" if step is not None else self.result.why,  # type: ignore[union-attr]
+            "why": self.result.why if isinstance(self.result, CannotTell) else "",
             "older": None if step is None else names[step.older],
             "newer": None if step is None else names[step.newer],
             "metric": self.search.metric or None,

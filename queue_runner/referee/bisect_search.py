@@ -8,7 +8,7 @@ import json
 import math
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,7 @@ class StoredSearch:
     last_why: str = ""
     elapsed_s: float = 0.0
     spec: JobSpec | None = None
-    skipped: Mapping[int, str] = ()  # type: ignore[assignment]
+    skipped: Mapping[int, str] = field(default_factory=dict)
 
 
 def of_command(versions: Sequence[Version], cwd: Path, pip: str, fields: Mapping[str, Any]) -> VersionSearch:
@@ -96,7 +96,7 @@ def of_command(versions: Sequence[Version], cwd: Path, pip: str, fields: Mapping
 def stored(layout: Layout, search: VersionSearch, *, anew: bool = False) -> StoredSearch:
     """Return the stored part of a search; with `anew` nothing. Raises: MpsqError where an end of it failed."""
     last = len(search.versions) - 1
-    state = StoredSearch(secrets.token_hex(4), Bisection(last, margin=search.margin), skipped={})
+    state = StoredSearch(secrets.token_hex(4), Bisection(last, margin=search.margin))
     if anew or not read.is_there(layout.db):
         return state
     with read.reading(layout.db) as connection:

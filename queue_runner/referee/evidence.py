@@ -144,8 +144,16 @@ def of_metric(
 
 def _gain(answer: Verdict, alone: Verdict, margin: float, least: float, **texts: str) -> Gain:
     (low, high), (low_alone, high_alone) = map(_ends, (answer, alone))
-    ends = {"low": low, "high": high, "low_alone": low_alone, "high_alone": high_alone}
-    return Gain(gain=answer.on_scale[0], margin=margin, least=least, **ends, **texts)  # type: ignore[arg-type]
+    return Gain(
+        gain=answer.on_scale[0],
+        low=low,
+        high=high,
+        low_alone=low_alone,
+        high_alone=high_alone,
+        margin=margin,
+        least=least,
+        **texts,
+    )
 
 
 def _ends(answer: Verdict) -> tuple[float, float]:
