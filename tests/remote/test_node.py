@@ -58,17 +58,20 @@ def with_a_claimed_run(front: Front, tmp_path: Path) -> tuple[Node, block.Folder
     return made, folder, there, run_id
 
 
+def end_run(there: Layout, run_id: int, ending: Ending) -> None:
+    with writing(open_engine(there.db)) as connection:
+        hashes = [results.save_fingerprint(connection, kind, {"id": "n"}) for kind in ("machine", "software")]
+        results.mark_fingerprint(connection, run_id, *hashes)
+        jobs.move(connection, run_id, Verb.FINISH, actor="worker", ending=ending, ended_at=time.time())
+
+
 @pytest.fixture
 def node(layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Node, block.Folder, RunDir]:
     """A node whose only run has ended, the folder of its block, and the folder of the run on the node."""
     front = Front(layout, tmp_path / "shared", monkeypatch)
     front.blocks.step()
     made, folder, there, run_id = with_a_claimed_run(front, tmp_path)
-    with writing(open_engine(there.db)) as connection:
-        hashes = [results.save_fingerprint(connection, kind, {"id": "n"}) for kind in ("machine", "software")]
-        results.mark_fingerprint(connection, run_id, *hashes)
-        ending = Ending(Outcome.SUCCEEDED, 0)
-        jobs.move(connection, run_id, Verb.FINISH, actor="worker", ending=ending, ended_at=time.time())
+    end_run(there, run_id, Ending(Outcome.SUCCEEDED, 0))
     run = RunDir(there.run_dir("1.1"))
     run.out.mkdir(parents=True)
     return made, folder, run
@@ -100,11 +103,7 @@ def test_the_signal_of_a_scheduler_may_reach_the_job_long_before_its_node(
     front = Front(layout, tmp_path / "shared", monkeypatch)
     front.blocks.step()
     made, folder, there, run_id = with_a_claimed_run(front, tmp_path)
-    with writing(open_engine(there.db)) as connection:
-        hashes = [results.save_fingerprint(connection, kind, {"id": "n"}) for kind in ("machine", "software")]
-        results.mark_fingerprint(connection, run_id, *hashes)
-        ending = Ending(Outcome.KILLED, signal=signal.SIGTERM)
-        jobs.move(connection, run_id, Verb.FINISH, actor="worker", ending=ending, ended_at=time.time())
+    end_run(there, run_id, Ending(Outcome.KILLED, signal=signal.SIGTERM))
     there.run_dir("1.1").mkdir(parents=True)
     monkeypatch.setattr(node_module, "SIGNAL_S", 3600.0)
     made._export()
