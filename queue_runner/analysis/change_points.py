@@ -135,7 +135,7 @@ def _evidence(values: Sequence[float], starts: Sequence[int], at: int) -> tuple[
 
 @dataclass(frozen=True)
 class _Sums:
-    """What the residuals of a stretch about its mean need, for any AR(1) correlation. Values count from the first."""
+    """Sums for the residuals of a stretch about its mean, for any AR(1) correlation. Values count from the first."""
 
     n: int
     total: float

@@ -308,8 +308,9 @@ class _Store:
             for kind, data in content.fingerprints.values():
                 results.save_fingerprint(connection, kind, data)
             jobs_here = {id: here or self._job(connection, plan, id) for id, here in plan.jobs.items()}
-            of_jobs = [{"job_id": jobs_here[run.job_id]} for run in plan.new.values()]
-            jobs.add_ended_runs(connection, [row | job for row, job in zip(rows, of_jobs, strict=True)], origins)
+            with_jobs = zip(rows, plan.new.values(), strict=True)
+            rows = [row | {"job_id": jobs_here[run.job_id]} for row, run in with_jobs]
+            jobs.add_ended_runs(connection, rows, origins)
             connection.change_all("INSERT INTO merged_runs VALUES (?, ?, ?, ?)", merged)
             failpoints.reach("merge.before_last_commit")
         return True

@@ -88,7 +88,7 @@ FROM_SPEC = ("argv", "params_json", "env_name", "gpus")
 """Columns of RUNS that are parts of the specification and not columns of v_run."""
 NOT_EXPORTED = ("spec_json",)
 _OFFSET = f"CASE WHEN offset < {OWN_NOTE} THEN offset END"
-"""What the queue itself adds has no line in a file."""
+"""Notes and metrics of the queue itself have no line in a file."""
 _FREE_TEXT = frozenset({"name", "tags", "reason", "blocked_reason", "note", "log_name"})
 
 

@@ -1,4 +1,4 @@
-"""What the worker tells systemd, by sd_notify(3): that it has the queue, and that it still works."""
+"""The worker's messages to systemd, by sd_notify(3): that it has the queue, and that it still works."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ class ServiceManager:
         os.environ.pop("WATCHDOG_PID", None)
 
     def started(self) -> None:
-        """Tell that the start is over. What may take as long as it likes follows, so the watchdog sleeps."""
+        """Tell that the start is over. An upgrade may follow, which can take long, so the watchdog sleeps."""
         self._tell("READY=1", f"WATCHDOG_USEC={2**64 - 1}")
 
     def works(self) -> None:
         """Wake the watchdog, which from now on expects `alive`."""
-        self._tell(*[f"WATCHDOG_USEC={self._watchdog_us}"] * bool(self._watchdog_us))
+        if self._watchdog_us:
+            self._tell(f"WATCHDOG_USEC={self._watchdog_us}")
 
     def alive(self) -> None:
         """Tell that this process still works."""
-        self._tell(*["WATCHDOG=1"] * bool(self._watchdog_us))
+        if self._watchdog_us:
+            self._tell("WATCHDOG=1")
 
     def _tell(self, *lines: str) -> None:
-        if not self._address or not lines:
+        if not self._address:
             return
         address = f"\0{self._address[1:]}" if self._address.startswith("@") else self._address
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:

@@ -40,7 +40,7 @@ def whole(value: object) -> int | None:
 
 
 class LogHeader(Struct, omit_defaults=True):
-    """What a log has reported about its run so far. None is unknown."""
+    """The fields of its run that a log has reported so far. None is unknown."""
 
     compile: bool | None = None
     device: str | None = None

@@ -1,4 +1,4 @@
-"""What the worker tells the warden: spec.json, and the words and variables that it keeps out of it (secrets.json)."""
+"""The worker's instructions to the warden: spec.json, and the words and variables kept out of it (secrets.json)."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 GENERATED = ("docs/benchmarks.md", "docs/cli.md", "docs/json.md", "docs/simulations.md")
 """Written by `make bench`, `make docs` and `make simulate`; json.md is a list of keys that a test reads."""
 RECORDS = ("CHANGELOG.md", "docs/LOG.md")
-"""What grows and is not rewritten: its words are not counted."""
+"""They grow and are not rewritten: their words are not counted."""
 LONG_SENTENCE = 25
 """Words that nine sentences of ten must not exceed."""
 
