@@ -23,8 +23,11 @@ def keep(layout: Layout) -> None:
             return
         if shutil.disk_usage(layout.home).free < _KEPT_ABOVE_BYTES:
             return
-        with replacing(layout.reserve, durable=False) as partial:
-            partial.write_bytes(os.urandom(SIZE_BYTES))  # a file system may store zeros in no space at all
+        with replacing(layout.reserve, durable=False) as partial, partial.open("wb") as file:
+            if hasattr(os, "posix_fallocate"):  # not on a Mac
+                os.posix_fallocate(file.fileno(), 0, SIZE_BYTES)
+            if os.fstat(file.fileno()).st_blocks * 512 < SIZE_BYTES:  # it may store zeros in no space at all
+                file.write(os.urandom(SIZE_BYTES))
 
 
 def release(layout: Layout) -> None:
