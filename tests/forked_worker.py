@@ -23,16 +23,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from queue_runner import extensions
+
 MODULE = "queue_runner.worker"
-_USED_LATER = (
-    "sqlalchemy.dialects.sqlite",
-    "queue_runner.bundles",
-    "queue_runner.export",
-    "queue_runner.pages",
-    "queue_runner.remote",
-    "queue_runner.web",
-    f"{MODULE}.main_loop",
-)
+_USED_LATER = ("sqlalchemy.dialects.sqlite", f"{MODULE}.main_loop")
 _INHERITED = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
 _LINUX_WITHOUT_CAMPAIGN = sys.platform.startswith("linux") and os.environ.get("MPSQ_CAMPAIGN") != "long"
 """A Mac's libraries do not survive a fork, and `make campaign` starts each worker as users do."""
@@ -163,7 +157,8 @@ def _become(request: dict[str, Any], output: int) -> None:
 
 
 if __name__ == "__main__":
-    for name in _USED_LATER:
+    parts = [extension.worker_part.partition(":")[0] for extension in extensions.installed()]
+    for name in (*_USED_LATER, *filter(None, parts)):
         importlib.import_module(name)
     _serve(socket.socket(fileno=int(sys.argv[1])))
     runpy.run_module(MODULE, run_name="__main__")

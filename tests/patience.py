@@ -33,5 +33,5 @@ def until(condition: Callable[[], T], what: str | Callable[[], str] = "it", limi
     while not (value := condition()):
         waited_s = time.monotonic() - start
         assert waited_s < patience(limit_s), f"waited {waited_s:.0f} s for {what() if callable(what) else what}"
-        time.sleep(min(max(0.005, waited_s / 20), 0.05))
+        time.sleep(min(max(0.01, waited_s / 10), 0.1))
     return value

@@ -80,11 +80,15 @@ class Queue:
     def done(self, count: int = 1, limit_s: float = UNTIL_S) -> list[named_rows.Row]:
         """Wait until `count` runs are DONE; returns all rows."""
         until(
-            lambda: sum(r["state"] == "DONE" for r in self.rows()) >= count,
+            lambda: self._ended() >= count,
             lambda: f"{count} runs done\n{self.log()}",
             limit_s,
         )
         return self.rows()
+
+    def _ended(self) -> int:
+        with read.reading(self.layout.db) as connection:
+            return len(connection.execute("SELECT 1 FROM runs WHERE state = 'DONE'").fetchall())
 
     def written(self) -> list[str]:
         """The lines of the journal so far."""
