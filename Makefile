@@ -59,7 +59,7 @@ demo: $(DEMO)  ## trains nanoGPT on this machine's devices and reports
 test: system $(FRAMEWORKS) $(DOCS)  ## every test
 	$(BIN)/python -m pytest tests -m fast -n 2
 	$(BIN)/python -m pytest tests -m process -n 4 --dist worksteal
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -m slow -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -m slow -n 2 --dist worksteal
 
 fast: $(STAMP)  ## the tests of a few seconds
 	$(BIN)/python -m pytest tests -m fast -n 2
