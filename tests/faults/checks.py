@@ -62,6 +62,7 @@ class Checker:
         self.known: dict[str, set[str]] = {queue.name: set() for queue in world.queues}
         self.cores: dict[str, frozenset[int]] = {}  # by tag
         self.idle_since: dict[str, float] = {}
+        self.n_begun = 0
         self.next_look = 0.0
         self._connections: dict[str, sqlite3.Connection] = {}
         self._ids: dict[str, tuple[int, int]] = {}
@@ -222,12 +223,13 @@ class Checker:
             raise Violation(f"{name} is stored as {row.outcome} ({row.reason}), but {wrong}")
 
     def _check_promptness(self) -> None:
-        """Check that no run waits on an idle machine: a ring was lost then."""
+        """Check that no run waits on an idle machine: a ring was lost then. A run that began and ended since the last
+        look was on the machine, too."""
         machine = self.machine
         self._check_ends()
-        is_idle = not machine.disk_is_full and not any(
-            row.state == "RUNNING" for rows in self.rows.values() for row in rows.values()
-        )
+        states = [row.state for rows in self.rows.values() for row in rows.values()]
+        n_begun, self.n_begun = self.n_begun, len(states) - states.count("QUEUED")
+        is_idle = not machine.disk_is_full and "RUNNING" not in states and self.n_begun == n_begun
         is_idle = is_idle and not any(process.tag and process.is_alive for process in machine.processes.values())
         for queue in self.world.queues:
             worker = queue.worker
