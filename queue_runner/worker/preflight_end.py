@@ -87,7 +87,7 @@ def is_taken(device: str | None, *, ask: Ask = _BRIEFLY, host_share: float | Non
 
 def parse_memory_use(text: str | None) -> list[float]:
     """Parse lines of `used, total` in MiB: the share of each GPU's memory that is in use."""
-    pairs = re.findall(r"^\s*(\d+)\s*,\s*([1-9]\d*)\s*$", text or "", re.MULTILINE)
+    pairs = re.findall(r"^\s*(\d{1,9})\s*,\s*([1-9]\d{0,8})\s*$", text or "", re.MULTILINE)
     return [int(used) / int(total) for used, total in pairs]
 
 

@@ -59,7 +59,7 @@ def test_memory_of_others_is_read_from_the_accelerator_of_the_job() -> None:
     two = "81000, 81559\n3, 81559\n"
     assert (
         preflight_end.parse_memory_use(two) == pytest.approx([0.993, 0.0], abs=1e-3)
-        and preflight_end.parse_memory_use(None) == []
+        and preflight_end.parse_memory_use(None) == preflight_end.parse_memory_use("9" * 400 + ", 1") == []
     )
     assert preflight_end.is_taken("cuda:0", ask=lambda *_, **__: two)
     assert not preflight_end.is_taken("cuda:1", ask=lambda *_, **__: two)
