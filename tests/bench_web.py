@@ -108,7 +108,7 @@ def page_bytes(cwd: Path) -> int:
     from tests.reports.report_fixture import Store
 
     (cwd / "template").mkdir()
-    store = Store(cwd / "page", cwd / "template")
+    store = Store(cwd / "page")
     for n in range(RUNS):
         median_s = (0.4, 0.1)[n % 2] * (1 + n % 7 / 1000)
         run_id = store.run(("cpu", "mps")[n % 2], n % 4 > 1, median_s)

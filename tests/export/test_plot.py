@@ -25,7 +25,7 @@ N_ITERATIONS = 3000
 @pytest.fixture
 def compared(home: Path, tmp_path: Path) -> Store:
     """Seven runs of each of two rows, in turn, one of them not valid; the first iteration of each is not measured."""
-    made = Store(home, tmp_path)
+    made = Store(home)
     home.chmod(0o700)
     made.layout.db.chmod(0o600)
     for k in range(14):
@@ -96,7 +96,7 @@ def test_labels_are_text_only(compared: Store, tmp_path: Path) -> None:
 
 
 def test_rows_without_iterations_show_their_real_time(home: Path, tmp_path: Path) -> None:
-    store = Store(home, tmp_path)
+    store = Store(home)
     store.run(workload=None, framework=None, median_s=None, argv=["sleep", "1"])
     found = plot(store)
     assert found.comparisons[0].family.wall
@@ -105,7 +105,7 @@ def test_rows_without_iterations_show_their_real_time(home: Path, tmp_path: Path
 
 
 def test_many_rows_and_machines(home: Path, tmp_path: Path) -> None:
-    store = Store(home, tmp_path)
+    store = Store(home)
     for k in range(30):
         store.run(median_s=0.1 + k / 100, params={"lr": k // 2}, machine={"name": "a" if k % 2 else "b"})
     found = plot(store)
@@ -139,4 +139,4 @@ def test_the_option_of_report(compared: Store, mpsq: Cli, tmp_path: Path, monkey
 
 def test_nothing_to_draw(home: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no run that ended"):
-        plot(Store(home, tmp_path))
+        plot(Store(home))

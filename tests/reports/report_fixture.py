@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from queue_runner import reports
@@ -21,22 +22,26 @@ from queue_runner.store import migrate, read
 FLOPS_PER_ITER = 1.1626e12
 """of one step of the shakespeare_char configuration (docs/methodology.md)"""
 TOKENS_PER_ITER = 16384.0
-_template: dict[str, Path] = {}
+
+
+@cache
+def _empty() -> bytes:
+    """Return an empty database."""
+    with TemporaryDirectory() as folder:
+        layout = Layout(Path(folder) / "home")
+        layout.home.mkdir()
+        migrate.ensure(layout)
+        return layout.db.read_bytes()
 
 
 class Store:
     """A queue's database. `run` adds a run that ended; several with equal arguments are repeats of one job.
     A text for `compile` is a mode of torch.compile."""
 
-    def __init__(self, folder: Path, template_folder: Path | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         self.layout = Layout(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        if "db" not in _template:
-            made = Layout((template_folder or folder) / "template")
-            made.home.mkdir(parents=True)
-            migrate.ensure(made)
-            _template["db"] = made.db
-        shutil.copy(_template["db"], self.layout.db)
+        self.layout.db.write_bytes(_empty())
         self.db = sqlite3.connect(self.layout.db, isolation_level=None)
         self.db.execute("PRAGMA foreign_keys=ON")
         self.db.execute("PRAGMA synchronous=OFF")

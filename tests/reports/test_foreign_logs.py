@@ -34,7 +34,7 @@ def put(store: Store, file: str, text: str, **labels: str) -> None:
 
 @pytest.fixture
 def store(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    made = Store(tmp_path / "home", tmp_path_factory.mktemp("template"))
+    made = Store(tmp_path / "home")
     yield made
     made.db.close()
 

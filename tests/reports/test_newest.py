@@ -26,7 +26,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def store(tmp_path: Path, template: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     monkeypatch.setenv("MPSQ_LOCKS", str(tmp_path / "locks"))
-    made = Store(tmp_path / "home", template)
+    made = Store(tmp_path / "home")
     yield made
     made.db.close()
 

@@ -17,7 +17,7 @@ BUSY = {"contended": ("caveat", "other programs used 60 % of the machine's cores
 
 @pytest.fixture
 def store(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    made = Store(tmp_path / "home", tmp_path_factory.mktemp("template"))
+    made = Store(tmp_path / "home")
     yield made
     made.db.close()
 
