@@ -24,6 +24,7 @@ from queue_runner.host.boot import boot_id
 from queue_runner.host.processes import Process, Traces
 from queue_runner.host.run_dir import RunDir
 from queue_runner.worker import launch
+from tests.events_support import whole_lines
 from tests.patience import until
 
 PYTHON = [sys.executable, "-u", "-I", "-S", "-c"]
@@ -169,8 +170,7 @@ class WardenRun:
         return data
 
     def noted(self) -> list[dict[str, Any]]:
-        path = self.folder / "warden" / "pids.jsonl"
-        return [json.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
+        return whole_lines(self.folder / "warden" / "pids.jsonl")
 
     @property
     def log(self) -> str:

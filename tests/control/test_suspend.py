@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -20,6 +19,7 @@ from queue_runner.host.run_dir import RunDir
 from queue_runner.model import Selector, parse_selector
 from queue_runner.store import read
 from tests import named_rows
+from tests.events_support import whole_lines
 from tests.process_support import SETSID, WardenRun, is_alive, python, state_of
 from tests.queue_support import Queue, until, warden_pid
 
@@ -299,7 +299,7 @@ def test_a_warden_that_dies_leaves_no_sleeping_tree(queue: Queue) -> None:
     pids = queue.layout.run_dir("1.1") / "warden" / "pids.jsonl"
     until(lambda: pids.exists() and pids.read_text().count("\n") >= 2, "the tree to be noted")
     pausing.pause(queue.layout, named("1"), now=True)
-    noted = [json.loads(line)["pid"] for line in pids.read_text().splitlines()]
+    noted = [line["pid"] for line in whole_lines(pids)]
     os.kill(warden, signal.SIGKILL)
     (row,) = queue.done()
     assert row["outcome"] == "LOST" and row["paused_at"] is None

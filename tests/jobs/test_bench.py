@@ -22,7 +22,8 @@ from harness.microbench import matmul, rounding
 from harness.microbench.rounding import Check
 from harness.microbench.run import Bench, Cell, main
 from tests.cli_support import Cli
-from tests.jobs.conftest import FRAMEWORKS, JOBS, Ran, read
+from tests.events_support import whole_lines
+from tests.jobs.conftest import FRAMEWORKS, JOBS, Ran
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +47,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         code = main(job.WORKLOAD, job.FRAMEWORK, job.build, ["--device", "cpu", *words, *sets])
         torch.set_num_threads(threads)
         captured = capsys.readouterr()
-        return Ran(code, read(path), captured.out, captured.err)
+        return Ran(code, whole_lines(path), captured.out, captured.err)
 
     return run
 
@@ -127,7 +128,7 @@ def run_cells(
 
     ended = list[Bench]()
     assert main(WORKLOAD, lazy, build, []) == 0
-    events = read(tmp_path / "events.jsonl")
+    events = whole_lines(tmp_path / "events.jsonl")
     assert bool(ended) == all(check.ok for check in checks)
     return events, made[0]
 

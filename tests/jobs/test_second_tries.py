@@ -16,6 +16,7 @@ import pytest
 from queue_runner.control import pausing
 from queue_runner.model import parse_selector
 from queue_runner.paths import Layout
+from tests.events_support import whole_lines
 from tests.jobs.conftest import SMALL
 from tests.jobs.test_through_the_queue import SUBMIT, mpsq, rows, settings
 from tests.patience import until
@@ -45,15 +46,14 @@ def trainer(layout: Layout, run: str) -> int:
     pids = layout.run_dir(run) / "warden" / "pids.jsonl"
 
     def alive() -> list[int]:
-        noted = [int(json.loads(line)["pid"]) for line in pids.read_text().splitlines()] if pids.exists() else []
+        noted = [int(line["pid"]) for line in whole_lines(pids)]
         return [pid for pid in noted if psutil.pid_exists(pid)]
 
     return int(until(alive, "the trainer to be noted")[0])
 
 
 def losses(layout: Layout, run: str) -> dict[int, float]:
-    path = layout.run_dir(run) / "events.jsonl"
-    events = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    events = whole_lines(layout.run_dir(run) / "events.jsonl")
     return {event["i"]: event["loss"] for event in events if event["type"] == "iter"}
 
 

@@ -23,7 +23,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import mpsq_report_transformers
 from mpsq_report import Reporter, TrainerCallback
-from tests.jobs.conftest import Ran, read
+from tests.events_support import whole_lines
+from tests.jobs.conftest import Ran
 
 pytestmark = pytest.mark.slow
 
@@ -98,7 +99,7 @@ def trainer(
 
 
 def told(folder: Path) -> Ran:
-    return Ran(0, read(folder / "events.jsonl"), "", "")
+    return Ran(0, whole_lines(folder / "events.jsonl"), "", "")
 
 
 def numbers(ran: Ran) -> list[int]:

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from queue_runner.host import locks
+from tests.events_support import whole_lines
 from tests.process_support import needs_linux, variables_of
 from tests.queue_support import Queue, until
 
@@ -56,7 +57,7 @@ def kill(queue: Queue, chance: random.Random) -> bool:
                 folder = queue.layout.run_dir(row["run"]) / "warden"
                 if row["state"] == "RUNNING":
                     found += [json.loads((folder / "started").read_text())["warden_pid"]]
-                    found += [json.loads(line)["pid"] for line in (folder / "pids.jsonl").read_text().splitlines()]
+                    found += [line["pid"] for line in whole_lines(folder / "pids.jsonl")]
         found = [pid for pid in found if _is_of(queue, pid)]
     if not found:
         return False
