@@ -107,7 +107,6 @@ def page_bytes(cwd: Path) -> int:
     from tests.pages.pages_fixture import page_of
     from tests.reports.report_fixture import Store
 
-    (cwd / "template").mkdir()
     store = Store(cwd / "page")
     for n in range(RUNS):
         median_s = (0.4, 0.1)[n % 2] * (1 + n % 7 / 1000)

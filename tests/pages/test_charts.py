@@ -23,8 +23,8 @@ pytestmark = pytest.mark.fast
 
 
 @pytest.fixture
-def store(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return Store(tmp_path / "home", tmp_path_factory.getbasetemp())
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "home")
 
 
 def evidence_of(store: Store, name: str = "devices", **options: Any) -> RunRecords:

@@ -13,10 +13,8 @@ from tests.reports.test_trend import Nights
 pytestmark = pytest.mark.process
 
 
-def test_each_row_has_a_line_with_its_step_and_the_versions(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    store = Nights(tmp_path / "home", tmp_path_factory.getbasetemp())
+def test_each_row_has_a_line_with_its_step_and_the_versions(tmp_path: Path) -> None:
+    store = Nights(tmp_path / "home")
     text = HOSTILE["markup"] if "markup" in HOSTILE else next(iter(HOSTILE.values()))
     store.nights(lambda k: 0.1 if k < 12 else 0.106)
     store.nights(lambda k: 0.4, device="cpu", name=text)

@@ -17,8 +17,8 @@ pytestmark = pytest.mark.process
 
 
 @pytest.fixture
-def store(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Store:
-    made = Store(tmp_path / "home", tmp_path_factory.getbasetemp())
+def store(tmp_path: Path) -> Store:
+    made = Store(tmp_path / "home")
     for k in range(4):
         for device, median_s in (("cpu", 0.4), ("mps", 0.1)):
             run_id = made.run(device, False, median_s * (1 + k / 100))
@@ -76,8 +76,8 @@ def test_every_report_has_a_page(store: Store, name: str) -> None:
         assert "Table A" in seen.text or "Numbers" in seen.text
 
 
-def test_an_empty_store_has_a_page_that_says_so(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    text = Seen(page_of(Store(tmp_path / "empty", tmp_path_factory.getbasetemp()))).text
+def test_an_empty_store_has_a_page_that_says_so(tmp_path: Path) -> None:
+    text = Seen(page_of(Store(tmp_path / "empty"))).text
     assert "there is no run at all yet" in text and "No rows." in text
 
 

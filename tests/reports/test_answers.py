@@ -68,8 +68,8 @@ class Answers(Store):
 
 
 @pytest.fixture
-def store(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answers]:
-    made = Answers(tmp_path / "home", tmp_path_factory.mktemp("template"))
+def store(tmp_path: Path) -> Iterator[Answers]:
+    made = Answers(tmp_path / "home")
     yield made
     made.db.close()
 

@@ -13,7 +13,7 @@ BUSY = {NEIGHBOUR_BUSY: ("caveat", "for 100 % of its measured time another lane 
 
 def test_runs_beside_another_lane_stay_in_their_row(tmp_path: Path) -> None:
     """The last run of a submission is often alone, because the other lane has ended: its round counts all the same."""
-    store = Store(tmp_path / "store", tmp_path)
+    store = Store(tmp_path / "store")
     for taints in (BUSY, BUSY, {}):
         store.run("cpu", median_s=0.1, taints=taints)
         store.run("mps", median_s=0.05, taints=BUSY)

@@ -12,7 +12,7 @@ from queue_runner.reports._common.document import Result
 from queue_runner.reports._common.report_options import read_options, read_side
 from queue_runner.store import read
 from tests.reports.report_fixture import Store
-from tests.reports.test_reports import store, template  # noqa: F401  (fixtures)
+from tests.reports.test_reports import store  # noqa: F401  (fixture)
 
 NOISE = (0.0, 0.002, -0.001, 0.001)
 

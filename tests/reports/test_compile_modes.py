@@ -6,7 +6,7 @@ import pytest
 
 from queue_runner.errors import UsageError
 from tests.reports.report_fixture import Store, rows, words
-from tests.reports.test_reports import store, template  # noqa: F401  (fixtures)
+from tests.reports.test_reports import store  # noqa: F401  (fixture)
 
 TIMES = {False: 0.4, True: 0.2, "reduce-overhead": 0.1, "max-autotune": 0.05}
 

@@ -17,15 +17,15 @@ NO_CUDA = {"versions": {"torch": "2.13.0"}}
 
 
 @pytest.fixture
-def store(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answers]:
-    made = Answers(tmp_path / "home", tmp_path_factory.mktemp("template"))
+def store(tmp_path: Path) -> Iterator[Answers]:
+    made = Answers(tmp_path / "home")
     yield made
     made.db.close()
 
 
 @pytest.fixture
-def benches(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Benches]:
-    made = Benches(tmp_path / "home", tmp_path_factory.mktemp("template"))
+def benches(tmp_path: Path) -> Iterator[Benches]:
+    made = Benches(tmp_path / "home")
     yield made
     made.db.close()
 

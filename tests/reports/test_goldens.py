@@ -107,7 +107,7 @@ class Everything(Answers, Benches, Checks, Models):
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Everything]:
-    made = Everything(tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("template"))
+    made = Everything(tmp_path_factory.mktemp("home"))
     made.fill()
     yield made
     made.db.close()

@@ -40,8 +40,8 @@ class Benches(Store):
 
 
 @pytest.fixture
-def store(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Benches]:
-    made = Benches(tmp_path / "home", tmp_path_factory.mktemp("template"))
+def store(tmp_path: Path) -> Iterator[Benches]:
+    made = Benches(tmp_path / "home")
     yield made
     made.db.close()
 

@@ -18,13 +18,8 @@ from tests.reports.report_fixture import Store
 pytestmark = pytest.mark.process
 
 
-@pytest.fixture(scope="session")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("template")
-
-
 @pytest.fixture
-def store(tmp_path: Path, template: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     monkeypatch.setenv("MPSQ_LOCKS", str(tmp_path / "locks"))
     made = Store(tmp_path / "home")
     yield made

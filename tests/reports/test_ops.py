@@ -47,8 +47,8 @@ class Checks(Store):
 
 
 @pytest.fixture
-def store(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checks]:
-    made = Checks(tmp_path / "home", tmp_path_factory.mktemp("template"))
+def store(tmp_path: Path) -> Iterator[Checks]:
+    made = Checks(tmp_path / "home")
     yield made
     made.db.close()
 

@@ -27,15 +27,10 @@ ROOT = Path(__file__).resolve().parents[2]
 INVALID = {"contended": ("invalid", "other programs used 40% of the machine's cores meanwhile")}
 
 
-@pytest.fixture(scope="session")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("template")
-
-
 @pytest.fixture
-def store(tmp_path: Path, template: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     monkeypatch.setenv("MPSQ_LOCKS", str(tmp_path / "locks"))
-    made = Store(tmp_path / "home", template)
+    made = Store(tmp_path / "home")
     yield made
     made.db.close()
 

@@ -14,8 +14,8 @@ pytestmark = pytest.mark.fast
 
 
 @pytest.fixture
-def store(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    made = Store(tmp_path / "home", tmp_path_factory.mktemp("template"))
+def store(tmp_path: Path) -> Iterator[Store]:
+    made = Store(tmp_path / "home")
     yield made
     made.db.close()
 

@@ -37,8 +37,8 @@ class Nights(Store):
 
 
 @pytest.fixture
-def store(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nights]:
-    made = Nights(tmp_path / "home", tmp_path_factory.mktemp("template"))
+def store(tmp_path: Path) -> Iterator[Nights]:
+    made = Nights(tmp_path / "home")
     yield made
     made.db.close()
 

@@ -10,7 +10,7 @@ from queue_runner.control import import_log
 from queue_runner.reports._common import printing
 from tests.ingest.test_parse_trainer import V4
 from tests.reports.report_fixture import Store, words
-from tests.reports.test_reports import store, template  # noqa: F401  (fixtures)
+from tests.reports.test_reports import store  # noqa: F401  (fixture)
 
 
 def test_a_trainers_log_has_its_mean_step_and_why_there_is_no_more(store: Store, tmp_path: Path) -> None:  # noqa: F811
