@@ -20,6 +20,8 @@ from collections.abc import Callable
 from ctypes import CFUNCTYPE, POINTER, Structure, c_char_p, c_int, c_int64, c_void_p
 from typing import TYPE_CHECKING, Any
 
+from tests.faults.machine import Killed
+
 if TYPE_CHECKING:
     from tests.faults.machine import Machine, Process
 
@@ -279,10 +281,17 @@ def _simulated(base: type[sqlite3.Connection]) -> type[sqlite3.Connection]:
         def executemany(self, sql: str, *values: Any) -> sqlite3.Cursor:
             return _run(self, super().executemany, sql, *values)
 
+        def backup(self, target: sqlite3.Connection, **named: Any) -> None:
+            try:
+                super().backup(target, **named)
+            finally:
+                _die_if_doomed(self.machine, "a backup")
+
         def close(self) -> None:
             if self.process.is_alive and self in self.process.connections:
                 self.process.connections.remove(self)
                 super().close()
+                _die_if_doomed(self.machine, "a close")
 
     return Simulated
 
@@ -306,8 +315,6 @@ _CONTROL = ("BEGIN", "COMMIT", "ROLLBACK")
 
 
 def _run(connection: Any, call: Callable[..., sqlite3.Cursor], sql: str, *values: Any) -> sqlite3.Cursor:
-    from tests.faults.machine import Killed
-
     machine, process = connection.machine, connection.process
     if not process.is_alive:
         raise Killed
@@ -330,17 +337,21 @@ def _run(connection: Any, call: Callable[..., sqlite3.Cursor], sql: str, *values
                 machine.wait(None, 0.003)
         if machine.doomed is not None:
             break
-    if machine.doomed is not None:
-        doomed, machine.doomed = machine.doomed, None
-        doomed.by_fault = True
-        machine.note(f"{doomed} dies within {word}")
-        machine.kill(doomed, 9)
-        files.is_dead = False
-        raise Killed
+    _die_if_doomed(machine, word)
     if word == "COMMIT":
         machine.committed(connection)
         machine.pause()
     return cursor
+
+
+def _die_if_doomed(machine: Machine, what: str) -> None:
+    if machine.doomed is not None:
+        doomed, machine.doomed = machine.doomed, None
+        doomed.by_fault = True
+        machine.note(f"{doomed} dies within {what}")
+        machine.kill(doomed, 9)
+        files.is_dead = False
+        raise Killed
 
 
 def _reset_statements(connection: sqlite3.Connection) -> None:
