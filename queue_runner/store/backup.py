@@ -36,7 +36,7 @@ def make(layout: Layout, label: str = BY_HAND) -> Path:
 
 def make_from(source: sqlite3.Connection, layout: Layout, label: str) -> Path:
     """Make a backup as `make` does, of the database that `source` has open, whatever is under its name now."""
-    target = _free_name(layout.backups, label)
+    target = free_name(layout.backups, f"mpsq-%Y%m%d-%H%M%S-{label}.db")
     try:
         layout.backups.mkdir(mode=0o700, parents=True, exist_ok=True)
         with replacing(target, durable=True) as partial:
@@ -107,10 +107,11 @@ def label_of(path: Path) -> str:
     return match[1] if match else ""
 
 
-def _free_name(folder: Path, label: str) -> Path:
+def free_name(folder: Path, pattern: str) -> Path:
+    """Return a path for now that does not exist. `pattern` is a name with the time for strftime in it."""
     at = time.time()
     while True:
-        path = folder / time.strftime(f"mpsq-%Y%m%d-%H%M%S-{label}.db", time.gmtime(at))
+        path = folder / time.strftime(pattern, time.gmtime(at))
         if not path.exists():
             return path
         at += 1  # two within one second

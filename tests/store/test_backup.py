@@ -9,6 +9,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -202,6 +203,20 @@ def test_an_earlier_mpsq_goes_back_to_the_backup_from_before_the_upgrade(mpsq: C
     assert schema_revision(queue.db) == HEAD
     (old,) = queue.backups.glob("replaced-*.db")
     assert schema_revision(old) == "9999"
+
+
+def test_restores_within_one_second_keep_each_old_database(queue: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    backup.make(queue)
+    monkeypatch.setattr(time, "time", lambda: 1.79e9)
+    for note in ("first", "second"):
+        with closing(sqlite3.connect(queue.db)) as connection, connection:
+            connection.execute("UPDATE jobs SET note = ?", [note])
+        restore(queue)
+    notes = []
+    for old in sorted(queue.backups.glob("replaced-*.db")):
+        with closing(sqlite3.connect(old)) as connection:
+            notes += [note for (note,) in connection.execute("SELECT DISTINCT note FROM jobs")]
+    assert notes == ["first", "second"]
 
 
 def test_restore_pauses_keeps_and_sets_aside(queue: Layout) -> None:
