@@ -125,14 +125,13 @@ class BlockRuns:
         """Store that a run will not be started: CANCELLED where that was asked for, also of the scheduler; else
         SKIPPED. Raises: MpsqError."""
         outcome = Outcome.CANCELLED if cause.outcome is Outcome.CANCELLED else Outcome.SKIPPED
-        ending = Ending(outcome, reason=cause.reason)
-        if row.cancel_requested_at is not None:
-            ending = Ending(Outcome.CANCELLED, reason="cancelled before it started")
-        self._never_ran(row, ending, time.time())
+        self._never_ran(row, Ending(outcome, reason=cause.reason), time.time())
 
     def _never_ran(self, row: BlockRun, ending: Ending, ended_at: float) -> None:
-        verb = Verb.CANCEL if ending.outcome is Outcome.CANCELLED else Verb.SKIP
         with writing(self._engine) as connection:
+            if block_store.is_to_be_cancelled(connection, row.run_id):
+                ending = block_store.CANCELLED
+            verb = Verb.CANCEL if ending.outcome is Outcome.CANCELLED else Verb.SKIP
             jobs.move(connection, row.run_id, verb, actor="worker", ending=ending, ended_at=ended_at)
 
     def _reader(self, run_id: int, local: RunDir) -> Ingest:

@@ -44,6 +44,7 @@ ORDER BY r.repeat, (SELECT min(position) FROM runs WHERE job_id = r.job_id AND r
 """
 NOT_PERMITTED = float(1 << 32)
 """When a run of a node may begin that it has not published yet: in 2106."""
+CANCELLED = Ending(Outcome.CANCELLED, reason="cancelled before it started")
 
 
 @dataclass(frozen=True)
@@ -150,20 +151,19 @@ def mark_sent(connection: Connection, run_ids: Sequence[int], token: str) -> int
     return connection.change(sql, [token, json.dumps(list(run_ids))])
 
 
-def take_back(connection: Connection, token: str) -> None:
-    """Unmark the runs of a block that have not begun."""
-    connection.change("UPDATE runs SET token = NULL WHERE token = ? AND state IN ('QUEUED', 'HELD')", [token])
-
-
 def send_again(connection: Connection, token: str) -> None:
-    """Let the runs of a block that can never start be sent again. Those whose cancellation was requested end: it was
-    left to that block."""
+    """Let the runs of a block that have not begun and never will be sent again. Those whose cancellation was requested
+    end: it was left to that block."""
     sql = "SELECT id FROM runs WHERE token = ? AND state IN ('QUEUED', 'HELD') AND cancel_requested_at IS NOT NULL"
     cancelled = connection.column(sql, [token])
-    take_back(connection, token)
-    ending = Ending(Outcome.CANCELLED, reason="cancelled before it started")
+    connection.change("UPDATE runs SET token = NULL WHERE token = ? AND state IN ('QUEUED', 'HELD')", [token])
     for run_id in cancelled:
-        move(connection, run_id, Verb.CANCEL, actor="worker", ending=ending, ended_at=time.time())
+        move(connection, run_id, Verb.CANCEL, actor="worker", ending=CANCELLED, ended_at=time.time())
+
+
+def is_to_be_cancelled(connection: Connection, run_id: int) -> bool:
+    """Return whether the cancellation of a run was requested, even since its block was read."""
+    return connection.value("SELECT cancel_requested_at FROM runs WHERE id = ?", [run_id]) is not None
 
 
 def sent(connection: Connection, lane: str) -> list[BlockRun]:

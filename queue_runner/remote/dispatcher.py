@@ -447,7 +447,7 @@ class Dispatcher:
                 if not again:
                     self._results.leave_undone(row, cause)
         with writing(self._engine) as connection:
-            block_store.take_back(connection, token)  # last: a run that has begun must never wait without its block
+            block_store.send_again(connection, token)  # last: a run that has begun must never wait without its block
         self._close(lane, token, target, keep=not clean)  # a silent node may still come to read `stop`
 
     def _pass_on_cancels(self, token: str, target: Target, rows: Sequence[BlockRun], watch: _Watch) -> bool:

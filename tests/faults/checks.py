@@ -131,6 +131,7 @@ class Checker:
             acknowledged = {submission.word for submission in queue.submissions if submission.ids}
             if missing := acknowledged - words - elsewhere:
                 raise Violation(f"restore lost {sorted(missing)}")
+            queue.epoch += 1  # what began while the restore waited for it may wait again, too
             for submission in queue.submissions:
                 submission.ids = tuple(sorted({row.job for row in rows if row.word == submission.word}))
                 submission.n_runs = 0

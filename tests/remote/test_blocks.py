@@ -20,7 +20,7 @@ from queue_runner.remote import block, block_store, targets
 from queue_runner.remote.fence import FenceHolder, take_fence
 from queue_runner.remote.json_files import write_json
 from queue_runner.remote.target import NotSent, Refused, Seen, Unreachable
-from queue_runner.store import read
+from queue_runner.store import read, retries
 from queue_runner.submit import plan
 from tests.queue_support import until
 from tests.remote.block_support import Front, StandIn, write_result
@@ -257,6 +257,31 @@ def test_a_run_cancelled_in_a_block_that_never_starts_ends_as_cancelled(
         front.blocks.step()
     assert (front.row(1)["outcome"], front.row(2)["state"]) == ("CANCELLED", "QUEUED")
     assert len(front.target.sent) == 2
+
+
+@pytest.mark.parametrize("place", ["target.ending", "retries.sends_again"])
+def test_a_cancel_while_the_end_of_a_dead_block_is_stored_is_kept(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """The run was SKIPPED, or stayed QUEUED: what is to be cancelled is never sent again."""
+    front = Front(layout, tmp_path / "shared", monkeypatch, retries=1, retry_on=("lost",))
+    front.target.seen = Seen("running", "RUNNING")
+    front.blocks.step()
+    front.begin_fence()
+    write_json(front.folder().permitted, {"runs": []})
+    front.target.seen = Seen("gone", "NODE_FAIL")
+    owner, name = (front.target, "ending") if place == "target.ending" else (retries, "sends_again")
+    real = getattr(owner, name)
+
+    def then_cancelled(*arguments: Any, **named: Any) -> Any:
+        answer = real(*arguments, **named)
+        cancellation.cancel(layout, [parse_selector("1.1")], grace_s=None, within_s=0.0)
+        return answer
+
+    monkeypatch.setattr(owner, name, then_cancelled)
+    for _ in range(3):
+        front.blocks.step()
+    assert (front.row()["outcome"], len(front.target.sent)) == ("CANCELLED", 1)
 
 
 @pytest.mark.parametrize(
