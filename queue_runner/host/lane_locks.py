@@ -69,6 +69,14 @@ def paths(lane: str, cores: Iterable[int] = ()) -> list[Path]:
     return [locks.lane_lock_path(unit) for unit in units]
 
 
+def runs_of(home: Path) -> list[str]:
+    """Return the runs of a queue that hold locks of lanes: also one whose warden has just been started, and one of
+    which only a child is left."""
+    held = filter(locks.is_held, sorted(locks.lock_dir().glob("lane-*.lock")))
+    notes = [locks.read_holder(path) or {} for path in held]
+    return [str(note["run"]) for note in notes if "run" in note and note.get("home") == str(home)]
+
+
 class LaneLocks:
     """The way to the locks of one lane, or of several that one run takes together: all or none. `cores` are the
     processors that its name does not say: those of a GPU."""

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from queue_runner.atomic_file import replacing
 from queue_runner.errors import AlreadyRunning, DamageError, MpsqError, SchemaError
-from queue_runner.host import failpoints, locks
+from queue_runner.host import failpoints, lane_locks, locks
 from queue_runner.host.run_dir import RunDir
 from queue_runner.model import DEFAULT_LANE
 from queue_runner.paths import Layout
@@ -140,9 +140,13 @@ def _refuse_unfit(source: Path) -> None:
 
 
 def _refuse_active(layout: Layout) -> None:
-    for path in layout.runs.glob("*/warden.lock"):
-        if locks.is_held(path):
-            raise MpsqError(f"run {path.parent.name} is active", "wait until it ends, or cancel it with mpsq cancel")
+    """Refuse while anything is left of a run: the restored database may not know it, and nobody would end it."""
+    wardens = [path.parent.name for path in layout.runs.glob("*/warden.lock") if locks.is_held(path)]
+    for run in wardens + lane_locks.runs_of(layout.home):
+        raise MpsqError(
+            f"run {run} is active",
+            f"wait until it ends, or cancel it with mpsq cancel {run}; a worker ends what an earlier one has left",
+        )
 
 
 def _prepare(db: Path) -> tuple[bool, set[str]]:

@@ -21,7 +21,7 @@ from tests.queue_support import Queue, warden_pid
 pytestmark = [pytest.mark.process, needs_linux]
 
 ROLES = ("worker", "warden")
-SENSORS = {("sql COMMIT", "sql BEGIN IMMEDIATE")}
+SENSORS = {("sql COMMIT", "sql BEGIN IMMEDIATE"), ("sql COMMIT", "Popen")}
 """Only a real worker stores samples of the machine by themselves."""
 SEEDS = 12
 ROOT = Path(__file__).parents[2]

@@ -185,6 +185,11 @@ def test_what_cannot_be_restored(queue: Layout, tmp_path: Path) -> None:
     assert warden is not None
     with warden, pytest.raises(MpsqError, match=r"run 4\.1 is active"):
         restore(queue)
+    lane = locks.try_lock(locks.lane_lock_path("machine"))
+    assert lane is not None
+    lane.write_holder({"home": str(queue.home), "run": "5.1"})  # its warden has not begun, or only a child is left
+    with lane, pytest.raises(MpsqError, match=r"run 5\.1 is active"):
+        restore(queue)
     damage(saved)
     before = queue.db.read_bytes()
     with pytest.raises(MpsqError, match="damaged"):
