@@ -61,7 +61,7 @@ class BlockRuns:
             row, beginning = by_name[name], folder.beginning(name) or Beginning()
             if self.take(folder, row, occupied=occupied):
                 changed = True
-            elif not occupied:
+            elif not occupied and beginning.at is not None:
                 local = RunDir(self._layout.run_dir(name))
                 block.fetch(folder.run(name), local, whole=False)
                 changed |= self._begin(row, beginning)
@@ -158,8 +158,11 @@ class BlockRuns:
     ) -> None:
         """Store the end of a run under the fingerprint of its node. Without a result, the mirrored events stay."""
         if result is not None and result.began_at is None:
-            self._never_ran(row, ending, result.content.run.ended_at or time.time())
-            return
+            with looking(self._engine) as connection:
+                state = block_store.state(connection, row.run_id)
+            if state != State.RUNNING:  # else its node has taken its start back
+                self._never_ran(row, ending, result.content.run.ended_at or time.time())
+                return
         beginning = Beginning() if result is None else Beginning(result.began_at, result.content.run.started_at)
         local = RunDir(self._layout.run_dir(row.name))
         with writing(self._engine) as connection:

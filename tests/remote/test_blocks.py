@@ -205,6 +205,20 @@ def test_what_was_cancelled_before_it_began_is_stored_while_another_runs(
     ]
 
 
+@pytest.mark.parametrize("at", [None, 10.0])
+def test_a_run_that_never_began_is_stored_whatever_its_node_wrote_before(front: Front, at: float | None) -> None:
+    """The block could not be followed any more: the run was RUNNING, and its result said that it never began."""
+    front.target.seen = Seen("running", "running")
+    front.blocks.step()
+    front.begin(at=at, started=None)
+    front.blocks.step()
+    assert front.row()["state"] == ("QUEUED" if at is None else "RUNNING")
+    write_result(front.folder(), outcome="CANCELLED", exit_code=None, claimed_at=None, started_at=None)
+    front.blocks.step()
+    assert (front.row()["state"], front.row()["outcome"]) == ("DONE", "CANCELLED")
+    assert not [line for line in front.said if "report it" in line]
+
+
 def test_a_run_that_failed_after_the_scheduler_had_signalled_waits_for_its_word(front: Front) -> None:
     front.blocks.step()
     front.begin()
