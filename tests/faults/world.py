@@ -52,7 +52,7 @@ BUSY_S = 20.0
 CALM_S = 4000.0
 """How long the rest may take once nothing befalls the machine any more."""
 WALL_S = 1_790_000_000.0
-MOST_STEPS = 60_000
+MOST_STEPS = 400_000
 
 
 class _Quiet:
@@ -432,8 +432,9 @@ class World:
             self.machine.failure = self.machine.failure or Violation(f"{process} ended with a traceback: {text}")
 
     def truth_of(self, queue: Queue, run: str, token: str | None) -> Truth | None:
-        """Return what really happened to a run."""
-        return queue.truths.get(token or "")
+        """Return what really happened to a run. A restored database may have the token of an earlier start of it."""
+        ended = [truth for truth in queue.truths.values() if truth.run == run and queue.epoch]
+        return queue.truths.get(token or "") or next(reversed(ended), None)
 
     def queue_of(self, process: Process) -> Queue | None:
         return next((queue for queue in self.queues if queue.name == process.home), None)
