@@ -171,8 +171,10 @@ class RunDir:
         flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             descriptor = os.open(path, flags, 0o600)
+        except FileNotFoundError:
+            return  # once there is a folder, the worker looks for requests in the database
         except OSError:
-            if not os.path.lexists(self.path) or os.path.lexists(path):
+            if os.path.lexists(path):
                 return  # the warden treats whatever the job has put there as the request
             raise
         try:

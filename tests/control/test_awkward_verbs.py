@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -70,6 +73,27 @@ def test_a_cancel_takes_the_retry_that_is_stored_meanwhile(
     found = cancellation.cancel(layout, [parse_selector("1")], grace_s=None, within_s=0)
     assert [(one.run, one.result.value) for one in found] == [("1.1", "had already ended"), ("1.2", "cancelled")]
     assert states(layout) == {"1.1": "FAILED", "1.2": "CANCELLED"}
+
+
+def test_a_cancel_while_the_worker_makes_the_folder_of_its_run(
+    engine: Engine, layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder was there as soon as the cancel looked why it could not write into it."""
+    submit(engine)
+    with writing(engine) as connection:
+        claim_next(connection)
+    folder, real = layout.run_dir("1.1"), os.open
+
+    def open_(path: Any, flags: int, *mode: int, **named: Any) -> int:
+        if path == folder / "cancel":
+            folder.mkdir(parents=True)
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        return real(path, flags, *mode, **named)
+
+    monkeypatch.setattr(os, "open", open_)
+    cancellation.cancel(layout, [parse_selector("1")], grace_s=None, within_s=0.0)
+    with writing(engine) as connection:
+        assert folder.is_dir() and jobs.cancel_requested(connection, 1)
 
 
 def test_retries_go_before_all_that_waits_the_second_too(engine: Engine) -> None:
