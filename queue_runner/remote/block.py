@@ -109,7 +109,7 @@ class Instructions(Struct):
 
 
 class Beginning(Struct, frozen=True):
-    """When the node claimed a run and started it; None where that is not known."""
+    """When the node claimed a run and started it. Without `at`, it ended before it began."""
 
     at: Time | None = None
     started: Time | None = None
@@ -149,7 +149,7 @@ class Folder:
         try:
             return None if data is None else convert(data, Beginning)
         except (ValidationError, UnicodeEncodeError):
-            return Beginning()
+            return Beginning(at=0.0)  # it has begun, nobody knows when
 
     def begun(self, among: Container[str] | None = None) -> list[str]:
         """Return the runs of which something has come (of those in `among`, if given), in the order of their starts."""

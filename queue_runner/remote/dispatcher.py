@@ -428,15 +428,16 @@ class Dispatcher:
         `clean`: its node was there until then, so that a run without any file was not started."""
         _ask_to_stop(target, token)
         folder = target.folder(token)
-        begun = folder.begun()
+        come = folder.begun()
+        begun = [name for name in come if (times := folder.beginning(name)) and times.at is not None]
         permitted = None if target.box else folder.may_have_begun()
         possible = {*begun, *({row.name for row in rows} if permitted is None else permitted)}
         lost = replace(cause, outcome=Outcome.LOST) if cause.outcome is Outcome.SKIPPED else cause
         lost = lost if lost.reason else replace(lost, reason="forgotten: its node left no record of its end")
         self._ended[lane] = self._ended.get(lane, 0) + 1
-        order = {name: place for place, name in enumerate(begun, start=1)}  # one of them can be RUNNING at a time
+        order = {name: place for place, name in enumerate(come, start=1)}  # one of them can be RUNNING at a time
         for row in sorted(rows, key=lambda row: (row.state != State.RUNNING, order.get(row.name, len(rows) + 1))):
-            if row.name in begun and self._results.take(folder, row, cause):
+            if row.name in come and self._results.take(folder, row, cause):
                 continue  # it came after one without a result
             if row.name in (begun if clean else possible) or row.state == State.RUNNING:
                 is_bad = folder.result(row.name).exists()

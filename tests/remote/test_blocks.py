@@ -219,6 +219,18 @@ def test_a_run_that_never_began_is_stored_whatever_its_node_wrote_before(front: 
     assert not [line for line in front.said if "report it" in line]
 
 
+def test_a_run_cancelled_on_a_node_that_dies_before_its_result_is_cancelled(front: Front) -> None:
+    front.target.seen = Seen("running", "running")
+    front.blocks.step()
+    front.begin(at=None, started=None)
+    write_json(front.folder().permitted, {"runs": []})
+    cancellation.cancel(front.layout, [parse_selector("1.1")], grace_s=None, within_s=0.0)
+    front.target.seen = Seen("gone", "NODE_FAIL")
+    for _ in range(3):
+        front.blocks.step()
+    assert front.row()["outcome"] == "CANCELLED"
+
+
 def test_a_run_that_failed_after_the_scheduler_had_signalled_waits_for_its_word(front: Front) -> None:
     front.blocks.step()
     front.begin()
