@@ -432,9 +432,8 @@ class World:
             self.machine.failure = self.machine.failure or Violation(f"{process} ended with a traceback: {text}")
 
     def truth_of(self, queue: Queue, run: str, token: str | None) -> Truth | None:
-        """Return what really happened to a run. A restored database may have the token of an earlier start of it."""
-        ended = [truth for truth in queue.truths.values() if truth.run == run and queue.epoch]
-        return queue.truths.get(token or "") or next(reversed(ended), None)
+        """Return what really happened to a run."""
+        return queue.truths.get(token or "")
 
     def queue_of(self, process: Process) -> Queue | None:
         return next((queue for queue in self.queues if queue.name == process.home), None)
