@@ -60,7 +60,8 @@ class Connection:
 
     def each(self, sql: str, values: Values = ()) -> Iterator[tuple[Any, ...]]:
         """Yield the rows, of which many are never in memory."""
-        yield from self._driver.execute(sql, values)
+        with closing(self._driver.execute(sql, values)) as rows:
+            yield from rows
 
     def records(self, sql: str, values: Values = ()) -> list[dict[str, Any]]:
         """Return the rows by the names of their columns."""
