@@ -289,7 +289,7 @@ def test_a_run_cancelled_in_a_block_that_never_starts_ends_as_cancelled(
 def test_a_cancel_while_the_end_of_a_dead_block_is_stored_is_kept(
     layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    """The run was SKIPPED, or stayed QUEUED: what is to be cancelled is never sent again."""
+    """The run was SKIPPED, or stayed QUEUED: a run to be cancelled is never sent again."""
     front = Front(layout, tmp_path / "shared", monkeypatch, retries=1, retry_on=("lost",))
     front.target.seen = Seen("running", "RUNNING")
     front.blocks.step()
