@@ -132,7 +132,7 @@ class Checker:
             if missing := acknowledged - words - elsewhere:
                 raise Violation(f"restore lost {sorted(missing)}")
             queue.epoch += 1  # what began while the restore waited for it may wait again, too
-            for submission in queue.submissions:
+            for submission in [each for each in queue.submissions if each.ids]:
                 submission.ids = tuple(sorted({row.job for row in rows if row.word == submission.word}))
                 submission.n_runs = 0
                 submission.epoch = queue.epoch

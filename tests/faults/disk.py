@@ -52,12 +52,16 @@ class Disk:
             REAL["link"](removed, link, follow_symlinks=False)
         self.changes.append((what, path, other, link))
 
-    def fsync(self, fd: int) -> None:
-        """Everything about names is durable now, and the content of this file."""
+    def flush_names(self) -> None:
+        """Everything about names is durable now."""
         for _, _, _, link in self.changes:
             if link:
                 REAL["unlink"](link)
         self.changes.clear()
+
+    def fsync(self, fd: int) -> None:
+        """Everything about names is durable now, and the content of this file."""
+        self.flush_names()
         status = os.fstat(fd)
         if stat.S_ISREG(status.st_mode):
             self.flushed[status.st_ino] = _content(f"/proc/self/fd/{fd}")

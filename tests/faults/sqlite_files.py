@@ -89,6 +89,8 @@ class Files:
         self.names: dict[int, str] = {}  # by address of the file
         self.fds: dict[int, int] = {}  # by inode
         self.inodes: dict[int, int] = {}  # by address of the file
+        self.new_logs: set[int] = set()  # of logs that are empty: their first flush is one of their folder, too
+        self.names_are_flushed: Callable[[], None] = lambda: None
 
     def error(self, call: str, file: int | None, name: str = "") -> int:
         if self.is_dead:
@@ -110,6 +112,9 @@ class Files:
 
     def opened(self, file: int, path: str) -> None:
         self.names[file] = path
+        self.new_logs.discard(file)
+        if path.endswith(("-wal", "-journal")) and os.stat(path).st_size == 0:
+            self.new_logs.add(file)
         if not self.is_watched or not path or path.endswith("-shm"):
             return
         status = os.stat(path)
@@ -133,6 +138,9 @@ class Files:
 
     def flushed(self, file: int) -> None:
         self.written.pop(self.inodes.get(file, 0), None)
+        if file in self.new_logs:
+            self.new_logs.discard(file)
+            self.names_are_flushed()
 
     def lose(self, chance: random.Random) -> None:
         """Undo writes that were not flushed; the seed says which writes have reached the disk all the same."""

@@ -212,6 +212,7 @@ class World:
             self.queues.append(Queue(name, Layout(home), config))
         self.machine.disk.begin(str(folder / "graveyard"), *(str(queue.layout.home) for queue in self.queues))
         sqlite_files.files.watch()
+        sqlite_files.files.names_are_flushed = self.machine.disk.flush_names
         self.checker = Checker(self)
         self.machine.committed = self._committed  # type: ignore[method-assign]
         self.machine.on_exit.append(self._ended)
