@@ -16,8 +16,5 @@ def fields(event: Any) -> dict[str, Any]:
 
 def whole_lines(path: Path) -> list[dict[str, Any]]:
     """Return the objects in a file of JSON lines, without a last line that is not yet whole. [] if there is no file."""
-    return (
-        [json.loads(line) for line in path.read_bytes().splitlines(True) if line.endswith(b"\n")]
-        if path.exists()
-        else []
-    )
+    lines = path.read_bytes().splitlines(True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith(b"\n")]

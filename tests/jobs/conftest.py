@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import shutil
 import subprocess
@@ -15,8 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tests.events_support import whole_lines
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 SCRIPT = JOBS / "nanogpt_torch.py"
@@ -147,6 +146,10 @@ def arguments(words: Sequence[str], settings: dict[str, object]) -> list[str]:
     return ["--device", "cpu", *words, *(word for key, value in chosen.items() for word in ("--set", f"{key}={value}"))]
 
 
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+
+
 FRAMEWORKS = ("torch", "mlx", "tinygrad", "jax")
 
 
@@ -168,7 +171,7 @@ class Run:
         argv = arguments(words, settings)
         code = main(job.WORKLOAD, build or job.build, job.step, job.evaluate, argv, sample or job.sample)
         captured = self._capsys.readouterr()
-        return Ran(code, whole_lines(path), captured.out, captured.err)
+        return Ran(code, read(path), captured.out, captured.err)
 
 
 @pytest.fixture

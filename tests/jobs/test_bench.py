@@ -22,8 +22,7 @@ from harness.microbench import matmul, rounding
 from harness.microbench.rounding import Check
 from harness.microbench.run import Bench, Cell, main
 from tests.cli_support import Cli
-from tests.events_support import whole_lines
-from tests.jobs.conftest import FRAMEWORKS, JOBS, Ran
+from tests.jobs.conftest import FRAMEWORKS, JOBS, Ran, read
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +46,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         code = main(job.WORKLOAD, job.FRAMEWORK, job.build, ["--device", "cpu", *words, *sets])
         torch.set_num_threads(threads)
         captured = capsys.readouterr()
-        return Ran(code, whole_lines(path), captured.out, captured.err)
+        return Ran(code, read(path), captured.out, captured.err)
 
     return run
 
@@ -128,7 +127,7 @@ def run_cells(
 
     ended = list[Bench]()
     assert main(WORKLOAD, lazy, build, []) == 0
-    events = whole_lines(tmp_path / "events.jsonl")
+    events = read(tmp_path / "events.jsonl")
     assert bool(ended) == all(check.ok for check in checks)
     return events, made[0]
 

@@ -13,8 +13,7 @@ import pytest
 from queue_runner import paths
 from queue_runner.errors import MpsqError
 from queue_runner.workloads import catalog, manifest
-from tests.events_support import whole_lines
-from tests.jobs.conftest import SCRIPT, Run, spawn
+from tests.jobs.conftest import SCRIPT, Run, read, spawn
 
 pytestmark = pytest.mark.slow
 
@@ -184,7 +183,7 @@ def test_a_signal_ends_it_at_once_and_without_a_traceback(tmp_path: Path, number
     process.send_signal(number)
     _, err = process.communicate()
     assert process.returncode == -number and err == ""
-    assert whole_lines(tmp_path / "events.jsonl")[0]["type"] == "phase"
+    assert read(tmp_path / "events.jsonl")[0]["type"] == "phase"
 
 
 def test_an_interpreter_without_torch_says_so(tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.torch_backend.compiling import classify
-from tests.events_support import whole_lines
-from tests.jobs.conftest import JOBS, Run, spawn
+from tests.jobs.conftest import JOBS, Run, read, spawn
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +24,7 @@ def test_a_compiled_training_is_the_eager_one_and_says_what_its_cache_held(
     eager = run(max_iters=6, eval_interval=6)
     _, err = compiled.communicate()
     assert compiled.returncode == eager.code == 0, err
-    events, twin = whole_lines(tmp_path / "events.jsonl"), eager.events
+    events, twin = read(tmp_path / "events.jsonl"), eager.events
 
     iterations = [e for e in events if e["type"] == "iter"]
     assert [e["phase"] for e in iterations] == ["compile", "warmup", *["measure"] * 4]
@@ -101,5 +100,5 @@ def test_torch_counts_what_a_measured_iteration_compiles(tmp_path: Path) -> None
     env = {**os.environ, "MPSQ_EVENTS": str(path), "PYTHONPATH": str(JOBS)}
     (tmp_path / "double.py").write_text(RECOMPILES)  # torch.compile leaves code without a file alone
     subprocess.run([sys.executable, tmp_path / "double.py"], env=env, check=True, timeout=300)
-    counts = {(e["name"], e["i"]): e["value"] for e in whole_lines(path) if e["type"] == "metric"}
+    counts = {(e["name"], e["i"]): e["value"] for e in read(path) if e["type"] == "metric"}
     assert set(counts) == {("recompilations", 6), ("graph_breaks", 6)} and counts["graph_breaks", 6] == 1

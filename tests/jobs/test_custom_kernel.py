@@ -16,7 +16,7 @@ import torch
 
 from harness.microbench.run import main
 from harness.torch_backend.device import open_device
-from tests.events_support import whole_lines
+from tests.jobs.conftest import read
 from tests.system_packages import require
 
 pytestmark = pytest.mark.slow
@@ -84,7 +84,7 @@ def test_the_kernel_computes_what_torch_computes(
     stand_in: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(job.WORKLOAD, job.FRAMEWORK, job.build, ["--device", "mps", *TOY]) == 0
-    events = whole_lines(tmp_path / "events.jsonl")
+    events = read(tmp_path / "events.jsonl")
     metrics = {event["name"]: event["value"] for event in events if event["type"] == "metric"}
     assert 0 < metrics["bias_gelu.metal.error"] < 1 and 0 < metrics["bias_gelu.torch.error"] < 1
     assert metrics["bias_gelu.metal.bytes"] == metrics["bias_gelu.torch.bytes"] == 4 * (2 * 24 + 6)
@@ -100,7 +100,7 @@ def test_a_wrong_kernel_is_called_wrong(
     monkeypatch.setattr(job, "SOURCE", job.SOURCE.replace("i % uint(width)", "0"))
     assert main(job.WORKLOAD, job.FRAMEWORK, job.build, ["--device", "mps", *TOY]) == 0
     assert "warning: bias_gelu.metal: not float64's result" in capsys.readouterr().err
-    assert any(event.get("kind") == "wrong_result" for event in whole_lines(tmp_path / "events.jsonl"))
+    assert any(event.get("kind") == "wrong_result" for event in read(tmp_path / "events.jsonl"))
 
 
 def test_source_that_does_not_compile_ends_with_a_sentence(

@@ -12,8 +12,7 @@ import psutil
 import pytest
 
 from tests.cli_support import Cli
-from tests.events_support import whole_lines
-from tests.jobs.conftest import JOBS, SCRIPT, SMALL, Ran, Run, arguments
+from tests.jobs.conftest import JOBS, SCRIPT, SMALL, Ran, Run, arguments, read
 from tests.queue_support import Queue, until
 
 pytestmark = pytest.mark.slow
@@ -32,7 +31,7 @@ def two(folder: Path, *words: str, script: Path = SCRIPT, env: dict[str, str] | 
     ours = {**os.environ, "MPSQ_EVENTS": str(events), "JOBS": str(JOBS), **(env or {})}
     done = subprocess.run(command, capture_output=True, text=True, env=ours, check=False)
     assert not list(folder.glob("mpsq-ranks-*")), "nothing of the launch is left"
-    return Ran(done.returncode, whole_lines(events), done.stdout, done.stderr)
+    return Ran(done.returncode, read(events), done.stdout, done.stderr)
 
 
 def losses(ran: Ran) -> dict[tuple[object, ...], float]:

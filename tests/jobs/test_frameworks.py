@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 
 from harness.command_line import resolve
-from tests.events_support import whole_lines
-from tests.jobs.conftest import FRAMEWORKS, JOBS, TRAINED, Ran, Run
+from tests.jobs.conftest import FRAMEWORKS, JOBS, TRAINED, Ran, Run, read
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_mlx", "quick_tinygrad")]
 OTHERS = ("mlx", "tinygrad", "jax")
@@ -230,7 +229,7 @@ def test_mlx_without_its_libraries_is_a_device_that_is_not_there(tmp_path: Path)
     done = subprocess.run([sys.executable, script("mlx")], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 69 and "libmlx.so" in done.stderr and "pip install" in done.stderr
     assert sys.platform != "linux" or "'mlx[cpu]'" in done.stderr
-    assert [e["kind"] for e in whole_lines(tmp_path / "events") if e["type"] == "note"] == ["device_unavailable"]
+    assert [e["kind"] for e in read(tmp_path / "events") if e["type"] == "note"] == ["device_unavailable"]
 
 
 def test_tinygrad_without_clang_names_the_remedy(tmp_path: Path) -> None:
@@ -239,7 +238,7 @@ def test_tinygrad_without_clang_names_the_remedy(tmp_path: Path) -> None:
     command = [sys.executable, script("tinygrad"), "--device", "cpu"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 69 and "apt-get install clang" in done.stderr and "Traceback" not in done.stderr
-    assert [e["kind"] for e in whole_lines(tmp_path / "e") if e["type"] == "note"] == ["device_unavailable"]
+    assert [e["kind"] for e in read(tmp_path / "e") if e["type"] == "note"] == ["device_unavailable"]
 
 
 @pytest.mark.skipif(sys.platform != "linux" or platform.machine() != "x86_64", reason="no wheel of clang for it")

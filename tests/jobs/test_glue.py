@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.events_support import whole_lines
-from tests.jobs.conftest import JOBS, Ran
+from tests.jobs.conftest import JOBS, Ran, read
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +44,7 @@ def glue(
         code = external_trainer.main(job.WORKLOAD, job.Glue(), job.build, job.train, argv)
         torch.set_num_threads(threads)
     captured = capsys.readouterr() if capsys else SimpleNamespace(out="", err="")
-    return Ran(code, whole_lines(events), captured.out, captured.err)
+    return Ran(code, read(events), captured.out, captured.err)
 
 
 @pytest.fixture(scope="module")
@@ -400,7 +399,7 @@ def own_trainer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subproc
 def test_the_callback_tells_a_trainer_of_ones_own(own_trainer: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     folder, done = own_trainer
     assert done.returncode == 0, done.stderr
-    ran = Ran(0, whole_lines(folder / "every.jsonl"), "", "")
+    ran = Ran(0, read(folder / "every.jsonl"), "", "")
     logged = next(json.loads(line[6:]) for line in done.stdout.splitlines() if line.startswith("every "))
     assert ran.losses() == pytest.approx(logged) and len(logged) == 24
     assert [event["phase"] for event in ran.of("iter")] == ["warmup"] * 3 + ["measure"] * 21
@@ -420,7 +419,7 @@ def test_it_never_raises_into_the_training_and_is_silent_without_a_listener(
     own_trainer: tuple[Path, subprocess.CompletedProcess[str]],
 ) -> None:
     folder, done = own_trainer
-    broken = Ran(0, whole_lines(folder / "broken.jsonl"), "", "")
+    broken = Ran(0, read(folder / "broken.jsonl"), "", "")
     assert done.stderr.count("mpsq_report: Broken.on_evaluate: RuntimeError('no such luck')") == 1
     assert len(broken.of("iter")) == 12 and all("loss" not in one for one in broken.of("iter"))
     means = [(event["i"], event["name"]) for event in broken.of("metric")]

@@ -28,8 +28,7 @@ import mpsq_report_lightning
 from harness import errors
 from harness.command_line import resolve
 from mpsq_report import Reporter
-from tests.events_support import whole_lines
-from tests.jobs.conftest import JOBS, Ran, Run, arguments
+from tests.jobs.conftest import JOBS, Ran, Run, arguments, read
 
 pytestmark = pytest.mark.slow
 
@@ -60,7 +59,7 @@ def trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         monkeypatch.setenv("MPSQ_EVENTS", str(path))
         code = job.main(arguments(words, settings))
         captured = capsys.readouterr()
-        return Ran(code, whole_lines(path), captured.out, captured.err)
+        return Ran(code, read(path), captured.out, captured.err)
 
     return run
 
@@ -183,7 +182,7 @@ def fit(
 
 
 def reported(path: Path) -> Ran:
-    return Ran(0, whole_lines(path), "", "")
+    return Ran(0, read(path), "", "")
 
 
 def test_a_script_of_ones_own(tmp_path: Path) -> None:

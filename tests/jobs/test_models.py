@@ -27,8 +27,7 @@ from harness.torch_backend.flops import forward_flops
 from harness.torch_backend.main import main
 from harness.torch_backend.training import sgd
 from queue_runner.paths import Layout
-from tests.events_support import whole_lines
-from tests.jobs.conftest import JOBS, Ran
+from tests.jobs.conftest import JOBS, Ran, read
 from tests.jobs.test_through_the_queue import mpsq, rows
 
 pytestmark = pytest.mark.slow
@@ -78,7 +77,7 @@ class Run:
         argv = words_of(*words, **ALL[name] | settings)
         code = main(job(name).WORKLOAD, build or job(name).build, argv=argv, **classifying.PARTS)
         captured = self._capsys.readouterr()
-        return Ran(code, whole_lines(path), captured.out, captured.err)
+        return Ran(code, read(path), captured.out, captured.err)
 
 
 @pytest.fixture
@@ -454,7 +453,7 @@ def test_no_evaluation_pays_for_compilation(run: Run, tmp_path: Path, monkeypatc
 
     def compiler(graph: Any, inputs: Any) -> Any:
         open_now: list[str] = []
-        for event in whole_lines(Path(os.environ["MPSQ_EVENTS"])):
+        for event in read(Path(os.environ["MPSQ_EVENTS"])):
             if event["type"] == "phase" and event["edge"] == "begin":
                 open_now.append(event["name"])
             elif event["type"] == "phase":

@@ -20,8 +20,7 @@ from harness.errors import UsageError
 from harness.opcheck import compare, samples
 from harness.opcheck.check import Checker, Verdict
 from harness.opcheck.run import CHILD, _chosen, main
-from tests.events_support import whole_lines
-from tests.jobs.conftest import Ran
+from tests.jobs.conftest import Ran, read
 from tests.jobs.planted_child import Op
 from tests.jobs.planted_device import Planted, falls_back, raises
 from tests.mps_texts import FALLS_BACK, NO_KERNEL, NO_MEMORY
@@ -285,7 +284,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
         monkeypatch.setenv("MPSQ_EVENTS", str(path))
         code = main(opcheck_torch.WORKLOAD, ["--device", "cpu", *words], child)
         captured = capfd.readouterr()
-        return Ran(code, whole_lines(path), captured.out, captured.err)
+        return Ran(code, read(path), captured.out, captured.err)
 
     return run
 

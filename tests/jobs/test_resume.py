@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.events_support import whole_lines
-from tests.jobs.conftest import Run, spawn
+from tests.jobs.conftest import Run, read, spawn
 
 pytestmark = pytest.mark.slow
 
@@ -53,9 +52,7 @@ def test_a_killed_training_goes_on_from_its_last_checkpoint(run: Run, tmp_path: 
     rest = run("--resume", str(tmp_path / "saved" / "checkpoint.pt"), **long | {"max_iters": done + 3})
     whole = run(**long | {"max_iters": done + 3})
     assert done >= 4 and rest.losses() == whole.losses()[done:]
-    assert [e["loss"] for e in whole_lines(tmp_path / "events.jsonl") if e["type"] == "iter"][:done] == whole.losses()[
-        :done
-    ]
+    assert [e["loss"] for e in read(tmp_path / "events.jsonl") if e["type"] == "iter"][:done] == whole.losses()[:done]
 
 
 def test_resuming_what_is_done_does_nothing(run: Run, tmp_path: Path) -> None:

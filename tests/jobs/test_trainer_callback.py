@@ -23,8 +23,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import mpsq_report_transformers
 from mpsq_report import Reporter, TrainerCallback
-from tests.events_support import whole_lines
-from tests.jobs.conftest import Ran
+from tests.jobs.conftest import Ran, read
 
 pytestmark = pytest.mark.slow
 
@@ -99,7 +98,7 @@ def trainer(
 
 
 def told(folder: Path) -> Ran:
-    return Ran(0, whole_lines(folder / "events.jsonl"), "", "")
+    return Ran(0, read(folder / "events.jsonl"), "", "")
 
 
 def numbers(ran: Ran) -> list[int]:

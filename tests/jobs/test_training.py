@@ -16,8 +16,7 @@ import torch
 from harness import explain
 from mpsq_report import Reporter
 from queue_runner.workloads import catalog
-from tests.events_support import whole_lines
-from tests.jobs.conftest import JOBS, Run, shared
+from tests.jobs.conftest import JOBS, Run, read, shared
 
 pytestmark = pytest.mark.slow
 
@@ -206,6 +205,6 @@ def test_operators_that_mps_leaves_to_the_cpu_are_noted_once_each(tmp_path: Path
                 "the CPU. This may have performance implications. (Triggered internally at MPSFallback.mm:15.)",
                 stacklevel=1,
             )
-    notes = whole_lines(tmp_path / "events.jsonl")
+    notes = read(tmp_path / "events.jsonl")
     assert [note["op"] for note in notes] == ["aten::linalg_svd", "aten::col2im"]
     assert {note["kind"] for note in notes} == {"op_fallback"}
