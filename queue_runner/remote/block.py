@@ -151,15 +151,15 @@ class Folder:
         except (ValidationError, UnicodeEncodeError):
             return Beginning(at=0.0)  # it has begun, nobody knows when
 
-    def begun(self, among: Container[str] | None = None) -> list[str]:
+    def beginnings(self, among: Container[str] | None = None) -> dict[str, Beginning]:
         """Return the runs of which something has come (of those in `among`, if given), in the order of their starts."""
-        begun = []
+        come: dict[str, Beginning] = {}
         with contextlib.suppress(OSError):
             for path in self.runs.iterdir():
                 is_ours = among is None or path.name in among
                 if is_ours and (times := self.beginning(path.name)) is not None:
-                    begun.append((times.at or float("inf"), path.name))
-        return [name for _, name in sorted(begun)]
+                    come[path.name] = times
+        return dict(sorted(come.items(), key=lambda item: (item[1].at or float("inf"), item[0])))
 
     def may_have_begun(self) -> set[str] | None:
         """Return the runs that the node may have begun, of which nothing needs to have come; None if the folder is

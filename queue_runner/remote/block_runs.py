@@ -57,8 +57,9 @@ class BlockRuns:
         """
         changed = occupied = False
         by_name = {row.name: row for row in rows}
-        for name in sorted(folder.begun(by_name), key=lambda name: by_name[name].state != State.RUNNING):
-            row, beginning = by_name[name], folder.beginning(name) or Beginning()
+        come = folder.beginnings(by_name)
+        for name in sorted(come, key=lambda name: by_name[name].state != State.RUNNING):
+            row, beginning = by_name[name], come[name]
             if self.take(folder, row, occupied=occupied):
                 changed = True
             elif not occupied and beginning.at is not None:
@@ -129,7 +130,7 @@ class BlockRuns:
 
     def _never_ran(self, row: BlockRun, ending: Ending, ended_at: float) -> None:
         with writing(self._engine) as connection:
-            if block_store.is_to_be_cancelled(connection, row.run_id):
+            if jobs.cancel_requested(connection, row.run_id):  # maybe since its block was read
                 ending = block_store.CANCELLED
             verb = Verb.CANCEL if ending.outcome is Outcome.CANCELLED else Verb.SKIP
             jobs.move(connection, row.run_id, verb, actor="worker", ending=ending, ended_at=ended_at)

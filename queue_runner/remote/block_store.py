@@ -161,11 +161,6 @@ def send_again(connection: Connection, token: str) -> None:
         move(connection, run_id, Verb.CANCEL, actor="worker", ending=CANCELLED, ended_at=time.time())
 
 
-def is_to_be_cancelled(connection: Connection, run_id: int) -> bool:
-    """Return whether the cancellation of a run was requested, even since its block was read."""
-    return connection.value("SELECT cancel_requested_at FROM runs WHERE id = ?", [run_id]) is not None
-
-
 def sent(connection: Connection, lane: str) -> list[BlockRun]:
     """Return the runs of the lane's blocks that are not DONE, in their order."""
     sql = f"{_RUNS} WHERE lane = ? AND state <> 'DONE' AND token IS NOT NULL ORDER BY position, id"

@@ -397,7 +397,7 @@ class Dispatcher:
 
     def _is_over(self, watch: _Watch, folder: Folder, target: Target) -> bool:
         """Return whether nothing has come for the grace that a shared folder needs, since the block seemed over."""
-        beat = read_json(folder.beat), folder.begun()
+        beat = read_json(folder.beat), [*folder.beginnings()]
         if watch.over_since is None or beat != watch.beat:
             watch.over_since, watch.beat = time.monotonic(), beat
         return time.monotonic() - watch.over_since >= target.grace_s
@@ -428,10 +428,10 @@ class Dispatcher:
         `clean`: its node was there until then, so that a run without any file was not started."""
         _ask_to_stop(target, token)
         folder = target.folder(token)
-        come = folder.begun()
-        begun = [name for name in come if (times := folder.beginning(name)) and times.at is not None]
+        come = folder.beginnings()
+        begun = {name for name, times in come.items() if times.at is not None}
         permitted = None if target.box else folder.may_have_begun()
-        possible = {*begun, *({row.name for row in rows} if permitted is None else permitted)}
+        possible = begun | ({row.name for row in rows} if permitted is None else permitted)
         lost = replace(cause, outcome=Outcome.LOST) if cause.outcome is Outcome.SKIPPED else cause
         lost = lost if lost.reason else replace(lost, reason="forgotten: its node left no record of its end")
         self._ended[lane] = self._ended.get(lane, 0) + 1

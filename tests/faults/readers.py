@@ -96,7 +96,7 @@ def _node(data: bytes, folder: Path) -> None:
     path.mkdir(parents=True, exist_ok=True)
     for name in ("began.json", "permitted.json"):
         (path / name).write_bytes(data)
-    place.begun()
+    place.beginnings()
     place.beginning("1.1")
 
 
