@@ -15,7 +15,7 @@ processors, as those of lanes do, and other queues run beside them.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +72,19 @@ def paths(lane: str, cores: Iterable[int] = ()) -> list[Path]:
 def runs_of(home: Path) -> list[str]:
     """Return the runs of a queue that hold locks of lanes: also one whose warden has just been started, and one of
     which only a child is left."""
-    held = filter(locks.is_held, sorted(locks.lock_dir().glob("lane-*.lock")))
-    notes = [locks.read_holder(path) or {} for path in held]
-    return [str(note["run"]) for note in notes if "run" in note and note.get("home") == str(home)]
+    return [str(note["run"]) for note in _holders(_all_paths()) if note.get("home") == str(home)]
+
+
+def _all_paths() -> list[Path]:
+    return sorted(locks.lock_dir().glob("lane-*.lock"))
+
+
+def _holders(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
+    """Yield what the locks of these that are held say about the run which took them."""
+    for path in paths:
+        note = locks.read_holder(path) if locks.is_held(path) else None
+        if note is not None and "run" in note:
+            yield note
 
 
 class LaneLocks:
@@ -125,10 +135,8 @@ class LaneLocks:
         """Return in words what a queue of this user, other than that at `home`, runs here: as far as its lock says."""
         machine = locks.lane_lock_path(DEFAULT_LANE)
         is_alone = self._lane == DEFAULT_LANE
-        everyone = sorted(machine.parent.glob("lane-*.lock"))
-        for path in everyone if is_alone else [*paths(self._lane, self._cores), machine]:
-            note = locks.read_holder(path) if locks.is_held(path) else None
-            if note is not None and "run" in note and note.get("home") not in (None, str(home)):
+        for note in _holders(_all_paths() if is_alone else [*paths(self._lane, self._cores), machine]):
+            if note.get("home") not in (None, str(home)):
                 at = note.get("at")
                 since = f" at {clock(at)}" if isinstance(at, float) else ""
                 return (

@@ -141,8 +141,10 @@ def _refuse_unfit(source: Path) -> None:
 
 def _refuse_active(layout: Layout) -> None:
     """Refuse while anything is left of a run: the restored database may not know it, and nobody would end it."""
-    wardens = [path.parent.name for path in layout.runs.glob("*/warden.lock") if locks.is_held(path)]
-    for run in wardens + lane_locks.runs_of(layout.home):
+    active = [path.parent.name for path in layout.runs.glob("*/warden.lock") if locks.is_held(path)]
+    active += lane_locks.runs_of(layout.home)
+    if active:
+        run = active[0]
         raise MpsqError(
             f"run {run} is active",
             f"wait until it ends, or cancel it with mpsq cancel {run}; a worker ends what an earlier one has left",
