@@ -17,6 +17,8 @@ CALLS = frozenset(
 _IGNORED = re.compile(r"program|reserve|/proc|/dev/|\.log\b|pycache|pipe|config\.toml|/cache/|notes\.json|snapshots")
 """What the simulation leaves out: the copy of the warden's program, logs, the reserve of disk space."""
 
+_SAMPLES = re.compile(r"sql BEGIN IMMEDIATE\n(sql INSERT INTO conditions.*\n)+sql COMMIT\n")
+"""A transaction that stores samples of the machine, which only a real worker takes."""
 _FOLDERS = ("home", "locks", "runs", "logs", "backups", "cache")
 """Folders that are there when a simulation begins, as are its lock files."""
 
@@ -49,7 +51,7 @@ def normalized(line: str) -> str | None:
 def pairs(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield each call of a thread with the one after it; repetitions count once."""
     before = "begin"
-    for line in lines:
+    for line in _SAMPLES.sub("", "".join(f"{line}\n" for line in lines)).splitlines():
         now = normalized(line)
         if now is not None and now != before:
             yield before, now
