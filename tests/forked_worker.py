@@ -157,8 +157,10 @@ def _become(request: dict[str, Any], output: int) -> None:
 
 
 if __name__ == "__main__":
-    parts = [extension.worker_part.partition(":")[0] for extension in extensions.installed()]
-    for name in (*_USED_LATER, *filter(None, parts)):
+    for name in _USED_LATER:
         importlib.import_module(name)
+    for extension in extensions.installed():
+        if extension.worker_part:
+            extensions.load(extension.worker_part)
     _serve(socket.socket(fileno=int(sys.argv[1])))
     runpy.run_module(MODULE, run_name="__main__")
