@@ -292,9 +292,9 @@ def _sentences(rows: Sequence[TrendRow]) -> Iterable[str]:
 
 def _cause(step: TrendStep) -> str:
     where = f"between {step.after} and {step.before}"
-    return (
-        f"{where} changed: {units.listed(step.changes, _MOST_CHANGES)}" if step.changes else f"no stored change {where}"
-    )
+    if not step.changes:
+        return f"no stored change {where}"
+    return f"{where} changed: {units.listed(step.changes, _MOST_CHANGES)}"
 
 
 def _day(at: float) -> str:
