@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(Struct, frozen=True):
     """A finding. `verdict` is ok, warn or fail; `fix` is the remedy, shown unless the verdict is ok."""
 
     name: str

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+from msgspec import Struct
 
 from queue_runner import paths, reports
 from queue_runner.control import cancellation as cancelling
@@ -48,8 +49,7 @@ if TYPE_CHECKING:
     from queue_runner.store.editing import Where
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(Struct, frozen=True):
     """The result of a submission: `id` is the 4 of g4, `jobs` are the ids of its jobs in grid order."""
 
     id: int

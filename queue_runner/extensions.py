@@ -8,10 +8,11 @@ named as "module:attribute" and imported when it is used.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct, field
 
 from queue_runner.errors import UsageError
 
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
 GROUP = "mpsq.extensions"
 
 
-@dataclass(frozen=True)
-class AddedCommand:
+class AddedCommand(Struct, frozen=True):
     """A command of an optional package: its section of `mpsq --help`, its line there, and the module with its `app`.
     `error_code` is the exit code of every error, where other codes are answers."""
 
@@ -37,8 +37,7 @@ class AddedCommand:
     error_code: int | None = None
 
 
-@dataclass(frozen=True)
-class AddedOption:
+class AddedOption(Struct, frozen=True):
     """An option that an optional package adds to a command. If it is given, `handler` is called with its value and with
     what the command passes on, instead of printing (cli/common.py)."""
 
@@ -50,8 +49,7 @@ class AddedOption:
     multiple: bool = False
 
 
-@dataclass(frozen=True)
-class Extension:
+class Extension(Struct, frozen=True):
     """What one optional package adds."""
 
     commands: Mapping[str, AddedCommand] = field(default_factory=dict)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from queue_runner.errors import UsageError
 from queue_runner.model import DEFAULT_LANE
@@ -26,8 +28,7 @@ _HINT = (
 _MOST_PROCESSORS = 4096
 
 
-@dataclass(frozen=True)
-class Lane:
+class Lane(Struct, frozen=True):
     """A lane of this machine, and its processors; () if these are not known."""
 
     name: str

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from queue_runner.errors import UsageError
 
@@ -91,8 +93,7 @@ class Verb(StrEnum):
     IMPORT = "import"
 
 
-@dataclass(frozen=True)
-class Transition:
+class Transition(Struct, frozen=True):
     """A transition from `sources` to `target` by a verb; `None` stands for a run that does not exist yet."""
 
     sources: frozenset[State | None]
@@ -141,8 +142,7 @@ PREFLIGHT = 0
 that repeat supersedes it, so that it never counts as a run."""
 
 
-@dataclass(frozen=True, order=True)
-class RunId:
+class RunId(Struct, frozen=True, order=True):
     """The name of a run, `12.3`: the third attempt of job 12."""
 
     job: int
@@ -156,8 +156,7 @@ IDS = "12 is a job, 12.3 a run, g4 a group, @last the newest group; mpsq list sh
 """The ways to select jobs and runs, as a hint."""
 
 
-@dataclass(frozen=True)
-class Selector:
+class Selector(Struct, frozen=True):
     """A user's selection: a job `12`, a run `12.3`, a group `g4`, `@last` (the newest group), or the jobs of a name; of
     these, or of all jobs, those with all of the `tags`."""
 
@@ -202,8 +201,7 @@ def parse_selectors(words: Sequence[str], tags: Sequence[str] = ()) -> tuple[Sel
     return tuple(parse_selector(word).with_tags(tags) for word in words)
 
 
-@dataclass(frozen=True)
-class Ending:
+class Ending(Struct, frozen=True):
     """The end of a run: the outcome, its number (exit code or signal) and a reason in words."""
 
     outcome: Outcome
@@ -221,8 +219,7 @@ class Ending:
         return str(self.outcome)
 
 
-@dataclass(frozen=True)
-class Taint:
+class Taint(Struct, frozen=True):
     """A mark of a run: its kind, whether it makes the numbers invalid or is a caveat, and why."""
 
     kind: str
@@ -233,8 +230,7 @@ class Taint:
         return f"{self.kind}: {self.detail}"
 
 
-@dataclass(frozen=True)
-class Dependency:
+class Dependency(Struct, frozen=True):
     """`ID[:ok|any|fail]` as written by the user; the jobs are looked up when the new ones are stored."""
 
     selector: Selector

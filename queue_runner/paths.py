@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from queue_runner.errors import MpsqError
 
@@ -26,8 +27,7 @@ class Below:
         return folder / self._name
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """Paths inside one MPSQ_HOME. Constructing it does not touch the disk."""
 
     home: Path

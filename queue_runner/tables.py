@@ -11,9 +11,10 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from shutil import get_terminal_size
 from typing import Any
+
+from msgspec import Struct
 
 from queue_runner.errors import UsageError
 from queue_runner.text import cut, cut_head, one_line, plain, width, wrap, wrap_command
@@ -24,8 +25,7 @@ WIDTH = 60  # minimum width of a table; a wider terminal is used in full
 _OURS = {"table": "simple", "md": "github"}
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(Struct, frozen=True):
     """A column: the key of its value in a row, its title in tables, and how a value is formatted."""
 
     key: str

@@ -11,11 +11,12 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from queue_runner.cli.main import main
 from queue_runner.events import Hello, Iter, Note, Phase

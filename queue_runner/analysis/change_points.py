@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from statistics import NormalDist, fmean
+
+from msgspec import Struct
 
 SIDE = 3
 """Points on each side of a step, at least, and so many of them beyond its middle: one or two odd nights are none."""
@@ -39,8 +40,7 @@ PLACES = 8.0
 """How much less of the variance, in units of the noise, a place of a step may explain than the best one."""
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(Struct, frozen=True):
     """A change of the mean: `at` is the index of the first point after it. The change and its 95 % interval are in the
     units of the values. The step is between the points `first` - 1 and `last`: other places fit almost as well.
     `stated` is the number of points after which it was."""
@@ -54,8 +54,7 @@ class Step:
     stated: int
 
 
-@dataclass(frozen=True)
-class _Noise:
+class _Noise(Struct, frozen=True):
     """The noise of stretches with means of their own: standard deviation, AR(1) correlation, degrees of freedom."""
 
     deviation: float
@@ -133,8 +132,7 @@ def _evidence(values: Sequence[float], starts: Sequence[int], at: int) -> tuple[
     return math.sqrt(max(0.0, math.expm1(2 * (double - single) / n)) * freedom), freedom
 
 
-@dataclass(frozen=True)
-class _Sums:
+class _Sums(Struct, frozen=True):
     """Sums for the residuals of a stretch about its mean, for any AR(1) correlation. Values count from the first."""
 
     n: int

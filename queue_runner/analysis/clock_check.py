@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+
+from msgspec import Struct
 
 from queue_runner import units
 from queue_runner.analysis.points import IterationPoint
@@ -32,8 +33,7 @@ SLEW_SHARE = 1e-3
 _ITERATING = ("compile_s", "warmup_s", "measure_s")
 
 
-@dataclass(slots=True)
-class LineTimes:
+class LineTimes(Struct):
     """Sums over the measured iterations of a run that follow another one directly: of their `dur_s`, and of the time
     between their lines."""
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from queue_runner.analysis import run_metrics
 from queue_runner.analysis.grouping import (
@@ -59,8 +61,7 @@ UNSET = "unset"
 """The value in labels and for --vs of a setting that an arm does not have."""
 
 
-@dataclass(frozen=True)
-class Question:
+class Question(Struct, frozen=True):
     """How to compare: the names that distinguish arms, those fixed within a family, the baseline."""
 
     names: Sequence[str]
@@ -76,8 +77,7 @@ class Question:
     """what it is about, where that is not what the submission says"""
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(Struct, frozen=True):
     """An arm, its baseline, the verdict and the answers on metrics, corrected for all words of the family."""
 
     arm: Arm
@@ -96,8 +96,7 @@ class Pair:
         return self.verdict.change
 
 
-@dataclass(frozen=True, eq=False)
-class Family:
+class Family(Struct, frozen=True, eq=False, dict=True):
     """Comparable arms and their comparison. `per_work` is "token" or "sample" if ratios compare the time per token or
     sample, "" if they compare the time per iteration."""
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+
+from msgspec import Struct
 
 from queue_runner.analysis import stats
 from queue_runner.analysis.grouping import MAIN, SUBJECT, WORK, Arm, taints, value_of
@@ -27,8 +28,7 @@ _LENGTH_SETTINGS = frozenset({"max_iters", "warmup_iters", "seed", "batches"})
 _LENGTH_SUFFIXES = ("_iters", "_interval")
 
 
-@dataclass(frozen=True)
-class RatePoint:
+class RatePoint(Struct, frozen=True):
     """A size, its throughput (units of work per second) and the relative noise of that: a robust estimate of the
     standard deviation as a share of the throughput; None if unknown."""
 
@@ -37,8 +37,7 @@ class RatePoint:
     noise: float | None = None
 
 
-@dataclass(frozen=True)
-class Knee:
+class Knee(Struct, frozen=True):
     """The knee of a curve. `at` is None if only the largest size reaches ENOUGH: throughput still rises.
 
     `below` is the next smaller size: the knee lies between it and `at`; None if `at` is the smallest size, so that the
@@ -73,8 +72,7 @@ def find_knee(points: Sequence[RatePoint]) -> Knee | None:
     return Knee(best, ordered[k] if k < len(ordered) - 1 else None, below, noisy)
 
 
-@dataclass(frozen=True, eq=False)
-class CurvePoint(Arm):
+class CurvePoint(Arm, frozen=True, eq=False, dict=True):
     """The runs with one `value` of the setting."""
 
     value: float = 0.0
@@ -134,8 +132,7 @@ class CurvePoint(Arm):
         return (max(values), "RSS" if name == "max_rss_bytes" else "reserved") if values else (None, None)
 
 
-@dataclass(frozen=True, eq=False)
-class Curve:
+class Curve(Struct, frozen=True, eq=False, dict=True):
     """Points by value, everything else being equal. `key` holds the equal factors."""
 
     name: str

@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from queue_runner.analysis import stats
 from queue_runner.analysis.phases import Span
@@ -22,8 +23,7 @@ Points = Sequence[tuple[float, float]]
 """(seconds since the start of the run, joules counted), in order of time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Energy:
+class Energy(Struct, frozen=True):
     """Joules over a phase. `error_j`: of the interpolation at its borders."""
 
     joules: float

@@ -6,8 +6,9 @@ A ratio without a word is reported as measured; only `verdicts` decides that a d
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TypeVar
+
+from msgspec import Struct, field
 
 from queue_runner import units
 from queue_runner.analysis.comparison import PHASE, WALL, Family, Pair, disturbed_rounds, without
@@ -36,8 +37,7 @@ NOTABLE_REAL = 1.1
 """Ratio of real times up to which they count as unchanged: there is no test for them."""
 
 
-@dataclass(frozen=True)
-class RunDetails:
+class RunDetails(Struct, frozen=True):
     """Data of single runs, by run_id. `step0`: losses before the first step, by name; `last_eval`: number and seconds
     of the last iteration that includes an evaluation, in logs that do not time evaluations separately."""
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from queue_runner.analysis import energy, stats
 from queue_runner.analysis.phases import Span, spans
@@ -24,8 +25,7 @@ WHOLE = "whole run"
 """Name for the one phase of a run that reported none."""
 
 
-@dataclass(frozen=True, slots=True)
-class PhaseUse:
+class PhaseUse(Struct, frozen=True):
     """The samples of one phase; None is unknown. Shares are from 0 to 1."""
 
     phase: str

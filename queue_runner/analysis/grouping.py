@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import stdev
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from queue_runner.analysis import stats
 from queue_runner.analysis.reported_run import ReportedRun
@@ -57,8 +59,7 @@ def is_mode(part: str) -> bool:
     return part in ("eager", "compiled") or part.startswith("compiled(")
 
 
-@dataclass(frozen=True, eq=False)
-class Arm:
+class Arm(Struct, frozen=True, eq=False, dict=True):
     """Runs of the same spec. Numbers describe the `used` runs: the successful and valid ones, or all with --all."""
 
     key: Mapping[str, Any]

@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from operator import itemgetter
 from statistics import fmean, variance
 from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 ALPHA = 0.05
 EFFECT_SD = 5.0
@@ -46,8 +48,7 @@ class Decision(StrEnum):
     UNDECIDED = "undecided"
 
 
-@dataclass(frozen=True, slots=True)
-class Contrast:
+class Contrast(Struct, frozen=True):
     """A row minus its baseline in one metric, by round; None where one of the two runs is missing.
 
     A time enters as its logarithm, negated: the difference is the logarithm of the speedup. `step` is the rounding step
@@ -64,8 +65,7 @@ class Contrast:
     machines: Sequence[Hashable] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(Struct, frozen=True):
     """The difference after n units: its mean, the shrunk variance of one unit, and that variance's degrees of freedom.
 
     Where machines are the units, `of_rounds` has the same for rounds, and the wider of both intervals counts: the
@@ -97,8 +97,7 @@ class Estimate:
         return max(least, math.sqrt(t2 * self.variance / self.n))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class Judgement(Struct, frozen=True, kw_only=True):
     """The answer for one contrast after `n` complete rounds, on so many `machines`.
 
     `decision` was given after `given_after` of them and stays. `low` and `high` are the ends of the interval: what no

@@ -7,7 +7,8 @@ overlap with the measured part counts, since no share is known below which a nei
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from queue_runner import units
 from queue_runner.analysis.phases import spans
@@ -19,8 +20,7 @@ MOST_NAMED = 3
 """Maximum number of neighbours that a detail names; the rest is counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Neighbour:
+class Neighbour(Struct, frozen=True):
     """A run of another lane, active from `from_s` to `to_s`: seconds since the start of the run that it was beside."""
 
     run: str
@@ -29,8 +29,7 @@ class Neighbour:
     to_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Beside:
+class Beside(Struct, frozen=True):
     """The neighbours of a run's measured part, none for a run of another queue, and the share of it (0 to 1) during
     which one was active."""
 

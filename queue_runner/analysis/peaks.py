@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 DTYPES = ("fp32", "tf32", "bf16", "fp16")
 
 
-@dataclass(frozen=True, slots=True)
-class Peak:
+class Peak(Struct, frozen=True):
     """The peak FLOP per second of a device in a dtype, and its source."""
 
     flops: float
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Card:
+class _Card(Struct, frozen=True):
     """Peaks of one card in TFLOP/s by dtype; `name` must match the whole name that the framework reports."""
 
     name: str

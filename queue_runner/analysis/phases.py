@@ -6,7 +6,8 @@ setup + compile + warmup + measure + eval + checkpoint + other + slept = real.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from queue_runner import units
 from queue_runner.analysis.points import PhaseMark
@@ -17,8 +18,7 @@ CLOCK_TOLERANCE_S = 0.05
 """Tolerance of clocks read in two processes: a smaller negative remainder is their granularity."""
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """A stretch of one phase: seconds since the start of the run."""
 
     name: str

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from operator import itemgetter
 from statistics import fmean, variance
 from typing import Any, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from queue_runner import units
 from queue_runner.analysis import intervals
@@ -48,8 +50,7 @@ _MIRRORED = {Word.FASTER: Word.SLOWER, Word.HIGHER: Word.LOWER}
 _MIRRORED |= {opposite: word for word, opposite in _MIRRORED.items()}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
+class Verdict(Struct, frozen=True, kw_only=True):
     """The answer on an arm against its baseline after `n` rounds on so many `machines` of one kind: on the time or, if
     not `of_time`, on a metric.
 
@@ -237,8 +238,7 @@ def _of_metric(value: Callable[[ReportedRun], float | None]) -> _Compared:
     return _Compared(values, step)
 
 
-@dataclass(frozen=True, slots=True)
-class _Pairing:
+class _Pairing(Struct, frozen=True):
     """The contrast of a pair, the difference of all its values, and the baseline's mean of the values compared."""
 
     contrast: intervals.Contrast
@@ -306,8 +306,7 @@ def _before_gaps(rounds: Iterable[Round], pending: Collection[Round]) -> set[Rou
     return {(group_id, repeat) for group_id, repeat in rounds if repeat < first.get(group_id, math.inf)}
 
 
-@dataclass(frozen=True, slots=True)
-class _Complete:
+class _Complete(Struct, frozen=True):
     """A round that ran whole on a machine: the difference, and the baseline's values."""
 
     difference: float

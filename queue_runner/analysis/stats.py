@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 T = TypeVar("T")
 
@@ -96,8 +97,7 @@ def thirds(positions: Sequence[float], xs: Sequence[float]) -> tuple[float, floa
     return (start, end) if start > 0 else None
 
 
-@dataclass(frozen=True, slots=True)
-class Slope:
+class Slope(Struct, frozen=True):
     """A robust slope per unit of position, and the ends of its 95 % interval."""
 
     middle: float

@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import groupby, pairwise
+
+from msgspec import Struct
 
 from queue_runner import units
 from queue_runner.analysis import stats
@@ -47,8 +48,7 @@ STEADY_SHARE = 0.25
 et al. 2017, "Virtual Machine Warmup Blows Hot and Cold", PACMPL 1 (OOPSLA), 52."""
 
 
-@dataclass(frozen=True, slots=True)
-class LevelSegment:
+class LevelSegment(Struct, frozen=True):
     """Iterations of one speed: the number of the first, how many there are, their median in seconds."""
 
     first: int
@@ -56,8 +56,7 @@ class LevelSegment:
     median_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class IterationProfile:
+class IterationProfile(Struct, frozen=True):
     """The speeds of a run. `segments` are in order of time, one if the speed never changed; `levels` are
     (share, seconds) of iterations that alternate between speeds; `slow` is the number of far slower iterations."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
+
+from msgspec import Struct
 
 from queue_runner.machine_records import SensorSample
 
@@ -14,8 +15,7 @@ WORST_S = 2.0
 """Shortest such part in seconds: less is a hiccup."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
+class Stretch(Struct, frozen=True):
     """Means over consecutive samples that last `dur_s` altogether; a name that no sample has is missing."""
 
     dur_s: float

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from queue_runner import units
 from queue_runner.analysis import clock_check, neighbour_share, stats, steadiness, stretches
@@ -46,8 +47,7 @@ MOST_DROPPED = 5
 """Maximum number of dropped fields that a detail names."""
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(Struct, frozen=True):
     """The input of the rules: everything that is stored of a run."""
 
     outcome: Outcome

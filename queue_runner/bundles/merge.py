@@ -13,11 +13,10 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from queue_runner.analysis.neighbour_share import SHARE
 from queue_runner.analysis.points import EvalPoint, IterationPoint, PhaseMark
@@ -59,8 +58,7 @@ class Merged(Struct, frozen=True, rename={"from_here": "own"}):
     machines: list[str]
 
 
-@dataclass
-class _Sound:
+class _Sound(Struct):
     """A bundle that was checked: the hash of each run's content, and its iterations."""
 
     name: str
@@ -73,8 +71,7 @@ class _Sound:
         return BadBundle(f"{error.message.partition(': ')[2]} ({self.name})", error.hint)
 
 
-@dataclass
-class _Plan:
+class _Plan(Struct):
     """The changes that a bundle makes here. `new` are runs by their place in the bundle. `known` has the ids of runs
     here by their ids there. `jobs` has those of jobs, None for a new one, and `groups` those of submissions."""
 

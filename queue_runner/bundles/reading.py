@@ -8,12 +8,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
 from operator import attrgetter, lt
 from pathlib import Path
 from typing import IO, Any
 
-from msgspec import msgpack
+from msgspec import Struct, field, msgpack
 
 from queue_runner.bundles.harmless import BadBundle
 from queue_runner.bundles.question import ADDED, FIELDS
@@ -63,8 +62,7 @@ KEPT = (
 """Columns of a run that are the same in every queue."""
 
 
-@dataclass(frozen=True)
-class BundleJob:
+class BundleJob(Struct, frozen=True):
     row: JobRow
     spec: JobSpec
     tags: tuple[str, ...]
@@ -81,8 +79,7 @@ class BundleJob:
         return _hash({name: fields[name] for name in {*FIELDS} - ADDED if fields[name] != default[name]})
 
 
-@dataclass
-class Content:
+class Content(Struct):
     """A bundle without what its runs measured."""
 
     head: HeadRow | None = None

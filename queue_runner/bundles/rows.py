@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
 
 import msgspec
-from msgspec import Meta, ValidationError
+from msgspec import Meta, Struct, ValidationError
 
 from queue_runner.bundles import question
 from queue_runner.bundles.harmless import (
@@ -209,8 +208,7 @@ class TravellingAim(msgspec.Struct, forbid_unknown_fields=True):
     margins: dict[Name, Annotated[float, Meta(gt=0, le=MOST_VALUE)]]
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(Struct, frozen=True, dict=True):
     """A table of a bundle: its rows, the columns of its key, by which it is sorted, and how many rows are read at
     once, which the hash of a bundle depends on."""
 

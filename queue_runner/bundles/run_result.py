@@ -7,11 +7,11 @@ measured and where. Summary and marks are computed here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from queue_runner.bundles import collect, reading
 from queue_runner.bundles.batches import Batches
@@ -30,8 +30,7 @@ REFUSED = "results_refused"
 _MOST_REASON = 2000
 
 
-@dataclass(frozen=True)
-class RunResult:
+class RunResult(Struct, frozen=True):
     """A checked result. `machine` and `system`, the versions of its system, are empty where they are not known."""
 
     content: RunContent

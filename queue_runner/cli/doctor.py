@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import asdict
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec.structs import asdict
 
 from queue_runner.cli.common import Json, new_app, print_json
 from queue_runner.errors import UsageError

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from msgspec.structs import asdict
 
 from queue_runner import extensions, units
 from queue_runner.cli.common import Json, hint, new_app, new_home, print_json

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import textwrap
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec import Struct
 
 from queue_runner import tables
 from queue_runner.cli.common import added_option, home, new_app, print_json, remark, say
@@ -28,8 +28,7 @@ EPILOG = (
 )
 
 
-@dataclass(frozen=True)
-class ReportRequest:
+class ReportRequest(Struct, frozen=True):
     """The report that was requested, for an added option: its name, its options, and whether --submit was given."""
 
     name: str

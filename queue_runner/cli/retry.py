@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
+from msgspec.structs import asdict
 
 from queue_runner.cli.common import Ids, Json, Tags, chosen, home, many, new_app, print_json, remark
 

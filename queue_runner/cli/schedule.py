@@ -5,10 +5,10 @@ from __future__ import annotations
 import textwrap
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec.structs import asdict
 
 from queue_runner import tables
 from queue_runner.cli.common import Json, home, new_app, new_home, print_json, remark, say, say_obstacles

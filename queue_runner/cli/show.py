@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec.structs import asdict
 
 from queue_runner import tables
 from queue_runner.cli.common import IdsOrLast, Json, Tags, chosen, hint, home, new_app, print_json, say

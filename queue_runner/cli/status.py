@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec.structs import asdict
 
 from queue_runner import tables
 from queue_runner.cli.common import Json, home, new_app, print_json
@@ -58,10 +59,10 @@ def _print_json(view: Status) -> None:
     fields = {
         "worker": {"alive": view.queue.worker, "pid": view.queue.worker_pid},
         "lane": {key: getattr(view.queue, key) for key in ("blocked_reason", "paused_at", "paused_reason")},
-        "lanes": [{**vars(lane), "running": lane.running and lane.running.run} for lane in view.queue.lanes],
+        "lanes": [{**asdict(lane), "running": lane.running and lane.running.run} for lane in view.queue.lanes],
         "running": running,
         "waiting": view.waiting,
-        "waits": [{"run": run.run, **vars(view.reasons[run.run_id])} for run in view.waiting],
+        "waits": [{"run": run.run, **asdict(view.reasons[run.run_id])} for run in view.waiting],
         "ended": view.ended,
         "schedules": view.schedules,
         "eta": {
@@ -75,5 +76,5 @@ def _print_json(view: Status) -> None:
 
 
 def _turn(turn: Turn) -> dict[str, Any]:
-    fields = {name: value for name, value in vars(turn).items() if name != "expected"}
+    fields = {name: value for name, value in asdict(turn).items() if name != "expected"}
     return {**fields, "expected_s": turn.expected.real_s, "basis": turn.expected.basis or None}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec.structs import asdict
 
 from queue_runner import paths
 from queue_runner.cli.common import (

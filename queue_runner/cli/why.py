@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from msgspec.structs import asdict
 
 from queue_runner.cli.common import IdsOrLast, Json, Tags, chosen, home, new_app, print_json
 from queue_runner.text import plain

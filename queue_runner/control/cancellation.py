@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from queue_runner.host import failpoints, locks, reserve, wakeup
 from queue_runner.host.run_dir import RunDir
@@ -36,8 +38,7 @@ class CancelResult(StrEnum):
     UNWATCHED = "will be cancelled when a worker starts"
 
 
-@dataclass(frozen=True)
-class Cancelled:
+class Cancelled(Struct, frozen=True):
     """One run to be cancelled. `run` is 12.3, `outcome` the stored one if there is one. `block` is the status of the
     block of a run that was sent to another machine and has not ended."""
 
@@ -47,8 +48,7 @@ class Cancelled:
     block: str = ""
 
 
-@dataclass(frozen=True)
-class _RunState:
+class _RunState(Struct, frozen=True):
     id: int
     state: str
     outcome: str | None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from queue_runner import times
 from queue_runner.control.pausing import Changed
@@ -24,8 +26,7 @@ if TYPE_CHECKING:
 _NOT_WAITING = {State.RUNNING: "is running", State.DONE: "has ended"}
 
 
-@dataclass(frozen=True)
-class Edit:
+class Edit(Struct, frozen=True):
     """Requested changes; None leaves a value unchanged. `after`, `at` and `deadline` may be empty to remove the
     value."""
 
@@ -110,7 +111,7 @@ def edit(layout: Layout, selectors: Sequence[Selector], change: Edit) -> list[in
 def _summary(change: Edit) -> str:
     """Return the requested changes for the history: `priority 3; no deadline; after 2 4:any`."""
     parts = []
-    for name, value in vars(change).items():
+    for name, value in asdict(change).items():
         if value is None or (name in ("tags", "untags") and not value):
             continue
         text = " ".join(value) if isinstance(value, tuple) else str(value)

@@ -11,8 +11,9 @@ import shutil
 import stat
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from queue_runner.errors import UsageError, is_shortage
 from queue_runner.host import failpoints
@@ -34,8 +35,7 @@ class Gone(Exception):
         return Ending(Outcome.SPAWN_FAILED, reason=str(self))
 
 
-@dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(Struct, frozen=True):
     """A file or folder that a run left. `run` is its name, 12.3."""
 
     run_id: int

@@ -7,7 +7,8 @@ a removed job: `mpsq gc` removes both, and so does deleting again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from queue_runner.errors import UsageError
 from queue_runner.host import failpoints, reserve, trash
@@ -15,8 +16,7 @@ from queue_runner.model import Selector
 from queue_runner.paths import Layout
 
 
-@dataclass(frozen=True)
-class Deleted:
+class Deleted(Struct, frozen=True):
     """The result of a deletion. `jobs` by id; `stuck` are sentences on files that could not be removed."""
 
     jobs: tuple[int, ...]

@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from queue_runner import units
 from queue_runner.control.retention import JobFiles, Keep
@@ -42,8 +44,7 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 Stuck = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(Struct, frozen=True):
     """One thing to remove. `kind` is run, deleted, orphan, snapshot, cache, backup, merge or leftover; `key` is a run's
     id, the name of a file, or the hash of a bundle."""
 

@@ -6,10 +6,10 @@ import hashlib
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
 from sqlalchemy import select
 
 from queue_runner import units
@@ -31,8 +31,7 @@ UNKNOWN_STATUS = "imported: its exit status is not known"
 _LABELS = ("name", "workload", "framework", "device", "compile", "dtype", "config", "compile_mode")
 
 
-@dataclass(frozen=True)
-class Imported:
+class Imported(Struct, frozen=True):
     """One imported log."""
 
     run: str
@@ -45,8 +44,7 @@ class Imported:
     """why it is not SUCCEEDED, or which fact is unknown"""
 
 
-@dataclass(frozen=True)
-class _Log:
+class _Log(Struct, frozen=True):
     path: Path
     sha256: str
     parser: str

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from queue_runner import config_file
 from queue_runner.control import checkpoints
@@ -19,8 +20,7 @@ from queue_runner.store.engine import Connection, looking, open_engine, writing
 from queue_runner.store.resolve import NamedRun
 
 
-@dataclass(frozen=True)
-class Retried:
+class Retried(Struct, frozen=True):
     """`old`, to be retried as `new` (12.3)."""
 
     old: str

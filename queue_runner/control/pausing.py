@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from queue_runner import config_file, lanes
 from queue_runner.errors import UsageError
@@ -30,8 +31,7 @@ WITHIN_S = 5.0
 _POLL_S = 0.02
 
 
-@dataclass(frozen=True)
-class Changed:
+class Changed(Struct, frozen=True):
     """The result for one run: `did` tells whether it is now in the requested state."""
 
     run: str

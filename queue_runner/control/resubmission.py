@@ -6,8 +6,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from queue_runner import config_file, extensions
 from queue_runner.errors import MpsqError, UsageError
@@ -26,8 +28,7 @@ from queue_runner.submit import run_order
 from queue_runner.workloads import mps_switches, venvs
 
 
-@dataclass(frozen=True)
-class RerunOptions:
+class RerunOptions(Struct, frozen=True):
     """Possible differences from the old job; None leaves a value unchanged."""
 
     repeats: int | None = None
@@ -35,8 +36,7 @@ class RerunOptions:
     snapshot: str | None = None
 
 
-@dataclass(frozen=True)
-class Rerun:
+class Rerun(Struct, frozen=True):
     """The queued reruns: the 4 of g4, the jobs, their runs in order, and notes on their code."""
 
     group: int

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from queue_runner.errors import UsageError
 from queue_runner.units import duration, parse_duration, parse_size, size
 
 
-@dataclass(frozen=True)
-class JobFiles:
+class JobFiles(Struct, frozen=True):
     """A job that has ended: when, and the size of its files. `ended_at` is 0 if it was never recorded."""
 
     job: int
@@ -20,8 +20,7 @@ class JobFiles:
     size_bytes: int
 
 
-@dataclass(frozen=True)
-class Keep:
+class Keep(Struct, frozen=True):
     """The rules; None for one that was not given."""
 
     age_s: float | None = None

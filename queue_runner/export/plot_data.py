@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from queue_runner import reports, units
 from queue_runner.analysis.comparison import Family
@@ -24,8 +26,7 @@ LOG_FROM = 8
 """The least ratio of the longest to the shortest time at which the axis of times is logarithmic."""
 
 
-@dataclass(frozen=True)
-class PlotPoint:
+class PlotPoint(Struct, frozen=True):
     """An iteration. `measured`: in the phase `measure`, which alone counts for the times of reports."""
 
     i: int
@@ -39,8 +40,7 @@ class ValidationLoss(NamedTuple):
     value: float
 
 
-@dataclass(frozen=True)
-class PlotRun:
+class PlotRun(Struct, frozen=True):
     """A run that ended: `value_s` is its median time per iteration, or the real time of a run without iterations."""
 
     name: str
@@ -50,8 +50,7 @@ class PlotRun:
     evals: Sequence[ValidationLoss]
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """A family of the report, and the runs that ended of each of its rows."""
 
     family: Family
@@ -66,8 +65,7 @@ class Comparison:
         return (point for run in self.runs for point in run.points)
 
 
-@dataclass(frozen=True)
-class Plot:
+class Plot(Struct, frozen=True):
     """`notes` are sentences about comparisons that are not drawn."""
 
     comparisons: Sequence[Comparison]

@@ -11,9 +11,11 @@ import json
 import shlex
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from queue_runner.errors import UsageError
 from queue_runner.host import redact
@@ -24,8 +26,7 @@ from queue_runner.spec import JobSpec
 from queue_runner.store.read import tuples
 
 
-@dataclass(frozen=True)
-class Field:
+class Field(Struct, frozen=True):
     """A column: `kind` is int, float, text or bool; `unit` is empty for texts and plain numbers."""
 
     name: str
@@ -33,8 +34,7 @@ class Field:
     unit: str = ""
 
 
-@dataclass(frozen=True)
-class ExportTable:
+class ExportTable(Struct, frozen=True):
     name: str
     view: str
     fields: Sequence[Field]

@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from queue_runner.host import processes
 from queue_runner.host.command import Ask
@@ -27,16 +28,14 @@ LOOK_S = 0.5
 _MIN_INTERVAL_S = 0.5
 
 
-@dataclass(frozen=True)
-class GpuClient:
+class GpuClient(Struct, frozen=True):
     """A program's client of the GPU's driver, and the GPU time that it has used so far."""
 
     pid: int
     gpu_ns: int
 
 
-@dataclass(frozen=True)
-class GpuReading:
+class GpuReading(Struct, frozen=True):
     """The use of the GPU between two lists of its clients, as shares from 0 to 1."""
 
     at_s: float

@@ -6,7 +6,8 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from queue_runner.host import processes
 from queue_runner.machine_records import SensorSample
@@ -25,8 +26,7 @@ def pid_of(named: Named) -> int:
     return named[0] if isinstance(named, tuple) else named
 
 
-@dataclass(frozen=True)
-class MachineTime:
+class MachineTime(Struct, frozen=True):
     """Sums since boot over all processors that this process may use. `total_s` is their capacity, steal included."""
 
     busy_s: float
@@ -34,8 +34,7 @@ class MachineTime:
     steal_s: float | None
 
 
-@dataclass(frozen=True)
-class ProcessTime:
+class ProcessTime(Struct, frozen=True):
     """CPU time of a process: its own and that of the children it has waited for."""
 
     parent: int

@@ -43,7 +43,7 @@ class LinuxSensors:
             self._power, self._power_due = linux_power(self._root), now + _SLOW_S
         if self._gpus is not None:
             self._gpus.use_pids(map(pid_of, named))
-        return SensorSample(thermal_level=self._throttle.level(), **vars(self._power)) | self._read()
+        return SensorSample(thermal_level=self._throttle.level(), **structs.asdict(self._power)) | self._read()
 
     def counters(self) -> SensorSample:
         """Return the energy counters and their time."""

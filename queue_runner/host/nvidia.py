@@ -11,9 +11,10 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from queue_runner.host import processes
 from queue_runner.machine_records import SensorSample
@@ -47,8 +48,7 @@ def is_missing(root: Path = Path("/")) -> bool:
     return any((root / name).exists() for name in _DEVICES) and library(root) is None
 
 
-@dataclass
-class _GpuReading:
+class _GpuReading(Struct):
     """The answers of one GPU; None where it does not answer. `hides_pids`: its processes have no names here, as in a
     container without the host's pids, so that the run's use cannot be distinguished from others'."""
 

@@ -6,8 +6,9 @@ Sources: pmset(1) and notifyutil(1) on macOS (samples in docs/macos.md), files i
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from queue_runner.host.filesystem import read_text
 
@@ -17,8 +18,7 @@ _MAX_CORES_WATCHED = 32
 """Limit of cores read: they share heat, and reading every core of a large machine would take milliseconds."""
 
 
-@dataclass(frozen=True)
-class Power:
+class Power(Struct, frozen=True):
     """The power source. `battery_share` is a fraction of 1."""
 
     on_battery: bool | None = None

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from queue_runner.host import boot
 from queue_runner.warden import process_tree
@@ -25,16 +26,14 @@ _SAME_START_S = 0.02  # macOS only: psutil's and libproc's differ in rounding
 _RESCAN_S = 0.02
 
 
-@dataclass(frozen=True, order=True)
-class Process:
+class Process(Struct, frozen=True, order=True):
     """A process, distinguishable from a later one of the same pid."""
 
     pid: int
     start: float
 
 
-@dataclass(frozen=True)
-class Traces:
+class Traces(Struct, frozen=True):
     """Traces that identify a run's processes; each alone is sufficient."""
 
     tag: str | None = None

@@ -12,10 +12,11 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from queue_runner.paths import Below
 
@@ -26,8 +27,7 @@ READ_MAX_BYTES = 16 << 20
 """Limit for a file that a job may have written; the warden never writes more."""
 
 
-@dataclass(frozen=True)
-class RunDir:
+class RunDir(Struct, frozen=True):
     """Paths of a run's files."""
 
     path: Path
@@ -63,7 +63,7 @@ class RunDir:
 
     def started(self) -> Fence | None:
         """Return the fence, which exists once the trainer may have been started. A torn fence counts as existing."""
-        from queue_runner.host.warden_records import Fence  # not above: msgspec takes 10 ms, and submit reads no record
+        from queue_runner.host.warden_records import Fence  # not above: submit reads no record
 
         return self._record("started") or (Fence() if self._exists("started") else None)
 

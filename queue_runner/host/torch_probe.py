@@ -15,9 +15,10 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from queue_runner.errors import UsageError
 
@@ -76,8 +77,7 @@ for name in ("cpu", "cuda", "mps"):
 """
 
 
-@dataclass(frozen=True)
-class Torch:
+class Torch(Struct, frozen=True):
     """The child's report. `devices` maps cpu, cuda, mps to (computes|wrong|fails|absent|died, text); `machine` is the
     architecture of its Python: x86_64 on an Apple chip is Rosetta."""
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
 
 from msgspec import convert
+from msgspec.structs import asdict
 
 from queue_runner.analysis.clock_check import LineTimes
 from queue_runner.events import Eval, Event, Iter, LogEvent, Phase
 
 
-@dataclass(slots=True)
 class Clock(LineTimes):
     """Sums over the lines of a run as they arrive; `t` and `i` belong to the last one."""
 

@@ -12,8 +12,10 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from queue_runner.errors import MpsqError
 from queue_runner.events import Counts, Event, LogEvent, Note, Phase
@@ -31,8 +33,7 @@ TAIL_BYTES = 4096
 _Found = tuple[Sequence[Event | LogEvent], int, Counts]
 
 
-@dataclass(frozen=True)
-class Chunk:
+class Chunk(Struct, frozen=True):
     """Events of complete lines that were read, and the state of the file once they are stored."""
 
     events: Sequence[Event | LogEvent]

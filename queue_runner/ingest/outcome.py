@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from queue_runner.host.warden_records import RunEnd
 from queue_runner.ingest.last_words import NO_MEMORY, NO_SPACE

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -45,8 +45,7 @@ class SelfDescription(Struct, frozen=True):
     eval_interval: Planned | None = None
 
 
-@dataclass(frozen=True)
-class Assessment:
+class Assessment(Struct, frozen=True):
     """The summary and the taints of a run. `summary` is None if it could not be computed. `neighbour_share` is the
     share of the measured time (0 to 1) during which another lane was busy; None if none was."""
 
@@ -55,8 +54,7 @@ class Assessment:
     neighbour_share: float | None = None
 
 
-@dataclass(frozen=True)
-class RunPoints:
+class RunPoints(Struct, frozen=True):
     """The points of a run whose events are all stored. `notes` has the first text of each kind, `clocks` the
     remembered state of each source's parser, `metrics` the values of each by iteration."""
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import io
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from msgspec import Struct
 
 from queue_runner import __version__, paths, reports
 from queue_runner.client import Client
@@ -28,16 +28,14 @@ MOST_LINES = 1_000
 """Lines of a log that one call returns."""
 
 
-@dataclass(frozen=True)
-class QueuedGroup:
+class QueuedGroup(Struct, frozen=True):
     """A submission: its name, such as g4, and the ids of its jobs."""
 
     group: str
     jobs: list[int]
 
 
-@dataclass(frozen=True)
-class RunState:
+class RunState(Struct, frozen=True):
     """A run: its id, name and state (HELD, QUEUED, RUNNING, DONE); `outcome` once it is DONE. Its time is the median of
     an iteration."""
 
@@ -49,8 +47,7 @@ class RunState:
     median_s: float | None
 
 
-@dataclass(frozen=True)
-class QueueNow:
+class QueueNow(Struct, frozen=True):
     """The queue: whether a worker is there to start runs, how many wait, and the runs."""
 
     worker: bool
@@ -59,8 +56,7 @@ class QueueNow:
     runs: list[RunState]
 
 
-@dataclass(frozen=True)
-class CandidateAnswer:
+class CandidateAnswer(Struct, frozen=True):
     """The answer on a candidate so far: keep, discard or undecided; `is_final` when no round follows."""
 
     group: str
@@ -70,8 +66,7 @@ class CandidateAnswer:
     reasons: list[str]
 
 
-@dataclass(frozen=True)
-class ReportAnswer:
+class ReportAnswer(Struct, frozen=True):
     """A report: its sentences, and its rows in SI units as docs/json.md describes them."""
 
     report: str
@@ -79,8 +74,7 @@ class ReportAnswer:
     rows: list[dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class LogEnd:
+class LogEnd(Struct, frozen=True):
     """The last lines of a run's output."""
 
     run: str

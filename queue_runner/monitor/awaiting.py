@@ -5,7 +5,9 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from queue_runner import units
 from queue_runner.errors import WaitedJobFailed, WaitTimeout
@@ -22,8 +24,7 @@ _POLL_S = 0.1
 _MOST_NAMES = 5
 
 
-@dataclass(frozen=True)
-class Awaited:
+class Awaited(Struct, frozen=True):
     """The runs that a command waits for. `stops` holds, by run id, why mpsq keeps a run from starting; `silences`
     since when targets do not answer. `open_groups`: all runs of these have ended, and a round may follow. `obstacles`:
     why nothing starts before a user acts."""

@@ -6,9 +6,9 @@ import itertools
 import os
 import signal
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from types import FrameType, TracebackType
 
+from msgspec import Struct
 from rich.console import Console, Group, RenderableType
 from rich.layout import Layout
 from rich.live import Live
@@ -194,8 +194,7 @@ def _fitting(rows: Sequence[list[str]], room: int) -> list[list[str]]:
     return [row for row, end in zip(rows, ends, strict=True) if end <= room]
 
 
-@dataclass(frozen=True)
-class Sparkline:
+class Sparkline(Struct, frozen=True):
     """A row of bars of the newest iterations' times, scaled so that one slow iteration does not flatten the others.
 
     `bars` has a character per iteration. The lowest bar is `low_s`, the full height `high_s`; `beyond`

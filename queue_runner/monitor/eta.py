@@ -11,8 +11,9 @@ import heapq
 import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
+
+from msgspec import Struct, field
 
 from queue_runner import times, units
 from queue_runner.lanes import is_remote
@@ -26,8 +27,7 @@ EXPECTED = 500
 """Number of runs of the queue for which an estimate is made, unless more are shown."""
 
 
-@dataclass(frozen=True)
-class Turn:
+class Turn(Struct, frozen=True):
     """Start and end of one run, in Unix seconds. None: it needs user action first (it is held, or behind a held run),
     or never comes as things are (it waits for a failure, or is past its deadline). If not sure, it may be later: the
     length of this run, or of one before it, is unknown."""
@@ -40,8 +40,7 @@ class Turn:
     finish_sure: bool = True
 
 
-@dataclass(frozen=True)
-class Eta:
+class Eta(Struct, frozen=True, dict=True):
     """The turns of all runs that have not ended, by run. `finish_at` is None if nothing runs without user action."""
 
     turns: Mapping[str, Turn] = field(default_factory=dict)

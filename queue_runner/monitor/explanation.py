@@ -6,7 +6,8 @@ import re
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from queue_runner import config_file, units
 from queue_runner.analysis.stats import by_key
@@ -23,8 +24,7 @@ from queue_runner.paths import Layout
 from queue_runner.store import read
 
 
-@dataclass(frozen=True)
-class RunContext:
+class RunContext(Struct, frozen=True):
     """Facts about a run besides its row. `waits` is set for a run that has not started."""
 
     queue: QueueState
@@ -39,8 +39,7 @@ class RunContext:
     in_copy: str = ""  # why it started in a copy of its code
 
 
-@dataclass(frozen=True)
-class Why:
+class Why(Struct, frozen=True):
     """The reason of one run. `run` is 12.3. `next_step` is empty if nothing is left to do. `kind` is, in one word of
     reasons.Reason, what a run that has not started waits for; else it is empty."""
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from queue_runner import config_file, times, units
 from queue_runner.monitor import eta, run_view
@@ -21,8 +23,7 @@ FOREGROUND_SHORT_S = 1.0
 SHORT_S = 10.0
 
 
-@dataclass(frozen=True)
-class Forecast:
+class Forecast(Struct, frozen=True):
     """The forecast of a plan: seconds per run by job (None: unknown), in total, and when it would be done."""
 
     run_s: tuple[float | None, ...]

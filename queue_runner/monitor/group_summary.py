@@ -6,7 +6,8 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from queue_runner import units
 from queue_runner.model import Outcome, Selector, State
@@ -42,8 +43,7 @@ def facts(connection: sqlite3.Connection, every_run: Sequence[RunView]) -> list[
     return [(name, value) for name, value in pairs if value]
 
 
-@dataclass(frozen=True)
-class GroupProgress:
+class GroupProgress(Struct, frozen=True):
     """How far a submission is: its command, its rounds that have ended of those that are planned so far, and its runs
     that did not succeed."""
 

@@ -6,9 +6,10 @@ import shlex
 import sqlite3
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from queue_runner import tables, units
 from queue_runner.analysis.stats import by_key
@@ -24,8 +25,7 @@ MOST_COMMAND = 60
 R = TypeVar("R", bound=RunLine)
 
 
-@dataclass(frozen=True)
-class Filter:
+class Filter(Struct, frozen=True):
     """Filters of `mpsq list` and of the history of `mpsq web`; None does not filter. `state` is a state or an outcome
     of the jobs, or of one of their runs with `by_run`. Deleted jobs are shown with `deleted`, then alone, and if one of
     them is named itself. `before` is the id of a job: only older ones. Each word of `text` must be in the name, the
@@ -134,8 +134,7 @@ def _words(kind: type[State] | type[Outcome]) -> str:
     return ", ".join(member.value.lower() for member in kind)
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
+class _Line(Struct, frozen=True):
     """A line of the table: a job or a run."""
 
     id: int | str

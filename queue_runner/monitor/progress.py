@@ -5,7 +5,8 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections import deque
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from queue_runner import config_file, units
 from queue_runner.model import PHASES, Selector, State
@@ -18,8 +19,7 @@ NEWEST = 200
 """Number of newest measured iterations from which the time per iteration of a running job is computed."""
 
 
-@dataclass(frozen=True)
-class RunProgress:
+class RunProgress(Struct, frozen=True):
     """Progress of the running run. Times in seconds; None is unknown. `iters` are the iterations done, including those
     before the checkpoint that a resumed run continued from."""
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from queue_runner import config_file, lanes
 from queue_runner.host import locks, processes
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
     from queue_runner.monitor.run_view import RunView
 
 
-@dataclass(frozen=True)
-class LaneState:
+class LaneState(Struct, frozen=True):
     """State of one of several lanes, and the run that has it or the whole machine."""
 
     name: str
@@ -29,8 +29,7 @@ class LaneState:
     running: RunView | None = None
 
 
-@dataclass(frozen=True)
-class QueueState:
+class QueueState(Struct, frozen=True):
     """State of the queue. `worker_pid` is None if no worker runs, or if its lock does not contain it. `lanes` is empty
     where one run at a time has the machine. `blocked_for` is the id of the run for which lanes are kept free."""
 
@@ -104,8 +103,7 @@ def is_supervised(folder: RunDir) -> bool:
     return folder.warden_lock.exists() and locks.is_held(folder.warden_lock)
 
 
-@dataclass(frozen=True)
-class Supervision:
+class Supervision(Struct, frozen=True):
     """Who looks after a running run, as its folder shows it. `stopped` is the pid of its trainer if a signal stopped
     that, and not mpsq pause."""
 

@@ -7,7 +7,9 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from queue_runner import config_file, extensions, units
 from queue_runner.host.run_dir import RunDir
@@ -31,8 +33,7 @@ SELECT id, judged_rounds, more_rounds FROM groups WHERE until IS NOT NULL AND cl
 """
 
 
-@dataclass(frozen=True)
-class RunningRun:
+class RunningRun(Struct, frozen=True):
     """The running run: who looks after it, and how far it is."""
 
     run: RunView
@@ -40,8 +41,7 @@ class RunningRun:
     progress: RunProgress
 
 
-@dataclass(frozen=True)
-class Status:
+class Status(Struct, frozen=True):
     """Status of the queue. `waiting` is in queue order; where a run of this machine and one of another run, the first
     is `running`. `reasons` holds by run id why each waits. `ended` begins with the runs that are to be stored.
     `waiting_count` also counts runs that were not read; `eta` covers the running run and the first `expected` waiting
@@ -138,8 +138,7 @@ def look_at(layout: Layout, connection: sqlite3.Connection, run: RunView, tracke
     return RunningRun(run, supervision, progress)
 
 
-@dataclass(frozen=True)
-class Observation:
+class Observation(Struct, frozen=True):
     """A look that saw a change. `newest_s` are the times of the newest measured iterations in seconds, the oldest
     first; `turn` grows whenever the queue itself changed: a start, an end, a new job, a worker that came or went."""
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import fields, replace
 
 from queue_runner import config_file
 from queue_runner.analysis import gpu_use, peaks, stats
@@ -27,8 +29,7 @@ from queue_runner.workloads import command_line
 _PHASES = ("setup", "compile", "warmup", "measure", "eval", "checkpoint", "other")
 
 
-@dataclass(frozen=True)
-class Code:
+class Code(Struct, frozen=True):
     """The snapshot of a job's code."""
 
     hash: str
@@ -42,8 +43,7 @@ class Code:
     left_out: Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class ChainLink:
+class ChainLink(Struct, frozen=True):
     """A run of a chain of runs that continue one another."""
 
     run: str
@@ -52,8 +52,7 @@ class ChainLink:
     last_i: int | None
 
 
-@dataclass(frozen=True)
-class TrainerNote:
+class TrainerNote(Struct, frozen=True):
     """A note of the trainer, or one of the queue, which has no offset."""
 
     offset: int | None
@@ -61,8 +60,7 @@ class TrainerNote:
     text: str
 
 
-@dataclass(frozen=True)
-class HistoryEvent:
+class HistoryEvent(Struct, frozen=True):
     """An event in the history of a run."""
 
     at: float
@@ -75,8 +73,7 @@ class HistoryEvent:
     reason: str | None
 
 
-@dataclass(frozen=True)
-class AwaitedJob:
+class AwaitedJob(Struct, frozen=True):
     """A job that this one waits for, or waited for."""
 
     job: int
@@ -84,8 +81,7 @@ class AwaitedJob:
     verdict: str
 
 
-@dataclass(frozen=True)
-class Evaluation:
+class Evaluation(Struct, frozen=True):
     """The last evaluation, at step `i`; a loss is None if it was not evaluated. `last_i` is the last iteration."""
 
     i: int
@@ -99,8 +95,7 @@ A100_BF16_FLOPS = 312e12
 in github.com/karpathy/nanoGPT, model.py): its MFU is a rate in FLOP/s."""
 
 
-@dataclass(frozen=True)
-class Mfu:
+class Mfu(Struct, frozen=True):
     """Shares of 1 and FLOP per second of a run, by the median of its measured iterations; None is unknown."""
 
     flops_per_s: float | None
@@ -112,8 +107,7 @@ class Mfu:
     printed_flops_per_s: float | None
 
 
-@dataclass(frozen=True)
-class Details:
+class Details(Struct, frozen=True):
     """Everything known about one run. `argv` is redacted, `lines` counts event lines that were not stored as the events
     that they claim to be, `files` maps names to existing paths."""
 
@@ -192,12 +186,12 @@ def details(layout: Layout, connection: sqlite3.Connection, run: RunView) -> Det
 
 _AFTER = "SELECT on_job_id, condition, verdict FROM v_dependency WHERE job_id = ? ORDER BY on_job_id"
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Struct)
 
 
 def _rows(connection: sqlite3.Connection, kind: type[T], source: str) -> list[T]:
-    """Return rows as dataclasses, each with the columns of its fields. `source` is SQL after FROM."""
-    names = ", ".join(field.name for field in fields(kind))  # type: ignore[arg-type]
+    """Return rows as records, each with the columns of its fields. `source` is SQL after FROM."""
+    names = ", ".join(kind.__struct_fields__)
     return [kind(*row) for row in read.tuples(connection, f"SELECT {names} FROM {source}")]
 
 
@@ -281,8 +275,7 @@ def _search(connection: sqlite3.Connection, job_id: int, spec: JobSpec) -> str |
     return None if state is None else f"--find-max {spec.find_max}: {state.sentence(name)}"
 
 
-@dataclass(frozen=True)
-class Patch:
+class Patch(Struct, frozen=True):
     """The patch of one job's code. If there is none to show, `text` is None and `about` says why; else `about` says
     what it belongs to."""
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Generic, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from queue_runner.analysis import stats
 from queue_runner.host import locks, redact
@@ -30,8 +32,7 @@ def stored_spec(spec_json: str) -> JobSpec:
     return JobSpec.from_json(spec_json)
 
 
-@dataclass(frozen=True, slots=True)
-class JobQuestion:
+class JobQuestion(Struct, frozen=True):
     """The question that a job asks: as its run reported it, else as requested, with the settings of `spec`."""
 
     framework: str | None
@@ -82,8 +83,7 @@ class JobQuestion:
         return ", ".join(self.words().values())
 
 
-@dataclass(frozen=True, slots=True)
-class QueuedRun:
+class QueuedRun(Struct, frozen=True):
     """The columns of v_run that decide what a run waits for. Times are Unix seconds; None is unknown."""
 
     run_id: int
@@ -98,8 +98,7 @@ class QueuedRun:
     deadline_at: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class RunLine(QueuedRun):
+class RunLine(QueuedRun, frozen=True):
     """The columns of v_run that a list shows."""
 
     number: int
@@ -202,8 +201,7 @@ _UNPRINTED = frozenset(
 """Columns that are not part of the run object of docs/json.md."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunView(RunLine):
+class RunView(RunLine, frozen=True):
     """One run: the columns of v_run that people see."""
 
     workload: str | None
@@ -290,7 +288,7 @@ def each_run(
     order: str = "job_id, number",
 ) -> Iterator[Q]:
     """Yield runs, reading only the columns of `kind`. `condition` and `order` are trusted SQL."""
-    names = [field.name for field in fields(kind)]
+    names = kind.__struct_fields__
     conversions = [(names.index(name), convert) for name, convert in _CONVERSIONS.items() if name in names]
     for row in read.tuples(
         connection, f"SELECT {', '.join(names)} FROM v_run WHERE {condition} ORDER BY {order}", values
@@ -322,7 +320,7 @@ def _as_recorded(connection: sqlite3.Connection, run: R) -> R:
     columns: dict[str, Any] = {name: getattr(record, name) for name in _RECORDED}
     columns |= {"outcome": ending.outcome.value, "exit_code": ending.exit_code, "signal": ending.signal}
     columns["reason"] = ending.reason or None
-    return replace(run, **{field.name: columns[field.name] for field in fields(run) if field.name in columns})
+    return replace(run, **{name: columns[name] for name in run.__struct_fields__ if name in columns})
 
 
 def runs(
@@ -395,8 +393,7 @@ def last_attempts(runs: Iterable[R]) -> list[R]:
     return list(last.values())
 
 
-@dataclass(frozen=True)
-class JobView(Generic[R]):
+class JobView(Struct, Generic[R], frozen=True):
     """One job with all its runs, `every_run` with the preflight. Its state is derived from them."""
 
     every_run: Sequence[R]
@@ -479,10 +476,10 @@ _OF_JOB = ("group_id", "name", "kind", "workload", "framework", "device", "dtype
 
 
 def as_json(value: Any) -> Any:
-    """Return a value of monitor/ as docs/json.md describes it: runs and jobs as their objects, other dataclasses by
+    """Return a value of monitor/ as docs/json.md describes it: runs and jobs as their objects, other records by
     their fields."""
     if isinstance(value, RunView):
-        columns = {field.name: getattr(value, field.name) for field in fields(value) if field.name not in _UNPRINTED}
+        columns = {name: column for name, column in asdict(value).items() if name not in _UNPRINTED}
         return columns | value.question.options() | {"taints": list(value.taints), "tags": list(value.tags)}
     if isinstance(value, JobView):
         first = as_json(value.first)
@@ -490,8 +487,8 @@ def as_json(value: Any) -> Any:
         derived = {name: getattr(value, name) for name in ("state", "ok", "succeeded", "repeats", "median_s")}
         command = {"command": value.first.command or None, "runs": as_json(value.runs)}
         return {"job": value.first.job_id} | {name: first[name] for name in names} | derived | command
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: as_json(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Struct):
+        value = asdict(value)
     if isinstance(value, Mapping):
         return {key: as_json(item) for key, item in value.items()}
     return [as_json(item) for item in value] if isinstance(value, list | tuple) else value

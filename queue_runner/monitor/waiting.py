@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from queue_runner import units
 from queue_runner.analysis.stats import by_key
@@ -28,8 +29,7 @@ _BOUND = (
 _WISH = {Condition.OK: "succeed", Condition.ANY: "end", Condition.FAIL: "fail"}
 
 
-@dataclass(frozen=True)
-class Reason:
+class Reason(Struct, frozen=True):
     """The reason why a run has not started. `short` is for a column of a table; `next_step` may be empty."""
 
     kind: str
@@ -38,8 +38,7 @@ class Reason:
     next_step: str
 
 
-@dataclass(frozen=True)
-class _Edge:
+class _Edge(Struct, frozen=True):
     """A dependency that is not met."""
 
     job_id: int

@@ -11,9 +11,10 @@ import signal
 import sys
 import time
 from collections.abc import Generator, Iterator
-from dataclasses import replace
 from types import FrameType
 from typing import NoReturn
+
+from msgspec.structs import replace
 
 from queue_runner.host.low_priority import Wait, descriptor, give_way
 from queue_runner.monitor import queue_status as status_view

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from queue_runner import units
 
@@ -16,16 +17,14 @@ half of the difference."""
 MOST_TICKS = 5
 
 
-@dataclass(frozen=True)
-class Tick:
+class Tick(Struct, frozen=True):
     """A mark of an axis: its place in percent of the width, and its text."""
 
     x: float
     text: str
 
 
-@dataclass(frozen=True)
-class Axis:
+class Axis(Struct, frozen=True):
     """An axis from `low` to `high`."""
 
     low: float

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from queue_runner import units
 from queue_runner.analysis import run_metrics
@@ -24,8 +25,7 @@ _JITTER = (0, -6, 6, -3, 3)
 _SIGNS = {Word.FASTER: "good", Word.SLOWER: "bad", Word.UNDECIDED: "warn"}
 
 
-@dataclass(frozen=True)
-class Dot:
+class Dot(Struct, frozen=True):
     """A mark: its place in percent of the width, its offset in pixels, whether it is filled, and what to say of it."""
 
     x: float
@@ -34,8 +34,7 @@ class Dot:
     title: str
 
 
-@dataclass(frozen=True)
-class Strip:
+class Strip(Struct, frozen=True):
     """A row of a chart: an arm, its dots, and its interval; `word` is its verdict, `sign` the class of that."""
 
     label: str
@@ -49,8 +48,7 @@ class Strip:
     sign: str = ""
 
 
-@dataclass(frozen=True)
-class Chart:
+class Chart(Struct, frozen=True):
     """All arms of a family on one axis, with its title; `zero` is the place of no difference. `notes` say what the
     chart cannot show."""
 
@@ -110,8 +108,7 @@ def _compared(arm: Arm, place: int, answer: Verdict, values: Sequence[float], on
     )
 
 
-@dataclass(frozen=True)
-class Quantity:
+class Quantity(Struct, frozen=True):
     """The quantity that the answer compares: its name, the value of a run, and how many seconds of an arm's times one
     unit has; None for a metric."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from queue_runner.pages.axis import Tick, linear_ticks, place
 from queue_runner.reports._common.document import RowHistory
@@ -12,8 +13,7 @@ from queue_runner.reports._common.document import RowHistory
 _DAY_S = 86_400.0
 
 
-@dataclass(frozen=True)
-class HistoryMark:
+class HistoryMark(Struct, frozen=True):
     """A point, or a vertical line, in percent of width and height, and what to say of it."""
 
     x: float
@@ -21,8 +21,7 @@ class HistoryMark:
     title: str
 
 
-@dataclass(frozen=True)
-class HistoryLine:
+class HistoryLine(Struct, frozen=True):
     """A row: the path through its points in a box of 1000 x 100, and the marks on it."""
 
     label: str

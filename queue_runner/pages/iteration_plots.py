@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family
@@ -27,8 +29,7 @@ _DIGITS = 5
 Values = list[float | None]
 
 
-@dataclass(frozen=True)
-class IterationPlot:
+class IterationPlot(Struct, frozen=True):
     """The iterations of one run in their order: number, seconds, loss (None where unknown), phase."""
 
     i: Sequence[int] = ()
@@ -37,8 +38,7 @@ class IterationPlot:
     phase: Sequence[int] = ()
 
 
-@dataclass(frozen=True)
-class Plots:
+class Plots(Struct, frozen=True):
     """The data of all plots, and what to say of them."""
 
     families: Sequence[Mapping[str, Any]]

@@ -7,8 +7,9 @@ import re
 import shlex
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from msgspec import Struct
 
 from queue_runner import units
 from queue_runner.analysis.reported_run import ReportedRun
@@ -29,8 +30,7 @@ MOST_CHARS = 400
 Facts = list[tuple[str, str]]
 
 
-@dataclass(frozen=True)
-class Fingerprint:
+class Fingerprint(Struct, frozen=True):
     """A machine or an environment of software: the first digits of its hash, how many runs had it, and its facts."""
 
     name: str
@@ -39,8 +39,7 @@ class Fingerprint:
     packages: Facts
 
 
-@dataclass(frozen=True)
-class Submission:
+class Submission(Struct, frozen=True):
     """A submission: its command, when it was made, and how to get its code."""
 
     name: str
@@ -49,8 +48,7 @@ class Submission:
     code: str
 
 
-@dataclass(frozen=True)
-class Ran:
+class Ran(Struct, frozen=True):
     """The program that the runs of a row ran, as the queue starts it."""
 
     label: str

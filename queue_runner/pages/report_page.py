@@ -6,10 +6,12 @@ import re
 import sqlite3
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from queue_runner import atomic_file, reports, units
 from queue_runner.analysis.comparison import Family
@@ -34,8 +36,7 @@ _MARK = re.compile(r"[a-z!] ")
 """The mark of a caveat, before its text in a note."""
 
 
-@dataclass(frozen=True)
-class PageTable:
+class PageTable(Struct, frozen=True):
     """A table of the report, with its letter, and the tables of the same rows that --explain adds."""
 
     name: str
@@ -44,8 +45,7 @@ class PageTable:
     more: list[Section]
 
 
-@dataclass(frozen=True)
-class PageQuestion:
+class PageQuestion(Struct, frozen=True):
     """The question about a family of runs: shared settings, varied ones, the baseline."""
 
     shared: str

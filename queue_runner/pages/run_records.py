@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from queue_runner import reports
 from queue_runner.analysis import comparison
@@ -26,8 +28,7 @@ MOST_RUNS = 500
 """Runs of a report without comparisons whose records are read."""
 
 
-@dataclass(frozen=True)
-class RunRecords:
+class RunRecords(Struct, frozen=True):
     """The arms of a report and the stored records of their runs, by run_id."""
 
     context: Context
@@ -55,7 +56,7 @@ def of_run(connection: sqlite3.Connection, run_id: int) -> RunRecords:
     """Read the stored records of one run, whatever became of it."""
     context = Context(Options(include_invalid=True), connection, "run_id = ?", [run_id])
     stored = context.runs(f"SELECT {prepare.RUN} FROM v_run WHERE {{chosen}}")
-    runs = [replace(run, compile=run.compile_mode or run.compile) for run in stored]
+    runs = [run.changed(compile=run.compile_mode or run.compile) for run in stored]
     return _with_records(context, comparison.families(runs, Question(MAIN, include_invalid=True)), False)
 
 

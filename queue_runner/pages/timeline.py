@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+
+from msgspec import Struct
 
 from queue_runner import units
 from queue_runner.analysis.grouping import Arm, taints
@@ -30,8 +31,7 @@ _STEPS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 1440
 _SHARE = (0.0, 1.0)
 
 
-@dataclass(frozen=True)
-class Sensor:
+class Sensor(Struct, frozen=True):
     """A line of samples: a key of host/run_sampler.py, its name, and its ends where they are fixed."""
 
     key: str
@@ -58,8 +58,7 @@ _OFTEN_ZERO = ("thermal_level", "swap_out_bytes_per_s", "gpu_others_busy_share")
 """Lines that are left out where they are 0 throughout."""
 
 
-@dataclass(frozen=True)
-class PhaseBlock:
+class PhaseBlock(Struct, frozen=True):
     """A rectangle: its left edge and width in percent, its classes and what to say of it."""
 
     x: float
@@ -68,8 +67,7 @@ class PhaseBlock:
     title: str
 
 
-@dataclass(frozen=True)
-class SensorLine:
+class SensorLine(Struct, frozen=True):
     """A line of samples as an SVG path in a box of 1000 x 100, and its median and extremes in words."""
 
     name: str
@@ -77,8 +75,7 @@ class SensorLine:
     about: str
 
 
-@dataclass(frozen=True)
-class GroupTimeline:
+class GroupTimeline(Struct, frozen=True):
     """The time line of a submission."""
 
     title: str
@@ -89,8 +86,7 @@ class GroupTimeline:
     notes: Sequence[str]
 
 
-@dataclass(frozen=True)
-class Bar:
+class Bar(Struct, frozen=True):
     """A run by its phases."""
 
     run: str

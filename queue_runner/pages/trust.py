@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family
@@ -14,8 +15,7 @@ from queue_runner.model import State
 from queue_runner.pages.run_records import RunRecords
 
 
-@dataclass(frozen=True)
-class TrustReason:
+class TrustReason(Struct, frozen=True):
     """A sentence, and whether it speaks for the numbers ("good"), against them ("bad"), or limits them ("warn")."""
 
     kind: str

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from queue_runner import units
 from queue_runner.analysis.reported_run import ReportedRun
@@ -20,8 +21,7 @@ from queue_runner.spec import FIRST_ROUNDS, Until
 from queue_runner.store import read
 
 
-@dataclass(frozen=True, slots=True)
-class JudgedGroup:
+class JudgedGroup(Struct, frozen=True):
     """The ruling on a candidate after `rounds`, with the answers on the time and on the metric that it stands on."""
 
     group: int

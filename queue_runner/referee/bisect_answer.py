@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from queue_runner import units
 from queue_runner.analysis.intervals import Judgement
@@ -38,8 +39,7 @@ def of(search: VersionSearch, so_far: StoredSearch, missing: Mapping[int, str]) 
     return BisectAnswer(search, result, so_far.groups, bisection.n_rounds, likeliest, skipped)
 
 
-@dataclass(frozen=True, slots=True)
-class BisectAnswer:
+class BisectAnswer(Struct, frozen=True):
     """The step, or why there is none, with the submissions and rounds that it stands on. `likeliest` are the versions
     that may be the first of the step, `skipped` those that could not be measured, and why."""
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from queue_runner.cli.common import Json, new_app, new_home, print_json, remind, say
 from queue_runner.cli.run import Verbose, follow_again, follow_to_the_end
@@ -70,8 +71,7 @@ def bisect(
     _Follower(new_home(), search, verbose, json).follow(anew)
 
 
-@dataclass
-class _Follower:
+class _Follower(Struct):
     """Follows a search to its end. `missing` says why a version has no environment."""
 
     layout: Layout

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+
+from msgspec import Struct, json
+from msgspec.structs import replace
 
 from queue_runner import units
 from queue_runner.analysis import run_metrics
@@ -21,8 +21,7 @@ MOST_SURE = 0.999
 NOT_COMPARED = "the two versions cannot be compared: mpsq report --explain says why"
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
+class Query(Struct, frozen=True):
     """The purpose of the rounds of a submission: two versions, by number and name, of the bisection of this `key` that
     began at `begun`, and the rounds before it. `metric` is "" for the time."""
 
@@ -36,16 +35,11 @@ class Query:
 
     def to_goal(self) -> str:
         """Return the goal that is stored with the submission."""
-        before = {**asdict(self.before), "skipped": sorted(self.before.skipped)}
-        return f"{NAME} {json.dumps({**asdict(self), 'before': before})}"
+        return f"{NAME} {json.encode(self, order='deterministic').decode()}"
 
     @classmethod
     def from_json(cls, text: str) -> Query:
-        data: dict[str, Any] = json.loads(text)
-        before = data["before"]
-        measured = (Measured(**{**each, "differences": tuple(each["differences"])}) for each in before["measured"])
-        known = Bisection(**{**before, "measured": tuple(measured), "skipped": frozenset(before["skipped"])})
-        return cls(**{**data, "names": tuple(data["names"]), "before": known})
+        return json.decode(text, type=cls)
 
     def failure(self, families: Sequence[Family]) -> tuple[int | None, str] | None:
         """Return the version that failed, None where it is nobody's fault, and a sentence; None if all is well."""

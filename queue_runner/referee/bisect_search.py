@@ -8,9 +8,11 @@ import json
 import math
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from queue_runner.analysis.rounds import SAME_WITHIN
 from queue_runner.errors import MpsqError
@@ -39,8 +41,7 @@ GROUP BY g.id ORDER BY g.id
 """
 
 
-@dataclass(frozen=True, slots=True)
-class VersionSearch:
+class VersionSearch(Struct, frozen=True):
     """A bisection as its command gives it. `metric` is "" for the time, `margin` that of "the same"."""
 
     versions: Sequence[Version]
@@ -64,8 +65,7 @@ class VersionSearch:
         return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
-@dataclass(frozen=True, slots=True)
-class StoredSearch:
+class StoredSearch(Struct, frozen=True):
     """The stored part of a search. `groups` are its submissions, `open_group` that of which rounds may follow, with its
     `until`; `last` is the pair of the newest and `last_why` why its rounds ended; `spec` has the code of the first.
     `skipped` says why, by version."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from queue_runner.errors import UsageError, did_you_mean
 from queue_runner.paths import Layout
@@ -20,8 +21,7 @@ _PACKAGE = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=([^=]+)")
 _HASH_DIGITS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
+class Version(Struct, frozen=True):
     """A version: its short name, what identifies it (a commit, or the arguments of `uv pip install`), and its title."""
 
     name: str

@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from queue_runner.analysis import intervals
 from queue_runner.analysis.intervals import Decision, Judgement
@@ -34,8 +36,7 @@ _LEAST_SPREAD = 1e-3
 """The spread of a round is at least this share of the step: equal values do not make a version certain."""
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(Struct, frozen=True):
     """Rounds of two versions, by number, in one metric: newer minus older of each round, in the order of the rounds.
 
     `step`, `levels` and `obstacle` are those of analysis/intervals.Contrast, `unit` is that of the times.
@@ -50,16 +51,14 @@ class Measured:
     obstacle: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class VersionPair:
+class VersionPair(Struct, frozen=True):
     """Two versions to measure next."""
 
     older: int
     newer: int
 
 
-@dataclass(frozen=True, slots=True)
-class NamedStep:
+class NamedStep(Struct, frozen=True):
     """The step is between these versions; `judgement` is on rounds of them, and `ends` on those of the ends."""
 
     older: int
@@ -74,16 +73,14 @@ class NamedStep:
         return size.high < ends.low if ends.mean > 0 else size.low > ends.high
 
 
-@dataclass(frozen=True, slots=True)
-class CannotTell:
+class CannotTell(Struct, frozen=True):
     """No step can be named, and why; `ends` if their difference is known."""
 
     why: str
     ends: Judgement | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Bisection:
+class Bisection(Struct, frozen=True):
     """The rounds so far of versions 0, the good end, to `last`, the bad one, without those that are `skipped`."""
 
     last: int

@@ -7,12 +7,12 @@ whatever is killed, each of these is there or not, and two shells cannot both en
 
 from __future__ import annotations
 
-import json
 import re
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
 from functools import cached_property
+
+from msgspec import Struct, field, json
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family
@@ -56,8 +56,7 @@ FROM groups g WHERE g.id IN ({_ENTERED}) ORDER BY g.id
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Conditions:
+class Conditions(Struct, frozen=True):
     """The conditions of a contest, which hold for each candidate. `champion` is the name by which it was given."""
 
     name: str
@@ -69,16 +68,14 @@ class Conditions:
 
     def to_goal(self) -> str:
         """Return the goal that is stored with the contest's submission."""
-        return f"{GOAL} {json.dumps(asdict(self))}"
+        return f"{GOAL} {json.encode(self).decode()}"
 
     @classmethod
     def from_goal(cls, goal: str) -> Conditions:
-        data = json.loads(goal.removeprefix(f"{GOAL} "))
-        return cls(**{**data, "rule": Rule.from_json(json.dumps(data["rule"]))})
+        return json.decode(goal.removeprefix(f"{GOAL} "), type=cls)
 
 
-@dataclass(frozen=True, slots=True)
-class Entrant:
+class Entrant(Struct, frozen=True):
     """A job whose code is the champion's."""
 
     job: int
@@ -86,8 +83,7 @@ class Entrant:
     priority: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
+class Proposal(Struct, frozen=True):
     """A candidate of a contest, by its submission: its name, its answer, None until there is one, and the reasons."""
 
     group: int
@@ -106,8 +102,7 @@ class Proposal:
         return None if self.answer is None else max(self.ended_at - self.began_at, 0.0)
 
 
-@dataclass(frozen=True)
-class Contest:
+class Contest(Struct, frozen=True, dict=True):
     """A contest as it stands. `outcome` and `run_s` are those of the champion's first run."""
 
     group: int
@@ -244,7 +239,7 @@ def of_group(connection: sqlite3.Connection, group: int) -> Contest:
     ]
     conditions = Conditions.from_goal(until)
     entrant = Entrant(job, JobSpec.from_json(spec_json), priority)
-    return Contest(group, conditions, Aim(**json.loads(aim)) if aim else Aim(), entrant, outcome, run_s, proposals)
+    return Contest(group, conditions, json.decode(aim, type=Aim) if aim else Aim(), entrant, outcome, run_s, proposals)
 
 
 def _answer(why: str | None) -> Choice | None:

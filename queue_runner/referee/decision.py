@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 FIRST_FUTILE = 4
 """The round from which an estimate that is too small closes a way."""
@@ -45,8 +46,7 @@ class Way(StrEnum):
     BETTER = "better"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gain:
+class Gain(Struct, frozen=True, kw_only=True):
     """By how much the candidate beats the champion in the time or in the metric, positive if it does, and the ends of
     the interval. A loss below `margin` counts as none. A gain below `least` is not worth having. In a contest the
     interval is corrected for the other candidates, so that few of the gains are false; that of `low_alone` and
@@ -119,8 +119,7 @@ class Gain:
         return f"it is open whether {self.subject} is {self.worse} by less than {self.margin_text}: {self.size}"
 
 
-@dataclass(frozen=True, slots=True)
-class Ruling:
+class Ruling(Struct, frozen=True):
     """The answer and its reasons, a sentence each. `is_final`: no further round can change that it is undecided."""
 
     choice: Choice

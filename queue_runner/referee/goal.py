@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
 from typing import NamedTuple
+
+from msgspec import Struct, field, json
 
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.rounds import Verdict
@@ -18,8 +18,7 @@ CONFIRM = "confirm"
 Answer = tuple[Verdict, Gain]
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """What a candidate is kept for, by which metric, and from which gain. Margins are those of the submission's aim.
 
     `least` has the least gains: in the metric by its name, and of the time under "" as a share. `evaluate` is the
@@ -40,12 +39,11 @@ class Rule:
 
     def to_goal(self, name: str = NAME) -> str:
         """Return the goal that is stored with the submission."""
-        return f"{name} {json.dumps(asdict(self))}"
+        return f"{name} {json.encode(self).decode()}"
 
     @classmethod
     def from_json(cls, text: str) -> Rule:
-        data = json.loads(text)
-        return cls(**{**data, "ways": tuple(map(Way, data["ways"]))})
+        return json.decode(text, type=cls)
 
 
 class Judged(NamedTuple):

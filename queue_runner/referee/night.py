@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from queue_runner import tables, units
 from queue_runner.analysis.rounds import Verdict
@@ -15,8 +16,7 @@ from queue_runner.referee.contest import Contest, Proposal
 from queue_runner.referee.decision import Choice
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(Struct, frozen=True):
     """A proposal, what its rounds showed, and the champion after it: its speedup over the first champion, and the sum
     of the differences of the metric, as they were when each was kept."""
 

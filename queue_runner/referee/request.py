@@ -6,10 +6,12 @@ from __future__ import annotations
 import secrets
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from queue_runner import units
 from queue_runner.control import resubmission
@@ -46,8 +48,7 @@ _REFUSED = {
 """Fields of a submission that a judgement cannot have, and why."""
 
 
-@dataclass(frozen=True, slots=True)
-class JudgeOptions:
+class JudgeOptions(Struct, frozen=True):
     """The words of the command line by which candidates are judged."""
 
     keep_if: str | None = None

@@ -6,8 +6,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from queue_runner.errors import UsageError, did_you_mean
 from queue_runner.model import parse_selector
@@ -19,8 +20,7 @@ from queue_runner.spec import JobSpec
 from queue_runner.store import read
 
 
-@dataclass(frozen=True, slots=True)
-class Tree:
+class Tree(Struct, frozen=True):
     """The code of a row: the folder that its command starts in, and its commit or the job that ran it; without these it
     is the code in the folder."""
 

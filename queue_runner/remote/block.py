@@ -21,7 +21,6 @@ import json
 import os
 import shutil
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from msgspec import Struct, ValidationError, convert
@@ -115,8 +114,7 @@ class Beginning(Struct, frozen=True):
     started: Time | None = None
 
 
-@dataclass(frozen=True)
-class Folder:
+class Folder(Struct, frozen=True):
     """Paths in the folder of a block."""
 
     path: Path

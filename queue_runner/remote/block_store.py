@@ -9,7 +9,6 @@ import json
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from msgspec import Struct
@@ -47,8 +46,7 @@ NOT_PERMITTED = float(1 << 32)
 CANCELLED = Ending(Outcome.CANCELLED, reason="cancelled before it started")
 
 
-@dataclass(frozen=True)
-class BlockRun:
+class BlockRun(Struct, frozen=True):
     """A run of a block, on the front or on its node."""
 
     run_id: int

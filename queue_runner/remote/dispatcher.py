@@ -14,8 +14,10 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from queue_runner import config_file
 from queue_runner.config_file import Config
@@ -56,8 +58,7 @@ _BAD = "bad_result: its node returned a result that is not valid"
 _REMOVED = "folder_removed: the folder of its block was removed, with the results on its node"
 
 
-@dataclass
-class _Watch:
+class _Watch(Struct):
     """Knowledge about a block since this worker follows it; times are monotonic seconds, `silent_since` Unix."""
 
     looked_at: float = 0.0

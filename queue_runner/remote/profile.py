@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from queue_runner.config_file import SLURM, Config
 from queue_runner.errors import UsageError
@@ -19,8 +21,7 @@ DURATIONS = ("poll", "grace", "time")
 _HOST = re.compile(r"(?!-)[A-Za-z0-9_.:@%+\[\]/-]+")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Profile:
+class Profile(Struct, frozen=True, kw_only=True):
     """A table [on.NAME] (docs/remote.md); `name` is its own. A text that is not set is ""."""
 
     name: str

@@ -6,7 +6,6 @@ import re
 import tarfile
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import metadata
 from importlib.metadata import Distribution
 from pathlib import Path
@@ -80,8 +79,7 @@ def look(link: Link) -> PythonThere:
     return there
 
 
-@dataclass(frozen=True)
-class Package:
+class Package(Struct, frozen=True):
     """mpsq and its dependencies as wheels in a folder, which also has the versions of all as constraints."""
 
     folder: Path

@@ -12,10 +12,9 @@ import shlex
 import tarfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import IO
 
-from msgspec import ValidationError, convert, to_builtins
+from msgspec import Struct, ValidationError, convert, to_builtins
 
 from queue_runner import __version__, units
 from queue_runner.checks import Check
@@ -35,8 +34,7 @@ MOST_WAIT_S = 60.0
 """The longest pause between two tries to reach a box that does not answer."""
 
 
-@dataclass
-class _Known:
+class _Known(Struct):
     """The last answer of the box about a block; times are monotonic seconds."""
 
     state: BoxState | None = None

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from queue_runner.checks import Check
 from queue_runner.model import Ending, Outcome
@@ -27,8 +28,7 @@ class NotSent(Refused):
     """The target did not answer before it could have started the block."""
 
 
-@dataclass(frozen=True)
-class Down:
+class Down(Struct, frozen=True):
     """A target that does not answer: why, since when, and when it is asked again, in Unix seconds."""
 
     why: str
@@ -36,8 +36,7 @@ class Down:
     next_try_at: float
 
 
-@dataclass(frozen=True)
-class Seen:
+class Seen(Struct, frozen=True):
     """The state of a block at its target: waiting, running or gone; with its words, its node and its id there."""
 
     state: str

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from queue_runner import units
 from queue_runner.analysis import findings, run_metrics
@@ -40,8 +42,7 @@ _USED: dict[str, tuple[str, Callable[[Any], str]]] = {
 """Medians that get no word: title and format, by the column of v_run."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SideBySide:
+class SideBySide(Struct, frozen=True, kw_only=True):
     """A line of both tables: the values of both sides under one name, and as `texts`.
 
     `kind` is "differs" for a line of the question and "measured" for one of the results. `row` names the rows where a
@@ -58,8 +59,7 @@ class SideBySide:
     change: str = units.MISSING
 
 
-@dataclass(frozen=True)
-class Match:
+class Match(Struct, frozen=True):
     """A row of each side that have in common what both sides have in several values, and these in words."""
 
     first: Arm

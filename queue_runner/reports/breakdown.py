@@ -7,9 +7,10 @@ ones that it shows, and the rest, of which it says nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from queue_runner import units
 from queue_runner.analysis import comparison
@@ -65,8 +66,7 @@ class LoggedPhase(NamedTuple):
 Logs = Mapping[int, Sequence[LoggedPhase]]
 
 
-@dataclass(frozen=True)
-class LoggedTimes:
+class LoggedTimes(Struct, frozen=True):
     """Mean seconds by part over the `runs` of an arm, `real` last; None is unknown."""
 
     runs: Sequence[str]

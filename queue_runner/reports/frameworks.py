@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import cache
 from itertools import combinations
+
+from msgspec.structs import replace
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family, compare, n_words

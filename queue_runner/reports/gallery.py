@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
+
+from msgspec import Struct
 
 from queue_runner import units
 from queue_runner.analysis.comparison import TIME, WALL
@@ -28,8 +29,7 @@ SQL = f"SELECT {prepare.RUN} FROM v_run WHERE {{chosen}} ORDER BY job_id, number
 SENTENCE = f"each row belongs to one machine alone, and rows of two machines are {footnotes.NEVER_COMPARED}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class MachineRow:
+class MachineRow(Struct, frozen=True, kw_only=True):
     """What one machine took for a question: its newest run tells what it ran on."""
 
     arm: Arm

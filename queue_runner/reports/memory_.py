@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
 from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from queue_runner import units
 from queue_runner.analysis import stats
@@ -53,8 +55,7 @@ class MemoryPoint(NamedTuple):
     reserved: int | None
 
 
-@dataclass(frozen=True, eq=False)
-class MemorySeries:
+class MemorySeries(Struct, frozen=True, eq=False, dict=True):
     """The memory of one run by iteration."""
 
     arm: Arm

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -95,7 +94,7 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
         )
     runs = prepare.prepare(stored, context)
     outcomes = {run.run_id: run.outcome for run in runs}  # losses of a failed run are usable up to its end
-    rows = [replace(run, valid=_UNUSABLE not in taints(run), outcome=Outcome.SUCCEEDED) for run in runs]
+    rows = [run.changed(valid=_UNUSABLE not in taints(run), outcome=Outcome.SUCCEEDED) for run in runs]
     families = newest_first(compare(rows, prepare.question(rows, context))) if rows else []
     blocks: list[panels.Block] = []
     raw: list[LossPair] = []

@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import attrgetter
 from typing import Any, NamedTuple
+
+from msgspec import Struct, field
 
 from queue_runner import units
 from queue_runner.analysis.grouping import taints, value_of
@@ -55,8 +56,7 @@ Cell = tuple[str, str, str]
 """Operator, dtype, direction."""
 
 
-@dataclass(frozen=True)
-class OpVerdict:
+class OpVerdict(Struct, frozen=True):
     """A run's result for one cell. `median_s` is in seconds per call, None where not timed."""
 
     run: str
@@ -65,8 +65,7 @@ class OpVerdict:
     detail: str = ""
 
 
-@dataclass
-class Coverage:
+class Coverage(Struct):
     """One table: the newest verdict on each cell, over all runs with the same settings."""
 
     key: Mapping[str, Any]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from operator import attrgetter, methodcaller
 from typing import Any
+
+from msgspec import Struct
 
 from queue_runner import units
 from queue_runner.analysis.curves import ENOUGH, FEWEST, Curve, CurvePoint, find_curves, number
@@ -35,8 +36,7 @@ _KNOWN = frozenset({"machine", "subject", "config", "device", "compile", "dtype"
 """Names in a key that are not settings."""
 
 
-@dataclass(frozen=True)
-class PointRow:
+class PointRow(Struct, frozen=True):
     """A point, which is an arm, and its curve."""
 
     curve: Curve

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from queue_runner import units
 from queue_runner.analysis.reported_run import ReportedRun

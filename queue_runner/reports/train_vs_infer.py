@@ -7,8 +7,10 @@ combine, compare and label such runs as they do in every report.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
+
+from msgspec import structs
 
 from queue_runner import units
 from queue_runner.analysis import run_metrics, stats
@@ -49,7 +51,7 @@ _WORK, _UNIT, _BATCH = "(work)", "(unit)", "(batch)"
 
 def _keyed(column: Column, name: str) -> Column:
     """Return a column whose value is in the key of the row's arm."""
-    return replace(column, value=lambda row: row.arm.key[name])
+    return structs.replace(column, value=lambda row: row.arm.key[name])
 
 
 def _in_key(keys: str) -> list[Column]:
@@ -146,8 +148,8 @@ def _runs_by_kind(rows: Sequence[ReportedRun], context: Context) -> list[Reporte
             for kind, unit, time_s in _times(row, mode, metrics.get(row.run_id, [])):
                 work = {_WORK: kind, _UNIT: unit, _BATCH: batch}
                 subject, compiled = row.subject.removesuffix(f"-{mode}"), row.compile or False
-                run = replace(row, subject=subject, compile=compiled, factors={**factors, **work})
-                runs.append(replace(run, median_s=time_s, mad_s=None))
+                run = row.changed(subject=subject, compile=compiled, factors={**factors, **work})
+                runs.append(run.changed(median_s=time_s, mad_s=None))
     return runs
 
 

@@ -10,10 +10,12 @@ import json
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from queue_runner import units
 from queue_runner.analysis import run_metrics, stats
@@ -41,8 +43,7 @@ _MOST_CHANGES = 4
 """Changes that a sentence names; the rest is counted."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrendStep:
+class TrendStep(Struct, frozen=True, kw_only=True):
     """A step of a row. `since` is the first submission after it, which is probably between `after` and `before`.
     `change`, `low` and `high` are shares of a time, or differences of a metric."""
 
@@ -57,11 +58,10 @@ class TrendStep:
 
     def as_json(self) -> dict[str, Any]:
         """Return the object that docs/json.md describes."""
-        return {**self.__dict__, "changes": list(self.changes)}
+        return {**asdict(self), "changes": list(self.changes)}
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrendRow:
+class TrendRow(Struct, frozen=True, kw_only=True):
     """A row with its points, oldest first."""
 
     label: str

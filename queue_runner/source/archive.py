@@ -20,9 +20,10 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NamedTuple
+
+from msgspec import Struct
 
 from queue_runner.atomic_file import replacing
 from queue_runner.source import git_hash, rules
@@ -51,8 +52,7 @@ class Extent(NamedTuple):
     size: int
 
 
-@dataclass(frozen=True)
-class Manifest:
+class Manifest(Struct, frozen=True):
     """The content of a tree. A file without a place is too large to be stored; with `has_content` False, all files are
     without one. Of the folder that was stored first, others may have the same content: `left_out` are its paths that do
     not belong to the tree, and `in_git` whether git listed its files."""

@@ -8,8 +8,9 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from queue_runner.host import find_tool
 from queue_runner.source.rules import secret_pathspecs
@@ -25,8 +26,7 @@ class GitFailed(Exception):
     """Git is missing, refuses, or timed out; the text says which, in a few words."""
 
 
-@dataclass(frozen=True)
-class Revision:
+class Revision(Struct, frozen=True):
     """The state of a work tree. `commit` is "" before the first one; `diff` is None when it was larger than
     MAX_DIFF_BYTES."""
 

@@ -10,10 +10,11 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from queue_runner.source import git_commands, git_hash, rules
 from queue_runner.source.git_hash import Content
@@ -34,8 +35,7 @@ class Entry(NamedTuple):
         return self.content[0]
 
 
-@dataclass(frozen=True)
-class SourceTree:
+class SourceTree(Struct, frozen=True, dict=True):
     """A tree as it was when scanned. Paths are relative to `root`; bytes that are not UTF-8 are escaped as by
     os.fsdecode. `changed` are the paths that `commit` does not hold with this content; without a commit, all."""
 

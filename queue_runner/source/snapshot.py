@@ -6,8 +6,10 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from queue_runner import units
 from queue_runner.errors import UsageError
@@ -25,8 +27,7 @@ _MOST_LEFT_OUT = 500
 """The limit for the stored names of omitted files."""
 
 
-@dataclass(frozen=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     """The stored code. `kind` is workload (a folder under snapshots/) or tree (see archive)."""
 
     hash: str
@@ -37,8 +38,7 @@ class Snapshot:
     left_out: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Taken:
+class Taken(Struct, frozen=True):
     """A job's snapshot, the root of its tree, the working folder of a command in it, and messages for the user."""
 
     snapshot: Snapshot | None

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from queue_runner import units
 from queue_runner.errors import is_shortage
@@ -23,8 +24,7 @@ READ_S = 120.0
 _NAMED = 3
 
 
-@dataclass(frozen=True)
-class StartCode:
+class StartCode(Struct, frozen=True):
     """Where a job's run starts, or why it must not: `refusal`. `copy` is None if it starts in its folder. `note` says
     why it starts in a copy, though that was not requested; `caveat` names what the copy does not cover."""
 
@@ -34,8 +34,7 @@ class StartCode:
     caveat: str = ""
 
 
-@dataclass(frozen=True)
-class LookTerms:
+class LookTerms(Struct, frozen=True):
     """The terms, beside the code itself, that decide where a run starts. `not_code` are the patterns of that setting.
     `copied`: an earlier run of the submission needed a copy, so all its later ones use one."""
 

@@ -9,9 +9,10 @@ import shutil
 import stat
 import time
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import IO
+
+from msgspec import Struct, field
 
 from queue_runner.host import failpoints
 from queue_runner.source import git_commands, rules
@@ -25,8 +26,7 @@ WRITTEN_AT_S = 946_684_800
 _CHUNK_BYTES = 1 << 20
 
 
-@dataclass(frozen=True)
-class CopyPlan:
+class CopyPlan(Struct, frozen=True):
     """The needs of a copy, read before it is made. `links` are the entries of the user's folder to which it links.
     `real` has the real paths of the folders that the command names. `imports` are the folders, relative to the tree,
     from which an editable install imports."""

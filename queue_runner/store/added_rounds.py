@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from queue_runner.model import PREFLIGHT, RunId, State, Verb
 from queue_runner.spec import Aim, Until
@@ -19,8 +20,7 @@ Order = Callable[[int, int, int], Sequence[int]]
 """Return the order of this many rows in the round of this number, for the group's seed: run_order.round_order."""
 
 
-@dataclass(frozen=True, slots=True)
-class RoundJob:
+class RoundJob(Struct, frozen=True):
     """A job of a group, which is a row of its rounds. `repeat` is the newest of its rounds."""
 
     id: int
@@ -58,8 +58,7 @@ GROUP BY g.id HAVING sum(r.state <> 'DONE') = 0
 CROSS JOIN keeps the order of the tables: each step of the worker reads the few open groups, not all runs."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpenGroup:
+class OpenGroup(Struct, frozen=True):
     """A submission whose rounds have all ended and that is not closed: the newest round, when its first run started,
     and the outcomes of its last attempts. Also whether one of its jobs was deleted, and how many rounds can run at
     once."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
+
+from msgspec import Struct
 
 from queue_runner.analysis import stats
 from queue_runner.spec import JobSpec, Value
@@ -29,8 +30,7 @@ _Took = tuple[float, float | None]
 """Seconds of a run, and of its start-up where it is known."""
 
 
-@dataclass(frozen=True)
-class Expected:
+class Expected(Struct, frozen=True):
     """Expected duration of a run in seconds, and its source; None and "" if nothing is known. `startup_s` is the part
     outside of iterations, evaluations and checkpoints: imports, data, compilation."""
 

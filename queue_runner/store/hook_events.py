@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from queue_runner.model import PREFLIGHT, Outcome, Verb
 from queue_runner.store import hot_sql, ready
 from queue_runner.store.engine import Connection
 
 
-@dataclass(frozen=True)
-class EndedRun:
+class EndedRun(Struct, frozen=True):
     """The end of a run. `event` is the hook that it calls, done or failed; None for neither."""
 
     event_id: int

@@ -10,9 +10,10 @@ import hashlib
 import json
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import Struct
 
 from queue_runner.lanes import is_remote
 from queue_runner.model import DEFAULT_LANE, PREFLIGHT, TRANSITIONS, Condition, Ending, Outcome, RunId, State, Verb
@@ -35,8 +36,7 @@ class StateConflict(Exception):
     """An error: the run was not in a source state of the verb, since another process acted first."""
 
 
-@dataclass(frozen=True)
-class Claimed:
+class Claimed(Struct, frozen=True):
     """A run that the worker has claimed, with everything that its start needs."""
 
     run_id: int
@@ -53,8 +53,7 @@ class Claimed:
         return cls(run_id, id, _of_run(JobSpec.from_json(spec_json), id.number), token, boot_id, lane)
 
 
-@dataclass(frozen=True)
-class Following:
+class Following(Struct, frozen=True):
     """The run that is next on a lane, not claimed yet."""
 
     run_id: int
@@ -460,8 +459,7 @@ def _of_run(spec: JobSpec, number: int) -> JobSpec:
     return spec.for_preflight(PREFLIGHT_LIMIT_S) if number == PREFLIGHT else spec
 
 
-@dataclass(frozen=True)
-class Unended:
+class Unended(Struct, frozen=True):
     """A run that is not DONE. A node may have started one that has a token."""
 
     run_id: int

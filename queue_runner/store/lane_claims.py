@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import asdict, astuple, dataclass, replace
 from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import asdict, astuple, replace
 
 from queue_runner.lanes import Lane, parts, placed, units, without_lane
 from queue_runner.model import DEFAULT_LANE, Obstacle, RunId
@@ -21,8 +23,7 @@ from queue_runner.store.jobs import Claimed, Following, claimed, here, spec_of
 from queue_runner.store.read import LaneRow
 
 
-@dataclass(frozen=True)
-class Blocked:
+class Blocked(Struct, frozen=True):
     """Why nothing starts on a lane: in words, and where a program has to know it, by its kind. `run_id` is the run for
     which it is kept free, `next_try_at` (Unix seconds) when a target that does not answer is asked again."""
 
@@ -69,8 +70,7 @@ def keep(connection: Connection, names: Collection[str]) -> None:
     connection.change_all(hot_sql.PUT_LANE, [asdict(state(connection, name)) for name in names])
 
 
-@dataclass(frozen=True)
-class Waiting:
+class Waiting(Struct, frozen=True):
     """A run that may start, and the lane that its submission is bound to."""
 
     run_id: int
@@ -84,8 +84,7 @@ class Waiting:
         return RunId(self.job, self.number)
 
 
-@dataclass(frozen=True)
-class Active:
+class Active(Struct, frozen=True):
     """A run that is RUNNING on this machine. `started_at`: its fence was seen, whatever became of its folder since."""
 
     claimed: Claimed
@@ -156,8 +155,7 @@ ORDER BY other.claimed_at, other.id
 """Times of one boot come from one clock. Runs that were sent elsewhere (--on) have a lane, and disturb nobody here."""
 
 
-@dataclass(frozen=True)
-class Overlapping:
+class Overlapping(Struct, frozen=True):
     """A run of another lane that was claimed before a moment, and had not ended at an earlier one.
 
     `started_at` is None where no worker has seen its fence; `ended_at` is None while it is RUNNING.

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from queue_runner.errors import MpsqError
 from queue_runner.store.engine import Connection, Engine, writing
@@ -25,8 +27,7 @@ _ABANDONED_S = 86_400.0
 _COLUMNS = "bundle_hash, plan_hash, first_run_id, n_runs, n_stored"
 
 
-@dataclass(frozen=True)
-class Merge:
+class Merge(Struct, frozen=True):
     """A merge that has not ended: run k of its bundle, from 0, gets the id first_run_id + k."""
 
     bundle_hash: str

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from queue_runner.model import PREFLIGHT
 from queue_runner.store import read
@@ -38,8 +39,7 @@ SELECT id AS job_id, question FROM related JOIN jobs ON {QUESTION} = question
 """A submission that sweeps a setting compares jobs of several questions, and other submissions add to each."""
 
 
-@dataclass(frozen=True)
-class NewestQuestions:
+class NewestQuestions(Struct, frozen=True):
     """The jobs of the newest questions. Every question not among them is older than the run `since_run`."""
 
     jobs: Sequence[int]

@@ -13,10 +13,11 @@ import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+
+from msgspec import Struct
 
 from queue_runner.errors import DamageError, MpsqError, SchemaError, UsageError
 from queue_runner.lanes import REMOTE_GLOB, is_remote, parts
@@ -254,8 +255,7 @@ def waiting_specs(connection: sqlite3.Connection) -> list[str]:
     return [spec for (spec,) in tuples(connection, jobs)]
 
 
-@dataclass(frozen=True)
-class ScheduleRow:
+class ScheduleRow(Struct, frozen=True):
     """A schedule. `title` is its command line. Times are in Unix seconds; `next_at` is None while it is paused."""
 
     id: int
@@ -272,7 +272,7 @@ class ScheduleRow:
 
 def schedules(connection: sqlite3.Connection) -> list[ScheduleRow]:
     """Return every schedule; the next to submit first, paused ones last."""
-    columns = ", ".join(ScheduleRow.__dataclass_fields__)
+    columns = ", ".join(ScheduleRow.__struct_fields__)
     rows = tuples(connection, f"SELECT {columns} FROM schedules ORDER BY next_at IS NULL, next_at, id")
     return [ScheduleRow(*row) for row in rows]
 
@@ -285,8 +285,7 @@ def schedule_name(connection: sqlite3.Connection, id: int | None) -> str | None:
     return str(row[0]) if row else f"number {id}, removed since"
 
 
-@dataclass(frozen=True)
-class LaneRow:
+class LaneRow(Struct, frozen=True):
     """The stored state of a lane, times in Unix seconds. One that was never blocked nor paused has no row, and reads as
     free."""
 
@@ -312,8 +311,7 @@ def lane(connection: sqlite3.Connection, name: str) -> LaneRow:
     return LaneRow(*(tuples(connection, "SELECT * FROM lanes WHERE name = ?", [name]).fetchone() or (name,)))
 
 
-@dataclass(frozen=True)
-class RemoteLane:
+class RemoteLane(Struct, frozen=True):
     """The runs that a group sends to one target. `done` of `runs` have ended; `running` is the run that its node works
     on, if any. `state` is its state in words. `silent`: its target does not answer, and is asked again at `next_try_at`
     (Unix seconds)."""
@@ -370,8 +368,7 @@ PROBES = (
 """The last attempt of every probe of a search (--find-max), including others of its group with the same request."""
 
 
-@dataclass(frozen=True)
-class ProbeRow:
+class ProbeRow(Struct, frozen=True):
     """A row of PROBES. `outcome` is set when `state` is DONE; a size that was not recorded is None."""
 
     job_id: int

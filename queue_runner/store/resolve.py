@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from queue_runner.errors import UsageError
 from queue_runner.model import Condition, Dependency, Selector
@@ -14,8 +15,7 @@ from queue_runner.store.engine import Connection
 from queue_runner.store.read import condition_of, names_nothing
 
 
-@dataclass(frozen=True, slots=True)
-class NamedRun:
+class NamedRun(Struct, frozen=True):
     """A run that a user named, or another run of its job. `run` is 12.3. `kind`, `deleted_at` and `find_max` describe
     the job."""
 

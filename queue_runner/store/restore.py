@@ -12,8 +12,9 @@ import shutil
 import sqlite3
 import time
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from queue_runner.atomic_file import replacing
 from queue_runner.errors import AlreadyRunning, DamageError, MpsqError, SchemaError
@@ -29,8 +30,7 @@ _RUN = re.compile(r"(\d{1,18})\.\d{1,9}")
 _WHY = "the database was restored: check the queued jobs, then run mpsq resume"
 
 
-@dataclass(frozen=True)
-class Restored:
+class Restored(Struct, frozen=True):
     """The result of a restore. `source` is the backup, None for an empty database; `old` the path of the replaced one
     and `set_aside` the folder with the runs unknown to the restored one, None where there were none. `paused`: there
     are runs in it that have not ended."""

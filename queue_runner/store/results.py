@@ -7,10 +7,10 @@ import json
 import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from queue_runner.analysis.summary import Summary
 from queue_runner.events import FIELD_DROPPED, Eval, Event, Hello, Iter, LogEvent, Metric, Note, Phase, Unknown
@@ -22,8 +22,7 @@ from queue_runner.store.engine import Connection
 _PHASE_NUMBER = {name: number for number, name in enumerate(PHASES)}
 
 
-@dataclass(frozen=True)
-class IngestState:
+class IngestState(Struct, frozen=True):
     """How far a file of a run has been read. `tail_hash` covers the last 4 KiB before `offset`."""
 
     device: int | None = None
@@ -49,7 +48,7 @@ def ingest_state(connection: Connection, run_id: int, source: str) -> IngestStat
 
 
 def save_ingest_state(connection: Connection, run_id: int, source: str, state: IngestState) -> None:
-    connection.change(hot_sql.PUT_INGEST_STATE, {**asdict(state), "run_id": run_id, "source": source})
+    connection.change(hot_sql.PUT_INGEST_STATE, {**structs.asdict(state), "run_id": run_id, "source": source})
 
 
 def save_events(connection: Connection, run_id: int, events: Sequence[Event | LogEvent]) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from queue_runner.model import RETRY_ON, Ending, RunId, State, Verb
 from queue_runner.store import hot_sql, read
@@ -115,8 +116,7 @@ FROM runs r JOIN down ON down.id = r.id ORDER BY r.id
 """A run resumes from a run of its own job only."""
 
 
-@dataclass(frozen=True)
-class Segment:
+class Segment(Struct, frozen=True):
     """One run of a chain. `first_i` and `last_i` are None where no iteration is stored."""
 
     run_id: int

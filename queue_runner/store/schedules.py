@@ -6,14 +6,15 @@ Every function takes an open transaction: the update of a schedule and the jobs 
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from queue_runner.store import hot_sql
 from queue_runner.store.engine import Connection
 
 
-@dataclass(frozen=True)
-class StoredCommand:
+class StoredCommand(Struct, frozen=True):
     """A schedule, and the command line of `mpsq submit` that it runs: its words as JSON, its folder, its interpreter
     (None for that of the worker) and the file with its environment."""
 

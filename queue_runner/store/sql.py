@@ -9,8 +9,9 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from queue_runner import units
 from queue_runner.errors import DamageError, UsageError, did_you_mean
@@ -29,8 +30,7 @@ _FUNCTIONS_REFUSED = frozenset({"load_extension", "fts3_tokenizer", "readfile", 
 _CATALOGUE = frozenset({"sqlite_master", "sqlite_schema"})
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """The rows of a query. `columns` are unique: a second `n` is `n_2`. `cut` is the limit that was reached, if any."""
 
     columns: Sequence[str]

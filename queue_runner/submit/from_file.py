@@ -11,9 +11,10 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from msgspec import Struct
 
 from queue_runner import units
 from queue_runner.errors import MpsqError, UsageError, did_you_mean
@@ -34,8 +35,7 @@ _EXAMPLE = 'a line is one job, as {"workload": "nanogpt", "device": "cpu", "set"
 _ID = re.compile(r"@last|g?[0-9]{1,18}(\.[0-9]{1,9})?")
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """A job of the file: its position ("line 3"), its name, and its JSON, or the object if it is from no file.
 
     The options are read again where they are needed: of 100,000 lines they would take 100 MB."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.stats import by_key
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
     from queue_runner.submit.plan import Plan
 
 
-@dataclass(frozen=True)
-class Gap:
+class Gap(Struct, frozen=True):
     """An incomplete cell of a grid. `coming` of its repeats wait or run; `resumed` counts the valid ones whose only
     result began from a checkpoint. `last` is the newest attempt without a valid result, None if none has ended."""
 
@@ -41,8 +41,7 @@ class Gap:
         return max(self.repeats - self.valid - self.coming, 0)
 
 
-@dataclass(frozen=True)
-class MissingRuns:
+class MissingRuns(Struct, frozen=True):
     """The incomplete cells, `gaps`, of a total of `cells` with `repeats`; `resumed` as in Gap, over all cells."""
 
     gaps: Sequence[Gap]

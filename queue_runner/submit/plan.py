@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from queue_runner import config_file, extensions
 from queue_runner.errors import MpsqError, UsageError
@@ -23,16 +25,14 @@ if TYPE_CHECKING:
     from queue_runner.store.engine import Connection
 
 
-@dataclass(frozen=True)
-class Sibling:
+class Sibling(Struct, frozen=True):
     """A job of the same plan, by its index, that another job waits for."""
 
     job: int
     condition: Condition
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """The jobs of a request and the order of their runs: pairs of (index into jobs, repeat from 1).
 
     Every job waits for all of `after` and for its entry of `own_after`, if that is not empty. Rounds follow `until`;
@@ -55,8 +55,7 @@ class Plan:
     check_queue: Callable[[Connection], None] | None = None
 
 
-@dataclass(frozen=True)
-class Submitted:
+class Submitted(Struct, frozen=True):
     """The result of a submission: the 4 of g4, its job ids in the order of the plan, and notes on their code."""
 
     group: int
@@ -163,8 +162,7 @@ def drawn(seed: int | None) -> int:
     return seed if seed is not None else int.from_bytes(os.urandom(4), "big")
 
 
-@dataclass(frozen=True)
-class DueTime:
+class DueTime(Struct, frozen=True):
     """A time at which a schedule is due (Unix seconds), the title of its submission, and its next time."""
 
     id: int

@@ -15,8 +15,9 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from queue_runner.errors import MpsqError, UsageError, did_you_mean
 from queue_runner.host import job_environments, redact, wakeup

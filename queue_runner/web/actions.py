@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from urllib.parse import parse_qs
+
+from msgspec import Struct
 
 from queue_runner.control import cancellation as cancelling
 from queue_runner.control import changes, pausing
@@ -20,8 +21,7 @@ _WITHIN_S = 3.0
 """How long a page waits for a run to end that was cancelled; it goes on ending after that."""
 
 
-@dataclass(frozen=True)
-class Form:
+class Form(Struct, frozen=True):
     """A form as it was sent: what to do (`verb`) to what (`id`)."""
 
     verb: str

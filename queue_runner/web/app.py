@@ -6,11 +6,12 @@ import asyncio
 import gc
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from secrets import compare_digest, token_urlsafe
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
+from msgspec import Struct
+from msgspec.structs import asdict
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -41,8 +42,7 @@ STATIC = {
 _MOST_RESULTS = 32
 
 
-@dataclass(frozen=True)
-class ActionResult:
+class ActionResult(Struct, frozen=True):
     """The result of a form: `kind` is "good", or "bad" for a refusal."""
 
     kind: str
@@ -66,7 +66,7 @@ class Pages:
     # -- pages --------------------------------------------------------------------------------------------------------
 
     def queue(self, request: Request) -> Response:
-        return self._page("queue", request, **vars(views.queue(self._layout, self._overview)))
+        return self._page("queue", request, **asdict(views.queue(self._layout, self._overview)))
 
     def history(self, request: Request) -> Response:
         search = views.read_search(request.query_params)
@@ -74,7 +74,7 @@ class Pages:
 
     def job(self, request: Request) -> Response:
         page = views.job(self._layout, request.path_params["id"])
-        return self._page("job", request, **vars(page), error=log_page.last_words(self._layout, page.at))
+        return self._page("job", request, **asdict(page), error=log_page.last_words(self._layout, page.at))
 
     def group(self, request: Request) -> Response:
         group = views.whole(request.path_params["id"], "a submission")
@@ -116,7 +116,7 @@ class Pages:
     def _live_parts(self, observation: Observation) -> Parts:
         """Return the HTML of each part that may have changed, without forms and, if anybody may write, with them."""
         is_known = observation.status.waiting is self._rendered_waiting
-        values = vars(views.queue_page(observation, None if is_known else self._overview.read(views.PATIENCE_S)))
+        values = asdict(views.queue_page(observation, None if is_known else self._overview.read(views.PATIENCE_S)))
         names = ["running"] if is_known else ["running", "overview", "queue"]
         self._rendered_waiting = observation.status.waiting  # read anew with everything around it, or not at all
         return {
@@ -185,8 +185,7 @@ def _too_many() -> Response:
     return PlainTextResponse(sentence, 503, headers={"retry-after": "10"})
 
 
-@dataclass(frozen=True)
-class Site:
+class Site(Struct, frozen=True):
     """The application of one queue, and its streams, which must end before the server does."""
 
     app: ASGIApp

@@ -7,8 +7,9 @@ import shlex
 import sqlite3
 import zlib
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from queue_runner import config_file
 from queue_runner.model import Selector
@@ -31,8 +32,7 @@ STATIC = {
 """The files that its charts need."""
 
 
-@dataclass(frozen=True)
-class CompareQuery:
+class CompareQuery(Struct, frozen=True):
     """The query in the address, as words of the command line."""
 
     ids: tuple[str, ...]

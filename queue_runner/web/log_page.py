@@ -4,9 +4,9 @@ escape sequences and control characters are removed as `mpsq logs` does."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from starlette.concurrency import run_in_threadpool
 
 from queue_runner.errors import MpsqError, UsageError
@@ -69,8 +69,7 @@ def run_of(layout: Layout, text: str) -> RunView:
         return log_files.choose(run_view.select(connection, [parse_selector(text)]))
 
 
-@dataclass(frozen=True)
-class LogPage:
+class LogPage(Struct, frozen=True):
     """The values of the page of a log; `trouble` says why there is none, `cut` that more exists."""
 
     run: RunView

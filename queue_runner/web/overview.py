@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from queue_runner import units
 from queue_runner.model import Selector
@@ -28,8 +29,7 @@ MOST_RUNS = 400
 """Runs of a submission beyond which its answer is on its own page alone: it takes a second, at each end of a run."""
 
 
-@dataclass(frozen=True)
-class NewestAnswer:
+class NewestAnswer(Struct, frozen=True):
     """The answer so far to the question that was measured last: how far it is decided, and the report's sentences."""
 
     group: int
@@ -40,8 +40,7 @@ class NewestAnswer:
     left_out: int
 
 
-@dataclass(frozen=True)
-class Overview:
+class Overview(Struct, frozen=True):
     """The newest answer, the runs that failed or are not valid, and why nothing starts before a user acts."""
 
     answer: NewestAnswer | None

@@ -15,10 +15,10 @@ import secrets
 import socket
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import Struct, field
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
@@ -82,8 +82,7 @@ def _hex(host: str, port: int, *, mapped: bool = False) -> str:
     return f"{''.join(f'{word:08X}' for word in words)}:{port:04X}"
 
 
-@dataclass(frozen=True)
-class Access:
+class Access(Struct, frozen=True):
     """What may be done, and the secrets of one server: `token` is in the address that is printed, `session` in the
     cookie that a browser gets for it. `owner` tells whose process asks."""
 

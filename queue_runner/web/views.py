@@ -7,8 +7,9 @@ import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from queue_runner import tables, units
 from queue_runner.errors import UsageError
@@ -41,8 +42,7 @@ PATIENCE_S = 3.0
 STATES = ("queued", "held", "running", *(outcome.value.lower() for outcome in Outcome))
 
 
-@dataclass(frozen=True)
-class WaitingGroup:
+class WaitingGroup(Struct, frozen=True):
     """A submission that waits: how far it is, when its last run ends, and its waiting runs, each with its number in the
     queue, its reason and the time of its start."""
 
@@ -58,8 +58,7 @@ class WaitingGroup:
         return len(run_view.last_attempts(run for _, run, _, _ in self.runs))
 
 
-@dataclass(frozen=True)
-class QueuePage:
+class QueuePage(Struct, frozen=True):
     """The first page. `running_` and `overview_`, since macros of the template are called `running` and `overview`."""
 
     overview_: Overview | None
@@ -108,8 +107,7 @@ def _waiting(status: Status, now: float) -> list[WaitingGroup]:
     return groups
 
 
-@dataclass(frozen=True)
-class IterationLine:
+class IterationLine(Struct, frozen=True):
     """Values of the newest iterations as points of a line in a box of 100 x 100."""
 
     name: str
@@ -119,8 +117,7 @@ class IterationLine:
     high: str
 
 
-@dataclass(frozen=True)
-class RunningView:
+class RunningView(Struct, frozen=True):
     """The running run and its progress."""
 
     run: RunView
@@ -170,8 +167,7 @@ def spark(name: str, values: Sequence[float], show: Callable[[float], str]) -> I
     return IterationLine(name, points, len(values), show(low), show(high))
 
 
-@dataclass(frozen=True)
-class Search:
+class Search(Struct, frozen=True):
     """The query of the history page. `before` is the id of a job: only older ones."""
 
     text: str = ""
@@ -199,8 +195,7 @@ def whole(text: str, name: str) -> int:
     return int(text)
 
 
-@dataclass(frozen=True)
-class HistoryPage:
+class HistoryPage(Struct, frozen=True):
     """A page of the history, the newest job first. `older` is the id of its oldest job if there are older ones."""
 
     jobs: Sequence[JobView[RunLine]]
@@ -255,8 +250,7 @@ def _selectors(text: str) -> tuple[tuple[Selector, ...], str | None]:
     return ((), text) if selector.name is not None else ((selector,), None)
 
 
-@dataclass(frozen=True)
-class JobPage:
+class JobPage(Struct, frozen=True):
     """The page of a job: all its runs, and everything about the run `at`, with the charts of its phases and of the
     machine. `facts_` is the output of `mpsq show`; a macro of the template is called `facts`."""
 

@@ -9,7 +9,9 @@ runs, only those overtake it that are expected to end before it could start.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from queue_runner import units
 from queue_runner.lanes import Lane, kind, parts, short
@@ -18,78 +20,67 @@ from queue_runner.store.lane_claims import Blocked
 from queue_runner.worker.now import ActiveRun, Candidate, LaneNow, Now, Warden
 
 
-@dataclass(frozen=True)
-class Skip:
+class Skip(Struct, frozen=True):
     """End runs that can never start."""
 
     run_ids: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Watch:
+class Watch(Struct, frozen=True):
     """Ingest what the run on this lane has written, and sample the machine."""
 
     lane: str
 
 
-@dataclass(frozen=True)
-class ReadCode:
+class ReadCode(Struct, frozen=True):
     """Continue the start of the run on this lane, whose code is still being read."""
 
     lane: str
 
 
-@dataclass(frozen=True)
-class Sweep:
+class Sweep(Struct, frozen=True):
     """End the processes of a run whose warden was killed: they still hold the lane."""
 
     lane: str
 
 
-@dataclass(frozen=True)
-class End:
+class End(Struct, frozen=True):
     """Store how the run on this lane ended. This worker holds the lane."""
 
     lane: str
 
 
-@dataclass(frozen=True)
-class FollowRound:
+class FollowRound(Struct, frozen=True):
     """Add a round to an open submission whose newest round, `repeat`, has ended, or close it."""
 
     group_id: int
     repeat: int
 
 
-@dataclass(frozen=True)
-class SubmitSchedules:
+class SubmitSchedules(Struct, frozen=True):
     """Submit the schedules that are due."""
 
 
-@dataclass(frozen=True)
-class BackUp:
+class BackUp(Struct, frozen=True):
     """Make a backup: while holding the machine, or, if it is long overdue, `beside_runs` of other lanes."""
 
     beside_runs: bool
 
 
-@dataclass(frozen=True)
-class Start:
+class Start(Struct, frozen=True):
     """Start a run on a lane, if its locks can be had and its gate is open."""
 
     lane: str
     run_id: int
 
 
-@dataclass(frozen=True)
-class Reserve:
+class Reserve(Struct, frozen=True):
     """Let no run of another queue start on these lanes until a run of this queue that needs all of them has them."""
 
     lane: str
 
 
-@dataclass(frozen=True)
-class Release:
+class Release(Struct, frozen=True):
     """Let other queues use the lane, on which nothing starts; `reason` says why if something takes precedence."""
 
     lane: str
@@ -206,8 +197,7 @@ def _blocked_reasons(now: Now, chosen: Schedule, in_use: Collection[str]) -> dic
 # -- which run starts on which lane -----------------------------------------------------------------------------------
 
 
-@dataclass
-class Schedule:
+class Schedule(Struct):
     """The runs that may start now, by lane; the one for which lanes are kept free; and the lanes that it awaits, if it
     does not need the machine alone and no earlier run starts there."""
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
 from functools import partial
+
+from msgspec import Struct
 
 from queue_runner import times, units
 from queue_runner.analysis.validity import GPU_BUSY_SHARE
@@ -40,8 +41,7 @@ TELL_S = 30.0
 """Interval at which the numbers of an unchanged reason are brought up to date."""
 
 
-@dataclass(frozen=True)
-class Disturbance:
+class Disturbance(Struct, frozen=True):
     """One thing that disturbs: `sentence` with {} for its verb, in the present and the past. `lasting`: it goes away
     when a user acts, not by itself."""
 

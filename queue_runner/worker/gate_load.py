@@ -12,9 +12,8 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from queue_runner.host import run_sampler
 from queue_runner.host.cpu_time import CpuTimes, MachineTime, ProcessTime, below, others_share, used_between
@@ -35,8 +34,7 @@ _SETTLE_S = 1.0
 """On macOS the answers of all tools come with the next sample."""
 
 
-@dataclass(frozen=True)
-class _Sample:
+class _Sample(Struct, frozen=True):
     at: float
     machine: MachineTime
     queue: dict[tuple[int, float], ProcessTime]

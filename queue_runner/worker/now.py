@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum, auto
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from queue_runner.config_file import Config
 from queue_runner.host.run_dir import RunDir
@@ -17,8 +18,7 @@ from queue_runner.store.jobs import Claimed
 from queue_runner.store.lane_claims import Blocked
 
 
-@dataclass(frozen=True)
-class Clocks:
+class Clocks(Struct, frozen=True):
     """The clocks of the worker, in seconds: people can set `wall` (Unix time), while `steady` only goes on."""
 
     wall: Callable[[], float] = time.time
@@ -38,8 +38,7 @@ class Warden(Enum):
     """This worker has taken the lane: there is none, and the run's folder is final."""
 
 
-@dataclass(frozen=True)
-class ActiveRun:
+class ActiveRun(Struct, frozen=True):
     """A run that is RUNNING in the database, and what its folder contains.
 
     `fence` and `exit` are the warden's records of the start and of the end; None where there is none. `was_started`
@@ -58,8 +57,7 @@ class ActiveRun:
     exit: RunEnd | None = None
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """A run that may start. `kind` is the kind of its lanes, "" for one that runs alone; `lane` is the lane that its
     submission is bound to, "" if to none. `may_overtake`: it is expected to end before an earlier one that needs the
     machine could start."""
@@ -73,8 +71,7 @@ class Candidate:
     may_overtake: bool = False
 
 
-@dataclass(frozen=True)
-class LaneNow:
+class LaneNow(Struct, frozen=True):
     """The state of one lane.
 
     - held: this worker holds its locks, and no run does
@@ -93,8 +90,7 @@ class LaneNow:
     blocked: Blocked | None = None
 
 
-@dataclass(frozen=True)
-class Now:
+class Now(Struct, frozen=True):
     """One look at everything that a step depends on.
 
     - at: the time of the read (Unix seconds)

@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import islice
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from queue_runner import lanes
 from queue_runner.config_file import Config
@@ -37,8 +39,7 @@ OUTLOOK_S = 600.0
 """How long an outlook is used at most: with 10,000 waiting runs it takes longer than all else that a step reads."""
 
 
-@dataclass(frozen=True)
-class _Outlook:
+class _Outlook(Struct, frozen=True):
     """The changes that waiting alone brings, as known `at` a time in a `state` of the queue: when the next one comes
     (Unix seconds; None: never), and which runs can never start."""
 

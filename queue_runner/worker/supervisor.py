@@ -11,7 +11,8 @@ import os
 import secrets
 import subprocess
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from queue_runner import lanes
 from queue_runner.config_file import Config
@@ -57,8 +58,7 @@ MAX_FRUITLESS_STARTS = 5
 """Number of successive wardens that may die before their fence, until the run is given up as SPAWN_FAILED."""
 
 
-@dataclass(frozen=True)
-class _Launching:
+class _Launching(Struct, frozen=True):
     """A claimed run whose code is being read. `origin` is the run whose checkpoint it resumes from."""
 
     run: Claimed

@@ -6,10 +6,11 @@ import ast
 import functools
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+
+from msgspec import Struct, field
 
 from queue_runner.errors import MpsqError
 from queue_runner.paths import jobs_dir
@@ -25,8 +26,7 @@ LIMITS = {
 """Limits of a number in a literal: words for a list of keys, words for an error, and the test of a valid value."""
 
 
-@dataclass(frozen=True)
-class Param:
+class Param(Struct, frozen=True):
     """One key of `--set`: its default (which gives its type), unit, meaning and accepted values."""
 
     name: str
@@ -67,8 +67,7 @@ class Param:
         return ""
 
 
-@dataclass(frozen=True)
-class Workload:
+class Workload(Struct, frozen=True):
     """A workload as declared by its job file."""
 
     name: str

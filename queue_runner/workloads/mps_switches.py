@@ -14,7 +14,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from queue_runner.errors import UsageError
 from queue_runner.units import BOOLEANS
@@ -26,8 +27,7 @@ NONE = "default"
 """Word for no settings in a sweep: `--mps default --mps fast_math=on`."""
 
 
-@dataclass(frozen=True)
-class Switch:
+class Switch(Struct, frozen=True):
     """A setting. `on` and `off` are values of the variable, None if it must be unset; a watermark has neither: its
     value is a number."""
 

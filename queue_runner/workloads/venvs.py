@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from queue_runner.errors import MpsqError, UsageError, did_you_mean
 from queue_runner.paths import Layout
@@ -18,8 +20,7 @@ RECORD = "mpsq-env.json"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-@dataclass(frozen=True)
-class Venv:
+class Venv(Struct, frozen=True):
     """An environment. `pip` holds the arguments of `uv pip install`, without passwords; `packages` the versions by name
     at creation; `created_at` is in Unix seconds."""
 

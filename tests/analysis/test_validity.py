@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from queue_runner.analysis import steadiness
 from queue_runner.analysis.points import IterationPoint
@@ -28,7 +29,7 @@ CLEAN = Facts(
 
 
 def course(times: list[float]) -> dict[str, Any]:
-    return {"summary": replace(CLEAN.summary, course=steadiness.course(range(len(times)), times))}
+    return {"summary": dataclasses.replace(CLEAN.summary, course=steadiness.course(range(len(times)), times))}
 
 
 def condition(**values: Any) -> dict[str, Any]:

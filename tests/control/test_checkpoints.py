@@ -125,7 +125,7 @@ def test_an_agreed_retry_goes_on_from_the_newest_checkpoint_of_all_before(engine
 
 def test_how_often_it_is_tried_is_no_part_of_the_question() -> None:
     spec = JobSpec(kind="command", name="x", argv=("true",))
-    assert replace(spec, resume=True).content_hash() == spec.content_hash()
+    assert spec.changed(resume=True).content_hash() == spec.content_hash()
 
 
 def planned(**options: Any) -> plan.Plan:

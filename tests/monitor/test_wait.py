@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from queue_runner.errors import WaitedJobFailed
 from queue_runner.host.low_priority import Wait

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import fields, replace
 
 from queue_runner.model import NOT_FAILED, Obstacle, Outcome, Selector, parse_selector
 from queue_runner.monitor import listing, run_view

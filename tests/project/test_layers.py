@@ -145,7 +145,7 @@ ROWS = {
 
 
 def test_a_record_outside_of_the_store_has_attributes() -> None:
-    """A record is read into a dataclass or a Struct, whose fields mypy knows: no `row["name"]` or `row.get("name")`."""
+    """A record is read into a Struct or a dataclass, whose fields mypy knows: no `row["name"]` or `row.get("name")`."""
     by_name = set()
     for path in sorted(PACKAGE.rglob("*.py")):
         if path.relative_to(PACKAGE).parts[0] == "store":

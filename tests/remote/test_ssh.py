@@ -14,10 +14,10 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from queue_runner.control import cancellation
 from queue_runner.model import parse_selector

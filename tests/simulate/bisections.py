@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean, median
 
 import numpy as np
+from msgspec.structs import replace
 
 from queue_runner.analysis.rounds import SAME_WITHIN
 from queue_runner.referee.bisection import Bisection, CannotTell, Measured, NamedStep, VersionPair

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from statistics import fmean, median
 
 import numpy as np
+from msgspec import structs
 
 from queue_runner.referee import error_share
 from queue_runner.referee.decision import Choice, Way, decide
@@ -64,7 +65,7 @@ def _judge(night: Night, at: int, time: GainAt, metric: GainAt | None, is_gain: 
     is_final = False
     while choice is Choice.UNDECIDED and not is_final and rounds < MOST_ROUNDS:
         rounds += 1
-        choice, _, is_final = astuple(decide(rounds, ways, time(at, rounds), metric and metric(at, rounds)))
+        choice, _, is_final = structs.astuple(decide(rounds, ways, time(at, rounds), metric and metric(at, rounds)))
     night.rounds += rounds
     night.gains += is_gain
     if choice is Choice.KEEP and is_gain:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from queue_runner.analysis import steadiness
 from queue_runner.analysis.points import IterationPoint
@@ -86,7 +88,7 @@ def any_marks(n_runs: int = N_CLEAN) -> float:
         n = rng.choice(runs.LENGTHS)
         times = runs.clean(shapes[k % len(shapes)], rng.choice(runs.SPREADS), n, rng)
         course = steadiness.course(range(n), times)
-        summary = replace(QUIET.summary, n_iters=n, n_measure=n, course=course)
+        summary = dataclasses.replace(QUIET.summary, n_iters=n, n_measure=n, course=course)
         marked += bool(kinds(samples(rng, rng.choice(OF_RUNS_S)), summary))
     return marked / n_runs
 

@@ -9,10 +9,10 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from queue_runner.config_file import Config
 from queue_runner.errors import MpsqError

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from queue_runner import reports
 from queue_runner.host.run_dir import RunDir

@@ -6,10 +6,10 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from sqlalchemy import select
 
 from queue_runner.control import pausing

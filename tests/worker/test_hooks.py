@@ -6,10 +6,10 @@ import os
 import threading
 import time
 import uuid
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from queue_runner.config_file import Config
 from queue_runner.doctor import queue_checks

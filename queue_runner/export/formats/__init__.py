@@ -13,10 +13,11 @@ import sqlite3
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol, cast
+
+from msgspec import Struct
 
 from queue_runner import __version__
 from queue_runner.atomic_file import flush
@@ -36,8 +37,7 @@ class ExportTarget(Protocol):
         """Write into the empty `folder`. Raises: UsageError where the target's library is not installed; OSError."""
 
 
-@dataclass(frozen=True)
-class Exported:
+class Exported(Struct, frozen=True):
     """The result of an export: rows by table, and how many of the runs did not succeed or are invalid."""
 
     target: str

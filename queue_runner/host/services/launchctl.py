@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from os import getuid
 from pathlib import Path
 from subprocess import CompletedProcess
+
+from msgspec import Struct, field
 
 from queue_runner.errors import MpsqError
 from queue_runner.host.services.user_service import run_tool
@@ -34,8 +35,7 @@ _AWAITED = (OK, ESRCH, EIO, EINPROGRESS, NOT_FOUND, NO_SUCH_DOMAIN)
 """Exit codes of bootout after which the job is gone, or soon will be."""
 
 
-@dataclass(frozen=True)
-class Printed:
+class Printed(Struct, frozen=True):
     """A loaded job as parsed from `print`. Missing or unrecognized fields are None."""
 
     state: str | None
@@ -92,8 +92,7 @@ def _whole(text: str) -> int | None:
     return int(text) if re.fullmatch(r"[1-9][0-9]{0,9}", text) else None
 
 
-@dataclass(frozen=True)
-class Control:
+class Control(Struct, frozen=True):
     """A job and the domains it may be in. Every method raises MpsqError for an unexpected answer of launchd."""
 
     label: str

@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from queue_runner import extensions, units
 from queue_runner.analysis.comparison import Family, compare
@@ -40,8 +42,7 @@ def of_group(connection: sqlite3.Connection, group_id: int) -> list[Family]:
     return compared(prepare.prepare(context.runs(SQL), context), context)[1]
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(Struct, frozen=True):
     """A part of what --until asks for: the word on a pair, or the width of an interval. `why` says what stands against
     it, where no further round removes that."""
 

@@ -6,7 +6,6 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
@@ -424,4 +423,4 @@ def windowed(rows: Iterable[ReportedRun], context: Context) -> list[ReportedRun]
     iterations = context.tuples_by_run(sql, prepared, context.options.iters)
     times = [[dur_s for (dur_s,) in iterations.get(row.run_id, [])] for row in prepared]
     spreads: list[dict[str, Any]] = [{"n_measure": len(xs), **describe(xs)} for xs in times]
-    return [replace(row, **spread) for row, spread in zip(prepared, spreads, strict=True)]
+    return [row.changed(**spread) for row, spread in zip(prepared, spreads, strict=True)]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from msgspec import Struct, field
 
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.model import Selector
@@ -15,8 +16,7 @@ from queue_runner.store import read
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(Struct, frozen=True):
     """Options of a report. `since` is in Unix seconds, `iters` the first and last iteration of a window."""
 
     selectors: Sequence[Selector] = ()
@@ -49,8 +49,7 @@ class OfRun(Protocol):
     def run_id(self) -> int: ...
 
 
-@dataclass(frozen=True)
-class Context:
+class Context(Struct, frozen=True):
     """Arguments of `finish` besides the rows: the options, and access to more data of the same runs."""
 
     options: Options

@@ -9,11 +9,11 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from msgspec import convert
+from msgspec.structs import replace
 
 from queue_runner import __version__, units
 from queue_runner.checks import Check

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from msgspec import Struct
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family
@@ -23,8 +24,7 @@ LEVELS = (1e-3, 1e-2)
 """Relative differences whose first iteration is reported."""
 
 
-@dataclass(frozen=True, eq=False)
-class Divergence:
+class Divergence(Struct, frozen=True, eq=False):
     """A run against the baseline run of the same seed. `points`: i, loss, baseline loss, relative difference.
 
     The relative difference is |a - b| / |b|; inf where either is NaN or infinite, but None where both are NaN or the

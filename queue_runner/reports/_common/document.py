@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from queue_runner.analysis.comparison import Family
 from queue_runner.tables import Column
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(Struct, frozen=True):
     """A table of a report for people; `lines` are printed below it. With `explained` only --explain prints it.
 
     Where the short report has no room, the last rows go, of `in_order` if that is not empty, or the sentence `instead`
@@ -27,8 +28,7 @@ class Section:
     instead: str = ""
 
 
-@dataclass(frozen=True)
-class HistoryPoint:
+class HistoryPoint(Struct, frozen=True):
     """A point of a row's history: when (Unix seconds), its value, the submission, and what changed just before it."""
 
     at: float
@@ -39,11 +39,10 @@ class HistoryPoint:
 
     def as_json(self) -> dict[str, Any]:
         """Return the object that docs/json.md describes."""
-        return {**self.__dict__, "changes": list(self.changes)}
+        return {**asdict(self), "changes": list(self.changes)}
 
 
-@dataclass(frozen=True)
-class RowHistory:
+class RowHistory(Struct, frozen=True):
     """The history of a row, for pages: `steps` are the names of the points at which its value changed for good."""
 
     label: str
@@ -53,8 +52,7 @@ class RowHistory:
     show: Callable[[float], str]
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(Struct, frozen=True, dict=True):
     """The result of a report.
 
     `columns` of `items` are all values, raw and in SI units, for csv and json. `sections` are tables for people (none:

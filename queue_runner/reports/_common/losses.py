@@ -8,7 +8,6 @@ compare.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family
@@ -33,7 +32,7 @@ def add(rows: Iterable[ReportedRun], context: Context) -> list[ReportedRun]:
     None."""
     rows = list(rows)
     evaluations = context.tuples_by_run(_EVALUATIONS, rows)
-    return [replace(row, **vars(_last(evaluations[row.run_id]))) if row.run_id in evaluations else row for row in rows]
+    return [row.changed(**vars(_last(evaluations[row.run_id]))) if row.run_id in evaluations else row for row in rows]
 
 
 def _last(evaluations: Sequence[tuple[str, float, int, int]]) -> LastEvaluation:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from queue_runner import units
 from queue_runner.analysis import stats
@@ -35,8 +37,7 @@ Metrics = Mapping[str, Sequence[float]]
 """The values that a run reported of a cell, by name, and those of the whole run: roof.flops."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CellRow:
+class CellRow(Struct, frozen=True, kw_only=True):
     """One cell, of the runs of one arm. Times are in seconds per call, and spread as those of an Arm; the iterations of
     a single run are samples."""
 
@@ -71,8 +72,7 @@ NUMBERS = (
 )
 
 
-@dataclass(frozen=True)
-class Microbench:
+class Microbench(Struct, frozen=True):
     """The report of one workload: its columns, and how it shows the cells of a table."""
 
     workload: str
@@ -117,7 +117,7 @@ class Microbench:
 def _cells(runs: Sequence[ReportedRun], context: Context, with_config: bool) -> list[CellRow]:
     """Return the cells that the successful runs measured."""
     able = [
-        replace(run, subject="", config=run.config if with_config else None)
+        run.changed(subject="", config=run.config if with_config else None)
         for run in runs
         if run.outcome == Outcome.SUCCEEDED
     ]
@@ -137,8 +137,8 @@ def _cells(runs: Sequence[ReportedRun], context: Context, with_config: bool) -> 
                 metrics[run.run_id, cell] = {**values, **roof}
                 mad_s = stats.mad(times) if len(times) > 1 else None
                 factors = {_SETTINGS: settings[run.run_id], _CELL: cell}
-                spread = replace(run, median_s=stats.median(times), mad_s=mad_s, n_measure=len(times))
-                timed.append(replace(spread, factors=factors))
+                spread = run.changed(median_s=stats.median(times), mad_s=mad_s, n_measure=len(times))
+                timed.append(spread.changed(factors=factors))
     arms = group(timed, [*_KEY, _SETTINGS, _CELL], context.options.include_invalid)
     versions = Counter(name for name, _ in {(arm.key["framework"], arm.key["framework_version"]) for arm in arms})
     several = {name for name, n in versions.items() if n > 1}

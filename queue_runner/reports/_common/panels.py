@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from string import ascii_uppercase
+
+from msgspec.structs import replace
 
 from queue_runner.analysis.finding import Finding
 from queue_runner.reports._common.document import Section

@@ -6,7 +6,8 @@ import re
 import sys
 import textwrap
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from queue_runner import tables, units
 from queue_runner.analysis.finding import Caveat, Finding, NextStep

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from queue_runner.analysis.reported_run import ReportedRun
@@ -27,7 +26,7 @@ def ignore_length(runs: Iterable[ReportedRun], context: Context) -> list[Reporte
     def rest(values: Mapping[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in values.items() if name not in dropped}
 
-    return [replace(run, settings=rest(run.settings), factors=rest(run.factors)) for run in runs]
+    return [run.changed(settings=rest(run.settings), factors=rest(run.factors)) for run in runs]
 
 
 def effective(rows: Sequence[ReportedRun], context: Context) -> dict[int, dict[str, Any]]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from queue_runner import units
 from queue_runner.errors import UsageError
@@ -30,8 +31,7 @@ _SEARCH = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class SearchRange:
+class SearchRange(Struct, frozen=True):
     """The argument of --find-max: the setting, the first value (None: that of the workload), the largest to try.
 
     Only multiples of `step` are tried: a width must be one of its heads.
@@ -70,8 +70,7 @@ def parse(text: str) -> SearchRange:
     return params
 
 
-@dataclass(frozen=True)
-class Probe:
+class Probe(Struct, frozen=True):
     """A value that was tried. `fits` is None if its run does not tell: it waits, failed or was cancelled.
 
     `why` is its result in words. `used_bytes` is set only where the machine's memory is the limit: what the driver
@@ -85,8 +84,7 @@ class Probe:
     used_bytes: int | None = None
 
 
-@dataclass(frozen=True)
-class Limit:
+class Limit(Struct, frozen=True):
     """The memory that a probe may be predicted to need. `name` is how the state names it."""
 
     size_bytes: float
@@ -110,8 +108,7 @@ def of_metal(recommended_bytes: float, ratio: float, memory_bytes: float | None)
     return Limit(size_bytes, f"{times}the {units.size(recommended_bytes)} that Metal recommends")
 
 
-@dataclass(frozen=True)
-class SearchState:
+class SearchState(Struct, frozen=True):
     """The state of a search. `following` is the next value to try; None when it has ended or waits for a probe.
 
     `largest` works, `too_large` does not; None if there is none yet. `stopped` is the probe that ended the
