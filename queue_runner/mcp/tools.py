@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import io
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
-from msgspec import Struct
 
 from queue_runner import __version__, paths, reports
 from queue_runner.client import Client
@@ -28,14 +28,16 @@ MOST_LINES = 1_000
 """Lines of a log that one call returns."""
 
 
-class QueuedGroup(Struct, frozen=True):
+@dataclass(frozen=True)
+class QueuedGroup:
     """A submission: its name, such as g4, and the ids of its jobs."""
 
     group: str
     jobs: list[int]
 
 
-class RunState(Struct, frozen=True):
+@dataclass(frozen=True)
+class RunState:
     """A run: its id, name and state (HELD, QUEUED, RUNNING, DONE); `outcome` once it is DONE. Its time is the median of
     an iteration."""
 
@@ -47,7 +49,8 @@ class RunState(Struct, frozen=True):
     median_s: float | None
 
 
-class QueueNow(Struct, frozen=True):
+@dataclass(frozen=True)
+class QueueNow:
     """The queue: whether a worker is there to start runs, how many wait, and the runs."""
 
     worker: bool
@@ -56,7 +59,8 @@ class QueueNow(Struct, frozen=True):
     runs: list[RunState]
 
 
-class CandidateAnswer(Struct, frozen=True):
+@dataclass(frozen=True)
+class CandidateAnswer:
     """The answer on a candidate so far: keep, discard or undecided; `is_final` when no round follows."""
 
     group: str
@@ -66,7 +70,8 @@ class CandidateAnswer(Struct, frozen=True):
     reasons: list[str]
 
 
-class ReportAnswer(Struct, frozen=True):
+@dataclass(frozen=True)
+class ReportAnswer:
     """A report: its sentences, and its rows in SI units as docs/json.md describes them."""
 
     report: str
@@ -74,7 +79,8 @@ class ReportAnswer(Struct, frozen=True):
     rows: list[dict[str, Any]]
 
 
-class LogEnd(Struct, frozen=True):
+@dataclass(frozen=True)
+class LogEnd:
     """The last lines of a run's output."""
 
     run: str
