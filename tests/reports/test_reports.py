@@ -514,6 +514,22 @@ def test_a_setting_within_an_argument_makes_one_difference(store: Store) -> None
     assert {*rows(result)} == {"lr=1e-3", "lr=1e-4"} and "also differ" not in words(result)
 
 
+def test_a_value_that_the_command_has_by_chance_makes_no_difference(store: Store) -> None:
+    for x in range(3):
+        store.run(workload=None, argv=("sh", "-c", f"sleep 0.0{x}; [ {x} != 2 ]"), params={"x": x})
+    result = store.report()
+    assert {*rows(result)} == {"x=0", "x=1", "x=2"} and "also differ" not in words(result)
+
+
+def test_a_row_that_failed_stays_beside_those_that_are_compared_by_their_whole_time(store: Store) -> None:
+    for x in range(3):
+        end: dict[str, Any] = {"outcome": "FAILED", "exit_code": 1} if x == 2 else {}
+        argv, nothing = ("python", "go.py", str(x)), {"framework": None, "config": None, "dtype": None}
+        store.run(None, None, None, workload=None, argv=argv, params={"x": x}, summary={"n_iters": 0}, **nothing, **end)
+    (family,) = store.report().families
+    assert [row["time_of"] for row in store.report().rows] == ["run"] * 3 and len(family.arms) == 3
+
+
 def test_the_same_command_on_two_devices_is_compared_as_one(store: Store) -> None:
     for device in ("cpu", "mps"):
         store.run(device, workload=None, argv=("python", "train.py", "--device", device))

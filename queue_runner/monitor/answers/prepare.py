@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
@@ -49,6 +50,9 @@ RUN = (
     "measure_s, eval_s, checkpoint_s, other_s, projected_real_s, resumed_from"
 )
 """Columns that a comparison needs; the rest of v_run, such as the whole specification, is not read."""
+_NAMED = re.compile(r"\{(\w+)\}")
+_MOST_PATTERNS = 16
+"""Patterns of one command that are tried on every run of it."""
 _POOLED = re.compile(r"--?(device|compile|dtype|seed)(=.*)?")
 """Arguments of commands that reports distinguish, or pool, by columns of their own."""
 _FRAMEWORKS = frozenset({"torch", "mlx", "jax", "tinygrad"})
@@ -189,9 +193,9 @@ def _arguments(rows: Iterable[ReportedRun]) -> dict[int, dict[str, str | None]]:
     for runs in by_key((row for row in rows if row.kind == "command"), lambda row: row.name).values():
         argvs = {text: hidden(json.loads(text)) for text in sorted({row.argv_json for row in runs})}
         common = set.intersection(*map(set, argvs.values()))
-        texts = {row.run_id: _without_settings(_unnamed(argvs[row.argv_json], common, row), row) for row in runs}
-        if len({*texts.values()}) > 1:
-            factors |= {run_id: {"arguments": text or None} for run_id, text in texts.items()}
+        patterns = _patterns([(row, _unnamed(argvs[row.argv_json], common, row)) for row in runs])
+        if len({*patterns.values()}) > 1:
+            factors |= {run_id: {"arguments": text or None} for run_id, text in patterns.items()}
     return factors
 
 
@@ -207,8 +211,30 @@ def _unnamed(argv: Iterable[str], common: set[str], row: ReportedRun) -> str:
     return " ".join(distinct)
 
 
+def _patterns(texts: Iterable[tuple[ReportedRun, str]]) -> dict[int, str]:
+    """Return, by run, its text with names in place of the values of its settings: "out_{lr}" differs in nothing else.
+
+    A value may be in the text by chance, too. So a run has the pattern of most runs that its settings make its text of.
+    """
+    texts = list(texts)
+    own = Counter(_without_settings(text, row) for row, text in texts)
+    made = {
+        pattern: {row.run_id for row, text in texts if _filled(pattern, row) == text}
+        for pattern, _ in own.most_common(_MOST_PATTERNS)
+    }
+    patterns = sorted(made, key=lambda pattern: -len(made[pattern]))
+    return {
+        row.run_id: next((p for p in patterns if row.run_id in made[p]), None) or _without_settings(text, row)
+        for row, text in texts
+    }
+
+
+def _filled(pattern: str, row: ReportedRun) -> str:
+    values: dict[str, Any] = json.loads(row.params_json)
+    return _NAMED.sub(lambda match: str(values.get(match[1], match[0])), pattern)
+
+
 def _without_settings(text: str, row: ReportedRun) -> str:
-    """Return the text with names in place of the values of the run's settings: "out_{lr}" differs in nothing else."""
     names = {str(value): name for name, value in json.loads(row.params_json).items()}
     values = "|".join(map(re.escape, sorted(filter(None, names), key=len, reverse=True)))
     return re.sub(values, lambda match: f"{{{names[match[0]]}}}", text) if values else text

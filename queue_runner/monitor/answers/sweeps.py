@@ -126,12 +126,14 @@ def _with_wall_times(rows: list[ReportedRun], context: Context, declared: bool) 
             rows = [_of_phase(row, passed) if root(_subject(row)) == question else row for row in rows]
             if not all(row.measure_s and row.n_measure for row in compared):
                 wall.add(question)
-    return [
-        row.changed(**_OF_ITERATIONS, median_s=row.real_s, time_of=WALL)
-        if row.outcome == Outcome.SUCCEEDED and row.real_s is not None and root(_subject(row)) in wall
-        else row
-        for row in rows
-    ]
+    return [_of_run(row) if root(_subject(row)) in wall else row for row in rows]
+
+
+def _of_run(row: ReportedRun) -> ReportedRun:
+    """Return the run with its real time instead of the times of its iterations; without any where it failed."""
+    if row.outcome != Outcome.SUCCEEDED:
+        return row.changed(**_OF_ITERATIONS, median_s=None, time_of=WALL)
+    return row if row.real_s is None else row.changed(**_OF_ITERATIONS, median_s=row.real_s, time_of=WALL)
 
 
 def _is_biased(rows: Iterable[ReportedRun]) -> bool:
@@ -149,7 +151,7 @@ _PASSED = (
 def _of_phase(row: ReportedRun, passed: Mapping[int, list[Any]]) -> ReportedRun:
     """Return the run with the wall time of its measured phase instead of the times that its iterations reported."""
     if not (row.measure_s and row.n_measure):
-        return row
+        return row if row.outcome == Outcome.SUCCEEDED else row.changed(time_of=PHASE)
     mean_s = row.measure_s / max([row.n_measure, *(n for (n,) in passed.get(row.run_id, ()))])
     return row.changed(median_s=mean_s, mean_s=mean_s, mad_s=None, q1_s=None, q3_s=None, time_of=PHASE)
 
