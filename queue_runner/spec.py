@@ -18,6 +18,8 @@ DEFAULT_SEED = 1337
 """The seed of nanoGPT's train.py."""
 DTYPES = ("fp32", "bf16", "fp16")
 """Default dtypes of a workload ("dtypes" in its literal)."""
+MOST_NAME, MOST_TAG = 200, 100
+"""Characters of the name of a job, and of a tag."""
 COMPILE_MODES = ("reduce-overhead", "max-autotune", "no-cudagraphs")
 """Modes of torch.compile besides its default; the last is torch's max-autotune-no-cudagraphs."""
 

@@ -24,8 +24,7 @@ from queue_runner.events import MAX_INT
 from queue_runner.host import redact
 from queue_runner.ingest.storable import MAX_DEPTH
 from queue_runner.paths import Layout
-from queue_runner.spec import JobSpec
-from queue_runner.submit.policy import MOST_NAME
+from queue_runner.spec import MOST_NAME, JobSpec
 from queue_runner.tables import finite
 from queue_runner.text import one_line, plain
 

@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from queue_runner.errors import MpsqError
 from queue_runner.events import MAX_INT
-from queue_runner.submit.policy import MOST_NAME
+from queue_runner.spec import MOST_NAME
 
 MOST_TEXT = 10_000
 MOST_ITEMS = 10_000

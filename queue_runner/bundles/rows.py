@@ -32,7 +32,7 @@ from queue_runner.bundles.harmless import (
 from queue_runner.ingest.storable import BadLine, storable
 from queue_runner.machine_records import Machine
 from queue_runner.model import PHASES, SYNC_UNKNOWN, Outcome
-from queue_runner.submit.policy import MOST_TAG
+from queue_runner.spec import MOST_TAG
 
 MOST_MOMENT = 2.5e11
 """Unix seconds of a time of day, in the year 9892: every calendar can write it."""

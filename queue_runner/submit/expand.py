@@ -18,7 +18,7 @@ from queue_runner.errors import UsageError
 from queue_runner.host import redact
 from queue_runner.model import Dependency
 from queue_runner.paths import jobs_dir
-from queue_runner.spec import COMPILE_MODES, DEFAULT_SEED, JobSpec, Terms, Value
+from queue_runner.spec import COMPILE_MODES, DEFAULT_SEED, MOST_NAME, JobSpec, Terms, Value
 from queue_runner.submit import environment_axis, gpus, grid, interpreter, launchers, policy, trials
 from queue_runner.submit.submit_options import Request
 
@@ -328,7 +328,7 @@ def labels(argv: Sequence[str]) -> dict[str, tuple[str]]:
 
 def _command_name(argv: Sequence[str]) -> str:
     script = next((word for word in argv[1:] if word.endswith((".py", ".sh"))), argv[0])
-    return Path(script).name[: policy.MOST_NAME]
+    return Path(script).name[:MOST_NAME]
 
 
 def _common(request: Request) -> JobSpec:

@@ -6,13 +6,11 @@ from queue_runner import times
 from queue_runner.errors import UsageError
 from queue_runner.host import redact
 from queue_runner.model import RETRY_ON, Condition, Dependency, parse_selector
-from queue_runner.spec import Terms
+from queue_runner.spec import MOST_NAME, MOST_TAG, Terms
 from queue_runner.submit.submit_options import Request
 
 MOST_RETRIES = 1000
 MOST_PRIORITY = 1_000_000
-MOST_NAME = 200
-MOST_TAG = 100
 MOST_NOTE = 10_000
 
 

@@ -10,13 +10,14 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from queue_runner.bundles import merge
+from queue_runner.bundles import merge, reading
 from queue_runner.errors import MpsqError
 from queue_runner.host.run_dir import RunDir
 from queue_runner.model import Ending, Outcome
@@ -122,6 +123,8 @@ def files(monkeypatch: pytest.MonkeyPatch) -> Iterator[sqlite_files.Files]:
     except (OSError, AttributeError) as error:
         pytest.skip(f"the SQLite of this Python cannot be reached: {error}")
     monkeypatch.setattr(finish, "of_machine", lambda: {"model": "test"})
+    here = SimpleNamespace(frames=reading.own_frames)  # the process that reads a bundle takes longer than all the rest
+    monkeypatch.setattr(reading, "ReaderProcess", lambda: nullcontext(here))
     yield installed
     installed.fails = None
     sqlite_files.uninstall()
