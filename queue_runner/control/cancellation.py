@@ -13,6 +13,7 @@ from enum import StrEnum
 from msgspec import Struct
 from msgspec.structs import replace
 
+from queue_runner.errors import MpsqError
 from queue_runner.host import failpoints, locks, reserve, wakeup
 from queue_runner.host.run_dir import RunDir
 from queue_runner.model import Outcome, Selector, State
@@ -67,7 +68,7 @@ def cancel(
 
     `grace_s` is the time in seconds between the signals; None is the one that the run was started with.
 
-    Raises: UsageError (no match), SchemaError, MpsqError (disk).
+    Raises: UsageError (no match), SchemaError, MpsqError (disk, a restored database).
     """
     reserve.release(layout)
     engine = open_engine(layout.db)
@@ -100,6 +101,9 @@ def _watch(layout: Layout, rows: Sequence[NamedRun], requested: set[int], deadli
         with read.reading(layout.db) as connection:
             states = [_RunState(*row) for row in read.tuples(connection, _STATES, [min(ids), max(ids)])]
             now = {state.id: state for state in states}
+            if gone := [row.run for row in rows if row.id not in now]:
+                sentence = f"the database was replaced while run {gone[0]} was cancelled, and has no such run"
+                raise MpsqError(sentence, "mpsq list shows the runs that it has")
             lanes = read.remote_lanes(connection)
         results = [_judge(layout, row.run, now[row.id], row.id in requested, alive) for row in rows]
         if all(c.result is not CancelResult.ENDING for c in results) or time.monotonic() >= deadline:

@@ -14,7 +14,7 @@ from queue_runner.control import cancellation
 from queue_runner.model import Condition, Ending, Outcome, Verb, parse_selector
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms
-from queue_runner.store import editing, jobs, read, resolve, retries
+from queue_runner.store import backup, editing, jobs, read, resolve, restore, retries
 from queue_runner.store.engine import Connection, Engine, open_engine, writing
 from tests import named_rows
 from tests.cli_support import Cli
@@ -193,3 +193,13 @@ def test_a_deadline_that_is_now_is_told(engine: Engine, mpsq: Cli) -> None:
         "note: its --deadline has passed: it will be skipped"
         in mpsq.ok("submit", "--deadline", "+0s", "--", "true").err
     )
+
+
+def test_a_run_that_a_restore_removes_while_it_is_cancelled(
+    layout: Layout, mpsq: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backup.make(layout)
+    mpsq.ok("submit", "--", "/usr/bin/true")
+    monkeypatch.setattr(cancellation.wakeup, "ring", lambda fifo: restore.restore(layout))
+    ran = mpsq("cancel", "1")
+    assert ran.code == 1 and "run 1.1" in ran.err and "mpsq list" in ran.err
