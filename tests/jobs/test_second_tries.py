@@ -86,14 +86,14 @@ def test_a_killed_training_goes_on_and_loses_nothing(layout: Layout, worker: obj
 
 
 def test_a_suspended_training_computes_what_it_would_have(layout: Layout, worker: object) -> None:
-    mpsq(*SUBMIT, *small(max_iters=1000, lr_decay_iters=1000), "--repeats", "2", "--seed", "1337")
+    mpsq(*SUBMIT, *small(max_iters=400, lr_decay_iters=400), "--repeats", "2", "--seed", "1337")
     until(lambda: len(losses(layout, "1.1")) > 50, "some iterations")
     (result,) = pausing.pause(layout, [parse_selector("1.1")], now=True)
     assert result.did
     before = len(losses(layout, "1.1"))
     end = time.monotonic() + 0.5
     until(lambda: time.monotonic() > end, "time to pass")
-    assert len(losses(layout, "1.1")) == before < 1000
+    assert len(losses(layout, "1.1")) == before < 400
     pausing.resume(layout, [parse_selector("1.1")])
     mpsq("wait", "1")
     paused, quiet = rows(layout)
