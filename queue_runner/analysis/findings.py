@@ -5,6 +5,7 @@ A ratio without a word is reported as measured; only `verdicts` decides that a d
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
@@ -35,6 +36,11 @@ NOTABLE = 1.25
 NOTABLE_EVAL = 2.0
 NOTABLE_REAL = 1.1
 """Ratio of real times up to which they count as unchanged: there is no test for them."""
+
+
+MANY_ROUNDS = 20
+MARGINS = (1, 2, 3, 5, 10)
+"""Per cent by which two rows may differ and still be of equal use to somebody."""
 
 
 class RunDetails(Struct, frozen=True):
@@ -127,8 +133,16 @@ def _open(family: Family) -> Iterable[str]:
         elif any(row.state != State.DONE for row in runs):
             yield Finding(text)  # further rounds wait already
         else:
-            command = f"mpsq rerun g{min(groups)} --rounds {fewest}" if len(groups) == 1 else needs
-            yield NextStep(text, command)
+            yield NextStep(text, _towards_an_answer(undecided, min(groups), fewest) if len(groups) == 1 else needs)
+
+
+def _towards_an_answer(undecided: Sequence[Pair], group: int, fewest: int) -> str:
+    """Return the command for more rounds; if they are many and the intervals narrow, that for what is known already."""
+    ends = [abs(end) for pair in undecided for end in pair.verdict.on_scale]
+    margin = next((m for m in MARGINS if max(ends) < math.log1p(m / 100)), None)
+    if fewest > MANY_ROUNDS and margin is not None and all(pair.verdict.low is not None for pair in undecided):
+        return f"mpsq report g{group} --same-within {margin}%"
+    return f"mpsq rerun g{group} --rounds {fewest}"
 
 
 def _incomplete(pairs: Iterable[Pair]) -> Iterable[str]:

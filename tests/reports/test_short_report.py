@@ -168,6 +168,15 @@ def test_a_retry_that_succeeded_leaves_nothing_to_run_again(store: Store) -> Non
     assert "1 run left out (FAILED(1))" in text and "missing" not in text
 
 
+def test_a_narrow_interval_is_asked_about_instead_of_hundreds_of_rounds(store: Store) -> None:
+    for k in range(6):
+        store.run("cpu", median_s=0.1013)
+        store.run("mps", median_s=0.1013 * (0.98 + k % 3 / 50))
+    text = "\n".join(short(store))
+    assert "undecided" in text and "next: mpsq report g1 --same-within 5%" in text
+    assert "the same within 5 %" in "\n".join(short(store, same_within="5%"))
+
+
 def test_no_further_rounds_are_offered_while_some_wait(store: Store) -> None:
     for k in range(3):
         for device in ("cpu", "mps"):
