@@ -54,11 +54,11 @@ system: python  ## the system packages that the tests need: named, then installe
 demo: $(DEMO)  ## trains nanoGPT on this machine's devices and reports
 	$(BIN)/python -m tests.demo
 
-# Five at a time on two processors where tests mostly wait for processes; the slow ones compute. Neighbours in a file
+# Four at a time on two processors where tests mostly wait for processes; the slow ones compute. Neighbours in a file
 # run in one pytest as long as another one is not idle: they share a sshd.
 test: system $(FRAMEWORKS) $(DOCS)  ## every test
 	$(BIN)/python -m pytest tests -m fast -n 2
-	$(BIN)/python -m pytest tests -m process -n 5 --dist worksteal
+	$(BIN)/python -m pytest tests -m process -n 4 --dist worksteal
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -m slow -n 2 --dist worksteal
 
 fast: $(STAMP)  ## the tests of a few seconds
