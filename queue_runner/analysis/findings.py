@@ -137,7 +137,7 @@ def _open(family: Family) -> Iterable[str]:
 
 
 def _towards_an_answer(undecided: Sequence[Pair], group: int, fewest: int) -> str:
-    """Return the command for more rounds; if they are many and the intervals narrow, that for what is known already."""
+    """Return the command for more rounds; if they are many and the intervals narrow, one that they already answer."""
     ends = [abs(end) for pair in undecided for end in pair.verdict.on_scale]
     margin = next((m for m in MARGINS if max(ends) < math.log1p(m / 100)), None)
     if fewest > MANY_ROUNDS and margin is not None and all(pair.verdict.low is not None for pair in undecided):

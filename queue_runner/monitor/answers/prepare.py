@@ -217,10 +217,10 @@ def _patterns(texts: Iterable[tuple[ReportedRun, str]]) -> dict[int, str]:
     A value may be in the text by chance, too. So a run has the pattern of most runs that its settings make its text of.
     """
     texts = list(texts)
-    own = Counter(_without_settings(text, row) for row, text in texts)
+    reversed_texts = Counter(_without_settings(text, row) for row, text in texts)
     made = {
         pattern: {row.run_id for row, text in texts if _filled(pattern, row) == text}
-        for pattern, _ in own.most_common(_MOST_PATTERNS)
+        for pattern, _ in reversed_texts.most_common(_MOST_PATTERNS)
     }
     patterns = sorted(made, key=lambda pattern: -len(made[pattern]))
     return {
