@@ -176,7 +176,8 @@ def _ran(evidence: RunRecords) -> str:
 
 def _lettered(result: Result) -> list[PageTable]:
     """Return the tables as a terminal shows them, with its letters; below each those that only --explain prints."""
-    sections = result.sections or ([Section("", result.columns, result.items)] if result.items else [])
+    whole = Section("", result.columns, result.items)
+    sections = result.sections or ([arm_tables.without_empty(whole)] if result.items else [])
     made: list[PageTable] = []
     for section in sections:
         if section.explained and made:
