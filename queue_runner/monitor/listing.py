@@ -42,7 +42,8 @@ class Filter(Struct, frozen=True):
 
     def shows(self, run: RunLine) -> bool:
         """Return whether a run of a matching job matches, too: of a filter only `state` applies to runs."""
-        return self.state is None or self.state.upper() in (run.state, run.outcome)
+        state = State.DONE if run.is_unstored else run.state
+        return self.state is None or self.state.upper() in (state, run.outcome)
 
 
 _ANY_RUN = "EXISTS (SELECT 1 FROM runs r WHERE r.job_id = j.id AND {condition})"
@@ -107,18 +108,19 @@ def _condition(connection: sqlite3.Connection, filter: Filter) -> tuple[str, lis
         word = filter.state.upper()
         if word in Outcome.__members__:
             last = "" if filter.by_run else f" AND {_LAST}"
-            terms.append(_ANY_RUN.format(condition=f"r.outcome = ?{last}"))
+            term = _ANY_RUN.format(condition=f"r.outcome = ?{last}")
             if word == Outcome.SUCCEEDED and not filter.by_run:
-                terms.append(f"NOT {_ANY_RUN.format(condition=f'r.outcome IS NOT {word!r} AND {_LAST}')}")
+                term += f" AND NOT {_ANY_RUN.format(condition=f'r.outcome IS NOT {word!r} AND {_LAST}')}"
         elif word in State.__members__:
-            terms.append(_ANY_RUN.format(condition="r.state = ?"))
+            term = _ANY_RUN.format(condition="r.state = ?")
             if not filter.by_run and (first := _GOES_FIRST.get(State(word))):
-                terms.append(f"NOT {_ANY_RUN.format(condition=first)}")
+                term += f" AND NOT {_ANY_RUN.format(condition=first)}"
         else:
             raise UsageError(
                 f'unknown state "{filter.state}"',
                 f"use one of {_words(State)}, or an outcome: {_words(Outcome)}",
             )
+        terms.append(_with_unstored_ends(term, connection))
         values.append(word)
     if filter.selectors:
         alternatives = []
@@ -128,6 +130,18 @@ def _condition(connection: sqlite3.Connection, filter: Filter) -> tuple[str, lis
             values += named
         terms.append("(" + " OR ".join(alternatives) + ")")
     return f"SELECT j.id AS job_id FROM jobs j WHERE {' AND '.join(terms)}", values
+
+
+def _with_unstored_ends(term: str, connection: sqlite3.Connection) -> str:
+    """Return a term on runs in which those whose end no worker has stored yet have ended, too."""
+    running = run_view.each_run(connection, RunLine, "state = 'RUNNING'")
+    ended = {run.run_id: run.outcome for run in running if run.is_unstored}
+    if not ended:
+        return term
+    ends = " ".join(f"WHEN {run_id} THEN '{outcome}'" for run_id, outcome in ended.items())
+    ids = ", ".join(map(str, ended))
+    term = term.replace("r.outcome", f"(CASE r.id {ends} ELSE r.outcome END)")
+    return term.replace("r.state", f"(CASE WHEN r.id IN ({ids}) THEN '{State.DONE}' ELSE r.state END)")
 
 
 def _words(kind: type[State] | type[Outcome]) -> str:

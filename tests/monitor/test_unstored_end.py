@@ -46,6 +46,15 @@ def test_json_has_its_outcome_and_no_end_is_expected(layout: Layout, mpsq: Cli) 
     assert "4.1" not in [turn["run"] for turn in status["eta"]["turns"]]
 
 
+@pytest.mark.parametrize("runs", [(), ("--runs",)])
+def test_a_list_finds_it_by_its_end(layout: Layout, mpsq: Cli, runs: tuple[str, ...]) -> None:
+    for state in ("failed", "done"):
+        assert 4 in [job["job"] for job in mpsq.ok("list", "--state", state, "--json").json()["jobs"]]
+        assert "stored)" in mpsq.ok("list", "--state", state, *runs).out
+    for state in ("running", "killed", "succeeded"):
+        assert "4" not in mpsq("list", "--state", state, "4", *runs).out
+
+
 def test_a_living_worker_stores_it_within_a_moment(layout: Layout, mpsq: Cli) -> None:
     lock = locks.try_lock(locks.worker_lock_path(layout.home))
     assert lock is not None
