@@ -72,7 +72,7 @@ def test_a_killed_training_goes_on_and_loses_nothing(layout: Layout, worker: obj
     assert [row["outcome"] for row in (killed, resumed, whole)] == ["KILLED", "SUCCEEDED", "SUCCEEDED"]
     parts = losses(layout, "1.1"), losses(layout, "1.2")
     first = min(parts[1])
-    assert first % 50 == 0 and first > 0 and max(parts[0]) >= first, "some iterations were done twice"
+    assert first % 50 == 0 and first > 0 and max(parts[0]) >= first - 1, "the kill may come right after a checkpoint"
     assert parts[0] | parts[1] == losses(layout, "2.1")
     assert {i: parts[0][i] for i in parts[0] if i in parts[1]} == {i: parts[1][i] for i in parts[1] if i in parts[0]}
     assert resumed["resumed_from"] == killed["run_id"] and resumed["val_loss_last"] == whole["val_loss_last"]
