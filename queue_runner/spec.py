@@ -222,6 +222,8 @@ class Terms(Struct, frozen=True):
 
 DECIDED = "decided"
 """The goal of --until that each row of a submission has its word."""
+MOST_ROUNDS = 20
+"""Rounds of a submission with --until."""
 FIRST_ROUNDS = 3
 """Rounds that are queued at first with --until: no word is given earlier."""
 BUDGET_S = 600.0

@@ -20,7 +20,7 @@ from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict, Word
 from queue_runner.analysis.stats import by_key
 from queue_runner.model import State
-from queue_runner.spec import mode_word
+from queue_runner.spec import MOST_ROUNDS, mode_word
 
 T = TypeVar("T")
 
@@ -38,7 +38,6 @@ NOTABLE_REAL = 1.1
 """Ratio of real times up to which they count as unchanged: there is no test for them."""
 
 
-MANY_ROUNDS = 20
 MARGINS = (1, 2, 3, 5, 10)
 """Per cent by which two rows may differ and still be of equal use to somebody."""
 
@@ -138,10 +137,11 @@ def _open(family: Family) -> Iterable[str]:
 
 def _towards_an_answer(undecided: Sequence[Pair], group: int, fewest: int) -> str:
     """Return the command for more rounds; if they are many and the intervals narrow, one that they already answer."""
-    ends = [abs(end) for pair in undecided for end in pair.verdict.on_scale]
-    margin = next((m for m in MARGINS if max(ends) < math.log1p(m / 100)), None)
-    if fewest > MANY_ROUNDS and margin is not None and all(pair.verdict.low is not None for pair in undecided):
-        return f"mpsq report g{group} --same-within {margin}%"
+    if fewest > MOST_ROUNDS and all(pair.verdict.low is not None for pair in undecided):
+        widest = max(abs(end) for pair in undecided for end in pair.verdict.on_scale)
+        for margin in MARGINS:
+            if widest < math.log1p(margin / 100):
+                return f"mpsq report g{group} --same-within {margin}%"
     return f"mpsq rerun g{group} --rounds {fewest}"
 
 

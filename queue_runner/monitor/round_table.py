@@ -17,8 +17,8 @@ from queue_runner.analysis.rounds import Verdict
 from queue_runner.model import Selector
 from queue_runner.monitor import answers, progress
 from queue_runner.paths import Layout
-from queue_runner.spec import OF_TIME
-from queue_runner.store import added_rounds, read
+from queue_runner.spec import MOST_ROUNDS, OF_TIME
+from queue_runner.store import read
 from queue_runner.text import for_stream
 
 BAR = 24
@@ -100,7 +100,7 @@ class RoundTable:
     def _title(self, families: Sequence[Family], elapsed_s: float | None) -> str:
         more = answers.rounds_left(families)
         about = f" (about {more} more needed)" if more else ""
-        rounds = f"round {self._round} of at most {added_rounds.MOST_ROUNDS}{about}"
+        rounds = f"round {self._round} of at most {MOST_ROUNDS}{about}"
         return f"{rounds}, {units.duration(elapsed_s)} of at most {units.duration(self._limit_s)}"
 
 

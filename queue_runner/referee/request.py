@@ -23,8 +23,7 @@ from queue_runner.referee.decision import LEAST_GAIN, Way
 from queue_runner.referee.evidence import CANDIDATE, CHAMPION
 from queue_runner.referee.goal import CONFIRM, Rule
 from queue_runner.referee.trees import Tree
-from queue_runner.spec import FIRST_ROUNDS, JobSpec, NewJob, Terms, Until
-from queue_runner.store.added_rounds import MOST_ROUNDS
+from queue_runner.spec import FIRST_ROUNDS, MOST_ROUNDS, JobSpec, NewJob, Terms, Until
 from queue_runner.submit import from_file
 from queue_runner.submit import plan as submit
 from queue_runner.submit.from_file import Line

@@ -13,9 +13,6 @@ from queue_runner.store import hot_sql
 from queue_runner.store.engine import Connection
 from queue_runner.store.jobs import add_run, lane_of, places, record, spec_of
 
-MOST_ROUNDS = 20
-"""Rounds of a submission with --until."""
-
 Order = Callable[[int, int, int], Sequence[int]]
 """Return the order of this many rows in the round of this number, for the group's seed: run_order.round_order."""
 

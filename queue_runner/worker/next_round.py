@@ -13,9 +13,9 @@ from queue_runner import units
 from queue_runner.host import failpoints
 from queue_runner.model import Outcome
 from queue_runner.paths import Layout
-from queue_runner.spec import DECIDED, FIRST_ROUNDS, Until
+from queue_runner.spec import DECIDED, FIRST_ROUNDS, MOST_ROUNDS, Until
 from queue_runner.store import added_rounds, read
-from queue_runner.store.added_rounds import MOST_ROUNDS, OpenGroup
+from queue_runner.store.added_rounds import OpenGroup
 from queue_runner.store.engine import Engine, looking, writing
 from queue_runner.submit import run_order
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from queue_runner.analysis.rounds import SAME_WITHIN
 from queue_runner.referee.bisection import Bisection, CannotTell, Measured, NamedStep, VersionPair
-from queue_runner.store.added_rounds import MOST_ROUNDS
+from queue_runner.spec import MOST_ROUNDS
 from tests.simulate.look_tables import table
 from tests.simulate.machines import rng_of
 

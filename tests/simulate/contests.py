@@ -12,7 +12,7 @@ from msgspec import structs
 
 from queue_runner.referee import error_share
 from queue_runner.referee.decision import Choice, Way, decide
-from queue_runner.store.added_rounds import MOST_ROUNDS
+from queue_runner.spec import MOST_ROUNDS
 from tests.simulate.judging import SPREAD, GainAt, gains
 from tests.simulate.look_tables import table
 from tests.simulate.machines import rng_of

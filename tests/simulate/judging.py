@@ -9,7 +9,7 @@ from statistics import fmean, median
 
 from queue_runner.analysis.rounds import SAME_WITHIN
 from queue_runner.referee.decision import LEAST_GAIN, MARGIN_SPREADS, MOST_SLOWER, NO_LOSS_SD, Choice, Gain, Way, decide
-from queue_runner.store.added_rounds import MOST_ROUNDS
+from queue_runner.spec import MOST_ROUNDS
 from tests.simulate.look_tables import table
 from tests.simulate.looks import looks, running_intervals
 from tests.simulate.machines import Array, values
