@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any
 
+import msgspec
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
@@ -133,10 +134,6 @@ class JobSpec(Struct, frozen=True):
         """To how many tasks of a cluster the rounds of its submission are dealt out; 1 here, and on a box."""
         return int(self.on.get("nodes", MOST_TASKS)) if self.on and self.on.get("kind") != "ssh" else 1
 
-    def fields(self) -> dict[str, Any]:
-        """Return its values by name."""
-        return asdict(self)
-
     def changed(self, **fields: Any) -> JobSpec:
         """Return the job with other values of these fields; itself if it has them already."""
         if all(getattr(self, name) == value for name, value in fields.items()):
@@ -146,8 +143,8 @@ class JobSpec(Struct, frozen=True):
     def to_json(self, environments: EnvironmentJson | None = None) -> str:
         """Return canonical JSON: sorted keys, no spaces. `environments` encodes one that many jobs share only once."""
         if environments is None:
-            return _CANONICAL.encode(self.fields())
-        text = _CANONICAL.encode(self.fields() | {"env": None})
+            return _CANONICAL.encode(asdict(self))
+        text = _CANONICAL.encode(asdict(self) | {"env": None})
         return text.replace(_NO_ENV, f'"env":{environments.of(self.env)}', 1)  # in a string its quotes are escaped
 
     @classmethod
@@ -192,8 +189,7 @@ class JobSpec(Struct, frozen=True):
         return hashlib.sha256(_HASHED.encode(answers).encode()).hexdigest()
 
 
-_FIELDS = JobSpec.__struct_fields__
-_ASKED = tuple(name for name in _FIELDS if name not in _PLACE and name not in _LATER)
+_ASKED = tuple(name for name in JobSpec.__struct_fields__ if name not in _PLACE and name not in _LATER)
 _answers = attrgetter(*_ASKED)
 _later = attrgetter(*_LATER)
 _USUAL = tuple(_LATER.values())
@@ -249,6 +245,10 @@ class Aim(Struct, frozen=True):
     def to_json(self) -> str | None:
         """Return it as it is stored; None where nothing differs from the defaults."""
         return json.dumps(asdict(self)) if self != Aim() else None
+
+    @classmethod
+    def from_json(cls, text: str) -> Aim:
+        return msgspec.json.decode(text, type=cls)
 
     def over(self, stored: Aim) -> Aim:
         """Return this aim, completed by a stored one."""

@@ -17,6 +17,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+from msgspec.structs import asdict
+
 from queue_runner.bundles import question
 from queue_runner.bundles.harmless import MOST_TEXT, Name, Prose
 from queue_runner.bundles.rows import Json, Table
@@ -154,7 +156,7 @@ class Cleaner:
 
     def spec(self, spec: JobSpec) -> dict[str, Any]:
         """Return the question of a job."""
-        fields = {name: value for name, value in spec.fields().items() if name in question.FIELDS}
+        fields = {name: value for name, value in asdict(spec).items() if name in question.FIELDS}
         named = ("name", "workload", "framework", "config", "device", "dtype", "parser", "env_name")
         cleaned: dict[str, Any] = self.tree({**fields, "argv": [], "template": [], "env_name": ""})
         names = {name: self.name(fields[name]) for name in named}

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from msgspec import Struct, field, msgpack
+from msgspec.structs import asdict
 
 from queue_runner.bundles.harmless import BadBundle
 from queue_runner.bundles.question import ADDED, FIELDS
@@ -75,7 +76,7 @@ class BundleJob(Struct, frozen=True):
     def question(self) -> str:
         """The sha256 of the fields of its specification that travel and are not at their default, without those that
         were added later: no stored hash changes."""
-        default, fields = JobSpec(kind="", name="").fields(), self.spec.fields()
+        default, fields = asdict(JobSpec(kind="", name="")), asdict(self.spec)
         return _hash({name: fields[name] for name in {*FIELDS} - ADDED if fields[name] != default[name]})
 
 

@@ -239,7 +239,7 @@ def of_group(connection: sqlite3.Connection, group: int) -> Contest:
     ]
     conditions = Conditions.from_goal(until)
     entrant = Entrant(job, JobSpec.from_json(spec_json), priority)
-    return Contest(group, conditions, json.decode(aim, type=Aim) if aim else Aim(), entrant, outcome, run_s, proposals)
+    return Contest(group, conditions, Aim.from_json(aim) if aim else Aim(), entrant, outcome, run_s, proposals)
 
 
 def _answer(why: str | None) -> Choice | None:
