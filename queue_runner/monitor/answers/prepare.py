@@ -216,26 +216,24 @@ def _patterns(texts: Iterable[tuple[ReportedRun, str]]) -> dict[int, str]:
 
     A value may be in the text by chance, too. So a run has the pattern of most runs that its settings make its text of.
     """
-    texts = list(texts)
-    reversed_texts = Counter(_without_settings(text, row) for row, text in texts)
+    runs = [(row.run_id, text, json.loads(row.params_json)) for row, text in texts]
+    general = {run_id: _without_settings(text, params) for run_id, text, params in runs}
+    patterns = [pattern for pattern, _ in Counter(general.values()).most_common(_MOST_PATTERNS)]
+    if len(patterns) < 2:
+        return general
     made = {
-        pattern: {row.run_id for row, text in texts if _filled(pattern, row) == text}
-        for pattern, _ in reversed_texts.most_common(_MOST_PATTERNS)
+        pattern: {run_id for run_id, text, params in runs if _filled(pattern, params) == text} for pattern in patterns
     }
-    patterns = sorted(made, key=lambda pattern: -len(made[pattern]))
-    return {
-        row.run_id: next((p for p in patterns if row.run_id in made[p]), None) or _without_settings(text, row)
-        for row, text in texts
-    }
+    patterns.sort(key=lambda pattern: -len(made[pattern]))
+    return {run_id: next((p for p in patterns if run_id in made[p]), own) for run_id, own in general.items()}
 
 
-def _filled(pattern: str, row: ReportedRun) -> str:
-    values: dict[str, Any] = json.loads(row.params_json)
-    return _NAMED.sub(lambda match: str(values.get(match[1], match[0])), pattern)
+def _filled(pattern: str, params: Mapping[str, Any]) -> str:
+    return _NAMED.sub(lambda match: str(params.get(match[1], match[0])), pattern)
 
 
-def _without_settings(text: str, row: ReportedRun) -> str:
-    names = {str(value): name for name, value in json.loads(row.params_json).items()}
+def _without_settings(text: str, params: Mapping[str, Any]) -> str:
+    names = {str(value): name for name, value in params.items()}
     values = "|".join(map(re.escape, sorted(filter(None, names), key=len, reverse=True)))
     return re.sub(values, lambda match: f"{{{names[match[0]]}}}", text) if values else text
 
@@ -287,7 +285,7 @@ def _planned(rows: Sequence[ReportedRun], context: Context) -> dict[int, tuple[i
 def _aims(runs: Sequence[ReportedRun], context: Context) -> dict[int | None, Aim]:
     """Return, by group, what the submission asks about, if it says so."""
     stored = context.by_groups("SELECT id, aim FROM groups WHERE id IN ({groups}) AND aim IS NOT NULL", runs)
-    return {group_id: Aim(**json.loads(aim)) for group_id, aim in stored}
+    return {group_id: Aim.from_json(aim) for group_id, aim in stored}
 
 
 def _earlier_levels(runs: Sequence[ReportedRun], context: Context) -> dict[tuple[str, str | None], float]:
