@@ -46,7 +46,7 @@ class UserManager:
         drop_in = folder / "user/.config/systemd/user/mpsq-worker.service.d/fast.conf"
         drop_in.parent.mkdir(parents=True)
         drop_in.write_text("[Service]\nWatchdogSec=3\nTimeoutStopSec=3\nRestartSec=0\n")
-        self._groups = [CGROUPS / name / f"mpsq-{os.getpid()}" for name in ("systemd", "unified")]
+        self._groups = [CGROUPS / name / f"mpsq-{os.getpid()}-{folder.name}" for name in ("systemd", "unified")]
         for group in self._groups:
             group.mkdir()
         enter = "; ".join(f"echo $$ > {group}/cgroup.procs" for group in self._groups)
@@ -55,12 +55,22 @@ class UserManager:
             self._process = subprocess.Popen(
                 ["sh", "-c", f'{enter}; exec "$@"', "sh", *apart], env=self._env, stdout=log, stderr=log
             )
-        self.manager = until(self._started, "systemd")
+        try:
+            self.manager = until(self._started, "systemd")
+            self._wait_until_running()
+        except BaseException:
+            self.close()
+            raise
+
+    def _wait_until_running(self) -> None:
         until(lambda: self.run("systemctl", "--user", "is-system-running").stdout.strip() == "running", "systemd")
 
     def _started(self) -> psutil.Process | None:
-        below = psutil.Process(self._process.pid).children(recursive=True)
-        return next((each for each in below if each.name() == "systemd"), None)
+        for process in psutil.Process(self._process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):  # the shell's mount and mkdir end meanwhile
+                if process.name() == "systemd":
+                    return process
+        return None
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         within = ["nsenter", "--target", str(self.manager.pid), "--mount", "--pid"]

@@ -13,6 +13,7 @@ import pytest
 
 from tests.cli_support import Cli
 from tests.jobs.conftest import JOBS, SCRIPT, SMALL, Ran, Run, arguments, read
+from tests.process_support import is_there
 from tests.queue_support import Queue, until
 
 pytestmark = pytest.mark.slow
@@ -102,7 +103,7 @@ def test_a_killed_rank_ends_the_run_and_a_cancelled_run_leaves_no_process(queue:
     cancelled = ranks(queue, "1.2")
     mpsq.ok("cancel", "1.2")
     assert queue.done(2, 90)[1]["outcome"] == "CANCELLED"
-    assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in cancelled)
+    assert not any(is_there(process.pid) for process in cancelled)
 
 
 def ranks(queue: Queue, run: str) -> list[psutil.Process]:

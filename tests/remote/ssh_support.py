@@ -119,11 +119,7 @@ class Box:
         """End sshd and every connection to it."""
         if self._sshd is None:
             return
-        process = psutil.Process(self._sshd.pid)
-        for one in [process, *process.children(recursive=True)]:
-            with contextlib.suppress(psutil.Error):  # it may have ended since
-                if "sshd" in one.name():
-                    one.kill()
+        self._signal(signal.SIGKILL)
         self._sshd.wait()
         self._sshd = None
 
@@ -139,9 +135,10 @@ class Box:
         if self._sshd is None:
             return
         process = psutil.Process(self._sshd.pid)
-        for one in [process, *(child for child in process.children(recursive=True) if "sshd" in child.name())]:
-            with contextlib.suppress(psutil.Error):
-                one.send_signal(number)
+        for one in [process, *process.children(recursive=True)]:
+            with contextlib.suppress(psutil.Error):  # it may have ended since
+                if "sshd" in one.name():
+                    one.send_signal(number)
 
     def processes(self) -> list[psutil.Process]:
         """What lives of blocks on the box: supervisors, workers, wardens, jobs."""
