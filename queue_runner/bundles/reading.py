@@ -114,7 +114,7 @@ class Content(Struct):
             elif table is FINGERPRINTS:
                 data = json.loads(row.data_json)
                 if results.fingerprint_hash(row.kind, data) != row.hash:
-                    raise BadBundle(f"the fingerprint {row.hash[:7]} is not what its hash says")
+                    raise BadBundle(f"the content of the fingerprint {row.hash[:7]} does not match its hash")
                 self.fingerprints[row.hash] = (row.kind, data)
             elif table is JOBS:
                 spec = JobSpec.from_json(row.spec_json)
@@ -150,10 +150,12 @@ class Content(Struct):
             "KILLED": run.signal is not None,
         }
         if not of_outcome.get(run.outcome, True):
-            raise BadBundle(f"run {run.id} contradicts itself: it is {run.outcome} with another exit")
+            raise BadBundle(
+                f"run {run.id} contradicts itself: its exit code or signal does not match its outcome {run.outcome}"
+            )
         before = self.runs.get(run.resumed_from or 0)
         if run.resumed_from and (before is None or before.id >= run.id or before.job_id != run.job_id):
-            raise BadBundle(f"run {run.id} resumes from none of its job")
+            raise BadBundle(f"run {run.id} resumes from a run that is not of the same job")
         for hash, kind in ((run.machine_hash, "machine"), (run.software_hash, "software")):
             if hash is not None and self.fingerprints.get(hash, ("", {}))[0] != kind:
                 raise BadBundle(f"run {run.id} names a {kind} that the bundle does not describe")

@@ -53,7 +53,9 @@ def doctor(
             "--python applies to this machine, and --on to another one", f"mpsq config set on.{on}.python PATH"
         )
     if smoke and on is None:
-        raise UsageError("--smoke sends a job to the machine of --on", "without it, mpsq doctor tries each device here")
+        raise UsageError(
+            "--smoke needs --on", "name the machine to send a job to, or leave out --smoke to try each device here"
+        )
     checks = use_case.of_target(layout, on, smoke) if on else use_case.examine(layout, python)
     failed = any(check.verdict == "fail" for check in checks)
     if json:

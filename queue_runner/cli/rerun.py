@@ -45,7 +45,9 @@ def rerun(
     if rounds is None:
         done = use_case.rerun(layout, selectors, options, title(ctx))
     elif options != use_case.RerunOptions():
-        raise UsageError("--rounds takes no other option", "added rounds repeat the earlier ones unchanged")
+        raise UsageError(
+            "--rounds cannot be combined with other options", "added rounds repeat the earlier ones unchanged"
+        )
     else:
         done = use_case.add_rounds(layout, selectors, rounds)
     remind(done.notes, layout, json)

@@ -69,7 +69,9 @@ def rule_of(options: JudgeOptions, fields: Mapping[str, Any]) -> Rule:
         raise UsageError("--higher needs a metric", "name it with --metric or --by")
     least = {"": LEAST_GAIN} | ({} if options.gain is None else units.parse_margins(options.gain, "--gain"))
     if unknown := sorted(least.keys() - {"", metric}):
-        raise UsageError(f"--gain names {unknown[0]}, which is not judged", "also give it to --metric or --by")
+        raise UsageError(
+            f"--gain names {unknown[0]}, but candidates are not judged by it", "also give it to --metric or --by"
+        )
     if options.evaluate and (metric not in fields.get("metrics", {}) or ":" in metric):
         raise UsageError("--evaluate prints a metric", f"--metric '{metric or 'loss'}=loss ([0-9.]+)' finds it there")
     return Rule(ways if timed else (Way.BETTER,), metric, options.higher, timed, least, options.evaluate or "")

@@ -75,7 +75,7 @@ class Mirror:
             raise Refused(f"its answer is not one of mpsq: {error}") from error
         for run, times in state.begun.items():
             if run not in self._runs:
-                raise Refused(f"the box sent the times of a run that does not belong to the block: {run[:80]!r}")
+                raise Refused(f"it sent the times of a run that it was not given: {run[:80]!r}")
             place = self._folder.run(run).path
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
             if read_json(place / BEGAN) != times:

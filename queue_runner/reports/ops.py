@@ -350,8 +350,8 @@ def _pairs(tables: Sequence[Coverage], context: Context) -> list[tuple[Coverage,
         text = ",".join(f"{name}={value}" for name, value in baseline.items())
         labels = "; ".join(dict.fromkeys(table.label() for table in tables))
         raise UsageError(
-            f"the report has several tables, and --vs {text} must name one of them, but fits {len(fitting) or 'none'}",
-            f"choose one of: {labels}",
+            f"the report has several tables, and --vs {text} fits {len(fitting) or 'none'} of them",
+            f"name exactly one: {labels}",
         )
     return [(fitting[0], table) for table in tables if table is not fitting[0]]
 

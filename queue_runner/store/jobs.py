@@ -337,7 +337,7 @@ def add_run(connection: Connection, job_id: int, *, position: int, **columns: An
     """Add a run to a job: the first attempt of its first repeat, queued, unless `columns` say otherwise. Return its
     id. A lane of this machine is taken when the run is claimed, and only then."""
     if unknown := columns.keys() - {*_RUN}:
-        raise TypeError(f"add_run does not write {', '.join(sorted(unknown))}")
+        raise TypeError(f"runs have no column {', '.join(sorted(unknown))}")
     values: dict[str, Any] = dict.fromkeys(_RUN) | {
         "number": 1,
         "repeat": 1,

@@ -180,7 +180,7 @@ def _set_aside(layout: Layout, known: set[str]) -> Path | None:
     except OSError as error:
         raise MpsqError(
             f"the database was restored, but run {path.name} could not be moved aside: {error.strerror or error}",
-            f"move the folders of later runs out of {layout.runs} before you start the worker",
+            f"before you start the worker, move the folders of runs that the backup lacks out of {layout.runs}",
         ) from error
     return layout.set_aside
 
@@ -198,8 +198,8 @@ def _keep_old(layout: Layout) -> Path | None:
     try:
         if exists and not write_back(layout.db):
             raise MpsqError(
-                f"another program reads the database: its latest jobs are still in {log.name}",
-                "wait until it has ended, or end it, then run mpsq db restore again",
+                f"another program reads the database, so the latest jobs are still in {log.name}",
+                "wait until that program has ended, or end it, then run mpsq db restore again",
             )
         damaged = False
     except sqlite3.OperationalError as error:

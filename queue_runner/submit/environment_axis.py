@@ -88,7 +88,7 @@ def _settings(request: Request) -> list[dict[str, str]]:
 def _with_settings(spec: JobSpec, settings: Mapping[str, str]) -> JobSpec:
     if settings and spec.device not in ("mps", "auto", None):
         raise UsageError(
-            f"--mps has no effect on device {spec.device}", "submit other devices separately, without --mps"
+            f"--mps has no effect on device {spec.device}", f"submit {spec.device} separately, without --mps"
         )
     if not settings:
         return spec

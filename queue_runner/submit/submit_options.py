@@ -236,8 +236,8 @@ class Request:
     )
     budget_s: float | None = _option(
         Kind.DURATION,
-        "With --until: start no new run after this time, such as 30m. Without this option no new round starts after"
-        " 10m; a round that has begun is completed.",
+        "With --until: start no new run after this time, such as 30m. Without --budget, no new round starts after 10m,"
+        " but a round that has begun is completed.",
         "DURATION",
         name="budget",
         convert=_budget,
@@ -280,7 +280,7 @@ class Request:
     )
     warmup: int = _option(
         Kind.NUMBER,
-        "Run each command so often before its first round, without counting these runs; 0 by default.",
+        "Run each command N times before its first round, without counting these runs; 0 by default.",
         "N",
         default=0,
     )
@@ -369,7 +369,7 @@ class Request:
     )
     whole_node: bool = _option(Kind.FLAG, "With --on slurm: reserve a whole node, shared with no other job.")
     nodes_at_once: int | None = _option(
-        Kind.NUMBER, "With --on slurm: how many tasks share the rounds: by default one for each round, at most 20."
+        Kind.NUMBER, "With --on slurm: run rounds on at most this many nodes at once; 20 by default."
     )
     sbatch: str | None = _option(Kind.TEXT, "With --on slurm: further options of sbatch.", "WORDS")
 

@@ -261,7 +261,7 @@ def _param(name: str, entry: Mapping[str, Any]) -> Param:
         raise _Wrong(f"{name}: its default is not a string, a number, true or false")
     for word in ("each_of", "path_or"):
         if entry.get(word) is not None and not isinstance(default, str):
-            raise _Wrong(f"{name}: {word} is for strings, and its default {default!r} is not one")
+            raise _Wrong(f"{name}: {word} is for strings, but the default of {name} is {default!r}")
     choices, each_of, words = (_several(name, word, entry.get(word), default) for word in _LISTS)
     limits = {word: entry[word] for word in LIMITS if entry.get(word) is not None}
     if limits and (isinstance(default, bool) or not isinstance(default, int | float)):

@@ -147,7 +147,7 @@ LIES: dict[str, tuple[Change | str, str]] = {
     "results without a machine": (put("runs", "machine_hash", None), "does not say on which machine"),
     "an unknown fingerprint": (put("runs", "machine_hash", "0" * 64), "machine that the bundle does not describe"),
     "a fingerprint of another kind": ("UPDATE runs SET machine_hash = software_hash", "machine that the bundle"),
-    "another fingerprint": (put("fingerprints", "data_json", '{"cpu": "better"}'), "is not what its hash says"),
+    "another fingerprint": (put("fingerprints", "data_json", '{"cpu": "better"}'), "does not match its hash"),
     "a processor as number": (told("machine", cpu=5), "fingerprints have an invalid data_json"),
     "a processor as list": (told("machine", cpu=["a"]), "fingerprints have an invalid data_json"),
     "memory as text": (told("machine", memory_gib="64"), "fingerprints have an invalid data_json"),

@@ -118,7 +118,7 @@ def test_what_cannot_be_judged_is_refused_before_anything_runs(queue: Queue, rep
             "20m",
             *TRAIN,
         ),
-        "--gain names acc, which is not judged": ("slow", "fast", *LOSS, "--gain", "acc=1", *TRAIN),
+        "--gain names acc, but candidates are not judged by it": ("slow", "fast", *LOSS, "--gain", "acc=1", *TRAIN),
     }
     for sentence, words in refused.items():
         answer = repository.judge(*words)
