@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import typer
 
+from queue_runner.ingest import parsers
 from queue_runner.paths import Layout
 from queue_runner.store.schema import metadata
 from tests import recipes_support
@@ -56,6 +57,13 @@ def test_commands_in_blocks_exist(page: Path) -> None:
 def test_the_readme_names_the_two_commands() -> None:
     text = (ROOT / "README.md").read_text()
     assert "make demo" in text and "make test" in text
+
+
+def test_the_readme_names_each_parser() -> None:
+    sentence = re.search(
+        r"`--parser` names the format of the log: ([^.]*\.py[^.]*)\.", (ROOT / "README.md").read_text()
+    )
+    assert sentence and sorted(re.findall(r"`([^`]+)`", sentence[1].replace("`time`", ""))) == parsers.names()
 
 
 def test_no_page_leads_into_swap_or_to_a_verb_that_is_another_ones() -> None:
