@@ -233,7 +233,8 @@ def _job(name: str, device: str, *options: str, **variables: str) -> tuple[int, 
 def trains(name: str, device: str, *options: str, **variables: str) -> str:
     """It ends well, on that device, with the CPU's first loss, and tells both kinds of memory."""
     code, text, events = _job(name, device, *options, **variables)
-    notes = [event for event in events if event.get("type") == "note" and event.get("kind") != "compile_cache"]
+    usual = ("compile_cache", "sync_proof")
+    notes = [event for event in events if event.get("type") == "note" and event.get("kind") not in usual]
     iterations = [event for event in events if event.get("type") == "iter"]
     devices = {event["device"] for event in events if event.get("type") == "hello" and "device" in event}
     assert code == 0 and iterations and devices == {device}, f"exit code {code}, devices {devices}: {text}"

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 app = new_app()
 
 EPILOG = (
-    "mpsq bench nanogpt is mpsq run nanogpt on every working device of this machine, eager and compiled. Options "
-    "override these defaults."
+    "mpsq bench nanogpt is mpsq run nanogpt on every working device of this machine (beside CUDA, not the CPU), "
+    "eager and compiled. Options override these defaults."
 )
 
 

@@ -17,7 +17,7 @@ from queue_runner.text import plain
 app = new_app()
 
 
-@app.command("import", epilog="docs/data.md describes bundles and the formats of logs.")
+@app.command("import", epilog="docs/data.md describes bundles.")
 def import_(
     files: Annotated[
         list[Path],

@@ -67,7 +67,7 @@ def sweep(layout: Layout, *rules: str, now: float = NOW + 7200.0) -> list[str]:
 
 def test_delete_hides_a_job_and_keeps_its_numbers(mpsq: Cli, queue: Layout) -> None:
     ran = mpsq.ok("delete", "1")
-    assert ran.out.startswith("job 1 deleted, its results stay in reports; ")
+    assert ran.out.startswith("job 1 deleted, the results stay in reports; ")
     assert not queue.run_dir("1.1").exists() and not queue.run_dir("1.2").exists()
     assert [job["job"] for job in mpsq.ok("list", "--json").json()["jobs"]] == [2, 3, 4, 5, 6]
     assert [job["job"] for job in mpsq.ok("list", "--deleted", "--json").json()["jobs"]] == [1]
