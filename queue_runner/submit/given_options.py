@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -95,7 +95,7 @@ def _typed(option: Option, value: Any) -> Any:
     texts = [value] if isinstance(value, str) and kind is not Kind.COMMAND else value
     if kind in (Kind.WORDS, Kind.PAIRS, Kind.COMMAND) and _are_texts(texts) and (texts or kind is not Kind.COMMAND):
         words = tuple(_text(name, word) for word in texts)
-        return dict(_pair(option, word) for word in words) if kind is Kind.PAIRS else words
+        return _pairs(option, words) if kind is Kind.PAIRS else words
     if kind is Kind.PAIRS and isinstance(value, Mapping):
         if unusable := [key for key in value if not key or "=" in key]:
             raise UsageError(
@@ -103,6 +103,19 @@ def _typed(option: Option, value: Any) -> Any:
             )
         return {_text(name, key): _values(f"{name}.{key}", entry) for key, entry in value.items()}
     raise UsageError(f'"{name}" is {_what(value)}, not {kind.value}', _remedy(name, kind, value))
+
+
+def _pairs(option: Option, words: Sequence[str]) -> dict[str, str | None]:
+    pairs: dict[str, str | None] = {}
+    for key, value in (_pair(option, word) for word in words):
+        if key in pairs:
+            several = option.name == "set" and pairs[key] and value and pairs[key] != value
+            raise UsageError(
+                f"{option.flag} {key} is given twice",
+                f"to sweep it, write --set {key}={pairs[key]},{value}" if several else "give it once",
+            )
+        pairs[key] = value
+    return pairs
 
 
 def _pair(option: Option, word: str) -> tuple[str, str | None]:

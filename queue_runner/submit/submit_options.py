@@ -121,6 +121,8 @@ def _stall_limits(pairs: Mapping[str, str | tuple[str, ...] | None]) -> dict[str
             raise UsageError(
                 f'unknown phase "{phase}"', f"use --stall DURATION, or PHASE=DURATION with {', '.join(STALLING)}"
             )
+        if (phase or "*") in limits:
+            raise UsageError(f"--stall has two limits: {text} is the second", "give one, or PHASE=DURATION for a phase")
         limits[phase or "*"] = parse_duration(text, "--stall")
         if limits[phase or "*"] <= 0:
             raise UsageError(f"--stall {text} would stop every run at once", "give a duration above 0")

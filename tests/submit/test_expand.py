@@ -204,9 +204,19 @@ def test_a_program_is_looked_for_in_the_jobs_folder(tmp_path: Path) -> None:
         {"argv": ("sh",), "timeout_s": -1.0},
         {"workload": "toy", "config": "tiny,none"},
         {"workload": "toy", "sets": ("max_iters=1,",)},
+        {"workload": "toy", "sets": ("max_iters=1", "max_iters=2")},
+        {"workload": "toy", "env": ("A=1", "A=2")},
+        {"workload": "toy", "stall": ("10m", "20m")},
+        {"argv": ("sh",), "metrics": ("loss=loss (.*)", "loss=val (.*)")},
     ],
 )
 def test_refused(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError) as error:
         expand.expand(requested(**options))
     assert error.value.hint
+
+
+def test_a_setting_that_is_given_twice_is_refused_with_the_sweep() -> None:
+    with pytest.raises(UsageError, match="--set s is given twice") as error:
+        requested(argv=("sleep", "{s}"), sets=("s=1", "s=2"))
+    assert "--set s=1,2" in error.value.hint
