@@ -101,6 +101,9 @@ def plan_of(lines: Sequence[Line], defaults: Fields) -> Plan:
         try:
             fields = line.fields(defaults)
             siblings, fields["after"] = _siblings(number, fields.get("after", ()), named, lines)
+            if defaults.get("until") is not None:
+                submit.refuse_search_in_rounds(fields.get("find_max"))
+                fields.setdefault("preflight", False)
             request = Request(**{**fields, "order_seed": seed, "measures": len(lines) > 1, **_LATER})
             planned = submit.plan(request, shared, alone=len(lines) == 1)
         except UsageError as error:

@@ -23,6 +23,7 @@ from queue_runner.submit.submit_options import Request
 
 if TYPE_CHECKING:
     from queue_runner.store.engine import Connection
+    from queue_runner.submit.find_max.search import SearchRange
 
 
 class Sibling(Struct, frozen=True):
@@ -114,16 +115,21 @@ def rounds_until(request: Request, n_rows: int) -> Until | None:
         return None
     if request.repeats != 1:
         raise UsageError("--until and --repeats contradict each other", "give one of them")
-    if request.find_max is not None:
-        raise UsageError(
-            "--find-max and --until cannot be combined: a search for a limit has no rounds", "leave out --until"
-        )
+    refuse_search_in_rounds(request.find_max)
     if n_rows < 2 and request.until == DECIDED:
         raise UsageError(
             "--until decided needs two jobs or more to compare, and there is one",
             "sweep an option, as in --device cpu,mps; or use --until 1%, which narrows the interval of a single job",
         )
     return Until(request.until, request.budget_s)
+
+
+def refuse_search_in_rounds(search: SearchRange | None) -> None:
+    """Raise UsageError for a search in a submission with --until."""
+    if search is not None:
+        raise UsageError(
+            "--find-max and --until cannot be combined: a search for a limit has no rounds", "leave out --until"
+        )
 
 
 def aim(request: Request) -> Aim:

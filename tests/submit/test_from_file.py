@@ -131,6 +131,16 @@ def test_options_are_defaults_of_every_line(layout: Layout, submit: From) -> Non
     assert sorted(order[:3]) == ["1.1", "2.1", "3.1"] and order[3] == "1.2"
 
 
+def test_rounds_until_decided_have_no_preflights_and_no_search(layout: Layout, submit: From) -> None:
+    tried = "SELECT count(*) FROM runs WHERE number = 0"
+    assert submit([TOY, {**TOY, "device": "cpu"}], "--until", "decided").code == 0
+    assert query(layout, tried) == [(0,)]
+    assert submit([TOY, {**TOY, "preflight": True, "device": "cpu"}], "--until", "decided").code == 0
+    assert query(layout, tried) == [(1,)]
+    ran = submit([TOY, {**TOY, "find_max": "max_iters"}], "--until", "decided")
+    assert ran.code == 2 and "line 2: --find-max and --until cannot be combined" in ran.err
+
+
 def test_the_jobs_of_a_file_run_in_mirrored_rounds(layout: Layout, submit: From) -> None:
     """In the order of the file, its first line would measure a machine that is still cold in each round."""
     lines = [{**TOY, "repeats": 3 if line == 7 else 2} for line in range(30)]
