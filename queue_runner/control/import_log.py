@@ -57,11 +57,13 @@ def import_logs(
 ) -> list[Imported]:
     """Store every file as a run, or none of them. Without a parser it is chosen by the log's content.
 
-    Raises: UsageError (no such file or parser, a bad label, nothing in the log), MpsqError (already imported, disk).
+    Raises: UsageError (no such file or parser, a bad label, nothing in the log, one log twice), MpsqError (already
+    imported, disk).
     """
     values = _labels(labels)
     tags = tuple(policy.check_tag(tag) for tag in tags)
     logs = [_read(path, parser, values) for path in files]
+    _refuse_copies(logs)
     with migrate.writing_to(layout) as connection:
         for log in logs:
             _refuse_twice(connection, log)
@@ -125,6 +127,15 @@ def _read(path: Path, parser: str | None, values: Mapping[str, Value]) -> _Log:
         )
     ending = last_words.ending(data, events) or Ending(Outcome.SUCCEEDED, reason=UNKNOWN_STATUS)
     return _Log(path, hashlib.sha256(data).hexdigest(), name, events, ending)
+
+
+def _refuse_copies(logs: Sequence[_Log]) -> None:
+    """Refuse a log that one command names twice, or with a copy of it: it would be two runs."""
+    paths: dict[str, Path] = {}
+    for log in logs:
+        if log.sha256 in paths:
+            raise UsageError(f"{paths[log.sha256]} and {log.path} are the same log", "name it once")
+        paths[log.sha256] = log.path
 
 
 def _refuse_twice(connection: Connection, log: _Log) -> None:

@@ -131,3 +131,14 @@ def test_html_into_no_folder_is_a_sentence(mpsq: Cli, tmp_path: Path) -> None:
     assert missing.code == 1 and "cannot be written: No such file or directory" in missing.err
     folder = mpsq("report", "--html", tmp_path)
     assert folder.code == 1 and "cannot be written" in folder.err
+
+
+def test_a_log_and_its_copy_are_refused_in_one_command(mpsq: Cli, tmp_path: Path) -> None:
+    log, copy = tmp_path / "a.log", tmp_path / "b.log"
+    for path in (log, copy):
+        path.write_text(LOG.format(0, 9, 20))
+    before = len(mpsq.ok("list", "--json").json()["jobs"])
+    for first, second in ((log, copy), (log, log)):
+        ran = mpsq("import", first, second)
+        assert ran.code == 2 and f"{first} and {second} are the same log" in ran.err
+    assert len(mpsq.ok("list", "--json").json()["jobs"]) == before
