@@ -199,12 +199,13 @@ def parse_line(data: bytes, offset: int = 0, dropped: list[str] | None = None) -
 
 
 def _dropped_note(event: Event, dropped: list[str], noted: set[str]) -> list[Event]:
-    """Return a note of the fields of this event that were left out, unless it is in `noted` already."""
+    """Return a note of the fields of this event that were left out, unless it is in `noted` already. Its offset is
+    within the line, since the event may have a note at its own."""
     text = f"{type(event).__name__.lower()}: {'; '.join(dropped)}"
     if text in noted:
         return []
     noted.add(text)
-    return [Note(event.offset, event.t, FIELD_DROPPED, text)]
+    return [Note(event.offset + 1, event.t, FIELD_DROPPED, text)]
 
 
 def read_chunk(data: bytes, base_offset: int = 0) -> tuple[list[Event], int, Counts]:

@@ -173,7 +173,7 @@ def test_a_field_that_a_line_can_do_without_is_left_out_and_told_once(said: dict
         counts == Counts()
         and [type(event).__name__.lower() for event in events] == [said["type"], "note"] + [said["type"]] * 2
     )
-    assert events[1] == Note(0, 1.0, FIELD_DROPPED, why)
+    assert events[1] == Note(1, 1.0, FIELD_DROPPED, why)
 
 
 def test_a_hello_keeps_its_other_fields() -> None:

@@ -158,6 +158,22 @@ def test_nan_is_noted_once_and_stored_as_missing(case: Case) -> None:
     assert case.notes()["nan_loss"].endswith("from iteration 0 on")
 
 
+@pytest.mark.parametrize(
+    ("line", "other"),
+    [
+        ('{"type":"note","t":1,"kind":"epoch","text":5}\n', "epoch"),
+        ((LINE % (0, 0)).replace("4.2", '"nan","allocated_bytes":1.5'), "nan_loss"),
+    ],
+    ids=["a note", "the first iteration without a loss"],
+)
+def test_a_line_with_a_note_of_its_own_may_lack_a_field(case: Case, line: str, other: str) -> None:
+    case.folder.events.write_text(line)
+    case.append(1)
+    case.ingest().finish()
+    assert case.notes().keys() == {other, "field_dropped"}
+    assert case.numbers()[-1] == 1 and not case.state().rewritten
+
+
 def test_a_parser_reads_stdout_and_its_state_survives_the_worker(layout: Layout) -> None:
     engine = open_engine(layout.db, keep_open=True)
     case = Case(layout, engine, parser="nanogpt")
