@@ -125,20 +125,17 @@ def report(
 def _submit_missing(line: str, result: Result, layout: Layout, format: str) -> None:
     """Queue the missing runs that the report found. With --json, print the same object as submit."""
     from queue_runner.cli.submit import print_stored, store
+    from queue_runner.control import resubmission
     from queue_runner.reports._common import printing
-    from queue_runner.store.read import reading
-    from queue_runner.submit import missing_runs
 
     if format != "json":
         print(printing.as_text("missing", result, format) + "\n")
-    missing = [(gap.jobs[-1], gap.missing) for gap in result.items if gap.missing]
-    with reading(layout.db) as connection:
-        planned = missing_runs.plan(connection, missing, line)
+    missing = {gap.jobs[-1]: gap.missing for gap in result.items if gap.missing}
+    planned = resubmission.missing(layout, missing, line)
     stored = store(planned, layout, format == "json")
     print_stored(planned, stored, layout, format == "json")
-    with reading(layout.db) as connection:
-        if missing_runs.code_changed(connection, [job for job, _ in missing], stored.jobs):
-            remark("the code has changed since then: reports show the runs in separate rows")
+    if resubmission.code_changed(layout, [*missing], stored.jobs):
+        remark("the code has changed since then: reports show the runs in separate rows")
 
 
 def _is_report(word: str, layout: Layout) -> bool:

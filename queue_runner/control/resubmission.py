@@ -1,12 +1,13 @@
 """Rerun: ask a job's question once more, with exactly the code that it ran, as a new job in a new group, or by further
-rounds of the same group."""
+rounds of the same group. And what `report missing --submit` asks again, with today's code."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -26,6 +27,9 @@ from queue_runner.store.added_rounds import RoundJob
 from queue_runner.store.engine import looking, open_engine, writing
 from queue_runner.submit import run_order
 from queue_runner.workloads import mps_switches, venvs
+
+if TYPE_CHECKING:
+    from queue_runner.submit.plan import Plan
 
 
 class RerunOptions(Struct, frozen=True):
@@ -135,6 +139,37 @@ def _refuse_changed(layout: Layout, job: int, spec: JobSpec) -> JobSpec | None:
     except job_secrets.Missing as error:
         raise MpsqError(f"{what}: {error.message}", error.hint) from error
     return new
+
+
+_NO_CODE: dict[str, str | None] = {"snapshot": None, "tree": "", "code": "", "root": "", "inside": ""}
+
+
+def missing(layout: Layout, repeats: Mapping[int, int], title: str) -> Plan:
+    """Return a plan of so many repeats of these jobs, with today's code and environment.
+
+    The place, the variables, the priority, the tags and the retries are those of the job; its start time and
+    dependencies are dropped. Raises: MpsqError when the value of an --env is no longer known.
+    """
+    from queue_runner.submit.plan import Plan, drawn
+
+    with read.reading(layout.db) as connection:
+        olds = {run.job_id: run for run in run_view.select(connection, [Selector(str(job), job) for job in repeats])}
+    new = []
+    for job, count in repeats.items():
+        old = olds[job]
+        spec = with_todays_environment(layout, old.spec.changed(find_max="", **_NO_CODE), job)
+        new.append(NewJob(spec, count, _terms(old, RerunOptions())))
+    seed = drawn(None)
+    return Plan(title, seed, tuple(new), tuple(run_order.rounds([job.repeats for job in new], seed)), ())
+
+
+def code_changed(layout: Layout, before: Sequence[int], after: Sequence[int]) -> bool:
+    """Return whether a job of `after` runs other code than its counterpart in `before`."""
+    with read.reading(layout.db) as connection:
+        code: dict[int, str | None] = {}
+        for job in (*before, *after):
+            (code[job],) = read.tuples(connection, "SELECT snapshot_hash FROM jobs WHERE id = ?", [job]).fetchone()
+    return any(code[old] != code[new] for old, new in zip(before, after, strict=True))
 
 
 def _rerun(layout: Layout, selectors: Sequence[Selector], options: RerunOptions, title: str) -> Rerun:
@@ -248,7 +283,7 @@ def _code(layout: Layout, old: RunView, mode: str | None, not_code: str) -> tupl
             taken = snapshot.of_command(
                 Path(spec.cwd), layout.snapshots, copy=False, allow_changed=True, not_code=not_code
             )
-            spec = spec.changed(snapshot=None, tree="", code="", root="", inside="")
+            spec = spec.changed(**_NO_CODE)
             return replace(taken, packages=spec.packages).applied_to(spec), "", taken.snapshot
         if mode is not None and not spec.tree:
             raise MpsqError(f"job {job} cannot be rerun with --snapshot {mode}: its code was not stored", current)

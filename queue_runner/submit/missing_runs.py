@@ -1,4 +1,4 @@
-"""Missing repeats of a grid: those without a successful, valid run, and how to submit them again.
+"""Missing repeats of a grid: those without a successful, valid run.
 
 A later result counts wherever it came from: a job of g4 that g7 has completed is no longer missing in g4. A result
 resumed from a checkpoint counts too, although comparisons keep it apart: the report gives their number.
@@ -9,18 +9,13 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.stats import by_key
 from queue_runner.model import Outcome, State
-from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import read
-
-if TYPE_CHECKING:
-    from queue_runner.submit.plan import Plan
 
 
 class Gap(Struct, frozen=True):
@@ -113,37 +108,3 @@ def _gap(runs: Sequence[ReportedRun], known: Sequence[ReportedRun]) -> Gap:
 
 def _is_valid(row: ReportedRun) -> bool:
     return row.outcome == Outcome.SUCCEEDED and bool(row.valid)
-
-
-def plan(connection: sqlite3.Connection, missing: Sequence[tuple[int, int]], title: str) -> Plan:
-    """Return a plan of the same jobs with the current code; `missing` holds pairs of (original job, repeats).
-
-    Place, environment, priority, tags and retries are those of that job; its start time and dependencies are dropped.
-    """
-    from queue_runner.submit import run_order  # not above: a report that only counts submits nothing
-    from queue_runner.submit.plan import Plan, drawn
-
-    new = []
-    for job_id, repeats in missing:
-        sql = "SELECT spec_json, priority, tags, note, retries, backoff_s, retry_on FROM v_run WHERE job_id = ? LIMIT 1"
-        spec, priority, tags, note, retries, backoff_s, retry_on = read.tuples(connection, sql, [job_id]).fetchone()
-        terms = Terms(
-            priority=priority,
-            tags=tuple(tags.split(",")) if tags else (),
-            note=note,
-            retries=retries,
-            backoff_s=backoff_s,
-            retry_on=tuple((retry_on or "failed").split(",")),
-            rerun_of=job_id,
-        )
-        new.append(NewJob(JobSpec.from_json(spec).changed(snapshot=None, find_max=""), repeats, terms))
-    seed = drawn(None)
-    return Plan(title, seed, tuple(new), tuple(run_order.rounds([job.repeats for job in new], seed)), ())
-
-
-def code_changed(connection: sqlite3.Connection, before: Sequence[int], after: Sequence[int]) -> bool:
-    """Return whether a job of `after` runs other code than its counterpart in `before`."""
-    marks = ", ".join("?" for _ in (*before, *after))
-    sql = f"SELECT id, snapshot_hash FROM jobs WHERE id IN ({marks})"
-    code: dict[int, str | None] = dict(read.tuples(connection, sql, [*before, *after]))
-    return any(code[old] != code[new] for old, new in zip(before, after, strict=True))
