@@ -88,9 +88,9 @@ class Arm(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def left_out(self) -> list[ReportedRun]:
-        """Runs that ended and are not used."""
+        """Runs that ended and are not used, but for those that a retry has replaced."""
         ids = {row.run_id for row in self.used}
-        return [row for row in self.ended if row.run_id not in ids]
+        return [row for row in self.ended if row.run_id not in ids and not _is_used(row, False)]
 
     @cached_property
     def shown(self) -> Sequence[ReportedRun]:
@@ -195,8 +195,14 @@ def group(rows: Iterable[ReportedRun], names: Sequence[str], include_invalid: bo
     for key, rows_of_arm in members.items():
         runs = sorted(rows_of_arm, key=lambda row: row.run_id)
         used = [row for row in runs if _is_used(row, include_invalid)]
-        arms.append(Arm(dict(zip(names, key, strict=True)), runs, used))
+        arms.append(Arm(dict(zip(names, key, strict=True)), runs, used if include_invalid else _not_replaced(used)))
     return arms
+
+
+def _not_replaced(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
+    """Return the runs without those that a retry has replaced: the newest of each repeat on each machine."""
+    newest = {(row.job_id, row.repeat or row.run, machine_of(row)): row.run_id for row in runs}
+    return [row for row in runs if newest[row.job_id, row.repeat or row.run, machine_of(row)] == row.run_id]
 
 
 def _is_used(row: ReportedRun, include_invalid: bool) -> bool:

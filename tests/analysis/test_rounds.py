@@ -46,7 +46,7 @@ def alone(order: str, times: Sequence[float]) -> list[ReportedRun]:
     """Return runs that were submitted one by one: "A" on the cpu, "B" on mps."""
     devices = {"A": "cpu", "B": "mps"}
     return [
-        row(devices[letter], median_s=time, group_id=at + 1, repeat=1, started_at=1.0 + at)
+        row(devices[letter], median_s=time, job_id=at + 1, group_id=at + 1, repeat=1, started_at=1.0 + at)
         for at, (letter, time) in enumerate(zip(order, times, strict=True))
     ]
 
