@@ -240,7 +240,7 @@ class Run:
             result = self.result(stop, stopped)
             names = ("exit_code", "signal", "real_s", "user_s", "sys_s", "max_rss_bytes")
             self.prepared = {name: result[name] for name in names}
-            if how.by and result["exit_code"] != 0:
+            if how.by and not stopped and result["exit_code"] != 0:
                 how_ended = (
                     f"exit code {result['exit_code']}" if result["signal"] is None else f"signal {result['signal']}"
                 )

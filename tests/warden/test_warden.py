@@ -529,11 +529,17 @@ def test_a_preparation_is_no_part_of_the_run(warden_run: Make) -> None:
     assert not folder.is_preparing() and run.lane_is_free()
 
 
-def test_a_cancel_during_the_preparation_starts_no_trainer(warden_run: Make) -> None:
+BY_SHELL = ["sh", "-ec", '"$@"', "sh"]
+behind = pytest.mark.parametrize("by", [[], BY_SHELL], ids=["itself", "--prepare"])
+"""What the program is started by as its preparation."""
+
+
+@behind
+def test_a_cancel_during_the_preparation_starts_no_trainer(warden_run: Make, by: list[str]) -> None:
     program = "import os, pathlib, signal; pathlib.Path(os.environ['OUT'], f'ran{os.getpid()}').touch(); signal.pause()"
     run = warden_run(
         python(program),
-        prepare={"env": {"MPSQ_PREPARE": "1"}, "by": [], "timeout_s": None},
+        prepare={"env": {"MPSQ_PREPARE": "1"}, "by": by, "timeout_s": None},
         grace_s={"int": 0.2, "term": 0.2},
     ).start()
     folder = Path(run.spec["env"]["OUT"])
@@ -547,14 +553,31 @@ def test_a_cancel_during_the_preparation_starts_no_trainer(warden_run: Make) -> 
     assert run.lane_is_free()
 
 
-def test_a_preparation_has_the_limits_of_the_run(warden_run: Make) -> None:
+@behind
+def test_a_preparation_has_the_limits_of_the_run(warden_run: Make, by: list[str]) -> None:
     run = warden_run(
         FOREVER,
-        prepare={"env": {"MPSQ_PREPARE": "1"}, "by": [], "timeout_s": 0.5},
+        prepare={"env": {"MPSQ_PREPARE": "1"}, "by": by, "timeout_s": 0.5},
         timeout_s=0.5,
         grace_s={"int": 0.2, "term": 0.2},
     ).start()
     assert of_exit(convert(run.wait(), RunEnd), {}).outcome is Outcome.TIMED_OUT
+
+
+def test_a_preparation_that_failed_before_its_stop_has_failed(warden_run: Make) -> None:
+    program = 'touch "$OUT/there"; until [ -e "$OUT/go" ]; do sleep 0.01; done; exit 3'
+    run = warden_run(FOREVER, prepare={"env": {}, "by": ["sh", "-c", program], "timeout_s": None})
+    run.start(stop_at="warden.stopped")
+    folder = Path(run.spec["env"]["OUT"])
+    until((folder / "there").exists, "the preparation")
+    preparation = run.trainer()
+    run.cancel()
+    run.stopped_at("warden.stopped")
+    (folder / "go").touch()
+    until(lambda: not is_alive(preparation), "its end")
+    run.go_on()
+    ending = of_exit(convert(run.wait(), RunEnd), {})
+    assert ending.outcome is Outcome.SPAWN_FAILED and "ended with exit code 3" in ending.reason
 
 
 def test_what_a_preparation_leaves_is_ended_before_the_trainer(warden_run: Make) -> None:
