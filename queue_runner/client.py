@@ -144,7 +144,7 @@ class Client:
     """A queue. `home` is its folder; MPSQ_HOME or the default location when omitted."""
 
     def __init__(self, home: str | Path | None = None) -> None:
-        self._layout = Layout(Path(home).expanduser().absolute()) if home is not None else paths.layout()
+        self._layout = Layout(paths.expanded(home).absolute()) if home is not None else paths.layout()
         ownership.secure(self._layout)
 
     def submit(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from queue_runner.errors import MpsqError
+from queue_runner.errors import MpsqError, UsageError
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -141,6 +141,16 @@ def _beside(name: str) -> Path:
     if not folder.is_dir():
         raise MpsqError(f"this installation of mpsq lacks its {name}: {folder} does not exist", "reinstall mpsq")
     return folder
+
+
+def expanded(text: str | Path) -> Path:
+    """Return a path that a user gave, with the home of a leading ~. Raises: UsageError for ~user without a home."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise UsageError(
+            f"{text} begins with the home of a user that does not exist", "write the whole path"
+        ) from error
 
 
 def _said(text: str) -> Path:

@@ -15,12 +15,12 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, field
 
 from queue_runner.errors import UsageError
+from queue_runner.paths import expanded
 
 TIMEOUT_S = 120.0
 """Timeout that covers the import of torch from a cold disk and the first kernel of each device."""
@@ -223,7 +223,7 @@ def computing_devices(python: str | None = None) -> list[str]:
 def find_interpreter(named: str | None) -> str:
     if named is None:
         return sys.executable
-    path = shutil.which(str(Path(named).expanduser().absolute()) if "/" in named else named)
+    path = shutil.which(str(expanded(named).absolute()) if "/" in named else named)
     if path is None:
         raise UsageError(f'there is no interpreter "{named}"', "--python takes the path of a Python interpreter")
     return path

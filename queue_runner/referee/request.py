@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from queue_runner import units
 from queue_runner.control import resubmission
 from queue_runner.errors import UsageError
-from queue_runner.paths import Layout
+from queue_runner.paths import Layout, expanded
 from queue_runner.referee import contest, error_share, trees, tricks
 from queue_runner.referee.contest import Contest
 from queue_runner.referee.decision import LEAST_GAIN, Way
@@ -97,7 +97,7 @@ def metric_of(fields: Mapping[str, Any]) -> str:
 
 def folder_of(fields: Mapping[str, Any]) -> Path:
     """Return the folder in which the command starts. Raises: UsageError where there is none."""
-    cwd = Path.cwd() / Path(fields.get("cwd") or "").expanduser()
+    cwd = Path.cwd() / expanded(fields.get("cwd") or "")
     if not cwd.is_dir():
         raise UsageError(f"there is no folder {cwd}", "--cwd takes the folder in which the command runs")
     return cwd

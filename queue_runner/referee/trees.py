@@ -13,7 +13,7 @@ from msgspec import Struct
 from queue_runner.errors import UsageError, did_you_mean
 from queue_runner.model import parse_selector
 from queue_runner.monitor import run_view
-from queue_runner.paths import Layout
+from queue_runner.paths import Layout, expanded
 from queue_runner.referee.evidence import CANDIDATE
 from queue_runner.source import git_commands, scan
 from queue_runner.spec import JobSpec
@@ -63,7 +63,7 @@ def refuse_left_out(trees: Sequence[Tree], cwd: Path, layout: Layout) -> None:
 
 def named(option: str, name: str, cwd: Path, layout: Layout) -> Tree:
     """Return the tree that a name means. Raises: UsageError where it means nothing or two things."""
-    folder = Path(name).expanduser()
+    folder = expanded(name)
     folder = folder if folder.is_absolute() else cwd / folder
     try:
         commit = git_commands.commit_of(cwd, name) if name else ""

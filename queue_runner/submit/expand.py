@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from queue_runner.errors import UsageError
 from queue_runner.host import redact
 from queue_runner.model import Dependency
-from queue_runner.paths import jobs_dir
+from queue_runner.paths import expanded, jobs_dir
 from queue_runner.spec import COMPILE_MODES, DEFAULT_SEED, MOST_NAME, JobSpec, Terms, Value
 from queue_runner.submit import environment_axis, gpus, grid, interpreter, launchers, policy, trials
 from queue_runner.submit.submit_options import Request
@@ -370,7 +370,7 @@ def _secrets(request: Request) -> tuple[str, ...]:
 
 def folder(request: Request) -> Path:
     """Return the absolute folder its jobs run in. Raises: UsageError if it is the current one and that is gone."""
-    path = Path(request.cwd or "").expanduser()
+    path = expanded(request.cwd or "")
     try:
         return path if path.is_absolute() else Path.cwd() / path
     except FileNotFoundError as error:
@@ -381,7 +381,7 @@ def _python(named: str | None, env: Mapping[str, str]) -> str:
     """Return the interpreter's absolute path, links unresolved: resolving a venv's python would lose the venv."""
     if named is None:
         return sys.executable
-    path = shutil.which(Path(named).expanduser().absolute() if "/" in named else named, path=env.get("PATH"))
+    path = shutil.which(expanded(named).absolute() if "/" in named else named, path=env.get("PATH"))
     if path is None:
         raise UsageError(
             f'there is no interpreter "{named}"',

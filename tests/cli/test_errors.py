@@ -102,6 +102,7 @@ def fails(mpsq: Cli, code: int, *arguments: object) -> str:
         (["config", "set", "poll_s", "-1"], "poll_s"),
         (["db", "repair"], "no such command 'repair'"),
         (["doctor", "--python", "/no/python"], 'there is no interpreter "/no/python"'),
+        (["doctor", "--python", "~no-such-user/python"], "a user that does not exist"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

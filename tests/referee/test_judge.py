@@ -92,6 +92,8 @@ def test_what_cannot_be_judged_is_refused_before_anything_runs(queue: Queue, rep
     """Exit code 1 is an answer, so no error has it."""
     refused = {
         '"fsat" is neither a commit here nor a folder': ("slow", "fsat", *TRAIN),
+        "~no-such-user/a begins with the home": ("~no-such-user/a", "fast", *TRAIN),
+        "~no-such-user/b begins with the home": ("slow", "fast", "--cwd", "~no-such-user/b", *TRAIN),
         "worse and HEAD are the same code": ("worse", "HEAD", *TRAIN),
         "HEAD and . are the same code": ("HEAD", ".", *TRAIN),
         "an option of mpsq judge cannot have several values": (

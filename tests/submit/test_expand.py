@@ -206,6 +206,8 @@ def test_a_program_is_looked_for_in_the_jobs_folder(tmp_path: Path) -> None:
         {"workload": "toy", "sets": ("max_iters=1,",)},
         {"workload": "toy", "sets": ("max_iters=1", "max_iters=2")},
         {"workload": "toy", "env": ("A=1", "A=2")},
+        {"workload": "toy", "cwd": "~no-such-user/code"},
+        {"workload": "toy", "python": "~no-such-user/bin/python"},
         {"workload": "toy", "stall": ("10m", "20m")},
         {"argv": ("sh",), "metrics": ("loss=loss (.*)", "loss=val (.*)")},
     ],
