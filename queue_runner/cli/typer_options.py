@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 from collections.abc import Callable
 from inspect import Parameter, Signature, signature
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
 from queue_runner.errors import UsageError
-from queue_runner.submit.submit_options import GROUPS, OPTIONS, REMOVED, Kind, Option
+from queue_runner.submit.submit_options import GROUPS, OPTIONS, REMOVED, Kind, Option, Request
 
 
 class WithCommand(TyperCommand):
@@ -134,7 +136,7 @@ def _fields(ctx: typer.Context, values: dict[str, Any]) -> dict[str, Any]:
     from queue_runner.submit import given_options
 
     words = values.pop("workload") or []
-    commands = words if ctx.info_name == "run" and any(" " in word for word in words) else []
+    commands = words if ctx.info_name == "run" and _are_commands(words, values["cwd"]) else []
     if commands and "command" in ctx.meta:
         remedy = "to compare several commands, quote each and leave out --; to run one, write it after --"
         raise UsageError(f'"{commands[0]}" is a command, and another one follows --', remedy)
@@ -152,6 +154,25 @@ def _fields(ctx: typer.Context, values: dict[str, Any]) -> dict[str, Any]:
     line = title(ctx)  # which refuses a line that is not text
     fields = {**given_options.read(given, whole=True), "title": line}
     return fields | {"commands": commands} if commands else fields
+
+
+def _are_commands(words: list[str], cwd: str | None) -> bool:
+    """Return whether words are commands to compare: one is quoted, or each is the path of a program. Not python
+    ./train.py nor make test, although both words of these may be programs: they are one command."""
+    if any(any(map(str.isspace, word)) for word in words):
+        return True
+    if len(words) < 2 or not all("/" in word for word in words) or _RUNS_OTHERS.fullmatch(Path(words[0]).name):
+        return False
+    from queue_runner.submit.expand import folder
+
+    start = folder(Request(cwd=cwd))
+    return all(shutil.which(start / word) for word in words)
+
+
+_RUNS_OTHERS = re.compile(
+    r"python[\d.]*|pypy[\d.]*|uv|env|time|nice|(ba|da|z|k|fi)?sh|node|perl|ruby|julia|torchrun|accelerate"
+)
+"""Programs whose first argument is another one."""
 
 
 def _is_given(name: str, value: Any) -> bool:

@@ -6,25 +6,28 @@ They become one plan, all or none. A line may wait for others of the file by the
 from __future__ import annotations
 
 import graphlib
+import itertools
 import json
 import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, BinaryIO
 
 from msgspec import Struct
 
 from queue_runner import units
 from queue_runner.errors import MpsqError, UsageError, did_you_mean
+from queue_runner.host import redact
 from queue_runner.model import Condition, Dependency
-from queue_runner.spec import NewJob
+from queue_runner.paths import expanded
+from queue_runner.spec import MOST_NAME, NewJob
 from queue_runner.submit import expand, given_options, run_order
 from queue_runner.submit import plan as submit
 from queue_runner.submit.given_options import Fields
 from queue_runner.submit.plan import Plan, Sibling
 from queue_runner.submit.submit_options import Request
+from queue_runner.text import one_line
 
 MAX_BYTES = 64 << 20
 """Largest file: 100,000 jobs of 600 bytes each."""
@@ -66,21 +69,38 @@ def plan(path: str, defaults: Fields) -> Plan:
 
 def plan_of_commands(commands: Sequence[str], defaults: Fields) -> Plan:
     """Return the plan of a comparison of command lines; each is the name of its row. Raises: UsageError."""
-    lines = [Line(f'"{text}"', text, {"name": text, "command": _argv(text)}) for text in commands]
+    if "name" in defaults and len(commands) > 1:
+        raise UsageError("--name cannot name several commands", "leave it out: each row is named by its command")
+    names = [defaults.get("name") or _row_name(text, number) for number, text in enumerate(commands, start=1)]
+    lines = [Line(f'"{name}"', name, {**_job(text), "name": name}) for name, text in zip(names, commands, strict=True)]
     return plan_of(lines, defaults)
 
 
-def _argv(text: str) -> list[str]:
-    """Return the words of a command line, or a shell for one that needs it. Raises: UsageError."""
+def _row_name(text: str, number: int) -> str:
+    """Return a command line as a name: on one line, without tokens, and short, with its number if that cuts it."""
+    (name,) = redact.redact([one_line(text)])
+    name = "".join(letter for letter in name if letter.isprintable())
+    end = f"... ({number})"
+    return name if len(name) <= MOST_NAME else name[: MOST_NAME - len(end)] + end
+
+
+def _job(text: str) -> dict[str, Any]:
+    """Return the command and the variables of a command line, or a shell for one that needs it. Raises: UsageError."""
     if _NEEDS_SHELL.search(text):
-        return ["sh", "-c", text]
+        return {"command": ["sh", "-c", text]}
     try:
-        return shlex.split(text)
+        words = shlex.split(text)
     except ValueError as error:
         raise UsageError(f'"{text}" is not a command line: {error}', "close the quotation") from error
+    command = list(itertools.dropwhile(_ASSIGNMENT.match, words))
+    if words and not command:
+        raise UsageError(f'"{text}" sets variables and runs nothing', "write a program after them")
+    variables = dict(_ASSIGNMENT.split(word, 1)[1:] for word in words[: len(words) - len(command)])
+    return {"command": command, "env": variables}
 
 
-_NEEDS_SHELL = re.compile(r"[|&;<>()$`*?~]")
+_NEEDS_SHELL = re.compile(r"[|&;<>()$`*?~\n]")
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=", re.ASCII)
 
 
 def plan_of(lines: Sequence[Line], defaults: Fields) -> Plan:
@@ -211,7 +231,7 @@ def _content(path: str) -> bytes:
     if path == "-":
         return _limited(sys.stdin.buffer, path)
     try:
-        with Path(path).expanduser().open("rb") as stream:
+        with expanded(path).open("rb") as stream:
             return _limited(stream, path)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()

@@ -20,6 +20,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from queue_runner.cli import run as run_command
+from queue_runner.cli import typer_options
 from queue_runner.client import Client
 from queue_runner.host import locks
 from queue_runner.host.low_priority import NICE
@@ -316,10 +317,22 @@ def test_quoted_commands_are_rows(queue: Queue) -> None:
     assert listed.count("sleep 0.01") == listed.count("echo a") == 1, "a name that is the command stands once"
 
 
+def test_paths_of_programs_are_commands(tmp_path: Path) -> None:
+    for name in ("a.sh", "b.sh"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+    (tmp_path / "a.sh").chmod(0o755)
+    assert not typer_options._are_commands(["./a.sh", "./b.sh"], str(tmp_path))
+    (tmp_path / "b.sh").chmod(0o755)
+    assert typer_options._are_commands(["./a.sh", "./b.sh"], str(tmp_path))
+    assert not typer_options._are_commands(["/bin/sh", "./b.sh"], str(tmp_path)), "it runs its argument"
+    assert not typer_options._are_commands(["./a.sh"], str(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["true", "false"], 'run takes one workload, not "true false"'),
+        (["sh", "./a.sh"], 'run takes one workload, not "sh ./a.sh"'),
         (["sleep 1", "--", "true"], "another one follows --"),
         (["echo 'a", "sleep 1"], "is not a command line"),
     ],

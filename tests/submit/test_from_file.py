@@ -264,6 +264,7 @@ def test_other_ways_to_write_it(layout: Layout, submit: From, content: bytes) ->
 def test_files_that_cannot_be_read(layout: Layout, mpsq: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "cannot be read: no such file" in mpsq("submit", "--from", "absent").err
     assert "cannot be read: is a directory" in mpsq("submit", "--from", ".").err
+    assert "a user that does not exist" in mpsq("submit", "--from", "~no-such-user/file").err
     monkeypatch.setattr(from_file, "MAX_BYTES", 10)
     (tmp_path / "large").write_text('{"workload": "toy"}')
     assert "large is larger than 10 B" in mpsq("submit", "--from", "large").err
@@ -315,3 +316,26 @@ def test_commands_share_the_look_for_their_program(
     planned = from_file.plan("jobs.jsonl", {})
     assert looked_for == ["sh", "sh"]  # for whether it is there, and for its interpreter
     assert {job.spec.python for job in planned.jobs} == {""}
+
+
+def test_a_command_line_names_its_row_without_the_limits_of_a_name() -> None:
+    long, token = "x" * 300, "hf_abcdefghijklmnop1234567890"
+    texts = [f"echo {long}a", f"echo {long}b", "echo 1\necho 2", f"echo {token}"]
+    jobs = from_file.plan_of_commands(texts, {"allow_plain": True}).jobs
+    names = [job.spec.name for job in jobs]
+    assert len(set(names)) == 4 and all(len(name) <= 200 and name.isprintable() for name in names)
+    assert token not in names[3] and jobs[2].spec.argv == ("sh", "-c", texts[2])
+
+
+def test_a_command_line_may_begin_with_variables() -> None:
+    first, other = from_file.plan_of_commands(["A=1 B='2 3' sleep C=4", "D=5 sh -c 'echo $D'"], {}).jobs
+    assert first.spec.argv == ("sleep", "C=4") and first.spec.variables == {"A": "1", "B": "2 3"}
+    assert other.spec.argv == ("sh", "-c", "D=5 sh -c 'echo $D'")
+    with pytest.raises(UsageError, match="runs nothing"):
+        from_file.plan_of_commands(["A=1", "true"], {})
+
+
+def test_one_name_is_not_for_several_commands() -> None:
+    with pytest.raises(UsageError, match="cannot name several commands"):
+        from_file.plan_of_commands(["sleep 1", "sleep 2"], {"name": "x"})
+    assert [job.spec.name for job in from_file.plan_of_commands(["sleep 1"], {"name": "x"}).jobs] == ["x"]
