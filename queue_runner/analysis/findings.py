@@ -132,7 +132,9 @@ def _open(family: Family) -> Iterable[str]:
         elif any(row.state != State.DONE for row in runs):
             yield Finding(text)  # further rounds wait already
         else:
-            yield NextStep(text, _towards_an_answer(undecided, min(groups), fewest) if len(groups) == 1 else needs)
+            no_rounds = next((row.instead_of_rounds for row in runs if row.instead_of_rounds), "")
+            command = no_rounds or _towards_an_answer(undecided, min(groups), fewest) if len(groups) == 1 else needs
+            yield NextStep(text, command)
 
 
 def _towards_an_answer(undecided: Sequence[Pair], group: int, fewest: int) -> str:

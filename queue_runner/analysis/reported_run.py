@@ -113,6 +113,8 @@ class ReportedRun(RunNumbers, LastEvaluation):
     planned_compiled: int = 0
     aim: Aim = field(default_factory=Aim)
     """what its submission asks about"""
+    instead_of_rounds: str = ""
+    """the next step where its submission takes no further rounds"""
     earlier_levels: float = 0.0
     """the range of the logarithms of the times of earlier runs of the same question, if these have two speeds"""
     swept: frozenset[str] = frozenset()

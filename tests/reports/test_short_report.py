@@ -206,6 +206,23 @@ def test_no_further_rounds_are_offered_while_some_wait(store: Store) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("change", "step"),
+    [
+        ("deadline_at = 1", "mpsq rerun g1"),
+        ("deleted_at = 1", "submit the jobs again"),
+        ("spec_json = json_set(spec_json, '$.find_max', 'n=2:8')", "mpsq report scaling g1"),
+    ],
+)
+def test_rounds_are_offered_only_where_they_are_accepted(store: Store, change: str, step: str) -> None:
+    for k in range(3):
+        for device in ("cpu", "mps"):
+            store.run(device, median_s=0.1013 * (1 + k * (device == "cpu") / 7))
+    store.db.execute(f"UPDATE jobs SET {change} WHERE id = 1")
+    text = "\n".join(short(store))
+    assert "undecided" in text and f"next: {step};" in text and "--rounds" not in text
+
+
 def test_the_losses_of_compiled_rows_fit_eighty_columns(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     for compiled in (False, True):

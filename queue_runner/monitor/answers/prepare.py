@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
@@ -105,6 +106,7 @@ def prepare(stored: Iterable[ReportedRun], context: Context) -> list[ReportedRun
     metrics = _metrics(runs, context)
     levels = _earlier_levels(runs, context)
     aims = _aims(runs, context)
+    without_rounds = _without_rounds(runs, context)
     logs = _unknown_logs(runs)
     prepared = []
     for run, machine in zip(runs, machines, strict=True):
@@ -141,6 +143,7 @@ def prepare(stored: Iterable[ReportedRun], context: Context) -> list[ReportedRun
                 planned_rows=planned.get(run.job_id, (0, 0))[0],
                 planned_compiled=planned.get(run.job_id, (0, 0))[1],
                 aim=aims.get(run.group_id, Aim()),
+                instead_of_rounds=without_rounds.get(run.group_id, ""),
                 earlier_levels=levels.get((run.spec_hash, run.machine_hash), 0.0),
                 where=where(machine) if several or run.merged else "",
                 settings=parsed[text],
@@ -286,6 +289,23 @@ def _aims(runs: Sequence[ReportedRun], context: Context) -> dict[int | None, Aim
     """Return, by group, what the submission asks about, if it says so."""
     stored = context.by_groups("SELECT id, aim FROM groups WHERE id IN ({groups}) AND aim IS NOT NULL", runs)
     return {group_id: Aim.from_json(aim) for group_id, aim in stored}
+
+
+def _without_rounds(runs: Sequence[ReportedRun], context: Context) -> dict[int | None, str]:
+    """Return, by group, the next step where mpsq rerun --rounds would be refused."""
+    sql = (
+        "SELECT group_id, max(COALESCE(json_extract(spec_json, '$.find_max'), '') <> ''), max(deleted_at IS NOT NULL),"
+        " min(deadline_at) FROM jobs WHERE group_id IN ({groups}) GROUP BY group_id"
+    )
+    steps = {}
+    for group_id, has_probes, has_deleted, deadline_at in context.by_groups(sql, runs):
+        if has_probes:
+            steps[group_id] = f"mpsq report scaling g{group_id}"
+        elif has_deleted:
+            steps[group_id] = "submit the jobs again"
+        elif deadline_at is not None and deadline_at <= time.time():
+            steps[group_id] = f"mpsq rerun g{group_id}"
+    return steps
 
 
 def _earlier_levels(runs: Sequence[ReportedRun], context: Context) -> dict[tuple[str, str | None], float]:
