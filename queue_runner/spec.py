@@ -227,24 +227,29 @@ BUDGET_S = 600.0
 
 
 OF_TIME = ""
-"""The key of the margin of times, among those of metrics."""
+"""The key of the margin of times, among those of metrics, and the time as what --by compares."""
+
+
+def compared_by(text: str) -> str:
+    """Return the metric that --by names; OF_TIME for the word `time`."""
+    return OF_TIME if text.strip() == "time" else text.strip()
 
 
 class Aim(Struct, frozen=True):
-    """The subject of a question: the metric `by` which it compares its rows first, "" for the time, and the margins
-    of "the same" (--same-within): by metric in its unit, and of times as a share."""
+    """The subject of a question: the metric `by` which it compares its rows first, OF_TIME for the time, None where
+    nobody says it; and the margins of "the same" (--same-within): by metric in its unit, and of times as a share."""
 
-    by: str = ""
+    by: str | None = None
     margins: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def metrics(self) -> set[str]:
         """The metrics that are named: each needs a word."""
-        return {self.by, *self.margins} - {OF_TIME}
+        return {self.by or OF_TIME, *self.margins} - {OF_TIME}
 
     def to_json(self) -> str | None:
         """Return it as it is stored; None where nothing differs from the defaults."""
-        return json.dumps(asdict(self)) if self != Aim() else None
+        return json.dumps({"by": self.by or OF_TIME, "margins": self.margins}) if self.by or self.margins else None
 
     @classmethod
     def from_json(cls, text: str) -> Aim:
@@ -252,7 +257,7 @@ class Aim(Struct, frozen=True):
 
     def over(self, stored: Aim) -> Aim:
         """Return this aim, completed by a stored one."""
-        return Aim(self.by or stored.by, {**stored.margins, **self.margins})
+        return Aim(stored.by if self.by is None else self.by, {**stored.margins, **self.margins})
 
 
 class Until(Struct, frozen=True):

@@ -23,7 +23,7 @@ from queue_runner.referee.decision import LEAST_GAIN, Way
 from queue_runner.referee.evidence import CANDIDATE, CHAMPION
 from queue_runner.referee.goal import CONFIRM, Rule
 from queue_runner.referee.trees import Tree
-from queue_runner.spec import FIRST_ROUNDS, MOST_ROUNDS, JobSpec, NewJob, Terms, Until
+from queue_runner.spec import FIRST_ROUNDS, MOST_ROUNDS, OF_TIME, JobSpec, NewJob, Terms, Until
 from queue_runner.submit import from_file
 from queue_runner.submit import plan as submit
 from queue_runner.submit.from_file import Line
@@ -89,10 +89,11 @@ def refuse(fields: Mapping[str, Any], command: str) -> None:
 def metric_of(fields: Mapping[str, Any]) -> str:
     """Return the metric that decides, "" for the time. Raises: UsageError where several could."""
     metrics = list(fields.get("metrics", {}))
-    metric = fields.get("by") or (metrics[0] if len(metrics) == 1 else "")
-    if len(metrics) > 1 and not metric:
+    if (by := fields.get("by")) is not None:
+        return str(by)
+    if len(metrics) > 1:
         raise UsageError(f"{len(metrics)} metrics cannot decide together", f"--by {metrics[0]} judges by that one")
-    return metric
+    return metrics[0] if metrics else OF_TIME
 
 
 def folder_of(fields: Mapping[str, Any]) -> Path:
@@ -160,7 +161,7 @@ def plan_of_two(
     Each is a copy, has a drawn seed, the same for both, and a limit of its time. Raises: UsageError."""
     lines = [Line(name, name, {"name": name, "command": list(fields["argv"]), **row}) for name, row in rows.items()]
     defaults = {name: value for name, value in fields.items() if name not in ("argv", "cwd", "budget_s")}
-    planned = from_file.plan_of(lines, {**defaults, "by": metric or None})
+    planned = from_file.plan_of(lines, {**defaults, "by": metric})
     if len(planned.jobs) != len(rows):
         raise UsageError(f"an option of mpsq {command} cannot have several values", "give each option one value")
     spec = planned.jobs[0].spec

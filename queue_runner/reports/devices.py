@@ -69,7 +69,7 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
 
     result = compared("mpsq report", COLUMNS, rows, families, sentences, context)
     by = context.options.aim.by
-    if by not in ("", "time") and not any(by == family.by for family in result.families):
+    if by and not any(by == family.by for family in result.families):
         names = [
             "time",
             *sorted({name for family in result.families for pair in family.pairs for name in pair.metrics}),

@@ -29,6 +29,7 @@ from queue_runner.monitor.answers import prepare, select_runs
 from queue_runner.monitor.answers.run_query import Context
 from queue_runner.reports._common.columns import columns, through
 from queue_runner.reports._common.document import HistoryPoint, Result, RowHistory, Section
+from queue_runner.spec import OF_TIME
 from queue_runner.tables import Column
 
 NAME = "trend"
@@ -115,7 +116,7 @@ COLUMNS = columns(
 
 def finish(stored: list[ReportedRun], context: Context) -> Result:
     """Build a table with a row for each question. Raises: UsageError when --vs, --group-by or --iters is given."""
-    by = context.options.aim.by
+    by = context.options.aim.by or OF_TIME
     runs = [
         run
         for run in prepare.uncompared(stored, context, f"{NAME} takes")

@@ -134,7 +134,7 @@ def refuse_search_in_rounds(search: SearchRange | None) -> None:
 
 def aim(request: Request) -> Aim:
     """Return what the request asks about."""
-    return Aim(request.by or "", request.same_within or {})
+    return Aim(request.by, request.same_within or {})
 
 
 def _started(request: Request, specs: Sequence[JobSpec], shared: expand.Shared, *, several: bool) -> list[JobSpec]:

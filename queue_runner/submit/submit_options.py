@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from queue_runner.errors import UsageError
 from queue_runner.ingest import log_metrics, parsers
 from queue_runner.model import PHASES
-from queue_runner.spec import DECIDED, DEFAULT_SEED
+from queue_runner.spec import DECIDED, DEFAULT_SEED, compared_by
 from queue_runner.units import parse_duration, parse_margins, parse_percent
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def _metric(text: str) -> str:
     """Return the metric of --by. Raises: UsageError."""
     if not text.strip():
         raise UsageError("--by names no metric", "for example --by loss")
-    return text.strip()
+    return compared_by(text)
 
 
 def _budget(budget_s: float) -> float:

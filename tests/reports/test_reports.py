@@ -14,11 +14,13 @@ import pytest
 from queue_runner import reports
 from queue_runner.control import import_log
 from queue_runner.errors import UsageError
+from queue_runner.monitor import answers
 from queue_runner.monitor.answers.run_query import Context, Row
 from queue_runner.reports._common import printing
 from queue_runner.reports._common import report_options as _options
 from queue_runner.reports._common.document import Result
 from queue_runner.reports.breakdown import PARTS
+from queue_runner.spec import Aim
 from tests.reports.report_fixture import FLOPS_PER_ITER, TOKENS_PER_ITER, Store, rows, words
 
 pytestmark = pytest.mark.process
@@ -666,6 +668,18 @@ def test_rows_that_where_hides_count_as_words(store: Store) -> None:
     store.db.execute("UPDATE jobs SET group_id = 2 WHERE device IN ('cuda', 'xpu')")
     alone = rows(store.report(where=["device=cpu,mps"]))["mps eager"]
     assert alone["speedup_low"] > some["speedup_low"]
+
+
+def test_by_time_overrides_the_metric_of_the_submission(store: Store) -> None:
+    for k in range(5):
+        for device in ("cpu", "mps"):
+            store.metric(store.run(device, False, 0.1 + k / 1e5), "score", k + (device == "cpu"))
+    store.db.execute("UPDATE groups SET aim = ?", [Aim("score", {"": 0.2}).to_json()])
+    assert store.report().lines[0].startswith("score of")
+    result = store.report(by="time")
+    assert "the same within 20 %" in result.lines[0] and "no verdict on time" not in words(result)
+    (family,) = result.families
+    assert answers.reached([family], "decided")
 
 
 def test_the_margin_of_practically_the_same_is_an_option(store: Store) -> None:

@@ -131,6 +131,12 @@ def test_options_are_defaults_of_every_line(layout: Layout, submit: From) -> Non
     assert sorted(order[:3]) == ["1.1", "2.1", "3.1"] and order[3] == "1.2"
 
 
+def test_by_time_asks_for_no_metric(layout: Layout, submit: From) -> None:
+    assert submit([TOY, {**TOY, "device": "cpu"}], "--until", "decided", "--by", "time").code == 0
+    with reading(layout.db) as connection:
+        assert connection.execute("SELECT aim FROM groups").fetchall() == [{"aim": None}]
+
+
 def test_rounds_until_decided_have_no_preflights_and_no_search(layout: Layout, submit: From) -> None:
     tried = "SELECT count(*) FROM runs WHERE number = 0"
     assert submit([TOY, {**TOY, "device": "cpu"}], "--until", "decided").code == 0

@@ -15,7 +15,7 @@ from queue_runner.model import parse_selector
 from queue_runner.monitor import answers, awaiting, queue_status, run_view
 from queue_runner.monitor.answers.run_query import Options
 from queue_runner.monitor.explanation import explain_all
-from queue_runner.spec import Aim, Until
+from queue_runner.spec import OF_TIME, Aim, Until
 from queue_runner.store import added_rounds, read, ready
 from queue_runner.store.added_rounds import OpenGroup
 from queue_runner.store.engine import open_engine, writing
@@ -287,7 +287,7 @@ def test_the_reports_know_what_the_submission_asks_about(queue: Queue) -> None:
     assert ending(queue)[1] == "decided"
     with read.reading(queue.layout.db) as connection:
         result = reports.run("devices", connection, Options(selectors=[parse_selector("g1")]))
-        by_time = reports.run("devices", connection, Options(selectors=[parse_selector("g1")], aim=Aim("time")))
+        by_time = reports.run("devices", connection, Options(selectors=[parse_selector("g1")], aim=Aim(OF_TIME)))
     (row,) = (row for row in result.items if not row.is_baseline)
     assert row.judged.same_within == 0.05 and str(row.answer) == "the same within 0.5"
     assert result.lines[0].startswith("loss of") and by_time.lines[0].startswith("s=0.2 is")

@@ -10,7 +10,7 @@ from queue_runner import units
 from queue_runner.errors import UsageError
 from queue_runner.model import parse_selectors
 from queue_runner.monitor.answers.run_query import Options
-from queue_runner.spec import COMPILE_MODES, Aim
+from queue_runner.spec import COMPILE_MODES, Aim, compared_by
 
 _WINDOW = re.compile(r"(\d{1,12}):(\d{1,12})", re.ASCII)
 _MODES = {"on": "1", "true": "1", "compiled": "1", "1": "1", "off": "0", "false": "0", "eager": "0", "0": "0"}
@@ -58,7 +58,9 @@ def read_options(
         include_invalid=include_invalid,
         peak_tflops=dict(peak_tflops or {}),
         peak=_peak(peak),
-        aim=Aim(by or "", {} if same_within is None else units.parse_margins(same_within)),
+        aim=Aim(
+            None if by is None else compared_by(by), {} if same_within is None else units.parse_margins(same_within)
+        ),
         newest=newest,
     )
 
