@@ -33,5 +33,6 @@ def is_idle(connection: Connection) -> bool:
     """Return whether no run is active, and no waiting run starts without user action."""
     if connection.row(hot_sql.ANY_RUNNING) is not None:
         return False
-    behind = ready.behind_held(connection)
-    return behind.keys() >= set(connection.column(hot_sql.ALL_QUEUED_JOBS))
+    waiting = set(connection.column(hot_sql.ALL_UNPAUSED_JOBS))
+    paused = set(connection.column(hot_sql.ALL_QUEUED_JOBS)) - waiting
+    return ready.behind_held(connection, paused).keys() >= waiting

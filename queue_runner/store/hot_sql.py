@@ -326,6 +326,15 @@ SELECT DISTINCT runs.job_id
 FROM runs
 WHERE runs.state = 'QUEUED'
 """
+ALL_UNPAUSED_JOBS = """
+SELECT DISTINCT runs.job_id
+FROM runs JOIN jobs ON jobs.id = runs.job_id
+WHERE runs.state = 'QUEUED' AND NOT (EXISTS (SELECT *
+FROM lanes
+WHERE lanes.name = runs.lane AND lanes.paused_at IS NOT NULL)) AND NOT (EXISTS (SELECT *
+FROM lanes
+WHERE instr(',' || jobs.lane || ',', ',' || lanes.name || ',') > 0 AND lanes.name != 'machine' AND lanes.paused_at IS NOT NULL))
+"""
 RUN_ENDS = """
 SELECT job_events.id, job_events.verb, job_events.run_id, runs.outcome, runs.number
 FROM job_events JOIN runs ON runs.id = job_events.run_id

@@ -19,7 +19,7 @@ from queue_runner.monitor import run_view
 from queue_runner.monitor.run_view import RunView
 from queue_runner.paths import Layout
 from queue_runner.spec import NewJob, Terms
-from queue_runner.store import hook_events, jobs, read
+from queue_runner.store import hook_events, jobs, lane_claims, read
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.worker import hooks
 from tests.cli_support import SPEC, Cli, empty_queue, full_queue
@@ -111,6 +111,20 @@ def test_idle_when_all_remaining_runs_wait_for_a_held_run(home: Path) -> None:
         jobs.submit(connection, "t", 0, [NewJob(SPEC, terms=Terms(hold=True))], [(0, 1)])
         jobs.submit(connection, "t", 0, [NewJob(SPEC, terms=Terms(after=((1, Condition.ANY),)))], [(0, 1)])
         assert hook_events.is_idle(connection)
+
+
+@pytest.mark.parametrize("lane", ["machine", "fast"])
+def test_idle_when_all_remaining_runs_are_paused(home: Path, lane: str) -> None:
+    engine = open_engine(empty_queue(home).db)
+    with writing(engine) as connection:
+        jobs.submit(connection, "t", 0, [NewJob(SPEC)], [(0, 1)])
+        jobs.submit(connection, "t", 0, [NewJob(SPEC, terms=Terms(after=((1, Condition.ANY),)))], [(0, 1)])
+        connection.change("UPDATE jobs SET lane = 'fast' WHERE id = 1", [])
+        assert not hook_events.is_idle(connection)
+        lane_claims.pause(connection, lane, "lunch")
+        assert hook_events.is_idle(connection)
+        lane_claims.pause(connection, lane, None)
+        assert not hook_events.is_idle(connection)
 
 
 def test_output_and_failure_are_logged_without_tokens(queue: Layout) -> None:
