@@ -155,9 +155,17 @@ def _refuse_repeated_search(request: Request) -> None:
         raise UsageError("--find-max tries each value once", "remove --repeats; mpsq rerun repeats what it found")
 
 
+def _refuse_searched_preparation(request: Request) -> None:
+    if request.find_max is not None and grid.uses(request.prepare or "", request.find_max.key):
+        raise UsageError(
+            f"--prepare cannot use {{{request.find_max.key}}}, the setting that --find-max searches",
+            "prepare for every value at once, or within the command, as in: -- sh -c '...'",
+        )
+
+
 _CHECKS = (
     *(_refuse_both_or_none, _refuse_tokens, _refuse_limits, _refuse_parser, _refuse_warmup),
-    _refuse_repeated_search,
+    *(_refuse_repeated_search, _refuse_searched_preparation),
 )
 
 
@@ -203,11 +211,27 @@ def _workload_cells(request: Request, shared: Shared) -> Iterator[JobSpec]:
                 config=str(cell["config"]) or None,
                 seed=DEFAULT_SEED if request.seed is None else request.seed,
                 params={key: cell[f"set:{key}"] for key in sets},
-                prepare=request.prepare or "",
+                prepare=_prepare_of_workload(request, workload, cell),
             )
             launchers.refuse_several_on_mps((), spec.device, spec.env)
             gpus.refuse(spec, workload, here=request.on is None)
             yield first_probe.of_workload(workload, spec, search, given) if search else spec
+
+
+def _prepare_of_workload(request: Request, workload: Workload, cell: Mapping[str, Value]) -> str:
+    """Return the command of --prepare with the given values of a cell. Raises: UsageError for another {KEY}."""
+    if not request.prepare:
+        return ""
+    from queue_runner.workloads.command_line import as_text
+
+    options = {**cell, "compile": _mode(cell["compile"]) or ("on" if cell["compile"] else "off")}
+    values = {option: str(options[option]) for option in grid.OPTIONS if getattr(request, option)}
+    for name in request.sets:
+        key = workload.aliases.get(name, name)
+        if (value := cell.get(f"set:{key}")) is not None:
+            values |= dict.fromkeys((name, key), as_text(value))
+    grid.refuse_unfilled((request.prepare,), set(values))
+    return grid.fill(request.prepare, values)
 
 
 def _mode(cell: Value) -> str:

@@ -130,7 +130,7 @@ def prepare(
             "env": {"MPSQ_PREPARE": "1"} if prepares else {},
             "by": []
             if prepares and not run.spec.prepare
-            else ["sh", "-ec", _STARTS.format(warm_ups), run.spec.prepare],
+            else ["sh", "-ec", _STARTS.format(warm_ups), run.spec.prepare.replace("{cwd}", run.spec.cwd)],
             "timeout_s": run.spec.timeout_s and run.spec.timeout_s * (warm_ups + 1),
         }
     _write_private(folder.secrets, {"argv": revealed, "env": values})

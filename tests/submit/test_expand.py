@@ -222,3 +222,20 @@ def test_a_setting_that_is_given_twice_is_refused_with_the_sweep() -> None:
     with pytest.raises(UsageError, match="--set s is given twice") as error:
         requested(argv=("sleep", "{s}"), sets=("s=1", "s=2"))
     assert "--set s=1,2" in error.value.hint
+
+
+def test_the_prepare_of_a_workload_has_the_values_of_each_cell() -> None:
+    given: dict[str, Any] = {"workload": "toy", "device": "cpu,mps", "sets": ("max_iters=1,2", "fused=true")}
+    cells = expand.expand(requested(prepare="rm -r {device}-{max_iters}-{fused} {{lr}}", **given))
+    assert [spec.prepare for spec in cells] == [
+        f"rm -r {device}-{iters}-true {{lr}}" for device in ("cpu", "mps") for iters in (1, 2)
+    ]
+    assert expand.expand(requested(workload="toy", prepare="awk '{print}' x"))[0].prepare == "awk '{print}' x"
+    with pytest.raises(UsageError, match=r"contains \{lr\}"):
+        expand.expand(requested(prepare="rm -r {lr}", **given))
+
+
+@pytest.mark.parametrize("what", [{"workload": "toy"}, {"argv": ("sleep", "{max_iters}")}])
+def test_a_searched_setting_is_not_for_prepare(what: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="--prepare cannot use"):
+        expand.expand(requested(find_max="max_iters=1:4", prepare="rm -r {max_iters}", **what))

@@ -134,7 +134,7 @@ def test_a_command_is_warmed_up_before_its_first_round_and_prepared_before_each_
     options: dict[str, Any] = {
         "cwd": str(queue.folder),
         "warmup": 2,
-        "prepare": f"{line.format('prepares {n}')}; sleep 0.2",
+        "prepare": f"{line.format('prepares {n}')}; test -d {{cwd}}; sleep 0.2",
     }
     run = ["sh", "-c", f"{line.format('$MPSQ_RUN {n}')}; test $MPSQ_RUN = 1.2 || exit 3"]
     plan.store(queue.layout, plan.plan(requested(command=run, set=("n=5",), repeats=2, **options)))
