@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 import time
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from msgspec.structs import asdict
 
 from queue_runner import tables
 from queue_runner.cli.common import Json, home, new_app, new_home, print_json, remark, say, say_obstacles
-from queue_runner.cli.typer_options import WithCommand, with_options
+from queue_runner.cli.typer_options import GOES_AFTER, WithCommand, with_options
 from queue_runner.errors import UsageError
 from queue_runner.text import plain
 from queue_runner.times import clock, local_zone
@@ -59,7 +60,8 @@ def add(
     if not words:
         example = 'mpsq schedule add "0 2 * * *" -- nanogpt --device cpu'
         raise UsageError("schedule add needs a command line after --", example)
-    request = _request(words)
+    argv = ctx.meta["argv"]
+    request = _request(words, shlex.join(["mpsq", *argv[: argv.index("--") + 1]]))
     layout = new_home()
     locks.worker(layout.home)  # report unusable locks before anything is stored
     added, n_runs = timetable.add(layout, " ".join(cron), words, request, name=name, timezone=timezone)
@@ -86,19 +88,24 @@ def _read(ctx: typer.Context, fields: dict[str, Any]) -> None:
     ctx.obj.append(request)
 
 
-def _request(words: Sequence[str]) -> Request:
+def _request(words: Sequence[str], before: str) -> Request:
+    """Return the request of a command line of submit; `before` is what stands before it. Raises: UsageError."""
     from typer.main import get_command
 
     taken: list[Request] = []
     command = get_command(_submission)
-    with command.make_context("mpsq submit", list(words), obj=taken) as context:
-        context.meta["argv"] = list(words)
-        try:
+    assert isinstance(command, WithCommand)
+    try:
+        with command.make_context("mpsq submit", list(words), obj=taken) as context:
+            context.meta["argv"] = list(words)
             command.invoke(context)
-        except UsageError as error:
-            after = "a command goes after --: mpsq submit -- "
-            error.hint = error.hint.replace(after, "a command has a second --, as in -- -- ")
-            raise
+    except UsageError as error:
+        other, goes_after, _ = error.hint.partition(GOES_AFTER)
+        if goes_after:
+            at = command.first_word(words)
+            line = shlex.join([*words[:at], "--", *words[at:]])
+            error.hint = f"{other}a command has a second --: {before} {line}"
+        raise
     return taken[0]
 
 

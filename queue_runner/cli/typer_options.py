@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,19 +29,41 @@ class WithCommand(TyperCommand):
         if "--" in args:
             at = args.index("--")
             args, ctx.meta["command"] = args[:at], tuple(args[at + 1 :])
+        ctx.meta["options"] = args
         try:
             rest: list[str] = super().parse_args(ctx, [*args])
         except typer.TyperException as error:
-            if type(error).__name__ == "NoSuchOption" and "command" not in ctx.meta and _is_program(args[:1]):
+            at = self.first_word(args)
+            if type(error).__name__ == "NoSuchOption" and "command" not in ctx.meta and _is_program(args[at : at + 1]):
                 raise UsageError(
-                    f"{shlex.join(args)} is a command, and mpsq {ctx.info_name} cannot read its options",
-                    f"a command goes after --: mpsq {ctx.info_name} -- {shlex.join(args)}",
+                    f"{shlex.join(args[at:])} is a command, and {ctx.command_path} cannot read its options",
+                    self.where_it_goes(ctx, args),
                 ) from error
             flag = str(getattr(error, "option_name", ""))
             if removed := REMOVED.get(flag.strip("-").replace("-", "_")):
                 raise UsageError(f"{flag} was removed: {removed[0]}", removed[1]) from error
             raise
         return rest
+
+    def first_word(self, args: Sequence[str]) -> int:
+        """Return the index of the first word that is neither an option of this command nor the value of one."""
+        takes_value = {
+            name: not getattr(param, "is_flag", False)
+            for param in self.params
+            if param.param_type_name == "option"
+            for name in (*param.opts, *param.secondary_opts)
+        }
+        at = 0
+        while at < len(args) and (name := args[at].partition("=")[0]) in takes_value:
+            at += 2 if takes_value[name] and name == args[at] else 1
+        return at
+
+    def where_it_goes(self, ctx: Any, args: Sequence[str]) -> str:
+        """Return a hint with the command line in which what follows the options is a command."""
+        at = self.first_word(args)
+        if not self.behind:
+            return f"for a command, use mpsq run -- {shlex.join(args[at:])}"
+        return f"{GOES_AFTER}: {ctx.command_path} {shlex.join([*args[:at], '--', *args[at:]])}"
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return ["[OPTIONS]", self.usage]
@@ -67,6 +89,9 @@ class WithCommand(TyperCommand):
                     formatter.write_dl(records)
         if not self.lists_options:
             formatter.write("\n  It also takes every option of submit: mpsq submit --help.\n")
+
+
+GOES_AFTER = "a command goes after --"
 
 
 def _is_program(words: list[str]) -> bool:
@@ -143,7 +168,7 @@ def _fields(ctx: typer.Context, values: dict[str, Any]) -> dict[str, Any]:
     if len(words) > 1 and not commands:
         raise UsageError(
             f'{ctx.info_name} takes one workload, not "{" ".join(words)}"',
-            f"a command goes after --, as in: -- {' '.join(words)}",
+            ctx.command.where_it_goes(ctx, ctx.meta["options"]),  # type: ignore[attr-defined]
         )
     given = {name: value for name, value in values.items() if _is_given(name, value)}
     if words and not commands:

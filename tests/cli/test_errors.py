@@ -64,7 +64,7 @@ def fails(mpsq: Cli, code: int, *arguments: object) -> str:
         (["submit", "--device", "cpu,mps", "--", "true"], "the command does not use {device}"),
         (["submit", "toy", "--", "true"], "submit takes a workload or a command"),
         (["submit"], "submit takes a workload or a command"),
-        (["submit", "python", "train.py"], "hint: a command goes after --, as in: -- python train.py"),
+        (["submit", "python", "train.py"], "hint: a command goes after --: mpsq submit -- python train.py"),
         (["submit", "toy", "--env", "MPSQ_HOME=/x"], "MPSQ_HOME is reserved for mpsq"),
         (["submit", "toy", "--timeout", "soon"], '"soon" is not a duration'),
         (["submit", "toy", "--timeout", "0"], "--timeout must be longer than 0"),

@@ -306,8 +306,12 @@ def test_counts_are_those_of_runs_and_of_valid_ones(queue: Layout, mpsq: Cli) ->
 def test_a_hint_names_what_is_not_refused(queue: Layout, mpsq: Cli) -> None:
     assert "hint: mpsq rerun 1 runs it again" in mpsq("edit", "1", "--priority", "3").err
     assert "hint: mpsq retry 2 runs it again" in mpsq("edit", "2", "--priority", "3").err
-    refused = mpsq("schedule", "add", "0 2 * * *", "--", "true").err
-    assert "a command has a second --, as in -- -- true" in refused
+    add = "schedule", "add", "0 2 * * *", "--name", "n", "--"
+    line = "hint: a command has a second --: mpsq schedule add '0 2 * * *' --name n --"
+    refused = mpsq(*add, "sh", "train.sh", "--lr", "3").err
+    assert "and mpsq submit cannot read its options" in refused and f"{line} -- sh train.sh --lr 3\n" in refused
+    assert f"{line} --device cpu --hold -- sh a.sh\n" in mpsq(*add, "--device", "cpu", "--hold", "sh", "a.sh").err
+    assert "a second --: mpsq schedule add '0 2 * * *' --name n -- -- true\n" in mpsq(*add, "true").err
 
 
 def test_a_list_of_a_swept_command_names_the_differences(layout: Layout, mpsq: Cli) -> None:

@@ -61,6 +61,10 @@ def test_a_command_with_its_own_options_is_told_where_it_goes(mpsq: Cli) -> None
     assert refused.code == 2
     assert "error: ls -la is a command, and mpsq submit cannot read its options" in refused.err
     assert "a command goes after --: mpsq submit -- ls -la" in refused.err
+    refused = mpsq("run", "--device", "cpu", "ls", "-la", "--lr", "3")
+    assert "after --: mpsq run --device cpu -- ls -la --lr 3" in refused.err
+    assert "no such option: --nonsense" in mpsq("run", "--nonsense", "x", "ls", "-la").err
+    assert "hint: for a command, use mpsq run -- ls -la" in mpsq("bench", "ls", "-la").err
     assert "a command goes after --: mpsq submit -- ls\n" in mpsq("submit", "ls").err
     assert "--" not in mpsq("submit", "no-such-program-here").err.partition("hint")[2]
 
