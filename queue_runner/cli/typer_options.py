@@ -88,7 +88,9 @@ class WithCommand(TyperCommand):
                 with formatter.section(title):
                     formatter.write_dl(records)
         if not self.lists_options:
-            formatter.write("\n  It also takes every option of submit: mpsq submit --help.\n")
+            own = {name for param in self.params for name in param.opts}
+            others = " and ".join(option for option in ("--from", "--dry-run") if option not in own)
+            formatter.write(f"\n  It also takes what mpsq submit --help lists, except {others}.\n")
 
 
 GOES_AFTER = "a command goes after --"

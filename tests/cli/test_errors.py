@@ -313,6 +313,15 @@ def test_an_old_spelling_names_the_new_one(mpsq: Cli) -> None:
         assert not options or options[0] in usage or (command, options[0]) == ("report", "gallery")
 
 
+@pytest.mark.parametrize("command", ["run", "judge", "bisect", "contest new", "bench"])
+def test_the_help_names_the_options_of_submit_that_a_command_lacks(mpsq: Cli, command: str) -> None:
+    text = " ".join(mpsq.ok(*command.split(), "--help").out.split())
+    (said,) = re.findall(r"takes what mpsq submit --help lists, except ([^.]*)\.", text)
+    for option in said.split(" and "):
+        assert f"no such option: {option}" in fails(mpsq, 2, *command.split(), option, "x")
+    assert ("--dry-run" in said) == (command != "bench") and "--from" in said
+
+
 def test_no_command_is_missing_from_the_reference() -> None:
     from tests.cli_reference import EXIT_CODES, reference
     from tests.cli_support import ROOT
