@@ -81,7 +81,7 @@ def _environment() -> dict[str, Any]:
     packages = {path.name for folder in sys.path for path in Path(folder).glob("*.*-info")}
     files = {}
     for word in sys.argv[1:]:
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, RuntimeError):
             state = Path(word.partition("=")[2] or word).expanduser().stat()
             files[word] = [state.st_size, state.st_mtime_ns]
     return {"python": platform.python_version(), "packages": sorted(packages), "files": files}

@@ -39,6 +39,7 @@ pytestmark = pytest.mark.slow
         (["--set", "adamw=quick"], 'adamw cannot be "quick"'),
         (["--set", "tokens=chars"], 'did you mean "char"? tokens is char or bpe'),
         (["--set", "data=no/such/file"], "cannot be read: No such file"),
+        (["--set", "data=~no-such-user/file"], "a user that does not exist"),
         (["--set", "checkpoint_interval=5"], "give --out DIR"),
         (["--config", "shakespear_char"], 'did you mean "shakespeare_char"?'),
         (["--device", "gpu"], 'no device "gpu"'),

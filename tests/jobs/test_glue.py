@@ -221,6 +221,7 @@ def test_the_installed_transformers_needs_no_use_mps_device() -> None:
         (("--set", "use_mps_device=true"), 'no key "use_mps_device"', "write --device mps"),
         (("--set", "no_cuda=true"), 'no key "no_cuda"', "write --device cpu"),
         (("--set", "data=nowhere.csv"), "nowhere.csv cannot be read", "paraphrases"),
+        (("--set", "data=~no-such-user/a.csv"), "a user that does not exist", "whole path"),
         (("--set", "data=sst3"), 'no data "sst3"', "sst2, stsb"),
         (("--set", "n_head=3"), "n_head=3", "768 has 12"),
         (("--set", "batch_size=0"), "batch_size=0", ""),

@@ -314,6 +314,7 @@ def test_untrained_statistics_do_not_blow_up_the_evaluation() -> None:
         ([], {"sgd": "adam"}, "sgd is auto, fused, foreach or loop"),
         ([], {"momentum": 1}, "less than 1"),
         ([], {"data": "no/such/folder"}, "cannot be read: No such file"),
+        ([], {"data": "~no-such-user/folder"}, "a user that does not exist"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_asked_is_a_sentence(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from harness.data.examples import STREAMS, Examples, Part, random_bytes
 from harness.errors import JobError, UsageError
+from harness.user_paths import expanded
 
 SYNTHETIC = "synthetic"
 SUFFIXES = (".npy", ".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff")
@@ -35,7 +36,7 @@ def load(data: str, n: int, classes: int, side: int, seed: int) -> Examples:
     if data == SYNTHETIC:
         name, (x, y), n_classes = SYNTHETIC, _synthetic(n, classes, side, seed), classes
     else:
-        folder = Path(data).expanduser()
+        folder = expanded(data)
         name, (x, y), n_classes = folder.name, *_of_folder(folder, n, classes, side)
     if len(x) < 2:
         raise UsageError("one image cannot serve both training and evaluation", "give at least 2")

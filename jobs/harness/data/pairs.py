@@ -15,11 +15,11 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.data import glue
 from harness.errors import JobError, UsageError, first_line
+from harness.user_paths import expanded
 
 GENERATED = "paraphrases"
 HELD_OUT = 0.1
@@ -108,7 +108,7 @@ def of_file(path: str, seed: int) -> Pairs:
 
     Raises: UsageError.
     """
-    file = Path(path).expanduser()
+    file = expanded(path)
     hint = f"data is {', '.join(glue.TASKS)}, {GENERATED}, or the path of a csv or jsonl file"
     if file.suffix not in (".csv", ".jsonl"):
         raise UsageError(f'no data "{path}"', hint)

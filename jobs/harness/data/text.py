@@ -10,12 +10,12 @@ import os
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import UsageError
+from harness.user_paths import expanded
 
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 TRAIN_SHARE = 0.9
@@ -102,7 +102,7 @@ def _read(source: str) -> tuple[str, bytes]:
         from harness.data.downloads import shakespeare
 
         return "shakespeare", shakespeare()
-    path = Path(source).expanduser()
+    path = expanded(source)
     try:
         raw = path.read_bytes()
     except OSError as error:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import zlib
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,6 +17,7 @@ from harness.command_line import Options
 from harness.data.text import Batches, Text
 from harness.data.text import load as load_text
 from harness.errors import UsageError
+from harness.user_paths import expanded
 
 ADAM_EPS = 1e-8
 """Added to the root of the mean square, in all four frameworks: torch's default, and nanoGPT's."""
@@ -113,7 +113,7 @@ def weights(options: Options, shape: Shape) -> Weights:
         return initial_weights(shape, options.seed)
     from harness.checkpoints.gpt2 import read_weights
 
-    return read_weights(Path(source).expanduser(), shape.tensors(), shape.heads)
+    return read_weights(expanded(source), shape.tensors(), shape.heads)
 
 
 def initial_weights(shape: Shape, seed: int) -> Weights:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from harness.data.text import Text
 from harness.errors import UsageError
 from harness.models.nanogpt import Problem, Shape
 from harness.sampling import Check, Tokens
+from harness.user_paths import expanded
 
 
 def sampling_flops(shape: Shape, sequences: int, prompt: int, new_tokens: int) -> float:
@@ -73,7 +73,7 @@ def tokens_of_start(options: Options, text: Text) -> NDArray[np.int32] | None:
         return None
     prompt = s.start
     if prompt.startswith("FILE:"):
-        path = Path(prompt.removeprefix("FILE:")).expanduser()
+        path = expanded(prompt.removeprefix("FILE:"))
         try:
             prompt = path.read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
