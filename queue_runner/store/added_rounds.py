@@ -96,6 +96,11 @@ def ended(connection: Connection) -> list[tuple[int, int]]:
     return connection.rows(ENDED)
 
 
+def open_groups(connection: Connection) -> list[int]:
+    """Return the open groups: other jobs may wait for them, and no entry of the history tells that one is closed."""
+    return connection.column("SELECT id FROM groups WHERE until IS NOT NULL AND closed_at IS NULL ORDER BY id")
+
+
 def open_jobs(connection: Connection) -> dict[int, list[int]]:
     """Return the jobs of each open group: further rounds may follow."""
     sql = "SELECT j.group_id, j.id FROM groups g JOIN jobs j ON j.group_id = g.id WHERE g.until IS NOT NULL"

@@ -88,7 +88,8 @@ class NowReader:
             active = lane_claims.active(connection)
             here = [_lane_of(run) for run in active]
             last_event = jobs.last_event(connection)
-            outlook = self._look_ahead(connection, last_event, at)
+            state = last_event, tuple(added_rounds.open_groups(connection))
+            outlook = self._look_ahead(connection, state, at)
             changes = (outlook.next_change_at, schedules.next_at(connection, at))
             now = Now(
                 at,
@@ -108,7 +109,7 @@ class NowReader:
             busy = decide.taken(here, now.lanes)
             following: dict[int, Following] = {}
             if DEFAULT_LANE not in busy and not now.impossible:
-                now, following = self._with_candidates(connection, now, active, busy)
+                now, following = self._with_candidates(connection, now, state, active, busy)
             if not active:
                 waits = bool(now.ended_rounds) or self._something_waits(connection, now)
                 now = replace(now, something_waits=waits)
@@ -121,8 +122,8 @@ class NowReader:
                 running.append(ActiveRun(row.claimed, lane, self._folder(row), Warden.STARTING))
         return replace(now, running=tuple(running)), following, error
 
-    def _look_ahead(self, connection: Connection, last_event: int, at: float) -> _Outlook:
-        state = last_event, tuple(ready.budgets(connection))  # no event tells when a budget begins: a run starts
+    def _look_ahead(self, connection: Connection, state: object, at: float) -> _Outlook:
+        state = state, tuple(ready.budgets(connection))  # no event tells when a budget begins: a run starts
         if self._outlook is None or not self._outlook.holds(state, at):
             impossible = tuple(run_id for run_id, _ in ready.unsatisfiable(connection, at))
             self._outlook = _Outlook(state, at, ready.next_change_at(connection, at), impossible)
@@ -131,7 +132,7 @@ class NowReader:
     # -- the runs that come next --------------------------------------------------------------------------------------
 
     def _with_candidates(
-        self, connection: Connection, now: Now, active: Sequence[lane_claims.Active], busy: set[str]
+        self, connection: Connection, now: Now, state: object, active: Sequence[lane_claims.Active], busy: set[str]
     ) -> tuple[Now, dict[int, Following]]:
         candidates = self._candidates(connection, now.at)
         first = next(candidates, None)
@@ -142,7 +143,7 @@ class NowReader:
         states = {name: replace(state, held_elsewhere=elsewhere.get(name, "")) for name, state in now.states.items()}
         now = replace(now, states=states, disk=disk, free_bytes=shutil.disk_usage(disk).free)
         cooling = {name for name, state in states.items() if state.cools}
-        mark = now.last_event, busy, now.paused, elsewhere, cooling
+        mark = state, busy, now.paused, elsewhere, cooling
         if self._blocked is not None and self._blocked[0] == mark and now.at < self._blocked[1]:
             return replace(now, candidates=self._blocked[2]), {}
         consumed = [first]

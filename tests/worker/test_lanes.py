@@ -192,6 +192,17 @@ def test_the_next_worker_adopts_both(lanes: Queue) -> None:
     assert not locks.is_held(RunDir(lanes.layout.run_dir("1.1")).warden_lock)
 
 
+def test_who_waits_for_a_question_starts_once_it_is_closed(lanes: Queue) -> None:
+    """The history has no entry of it, and nothing else could start: the other submission has one lane."""
+    question = run_on(lanes, "until [ -e go ]; do sleep 0.02; done; exit 3", until="1%")
+    run_on(lanes, repeats=2)
+    run_on(lanes, "echo after >> $J", after=(f"{question}:fail",))
+    lanes.worker()
+    until(lambda: running(lanes) == {SECOND: "2.1"}, "the submission beside the question")
+    go(lanes, "")
+    until(lambda: lanes.written() == ["start 2.1", "after"], "the job that waited for the question")
+
+
 def test_a_paused_lane_starts_nothing_and_its_submissions_wait(lanes: Queue) -> None:
     run_on(lanes, repeats=2)
     lanes.worker()

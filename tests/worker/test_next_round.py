@@ -239,6 +239,14 @@ def test_others_wait_for_the_answer_not_for_the_first_rounds(queue: Queue) -> No
     assert queue.written()[-1] == "after" and job == 3
 
 
+def test_who_waits_for_an_answer_that_does_not_come_is_skipped_at_once(queue: Queue) -> None:
+    """The history has no entry that a question was closed."""
+    submit(queue, "exit 3; : $J {s}")
+    queue.submit("echo after >> $J", after=("1",))
+    work(queue)
+    assert queue.rows()[-1]["outcome"] == "SKIPPED" and not queue.written()
+
+
 def test_a_round_that_is_added_between_two_reads_is_not_the_end(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     """`mpsq run` printed its report after 11 of 20 rounds: it saw all runs ended, and no open group a moment later."""
     submit(queue, sets=("s=0,00",), **ENDLESS)
