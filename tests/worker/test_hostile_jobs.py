@@ -124,6 +124,21 @@ def test_without_its_folder_and_its_warden_it_is_lost_and_not_run_again(queue: Q
     assert queue.written() == ["ran"]
 
 
+@pytest.mark.parametrize("way", ["mkfifo warden.lock", "ln -s nowhere warden.lock", "mkdir warden.lock"])
+def test_what_it_puts_in_the_place_of_the_wardens_lock_stops_no_new_worker(queue: Queue, mpsq: Cli, way: str) -> None:
+    queue.submit(f"{HERE}rm warden.lock; {way}; touch done; while [ ! -e {queue.folder}/go ]; do sleep 0.02; done")
+    worker = queue.worker()
+    until((queue.layout.run_dir("1.1") / "done").exists, "the deed")
+    worker.kill()
+    worker.wait()
+    assert "1.1" in mpsq.ok("status").out
+    queue.worker()
+    until(lambda: queue.log().count("worker ") > 1, "the next worker")
+    (queue.folder / "go").touch()
+    assert queue.done(1, limit_s=20)[0]["outcome"] == "SUCCEEDED"
+    assert queue.written() == ["ran"]
+
+
 @pytest.mark.parametrize("way", ["symlink", "dangling", "file"])
 def test_something_in_the_place_of_the_next_runs_folder(queue: Queue, way: str) -> None:
     place = queue.layout.run_dir("1.1")
