@@ -14,6 +14,7 @@ processors, as those of lanes do, and other queues run beside them.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -168,11 +169,13 @@ class LaneLocks:
         shared = locks.try_share(locks.lane_lock_path(DEFAULT_LANE))
         if shared is None:
             return None
-        shared.forget_holder()
         gained: list[Lock] = []
-        for path in paths(self._lane, self._cores):
-            if (lock := locks.try_lock(path)) is None:
-                Hold(gained, shared).close()
-                return None
-            gained.append(lock)
+        with contextlib.ExitStack() as unless_complete:
+            unless_complete.callback(Hold(gained, shared).close)
+            shared.forget_holder()
+            for path in paths(self._lane, self._cores):
+                if (lock := locks.try_lock(path)) is None:
+                    return None
+                gained.append(lock)
+            unless_complete.pop_all()
         return Hold(gained, shared)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from queue_runner.errors import MpsqError
 from queue_runner.host import lane_locks, locks, processes
 from queue_runner.host.lane_locks import LaneLocks
 
@@ -93,6 +96,20 @@ def test_several_lanes_are_taken_all_or_none() -> None:
     both = LaneLocks(f"{B},{A}").take()
     assert both and len(both.fds) == 3
     assert LaneLocks(A).take() is None and LaneLocks(B).take() is None and LaneLocks(C).take()
+
+
+@pytest.mark.parametrize("fault", ["a lock that cannot be opened", "a full disk"])
+def test_a_try_that_fails_holds_nothing(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    """The worker repeats it at each step: 1,000 left descriptors are as many as a process may have."""
+    if fault == "a full disk":
+        monkeypatch.setattr(locks.Lock, "forget_holder", mock.Mock(side_effect=OSError(errno.ENOSPC, "full")))
+    else:
+        locks.lane_lock_path(B).symlink_to("nowhere")
+    with pytest.raises((MpsqError, OSError)):
+        LaneLocks(f"{A},{B}").take()
+    alone = LaneLocks(MACHINE).take()
+    assert alone
+    alone.close()
 
 
 def test_who_waits_to_be_alone_keeps_newcomers_out_until_it_dies() -> None:
