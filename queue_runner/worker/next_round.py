@@ -41,8 +41,8 @@ def follow(layout: Layout, engine: Engine, group_id: int, repeat: int, now: floa
     count = max(1, min(more or group.at_once, group.at_once, MOST_ROUNDS - repeat))
     failpoints.reach("round.computed")
     with writing(engine) as connection:
-        if added_rounds.open_group(connection, group_id, repeat) is None:
-            return
+        if added_rounds.open_group(connection, group_id, repeat) != group:
+            return  # the next step judges it as it is now
         if why:
             added_rounds.close(connection, group_id, why, now)
         else:

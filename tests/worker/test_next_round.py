@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from queue_runner import reports
-from queue_runner.control import cancellation, changes, pausing
+from queue_runner.control import cancellation, changes, deletion, pausing
 from queue_runner.errors import UsageError
 from queue_runner.model import parse_selector
 from queue_runner.monitor import answers, awaiting, queue_status, run_view
@@ -202,6 +202,16 @@ def test_a_row_that_is_cancelled_gets_no_further_round(queue: Queue) -> None:
     work(queue)
     rounds, why = ending(queue)
     assert (rounds, why) == (4, "a run of round 4 was cancelled: mpsq rerun g1 --rounds 3 continues")
+
+
+def test_a_question_that_is_deleted_while_it_is_judged_gets_no_further_round(queue: Queue) -> None:
+    submit(queue, sets=("s=0,00",), **ENDLESS)
+    worker = queue.worker("round.computed")
+    queue.stopped("round.computed")
+    deletion.delete(queue.layout, [parse_selector("g1")], results=False)
+    end(worker)
+    work(queue)
+    assert ending(queue) == (3, "a job was deleted") and len(queue.written()) == 6
 
 
 def test_a_question_that_is_paused_within_the_last_run_of_a_round_stays_so(queue: Queue) -> None:
