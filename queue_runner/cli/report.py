@@ -94,8 +94,6 @@ def report(
     reports.load(name)
     if submit and name != "missing":
         raise UsageError(f"--submit does not apply to the report {name}", "mpsq report missing g4 --submit")
-    if by is not None and name not in reports.BY_METRIC:
-        raise UsageError(f"--by does not apply to the report {name}", f"mpsq report --by {by}")
     options = selection.read(
         ids,
         peak_tflops=config_file.load(layout.config).peak_tflops,

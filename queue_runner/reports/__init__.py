@@ -1,7 +1,8 @@
 """Reports, one module or package each; this folder is their registry. They only read the store.
 
 A report has NAME, HELP, SQL (one SELECT over the views; `{chosen}` stands for the condition that selects the runs) and
-COLUMNS, and optionally `finish(runs, context) -> Result` to return more than a table. Where no runs are selected,
+COLUMNS, and optionally `finish(runs, context) -> Result` to return more than a table. READS names those of the options
+--by, --vs, --group-by and --iters that it reads; it refuses the others. Where no runs are selected,
 NEWEST is the number of comparisons that it shows, or ONLY is the condition on the runs that it shows, so that it reads
 no others.
 """
@@ -20,8 +21,6 @@ from queue_runner.reports._common.document import Report, Result
 from queue_runner.store import questions
 
 DEFAULT = "devices"
-BY_METRIC = (DEFAULT, "trend")
-"""The reports that take --by."""
 COMPARE = "compare"
 """The report of mpsq compare, which alone can ask for it."""
 SUITED = {"kernels": "kernels", "matmul": "matmul", "opcheck": "ops", "transfer": "transfer"}
@@ -65,10 +64,12 @@ def suited(workloads: Iterable[str | None], otherwise: str) -> str:
 def run(name: str, connection: sqlite3.Connection, options: Options | None = None) -> Result:
     """Build a report from an open connection, as store.read.reading returns it.
 
-    Raises: UsageError for an unknown report, column, setting or value in the options; MpsqError when reading fails.
+    Raises: UsageError for an unknown report, column, setting or value in the options, or an option that the report does
+    not read; MpsqError when reading fails.
     """
     options = options or Options()
     report = load(name)
+    _refuse_unread(report, options)
     n = getattr(report, "NEWEST", 0)
     for context in contexts(connection, options, n):
         try:
@@ -80,6 +81,21 @@ def run(name: str, connection: sqlite3.Connection, options: Options | None = Non
         if sum(run >= context.since_run for run in result.newest_runs) >= n:
             break
     return result
+
+
+def _refuse_unread(report: Report, options: Options) -> None:
+    """Refuse an option that the report would ignore."""
+    given = {"by": options.aim.by is not None}
+    given |= {name: bool(getattr(options, name)) for name in ("vs", "group_by", "iters")}
+    for option, is_given in given.items():
+        if is_given and option not in _read_by(report):
+            others = [name for name in names() if option in _read_by(load(name))]
+            text = f"--{option.replace('_', '-')} does not apply to the report {report.NAME}"
+            raise UsageError(text, f"it applies to {', '.join(others)}; --where selects runs in any report")
+
+
+def _read_by(report: Report) -> tuple[str, ...]:
+    return getattr(report, "READS", ())
 
 
 def contexts(connection: sqlite3.Connection, options: Options, n: int) -> Iterator[Context]:

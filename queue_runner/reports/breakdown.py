@@ -26,6 +26,7 @@ from queue_runner.tables import Column, elide
 
 NAME = "breakdown"
 HELP = "real time by phase; the phases add up to it"
+READS = ("group_by",)
 SQL = f"SELECT {prepare.RUN} FROM v_run WHERE {{chosen}} AND state = 'DONE' ORDER BY job_id, number"
 PARTS = ("setup", "compile", "warmup", "measure", "eval", "checkpoint", "other", "slept")
 COLUMNS = columns(

@@ -29,6 +29,7 @@ from queue_runner.tables import Column
 
 NAME = "devices"
 HELP = "compare devices and modes: speed, cost, losses, speedups with verdicts"
+READS = ("by", "vs", "group_by", "iters")
 SQL = answers.SQL
 
 COLUMNS = columns(

@@ -28,6 +28,7 @@ from queue_runner.spec import OF_TIME
 
 NAME = "frameworks"
 HELP = "which framework is fastest for the same model on the same device; do they train alike?"
+READS = ("vs", "group_by", "iters")
 SQL = f"SELECT {prepare.RUN}, data_sha256 FROM v_run WHERE {{chosen}} AND framework IS NOT NULL ORDER BY job_id, number"
 COLUMNS = columns(
     "table workload config device device_name dtype label framework framework_version compile factors runs n_runs "

@@ -108,8 +108,8 @@ _QUESTION = ("subject", "config", "dtype", "compile", *TIME)
 
 
 def finish(stored: list[ReportedRun], context: Context) -> Result:
-    """Make a table for each question, with the rows of each machine. Raises: UsageError for --vs and the like."""
-    rows = settings.ignore_length(prepare.uncompared(stored, context, "the gallery takes"), context)
+    """Make a table for each question, with the rows of each machine."""
+    rows = settings.ignore_length(prepare.prepare(stored, context), context)
     rows = sweeps.add(rows, context, declared=False)
     question = prepare.question(rows, context)
     every = group(rows, [*question.names, *TIME], context.options.include_invalid)

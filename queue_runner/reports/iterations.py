@@ -15,6 +15,7 @@ from queue_runner.tables import Column
 
 NAME = "iterations"
 HELP = "every iteration of the chosen runs, or of the newest one: time, loss, phase"
+READS = ("iters",)
 SQL = f"SELECT run_id, run, {select_runs.INVALID} FROM v_run WHERE {{chosen}} AND n_iters > 0 ORDER BY run_id"
 ONLY = "job_id = (SELECT job_id FROM v_run WHERE {chosen} AND n_iters > 0 ORDER BY run_id DESC LIMIT 1)"
 COLUMNS = columns(

@@ -15,7 +15,6 @@ from queue_runner.analysis import stats
 from queue_runner.analysis.grouping import SUBJECT, Arm, group, kinds_of_taint, labelled, order
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.stats import by_key
-from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
 from queue_runner.monitor.answers import prepare, select_runs
 from queue_runner.monitor.answers.run_query import Context
@@ -29,6 +28,7 @@ from queue_runner.tables import Column
 
 NAME = "memory"
 HELP = "allocated and reserved bytes over the iterations: peak, fragmentation, growth, out-of-memory endings"
+READS = ("group_by", "iters")
 _WITH_ITERATIONS = "{chosen} AND state = 'DONE' AND (n_iters > 0 OR outcome = 'OUT_OF_MEMORY')"
 SQL = f"SELECT {prepare.RUN} FROM v_run WHERE {_WITH_ITERATIONS} ORDER BY job_id, number"
 _MOST_RUNS = 24
@@ -164,9 +164,7 @@ FRAGMENTED = 1.5
 
 
 def finish(rows: list[ReportedRun], context: Context) -> Result:
-    """Build a table of runs for each subject. Raises: UsageError when --group-by is invalid or --vs is given."""
-    if context.options.vs:
-        raise UsageError(f"{NAME} takes no --vs: it compares nothing", "--where device=cuda narrows it")
+    """Build a table of runs for each subject. Raises: UsageError when --group-by is invalid."""
     runs = ignore_length(prepare.prepare(rows, context), context)
     tables = _tables(runs, context) if runs else []
     series = [item for table in tables for item in table]

@@ -12,7 +12,6 @@ from queue_runner.analysis.comparison import Family, compare
 from queue_runner.analysis.grouping import Arm, taints
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.stats import by_key
-from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
 from queue_runner.monitor.answers import prepare, select_runs
 from queue_runner.monitor.answers.run_query import Context
@@ -25,6 +24,7 @@ from queue_runner.tables import Column
 
 NAME = "numerics"
 HELP = "where losses diverge from a baseline's, by iteration: device, dtype, framework"
+READS = ("vs", "iters")
 SQL = (
     f"SELECT {prepare.RUN}, data_sha256 FROM v_run WHERE {{chosen}} AND state = 'DONE' AND n_iters > 0"
     " ORDER BY job_id, number"
@@ -85,13 +85,8 @@ NEWEST = 4
 def finish(stored: list[ReportedRun], context: Context) -> Result:
     """Build a table for each comparison, and rows of all iterations for csv and json.
 
-    Raises: UsageError when --vs is invalid or --group-by is given.
+    Raises: UsageError when --vs is invalid.
     """
-    if context.options.group_by:
-        raise UsageError(
-            f"the report {NAME} takes no --group-by: a row would mix runs with different losses",
-            "leave it out; --vs dtype=fp32 selects a baseline",
-        )
     runs = prepare.prepare(stored, context)
     outcomes = {run.run_id: run.outcome for run in runs}  # losses of a failed run are usable up to its end
     rows = [run.changed(valid=_UNUSABLE not in taints(run), outcome=Outcome.SUCCEEDED) for run in runs]

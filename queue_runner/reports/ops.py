@@ -29,6 +29,7 @@ from queue_runner.tables import Column
 
 NAME = "ops"
 HELP = "operators by verdict: native, fallback, missing, wrong, error; differences between versions of torch"
+READS = ("vs",)
 SQL = f"SELECT {prepare.RUN} FROM v_run WHERE {{chosen}} AND workload = 'opcheck' ORDER BY job_id, number"
 
 
@@ -188,10 +189,8 @@ _CHANGES = columns(
 def finish(rows: list[ReportedRun], context: Context) -> Result:
     """Build tables for each device and version: operators not native, slowest fallbacks, changes.
 
-    Raises: UsageError when --vs is invalid, or --group-by or --iters is given.
+    Raises: UsageError when --vs is invalid.
     """
-    if context.options.iters or context.options.group_by:
-        raise UsageError(f"{NAME} takes no --iters and no --group-by", "select runs with --where device=mps")
     runs = prepare.prepare(rows, context)
     tables = _gather(runs, context)
     excluded = [r.run for r in runs if r.outcome not in (None, "SUCCEEDED") or "log_rewritten" in taints(r)]

@@ -27,6 +27,7 @@ from queue_runner.tables import Column
 
 NAME = "scaling"
 HELP = "throughput and memory against batch size or another swept number: the knee, the largest value that fits"
+READS = ("group_by", "iters")
 SQL = (
     f"SELECT {prepare.RUN}, spec_json, peak_allocated_bytes,"
     " NULLIF(json_extract(spec_json, '$.find_max'), '') AS find_max"
@@ -122,15 +123,7 @@ KNEE = (
 
 
 def finish(rows: list[ReportedRun], context: Context) -> Result:
-    """Build a table for each curve, and describe its knee and end.
-
-    Raises: UsageError when --group-by is invalid or --vs is given.
-    """
-    if context.options.vs:
-        raise UsageError(
-            f"the report {NAME} takes no --vs: it does not compare curves",
-            "name the swept setting with --group-by batch_size",
-        )
+    """Build a table for each curve, and describe its knee and end. Raises: UsageError when --group-by is invalid."""
     runs = prepare.windowed(rows, context)
     settings = effective(runs, context) if runs else {}
     curves = find_curves(runs, settings, _requested(runs, settings, context), context.options.include_invalid)

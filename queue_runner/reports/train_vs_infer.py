@@ -109,8 +109,8 @@ class WorkRow(JudgedRow):
 
 
 def finish(stored: list[ReportedRun], context: Context) -> Result:
-    """Build a table for each model. Raises: UsageError when --vs, --group-by or --iters is given."""
-    rows = prepare.uncompared(stored, context, f"{NAME} takes")
+    """Build a table for each model."""
+    rows = prepare.prepare(stored, context)
     all_arms = _arms(_runs_by_kind(rows, context), context) if rows else []
     inferred = {_place(arm) for arm in all_arms if arm.key[_WORK] != TRAIN}
     arms = [arm for arm in all_arms if _place(arm) in inferred]

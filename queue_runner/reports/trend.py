@@ -34,6 +34,7 @@ from queue_runner.tables import Column
 
 NAME = "trend"
 HELP = "the same question over weeks: when each row became slower or faster, by how much, and what changed then"
+READS = ("by",)
 SQL = (
     f"SELECT {prepare.RUN} FROM v_run WHERE {{chosen}} AND state = 'DONE'"
     " AND COALESCE(json_extract(spec_json, '$.find_max'), '') = '' ORDER BY run_id"
@@ -115,11 +116,11 @@ COLUMNS = columns(
 
 
 def finish(stored: list[ReportedRun], context: Context) -> Result:
-    """Build a table with a row for each question. Raises: UsageError when --vs, --group-by or --iters is given."""
+    """Build a table with a row for each question. Raises: UsageError when no run has the metric of --by."""
     by = context.options.aim.by or OF_TIME
     runs = [
         run
-        for run in prepare.uncompared(stored, context, f"{NAME} takes")
+        for run in prepare.prepare(stored, context)
         if run.kind != "import" and run.outcome == Outcome.SUCCEEDED and (run.valid or context.options.include_invalid)
     ]
     if by and not any(run_metrics.value(run, by) is not None for run in runs):

@@ -23,6 +23,7 @@ from queue_runner.tables import Column
 
 NAME = "utilization"
 HELP = "use of the GPU while measuring, its dips, clock, heat and power; joules of an iteration and of a token"
+READS = ("group_by",)
 SQL = (
     f"SELECT {prepare.RUN} FROM v_run WHERE {{chosen}} AND state = 'DONE'"
     " AND run_id IN (SELECT run_id FROM conditions) ORDER BY job_id, number"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from queue_runner import reports
 from queue_runner.analysis import stats
 from queue_runner.errors import UsageError
 from tests.reports.test_answers import BUSY, MIB, Answers, shown
@@ -93,17 +94,23 @@ def test_copies_on_two_machines_are_two_tables_and_only_counting_ones_are_summed
     assert rates == {"1.00 GB/s at 977 KiB", "0.500 GB/s at 977 KiB"}
 
 
-@pytest.mark.parametrize("name", ["matmul", "kernels", "transfer"])
-def test_what_a_report_would_ignore_it_refuses(benches: Benches, name: str) -> None:
+OPTIONS = {"by": "loss", "vs": "device=cpu", "group_by": "device", "iters": "1:3"}
+UNREAD = {
+    "matmul": OPTIONS, "kernels": OPTIONS, "transfer": OPTIONS, "time": OPTIONS, "missing": OPTIONS, "gallery": OPTIONS,
+    "train-vs-infer": OPTIONS, "trend": ("vs", "group_by", "iters"), "iterations": ("by", "vs", "group_by"),
+    "breakdown": ("by", "vs", "iters"), "utilization": ("by", "vs", "iters"), "numerics": ("by", "group_by"),
+    "scaling": ("by", "vs"), "memory": ("by", "vs"), "ops": ("by", "group_by", "iters"), "frameworks": ("by",),
+    "devices": (),
+}  # fmt: skip
+
+
+def test_what_a_report_would_ignore_it_refuses(benches: Benches) -> None:
     benches.matmul()
-    for option in ({"vs": "device=cpu"}, {"group_by": "device"}, {"iters": "1:3"}):
-        with pytest.raises(UsageError):
-            benches.report(name, **option)
-    for other in ("scaling", "memory"):
-        with pytest.raises(UsageError, match="takes no --vs"):
-            benches.report(other, vs="device=cpu")
-    with pytest.raises(UsageError, match="takes no --iters"):
-        benches.report("ops", iters="1:3")
+    assert UNREAD.keys() == {*reports.names()}
+    for name, options in UNREAD.items():
+        for option in options:
+            with pytest.raises(UsageError, match=f"--{option.replace('_', '-')} does not apply to the report {name}"):
+                benches.report(name, **{option: OPTIONS[option]})
 
 
 # -- memory ---------------------------------------------------------------------------------------------------------

@@ -332,13 +332,6 @@ def _metrics(runs: Sequence[ReportedRun], context: Context) -> dict[int, dict[st
     }
 
 
-def uncompared(rows: Iterable[ReportedRun], context: Context, who: str) -> list[ReportedRun]:
-    """Prepare the rows. Raises: UsageError when --vs, --group-by or --iters is given: they have no meaning to `who`."""
-    if context.options.vs or context.options.group_by or context.options.iters:
-        raise UsageError(f"{who} no --vs, --group-by or --iters", "select runs with --where framework=torch,dtype=fp32")
-    return prepare(rows, context)
-
-
 def where(machine: str | None) -> str:
     """Return the name of a machine in table titles, with the digits that `--where machine=a321505` accepts."""
     if machine is None:

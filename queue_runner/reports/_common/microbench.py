@@ -92,8 +92,8 @@ class Microbench(Struct, frozen=True):
         return f"SELECT {prepare.RUN} FROM v_run WHERE {where} ORDER BY job_id, number"
 
     def finish(self, runs: list[ReportedRun], context: Context) -> Result:
-        """Build the tables of each machine. Raises: UsageError when --vs, --group-by or --iters is given."""
-        runs = prepare.uncompared(runs, context, "reports of micro-benchmarks take")
+        """Build the tables of each machine."""
+        runs = prepare.prepare(runs, context)
         include_invalid = context.options.include_invalid
         cells = sorted(_cells(runs, context, self.with_config), key=self.order)
         shown = {run.run_id: run for cell in cells for run in cell.runs}
