@@ -7,7 +7,6 @@ import os
 import shutil
 import stat
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,10 +33,11 @@ def write_bundle(names: Sequence[str], other_options: bool) -> None:
         raise UsageError("--bundle writes whole submissions to standard output and takes no other options", HOW)
     if sys.stdout.isatty():
         raise UsageError("a bundle is not text for a terminal", HOW)
-    with tempfile.TemporaryDirectory(prefix="mpsq-bundle-") as folder:
+    layout = home()
+    with merge.temporary_folder(layout) as folder:
         path = Path(folder) / "bundle.mpsq"
         selectors = [parse_selector(f"g{text}" if text.isdecimal() else text) for text in names]
-        n_left = make_bundle(home(), selectors, path)
+        n_left = make_bundle(layout, selectors, path)
         with path.open("rb") as file:
             shutil.copyfileobj(file, sys.stdout.buffer, 1 << 20)
     sys.stdout.buffer.flush()
@@ -71,8 +71,9 @@ def recognizes(path: Path) -> bool:
 
 def import_files(paths: Sequence[Path], json: bool) -> None:
     """Add the runs of bundles to the queue. Raises: UsageError for a file that cannot be read or is not a bundle."""
-    with tempfile.TemporaryDirectory(prefix="mpsq-bundle-") as folder:
-        merged = merge.merge(ensure_home(), [(str(path), _file(path, Path(folder))) for path in paths])
+    layout = ensure_home()
+    with merge.temporary_folder(layout) as folder:
+        merged = merge.merge(layout, [(str(path), _file(path, Path(folder))) for path in paths])
     if json:
         print_json("mpsq.merge/1", bundles=to_builtins(merged))
         return

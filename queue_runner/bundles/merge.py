@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -87,13 +88,19 @@ class _Plan(Struct):
         return hashlib.sha256(json.dumps(sorted(self.new)).encode()).hexdigest()
 
 
+def temporary_folder(layout: Layout) -> tempfile.TemporaryDirectory[str]:
+    """Return a folder for bundles, below the home: mpsq gc removes it if the command is killed."""
+    is_writable = os.access(layout.backups, os.W_OK)  # a queue on a read-only disk is exported, too
+    return tempfile.TemporaryDirectory(prefix=".partial-", dir=layout.backups if is_writable else None)
+
+
 def merge(layout: Layout, bundles: Sequence[tuple[str, Path]]) -> list[Merged]:
     """Store the runs of bundles, given by name and path, that are not here yet.
 
     Raises: BadBundle, with nothing stored, for anything but whole and sound bundles; MpsqError (store).
     """
     migrate.ensure(layout)
-    with tempfile.TemporaryDirectory(prefix="mpsq-bundle-") as folder, _alone(layout):
+    with temporary_folder(layout) as folder, _alone(layout):
         sound = [_checked(name, path, Path(folder) / f"{k}.mpsq") for k, (name, path) in enumerate(bundles)]
         # measurements come before their runs, to which they refer
         engine = open_engine(layout.db, check=False, foreign_keys=False)

@@ -19,6 +19,8 @@ import pytest
 
 from queue_runner.bundles import batches, merge, reading
 from queue_runner.bundles.harmless import BadBundle
+from queue_runner.control import garbage
+from queue_runner.control.retention import Keep
 from queue_runner.paths import Layout
 from queue_runner.store import backup, engine, merges, schema
 from tests.bundles.bundles_support import ALPHA, SYSTEM, content, exported, merged, receiver, sender
@@ -51,6 +53,8 @@ class Place:
         self.layout: Layout = receiver(folder / "ours")
         self.stops = folder / "stops"
         self.stops.mkdir()
+        self.temporary = folder / "tmp"
+        self.temporary.mkdir()
         self.children: list[subprocess.Popen[bytes]] = []
 
     def export(self) -> None:
@@ -58,6 +62,7 @@ class Place:
 
     def importing(self, stop_at: str = "", program: str = IMPORT) -> subprocess.Popen[bytes]:
         env = {**os.environ, "MPSQ_HOME": str(self.layout.home), "MPSQ_STOP_DIR": str(self.stops)}
+        env["TMPDIR"] = str(self.temporary)
         command = [sys.executable, "-c", program, str(self.bundle)]
         pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
         child = subprocess.Popen(command, env={**env, "MPSQ_STOP_AT": stop_at}, **pipes)  # type: ignore[call-overload]
@@ -131,6 +136,9 @@ def test_the_tables_of_runs_are_those_of_the_schema() -> None:
 def test_a_merge_dies_and_is_repeated(place: Place, point: str) -> None:
     assert place.killed(point)
     assert place.counts() == 0
+    assert [*place.temporary.iterdir()] == []
+    found = garbage.find(place.layout, Keep(), keep_backups=2, now=time.time() + 7200)
+    assert {item.kind for item in found} == {"leftover"}, "mpsq gc removes the folders of bundles"
     assert place.importing().wait() == 0
     place.is_whole()
 
