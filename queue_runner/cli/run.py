@@ -92,9 +92,16 @@ Finish = Callable[[int, "Awaited"], None]
 
 
 def follow_to_the_end(
-    layout: Layout, plan: Callable[[Layout], Plan], *, verbose: bool, json: bool, finish: Finish | None = None
+    layout: Layout,
+    plan: Callable[[Layout], Plan],
+    *,
+    verbose: bool,
+    json: bool,
+    finish: Finish | None = None,
+    rounds: int | None = None,
 ) -> None:
-    """Store what `plan` returns, follow it and report, or `finish`. Ctrl-C cancels it, and reports what there is.
+    """Store what `plan` returns, follow it and report, or `finish`. Ctrl-C cancels it, and reports what there is. No
+    round follows those of the plan if they are this many `rounds`.
 
     Raises: WaitedJobFailed when not all runs succeeded.
     """
@@ -113,7 +120,8 @@ def follow_to_the_end(
             stored = store(planned, layout, json)
             runs = [f"{stored.jobs[cell]}.{repeat}" for cell, repeat in planned.order]
             out.say(queued(stored.group, stored.jobs, runs))
-            follower = _follower(layout, stored.group, planned.until, out, starter, stack, verbose, len(runs) > 1)
+            several = len(runs) > 1
+            follower = _follower(layout, stored.group, planned.until, out, starter, stack, verbose, several, rounds)
         try:
             awaited = follower.follow()
         except KeyboardInterrupt:
@@ -161,6 +169,7 @@ def _follower(
     stack: ExitStack,
     verbose: bool,
     several: bool,
+    rounds: int | None = None,
 ) -> Follower:
     """Return a follower, which `stack` closes: of the rounds with `until`, and of the output of each run without it or
     if `verbose`."""
@@ -173,7 +182,7 @@ def _follower(
     if until is not None:
         from queue_runner.monitor.round_table import RoundTable
 
-        table = RoundTable(layout, group, until.limit_s, sys.stderr, live=not verbose)
+        table = RoundTable(layout, group, until.limit_s, sys.stderr, rounds=rounds, live=not verbose)
 
         def step() -> str:
             from queue_runner import reports

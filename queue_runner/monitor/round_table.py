@@ -39,10 +39,21 @@ _STARTED = "SELECT min(r.started_at) FROM runs r JOIN jobs j ON j.id = r.job_id 
 
 
 class RoundTable:
-    """The progress of one submission with --until: on a terminal redrawn in its place, if `live`. Close it."""
+    """The progress of one submission with --until, which `limit_s` ends, or with a fixed number of `rounds`: on a
+    terminal redrawn in its place, if `live`. Close it."""
 
-    def __init__(self, layout: Layout, group: int, limit_s: float, stream: TextIO, *, live: bool = True) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        group: int,
+        limit_s: float,
+        stream: TextIO,
+        *,
+        rounds: int | None = None,
+        live: bool = True,
+    ) -> None:
         self._layout, self._group, self._limit_s, self._stream = layout, group, limit_s, stream
+        self._rounds = rounds
         console = Console(file=stream, highlight=False)
         self._live = Live(console=console, auto_refresh=False, transient=True) if live and console.is_terminal else None
         self._said_at = time.monotonic()
@@ -98,6 +109,8 @@ class RoundTable:
             self._live.stop()
 
     def _title(self, families: Sequence[Family], elapsed_s: float | None) -> str:
+        if self._rounds is not None:
+            return f"round {self._round} of {self._rounds}, {units.duration(elapsed_s)}"
         more = answers.rounds_left(families)
         about = f" (about {more} more needed)" if more else ""
         rounds = f"round {self._round} of at most {MOST_ROUNDS}{about}"

@@ -74,7 +74,8 @@ def new(
         return plan_of_first
 
     layout = new_home()
-    follow_to_the_end(layout, planned, verbose=verbose, json=json, finish=partial(_begun, layout, name, json))
+    finish = partial(_begun, layout, name, json)
+    follow_to_the_end(layout, planned, verbose=verbose, json=json, finish=finish, rounds=1)
 
 
 def _begun(layout: Layout, name: str, json: bool, _group: int, awaited: Awaited) -> None:
@@ -146,7 +147,8 @@ def confirm(
     def planned(layout: Layout) -> Plan:
         return request.plan_confirmation(layout, contest.find(layout, name), rounds, line)
 
-    follow_to_the_end(layout, planned, verbose=verbose, json=json, finish=partial(_confirmed, layout, json))
+    finish = partial(_confirmed, layout, json)
+    follow_to_the_end(layout, planned, verbose=verbose, json=json, finish=finish, rounds=rounds)
 
 
 def _confirmed(layout: Layout, json: bool, group: int, _awaited: Awaited) -> None:
