@@ -306,7 +306,7 @@ _VERBS = {"receive": receive, "start": start, "void": void, "remove": remove, "h
 def main(arguments: list[str]) -> int:
     """Do what the front asks. Return 0 whenever there is an answer."""
     verb, version, base, token = arguments
-    folder = Path(base or tempfile.gettempdir()).expanduser() / token
+    folder = Path(os.path.expanduser(base or tempfile.gettempdir())) / token  # noqa: PTH111 - as it is without a home
     answer: Answer
     send: Callable[[], Iterator[bytes]] = lambda: iter(())  # noqa: E731
     if version != __version__ and verb in ("receive", "start", "hello"):

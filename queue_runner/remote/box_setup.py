@@ -78,5 +78,8 @@ def _has_mpsq(python: Path, version: str) -> bool:
 
 
 if __name__ == "__main__":
-    answer = main(Path(sys.argv[1]).expanduser(), sys.argv[2])
+    try:
+        answer = main(Path(sys.argv[1]).expanduser(), sys.argv[2])
+    except RuntimeError:
+        answer = {"error": f"{sys.argv[1]} begins with the home of a user that does not exist"}
     print(f"\n{MARK}\n{json.dumps(answer)}", flush=True)

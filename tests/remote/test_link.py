@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from queue_runner import __version__
 from queue_runner.paths import Layout
-from queue_runner.remote import ssh
+from queue_runner.remote import box, box_setup, ssh
 from queue_runner.remote.link import Link
 from queue_runner.remote.profile import Profile
 from queue_runner.remote.target import Unreachable
@@ -69,3 +73,14 @@ def test_a_worker_that_stops_ends_its_call_and_makes_no_other(tmp_path: Path, mo
     asking.join(30.0)
     ask()
     assert ended == ["asked"] * 2 and time.monotonic() - began < 30
+
+
+def test_the_home_of_nobody_is_an_answer() -> None:
+    """The folder of a profile is expanded on the box, where only an answer is read."""
+    nobody = "~no-such-user/blocks"
+    words = {box: ["hello", __version__, nobody, TOKEN], box_setup: [nobody, __version__]}
+    for module, arguments in words.items():
+        command = [sys.executable, "-m", module.__name__, *arguments]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True)
+        *_, mark, answer = done.stdout.splitlines(keepends=True)
+        assert mark == box.MARK and json.loads(answer)["error"].startswith(nobody)
