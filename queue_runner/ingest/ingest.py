@@ -51,15 +51,13 @@ class Ingest:
     def __init__(self, engine: Engine, run: Claimed, folder: RunDir) -> None:
         self._engine = engine
         self._run_id = run.run_id
-        known = {k: v for k, v in (("compile", run.spec.compile), ("device", run.spec.device)) if v is not None}
-        self._parser = parsers.load(run.spec.parser, known) if run.spec.parser else None
+        known = ("compile", run.spec.compile), ("device", run.spec.device)
+        self._known = {name: value for name, value in known if value is not None}
+        self._parser = type(parsers.load(run.spec.parser)) if run.spec.parser else None
         self._source = "stdout" if self._parser else "events"
         self._path: Path = folder.stdout if self._parser else folder.events
         with looking(engine) as connection:
             self._state = results.ingest_state(connection, self._run_id, self._source)
-        if self._parser and self._state.parser_state:
-            self._parser.restore(self._state.parser_state)
-        self._clock = Clock.from_state(None if self._parser else self._state.parser_state)
 
     def step(self) -> bool:
         """Store the next chunk of complete lines and return whether there was one."""
@@ -106,7 +104,7 @@ class Ingest:
         if not data:
             return None
         try:
-            events, consumed, counts = self._understand(data, before.offset, final=final)
+            (events, consumed, counts), parser_state = self._understand(data, before, final=final)
         except event_lines.ProtocolVersionError as error:
             return self._give_up(f"{error.message}; {error.hint}")
         except Exception as error:  # a parser's bug stops the reading of this log, not the queue
@@ -121,7 +119,7 @@ class Ingest:
             inode=status.st_ino,
             offset=offset,
             tail_hash=_tail(descriptor, offset),
-            parser_state=(self._parser or self._clock).state(),
+            parser_state=parser_state,
             unknown=before.unknown + counts.unknown,
             bad=before.bad + counts.bad,
             forged=before.forged + counts.forged,
@@ -147,12 +145,17 @@ class Ingest:
                 also(connection)
         self._state = chunk.state
 
-    def _understand(self, data: bytes, offset: int, *, final: bool) -> _Found:
+    def _understand(self, data: bytes, before: IngestState, *, final: bool) -> tuple[_Found, str]:
+        """Return the events after the stored ones, with their counts, and the state after them. It begins with the
+        stored state each time: a chunk that the store refused is read again."""
         if self._parser is None:
-            chunk = event_lines.read_chunk(data, offset)
-            self._clock.see(chunk[0])
-            return chunk
-        return self._parser.read_chunk(data, offset, final=final)
+            chunk, clock = event_lines.read_chunk(data, before.offset), Clock.from_state(before.parser_state)
+            clock.see(chunk[0])
+            return chunk, clock.state()
+        parser = self._parser(self._known)
+        if before.parser_state:
+            parser.restore(before.parser_state)
+        return parser.read_chunk(data, before.offset, final=final), parser.state()
 
     def _give_up(self, why: str) -> Chunk:
         note = Note(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from unittest import mock
 
 import pytest
 
+from queue_runner.errors import MpsqError
 from queue_runner.host.run_dir import RunDir
 from queue_runner.ingest.ingest import Ingest
 from queue_runner.model import RunId
@@ -189,6 +191,27 @@ def test_a_parser_reads_stdout_and_its_state_survives_the_worker(layout: Layout)
     case.ingest().finish()
     assert case.numbers() == [0, 1]
     assert case.state("stdout").offset == len(log)
+    engine.dispose()
+
+
+@pytest.mark.parametrize("parser", [None, "trainer"], ids=["events", "log"])
+def test_what_the_store_refuses_is_read_again_as_if_for_the_first_time(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch, parser: str | None
+) -> None:
+    engine = open_engine(layout.db, keep_open=True)
+    case = Case(layout, engine, parser)
+    case.append(0, 1, 2)
+    case.folder.stdout.write_text("{'loss': nan, 'grad_norm': 0.5, 'learning_rate': 1e-05, 'epoch': 0.5}\n")
+    reader = case.ingest()
+    with monkeypatch.context() as patched:
+        patched.setattr(results, "save_events", mock.Mock(side_effect=MpsqError("the disk is full", "free some")))
+        for _ in range(2):
+            with pytest.raises(MpsqError):
+                reader.step()
+    refused, chunk = reader.read(), case.ingest().read()
+    assert refused and refused == chunk, "another worker would find the same"
+    reader.finish()
+    assert ("nan_loss" in case.notes()) == (parser is not None)
     engine.dispose()
 
 
