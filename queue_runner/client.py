@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from msgspec import Struct
 
-from queue_runner import paths, reports
+from queue_runner import config_file, paths, reports
 from queue_runner.control import cancellation as cancelling
 from queue_runner.control import changes, pausing
 from queue_runner.control import deletion as removing
@@ -209,8 +209,12 @@ class Client:
             return Rows(row for run in runs for row in connection.execute(sql, [run.run_id]))
 
     def report(self, name: str = reports.DEFAULT, *ids: Id, **options: Any) -> Rows:
-        """Return the rows of a report, raw and in SI units; `options` as on the command line: vs, where, ...; with
+        """Return the rows of a report, raw and in SI units; `options` as on the command line: vs, where, tag, ...; with
         `newest` and no selection, only those of the newest comparisons, as a terminal shows them."""
+        for option, known_as in (("tag", "tags"), ("where", "where")):
+            given = options.pop(option, None)
+            options |= {} if given is None else {known_as: [given] if isinstance(given, str) else given}
+        options.setdefault("peak_tflops", config_file.load(self._layout.config).peak_tflops)
         with read.reading(self._layout.db) as connection:
             query = read_options(selectors=[str(one) for one in ids], **options)
             return Rows(dict(row) for row in reports.run(name, connection, query).rows)

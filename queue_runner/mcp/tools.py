@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 
-from queue_runner import __version__, paths, reports
+from queue_runner import __version__, config_file, paths, reports
 from queue_runner.client import Client
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.host.home import ensure_home
@@ -149,8 +149,10 @@ def report(
     `devices` compares rows, `trend` shows steps over weeks; `mpsq report --list` names all.
     """
     conditions = [f"{key}={value}" for key, value in (where or {}).items()]
-    options = read_options(selectors=ids or (), where=conditions, newest=True)
-    with read.reading(paths.layout().db) as connection:
+    layout = paths.layout()
+    peaks = config_file.load(layout.config).peak_tflops
+    options = read_options(selectors=ids or (), where=conditions, newest=True, peak_tflops=peaks)
+    with read.reading(layout.db) as connection:
         result = reports.run(name, connection, options)
     return ReportAnswer(name, [*map(str, result.lines), *map(str, result.notes)], result.rows)
 

@@ -90,7 +90,7 @@ def newest_question(connection: sqlite3.Connection) -> int | None:
 
 _VERSION = """
 SELECT (SELECT max(e.id) FROM job_events e JOIN jobs j ON j.id = e.job_id WHERE j.group_id = g.id),
-    g.judged_rounds, g.more_rounds, g.closed_at
+    (SELECT count(*) FROM jobs j WHERE j.group_id = g.id), g.judged_rounds, g.more_rounds, g.closed_at
 FROM groups g WHERE g.id = ?
 """
 

@@ -213,11 +213,9 @@ def _lines(jobs: Iterable[JobView[R]], matches: Callable[[RunLine], bool] | None
                         run.run, group, what, "", run.ending, run.style, age, run.took_s, run.median_s, run.mark
                     )
                 continue
-            mark = MARK if any(run.mark for run in run_view.last_attempts(job.runs)) else ""
-            n_valid = sum(run.succeeded and run.valid for run in run_view.last_attempts(job.runs))
-            n_ok, took_s = f"{n_valid}/{job.repeats}", job.took_s
+            n_ok, took_s = f"{job.n_valid}/{job.repeats}", job.took_s
             id = job.first.job_id
-            yield _Line(id, group, what, n_ok, job.ending, job.style, age, took_s, job.median_s, mark)
+            yield _Line(id, group, what, n_ok, job.ending, job.style, age, took_s, job.median_s, job.mark)
 
 
 def _age(at: float) -> str:

@@ -95,7 +95,8 @@ def obstacles(layout: Layout, connection: sqlite3.Connection) -> list[str]:
 def history(connection: sqlite3.Connection) -> tuple[Any, ...]:
     """Return a value that changes with the queue, but not with the numbers of a running run."""
     lanes = read.tuples(connection, "SELECT * FROM lanes ORDER BY name").fetchall()
-    return read.tuples(connection, "SELECT max(id) FROM job_events").fetchone(), *lanes
+    # not max(id): a job that is deleted takes its events with it
+    return read.tuples(connection, "SELECT seq FROM sqlite_sequence WHERE name = 'job_events'").fetchone(), *lanes
 
 
 def is_supervised(folder: RunDir) -> bool:

@@ -135,15 +135,16 @@ class Watcher:
                     self._publish(self._render(observation))
             except MpsqError as error:
                 observations = None
-                self._publish({"trouble": " ".join(filter(None, (error.message, error.hint)))})
+                sentence = " ".join(filter(None, (error.message, error.hint)))
+                self._publish({"trouble": [sentence, sentence]})
             self._wake.wait(watch.POLL_S)
         if observations is not None:
             observations.close()
 
     def _publish(self, parts: Parts) -> None:
+        if "trouble" in self._parts and "trouble" not in parts:
+            parts = {**parts, "trouble": ["", ""]}  # it is over
         for name, value in parts.items():
             if self._parts.get(name, (0, None))[1] != value:
                 self._version += 1
                 self._parts[name] = (self._version, value)
-        if "trouble" not in parts:
-            self._parts.pop("trouble", None)

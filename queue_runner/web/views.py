@@ -44,13 +44,14 @@ STATES = ("queued", "held", "running", *(outcome.value.lower() for outcome in Ou
 
 class WaitingGroup(Struct, frozen=True):
     """A submission that waits: how far it is, when its last run ends, and its waiting runs, each with its number in the
-    queue, its reason and the time of its start."""
+    queue, its reason and the time of its start. `is_cut` if more runs wait than the page shows."""
 
     id: int
     progress: GroupProgress
     open: str
     until: str
     runs: Sequence[tuple[int, RunView, Reason, str]]
+    is_cut: bool = False
 
     @property
     def n_runs(self) -> int:
@@ -94,17 +95,26 @@ def queue_page(observation: Observation, overview: Overview | None) -> QueuePage
 
 def _waiting(status: Status, now: float) -> list[WaitingGroup]:
     turns = status.eta.turns if status.goes_on else {}
+    is_cut = status.waiting_count > len(status.waiting)
     by_group: dict[int, list[tuple[int, RunView, Reason, str]]] = {}
     for number, run in enumerate(status.waiting, 1):
         row = (number, run, status.reasons[run.run_id], eta.clock(turns.get(run.run), now))
         by_group.setdefault(run.group_id, []).append(row)
     groups = []
     for group, rows in by_group.items():
-        ends = [turn.finish_at if (turn := turns.get(run.run)) else None for _, run, _, _ in rows]
-        until = "" if None in ends else clock(max(filter(None, ends)), now)
+        end = "" if is_cut else until([turns.get(run.run) for _, run, _, _ in rows], now)
         is_open = status.undecided.get(group, "").partition(": ")[2]
-        groups.append(WaitingGroup(group, status.groups[group], is_open, until, rows))
+        groups.append(WaitingGroup(group, status.groups[group], is_open, end, rows, is_cut))
     return groups
+
+
+def until(turns: Sequence[eta.Turn | None], now: float) -> str:
+    """Return the time at which the last of these runs ends; empty unless all have run here before."""
+    known = [turn for turn in turns if turn is not None and turn.expected.real_s is not None]
+    ends = [turn.finish_at for turn in known if turn.finish_at is not None]
+    if len(ends) < len(turns):
+        return ""
+    return clock(max(ends), now) + ("" if all(turn.finish_sure for turn in known) else " or later")
 
 
 class IterationLine(Struct, frozen=True):

@@ -38,6 +38,12 @@ def test_a_folder_of_tensorboard_keeps_what_tells_runs_apart() -> None:
     assert name.startswith("1.1 nanogpt tiny cpu") and name.endswith("lr=0.125 (not valid)") and len(name) <= 200
 
 
+@pytest.mark.parametrize("letter", ["字", "я", "😀"])
+def test_a_folder_of_tensorboard_fits_into_255_bytes(letter: str) -> None:
+    name = tensorboard.folder_name(SelectedRun(1, False, f"1.1 {letter * 200} lr=0.125", ()))
+    assert name.startswith("1.1 ") and name.endswith("lr=0.125 (not valid)") and len(name.encode()) <= 255
+
+
 def test_no_secret_is_in_a_log_directory(store: Store, tmp_path: Path) -> None:
     store.run(workload=None, framework=None, argv=["train.py", "--api-key=ghp_hunter2hunter2hunter2"])
     store.db.execute("UPDATE jobs SET note = 'https://me:hunter2@example.org', name = 'ghp_hunter2hunter2hunter2'")

@@ -73,6 +73,8 @@ def test_runs_are_chosen_as_on_the_command_line(queue: Client) -> None:
     # Rows are called what --name says.
     report = queue.report("devices", "g1", include_invalid=True)
     assert [row["workload"] for row in report] == ["failed", "killed", "ok", "running"]
+    night = queue.report("devices", tag="night", where="device=cpu", include_invalid=True)
+    assert {row["workload"] for row in night} <= {"failed", "killed", "ok", "running"}
     assert queue.status().running is not None
     assert queue.why(2)[0].sentence.startswith("run 2.1 has ended: it failed")
 

@@ -16,14 +16,16 @@ from msgspec.structs import replace
 from queue_runner import reports
 from queue_runner.host.run_dir import RunDir
 from queue_runner.model import Ending, Outcome
-from queue_runner.monitor import run_view
+from queue_runner.monitor import eta, group_summary, queue_state, run_view
 from queue_runner.paths import Layout
 from queue_runner.spec import NewJob, Terms
 from queue_runner.store import jobs, read
 from queue_runner.store.engine import open_engine, writing
-from queue_runner.web import live, log_page, overview
+from queue_runner.times import clock
+from queue_runner.web import live, log_page, overview, views
 from tests import named_rows
 from tests.cli_support import SPEC, Cli, end_running_run, full_queue, taint
+from tests.queue_support import until
 from tests.web.site_support import Browser
 
 pytestmark = pytest.mark.process
@@ -92,6 +94,8 @@ def test_times_that_are_not_valid_are_marked_in_every_list(queue: Layout, browse
     for page in pages:
         marked = [line for line in _rows(browser.get(page)) if re.search(r"invalid\s+SUCCEEDED", line)]
         assert len(marked) == 1, page
+    (line,) = (line for line in _rows(browser.get("/history")) if "invalid" in line and "SUCCEEDED" in line)
+    assert "1/2" in line
 
 
 def _rows(page: str) -> list[str]:
@@ -459,3 +463,40 @@ def test_too_many_listeners_are_turned_away(browser: Browser, monkeypatch: pytes
     for path in ("/live", "/log/4.1/follow"):
         answer = browser.client.get(path)
         assert answer.status_code == 503 and answer.headers["retry-after"]
+
+
+def test_the_time_of_the_end_is_given_where_it_is_known() -> None:
+    known, unknown = (eta.Turn("5.1", eta.Expected(real_s, "", 0), 1e9, 1e9 + 60) for real_s in (60.0, None))
+    assert views.until([known], 1e9) == clock(1e9 + 60, 1e9)
+    assert views.until([replace(known, finish_sure=False)], 1e9).endswith(" or later")
+    assert views.until([known, unknown], 1e9) == views.until([known, None], 1e9) == ""
+
+
+def test_more_waiting_runs_than_the_page_has_are_not_its_whole_queue(
+    queue: Layout, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "the next 2" not in browser.get("/") and "2 waiting runs" in browser.get("/")
+    monkeypatch.setattr(views, "WAITING", 1)
+    assert "the next 1 waiting run<" in browser.get("/") and "and 1 more run" in text_of(browser.get("/"))
+
+
+def test_results_that_are_deleted_leave_every_saved_page(queue: Layout, mpsq: Cli) -> None:
+    """The job takes its events with it, and the newest one was another's."""
+    with read.reading(queue.db) as connection:
+        before = queue_state.history(connection), group_summary.version(connection, 1)
+    mpsq.ok("delete", "2", "--results")
+    with read.reading(queue.db) as connection:
+        after = queue_state.history(connection), group_summary.version(connection, 1)
+    assert before[0] != after[0] and before[1] != after[1]
+
+
+def test_trouble_is_a_sentence_and_ends(queue: Layout) -> None:
+    """Its first letter was sent, and the box stayed on the page."""
+    watcher = live.Watcher(queue, lambda _: {"running": ["without", "with forms"]})
+    settings = queue.config.read_text() if queue.config.exists() else ""
+    with watcher._listening():
+        queue.config.write_text("broken = [")
+        sentences = until(lambda: watcher._parts.get("trouble"), "the trouble")[1]
+        assert len(sentences) == 2 and all(str(queue.config) in sentence for sentence in sentences)
+        queue.config.write_text(settings)
+        until(lambda: watcher._parts["trouble"][1] == ["", ""], "its end")

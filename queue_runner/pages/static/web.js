@@ -2,7 +2,14 @@
 "use strict";
 (() => {
   const lost = document.getElementById("lost");
+  const LOST = lost?.textContent;
   const CHARS = 1 << 20;
+
+  // Says what keeps the page from being current; an empty sentence: nothing does.
+  function trouble(sentence) {
+    lost.textContent = sentence;
+    lost.hidden = !sentence;
+  }
 
   // A browser has six connections to a server: a page that nobody sees gives its own back.
   function listen(address, events) {
@@ -12,7 +19,7 @@
       if (source || document.hidden) return;
       source = new EventSource(address);
       source.onopen = () => { lost.hidden = true; };
-      source.onerror = () => { lost.hidden = false; };
+      source.onerror = () => { trouble(LOST); };
       source.addEventListener("end", stop);
       for (const [name, use] of Object.entries(events)) {
         source.addEventListener(name, (event) => use(JSON.parse(event.data)));
@@ -82,7 +89,7 @@
           patch(document.body, new DOMParser().parseFromString(await answer.text(), "text/html").body);
           document.dispatchEvent(new Event("patched"));
         }
-      } catch { lost.hidden = false; }
+      } catch { trouble(LOST); }
       setTimeout(() => { busy = false; if (due) { due = false; ask(); } }, PAUSE_MS);
     };
     return ask;
@@ -90,12 +97,11 @@
 
   const stale = document.querySelector("[data-refresh]");
   if (stale) {
-    listen("/live", { [stale.dataset.refresh]: refresh(), trouble: () => { lost.hidden = false; } });
+    listen("/live", { [stale.dataset.refresh]: refresh(), trouble });
   }
 
   const live = document.querySelector("[data-live]");
   if (live) {
-    const trouble = (sentence) => { lost.textContent = sentence; lost.hidden = false; };
     listen(live.dataset.live, {
       running: replace("running"), overview: replace("overview"), queue: replace("queue"), trouble,
     });
