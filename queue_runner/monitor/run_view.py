@@ -450,6 +450,11 @@ class JobView(Struct, Generic[R], frozen=True):
         return max(styles, key=bool) if styles else "" if self.state != State.DONE else "good"
 
     @property
+    def succeeded(self) -> int:
+        """Number of repeats whose last attempt succeeded."""
+        return sum(run.succeeded for run in last_attempts(self.runs))
+
+    @property
     def n_valid(self) -> int:
         """Number of repeats whose last attempt succeeded and is valid."""
         return sum(run.succeeded and run.valid for run in last_attempts(self.runs))
@@ -457,7 +462,7 @@ class JobView(Struct, Generic[R], frozen=True):
     @property
     def mark(self) -> str:
         """MARK if a run that counts succeeded and is not valid, else empty."""
-        return MARK if self.n_valid < sum(run.succeeded for run in last_attempts(self.runs)) else ""
+        return MARK if self.n_valid < self.succeeded else ""
 
     @property
     def took_s(self) -> float | None:
