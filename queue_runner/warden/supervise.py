@@ -230,7 +230,8 @@ class Run:
         )
         self.limits = Limits(self.folder, self.spec)
         self.begin(lane)
-        stop, stopped, ending, failure = None, False, None, None
+        stop, stopped, ending = None, False, None
+        failure = self.trainer.error if how.by else None
         if self.trainer.error is None:
             if trainer := row(self.trainer.pid):
                 self.tree.remember({self.trainer.pid: trainer})
@@ -244,7 +245,7 @@ class Run:
                 how_ended = (
                     f"exit code {result['exit_code']}" if result["signal"] is None else f"signal {result['signal']}"
                 )
-                failure = {"errno": 0, "text": f"the command of --prepare ended with {how_ended}; its output: {log}"}
+                failure = {"errno": 0, "text": f"--warmup or --prepare ended with {how_ended}; its output: {log}"}
             self.sweep(ending or Termination(self.tree.find, spec.grace_s))
             for fd in self.trainer.outputs:
                 os.close(fd)

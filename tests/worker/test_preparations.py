@@ -150,6 +150,15 @@ def test_nothing_starts_when_its_prepare_fails(queue: Queue) -> None:
     plan.store(queue.layout, plan.plan(requested(command=["touch", "started"], **options)))
     queue.worker("", "--until-idle")
     (row,) = queue.done()
-    assert row["outcome"] == "SPAWN_FAILED" and "--prepare ended with exit code 3" in row["reason"]
+    assert row["outcome"] == "SPAWN_FAILED" and "or --prepare ended with exit code 3" in row["reason"]
     assert not (queue.folder / "started").exists()
     assert (queue.layout.run_dir("1.1") / "warden" / "prepare.log").read_text() == "no disk\n"
+
+
+def test_nothing_starts_when_the_shell_of_prepare_cannot(queue: Queue) -> None:
+    """The program was started without its preparation."""
+    queue.submit(": > started", prepare="true", env=["PATH=/nowhere"])
+    queue.worker("", "--until-idle")
+    (row,) = queue.done()
+    assert row["outcome"] == "SPAWN_FAILED" and "No such file" in row["reason"]
+    assert not (queue.folder / "started").exists()
