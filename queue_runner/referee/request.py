@@ -247,9 +247,8 @@ def plan_candidate(layout: Layout, entered: Contest, candidate: str, label: str,
     cwd = Path(entered.first.spec.cwd)
     if not cwd.is_dir():
         raise UsageError(f"there is no folder {cwd}, in which the contest began", "mpsq contest new begins another one")
-    place = str(Path.cwd() / candidate) if candidate.startswith(".") else candidate
-    tree = trees.named("candidate", place, cwd, layout)
-    trees.refuse_left_out([tree], cwd, layout)
+    tree = trees.named("candidate", candidate, cwd, layout, here=Path.cwd())
+    trees.refuse_left_out([tree], Path.cwd(), layout)
     number = len(entered.proposals) + 1
     rule = replace(
         entered.conditions.rule,
@@ -260,9 +259,19 @@ def plan_candidate(layout: Layout, entered: Contest, candidate: str, label: str,
     )
     return replace(
         _again(layout, entered, tree, title, Until(rule.to_goal(), entered.conditions.budget_s), 1),
-        check_code=tricks.refuse,
+        check_code=partial(_refuse_code, candidate),
         check_queue=entered.refuse_change,
     )
+
+
+def _refuse_code(candidate: str, layout: Layout, specs: Sequence[JobSpec]) -> None:
+    """Raise UsageError if the candidate, the last of the jobs, is the champion's code, or plays a trick."""
+    champion, changed = specs[0], specs[-1]
+    if champion.tree and (champion.tree, champion.inside) == (changed.tree, changed.inside):
+        raise UsageError(
+            f"{candidate} is the code of the champion", "commit the change, or name the folder that has it"
+        )
+    tricks.refuse(layout, specs)
 
 
 def plan_confirmation(layout: Layout, entered: Contest, rounds: int, title: str) -> Plan:

@@ -61,19 +61,22 @@ def refuse_left_out(trees: Sequence[Tree], cwd: Path, layout: Layout) -> None:
             )
 
 
-def named(option: str, name: str, cwd: Path, layout: Layout) -> Tree:
-    """Return the tree that a name means. Raises: UsageError where it means nothing or two things."""
-    folder = expanded(name)
-    folder = folder if folder.is_absolute() else cwd / folder
-    try:
-        commit = git_commands.commit_of(cwd, name) if name else ""
-    except git_commands.GitFailed:
-        commit = ""
-    if commit and folder.is_dir() and not name.startswith((".", "/", "~")):
+def named(option: str, name: str, cwd: Path, layout: Layout, here: Path | None = None) -> Tree:
+    """Return the tree that a name means `here`, or else in the folder `cwd`, in which the command starts.
+
+    Raises: UsageError where it means nothing or two things, and for a commit of another repository."""
+    places = (cwd,) if here is None else (here, cwd)
+    commit = next(filter(None, (_commit(place, name) for place in places)), "")
+    folder = next((path for place in places if name and (path := place / expanded(name)).is_dir()), None)
+    if commit and folder is not None and not name.startswith((".", "/", "~")):
         raise UsageError(f"{option} {name} is both a commit and a folder", f"write ./{name} for the folder")
+    if commit and not _commit(cwd, commit):
+        raise UsageError(
+            f"{option} {name} is not a commit of the repository around {cwd}", "name the folder that has it"
+        )
     if commit:
         return Tree(name, cwd, commit)
-    if name and folder.is_dir():
+    if folder is not None:
         return Tree(name, _same_place(cwd, folder.resolve()))
     if _ID.fullmatch(name):
         return _of_job(option, name, layout)
@@ -83,6 +86,13 @@ def named(option: str, name: str, cwd: Path, layout: Layout) -> Tree:
         )
     hint = did_you_mean(name, names(cwd), "name a commit, tag or branch of this repository, a folder, or a job")
     raise UsageError(f'{option}: "{name}" is neither a commit here nor a folder', hint)
+
+
+def _commit(cwd: Path, name: str) -> str:
+    try:
+        return git_commands.commit_of(cwd, name) if name else ""
+    except git_commands.GitFailed:
+        return ""
 
 
 _ID = re.compile(r"g?[0-9]{1,18}|@last")

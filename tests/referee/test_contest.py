@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 import subprocess
@@ -76,6 +77,34 @@ def test_two_shells_enter_one_candidate_and_a_killed_one_is_followed_again(
     assert followed.code in (0, 1) and followed.json["group"] == 2, followed.text
     (entered,) = repository.mpsq("contest", "show", "night").json["candidates"][:1]
     assert entered["answer"] == followed.json["answer"]
+
+
+def test_a_candidate_is_named_as_where_the_user_is(queue: Queue, repository: Repository) -> None:
+    """The contest began in another work tree, whose HEAD is the champion."""
+    repository.mpsq("contest", "new", "night", "--champion", "HEAD", *LOSS, "--no-gate", *TRAIN)
+    user = copy.copy(repository)
+    user.folder = repository.folder.parent / "tree"
+    repository.git("worktree", "add", "-q", "--detach", str(user.folder), "HEAD")
+    user.git("commit", "-q", "--allow-empty", "-m", "empty")
+    for same in ("HEAD", "."):
+        refused = user.mpsq("contest", "try", "night", same)
+        assert refused.code == 2 and f"{same} is the code of the champion" in refused.text, refused.text
+    user.write("exit 3\n")
+    assert "HEAD leaves out the uncommitted changes" in user.mpsq("contest", "try", "night", "HEAD").text
+    user.git("commit", "-q", "-a", "-m", "exits")
+    other = Repository(repository.folder.parent / "other")
+    other.commit(SLOW, "slow-elsewhere")
+    refused = other.mpsq("contest", "try", "night", "HEAD")
+    assert refused.code == 2 and "HEAD is not a commit of the repository around" in refused.text, refused.text
+    judged = user.mpsq("contest", "try", "night", "HEAD")
+    assert judged.reasons.startswith("the candidate did not succeed in round 1, FAILED(3)"), judged.text
+    user.folder.with_name("edited").mkdir()
+    user.folder = user.folder.parent
+    user.write("exit 4\n", "edited/train.sh")
+    judged = user.mpsq("contest", "try", "night", "edited")
+    assert judged.reasons.startswith("the candidate did not succeed in round 1, FAILED(4)"), judged.text
+    labels = [x["label"] for x in repository.mpsq("contest", "show", "night").json["candidates"]]
+    assert labels == ["HEAD", "edited"]
 
 
 @pytest.mark.parametrize(
