@@ -246,7 +246,9 @@ def sync(folder: Path) -> tuple[Answer, Callable[[], Iterator[bytes]]]:
 
 def _new(runs: Sequence[Path], request: SyncRequest) -> tuple[list[tuple[str, int, int]], bool]:
     """Return the parts of files of these runs that the front lacks, each run's result after all else of it, and whether
-    there is more than the limit: then only a part of the last file is among them."""
+    there is more than the limit: then only a part of the last file is among them.
+
+    A result of which the front has all bytes gets an empty part: it may not know that it is whole."""
     limit = request.limit
     files: list[tuple[str, int, int]] = []
     for run in runs:
@@ -259,7 +261,7 @@ def _new(runs: Sequence[Path], request: SyncRequest) -> tuple[list[tuple[str, in
                 continue
             name = f"runs/{path.relative_to(run.parent).as_posix()}"
             known, size = request.have.get(name, -1), path.stat().st_size
-            if size <= known:
+            if size < known or (size == known and path != result):
                 continue
             offset = max(known, 0)
             count = min(size - offset, max(limit, 0))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 
-from queue_runner.remote import mirror
+from queue_runner.remote import box, mirror
 from queue_runner.remote.block import Folder
+from queue_runner.remote.box import BEGAN
 from queue_runner.remote.mirror import LIMIT, Mirror, left_out
 from queue_runner.remote.target import Refused, Unreachable
 
@@ -77,6 +81,29 @@ def test_streams_grow_and_a_result_gets_its_name_when_it_is_whole(tmp_path: Path
     take(tmp_path, ["runs/1.1/result.mpsq", 2, 2], b"cd", ended={"why": ""})
     assert result.read_bytes() == b"abcd" and folder.ended.exists()
     assert Mirror(folder, ["1.1"]).have() == ({}, ["1.1"])
+
+
+def test_a_result_is_whole_although_the_worker_died_before_it_got_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_box = Folder(tmp_path / "box")
+    on_box.run("1.1").path.mkdir(parents=True)
+    (on_box.run("1.1").path / BEGAN).write_text('{"at": 10.0}')
+    on_box.result("1.1").write_bytes(b"abcd")
+    on_box.ended.write_text('{"why": ""}')
+    with monkeypatch.context() as dying:
+        dying.setattr(Path, "replace", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            take(tmp_path, ["runs/1.1/result.mpsq", 0, 4], b"abcd")
+    folder = Folder(tmp_path / "block")
+    assert not folder.result("1.1").exists()
+    of_run = Mirror(folder, ["1.1"])
+    have, done = of_run.have()
+    request = {"have": have, "done": done, "requests": [], "limit": LIMIT}
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(request)))
+    state, _ = box.sync(on_box.path)
+    of_run.take(to_builtins(state), lambda count: bytes(count))
+    assert folder.result("1.1").read_bytes() == b"abcd" and folder.ended.exists()
 
 
 def test_the_times_of_a_run_come_with_the_answer(tmp_path: Path) -> None:
