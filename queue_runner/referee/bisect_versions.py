@@ -9,6 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from queue_runner import config_file
 from queue_runner.errors import UsageError, did_you_mean
 from queue_runner.paths import Layout
 from queue_runner.referee import trees
@@ -69,6 +70,7 @@ def _log(cwd: Path, *words: str) -> str:
 def packages(text: str, pip: str) -> list[Version]:
     """Return the versions of a package, `torch=2.9..2.13` or `torch=2.9,2.10.1`, oldest first. `pip` has further
     arguments of uv. Raises: UsageError."""
+    config_file.split(pip, "--pip")
     match = _PACKAGE.fullmatch(text)
     ends = _RANGE.fullmatch(match[2]) if match else None
     numbers = [_numbers(part) for part in ([*ends.groups()] if ends else match[2].split(",") if match else [])]

@@ -86,6 +86,7 @@ def test_versions_are_installed_as_they_are_needed(queue: Queue, tmp_path: Path)
         (("--good", "c1"), "searches between two ends"),
         (("--versions", "torch=2.9"), "--versions torch=2.9: these are not two versions"),
         (("--versions", "torch=2.9..2.10", "--good", "c1"), "--versions has its own ends"),
+        (("--versions", "torch=2.9..2.10", "--pip", "--index-url 'x"), "--pip cannot be split into words"),
         (("--good", "c1", "--bad", "c8", "--seed", "1"), "mpsq bisect has no --seed"),
     ],
 )
