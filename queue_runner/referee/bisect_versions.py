@@ -46,7 +46,7 @@ def commits(good: str, bad: str, cwd: Path) -> list[Version]:
     listing = [_log(cwd, "-n", "1", ends[0]), _log(cwd, "--first-parent", "--reverse", f"{ends[0]}..{ends[1]}")]
     return [
         Version(name, commit, title)
-        for commit, name, title in (line.split("\t", 2) for text in listing for line in text.splitlines())
+        for commit, name, title in (line.split("\t", 2) for text in listing for line in text.split("\n") if line)
     ]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from queue_runner.cli.main import main
+from queue_runner.referee import bisect_versions
 from tests.queue_support import Queue, until
 from tests.referee.referee_support import LOSS, MPSQ, TRAIN, Repository
 from tests.workloads.test_environments import wheel
@@ -75,6 +76,16 @@ def test_versions_are_installed_as_they_are_needed(queue: Queue, tmp_path: Path)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "the step is one of tinywheel 1.1, tinywheel 1.2: loss higher than tinywheel 1.0" in ran.stdout, ran.stdout
     assert "skipped tinywheel 1.1: " in ran.stdout
+
+
+def test_a_subject_may_have_line_separators(tmp_path: Path) -> None:
+    repository = Repository(tmp_path / "code")
+    repository.commit("true\n", "first")
+    repository.git("commit", "-q", "--allow-empty", "-m", "a\u2028b\x85c\rd")
+    assert [commit.title for commit in bisect_versions.commits("first", "HEAD", repository.folder)] == [
+        "first",
+        "a\u2028b\x85c\rd",
+    ]
 
 
 @pytest.mark.parametrize(
