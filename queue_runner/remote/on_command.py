@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import tempfile
 from pathlib import Path
@@ -42,6 +43,8 @@ def add(
     from queue_runner.remote.link import Link
     from queue_runner.remote.profile import find_profile
 
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+        raise UsageError(f'"{name}" cannot be the name of a profile', "use letters, digits, _ and -, such as gpubox")
     layout = new_home()
     settings = config_file.load(layout.config)
     stored = settings.on.get(name, {})

@@ -86,6 +86,12 @@ def test_a_python_that_does_not_do_is_named(box: Box, tmp_path: Path, answer: st
     assert "--python" in caught.value.hint
 
 
+def test_a_name_that_no_profile_can_have_is_refused_first(mpsq: Cli, layout: Layout) -> None:
+    refused = mpsq("on", "add", "gpubox.lan", "--ssh", "nobody@localhost.invalid", "--yes")
+    assert refused.code == 2 and '"gpubox.lan" cannot be the name of a profile' in refused.err, refused
+    assert "use letters, digits, _ and -" in refused.err
+
+
 def test_a_host_that_nobody_answers_at_is_named(tmp_path: Path) -> None:
     with pytest.raises(MpsqError, match="nowhere"):
         provision.look(Link("nowhere.invalid", "python3", ""))
