@@ -37,11 +37,15 @@ class JudgedGroup(Struct, frozen=True):
         return "\n".join([*lines, *(f"  {reason}" for reason in self.ruling.reasons)])
 
     def gains(self) -> str:
-        """Return what the rounds show of the time and of the metric, a line each."""
+        """Return what the rounds show of the time and of the metric, whether the gain is confirmed, and why, a line
+        each."""
         sizes = {"time": self.time, self.metric: self.quality}
         lines = [f"{name} {verdict.size}" for name, verdict in sizes.items() if verdict is not None]
         after = f"{units.counted(self.rounds, 'fresh round')} (g{self.group})"
-        return "\n".join([f"the last champion against the first, in {after}:", *(f"  {line}" for line in lines)])
+        answer = [_CONFIRMED[self.ruling.choice], *(f"  {reason}" for reason in self.ruling.reasons)]
+        return "\n".join(
+            [f"the last champion against the first, in {after}:", *(f"  {line}" for line in lines), *answer]
+        )
 
     def as_json(self) -> dict[str, Any]:
         """Return it as docs/json.md describes."""
@@ -54,6 +58,13 @@ class JudgedGroup(Struct, frozen=True):
             "speedup": _change(self.time),
             "difference": _change(self.quality),
         }
+
+
+_CONFIRMED = {
+    Choice.KEEP: "the gain is confirmed",
+    Choice.DISCARD: "the gain is not confirmed",
+    Choice.UNDECIDED: "undecided",
+}
 
 
 def _change(answer: Verdict | None) -> dict[str, Any] | None:

@@ -9,6 +9,7 @@ import subprocess
 
 import pytest
 
+from queue_runner.referee import answer
 from tests.queue_support import Queue, until
 from tests.referee.referee_support import LOSS, MPSQ, SLOW, TRAIN, Repository
 
@@ -43,6 +44,9 @@ def test_a_night_keeps_the_faster_candidate_and_goes_on_after_others(queue: Queu
     assert confirmed.code in (0, 3) and confirmed.json["rounds"] == 3, confirmed.text
     assert confirmed.json["speedup"]["change"] > 1
     assert "round 3 of 3, " in confirmed.text and " used" not in confirmed.text
+    text = answer.of_group(queue.layout, confirmed.json["group"]).gains()
+    word = "the gain is confirmed" if confirmed.code == 0 else "undecided"
+    assert "\n".join([word, *(f"  {reason}" for reason in confirmed.json["reasons"])]) in text and confirmed.reasons
     again = repository.mpsq("contest", *new)
     assert again.code == 2 and "there is a contest night" in again.text
 
