@@ -79,17 +79,19 @@ def _change(answer: Verdict | None) -> dict[str, Any] | None:
     }
 
 
-def _why_it_ended(runs: Sequence[ReportedRun], rounds: int, budget_s: float) -> str:
+def _why_it_ended(group: int, runs: Sequence[ReportedRun], rounds: int, budget_s: float, *, in_contest: bool) -> str:
     """Return that the budget is over, and what would help; "" if it is not."""
     began = min((row.started_at for row in runs if row.started_at is not None), default=math.nan)
     elapsed_s = max((row.ended_at for row in runs if row.ended_at is not None), default=math.nan) - began
     if not elapsed_s >= budget_s:
         return ""
-    over = f"the budget of {units.duration(budget_s)} ended after {units.counted(rounds, 'round')}"
-    if rounds >= FIRST_ROUNDS:
-        return f"{over}: a larger --budget adds rounds"
-    least = units.duration(FIRST_ROUNDS * elapsed_s / rounds)
-    return f"{over}, and no answer takes less than {FIRST_ROUNDS}: give --budget {least} or more"
+    too_few = f", and no answer takes less than {FIRST_ROUNDS}" if rounds < FIRST_ROUNDS else ""
+    after = f"ended after {units.counted(rounds, 'round')}{too_few}"
+    if not in_contest:
+        remedy = f"mpsq rerun g{group} --rounds {FIRST_ROUNDS}, then mpsq judge --again g{group}"
+        return f"the budget of {units.duration(budget_s)} {after}: {remedy}"
+    over = f"the budget of {units.duration(budget_s)}, fixed by mpsq contest new, {after}"
+    return f"{over}: it takes --budget {units.duration(FIRST_ROUNDS * elapsed_s / rounds)} or more" if too_few else over
 
 
 def group_named(layout: Layout, text: str) -> int:
@@ -118,7 +120,8 @@ def of_group(layout: Layout, group: int) -> JudgedGroup:
     runs = [row for family in families for arm in family.arms for row in arm.ended]
     rounds = max((row.repeat or 0 for row in runs), default=0)
     if ruling.choice is Choice.UNDECIDED and not ruling.is_final:
-        ended = _why_it_ended(runs, rounds, budget_s or math.inf) or str(closed_why or "").partition(":")[0]
+        over = _why_it_ended(group, runs, rounds, budget_s or math.inf, in_contest=rule.contest > 0)
+        ended = over or str(closed_why or "").partition(":")[0]
         shown = ruling.reasons if rounds >= FIRST_ROUNDS else ()
         ruling = Ruling(ruling.choice, (ended, *shown) if ended else shown)
     return JudgedGroup(group, rounds, ruling, rule.metric, time, quality)

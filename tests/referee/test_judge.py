@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -59,10 +61,20 @@ def test_the_code_of_an_earlier_candidate_is_judged_as_it_ran(queue: Queue, repo
 def test_a_judgement_is_asked_again_after_further_rounds(queue: Queue, repository: Repository) -> None:
     answer = repository.judge("slow", "fast", *LOSS, *BRIEFLY, *TRAIN)
     assert answer.code == 3 and answer.json["rounds"] == 1, answer.text
+    assert "less than 3: mpsq rerun g1 --rounds 3, then mpsq judge --again g1" in answer.reasons
     assert repository.mpsq("rerun", "g1", "--rounds", "3").code == 0
     answer = repository.mpsq("judge", "--again", "g1")
     assert answer.code in (0, 3) and answer.json["rounds"] == 4 and answer.json["speedup"]["change"] > 1, answer.text
     assert "is not a submission of mpsq judge" in repository.mpsq("judge", "--again", submitted(queue)).text
+
+
+def test_the_budget_of_a_contest_cannot_be_changed(queue: Queue, repository: Repository) -> None:
+    repository.judge("slow", "fast", *LOSS, *BRIEFLY, *TRAIN)
+    with contextlib.closing(sqlite3.connect(queue.layout.db)) as connection, connection:
+        connection.execute("""UPDATE groups SET until = replace(until, '"contest":0', '"contest":7')""")
+    (reason,) = repository.mpsq("judge", "--again", "g1").json["reasons"]
+    assert reason.startswith("the budget of 100 ms, fixed by mpsq contest new, ended after 1 round"), reason
+    assert "and no answer takes less than 3: it takes --budget " in reason and "rerun" not in reason
 
 
 def submitted(queue: Queue) -> str:
