@@ -79,6 +79,55 @@ def test_transformers_4_divides_by_the_steps_that_were_planned_and_mpsq_by_those
     assert [e.i for e in of(Eval, parsers.read_log("trainer", quiet))] == [115]
 
 
+@pytest.mark.parametrize(
+    ("steps", "epochs", "epoch", "made"),
+    [
+        (10, 1, "0.08696", 10), (10, 1, "0.09", 10), (58, 1, "0.5043", 58), (58, 1, "0.5", 58), (100, 1, "0.87", 100),
+        (200, 2, "1.739", 200), (200, 2, "1.74", 200), (58, 1, "0.2609", 30), (58, 1, "0.26", 30),
+        (345, 3, "3.0", 345), (345, 3, "2.0", 230),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("printed", [True, False])
+def test_an_epoch_begun_counts_as_its_part(steps: int, epochs: int, epoch: str, made: int, printed: bool) -> None:
+    """115 steps an epoch, a second each: planned by max_steps or by a fraction of an epoch, and stopped early."""
+    log = f"""***** Running Evaluation *****
+  Num examples = 100
+***** Running training *****
+  Num examples = 3,668
+  Num Epochs = {epochs}
+  Num update steps per epoch = 115
+  Total train batch size (w. parallel, distributed & accumulation) = 32
+  Gradient Accumulation steps = 2
+  Total optimization steps = {steps}
+***** Running Evaluation *****
+  Num examples = 100
+{{'loss': '0.6', 'epoch': '{epoch}'}}
+{{'train_runtime': '{made}', 'train_steps_per_second': '1', 'train_loss': '0.5', 'epoch': '{epoch}'}}
+"""
+    if not printed:
+        log = log.replace("  Num update steps per epoch = 115\n", "")
+    metrics = of(Metric, parsers.read_log("trainer", log.encode()))
+    assert [m.i for m in metrics if m.name == "loss_mean"] == [made - 1]
+    assert [m.value for m in metrics if m.name == "mean_step"] == [1.0]
+
+
+@pytest.mark.parametrize(("made", "planned"), [(60, 60), (30, 60)])
+def test_a_stream_has_no_number_of_epochs(made: int, planned: int) -> None:
+    log = f"""***** Running training *****
+  Num examples = 960
+  Num Epochs = 9,223,372,036,854,775,807
+  Num update steps per epoch = {planned}
+  Total optimization steps = {planned}
+{{'loss': '0.6', 'epoch': '0.25'}}
+{{'train_runtime': '24', 'train_steps_per_second': '2.5', 'train_loss': '0.6', 'epoch': '{made / planned}'}}
+"""
+    metrics = of(Metric, parsers.read_log("trainer", log.encode()))
+    assert [m.i for m in metrics if m.name == "loss_mean"] == [14]
+    assert [m.value for m in metrics if m.name == "mean_step"] == [24 / made]
+    repeated = log.replace("'0.25'", "'2'").replace(f"'{made / planned}'", "'4'")
+    assert [m.i for m in of(Metric, parsers.read_log("trainer", repeated.encode())) if m.name == "loss_mean"] == [29]
+
+
 @pytest.mark.parametrize("header", [True, False])
 def test_a_second_training_in_a_log_is_numbered_on(header: bool) -> None:
     other = V4.replace(b"= 3\n", b"= 2\n").replace(b"345", b"40").replace(b"3.45", b"0.4").replace(b"3.0}", b"2.0}")

@@ -6,8 +6,12 @@ checkpoints and the compilation of the first iteration; divided by the steps the
 
 The dicts give the epoch, not the step, with four digits (transformers 5, whose values are texts) or two. Steps are
 computed from these and the header, which is on stderr (`2>&1`; transformers 4 needs --log_level info for it). Without a
-header the steps follow from the seconds and steps per second of the last dict; earlier dicts are held until then.
-Evaluations after the training are not dicts but the block that log_metrics("eval", ...) prints.
+header, or with an IterableDataset, the steps follow from the seconds and steps per second of the last dict; earlier
+dicts are held until then. Evaluations after the training are not dicts but the block that log_metrics("eval", ...)
+prints.
+
+The header rounds the number of epochs up. Steps per epoch are printed by transformers 5 only; else they follow from the
+examples and the batch sizes.
 
 transformers 4 divides by the planned steps, even if it stopped early or resumed from a checkpoint: the steps done are
 those of the last epoch, according to the header, or to the progress bar if there is no header. A second training in a
@@ -39,7 +43,10 @@ _ITEM = re.compile(rf"'(\w{{1,60}})': '?({_NUMBER})'?(?=[,}}])")
 _HEADER = {
     "params": re.compile(r"Number of trainable parameters = ([\d,]{1,20})"),
     "steps": re.compile(r"Total optimization steps = ([\d,]{1,15})"),
-    "epochs": re.compile(r"Num Epochs = ([\d,]{1,15})"),
+    "epochs": re.compile(r"Num Epochs = ([\d,]{1,30})"),
+    "of_epoch": re.compile(r"Num update steps per epoch = ([\d,]{1,15})"),
+    "examples": re.compile(r"Num examples = ([\d,]{1,20})"),
+    "accumulation": re.compile(r"Gradient Accumulation steps = ([\d,]{1,12})"),
     "batch": re.compile(r"Total train batch size \(w\. parallel, distributed & accumulation\) = ([\d,]{1,12})"),
 }
 _BEGINS = "***** Running training *****"
@@ -65,9 +72,33 @@ class TrainerHeader(LogHeader):
     params: int | None = None
     steps: int | None = None
     epochs: float | None = None
+    """rounded up; sys.maxsize for an IterableDataset"""
+    of_epoch: int | None = None
+    """steps per epoch"""
+    examples: int | None = None
+    accumulation: int | None = None
     batch: int | None = None
     resumed: int = 0
     is_read: bool = True
+
+    def steps_of_epoch(self) -> float | None:
+        steps, epochs = self.steps, self.epochs
+        if not steps or not epochs or epochs > _MOST:
+            return None
+        possible, mean = self._possible(), steps / epochs
+        if self.of_epoch or mean in possible:
+            return self.of_epoch or mean
+        return next((some for some in possible if (epochs - 1) * some < steps <= epochs * some), mean)
+
+    def _possible(self) -> list[int]:
+        """Return the steps per epoch that the examples allow: versions of transformers differ in the last, smaller
+        update, and users in the last, smaller batch."""
+        parts = self.accumulation or 1
+        if not self.examples or not self.batch or self.batch < parts:
+            return []
+        size = self.batch // parts
+        batches = (-(-self.examples // size), self.examples // size)
+        return [max(1, some) for n in batches for some in (-(-n // parts), n // parts)]
 
 
 class Parser(LogParser):
@@ -103,8 +134,10 @@ class Parser(LogParser):
                 # rows are sorted by name, with the speeds at the end
                 return self._evaluated_after(match[1])
             self.block = ""
-        if _BEGINS in text and self.started:
-            self._begin()
+        if _BEGINS in text:
+            self.header.examples = None  # those of an evaluation
+            if self.started:
+                self._begin()
         if "/" in text:
             self._read_bars(text)
         events: list[LogEvent] = []
@@ -135,8 +168,10 @@ class Parser(LogParser):
             if self.header.resumed >= self.before:  # continues the numbering of the previous training
                 self.before = 0
         for key, pattern in _HEADER.items() if " = " in text else ():
+            if key == "examples" and self.header.examples is not None:
+                continue  # belongs to an evaluation
             if match := pattern.search(text):
-                setattr(self.header, key, int(match[1].replace(",", "") or 0))
+                setattr(self.header, key, min(int(match[1].replace(",", "") or 0), 2**53))
 
     def _dict(self, fields: Mapping[str, float], at: int) -> list[LogEvent]:
         events: list[LogEvent] = []
@@ -153,7 +188,7 @@ class Parser(LogParser):
             )
         if "train_runtime" in fields:
             return events + self._end(fields, at)
-        if self._steps_of_epoch() is not None:
+        if self.header.steps_of_epoch() is not None:
             return events + self._report(fields, at)
         if len(self.held) < MAX_HELD:
             self.held.append([at, dict(fields)])
@@ -161,28 +196,38 @@ class Parser(LogParser):
 
     def _report(self, fields: Mapping[str, float], at: int) -> list[LogEvent]:
         """Return the events of a dict whose step is known."""
-        done = self.reached = self.before + max(0, round(fields["epoch"] * (self._steps_of_epoch() or 0)))
+        done = self.reached = self.before + self._done(fields["epoch"])
         if "loss" in fields:
             return [Metric(at, None, "loss_mean", fields["loss"], "nats", max(0, done - 1))]
         return _evaluation(fields, at, done)
 
+    def _done(self, epoch: float) -> int:
+        """Return the steps of this training at an epoch, which is rounded; all if it may be the last one."""
+        of_epoch, steps = self.header.steps_of_epoch() or 0.0, self.header.steps or 0
+        rounding = of_epoch * max(0.0 if self.header.of_epoch else 0.005, epoch * 0.0005) if self.ended else 0.0
+        return steps if epoch * of_epoch + rounding + 0.5 >= steps else round(epoch * of_epoch)
+
     def _end(self, fields: Mapping[str, float], at: int) -> list[LogEvent]:
-        self.ended = True
+        header, epoch = self.header, fields["epoch"]
         rate, dur_s = fields.get("train_steps_per_second", 0.0), fields["train_runtime"]
-        if self.header.steps is None and rate * dur_s >= 0.5 and fields["epoch"] > 0:
+        if header.steps and header.epochs and header.epochs > _MOST and epoch <= 1:  # the dataset was not repeated
+            header.epochs = 1.0
+        if header.steps_of_epoch() is None and rate * dur_s >= 0.5 and epoch > 0:
             counted = round(rate * dur_s)
             made = self.bars.get(str(counted)) or counted
-            self.header.steps, self.header.epochs, self.header.is_read = made, fields["epoch"], False
+            self.header = header = TrainerHeader(device=header.device, steps=made, epochs=epoch, is_read=False)
             rate *= made / counted
-        elif (of_epoch := self._steps_of_epoch()) and dur_s > 0 and rate > 0 and self.header.is_read:
-            rate = (round(fields["epoch"] * of_epoch) - self.header.resumed) / dur_s
         events: list[LogEvent] = []
-        if self._steps_of_epoch() is not None:
+        if header.steps_of_epoch() is not None:
             for then, words in self.held:
                 events += self._report(words, then)
         self.held = []
-        if (of_epoch := self._steps_of_epoch()) is not None:
-            self.reached = self.before + round(fields["epoch"] * of_epoch)
+        self.ended = True
+        if header.steps_of_epoch() is not None:
+            done = self._done(epoch)
+            self.reached = self.before + done
+            if header.is_read and dur_s > 0 and done > header.resumed:  # with more digits than the one printed
+                rate = (done - header.resumed) / dur_s
         events.append(Metric(at, None, "train_runtime", dur_s, "s"))
         if rate > 0:
             events.append(Metric(at + 1, None, "mean_step", 1 / rate, "s"))
@@ -196,10 +241,6 @@ class Parser(LogParser):
         if not self.ended or last != f"{self.block}_steps_per_second" or self.block == "train":
             return []
         return _evaluation(self.rows, self.block_at, self.reached)
-
-    def _steps_of_epoch(self) -> float | None:
-        steps, epochs = self.header.steps, self.header.epochs
-        return steps / epochs if steps and epochs else None
 
     def _hello(self, at: int) -> Hello:
         header = self.header
