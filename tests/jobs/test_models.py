@@ -209,6 +209,8 @@ def test_a_checkpoint_is_gone_on_from(run: Run, tmp_path: Path) -> None:
     assert not (tmp_path / "weights.npz").exists(), "nothing takes it"
     resumed = run("resnet50", "--resume", str(tmp_path / "checkpoint.pt"), max_iters=4)
     assert resumed.losses() == whole.losses()[2:]
+    other = run("resnet50", "--resume", str(tmp_path / "checkpoint.pt"), max_iters=4, lr=1e-5)
+    assert other.losses()[0] == whole.losses()[2] and other.losses()[1] != whole.losses()[3]
 
 
 # -- batch normalisation and the reference --------------------------------------------------------------------------

@@ -39,6 +39,21 @@ def test_resume_equals_no_interruption(run: Run, tmp_path: Path, dtype: str) -> 
     assert same(*ends) and ends[0]["done"] == 8
 
 
+@pytest.mark.parametrize(("before", "after"), [("fused", "loop"), ("loop", "fused")])
+def test_the_optimizer_has_the_settings_of_the_resumed_run(run: Run, tmp_path: Path, before: str, after: str) -> None:
+    """In fp16, where only a fused implementation unscales the gradients itself."""
+    long = LONG | {"dropout": 0.0, "weight_decay": 0.1}
+    run("--dtype", "fp16", "--out", str(tmp_path), **long | {"max_iters": 5, "adamw": before})
+    words = ["--dtype", "fp16", "--resume", str(tmp_path / "checkpoint.pt")]
+    changed = run(*words, "--out", str(tmp_path / "rest"), **long | {"adamw": after, "weight_decay": 0.4})
+    assert changed.code == 0 and len(changed.losses()) == 3, changed.err
+    saved = torch.load(tmp_path / "rest" / "checkpoint.pt", weights_only=True)["optimizer"]
+    groups = [(group["weight_decay"], bool(group["fused"])) for group in saved["param_groups"]]
+    assert groups == [(0.4, after == "fused"), (0.0, after == "fused")]
+    assert {int(each["step"]) for each in saved["state"].values()} == {8}
+    assert run(*words, **long | {"adamw": before}).losses() != changed.losses()
+
+
 def test_a_killed_training_goes_on_from_its_last_checkpoint(run: Run, tmp_path: Path) -> None:
     long = LONG | {"max_iters": 100_000, "lr_decay_iters": 100_000, "eval_interval": 0, "log_interval": 1}
     process = spawn(tmp_path, "--out", "saved", **long | {"checkpoint_interval": 2})

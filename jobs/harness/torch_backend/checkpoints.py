@@ -70,7 +70,7 @@ def restore(training: Training, path: Path) -> int:
     if (state["batches"] is None) != (training.generator is None):
         raise JobError(f"{path} was written by a version of this program that drew other batches", exit_code=2)
     training.model.load_state_dict(state["model"])
-    training.optimizer.load_state_dict(state["optimizer"])
+    _load(training.optimizer, state["optimizer"])
     training.scaler.load_state_dict(state["scaler"])
     if training.generator is not None:
         training.generator.set_state(state["batches"])
@@ -81,6 +81,13 @@ def restore(training: Training, path: Path) -> int:
     if rank := training.device.group.rank:  # the random numbers in the checkpoint, for dropout, are those of rank 0
         torch.manual_seed(training.options.seed + rank + done)
     return done
+
+
+def _load(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Load what the optimizer has accumulated. Its settings and implementation remain those that were requested; they
+    also decide on which device load_state_dict() puts the counts of steps."""
+    saved = zip(optimizer.param_groups, state["param_groups"], strict=True)
+    optimizer.load_state_dict({**state, "param_groups": [{**ours, "params": its["params"]} for ours, its in saved]})
 
 
 def _rng_state(device: Device) -> torch.Tensor | None:
