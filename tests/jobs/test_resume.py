@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from harness.torch_backend import checkpoints
+from harness.torch_backend.device import Device
 from tests.jobs.conftest import Run, read, spawn
 
 pytestmark = pytest.mark.slow
@@ -52,6 +54,27 @@ def test_the_optimizer_has_the_settings_of_the_resumed_run(run: Run, tmp_path: P
     assert groups == [(0.4, after == "fused"), (0.0, after == "fused")]
     assert {int(each["step"]) for each in saved["state"].values()} == {8}
     assert run(*words, **long | {"adamw": before}).losses() != changed.losses()
+
+
+@pytest.mark.parametrize("written_on", ["cuda", "mps", "cpu", ""])
+@pytest.mark.parametrize("kind", ["cuda", "mps"])
+def test_random_numbers_of_another_kind_of_device_are_seeded(
+    kind: str, written_on: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A state has 16 bytes on cuda and 44 on mps, say; "" is a checkpoint of cuda that does not name its device."""
+    sizes, calls = {"cuda": 16, "mps": 44}, list[tuple[str, int]]()
+    for name, size in sizes.items():
+        module, zeros = getattr(torch, name), torch.zeros(size, dtype=torch.uint8)
+        monkeypatch.setattr(module, "get_rng_state", lambda *_, zeros=zeros: zeros)
+        monkeypatch.setattr(module, "set_rng_state", lambda state, *_: calls.append(("set", len(state))))
+        monkeypatch.setattr(module, "manual_seed", lambda seed: calls.append(("seed", seed)))
+    state: dict[str, Any] = {"device_rng": None}
+    if written_on != "cpu":
+        state["device_rng"] = torch.zeros(sizes[written_on or "cuda"], dtype=torch.uint8)
+    if written_on:
+        state["device"] = written_on
+    checkpoints._set_rng_state(Device(torch.device(kind), "stand-in", lambda: None), state, 1342)
+    assert calls == [("set", sizes[kind]) if kind == (written_on or "cuda") else ("seed", 1342)]
 
 
 def test_a_killed_training_goes_on_from_its_last_checkpoint(run: Run, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ def save(training: Training, path: Path, done: int) -> Path:
         "scaler": training.scaler.state_dict(),
         "batches": None if training.generator is None else training.generator.get_state(),
         "rng": torch.get_rng_state(),
+        "device": training.device.kind,
         "device_rng": _rng_state(training.device),
         "data_sha256": training.data["sha256"],
     }
@@ -75,9 +76,8 @@ def restore(training: Training, path: Path) -> int:
     if training.generator is not None:
         training.generator.set_state(state["batches"])
     torch.set_rng_state(state["rng"])
-    if state["device_rng"] is not None:
-        _set_rng_state(training.device, state["device_rng"])
     done = int(state["done"])
+    _set_rng_state(training.device, state, training.options.seed + done)
     if rank := training.device.group.rank:  # the random numbers in the checkpoint, for dropout, are those of rank 0
         torch.manual_seed(training.options.seed + rank + done)
     return done
@@ -97,8 +97,14 @@ def _rng_state(device: Device) -> torch.Tensor | None:
     return torch.mps.get_rng_state() if device.kind == "mps" else None
 
 
-def _set_rng_state(device: Device, state: torch.Tensor) -> None:
-    if device.kind == "cuda":
-        torch.cuda.set_rng_state(state, device.handle)
-    elif device.kind == "mps":
-        torch.mps.set_rng_state(state)
+def _set_rng_state(device: Device, state: dict[str, Any], seed: int) -> None:
+    """Restore the device's random number generator, or seed it if the checkpoint was written on another kind."""
+    now, saved = _rng_state(device), state["device_rng"]
+    if now is None:
+        return
+    if saved is None or len(saved) != len(now) or state.get("device", device.kind) != device.kind:
+        (torch.cuda if device.kind == "cuda" else torch.mps).manual_seed(seed)
+    elif device.kind == "cuda":
+        torch.cuda.set_rng_state(saved, device.handle)
+    else:
+        torch.mps.set_rng_state(saved)
