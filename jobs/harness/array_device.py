@@ -11,6 +11,7 @@ The queue and its reports use the first column only.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -55,8 +56,15 @@ def number(label: str) -> int:
 
 
 def nvidia_name(index: int) -> str:
-    """Return the driver's name of the card with this number; empty if nvidia-smi does not answer."""
-    return output("nvidia-smi", f"--id={index}", "--query-gpu=name", "--format=csv,noheader")
+    """Return the driver's name of the card with this number among the visible ones; empty if nvidia-smi does not name
+    it."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    chosen = str(index) if visible is None else "".join(visible.split(",")[index : index + 1]).strip()
+    for line in output("nvidia-smi", "--query-gpu=index,uuid,name", "--format=csv,noheader").splitlines():
+        position, uuid, name = [*line.split(", ", 2), "", ""][:3]
+        if chosen and (position == chosen or uuid.startswith(chosen)):  # CUDA takes the first digits of a UUID
+            return name
+    return ""
 
 
 def refuse_fp16(options: Options, framework: str) -> None:

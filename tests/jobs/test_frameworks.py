@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harness.array_device import nvidia_name
 from harness.command_line import resolve
 from tests.jobs.conftest import FRAMEWORKS, JOBS, TRAINED, Ran, Run, read
 
@@ -266,6 +267,26 @@ def test_the_weights_it_leaves_are_those_of_the_model(run: Run, tmp_path: Path, 
         assert set(given.files) == set(left.files)
         for name in given.files:
             assert np.array_equal(given[name], left[name]), name
+
+
+@pytest.mark.parametrize(
+    ("visible", "names"),
+    [
+        (None, ["A100", "H100, 80 GB", ""]), ("1", ["H100, 80 GB", ""]), ("1,0", ["H100, 80 GB", "A100"]), ("", [""]),
+        ("GPU-beef-02", ["H100, 80 GB"]), ("GPU-beef, 0", ["H100, 80 GB", "A100"]), ("7", [""]),
+    ],
+)  # fmt: skip
+def test_a_card_is_counted_among_the_visible_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visible: str | None, names: list[str]
+) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho '0, GPU-cafe-01, A100'\necho '1, GPU-beef-02, H100, 80 GB'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert [nvidia_name(index) for index in range(len(names))] == names
 
 
 def test_on_a_mac_jax_is_installed_with_its_live_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
