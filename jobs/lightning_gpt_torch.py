@@ -57,7 +57,16 @@ WORKLOAD = {
     "name": "lightning_gpt",
     "about": "nanogpt under the Trainer of Lightning, with its losses: what the Trainer's own loop costs.",
     "source": "github.com/Lightning-AI/pytorch-lightning; model and settings as nanogpt",
-    "without": ["mode", "new_tokens", "checkpoint_interval"],
+    "without": [
+        "mode",
+        "new_tokens",
+        "temperature",
+        "top_k",
+        "num_samples",
+        "start",
+        "checkpoint_interval",
+        "eval_at_start",
+    ],
     "modes": {},
 }
 

@@ -105,7 +105,8 @@ def test_a_loss_that_is_no_number_ends_it_where_that_is_asked(trains: Any) -> No
 
 
 def test_what_can_be_set_is_what_nanogpt_has() -> None:
-    apart = ("mode", "new_tokens", "checkpoint_interval")
+    sampling = ("mode", "new_tokens", "temperature", "top_k", "num_samples", "start")
+    apart = (*sampling, "checkpoint_interval", "eval_at_start")
     theirs = resolve(nanogpt.WORKLOAD)
     ours = resolve(job.WORKLOAD)
     assert ours["params"] == {key: value for key, value in theirs["params"].items() if key not in apart}
