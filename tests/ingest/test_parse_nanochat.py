@@ -30,7 +30,8 @@ Peak memory usage: 15021.33MiB
 Minimum validation bpb: 2.871034
 """
 AUTORESEARCH = (
-    b"Vocab size: 8,192\nTime budget: 300s\nGradient accumulation steps: 2\n"
+    b"Vocab size: 8,192\nParameter counts:\n  wte                     : 4,194,304\n"
+    b"  total                   : 50,332,176\nTime budget: 300s\nGradient accumulation steps: 2\n"
     + b"".join(
         b"\rstep %05d (%.1f%%) | loss: 4.125000 | lrm: 1.00 | dt: %dms | tok/sec: 1,747,626 | mfu: 41.2%% | epoch: 1 | "
         b"remaining: 246s    " % (i, i / 10, 9000 if i == 0 else 300)
@@ -62,7 +63,7 @@ def test_nanochat() -> None:
 
 def test_autoresearch() -> None:
     (hello,) = of(Hello, AUTORESEARCH)
-    assert hello.tokens_per_iter is None and hello.planned_iters is None
+    assert (hello.tokens_per_iter, hello.planned_iters, hello.params) == (None, None, 50_332_176)
     steps = of(Iter, AUTORESEARCH)
     assert len(steps) == 13 and [step.dur_s for step in steps if step.phase == "measure"] == [0.3, 0.3]
     (bpb,) = [event for event in of(Metric, AUTORESEARCH) if event.name == "val_bpb"]

@@ -27,7 +27,7 @@ _STEP = re.compile(
 )
 _BPB = re.compile(rf"(?:Step (?P<i>\d{{1,12}}) \| Validation bpb|^val_bpb): +(?P<bpb>{NUMBER})")
 _BATCH = re.compile(r"Total batch size ([\d,]{1,20}) => gradient accumulation steps")
-_PARAMS = re.compile(r"(?:^total {1,40}|Number of parameters): ([\d,]{1,20})")
+_PARAMS = re.compile(r"(?:^\s{0,8}total {1,40}|Number of parameters): ([\d,]{1,20})")
 
 
 class NanochatHeader(Struct, omit_defaults=True):
