@@ -163,7 +163,7 @@ LIES: dict[str, tuple[Change | str, str]] = {
     "an end beyond calendars": (put("runs", "ended_at", 1e12), "runs have an invalid ended_at"),
     "an outcome of none": (put("runs", "outcome", "WON"), "runs have an invalid outcome"),
     "failed without a code": (put("runs", "outcome", "FAILED"), "run 1 contradicts itself"),
-    "a circle of resumes": (put("runs", "resumed_from", 1), "resumes from none"),
+    "a circle of resumes": (put("runs", "resumed_from", 1), "resumes from a run that is not of the same job"),
     "another version": ("UPDATE bundle SET version = 3", "its format is version 3"),
     "an escape in its version": (put("bundle", "mpsq", "\x1b[31m"), "bundle have an invalid mpsq"),
     "two heads": ("INSERT INTO bundle VALUES (9, '', '')", "refused"),

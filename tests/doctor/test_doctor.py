@@ -54,7 +54,7 @@ def test_a_device_that_kills_or_hangs_its_user(tmp_path: Path) -> None:
 
 def test_smoke_is_for_another_machine(mpsq: Cli, home: Path) -> None:
     ran = mpsq("doctor", "--smoke")
-    assert ran.code == 2 and "the machine of --on" in ran.err
+    assert ran.code == 2 and "--smoke needs --on" in ran.err
 
 
 def test_an_interpreter_tells_of_conda_and_its_processor(tmp_path: Path) -> None:
