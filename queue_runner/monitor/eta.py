@@ -84,6 +84,13 @@ class Eta(Struct, frozen=True, dict=True):
         return sentence
 
 
+def end_of(turns: Sequence[Turn]) -> tuple[float, bool] | None:
+    """Return when the last of these runs ends, and whether that is sure; None where the length or the end of one is
+    unknown."""
+    ends = [turn.finish_at for turn in turns if turn.finish_at is not None and turn.expected.real_s is not None]
+    return (max(ends), all(turn.finish_sure for turn in turns)) if turns and len(ends) == len(turns) else None
+
+
 def starting(turn: Turn | None, now: float) -> str:
     """Return `in about 12 min, at 22:40`; empty if unknown or now."""
     if turn is None or turn.start_at is None or turn.start_at <= now + 1:

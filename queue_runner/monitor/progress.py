@@ -124,8 +124,8 @@ def of_submission(layout: Layout, selector: Selector) -> str:
         gap_s = config_file.load(layout.config).cooldown_s
         by_run = eta.estimate(connection, queue, now, left_s=left_s, gap_s=gap_s).turns
     turns = [by_run[run.run] for run in runs if run.run in by_run]
-    ends = [turn.finish_at for turn in turns if turn.finish_at is not None and turn.expected.real_s is not None]
-    if not turns or len(ends) < len(turns) or max(ends) < now + 1:
+    end = eta.end_of(turns)
+    if end is None or end[0] < now + 1:
         return sentence
-    sure = all(turn.finish_sure for turn in turns)
-    return f"{sentence}, {'about' if sure else 'at least'} {units.duration(max(max(ends) - now, 0.0))} left"
+    end_at, is_sure = end
+    return f"{sentence}, {'about' if is_sure else 'at least'} {units.duration(end_at - now)} left"

@@ -110,11 +110,12 @@ def _waiting(status: Status, now: float) -> list[WaitingGroup]:
 
 def until(turns: Sequence[eta.Turn | None], now: float) -> str:
     """Return the time at which the last of these runs ends; empty unless all have run here before."""
-    known = [turn for turn in turns if turn is not None and turn.expected.real_s is not None]
-    ends = [turn.finish_at for turn in known if turn.finish_at is not None]
-    if len(ends) < len(turns):
+    known = [turn for turn in turns if turn is not None]
+    end = eta.end_of(known) if len(known) == len(turns) else None
+    if end is None:
         return ""
-    return clock(max(ends), now) + ("" if all(turn.finish_sure for turn in known) else " or later")
+    end_at, is_sure = end
+    return clock(end_at, now) + ("" if is_sure else " or later")
 
 
 class IterationLine(Struct, frozen=True):
