@@ -201,8 +201,8 @@ def group(rows: Iterable[ReportedRun], names: Sequence[str], include_invalid: bo
 
 def _not_replaced(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
     """Return the runs without those that a retry has replaced: the newest of each repeat on each machine."""
-    newest = {(row.job_id, row.repeat or row.run, machine_of(row)): row.run_id for row in runs}
-    return [row for row in runs if newest[row.job_id, row.repeat or row.run, machine_of(row)] == row.run_id]
+    newest = {(row.job_id, row.repeat or row.run, machine_of(row)): row for row in runs}
+    return sorted(newest.values(), key=lambda row: row.run_id)
 
 
 def _is_used(row: ReportedRun, include_invalid: bool) -> bool:

@@ -3,6 +3,7 @@ rounds of the same group. And what `report missing --submit` asks again, with to
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -165,10 +166,9 @@ def missing(layout: Layout, repeats: Mapping[int, int], title: str) -> Plan:
 
 def code_changed(layout: Layout, before: Sequence[int], after: Sequence[int]) -> bool:
     """Return whether a job of `after` runs other code than its counterpart in `before`."""
+    sql = "SELECT id, snapshot_hash FROM jobs WHERE id IN (SELECT value FROM json_each(?))"
     with read.reading(layout.db) as connection:
-        code: dict[int, str | None] = {}
-        for job in (*before, *after):
-            (code[job],) = read.tuples(connection, "SELECT snapshot_hash FROM jobs WHERE id = ?", [job]).fetchone()
+        code: dict[int, str | None] = dict(read.tuples(connection, sql, [json.dumps([*before, *after])]))
     return any(code[old] != code[new] for old, new in zip(before, after, strict=True))
 
 

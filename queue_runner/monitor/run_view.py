@@ -462,7 +462,7 @@ class JobView(Struct, Generic[R], frozen=True):
     @property
     def mark(self) -> str:
         """MARK if a run that counts succeeded and is not valid, else empty."""
-        return MARK if self.n_valid < self.succeeded else ""
+        return MARK if any(run.mark for run in last_attempts(self.runs)) else ""
 
     @property
     def took_s(self) -> float | None:
