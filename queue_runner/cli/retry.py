@@ -19,7 +19,7 @@ def retry(
     all: Annotated[bool, typer.Option("--all", help="Also retry runs that succeeded.")] = False,
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="Resume from the last checkpoint; reports show the run as a separate segment."),
+        typer.Option("--resume", help="Resume from the last checkpoint; reports show the run as a separate row."),
     ] = False,
     json: Json = False,
 ) -> None:

@@ -33,7 +33,7 @@ _ROWS = {
         str | None, typer.Option(metavar="KEY,...", help="Make one row for each combination of these keys.")
     ],
     "iters": Annotated[str | None, typer.Option(metavar="A:B", help="Only iterations A to B, both included.")],
-    "include_invalid": Annotated[bool, typer.Option("--all", help="Include invalid runs.")],
+    "include_invalid": Annotated[bool, typer.Option("--all", help="Include runs that were left out as invalid.")],
 }
 
 

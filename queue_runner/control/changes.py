@@ -131,7 +131,7 @@ def _columns(change: Edit, now: float) -> dict[str, str | int | float | None]:
     if change.name is not None:
         columns["name"] = policy.check_name(change.name)
         if not change.name.strip():
-            raise UsageError("a name needs a letter", "for example --name baseline")
+            raise UsageError("the name is blank", "for example --name baseline")
     if change.retries is not None:
         columns["retries"] = policy.check_retries(change.retries)
     return columns

@@ -72,7 +72,7 @@ def add_rounds(layout: Layout, selectors: Sequence[Selector], count: int) -> Rer
     if count < 1:
         raise UsageError(f"--rounds {count} would run nothing", "give 1 or more")
     if len(selectors) != 1 or (selectors[0].group is None and not selectors[0].last):
-        raise UsageError("--rounds adds to one whole submission", "name it, as in mpsq rerun g4 --rounds 3")
+        raise UsageError("--rounds needs one whole submission", "name it, as in mpsq rerun g4 --rounds 3")
     with read.reading(layout.db):
         pass  # reports a missing queue
     engine = open_engine(layout.db)
@@ -103,7 +103,7 @@ def _refuse_rounds(jobs: Sequence[RoundJob], count: int) -> None:
         if job.kind == "import":
             raise UsageError(f"job {job.id} was imported: it never ran here", "submit a job with the same settings")
         if job.is_probe:
-            raise UsageError(f"job {job.id} is a probe of --find-max, which has no rounds", f"mpsq rerun {job.id}")
+            raise UsageError(f"job {job.id} belongs to --find-max, which has no rounds", f"mpsq rerun {job.id}")
         if job.deleted_at is not None:
             raise UsageError(f"job {job.id} was deleted, so no complete round can be added", "submit the jobs again")
         if job.deadline_at is not None and job.deadline_at <= time.time():

@@ -136,7 +136,7 @@ runs = Table(
     Column("machine_hash", Text, ForeignKey("fingerprints.hash")),
     Column("software_hash", Text, ForeignKey("fingerprints.hash")),
     Column("not_before_at", Float),  # --at, or the back-off of a retry
-    Column("resumed_from", Integer),  # the run whose checkpoint it resumes from: a separate segment
+    Column("resumed_from", Integer),  # the run whose checkpoint it resumes from: a separate row of reports
     UniqueConstraint("job_id", "number", name="runs_number"),
     CheckConstraint(_one_of("state", State), name="state"),
     CheckConstraint(_one_of("outcome", Outcome), name="outcome"),

@@ -22,8 +22,8 @@ iterations. nanogpt tiny on two busy cores: 150 with their evaluations take over
 
 
 def complete(fields: Fields, layout: Layout) -> tuple[dict[str, Any], list[str]]:
-    """Return the fields given, completed with those of a benchmark: every working device (beside CUDA no CPU), eager
-    and compiled; and notes on all that is left out. torch is queried in a separate process.
+    """Return the fields given, completed with those of a benchmark: every working device (the CPU only without
+    CUDA), eager and compiled; and notes on all that is left out. torch is queried in a separate process.
 
     Raises: UsageError for an unknown workload, no workload, or a machine without a working device.
     """

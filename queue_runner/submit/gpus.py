@@ -48,7 +48,7 @@ def refuse(spec: JobSpec, workload: Workload | None, *, here: bool) -> None:
         return
     option = f"--gpus {spec.gpus}"
     if spec.device == "mps":
-        raise UsageError(f"{option}: a Mac has one GPU, and mps takes one process", f"{_DROP}, or --device cpu")
+        raise UsageError(f"{option}: --device mps runs on one GPU only", f"{_DROP}, or --device cpu")
     if spec.device is not None and ":" in spec.device:
         raise UsageError(f"{option}: {spec.device} names one GPU", "--device cuda")
     if workload is not None:

@@ -217,15 +217,14 @@ class Request:
     repeats: int = _option(Kind.NUMBER, "Runs of each combination; a verdict needs 3 or more.", "N", default=1)
     until: str | None = _option(
         Kind.TEXT,
-        "decided: add rounds (one run of each job), 3 to 20, until each row of the report has a verdict. 1%: until each"
-        " interval is at most 1% wide.",
+        "decided: add rounds (one run of each job), 3 to 20, until each row of the report has a verdict. 1%: until the"
+        " confidence interval of each speedup, or of a single row's time, is at most 1% wide.",
         "GOAL",
         convert=_goal,
     )
     by: str | None = _option(
         Kind.TEXT,
-        "The report compares rows by this metric first, such as loss, and then by time. --until also waits for the"
-        " verdict on this metric.",
+        "The report gives its verdicts on this metric, such as loss, before those on time; --until waits for both.",
         "METRIC",
         convert=_metric,
     )
@@ -276,8 +275,8 @@ class Request:
     env_name: tuple[str, ...] = _option(Kind.LIST, "Python environments from mpsq env; a list is swept.", "LIST")
     mps: tuple[str, ...] = _option(
         Kind.WORDS,
-        "torch's MPS switches, as in fallback=on,fast_math=on. The names of one --mps apply together; a second --mps"
-        " is another value of a sweep.",
+        "torch's MPS switches, as in fallback=on,fast_math=on. One --mps sets all its names at once; a second --mps is"
+        " another value of a sweep.",
         "NAME=VALUE,...",
     )
     warmup: int = _option(
@@ -328,8 +327,8 @@ class Request:
     resume: bool = _option(Kind.FLAG, "Retries continue from the last checkpoint; lost runs are retried, too.")
     stall: Mapping[str, float] = _option(
         Kind.PAIRS,
-        "End a run that reports no event, such as an iteration, for this long. If a run never reports events, its"
-        " output counts. With PHASE=, such as compile=, only in this phase. Repeatable.",
+        "End a run that reports no event, such as an iteration, for this long. Without any event, output counts as"
+        " an event. With PHASE=, such as compile=, only in this phase. Repeatable.",
         "[PHASE=]DURATION",
         convert=_stall_limits,
     )

@@ -107,7 +107,7 @@ def test_a_job_gets_another_name_and_stays_the_same_question(mpsq: Cli, home: Pa
     assert after["name"] == "baseline" and '"name":"baseline"' in str(after["spec_json"])
     assert after["spec_hash"] == before["spec_hash"]
     assert "baseline" in mpsq.ok("show", "1").out and "name baseline" in mpsq.ok("show", "1").out
-    assert "a name needs a letter" in mpsq("edit", "1", "--name", " ").err
+    assert "the name is blank" in mpsq("edit", "1", "--name", " ").err
 
 
 def test_wait_says_what_it_waits_for_and_takes_all(mpsq: Cli) -> None:

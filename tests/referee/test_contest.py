@@ -20,7 +20,7 @@ def test_a_night_keeps_the_faster_candidate_and_goes_on_after_others(queue: Queu
     new = ("new", "night", "--champion", "slow", "--plan", "3", *LOSS, "--no-gate", "--timeout", "3s", *TRAIN)
     begun = repository.mpsq("contest", *new)
     assert begun.code == 0 and begun.json["planned"] == 3 and begun.json["left_s"] > 0, begun.text
-    assert "round 1 of 1, " in begun.text and " used" not in begun.text
+    assert "round 1 of 1, " in begun.text and " budget" not in begun.text
     repository.commit("sleep 600\n", "hangs")
     assert repository.mpsq("contest", "try", "night", "hangs").reasons.startswith("the candidate did not succeed")
     refused = repository.mpsq("contest", "try", "night", "nonsense")
@@ -43,7 +43,7 @@ def test_a_night_keeps_the_faster_candidate_and_goes_on_after_others(queue: Queu
     confirmed = repository.mpsq("contest", "confirm", "night", "--rounds", "3")
     assert confirmed.code in (0, 3) and confirmed.json["rounds"] == 3, confirmed.text
     assert confirmed.json["speedup"]["change"] > 1
-    assert "round 3 of 3, " in confirmed.text and " used" not in confirmed.text
+    assert "round 3 of 3, " in confirmed.text and " budget" not in confirmed.text
     text = answer.of_group(queue.layout, confirmed.json["group"]).gains()
     word = "the gain is confirmed" if confirmed.code == 0 else "undecided"
     assert "\n".join([word, *(f"  {reason}" for reason in confirmed.json["reasons"])]) in text and confirmed.reasons

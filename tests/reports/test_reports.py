@@ -353,7 +353,7 @@ def test_grouping_says_what_it_pools(grid: Store) -> None:
         ({"vs": "device=cpu,mps"}, "has 2 values", "one row"),
         ({"vs": "device=cuda"}, "none of the rows", "cpu eager"),
         ({"vs": "device=cpu"}, "matches 2 rows", "compile=off"),
-        ({"vs": "seed=1"}, "seed does not distinguish the rows", "--group-by"),
+        ({"vs": "seed=1"}, "the rows are not formed by seed", "--group-by"),
         ({"vs": "compile=maybe"}, 'compile cannot be "maybe"', "compile=on"),
         ({"where": ["1=1;drop table runs--"]}, "no column or setting", ""),
         ({"where": ["median_s) OR (1=1"]}, "no column or setting", ""),

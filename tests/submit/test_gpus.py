@@ -44,7 +44,7 @@ def test_a_job_of_before_is_of_one_gpu_and_has_the_hash_that_it_had() -> None:
     [
         ({"gpus": 0}, "--gpus 0 is not a number of GPUs", "1 or more"),
         ({"gpus": -2}, "--gpus -2 is not a number of GPUs", "1 or more"),
-        ({"device": "mps"}, "a Mac has one GPU", "--device cpu"),
+        ({"device": "mps"}, "--device mps runs on one GPU only", "--device cpu"),
         ({"device": "cuda:1"}, "cuda:1 names one GPU", "--device cuda"),
         ({"framework": "jax"}, "nanogpt in jax trains in one process", "nanogpt in torch"),
         ({"workload": "matmul", "sets": ()}, "matmul in torch trains in one process", "nanogpt in torch"),

@@ -367,7 +367,7 @@ def question(rows: Sequence[ReportedRun], context: Context) -> Question:
     for name in vs:
         if rows and name not in names and name not in SUBJECT:
             hint = f"use --group-by {','.join([*names[:3], name])}"
-            raise UsageError(f"--vs: {name} does not distinguish the rows", hint)
+            raise UsageError(f"--vs: the rows are not formed by {name}", hint)
     if "compile" in vs:
         vs["compile"] = {"1": True, "0": False}.get(vs["compile"], vs["compile"])
     fixed = [name for name in settings if name in names]
