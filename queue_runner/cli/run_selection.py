@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from inspect import Parameter, Signature, signature
+from inspect import Parameter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from queue_runner.cli.common import Tags
+from queue_runner.cli.typer_options import declared
 
 if TYPE_CHECKING:
     from queue_runner.monitor.answers.run_query import Options
@@ -58,20 +59,13 @@ class Selection:
 
 def with_selection(command: Callable[..., None], *, rows: bool = False) -> Callable[..., None]:
     """Give `command(..., selection, ...)` the options that select runs; with `rows`, also those that form rows."""
-    declared = _SELECTION | (_ROWS if rows else {})
+    annotations = _SELECTION | (_ROWS if rows else {})
 
     def run(**values: Any) -> None:
-        command(selection=Selection({name: values.pop(name) for name in declared}), **values)
+        command(selection=Selection({name: values.pop(name) for name in annotations}), **values)
 
-    parameters: list[Parameter] = []
-    for name, parameter in signature(command, eval_str=True).parameters.items():
-        if name != "selection":
-            parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY))
-            continue
-        for option, annotation in declared.items():
-            default = False if option == "include_invalid" else None
-            parameters.append(Parameter(option, Parameter.KEYWORD_ONLY, default=default, annotation=annotation))
-    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    run.__name__, run.__doc__ = command.__name__, command.__doc__
-    return run
+    options = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=False if name == "include_invalid" else None, annotation=kind)
+        for name, kind in annotations.items()
+    ]
+    return declared(run, command, "selection", options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any
@@ -146,14 +146,20 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     def run(ctx: typer.Context, **values: Any) -> None:
         command(ctx, _fields(ctx, {name: values.pop(name) for name in _SHARED}), **values)
 
-    parameters = signature(command, eval_str=True).parameters
-    visible = [
-        parameters["ctx"],
-        *_SHARED.values(),
-        *(parameter for name, parameter in parameters.items() if name not in ("ctx", "fields")),
+    return declared(run, command, "fields", _SHARED.values())
+
+
+def declared(
+    run: Callable[..., None], command: Callable[..., None], name: str, options: Iterable[Parameter]
+) -> Callable[..., None]:
+    """Return `run`, declared as `command` is, with `options` in the place of the parameter `name`."""
+    parameters = [
+        parameter.replace(kind=Parameter.KEYWORD_ONLY)
+        for old in signature(command, eval_str=True).parameters.values()
+        for parameter in (options if old.name == name else [old])
     ]
-    run.__signature__ = Signature([parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in visible])  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in visible}
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     return run
 
