@@ -55,21 +55,12 @@ class Layout(Struct, frozen=True):
     """Path of the environments of mpsq env."""
     workloads = Below("home", "workloads")
     """Path of the user's own workloads."""
-
-    @property
-    def secrets(self) -> Path:
-        """Path of the files of --secret, by name."""
-        return self.home / "secrets"
-
-    @property
-    def words(self) -> Path:
-        """Path of the secret words of jobs that earlier versions stored."""
-        return self.secrets / ".words"
-
-    @property
-    def environments(self) -> Path:
-        """Path of the captured environments of jobs, which are in no database and no backup."""
-        return self.secrets / ".environments"
+    secrets = Below("home", "secrets")
+    """Path of the files of --secret, by name."""
+    words = Below("secrets", ".words")
+    """Path of the secret words of jobs that earlier versions stored."""
+    environments = Below("secrets", ".environments")
+    """Path of the captured environments of jobs, which are in no database and no backup."""
 
     def run_dir(self, run_id: object) -> Path:
         """Return the folder of a run by its name, `12.3`."""

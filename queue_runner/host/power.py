@@ -59,11 +59,8 @@ def parse_pressure(text: str | None) -> int | None:
 
 def linux_power(root: Path = Path("/")) -> Power:
     """Read /sys/class/power_supply, ignoring batteries of peripherals such as a mouse (scope Device)."""
-    low = (
-        {"low-power": True}.get(profile, False)
-        if (profile := _read(root / "sys/firmware/acpi/platform_profile"))
-        else None
-    )
+    profile = _read(root / "sys/firmware/acpi/platform_profile")
+    low = profile == "low-power" if profile else None
     mains: list[bool] = []
     batteries: list[tuple[str, str]] = []
     try:
@@ -77,12 +74,9 @@ def linux_power(root: Path = Path("/")) -> Power:
         elif kind == "Battery" and _read(supply / "scope") != "Device":
             batteries.append((_read(supply / "status"), _read(supply / "capacity")))
     shares = [int(capacity) / 100 for _, capacity in batteries if capacity.isdecimal()]
-    if any(mains):
-        on_battery: bool | None = False
-    elif batteries:
+    on_battery = False if mains else None  # only a mains supply that reports "off" does not prove a battery
+    if batteries and not any(mains):
         on_battery = any(status == "Discharging" for status, _ in batteries)
-    else:
-        on_battery = None if not mains else False  # only a mains supply that reports "off" does not prove a battery
     return Power(on_battery, sum(shares) / len(shares) if shares else None, low)
 
 
