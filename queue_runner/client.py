@@ -195,9 +195,9 @@ class Client:
             jobs = listing.jobs(connection, filter)
             chosen = {run.run_id for run in run_view.select(connection, named)}
         return Rows(
-            row
+            run.as_json()
             for job in jobs
-            for run, row in zip(job.runs, run_view.as_json(job.runs), strict=True)
+            for run in job.runs
             if filter.shows(run) and (not named or run.run_id in chosen)
         )
 

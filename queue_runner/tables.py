@@ -15,6 +15,7 @@ from shutil import get_terminal_size
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from queue_runner.errors import UsageError
 from queue_runner.text import cut, cut_head, one_line, plain, width, wrap, wrap_command
@@ -218,23 +219,26 @@ def csv_cell(value: Any) -> Any:
     if isinstance(value, str):
         return f"'{value}" if value[:1] in "=+-@\t\r" and value[:1] else value
     if isinstance(value, Mapping | list | tuple):
-        return json.dumps(finite(value), sort_keys=True)
+        return json.dumps(json_value(value), sort_keys=True)
     return value
 
 
 def envelope(schema: str, /, **fields: Any) -> str:
-    """Return a JSON object that names its schema, e.g. mpsq.list/1; numbers JSON cannot represent become strings."""
-    return json.dumps({"schema": schema, **finite(fields)}, indent=2, ensure_ascii=False, allow_nan=False)
+    """Return a JSON object that names its schema, e.g. mpsq.list/1."""
+    return json.dumps({"schema": schema, **json_value(fields)}, indent=2, ensure_ascii=False, allow_nan=False)
 
 
-def finite(value: Any) -> Any:
-    """Return `value` with nan, inf and -inf as strings, as on the wire, and mappings and sequences as JSON has them."""
+def json_value(value: Any) -> Any:
+    """Return `value` as JSON has it: a record by its `as_json`, else by its fields; nan, inf and -inf as strings, as on
+    the wire."""
     if isinstance(value, float):
         return not_finite(value) or value
+    if isinstance(value, Struct):
+        value = value.as_json() if hasattr(value, "as_json") else asdict(value)
     if isinstance(value, Mapping):
-        return {str(key): finite(item) for key, item in value.items()}
+        return {str(key): json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
+        return [json_value(item) for item in value]
     return value
 
 

@@ -27,7 +27,7 @@ from queue_runner.host import redact
 from queue_runner.ingest.storable import MAX_DEPTH
 from queue_runner.paths import Layout
 from queue_runner.spec import MOST_NAME, JobSpec
-from queue_runner.tables import finite
+from queue_runner.tables import json_value
 from queue_runner.text import one_line, plain
 
 HOME = "[home]"
@@ -107,7 +107,7 @@ class Cleaner:
             return [self._item(item, name, depth + 1) for item in value] if depth < MAX_DEPTH - 2 else []
         if isinstance(value, int) and not isinstance(value, bool) and abs(value) > MAX_INT:
             return str(value)
-        return finite(value)
+        return json_value(value)
 
     def _item(self, value: Any, name: str, depth: int) -> Any:
         """Clean an item of a list of that name: of variables their names stay, of `A=1`."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from msgspec.structs import asdict
 
 from queue_runner import units
 from queue_runner.cli.common import Ids, Json, Tags, chosen, home, new_app, print_json, say, sentences
@@ -44,7 +43,7 @@ def cancel(
     patience_s = 2 * grace_s if grace_s is not None else settings.grace_int_s + settings.grace_term_s
     results = use_case.cancel(layout, selectors, grace_s=grace_s, within_s=0.0 if no_wait else patience_s + 2.0)
     if json:
-        print_json("mpsq.cancel/1", runs=[asdict(run) for run in results])
+        print_json("mpsq.cancel/1", runs=results)
     else:
         print("\n".join(sentences((run.run, _fate(run)) for run in results)))
     if any(run.result in (use_case.CancelResult.UNRECORDED, use_case.CancelResult.UNWATCHED) for run in results):

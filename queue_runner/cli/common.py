@@ -9,7 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from msgspec.structs import asdict
 
 from queue_runner import extensions
 from queue_runner.errors import MpsqError, UsageError
@@ -211,7 +210,7 @@ def tell(schema: str, changes: Sequence[Changed], json: bool, **fields: Any) -> 
     Raises: MpsqError with the results when none is as requested.
     """
     if json:
-        print_json(schema, **fields, runs=[asdict(change) for change in changes])
+        print_json(schema, **fields, runs=changes)
     lines = sentences((change.run, change.result) for change in changes)
     if not any(change.did for change in changes):
         raise MpsqError("; ".join(lines), "mpsq status shows the queue")

@@ -8,7 +8,6 @@ from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from msgspec.structs import asdict
 
 from queue_runner.cli.common import Json, new_app, print_json
 from queue_runner.errors import UsageError
@@ -59,7 +58,7 @@ def doctor(
     checks = use_case.of_target(layout, on, smoke) if on else use_case.examine(layout, python)
     failed = any(check.verdict == "fail" for check in checks)
     if json:
-        print_json("mpsq.doctor/1", ok=not failed, checks=[asdict(check) for check in checks])
+        print_json("mpsq.doctor/1", ok=not failed, checks=checks)
     else:
         print_checks(checks)
     if failed:

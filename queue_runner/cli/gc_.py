@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from msgspec.structs import asdict
 
 from queue_runner import tables, units
 from queue_runner.cli.common import Json, Yes, confirmed, hint, home, new_app, print_json, say
@@ -83,5 +82,5 @@ def _table(items: Sequence[Item], *, whole: bool) -> str:
         tables.Column("size_bytes", "size", words=units.size, right=True),
     ]
     shown = items if whole else sorted(items, key=lambda item: -item.size_bytes)[:_SHOWN]
-    text = tables.table([asdict(item) for item in shown], columns)
+    text = tables.table(shown, columns)
     return text if len(shown) == len(items) else f"{text}\n... and {units.count(len(items) - len(shown))} smaller ones"

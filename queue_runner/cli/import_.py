@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from msgspec.structs import asdict
 
 from queue_runner import extensions, units
 from queue_runner.cli.common import Json, hint, new_app, new_home, print_json
@@ -63,7 +62,7 @@ def import_(
         parsers.find(parser)
     runs = import_log.import_logs(new_home(), files, parser, labels, tuple(tag or ()))
     if json:
-        print_json("mpsq.import/1", runs=[asdict(run) for run in runs])
+        print_json("mpsq.import/1", runs=runs)
         return
     for run in runs:
         real = f", {units.seconds(run.real_s)} s real" if run.real_s is not None else ""

@@ -32,7 +32,7 @@ def list_(
 ) -> None:
     """List jobs."""
     from queue_runner.monitor import listing
-    from queue_runner.monitor.run_view import RunLine, as_json, select
+    from queue_runner.monitor.run_view import RunLine, select
     from queue_runner.store.read import reading
 
     selectors = tuple(parse_selector(text) for text in ids or ())
@@ -41,7 +41,7 @@ def list_(
         if json:
             jobs = listing.jobs(connection, filter)
             more = not all and len(jobs) > limit
-            print_json("mpsq.list/1", jobs=as_json(jobs[more:]), more=more)
+            print_json("mpsq.list/1", jobs=jobs[more:], more=more)
             return
         named = {run.run for run in select(connection, selectors)} if runs and selectors else None
         draw = partial(listing.run_table, filter=filter, only=named) if runs else listing.job_table

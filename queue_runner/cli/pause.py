@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from msgspec.structs import asdict
 
 from queue_runner import units
 from queue_runner.cli.common import Ids, InLane, Json, Tags, Timeout, chosen, home, new_app, print_json, say, tell
@@ -61,7 +60,7 @@ def pause(
     active = pausing.running(layout, name) if now else []
     runs = pausing.pause(layout, active, now=True) if active else []
     if json:
-        print_json("mpsq.pause/1", changed=changed, runs=[asdict(run) for run in runs])
+        print_json("mpsq.pause/1", changed=changed, runs=runs)
     elif not when_done:
         which = "the queue" if lane is None else f"lane {name}"
         print(f"{which} is paused" if changed else f"{which} was already paused")
@@ -108,7 +107,7 @@ def resume(ids: Ids = None, tag: Tags = None, lane: InLane = None, json: Json = 
     suspended = pausing.running(layout, name, suspended=True)
     runs = pausing.resume(layout, suspended) if suspended else []
     if json:
-        print_json("mpsq.resume/1", changed=changed, runs=[asdict(run) for run in runs])
+        print_json("mpsq.resume/1", changed=changed, runs=runs)
         return
     which = "the queue" if lane is None else f"lane {name}"
     print(f"{which} is resumed" if changed else f"{which} was not paused")

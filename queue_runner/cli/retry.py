@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from msgspec.structs import asdict
 
 from queue_runner.cli.common import Ids, Json, Tags, chosen, home, many, new_app, print_json, remark
 
@@ -28,6 +27,6 @@ def retry(
 
     retried = use_case.retry(home(), chosen(ids, tag), succeeded_too=all, resumed=resume, note=remark)
     if json:
-        print_json("mpsq.retry/1", runs=[asdict(run) for run in retried])
+        print_json("mpsq.retry/1", runs=retried)
     else:
         print(f"{many([run.new for run in retried])} queued, for {many([run.old for run in retried])}")

@@ -222,9 +222,7 @@ def _cancel(layout: Layout, group: int, out: Outputs, follower: Follower) -> Awa
 
 
 def _print_json(group: int, awaited: Awaited) -> None:
-    from queue_runner.monitor.run_view import as_json
-
-    print_json("mpsq.run/1", group=group, ok=not awaited.failed, runs=as_json(awaited.runs))
+    print_json("mpsq.run/1", group=group, ok=not awaited.failed, runs=awaited.runs)
 
 
 def _report(layout: Layout, group: int, awaited: Awaited) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from msgspec.structs import asdict
 
 from queue_runner import tables
 from queue_runner.cli.common import Json, home, new_app, new_home, print_json, remark, say, say_obstacles
@@ -117,7 +116,7 @@ def list_(json: Json = False) -> None:
     with read.reading(home().db) as connection:
         rows = read.schedules(connection)
     if json:
-        print_json("mpsq.schedules/1", schedules=[asdict(row) for row in rows])
+        print_json("mpsq.schedules/1", schedules=rows)
         return
     if not rows:
         say('there are no schedules yet: mpsq schedule add "0 2 * * *" -- nanogpt')

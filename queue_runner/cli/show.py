@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from msgspec.structs import asdict
 
 from queue_runner import tables
 from queue_runner.cli.common import IdsOrLast, Json, Tags, chosen, hint, home, new_app, print_json, say
@@ -49,7 +48,7 @@ def show(
             return
         details = [use_case.details(layout, connection, run) for run in runs]
     if json:
-        print_json("mpsq.show/1", runs=[run.as_json() for run in details])
+        print_json("mpsq.show/1", runs=details)
         return
     job = None
     for n, run in enumerate(details):
@@ -75,7 +74,7 @@ def _print_group(connection: Connection, selectors: Sequence[Selector], runs: Se
 def _print_patches(patches: Sequence[Patch], json: bool) -> None:
     """Print patches on stdout, as `git apply` takes them, and what each belongs to on stderr."""
     if json:
-        print_json("mpsq.diff/1", patches=[asdict(patch) for patch in patches])
+        print_json("mpsq.diff/1", patches=patches)
         return
     for patch in patches:
         say(f"job {patch.job}: {plain(patch.about)}")

@@ -51,8 +51,6 @@ def status(
 
 
 def _print_json(view: Status) -> None:
-    from queue_runner.monitor.run_view import as_json
-
     running = None
     if (at := view.running) is not None:
         running = {"run": at.run, "supervised": at.supervision.warden, "progress": at.progress}
@@ -72,7 +70,7 @@ def _print_json(view: Status) -> None:
         "blocks": view.blocks,
         "disk": {"free_bytes": view.free_bytes},
     }
-    print_json("mpsq.status/1", **as_json(fields))
+    print_json("mpsq.status/1", **fields)
 
 
 def _turn(turn: Turn) -> dict[str, Any]:

@@ -30,7 +30,6 @@ def wait(
     Exit codes: 0 if all succeeded, 3 if not, 124 after a timeout.
     """
     from queue_runner.monitor import awaiting as use_case
-    from queue_runner.monitor.run_view import as_json
 
     layout = home()
     if all_ and (ids or tag):
@@ -61,7 +60,7 @@ def wait(
     awaited = use_case.until_done(layout, selectors, timeout_s, on_waiting)
     failed, probes, total = awaited.failed, awaited.probes_out_of_memory, len(awaited.counted)
     if json:
-        print_json("mpsq.wait/1", ok=not failed, runs=as_json(awaited.runs))
+        print_json("mpsq.wait/1", ok=not failed, runs=awaited.runs)
     else:
         too_large = f"; {len(probes)} found a value that does not fit into memory" if probes else ""
         print(f"{total - len(failed) - len(probes)} of {total} runs succeeded{too_large}")

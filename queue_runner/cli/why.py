@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec.structs import asdict
-
 from queue_runner.cli.common import IdsOrLast, Json, Tags, chosen, home, new_app, print_json
 from queue_runner.text import plain
 
@@ -24,7 +22,7 @@ def why(
     with reading(layout.db) as connection:
         reasons = use_case.explain_all(layout, connection, selectors)
     if json:
-        print_json("mpsq.why/1", runs=[asdict(reason) for reason in reasons])
+        print_json("mpsq.why/1", runs=reasons)
         return
     for reason in reasons:
         print(plain(reason.sentence))

@@ -18,7 +18,7 @@ from queue_runner.host import redact
 from queue_runner.host.run_dir import RunDir
 from queue_runner.machine_records import read_machine, read_samples
 from queue_runner.model import OWN_NOTE, Taint
-from queue_runner.monitor.run_view import RunView, as_json, flag
+from queue_runner.monitor.run_view import RunView, flag
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec
 from queue_runner.store import read, retries
@@ -143,7 +143,7 @@ class Details(Struct, frozen=True):
         run, spec = self.run, self.spec
         columns = {name: getattr(run, name) for name in _OF_RUN} | {name: getattr(spec, name) for name in _OF_SPEC}
         columns |= {"processors": spec.affinity or None, "env": self.env}
-        details = {field.name: as_json(getattr(self, field.name)) for field in fields(self) if field.name != "spec"}
+        details = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "spec"}
         return details | columns
 
 

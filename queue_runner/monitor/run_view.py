@@ -257,6 +257,11 @@ class RunView(RunLine, frozen=True):
             reason = rest
         return f"{ending}{after}: {reason}" if reason else f"{ending}{after}"
 
+    def as_json(self) -> dict[str, Any]:
+        """Return the run object of docs/json.md."""
+        columns = {name: column for name, column in asdict(self).items() if name not in _UNPRINTED}
+        return columns | self.question.options() | {"taints": list(self.taints), "tags": list(self.tags)}
+
 
 Q = TypeVar("Q", bound=QueuedRun)
 R = TypeVar("R", bound=RunLine)
@@ -475,6 +480,14 @@ class JobView(Struct, Generic[R], frozen=True):
         """Number of repeats."""
         return len(last_attempts(self.runs))
 
+    def as_json(self: JobView[RunView]) -> dict[str, Any]:
+        """Return the job object of docs/json.md."""
+        first = self.first.as_json()
+        names = (*_OF_JOB, "compile", *self.first.question.options(), "tags")
+        derived = {name: getattr(self, name) for name in ("state", "ok", "succeeded", "repeats", "median_s")}
+        command = {"command": self.first.command or None, "runs": self.runs}
+        return {"job": self.first.job_id} | {name: first[name] for name in names} | derived | command
+
 
 def jobs(runs: Iterable[R]) -> Iterator[JobView[R]]:
     """Yield the jobs of runs that are ordered by job."""
@@ -483,25 +496,6 @@ def jobs(runs: Iterable[R]) -> Iterator[JobView[R]]:
 
 
 _OF_JOB = ("group_id", "name", "kind", "workload", "framework", "device", "dtype", "config", "priority", "created_at")
-
-
-def as_json(value: Any) -> Any:
-    """Return a value of monitor/ as docs/json.md describes it: runs and jobs as their objects, other records by
-    their fields."""
-    if isinstance(value, RunView):
-        columns = {name: column for name, column in asdict(value).items() if name not in _UNPRINTED}
-        return columns | value.question.options() | {"taints": list(value.taints), "tags": list(value.tags)}
-    if isinstance(value, JobView):
-        first = as_json(value.first)
-        names = (*_OF_JOB, "compile", *value.first.question.options(), "tags")
-        derived = {name: getattr(value, name) for name in ("state", "ok", "succeeded", "repeats", "median_s")}
-        command = {"command": value.first.command or None, "runs": as_json(value.runs)}
-        return {"job": value.first.job_id} | {name: first[name] for name in names} | derived | command
-    if isinstance(value, Struct):
-        value = asdict(value)
-    if isinstance(value, Mapping):
-        return {key: as_json(item) for key, item in value.items()}
-    return [as_json(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def outcome_style(outcome: str | None) -> str:

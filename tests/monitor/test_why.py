@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import fields, replace
 
+from queue_runner import tables
 from queue_runner.model import NOT_FAILED, Obstacle, Outcome, Selector, parse_selector
 from queue_runner.monitor import listing, run_view
 from queue_runner.monitor.explanation import RunContext, _before, _most_informative, explain, explain_all
@@ -205,5 +206,5 @@ def test_a_list_holds_one_job_at_a_time(home: Path, monkeypatch: pytest.MonkeyPa
 
         monkeypatch.setattr(json, "loads", counting)
         run_view.stored_spec.cache_clear()
-        listed_jobs = run_view.as_json(listing.jobs(connection, listing.Filter()))
+        listed_jobs = tables.json_value(listing.jobs(connection, listing.Filter()))
         assert len(listed_jobs) == len(parsed) == total, "each specification once"

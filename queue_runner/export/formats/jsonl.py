@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from queue_runner.export.selected import TABLES, Selected
-from queue_runner.tables import finite
+from queue_runner.tables import json_value
 
 NAME = "jsonl"
 HELP = "a folder of files with a JSON object on each line: runs, iterations, evals, metrics"
@@ -18,5 +18,5 @@ def write(selected: Selected, folder: Path) -> None:
         names = [field.name for field in table.fields]
         with (folder / f"{table.name}.jsonl").open("w", encoding="utf-8") as file:
             for row in selected.rows(table):
-                values = finite(dict(zip(names, row, strict=True)))
+                values = json_value(dict(zip(names, row, strict=True)))
                 file.write(json.dumps(values, ensure_ascii=False, allow_nan=False) + "\n")
