@@ -14,7 +14,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]
 
 def plain(text: str) -> str:
     """Return `text` without ANSI escapes and control characters; tabs and newlines stay."""
-    if text.isascii() and text.isprintable():
+    if text.isprintable():
         return text
     return _CONTROLS.sub("", _ESCAPES.sub("", text))
 

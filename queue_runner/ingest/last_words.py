@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 
 from queue_runner.events import Eval, Iter, LogEvent, Metric, Note
-from queue_runner.ingest.log_parser import clean
 from queue_runner.ingest.time_output import TimeOutput
 from queue_runner.model import Ending, Outcome
+from queue_runner.text import plain
 
 MAX_TAIL_BYTES = 1 << 20
 """Bytes at the end of a log in which its last words are sought."""
@@ -49,7 +49,7 @@ def ending(data: bytes, events: Sequence[LogEvent]) -> Ending | None:
     """
     progress = max((e.offset for e in events if isinstance(e, Iter | Eval | Metric)), default=-1)
     start = max(0, len(data) - MAX_TAIL_BYTES, progress)
-    lines = [clean(line) for line in re.split(r"[\r\n]", data[start:].decode("utf-8", "replace"))]
+    lines = [plain(line) for line in re.split(r"[\r\n]", data[start:].decode("utf-8", "replace"))]
     memory = next((e.text for e in events if isinstance(e, Note) and e.kind == "oom" and e.offset > progress), None)
     for line in lines:
         memory = memory or (line.strip() if NO_MEMORY.match(line.strip()) else None)

@@ -26,13 +26,6 @@ _FALLBACK = re.compile(r"The operator '([^']{1,200})' is not currently supported
 _OUT_OF_MEMORY = re.compile(r"(?:(?:MPS backend|CUDA) out of memory|Invalid buffer size: \d)[^\r\n]{0,200}")
 
 
-def clean(line: str) -> str:
-    """Return the line as a terminal shows it: without colours and control characters other than tabs."""
-    if line.isprintable():
-        return line
-    return plain(line)
-
-
 def whole(value: object) -> int | None:
     """Return the number that a setting of a log's header holds; None for an expression or anything else."""
     text = str(value)
@@ -68,7 +61,7 @@ class LogParser:
 
     def feed(self, line: str, offset: int = 0) -> list[LogEvent]:
         """Return the events of a line, given without its terminator; `offset` is that of its first byte in the file."""
-        text = clean(line)
+        text = plain(line)
         events = self.understand(text, offset)
         if (rusage := self._time.feed(text, offset)) is not None:
             events.append(rusage)
