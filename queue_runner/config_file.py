@@ -18,7 +18,7 @@ from typing import Any, Literal
 from queue_runner import lanes
 from queue_runner.atomic_file import replacing
 from queue_runner.errors import ConfigError, MpsqError, UsageError, did_you_mean
-from queue_runner.units import parse_duration, parse_size
+from queue_runner.units import BOOLEANS, parse_duration, parse_size
 
 Kind = Literal["duration", "size", "count", "number", "bool", "text", "numbers", "profiles"]
 Value = bool | int | float | str
@@ -32,7 +32,6 @@ _WORDS = {
     "numbers": "a table of numbers",
     "profiles": "a table of profiles",
 }
-_BOOLS = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
 
 
 @dataclass(frozen=True)
@@ -299,7 +298,7 @@ def from_text(name: str, text: str) -> Value:
 
 def _typed(key: Key, name: str, text: str) -> Any:
     if key.kind == "bool":
-        return _BOOLS.get(text.lower(), text)
+        return BOOLEANS.get(text.lower(), text)
     if key.kind == "text":
         return text
     for convert in (int, float):

@@ -242,24 +242,17 @@ class NeighbourTime:
     What a run used between the last look at it and its end is not known: its rate until then is taken to continue.
     """
 
-    def __init__(
-        self,
-        wardens: Callable[[], Collection[int]],
-        *,
-        source: CpuTimes | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, wardens: Callable[[], Collection[int]]) -> None:
         self._wardens = wardens
-        self._source = source or CpuTimes()
-        self._clock = clock
+        self._source = CpuTimes()
         self._before: dict[int, dict[tuple[int, float], ProcessTime]] | None = None
         self._rates: dict[int, float] = {}
-        self._at = clock()
+        self._at = time.monotonic()
         self._used_s = 0.0
 
     def __call__(self) -> float:
         """Return the seconds so far."""
-        now = self._clock()
+        now = time.monotonic()
         processes = {pid: self._source.processes(below([pid])) for pid in self._wardens()}
         before, past_s = self._before, now - self._at
         self._before, self._at = processes, now

@@ -85,18 +85,15 @@ class RunDir(Struct, frozen=True):
         """Yield (pid, start) of the processes seen by the warden since the trainer's start, the trainer first."""
         preparation: Preparation | None = self._record("prepared")
         before = max(0, preparation.noted) if preparation is not None else 0
-        return ((process.pid, process.start) for process in islice(self._noted(), before, None))
+        return ((process.pid, process.start) for process in islice(self.noted(), before, None))
 
     def trainer(self) -> tuple[int, float] | None:
         """Return (pid, start) of the trainer; None before the warden has seen it."""
         return next(self.of_trainer(), None)
 
-    def noted(self) -> list[NotedProcess]:
-        """Return all processes that the warden has seen below the trainer, and below the preparation."""
-        return list(self._noted())
-
-    def _noted(self) -> Iterator[NotedProcess]:
-        """Yield them: a job may have started 50,000, of which most callers need the first."""
+    def noted(self) -> Iterator[NotedProcess]:
+        """Yield the processes that the warden has seen below the trainer, and below the preparation. A job may have
+        started 50,000, of which most callers need the first."""
         from queue_runner.host import warden_records
 
         try:

@@ -300,7 +300,7 @@ class Supervisor:
         """End the orphans of the run. Returns True after two empty scans; otherwise the lane is BLOCKED."""
         if spare_daemons and run.claimed.spec.allow_daemons:
             return True
-        noted = run.folder.noted()
+        noted = [*run.folder.noted()]
         traces = processes.Traces(
             tag=run.claimed.token,
             sessions=frozenset(id_ for process in noted for id_ in (process.sid, process.pgid) if id_ is not None),

@@ -87,7 +87,7 @@ def _run_folder(data: bytes, folder: Path) -> None:
     for name in ("warden/started", "warden/exit.json", "warden/output_order", "warden/pids.jsonl", "spec.json"):
         (folder / name).write_bytes(data)
     assert place.started() is not None
-    place.exit(), place.output_order(), place.noted(), place.trainer(), place.is_preparing(), place.prepared_at()
+    place.exit(), place.output_order(), [*place.noted()], place.trainer(), place.is_preparing(), place.prepared_at()
 
 
 def _node(data: bytes, folder: Path) -> None:
