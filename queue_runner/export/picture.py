@@ -10,7 +10,7 @@ from queue_runner import atomic_file
 from queue_runner.analysis.grouping import Arm
 from queue_runner.analysis.rounds import Verdict
 from queue_runner.errors import UsageError
-from queue_runner.export.library import need
+from queue_runner.export.formats import need
 from queue_runner.export.plot_data import LOG_FROM, Comparison, Plot, PlotRun
 from queue_runner.reports._common import arm_tables
 from queue_runner.tables import elide

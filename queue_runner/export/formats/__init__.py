@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from msgspec import Struct
 
@@ -64,6 +64,15 @@ def load(name: str) -> ExportTarget:
             f'cannot export to "{name}"', did_you_mean(name, files, f"there are {', '.join(sorted(files))}")
         )
     return cast(ExportTarget, import_module(f"{__name__}.{files[name]}"))
+
+
+def need(module: str) -> Any:
+    """Return the imported module, whose package has its name. Raises: UsageError where it is not installed."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        name = module.partition(".")[0]
+        raise UsageError(f"{name} is not installed here ({error})", f"pip install {name}") from error
 
 
 def write(name: str, connection: sqlite3.Connection, options: Options, out: Path) -> Exported:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from pathlib import Path
 
-from queue_runner.export.library import need
+from queue_runner.export.formats import need
 from queue_runner.export.selected import TABLES, Selected
 
 NAME = "parquet"

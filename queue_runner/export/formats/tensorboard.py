@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from queue_runner.export.library import need
+from queue_runner.export.formats import need
 from queue_runner.export.selected import EVALS, ITERATIONS, METRICS, RUNS, Selected, SelectedRun
 from queue_runner.tables import elide
 
