@@ -1,4 +1,4 @@
-"""The worker: only the wiring of APScheduler. `mpsq worker` execs into it, launchd and systemd start it.
+"""The worker: the wiring of APScheduler. `mpsq worker` execs into it, launchd and systemd start it.
 
 Its jobs are kept in memory only and run by one thread, so steps never overlap. What must happen is in our own tables;
 the scheduler only says when (reference: APScheduler 3.11, MemoryJobStore).
@@ -10,7 +10,9 @@ import argparse
 import contextlib
 import logging
 import os
+import resource
 import signal
+import socket
 import sqlite3
 import sys
 import threading
@@ -35,10 +37,9 @@ from queue_runner.errors import (
     SchemaError,
     UsageError,
 )
-from queue_runner.host import locks, open_file_limit, ownership, reserve, wakeup
+from queue_runner.host import locks, ownership, reserve, wakeup
 from queue_runner.host.home import ensure_home
 from queue_runner.host.run_dir import cut_middle
-from queue_runner.host.service_manager import ServiceManager
 from queue_runner.store import backup, migrate, read
 from queue_runner.store.engine import checkpoint, open_engine
 from queue_runner.worker.hooks import Hooks
@@ -61,7 +62,45 @@ a gigabyte in that time."""
 STUCK_S = 3600.0
 """A step that takes longer is taken for stuck: systemd restarts the worker then."""
 
+OPEN_FILES = 4096
+"""The limit of open files of a job on a Mac, as in the service's definition: a terminal's programs have 256, too few
+for data loaders and caches of many files. macOS's own limit (OPEN_MAX, 10,240) is above it."""
+
 log = logging.getLogger("mpsq.worker")
+
+
+class ServiceManager:
+    """The service manager that started this process, and gets our messages by sd_notify(3); without one, nothing is
+    sent.
+
+    Its variables are removed from the environment: jobs and hooks must not inherit them.
+    """
+
+    def __init__(self) -> None:
+        self._address = os.environ.pop("NOTIFY_SOCKET", "")
+        self._watchdog_us = os.environ.pop("WATCHDOG_USEC", "")
+        os.environ.pop("WATCHDOG_PID", None)
+
+    def started(self) -> None:
+        """Tell that the start is over. An upgrade may follow, which can take long, so the watchdog sleeps."""
+        self._tell("READY=1", f"WATCHDOG_USEC={2**64 - 1}")
+
+    def works(self) -> None:
+        """Wake the watchdog, which from now on expects `alive`."""
+        if self._watchdog_us:
+            self._tell(f"WATCHDOG_USEC={self._watchdog_us}")
+
+    def alive(self) -> None:
+        """Tell that this process still works."""
+        if self._watchdog_us:
+            self._tell("WATCHDOG=1")
+
+    def _tell(self, *lines: str) -> None:
+        if not self._address:
+            return
+        address = f"\0{self._address[1:]}" if self._address.startswith("@") else self._address
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.sendto("\n".join(lines).encode(), address)
 
 
 class Worker:
@@ -310,7 +349,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         manager.started()
         _refuse_damaged(layout)
         _migrate(layout)
-        open_file_limit.allow()
+        allow_open_files()
         log.info("worker %d on %s", os.getpid(), layout.home)
         for sentence in config_file.removed(layout.config):
             log.warning("%s", sentence)
@@ -322,6 +361,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             log.error("hint: %s", error.hint)
         return 0 if options.service and isinstance(error, _NO_RESTART_MENDS) else error.exit_code
     return 0
+
+
+def allow_open_files(platform: str = sys.platform) -> None:
+    """Raise the limit of this process, which its children inherit, on macOS; elsewhere the default suffices."""
+    if platform != "darwin":
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        with contextlib.suppress(OSError, ValueError):  # jobs keep the lower limit
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 def _is_requested() -> bool:

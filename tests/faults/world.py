@@ -29,7 +29,6 @@ from queue_runner.config_file import Config
 from queue_runner.control import cancellation, new_attempts, pausing
 from queue_runner.errors import MpsqError
 from queue_runner.host import background, lane_list, locks, processes, reserve, run_sampler, wakeup
-from queue_runner.host.service_manager import ServiceManager
 from queue_runner.lanes import Lane
 from queue_runner.machine_records import SensorSample
 from queue_runner.model import Condition, Selector
@@ -410,7 +409,7 @@ class World:
         held = main_loop._take(queue.layout)
         main_loop._refuse_damaged(queue.layout)
         main_loop._migrate(queue.layout)
-        main_loop.Worker(queue.layout, queue.config, held, ServiceManager(), until_idle=False).run()
+        main_loop.Worker(queue.layout, queue.config, held, main_loop.ServiceManager(), until_idle=False).run()
         held.close()
 
     def _spawn(self, name: str, queue: Queue, function: Callable[[], object]) -> Process:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from queue_runner import paths
-from queue_runner.host import cpu_time, find_tool, locks, low_priority, open_file_limit, run_sampler
+from queue_runner.host import cpu_time, find_tool, locks, low_priority, run_sampler
 from queue_runner.host import processes as host_processes
 from queue_runner.host.background import PolledCommand
 from queue_runner.host.run_dir import RunDir
@@ -28,7 +28,7 @@ from queue_runner.store import jobs, read
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.text import last_line
 from queue_runner.warden import process_tree
-from queue_runner.worker import finish, launch
+from queue_runner.worker import finish, launch, main_loop
 from tests import named_rows
 from tests.patience import until
 from tests.store_support import claim_next
@@ -357,11 +357,11 @@ def test_jobs_may_open_as_many_files_as_under_the_service(
     monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int], wanted: tuple[int, int] | None
 ) -> None:
     done: list[tuple[int, int]] = []
-    monkeypatch.setattr(open_file_limit.resource, "getrlimit", lambda which: limits)
-    monkeypatch.setattr(open_file_limit.resource, "setrlimit", lambda which, pair: done.append(pair))
-    open_file_limit.allow("linux")
+    monkeypatch.setattr(main_loop.resource, "getrlimit", lambda which: limits)
+    monkeypatch.setattr(main_loop.resource, "setrlimit", lambda which, pair: done.append(pair))
+    main_loop.allow_open_files("linux")
     assert not done
-    open_file_limit.allow("darwin")
+    main_loop.allow_open_files("darwin")
     assert done == ([wanted] if wanted else [])
 
 

@@ -12,7 +12,6 @@ import pytest
 from queue_runner import config_file
 from queue_runner.errors import UsageError
 from queue_runner.host import locks
-from queue_runner.host.service_manager import ServiceManager
 from queue_runner.paths import Layout
 from queue_runner.times import parse_time
 from queue_runner.worker import main_loop
@@ -59,7 +58,8 @@ def test_a_worker_whose_clock_is_set_back_does_not_sit_out_the_difference(
 ) -> None:
     held = locks.try_lock(locks.worker_lock_path(layout.home))
     assert held is not None
-    worker = main_loop.Worker(layout, config_file.load(layout.config), held, ServiceManager(), until_idle=True)
+    manager = main_loop.ServiceManager()
+    worker = main_loop.Worker(layout, config_file.load(layout.config), held, manager, until_idle=True)
     jobs = worker._scheduler
     jobs.add_job(lambda: None, "interval", seconds=1, id="step")
     jobs.start(paused=True)
