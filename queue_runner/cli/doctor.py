@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from queue_runner import tables
 from queue_runner.cli.common import Json, new_app, print_json
 from queue_runner.errors import UsageError
 from queue_runner.text import plain
@@ -76,14 +76,5 @@ def print_checks(checks: Sequence[Check]) -> None:
 
 def _print(head: str, text: str) -> None:
     """Print a line and its continuation lines. Words are not broken, since most long ones are paths."""
-    room = max(get_terminal_size().columns, 60)
-    print(
-        textwrap.fill(
-            text,
-            room,
-            initial_indent=head,
-            subsequent_indent=" " * len(head),
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-    )
+    lines = textwrap.wrap(text, tables.room() - len(head), break_long_words=False, break_on_hyphens=False)
+    print(head + f"\n{' ' * len(head)}".join(lines))
