@@ -134,14 +134,10 @@ def python_path(value: str, spec: JobSpec, plan: CopyPlan, target: Path) -> str:
     return os.pathsep.join(folders)
 
 
-def named_folders(spec: JobSpec) -> set[str]:
-    """Return the folders of the files that the command names by absolute path."""
-    return {str(Path(path).parent) for _, path in map(_split, spec.argv) if path}
-
-
 def real_folders(spec: JobSpec) -> dict[str, str]:
-    """Return the real path of each of these folders, by its name."""
-    return {folder: os.path.realpath(folder) for folder in named_folders(spec)}
+    """Return the real paths of the folders of the files that the command names by absolute path, by their names."""
+    folders = {str(Path(path).parent) for _, path in map(_split, spec.argv) if path}
+    return {folder: os.path.realpath(folder) for folder in folders}
 
 
 def command(snapshots: Path, spec: JobSpec, target: Path, plan: CopyPlan) -> list[str]:
