@@ -1,10 +1,12 @@
 """Detection of network file systems, since SQLite's WAL and flock both need one that is local to this machine; and the
-reading of small files of the system."""
+opening of files that a job may have written, and reading of small ones of the system."""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 import sys
 from pathlib import Path
 
@@ -47,6 +49,16 @@ def read_text(path: Path) -> str:
         return path.read_text("utf-8", "replace")
     except OSError:
         return ""
+
+
+def open_regular(path: Path, mode: int = os.O_RDONLY) -> int:
+    """Return the descriptor of a regular file. Raises: OSError, also for a link, a FIFO or a device, which could lead
+    elsewhere, block or never end."""
+    descriptor = os.open(path, mode | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return descriptor
 
 
 def nearest_existing(path: Path) -> Path:

@@ -6,7 +6,6 @@ prevents a job from writing there too, so reads are validated and never block.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import stat
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from queue_runner.host.filesystem import open_regular
 from queue_runner.paths import Below
 
 if TYPE_CHECKING:
@@ -200,15 +200,10 @@ def read_end(path: Path, size: int = 4096) -> bytes:
 
 
 def read_regular(path: Path, limit: int = READ_MAX_BYTES, *, from_end: bool = False) -> bytes:
-    """Return the first (or last) `limit` bytes of a regular file. Raises: OSError, also for a link, a FIFO or a device,
-    which could lead elsewhere, block or never end."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as stream:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
+    """Return the first (or last) `limit` bytes of a file. Raises: OSError as `open_regular`."""
+    with os.fdopen(open_regular(path), "rb") as stream:
         if from_end:
-            stream.seek(max(0, status.st_size - limit))
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - limit))
         return stream.read(limit)
 
 
@@ -220,19 +215,18 @@ def cut_middle(log: Path, limit_bytes: int, keep_bytes: int) -> None:
     """
     half = keep_bytes // 2
     try:
-        descriptor = os.open(log, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "r+b") as stream:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode) or status.st_size <= limit_bytes:
+        with os.fdopen(open_regular(log, os.O_RDWR), "r+b") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            if size <= limit_bytes:
                 return
             stream.seek(half)
             stream.readline(half // 4)
             head = stream.tell()
-            stream.seek(max(status.st_size - half, head))
+            stream.seek(max(size - half, head))
             stream.readline(half // 4)
             tail = stream.read()
             stream.seek(head)
-            n_cut = status.st_size - head - len(tail)
+            n_cut = size - head - len(tail)
             stream.write(b"[mpsq: %d bytes in the middle of this log were not kept]\n" % n_cut + tail)
             stream.truncate()
     except OSError:

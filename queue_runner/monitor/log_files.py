@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
 
 from queue_runner.errors import MpsqError
+from queue_runner.host.filesystem import open_regular
 from queue_runner.host.run_dir import RunDir
 from queue_runner.model import State
 from queue_runner.monitor.log_text import LINE_BYTES, Outputs, Text
@@ -110,13 +110,9 @@ class LogFile:
 def _open(path: Path) -> BinaryIO | None:
     """Return the open file; None where there is none, or anything but a file."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        return os.fdopen(open_regular(path), "rb", buffering=0)
     except OSError:
         return None
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        return None
-    return os.fdopen(descriptor, "rb", buffering=0)
 
 
 Sizes = tuple[int, ...]

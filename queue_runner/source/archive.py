@@ -16,7 +16,6 @@ import json
 import os
 import secrets
 import tarfile
-import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -26,7 +25,8 @@ from typing import IO, NamedTuple
 from msgspec import Struct
 
 from queue_runner.atomic_file import replacing
-from queue_runner.source import git_hash, rules
+from queue_runner.host.filesystem import open_regular
+from queue_runner.source import rules
 from queue_runner.source.scan import Entry, NotCode, SourceTree
 
 MANIFEST = "manifest.gz"
@@ -224,7 +224,7 @@ def _copy(source: Path, mode: str, path: str, stream: IO[bytes]) -> int:
     try:
         if mode == "120000":
             return stream.write(os.fsencode(source.readlink()))
-        descriptor = git_hash.open_descriptor(source)
+        descriptor = open_regular(source)
     except OSError as error:
         raise Vanished(path) from error
     size = 0
@@ -245,20 +245,8 @@ def _read(descriptor: int, path: str) -> bytes:
 
 def _write(path: Path, fill: Callable[[IO[bytes]], object], is_same: Callable[[], bool] = lambda: True) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=".partial-", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as stream:
+    with replacing(path, durable=True) as partial:
+        with partial.open("wb") as stream:
             fill(stream)
-            stream.flush()
-            os.fsync(stream.fileno())
         if not is_same():
             raise Vanished("")
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink()
-        raise
-    descriptor = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import stat
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
+from queue_runner.host.filesystem import open_regular
 from queue_runner.source import git_commands
 
 _READ_BYTES = 1 << 20
@@ -78,19 +78,10 @@ def _blob_hash(path: Path, mode: str, oid_length: int) -> str | None:
         if mode == "120000":
             target = os.fsencode(path.readlink())
             return new(b"blob %d\0%s" % (len(target), target)).hexdigest()
-        with os.fdopen(open_descriptor(path), "rb") as stream:
+        with os.fdopen(open_regular(path), "rb") as stream:
             digest = new(b"blob %d\0" % os.fstat(stream.fileno()).st_size)
             while data := stream.read(_READ_BYTES):
                 digest.update(data)
             return digest.hexdigest()
     except OSError:
         return None
-
-
-def open_descriptor(path: Path) -> int:
-    """Open a regular file for reading, without following a link or waiting for a FIFO. Raises: OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
-    return descriptor
