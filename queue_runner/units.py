@@ -258,6 +258,12 @@ def loss(x: Number) -> str:
     return not_finite(x) or f"{x:.4f}"
 
 
+def whole(text: object) -> int | None:
+    """Return the number that a text of digits is; None for anything else."""
+    digits = str(text).strip()
+    return int(digits) if re.fullmatch(r"[0-9]{1,18}", digits) else None
+
+
 def parse_duration(text: str, option: str = "duration") -> float:
     """Parse "90", "90s", "250ms", "2h", "1h30m" or "1.5 h" to seconds; a bare number is seconds.
 

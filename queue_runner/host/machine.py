@@ -19,6 +19,7 @@ from msgspec import structs
 from queue_runner.host.command import Ask, ask
 from queue_runner.host.filesystem import read_text
 from queue_runner.machine_records import AppleGpu, Machine, System
+from queue_runner.units import whole
 
 _SALT = "mpsq machine\0"
 """Salt of the hashed machine id: machine-id(5) of systemd asks not to expose the id itself."""
@@ -43,7 +44,7 @@ def software(*, ask: Ask = ask, root: Path = Path("/"), system: str = sys.platfo
             kernel=platform.release(),
             os="macOS",
             os_version=_line(ask(["/usr/bin/sw_vers", "-productVersion"])),  # mac_ver() is wrong on macOS 26
-            gpu_wired_limit_mib=_whole(_sysctl(ask, ["iogpu.wired_limit_mb"]).get("iogpu.wired_limit_mb")),
+            gpu_wired_limit_mib=whole(_sysctl(ask, ["iogpu.wired_limit_mb"]).get("iogpu.wired_limit_mb")),
             rosetta=under_rosetta(ask=ask, system=system),
         )
     release = dict(re.findall(r'^(ID|VERSION_ID)="?([^"\n]*)"?$', read_text(root / "etc/os-release"), re.MULTILINE))
@@ -72,25 +73,25 @@ def under_rosetta(*, ask: Ask = ask, system: str = sys.platform, machine: str | 
 def _macos(ask: Ask) -> Machine:
     names = ["machdep.cpu.brand_string", "hw.model", "hw.memsize", "hw.physicalcpu", "hw.logicalcpu", "hw.nperflevels"]
     values = _sysctl(ask, [*names, "hw.optional.arm64"])
-    levels = min(_whole(values.get("hw.nperflevels")) or 0, 4)
+    levels = min(whole(values.get("hw.nperflevels")) or 0, 4)
     tiers = _sysctl(ask, [f"hw.perflevel{n}.{what}" for n in range(levels) for what in ("name", "physicalcpu")])
     uuid = re.search(
         r'"IOPlatformUUID" = "([^"]+)"', ask(["/usr/sbin/ioreg", "-rd1", "-c", "IOPlatformExpertDevice"]) or ""
     )
     return Machine(
         arch="arm64" if values.get("hw.optional.arm64") == "1" else platform.machine(),
-        cores_logical=_whole(values.get("hw.logicalcpu")),
-        cores_physical=_whole(values.get("hw.physicalcpu")),
+        cores_logical=whole(values.get("hw.logicalcpu")),
+        cores_physical=whole(values.get("hw.physicalcpu")),
         # M1 to M4 report Performance and Efficiency, later chips other names: keep the names
         cores_by_tier={
-            tiers.get(f"hw.perflevel{n}.name", f"level {n}"): _whole(tiers.get(f"hw.perflevel{n}.physicalcpu"))
+            tiers.get(f"hw.perflevel{n}.name", f"level {n}"): whole(tiers.get(f"hw.perflevel{n}.physicalcpu"))
             for n in range(levels)
         },
         cpu=values.get("machdep.cpu.brand_string"),
         gpus=_apple_gpu(ask, values.get("machdep.cpu.brand_string"))
         or _mac_gpus(ask(["/usr/sbin/system_profiler", "SPDisplaysDataType", "-json"])),
         id=_hashed(uuid[1]) if uuid else None,
-        memory_gib=_gib(_whole(values.get("hw.memsize"))),
+        memory_gib=_gib(whole(values.get("hw.memsize"))),
         model=values.get("hw.model"),
         system="macOS",
     )
@@ -122,7 +123,7 @@ def _mac_gpus(text: str | None) -> list[AppleGpu | str] | None:
     """Parse the GPUs. `sppci_cores` is a number in a string; M1 Max has 24 or 32 cores under one name."""
     try:
         cards = json.loads(text or "")["SPDisplaysDataType"]
-        return [AppleGpu(cores=_whole(card.get("sppci_cores")), name=card.get("sppci_model")) for card in cards]
+        return [AppleGpu(cores=whole(card.get("sppci_cores")), name=card.get("sppci_model")) for card in cards]
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -134,7 +135,7 @@ def _linux(ask: Ask, root: Path) -> Machine:
     cpuinfo = read_text(root / "proc/cpuinfo")
     cores = set(re.findall(r"^physical id\s*: (\d+)$(?:\n.+)*?\ncore id\s*: (\d+)$", cpuinfo, re.MULTILINE))
     memory = re.search(r"^MemTotal:\s*(\d+) kB", read_text(root / "proc/meminfo"), re.MULTILINE)
-    limit = _whole(read_text(root / "sys/fs/cgroup/memory.max"))
+    limit = whole(read_text(root / "sys/fs/cgroup/memory.max"))
     size = int(memory[1]) * 1024 if memory else None
     machine_id = read_text(root / "etc/machine-id").strip()
     return Machine(
@@ -191,11 +192,6 @@ def _hashed(name: str) -> str:
 
 def _gib(size_bytes: int | None) -> int | None:
     return None if size_bytes is None else max(1, round(size_bytes / 2**30))
-
-
-def _whole(value: object) -> int | None:
-    text = str(value).strip()
-    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
 
 
 def _line(text: str | None) -> str | None:

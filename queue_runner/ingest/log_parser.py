@@ -26,12 +26,6 @@ _FALLBACK = re.compile(r"The operator '([^']{1,200})' is not currently supported
 _OUT_OF_MEMORY = re.compile(r"(?:(?:MPS backend|CUDA) out of memory|Invalid buffer size: \d)[^\r\n]{0,200}")
 
 
-def whole(value: object) -> int | None:
-    """Return the number that a setting of a log's header holds; None for an expression or anything else."""
-    text = str(value)
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else None
-
-
 class LogHeader(Struct, omit_defaults=True):
     """The fields of its run that a log has reported so far. None is unknown."""
 

@@ -11,7 +11,8 @@ import re
 from collections.abc import Mapping
 
 from queue_runner.events import Eval, Hello, Iter, LogEvent, Metric
-from queue_runner.ingest.log_parser import DTYPES, NUMBER, LogHeader, LogParser, whole
+from queue_runner.ingest.log_parser import DTYPES, NUMBER, LogHeader, LogParser
+from queue_runner.units import whole
 
 NAME = "nanogpt"
 HELP = "train.py of karpathy/nanoGPT: iterations, evaluations, the header, the printed mfu"
