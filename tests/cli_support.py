@@ -23,7 +23,7 @@ from queue_runner.events import Hello, Iter, Note, Phase
 from queue_runner.host.home import ensure_home
 from queue_runner.host.run_dir import RunDir
 from queue_runner.host.warden_records import RunEnd
-from queue_runner.model import DEFAULT_LANE, Ending, Outcome, RunId, Verb
+from queue_runner.model import DEFAULT_LANE, Ending, Outcome, RunId, Taint, Verb
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import jobs, migrate, results
@@ -207,7 +207,7 @@ def _run(engine: Any, layout: Layout, ending: Ending | None) -> None:
         results.save_exit(connection, run.run_id, RunEnd(real_s=1.5, user_s=1.0, sys_s=0.25, max_rss_bytes=1 << 20))
         results.save_summary(connection, run.run_id, {"n_iters": 20, "n_measure": 20, "median_s": 0.02, "mad_s": 0.001})
         if ending.outcome is not Outcome.SUCCEEDED:
-            results.save_taints(connection, run.run_id, [("contended", "invalid", "others used the CPU")])
+            results.save_taints(connection, run.run_id, [Taint("contended", "invalid", "others used the CPU")])
         jobs.move(connection, run.run_id, Verb.FINISH, actor="worker", ending=ending, ended_at=time.time())
 
 

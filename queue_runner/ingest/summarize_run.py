@@ -162,7 +162,7 @@ def save(connection: Connection, run_id: int, assessment: Assessment) -> None:
         results.save_summary(connection, run_id, asdict(assessment.summary))
     if assessment.neighbour_share is not None:
         results.save_metric(connection, run_id, SHARE, assessment.neighbour_share, "share")
-    results.save_taints(connection, run_id, [(t.kind, t.severity, t.detail) for t in assessment.taints])
+    results.save_taints(connection, run_id, assessment.taints)
 
 
 def own_samples(rows: Iterable[tuple[float, str]]) -> list[SensorSample]:

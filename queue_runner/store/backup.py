@@ -21,7 +21,7 @@ AUTO = "auto"
 BY_HAND = "by-hand"
 RESCUED = "rescued"
 """Label of the copy of a database that was removed while a worker had it open."""
-_NAME = re.compile(r"mpsq-\d{8}-\d{6}-([a-z0-9-]+)\.db")
+_NAME = re.compile(r"mpsq-\d{8}-\d{6}-[a-z0-9-]+\.db")
 
 
 def make(layout: Layout, label: str = BY_HAND) -> Path:
@@ -92,19 +92,13 @@ def problems(db: Path, *, quick: bool = False) -> list[str]:
 
 def rotate(folder: Path, keep: int) -> None:
     """Delete all but the newest `keep` of the automatic backups of the worker; other backups stay."""
-    for path in [path for path in stored(folder) if label_of(path) == AUTO][:-keep]:
+    for path in [path for path in stored(folder) if path.name.endswith(f"-{AUTO}.db")][:-keep]:
         path.unlink(missing_ok=True)
 
 
 def stored(folder: Path) -> list[Path]:
     """Return every backup, the oldest first: their names sort by time."""
     return sorted(path for path in folder.glob("mpsq-*.db") if _NAME.fullmatch(path.name))
-
-
-def label_of(path: Path) -> str:
-    """Return the label of a backup: auto, by-hand, before-0002."""
-    match = _NAME.fullmatch(path.name)
-    return match[1] if match else ""
 
 
 def free_name(folder: Path, pattern: str) -> Path:

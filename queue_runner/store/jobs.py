@@ -263,7 +263,7 @@ def submit(
     now = time.time()
     ids: list[int] = []
     starts: list[tuple[Verb, float | None]] = []
-    for batch in _batches(new):
+    for batch in batches(new, _BATCH):
         ids += (added := _add_jobs(connection, group_id, batch, environments))
         starts += [(_submitting(job), job.terms.not_before_at) for job in batch]
         specs += [job.spec for job in batch]
@@ -327,9 +327,10 @@ def lane_of(spec: JobSpec, group_id: int, repeat: int) -> str:
     return f"{spec.on['to']}-g{group_id}-{task}"
 
 
-def _batches(items: Iterable[T]) -> Iterator[list[T]]:
+def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield the items in lists of at most this size."""
     rest = iter(items)
-    while batch := list(islice(rest, _BATCH)):
+    while batch := list(islice(rest, size)):
         yield batch
 
 

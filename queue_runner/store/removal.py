@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from sqlalchemy import ColumnElement, delete, exists, func, or_, select, update
 
@@ -11,7 +11,7 @@ from queue_runner.errors import MpsqError
 from queue_runner.model import PREFLIGHT, RunId, State
 from queue_runner.paths import preflight_cache
 from queue_runner.store.engine import Connection
-from queue_runner.store.jobs import record
+from queue_runner.store.jobs import batches, record
 from queue_runner.store.schema import dependencies, fingerprints, groups, jobs, metadata, runs, snapshots
 
 _BATCH = 10_000  # SQLite takes 32,766 values in one statement
@@ -24,7 +24,7 @@ def hide(connection: Connection, job_ids: Collection[int], actor: str) -> list[R
     Raises: MpsqError, with nothing marked, for a job that has not ended, or whose checkpoint a waiting run needs.
     """
     removed: list[RunId] = []
-    for batch in _batches(job_ids):
+    for batch in batches(sorted(job_ids), _BATCH):
         _refuse_unended(connection, batch)
         _refuse_resumed(connection, batch)
         fresh = connection.execute(select(jobs.c.id).where(jobs.c.id.in_(batch), jobs.c.deleted_at.is_(None)))
@@ -42,7 +42,7 @@ def erase(connection: Connection, job_ids: Collection[int]) -> None:
 
     Raises: MpsqError, after which the transaction must be rolled back, when a waiting job depends on one of them.
     """
-    for batch in _batches(job_ids):
+    for batch in batches(sorted(job_ids), _BATCH):
         _refuse_needed(connection, batch)
         of_jobs = select(runs.c.id).where(runs.c.job_id.in_(batch))
         connection.execute(delete(dependencies).where(dependencies.c.on_job_id.in_(batch)))
@@ -107,7 +107,7 @@ def removable(connection: Connection, run_ids: Sequence[int], *, deleted: bool) 
     resuming = select(runs.c.resumed_from).where(runs.c.state != State.DONE, runs.c.resumed_from.is_not(None))
     conditions: list[ColumnElement[bool]] = [jobs.c.deleted_at.is_not(None)] if deleted else []
     ids: set[int] = set()
-    for batch in _batches(run_ids):
+    for batch in batches(sorted(run_ids), _BATCH):
         query = select(runs.c.id).join(jobs, jobs.c.id == runs.c.job_id)
         query = query.where(runs.c.id.in_(batch), runs.c.job_id.not_in(_UNENDED), runs.c.id.not_in(resuming))
         ids |= set(connection.execute(query.where(*conditions)).scalars())
@@ -143,9 +143,3 @@ def forget_snapshots(connection: Connection, hashes: Iterable[str]) -> list[str]
 def note_files_removed(connection: Connection, run_id: int, job_id: int, reason: str) -> None:
     """Record in a job's history that the files of a run were removed."""
     record(connection, job_id=job_id, run_id=run_id, actor="user", verb="gc", reason=reason)
-
-
-def _batches(ids: Collection[int]) -> Iterator[list[int]]:
-    rest = sorted(ids)
-    for start in range(0, len(rest), _BATCH):
-        yield rest[start : start + _BATCH]

@@ -15,7 +15,7 @@ from msgspec import Struct, structs
 from queue_runner.analysis.summary import Summary
 from queue_runner.events import FIELD_DROPPED, Eval, Event, Hello, Iter, LogEvent, Metric, Note, Phase, Unknown
 from queue_runner.host.warden_records import RunEnd
-from queue_runner.model import IN_COPY, OWN_NOTE, PHASES, SYNC_UNKNOWN
+from queue_runner.model import IN_COPY, OWN_NOTE, PHASES, SYNC_UNKNOWN, Taint
 from queue_runner.store import hot_sql
 from queue_runner.store.engine import Connection
 
@@ -208,10 +208,9 @@ def save_summary(connection: Connection, run_id: int, summary: Mapping[str, Any]
     connection.change(hot_sql.PUT_SUMMARY, {**asdict(Summary()), **summary, "run_id": run_id})
 
 
-def save_taints(connection: Connection, run_id: int, taints: Iterable[tuple[str, str, str]]) -> None:
-    """Store (kind, severity, detail) triples."""
-    rows = ({"run_id": run_id, "kind": k, "severity": s, "detail": d} for k, s, d in taints)
-    connection.change_all(hot_sql.ADD_TAINT, rows)
+def save_taints(connection: Connection, run_id: int, taints: Iterable[Taint]) -> None:
+    """Store the marks of a run."""
+    connection.change_all(hot_sql.ADD_TAINT, (structs.asdict(taint) | {"run_id": run_id} for taint in taints))
 
 
 def save_condition(connection: Connection, run_id: int, at: float, data: Mapping[str, Any]) -> None:
