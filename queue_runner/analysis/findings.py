@@ -17,7 +17,7 @@ from queue_runner.analysis.compile_payoff import break_even_iters, compile_cost_
 from queue_runner.analysis.finding import Caveat, Finding, NextStep
 from queue_runner.analysis.grouping import MAIN, Arm, is_mode, kinds_of_taint, taints, word
 from queue_runner.analysis.reported_run import ReportedRun
-from queue_runner.analysis.rounds import Verdict, Word
+from queue_runner.analysis.rounds import Word
 from queue_runner.analysis.stats import by_key
 from queue_runner.model import State
 from queue_runner.spec import MOST_ROUNDS, mode_word
@@ -262,11 +262,8 @@ def ratio(pair: Pair, per_work: str, compiling: bool = False) -> str:
     else:
         a, b = (units.number(1 / time) for time in (verdict.value, verdict.baseline))
         numbers = f" per {per_work}, {a} vs {b} {per_work}s/s"
-    return f"{text}{numbers} ({_limits(stated)})"
-
-
-def _limits(verdict: Verdict) -> str:
-    return ", ".join(filter(None, [verdict.interval, verdict.rounds, "" if verdict.decided else "undecided"]))
+    limits = filter(None, [stated.interval, stated.rounds, "" if stated.decided else "undecided"])
+    return f"{text}{numbers} ({', '.join(limits)})"
 
 
 def without_mode(arm: Arm) -> str:
