@@ -187,6 +187,8 @@ class Run:
     def watch(self, lane: list[int]) -> tuple[dict[str, Any] | None, bool, Termination | None]:
         """Watch the trainer to its end. Return (stop, whether it preceded the end, the Ending begun on the tree)."""
         stop, stopped, ending = None, False, None
+        if trainer := row(self.trainer.pid):
+            self.tree.remember({self.trainer.pid: trainer})
         self.wait(FIRST_LOOK_S)
         while not self.reap():
             try:
@@ -215,6 +217,8 @@ class Run:
                 say("while watching:", repr(error))
             self.count_pause()
             self.wait(RESCAN_S if ending else POLL_S)
+        if self.pause.on:
+            self.pause.resume()  # the trainer was killed while stopped; daemons may live on
         return stop, stopped, ending
 
     def prepare(self, lane: list[int]) -> tuple[dict[str, Any] | None, Termination | None]:
@@ -233,11 +237,7 @@ class Run:
         stop, stopped, ending = None, False, None
         failure = self.trainer.error if how.by else None
         if self.trainer.error is None:
-            if trainer := row(self.trainer.pid):
-                self.tree.remember({self.trainer.pid: trainer})
             stop, stopped, ending = self.watch(lane)
-            if self.pause.on:
-                self.pause.resume()
             result = self.result(stop, stopped)
             names = ("exit_code", "signal", "real_s", "user_s", "sys_s", "max_rss_bytes")
             self.prepared = {name: result[name] for name in names}
@@ -357,12 +357,8 @@ class Run:
                 self.begin(lane)
                 reach("warden.spawned")
             if stop is None and self.trainer.error is None:
-                if trainer := row(self.trainer.pid):
-                    self.tree.remember({self.trainer.pid: trainer})
                 self.order = OutputOrder(self.own + "output_order")
                 stop, stopped, ending = self.watch(lane)
-                if self.pause.on:
-                    self.pause.resume()  # the trainer was killed while stopped; daemons may live on
                 reach("warden.reaped")
         exit_ = self.result(stop, stopped)
         try:
