@@ -177,6 +177,9 @@ def load(schema: str, folder: Path) -> None:
     with closing(sqlite3.connect(script.with_suffix(".db"))) as connection:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.executescript(script.read_text())
+        if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'schedules'").fetchone():
+            connection.execute("UPDATE schedules SET next_at = ?", [time.time() + 86_400])  # else it is due by now
+            connection.commit()
     script.unlink()
 
 
