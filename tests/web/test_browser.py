@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
+from queue_runner.model import Ending, Outcome
 from queue_runner.spec import NewJob
 from queue_runner.store import jobs
 from queue_runner.store.engine import open_engine, writing
 from tests.browser_support import DESK, PHONE, opened
-from tests.cli_support import SPEC, full_queue
+from tests.cli_support import SPEC, end_running_run, full_queue
 from tests.queue_support import Queue, until
+from tests.store_support import claim_next
 from tests.web.server_support import Server, served
 from tests.web.test_pages import HOSTILE
 
@@ -151,6 +153,22 @@ def test_the_charts_of_a_submission_get_the_rounds_that_arrive(queue: Queue, bro
         assert page.locator("#plots").text_content() != before
         assert page.evaluate("document.activeElement.textContent") == "logarithmic"
         assert plot.get_by_role("button", name="logarithmic").get_attribute("aria-pressed") == "true"
+
+
+def test_an_open_cancel_never_becomes_that_of_the_next_run(home: Path, browser: Browser) -> None:
+    """The update took the open fold of the run that ended, and gave it the id of the one that began."""
+    layout = full_queue(home)
+    with served(home, "--write") as server, quiet(browser, server) as page:
+        page.goto(server.address)
+        page.wait_for_url(f"{server.base}/")
+        running = page.locator("#running")
+        running.get_by_text("cancel …").click()
+        running.get_by_role("button", name="cancel run 4.1").wait_for()
+        end_running_run(layout, Ending(Outcome.SUCCEEDED, 0))
+        with writing(open_engine(layout.db, check=False)) as connection:
+            assert claim_next(connection) is not None
+        running.locator("strong", has_text="waits1").wait_for()
+        assert running.locator("details").count() == 1 and running.locator("details[open]").count() == 0
 
 
 def test_buttons_change_the_queue(home: Path, browser: Browser) -> None:
