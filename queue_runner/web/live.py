@@ -68,6 +68,11 @@ def event(name: str, value: Any) -> str:
     return f"event: {name}\ndata: {json.dumps(value)}\n\n"
 
 
+def sentence(error: MpsqError) -> str:
+    """Return an error with its remedy."""
+    return " ".join(filter(None, (error.message, error.hint)))
+
+
 def answer(events: AsyncIterator[str]) -> StreamingResponse:
     """Return the answer that sends these events."""
     return StreamingResponse(events, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
@@ -135,8 +140,7 @@ class Watcher:
                     self._publish(self._render(observation))
             except MpsqError as error:
                 observations = None
-                sentence = " ".join(filter(None, (error.message, error.hint)))
-                self._publish({"trouble": [sentence, sentence]})
+                self._publish({"trouble": [sentence(error)] * 2})
             self._wake.wait(watch.POLL_S)
         if observations is not None:
             observations.close()

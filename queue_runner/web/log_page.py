@@ -17,7 +17,7 @@ from queue_runner.monitor.log_text import PipeText
 from queue_runner.monitor.run_view import RunView, outcome_style
 from queue_runner.paths import Layout
 from queue_runner.store import read
-from queue_runner.web.live import BEAT_S, Streams, event
+from queue_runner.web.live import BEAT_S, Streams, event, sentence
 from queue_runner.web.views import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def last_words(layout: Layout, run: RunView) -> str:
 async def follow(
     layout: Layout, text: str, stream: str, lines: int, request: Request, streams: Streams
 ) -> AsyncIterator[str]:
-    """Yield the end of the log, and then each addition until the run has ended."""
+    """Yield the end of the log, and then each addition until the run has ended. After trouble a browser asks again."""
     quiet_s = since_s = 0.0
     with streams.counted():
         try:
@@ -134,5 +134,4 @@ async def follow(
                 quiet_s, since_s = quiet_s + 0.25, since_s + 0.25
             yield event("end", run.state)
         except MpsqError as error:
-            yield event("trouble", error.message)
-            yield event("end", None)
+            yield event("trouble", sentence(error))

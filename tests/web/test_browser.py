@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
+from queue_runner.host.run_dir import RunDir
 from queue_runner.model import Ending, Outcome
 from queue_runner.spec import NewJob
 from queue_runner.store import jobs
@@ -169,6 +171,43 @@ def test_an_open_cancel_never_becomes_that_of_the_next_run(home: Path, browser: 
             assert claim_next(connection) is not None
         running.locator("strong", has_text="waits1").wait_for()
         assert running.locator("details").count() == 1 and running.locator("details[open]").count() == 0
+
+
+def test_a_followed_log_says_what_keeps_it_and_how_it_ended(home: Path, browser: Browser) -> None:
+    layout = full_queue(home)
+    log = RunDir(layout.run_dir("4.1")).stdout
+    lines = [f"this is line {n}\n" for n in range(900)]
+    log.write_text("".join(lines[:600]))
+    with served(home) as server, quiet(browser, server) as page:
+        page.goto(server.address)
+        page.wait_for_url(f"{server.base}/")
+        page.goto(f"{server.base}/log/4.1?stream=stdout")
+        text = page.locator("#log")
+
+        def add(upto: int) -> None:
+            with log.open("a") as file:
+                file.write("".join(lines[:upto][len(log.read_text().splitlines()) :]))
+            text.filter(has_text=f"line {upto - 1}\n").wait_for(timeout=30_000)
+
+        add(800)
+        page.evaluate("document.getElementById('log').scrollTop = 1000")
+        page.evaluate("window.dispatchEvent(new Event('pagehide'))")
+        page.evaluate("window.dispatchEvent(new Event('pageshow'))")
+        add(850)
+        assert page.evaluate("document.getElementById('log').scrollTop") == 1000  # it was thrown to the end
+        assert text.text_content() == "".join(lines[100:850])  # all that the page had, and nothing twice
+
+        with sqlite3.connect(layout.db) as raw:
+            (version,) = raw.execute("SELECT version_num FROM alembic_version").fetchone()
+            raw.execute("UPDATE alembic_version SET version_num = '9999'")
+        page.locator("#lost", has_text="newer than schema").wait_for(timeout=30_000)
+        with sqlite3.connect(layout.db) as raw:
+            raw.execute("UPDATE alembic_version SET version_num = ?", [version])
+        page.locator("#lost").wait_for(state="hidden", timeout=30_000)
+        add(900)
+        end_running_run(layout, Ending(Outcome.SUCCEEDED, 0))
+        page.locator(".badge", has_text="SUCCEEDED").wait_for(timeout=30_000)
+        assert text.text_content() == "".join(lines[100:900])
 
 
 def test_buttons_change_the_queue(home: Path, browser: Browser) -> None:

@@ -13,14 +13,14 @@
 
   // A browser has six connections to a server: a page that nobody sees gives its own back.
   function listen(address, events) {
-    let source = null;
+    let source = null, over = false;
     const stop = () => { if (source) { source.close(); source = null; } };
     const start = () => {
-      if (source || document.hidden) return;
+      if (source || over || document.hidden) return;
       source = new EventSource(address);
       source.onopen = () => { lost.hidden = true; };
-      source.onerror = () => { trouble(LOST); };
-      source.addEventListener("end", stop);
+      source.onerror = () => { if (lost.hidden) trouble(LOST); };
+      source.addEventListener("end", () => { over = true; stop(); });
       for (const [name, use] of Object.entries(events)) {
         source.addEventListener(name, (event) => use(JSON.parse(event.data)));
       }
@@ -110,17 +110,23 @@
   const log = document.querySelector("[data-follow]");
   if (log) {
     log.scrollTop = log.scrollHeight;
+    let again = false;
     listen(log.dataset.follow, {
-      begin: () => { log.textContent = ""; },
+      begin: () => { again = true; },
       text: (more) => {
-        const below = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
+        const top = log.scrollTop, below = log.scrollHeight - top - log.clientHeight < 40;
+        // a stream that is opened again begins with the end of the log: what stands above that stays
+        if (again) log.textContent = log.textContent.slice(0, Math.max(0, log.textContent.lastIndexOf(more.slice(0, 2000))));
+        again = false;
         log.append(more);
         log.normalize();
         const all = log.textContent;
         if (all.length > CHARS) log.textContent = all.slice(all.indexOf("\n", all.length - CHARS) + 1);
         document.getElementById("empty")?.remove();
-        if (below) log.scrollTop = log.scrollHeight;
+        log.scrollTop = below ? log.scrollHeight : top;
       },
+      end: refresh(),
+      trouble,
     });
   }
 })();
