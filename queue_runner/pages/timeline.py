@@ -192,14 +192,16 @@ def _line(sensor: Sensor, samples: Sequence[SensorSample], begin: float, end: fl
 def _path(points: Sequence[tuple[float, float]], begin: float, end: float, low: float, high: float) -> str:
     """Return a path through the points. It is interrupted where samples are missing for long, as between two runs."""
     gap = 3 * _usual_gap([at for at, _ in points])
-    words, before = [], None
-    for at, value in _thinned(points, begin, end):
-        x, y = 10 * place(at, begin, end, edge=0), 100 - place(value, low, high, edge=0)
-        words.append(f"{'M' if before is None or at - before > gap else 'L'}{x:.1f} {y:.1f}")
-        if words[-1][0] == "M":
-            words.append("h.5")  # a lone sample is seen, too
-        before = at
-    return "".join(words)
+    breaks = [k for k, (before, after) in enumerate(pairwise(points), 1) if after[0] - before[0] > gap]
+    lines = []
+    for piece in (points[a:b] for a, b in pairwise([0, *breaks, len(points)])):
+        shown = piece if len(points) <= MOST_POINTS else _thinned(piece, begin, end)
+        first, *others = (
+            f"{10 * place(at, begin, end, edge=0):.1f} {100 - place(value, low, high, edge=0):.1f}"
+            for at, value in shown
+        )
+        lines.append("L".join([f"M{first}h.5", *others]))  # a lone sample is seen, too
+    return "".join(lines)
 
 
 def _usual_gap(times: Sequence[float]) -> float:
@@ -208,9 +210,7 @@ def _usual_gap(times: Sequence[float]) -> float:
 
 
 def _thinned(points: Sequence[tuple[float, float]], begin: float, end: float) -> list[tuple[float, float]]:
-    """Return the points; of more than MOST_POINTS, the lowest and the highest of each column."""
-    if len(points) <= MOST_POINTS:
-        return list(points)
+    """Return the lowest and the highest of the points of each column."""
     columns = MOST_POINTS // 2
     by_column = by_key(points, lambda point: int((point[0] - begin) / (end - begin) * columns))
     ends = [(min(of, key=lambda point: point[1]), max(of, key=lambda point: point[1])) for of in by_column.values()]

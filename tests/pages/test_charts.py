@@ -161,6 +161,13 @@ def test_a_line_stops_where_nothing_was_sampled() -> None:
     assert path.count("M") == 2 and path.startswith("M0.0 50.0")
 
 
+def test_a_line_of_many_samples_is_thinned_in_one_piece() -> None:
+    """Thinned neighbours are farther apart than samples are: each was taken for an end, and drawn as a dot."""
+    points = [(float(t), 0.2 + t % 5 / 10) for t in range(10_000) if not 4000 <= t < 6000]
+    path = timeline._path(points, 0.0, 10_000.0, 0.0, 1.0)
+    assert path.count("M") == 2 and 400 < path.count("L") <= timeline.MOST_POINTS
+
+
 def test_many_samples_keep_their_extremes() -> None:
     points = [(float(t), 1.0 if t == 5001 else 0.2) for t in range(10_000)]
     kept = timeline._thinned(points, 0.0, 10_000.0)
