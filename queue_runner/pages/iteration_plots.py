@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from array import array
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family
@@ -25,17 +25,17 @@ MOST_RUNS = 100
 MEASURE = PHASES.index("measure")
 _DIGITS = 5
 """Significant digits of a value: beyond what a line on a screen shows."""
+_WINDOW = "i BETWEEN ? AND ?"
 
-Values = list[float | None]
 
+class RunPlot(Struct, frozen=True):
+    """What a page keeps of the iterations of one run: seconds and losses by their places on the axis, the least and the
+    most of its measured times, and the times of its other iterations."""
 
-class IterationPlot(Struct, frozen=True):
-    """The iterations of one run in their order: number, seconds, loss (None where unknown), phase."""
-
-    i: Sequence[int] = ()
-    dur_s: Sequence[float | None] = ()
-    loss: Sequence[float | None] = ()
-    phase: Sequence[int] = ()
+    dur_s: Mapping[float, float]
+    loss: Mapping[float, float]
+    measured_s: tuple[float, float] | None
+    others_s: array[float]
 
 
 class Plots(Struct, frozen=True):
@@ -46,21 +46,22 @@ class Plots(Struct, frozen=True):
 
 
 def plots(evidence: RunRecords) -> Plots:
-    """Read the iterations of the runs and thin them to what fits a page."""
+    """Read the iterations of one run after the other, and thin them to what fits a page."""
     chosen, n_left = _chosen(evidence)
-    courses = {run_id: course for run_id in chosen if (course := _read(evidence, run_id)).i}
-    total = sum(2 * len(course.i) for course in courses.values())
-    stretch = 1 if total <= MOST_POINTS else math.ceil(2 * total / MOST_POINTS)
-    families = [made for family in evidence.families if (made := _plot(family, courses, stretch)) is not None]
+    n_of_run = _counts(evidence, chosen)
+    n_iters = sum(n_of_run.values())
+    stretch = 1 if 2 * n_iters <= MOST_POINTS else math.ceil(4 * n_iters / MOST_POINTS)
+    made = (_plot(evidence, family, n_of_run, stretch) for family in evidence.families)
+    families = [plot for plot in made if plot is not None]
     notes = []
     if stretch > 1:
         notes.append(
-            f"{units.counted(total // 2, 'iteration')} are too many for a page: of every {stretch} the lowest and the"
+            f"{units.counted(n_iters, 'iteration')} are too many for a page: of every {stretch} the lowest and the"
             " highest are drawn, so that no outlier is missing; mpsq report iterations --format csv has each"
         )
-    elif courses:
+    else:
         notes.append(
-            f"all {units.count(total // 2)} iterations are drawn" if total > 2 else "the one iteration is drawn"
+            f"all {units.count(n_iters)} iterations are drawn" if n_iters > 1 else "the one iteration is drawn"
         )
     if n_left:
         notes.append(
@@ -78,30 +79,64 @@ def _chosen(evidence: RunRecords) -> tuple[list[int], int]:
     return [*in_turn][:MOST_RUNS], len([*in_turn][MOST_RUNS:])
 
 
-def _read(evidence: RunRecords, run_id: int) -> IterationPlot:
-    """Read the iterations of a run; of a number that a resumed run repeats, the last."""
-    first, last = evidence.context.options.iters or (0, 2**62)
-    sql = "SELECT i, dur_s, loss, phase FROM iterations WHERE run_id = ? AND i BETWEEN ? AND ? ORDER BY offset"
-    points = {row[0]: row for row in tuples(evidence.context.connection, sql, [run_id, first, last])}
-    return IterationPlot(*zip(*(points[i] for i in sorted(points)), strict=True)) if points else IterationPlot()
+def _counts(evidence: RunRecords, chosen: Sequence[int]) -> dict[int, int]:
+    """Return the number of iterations of each of these runs that has any."""
+    run_ids = ", ".join(map(str, chosen))
+    sql = f"SELECT run_id, count(DISTINCT i) FROM iterations WHERE run_id IN ({run_ids}) AND {_WINDOW} GROUP BY run_id"
+    return dict(tuples(evidence.context.connection, sql, _window(evidence)).fetchall())
 
 
-def _rounded(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else float(f"{value:.{_DIGITS}g}")
+def _window(evidence: RunRecords) -> tuple[int, int]:
+    return evidence.context.options.iters or (0, 2**62)
 
 
-def _plot(family: Family, courses: Mapping[int, IterationPlot], stretch: int) -> Mapping[str, Any] | None:
+def _read(evidence: RunRecords, run_id: int, work: float, stretch: int) -> RunPlot:
+    """Read and thin the iterations of a run, their times divided by `work`; of a number that a resumed run repeats, the
+    last."""
+    sql = f"SELECT i, dur_s, loss, phase, max(offset) FROM iterations WHERE {_WINDOW} AND run_id = ? GROUP BY i"
+    rows = tuples(evidence.context.connection, f"{sql} ORDER BY i", [*_window(evidence), run_id])
+    numbers, dur_s, losses, phases, _ = zip(*rows, strict=True)
+    times = [time_s / work for time_s in dur_s]
+    known = [(time_s, phase == MEASURE and time_s > 0) for time_s, phase in zip(times, phases, strict=True)]
+    measured = [time_s for time_s, is_measured in known if is_measured and math.isfinite(time_s)]
+    return RunPlot(
+        _thinned(numbers, times, stretch),
+        _thinned(numbers, losses, stretch),
+        (min(measured), max(measured)) if measured else None,
+        array("d", [time_s for time_s, is_measured in known if not is_measured and math.isfinite(time_s)]),
+    )
+
+
+def _thinned(numbers: Sequence[int], values: Sequence[float | None], stretch: int) -> dict[float, float]:
+    """Return the values by their iterations; or of each stretch its lowest and its highest, in the order in which they
+    came, at its beginning and its middle."""
+    known = ((i, value) for i, value in zip(numbers, values, strict=True) if value is not None and math.isfinite(value))
+    if stretch == 1:
+        return {i: _rounded(value) for i, value in known}
+    parts: dict[int, list[float]] = {}
+    for i, value in known:
+        parts.setdefault(i // stretch * stretch, []).append(value)
+    thinned: dict[float, float] = {}
+    for start, part in parts.items():
+        first, second = sorted((min(part), max(part)), key=part.index)
+        thinned |= {start: _rounded(first), start + stretch / 2: _rounded(second)}
+    return thinned
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")
+
+
+def _plot(evidence: RunRecords, family: Family, drawn: Container[int], stretch: int) -> Mapping[str, Any] | None:
     """Return the data of a family: `x` of all runs, and by run the values at each x."""
-    shown = [(at, arm, row) for at, arm in enumerate(family.arms) for row in arm.runs if row.run_id in courses]
+    shown = [(at, arm, row) for at, arm in enumerate(family.arms) for row in arm.runs if row.run_id in drawn]
     if not shown:
         return None
-    profiles = [_per_unit(courses[row.run_id], arm, family.per_work) for _, arm, row in shown]
-    xs = _xs(profiles, stretch)
-    at_x = {x: k for k, x in enumerate(xs)}
+    plotted = [_read(evidence, row.run_id, _work(arm, family.per_work), stretch) for _, arm, row in shown]
+    xs = sorted({x for run in plotted for x in (*run.dur_s, *run.loss)})
     used = {row.run_id for arm in family.arms for row in arm.used}
-    measured = [d for course in profiles for d, p in zip(course.dur_s, course.phase, strict=True) if p == MEASURE and d]
-    every = [d for course in profiles for d in course.dur_s if d is not None]
-    inside = (min(measured), max(measured)) if measured else (min(every, default=0.0), max(every, default=1.0))
+    ends = [end for run in plotted for end in run.measured_s or ()] or [x for run in plotted for x in run.others_s]
+    low, high = min(ends, default=0.0), max(ends, default=1.0)
     return {
         "caption": arm_tables.caption(family),
         "unit": family.per_work or "iteration",
@@ -112,46 +147,16 @@ def _plot(family: Family, courses: Mapping[int, IterationPlot], stretch: int) ->
                 "run": row.run,
                 "arm": at,
                 "used": row.run_id in used,
-                "dur": _laid_out(course.i, course.dur_s, at_x, stretch),
-                "loss": _laid_out(course.i, course.loss, at_x, stretch),
+                "dur": [run.dur_s.get(x) for x in xs],
+                "loss": [run.loss.get(x) for x in xs],
             }
-            for (at, _, row), course in zip(shown, profiles, strict=True)
+            for (at, _, row), run in zip(shown, plotted, strict=True)
         ],
-        "measured": inside,
-        "outside": sum(not inside[0] <= d <= inside[1] for d in every),
+        "measured": (low, high),
+        "outside": sum(not low <= time_s <= high for run in plotted for time_s in run.others_s),
     }
 
 
-def _per_unit(course: IterationPlot, arm: Arm, unit: str) -> IterationPlot:
-    """Return the times of a token or sample where these are compared."""
-    work = arm.work(unit) if unit else None
-    return replace(course, dur_s=[d and d / work for d in course.dur_s]) if work else course
-
-
-def _xs(courses: Iterable[IterationPlot], stretch: int) -> list[float]:
-    """Return the places of the values: iterations, or two of each stretch."""
-    if stretch == 1:
-        return sorted({i for course in courses for i in course.i})
-    starts = sorted({i // stretch * stretch for course in courses for i in course.i})
-    return [x for start in starts for x in (start, start + stretch / 2)]
-
-
-def _laid_out(
-    numbers: Sequence[int], values: Sequence[float | None], at_x: Mapping[float, int], stretch: int
-) -> Values:
-    """Return the values at each x; of a stretch its lowest and its highest, in the order in which they came."""
-    laid_out: Values = [None] * len(at_x)
-    if stretch == 1:
-        for i, value in zip(numbers, values, strict=True):
-            laid_out[at_x[i]] = _rounded(value)
-        return laid_out
-    parts: dict[int, list[float]] = {}
-    for i, value in zip(numbers, values, strict=True):
-        if value is not None and math.isfinite(value):
-            parts.setdefault(i // stretch * stretch, []).append(value)
-    for start, part in parts.items():
-        low, high = min(part), max(part)
-        ends = (low, high) if part.index(low) < part.index(high) else (high, low)
-        at = at_x[start]
-        laid_out[at : at + 2] = map(_rounded, ends)
-    return laid_out
+def _work(arm: Arm, unit: str) -> float:
+    """Return by what the times are divided where those of a token or sample are compared."""
+    return (arm.work(unit) if unit else None) or 1.0

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from queue_runner import __version__, times, units
-from queue_runner.tables import json_value
 from queue_runner.text import plain
 
 if TYPE_CHECKING:
@@ -70,10 +69,10 @@ def sentence(value: Any) -> Markup:
 
 
 def as_json(value: Any) -> Markup:
-    """Return a value as JSON that may stand in a script element."""
+    """Return a value without nan and inf as JSON that may stand in a script element."""
     from markupsafe import Markup
 
-    text = json.dumps(json_value(value), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return Markup(text.translate(_IN_SCRIPTS))  # ASCII, and nothing in it can end the element
 
 

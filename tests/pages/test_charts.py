@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import tracemalloc
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -222,6 +223,24 @@ def test_too_many_keep_the_extremes_and_the_page_says_so(store: Store, monkeypat
     at = family["x"].index(770)
     assert one["dur"][at : at + 2] == [9.0, 0.01]
     assert made.notes[0].startswith("1,000 iterations are too many for a page: of every 10 the lowest and the highest")
+
+
+def test_the_iterations_of_one_run_are_in_memory_at_a_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(iteration_plots, "MOST_POINTS", 400)
+
+    def peak_bytes(n_runs: int) -> int:
+        monkeypatch.setattr(iteration_plots, "MOST_RUNS", n_runs)
+        tracemalloc.start()
+        try:
+            plots_of(store)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    for _ in range(8):
+        store.iterations(store.run("cpu", False, 0.1), [0.1 + i % 7 / 1e3 for i in range(5000)])
+    plots_of(store)
+    assert peak_bytes(8) < 2 * peak_bytes(1)
 
 
 def test_of_too_many_runs_each_row_has_some(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
