@@ -111,6 +111,8 @@ class Family(Struct, frozen=True, eq=False, dict=True):
     """the metrics compared, the one that comes first before the others, and what stands against words on each; empty if
     nothing does"""
     aim: Aim = field(default_factory=Aim)
+    key: Sequence[Any] = ()
+    """what tells it from the other families of a question, whichever of them have runs"""
 
     @property
     def wall(self) -> bool:
@@ -203,7 +205,7 @@ def families(rows: Iterable[ReportedRun], question: Question) -> list[Family]:
     for key in sorted(members, key=lambda key: [(value is not None, str(value)) for value in key]):
         common = {name: value for name, value in zip(fixed, key, strict=False) if value is not SWEPT}
         arms = labelled(sorted(members[key], key=order), common, short=question.sweeps)
-        made.append(Family(common, arms))
+        made.append(Family(common, arms, key=key))
     return made
 
 

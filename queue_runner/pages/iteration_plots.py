@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from array import array
 from collections.abc import Container, Mapping, Sequence
 from typing import Any
@@ -138,6 +139,7 @@ def _plot(evidence: RunRecords, family: Family, drawn: Container[int], stretch: 
     ends = [end for run in plotted for end in run.measured_s or ()] or [x for run in plotted for x in run.others_s]
     low, high = min(ends, default=0.0), max(ends, default=1.0)
     return {
+        "id": f"{zlib.crc32(repr(family.key).encode()):x}",
         "caption": arm_tables.caption(family),
         "unit": family.per_work or "iteration",
         "x": xs,

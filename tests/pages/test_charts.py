@@ -243,6 +243,17 @@ def test_the_iterations_of_one_run_are_in_memory_at_a_time(store: Store, monkeyp
     assert peak_bytes(8) < 2 * peak_bytes(1)
 
 
+def test_a_chart_is_named_by_its_family(store: Store) -> None:
+    def ids() -> set[str]:
+        return {family["id"] for family in plots_of(store).families}
+
+    before: set[str] = set()
+    for n, workload in enumerate(("m", "a", "z"), 1):
+        store.iterations(store.run("cpu", False, 0.1, workload=workload), [0.1, 0.2])
+        assert len(ids()) == n and before < ids()
+        before = ids()
+
+
 def test_of_too_many_runs_each_row_has_some(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(iteration_plots, "MOST_RUNS", 4)
     made = plots_of(evening(store, 3, 20))

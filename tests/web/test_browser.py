@@ -22,6 +22,7 @@ from queue_runner.store.engine import open_engine, writing
 from tests.browser_support import DESK, PHONE, opened
 from tests.cli_support import SPEC, end_running_run, full_queue
 from tests.queue_support import Queue, until
+from tests.reports.report_fixture import Store
 from tests.store_support import claim_next
 from tests.web.server_support import Server, served
 from tests.web.test_pages import HOSTILE
@@ -171,6 +172,36 @@ def test_an_open_cancel_never_becomes_that_of_the_next_run(home: Path, browser: 
             assert claim_next(connection) is not None
         running.locator("strong", has_text="waits1").wait_for()
         assert running.locator("details").count() == 1 and running.locator("details[open]").count() == 0
+
+
+def test_each_chart_of_a_live_page_stays_that_of_its_family(home: Path, browser: Browser) -> None:
+    """A family that arrived before another one got its chart, with the heading of the other."""
+    store = Store(home)
+
+    def run(workload: str, device: str) -> None:
+        run_id = store.run(device, workload=workload, ended_at=1e9 + store.db.total_changes)
+        store.iterations(run_id, [0.1, 0.11, 0.1])
+
+    run("nanogpt", "cpu")
+    store.run("cpu", workload="waits", outcome=None, median_s=None)
+    with served(home) as server, quiet(browser, server) as page:
+        page.goto(server.address)
+        page.wait_for_url(f"{server.base}/")
+        page.goto(f"{server.base}/group/1")
+        plots = page.locator("figure.plot[data-kind=dur]")
+        plots.get_by_role("button", name="logarithmic").click()
+        for workload in ("a-workload", "z-workload"):
+            run(workload, "mps")
+        store.db.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('job_events', 1)")  # as each event does
+        plots.get_by_role("button", name="mps eager").nth(1).wait_for(timeout=30_000)
+        headings = [plot.locator("h3").inner_text() for plot in plots.all()]
+        arms = [plot.locator(".arm").inner_text() for plot in plots.all()]
+        assert len(headings) == 3 and all("nanogpt" in heading for heading in headings if "workload" not in heading)
+        for heading, arm, plot in zip(headings, arms, plots.all(), strict=True):
+            is_first = "nanogpt" in heading
+            assert arm == ("cpu eager" if is_first else "mps eager"), heading
+            pressed = plot.get_by_role("button", name="logarithmic").get_attribute("aria-pressed")
+            assert pressed == str(is_first).lower(), heading
 
 
 def test_a_followed_log_says_what_keeps_it_and_how_it_ended(home: Path, browser: Browser) -> None:

@@ -2,7 +2,7 @@
 "use strict";
 (() => {
   if (typeof uPlot === "undefined") return;
-  let families = [];
+  let families = new Map();
   const root = document.documentElement;
   root.classList.add("scripted");
   const css = (name) => getComputedStyle(root).getPropertyValue(name).trim();
@@ -40,15 +40,16 @@
 
     // Shows the newest data. What the reader has chosen stays: the rows, the range, the enlarged part.
     update() {
-      const family = families[+this.figure.dataset.family];
+      const family = families.get(this.figure.dataset.family);
+      if (!family) return;
       const data = JSON.stringify(family);
-      if (!family || data === this.data) return;
+      const runs = family.runs.filter((run) => run[this.kind].some((y) => y != null));
+      this.figure.style.display = runs.length ? "" : "none";
+      if (data === this.data) return;
       if (this.plot && this.plot.select.width) { setTimeout(() => this.update(), 1000); return; } // being enlarged
       this.data = data;
-      this.family = family;
-      this.runs = family.runs.filter((run) => run[this.kind].some((y) => y != null));
-      this.figure.style.display = this.runs.length ? "" : "none";
-      if (!this.runs.length) return;
+      [this.family, this.runs] = [family, runs];
+      if (!runs.length) return;
       this.extent = span(this.runs, this.kind);
       const [from, to] = this.kind === "dur" ? family.measured : this.extent;
       if (!this.plot) this.log = this.kind === "dur" && from > 0 && to / from >= FAR;
@@ -157,7 +158,8 @@
   const plots = new Map();
   function update() {
     const source = document.getElementById("plots");
-    families = source ? JSON.parse(source.textContent) : [];
+    families = new Map((source ? JSON.parse(source.textContent) : []).map((family) => [family.id, family]));
+    for (const figure of plots.keys()) if (!figure.isConnected) plots.delete(figure);
     for (const figure of document.querySelectorAll("figure.plot")) {
       if (!plots.has(figure)) plots.set(figure, new Plot(figure));
       plots.get(figure).update();
