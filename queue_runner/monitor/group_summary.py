@@ -44,13 +44,14 @@ def facts(connection: sqlite3.Connection, every_run: Sequence[RunView]) -> list[
 
 
 class GroupProgress(Struct, frozen=True):
-    """How far a submission is: its command, its rounds that have ended of those that are planned so far, and its runs
-    that did not succeed."""
+    """How far a submission is: its command, its rounds that have ended of those that are planned so far, its runs that
+    did not succeed, and all that wait, preflights too."""
 
     title: str
     ended_rounds: int
     rounds: int
     failed: int
+    waiting: int
 
 
 _PROGRESS = """
@@ -62,7 +63,9 @@ WITH last AS (
     SELECT group_id, min(state = 'DONE') AS ended, sum(state = 'DONE' AND outcome <> 'SUCCEEDED') AS failed
     FROM last GROUP BY group_id, repeat
 )
-SELECT g.id, g.title, sum(ended), count(*), sum(failed) FROM rounds JOIN groups g ON g.id = group_id GROUP BY g.id
+SELECT g.id, g.title, sum(ended), count(*), sum(failed), (
+    SELECT count(*) FROM jobs j JOIN runs r ON r.job_id = j.id WHERE j.group_id = g.id AND r.state IN ('QUEUED', 'HELD')
+) FROM rounds JOIN groups g ON g.id = group_id GROUP BY g.id
 """
 """Of each repeat the last attempt counts: SQLite takes the other columns from the row of the max."""
 

@@ -44,14 +44,14 @@ STATES = ("queued", "held", "running", *(outcome.value.lower() for outcome in Ou
 
 class WaitingGroup(Struct, frozen=True):
     """A submission that waits: how far it is, when its last run ends, and its waiting runs, each with its number in the
-    queue, its reason and the time of its start. `is_cut` if more runs wait than the page shows."""
+    queue, its reason and the time of its start. `is_cut` if more of its runs wait than the page shows."""
 
     id: int
     progress: GroupProgress
     open: str
     until: str
     runs: Sequence[tuple[int, RunView, Reason, str]]
-    is_cut: bool = False
+    is_cut: bool
 
     @property
     def n_runs(self) -> int:
@@ -95,16 +95,16 @@ def queue_page(observation: Observation, overview: Overview | None) -> QueuePage
 
 def _waiting(status: Status, now: float) -> list[WaitingGroup]:
     turns = status.eta.turns if status.goes_on else {}
-    is_cut = status.waiting_count > len(status.waiting)
     by_group: dict[int, list[tuple[int, RunView, Reason, str]]] = {}
     for number, run in enumerate(status.waiting, 1):
         row = (number, run, status.reasons[run.run_id], eta.clock(turns.get(run.run), now))
         by_group.setdefault(run.group_id, []).append(row)
     groups = []
     for group, rows in by_group.items():
+        progress, is_open = status.groups[group], status.undecided.get(group, "").partition(": ")[2]
+        is_cut = len(rows) < progress.waiting
         end = "" if is_cut else until([turns.get(run.run) for _, run, _, _ in rows], now)
-        is_open = status.undecided.get(group, "").partition(": ")[2]
-        groups.append(WaitingGroup(group, status.groups[group], is_open, end, rows, is_cut))
+        groups.append(WaitingGroup(group, progress, is_open, end, rows, is_cut))
     return groups
 
 
