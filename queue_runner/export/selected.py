@@ -1,7 +1,7 @@
 """The exported tables: columns of the views, with types and units, of the runs that the user selected.
 
 The names are those of the views (docs/schema.md). Left out is the whole specification, which holds the environment and
-folders; in its place are the words of a command (`argv`) and the settings (`params_json`). Texts are searched for
+folders; in its place are the words of a command (`argv`) and all settings that tell runs apart. Texts are searched for
 secrets.
 """
 
@@ -65,7 +65,8 @@ RUNS = _table(
     "runs",
     "v_run",
     "run_id run job_id number:int group_id name kind workload framework framework_version config device asked_device",
-    "device_name compile:bool dtype argv params_json env_name gpus:int spec_hash snapshot_hash priority:int tags",
+    "device_name compile:bool compile_mode dtype argv params_json variables_json mps_json env_name gpus:int cores:int",
+    "threads:int warmup:int prepare spec_hash snapshot_hash priority:int tags",
     "repeat:int attempt:int lane position:int state outcome exit_code:int signal:int reason blocked_reason valid:bool",
     "taints created_at claimed_at started_at ended_at cancel_requested_at paused_at machine_hash software_hash",
     "params:int flops_per_iter:float tokens_per_iter:float samples_per_iter:float optimizer seed:int",
@@ -84,7 +85,10 @@ ITERATIONS = _table(
 EVALS = _table("evals", "v_eval", "run_id run offset:int i:int split metric value:float dur_s")
 METRICS = _table("metrics", "v_metric", "run_id run offset:int i:int name value:float unit")
 TABLES = (RUNS, ITERATIONS, EVALS, METRICS)
-FROM_SPEC = ("argv", "params_json", "env_name", "gpus")
+FROM_SPEC = (
+    *("compile_mode", "argv", "params_json", "variables_json", "mps_json", "env_name"),
+    *("gpus", "cores", "threads", "warmup", "prepare"),
+)
 """Columns of RUNS that are parts of the specification and not columns of v_run."""
 NOT_EXPORTED = ("spec_json",)
 _OFFSET = f"CASE WHEN offset < {OWN_NOTE} THEN offset END"
@@ -165,8 +169,17 @@ def _values(stored: Mapping[str, Any], spec: JobSpec) -> list[Any]:
     from_spec = {
         "argv": shlex.join(redact.redact(spec.argv)) or None,
         "params_json": json.dumps(spec.params, sort_keys=True),
+        "variables_json": json.dumps(
+            dict(zip(spec.variables, redact.redact(spec.variables.values()), strict=True)), sort_keys=True
+        ),
+        "mps_json": json.dumps(spec.mps, sort_keys=True),
         "env_name": spec.env_name or None,
+        "compile_mode": spec.compile_mode or None,
         "gpus": spec.gpus,
+        "cores": spec.cores or None,
+        "threads": spec.threads or None,
+        "warmup": spec.warmup,
+        "prepare": redact.redact([spec.prepare])[0] or None,
     }
     values = {**stored, **texts, **from_spec}
     return _typed(RUNS.fields, [values[field.name] for field in RUNS.fields])

@@ -58,6 +58,19 @@ def test_tables_are_read_back(store: Store, tmp_path: Path, target: str) -> None
     assert manifest["schema"] == "mpsq.export/1" and manifest["tables"]["iterations"]["units"]["dur_s"] == "s"
 
 
+def test_each_setting_that_tells_runs_apart_is_a_column(store: Store, tmp_path: Path) -> None:
+    """Runs of two modes of torch.compile were alike in every file."""
+    token = "ghp_hunter2hunter2hunter2"
+    variables = {"OMP_NUM_THREADS": "8", "URL": f"https://{token}@host"}
+    store.run("cpu", "max-autotune", variables=variables, prepare=f"fetch {token}")
+    write(store, "jsonl", tmp_path / "out")
+    *others, run = _rows("jsonl", tmp_path / "out", "runs")
+    assert run["compile_mode"] == "max-autotune" and run["prepare"] == "fetch [hidden]"
+    assert json.loads(run["variables_json"])["OMP_NUM_THREADS"] == "8" and token not in str(run)
+    assert (run["cores"], run["threads"], run["warmup"], run["mps_json"]) == (None, None, 0, "{}")
+    assert all(other["compile_mode"] is None and other["variables_json"] == "{}" for other in others)
+
+
 def test_what_the_queue_adds_has_no_offset(store: Store, home: Path, tmp_path: Path, mpsq: Cli) -> None:
     """It was 4611686018427387903, the place after all lines of a trainer."""
     with writing(open_engine(store.layout.db)) as connection:
