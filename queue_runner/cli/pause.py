@@ -50,6 +50,7 @@ def pause(
         )
     if timeout and not when_done:
         raise UsageError("--timeout requires --when-done", "mpsq pause --when-done --timeout 2h")
+    timeout_s = units.parse_duration(timeout, "--timeout") if timeout else None
     layout = home()
     if named:
         tell("mpsq.pause/1", pausing.pause(layout, chosen(ids, tag), now=now), json, changed=None)
@@ -67,7 +68,7 @@ def pause(
         for run in runs:
             print(f"run {run.run} {run.result}")
     if when_done:
-        _wait(name if lane is not None else None, units.parse_duration(timeout, "--timeout") if timeout else None, json)
+        _wait(name if lane is not None else None, timeout_s, json)
     elif lane is not None:
         say(STILL_START)
 

@@ -69,6 +69,12 @@ def test_a_command_with_its_own_options_is_told_where_it_goes(mpsq: Cli) -> None
     assert "--" not in mpsq("submit", "no-such-program-here").err.partition("hint")[2]
 
 
+def test_a_wrong_timeout_pauses_nothing(mpsq: Cli) -> None:
+    refused = mpsq("pause", "--when-done", "--timeout", "2hours")
+    assert refused.code == 2 and '"2hours" is not a duration' in refused.err
+    assert mpsq.ok("resume").out == "the queue was not paused\n"
+
+
 def test_results_are_deleted_after_a_yes(mpsq: Cli, answers: list[bool]) -> None:
     answers += [False]
     refused = mpsq("delete", "1", "--results")
