@@ -95,8 +95,10 @@ def _job(text: str) -> dict[str, Any]:
     command = list(itertools.dropwhile(_ASSIGNMENT.match, words))
     if words and not command:
         raise UsageError(f'"{text}" sets variables and runs nothing', "write a program after them")
-    variables = dict(_ASSIGNMENT.split(word, 1)[1:] for word in words[: len(words) - len(command)])
-    return {"command": command, "env": variables}
+    assignments = words[: len(words) - len(command)]
+    if any("{" in word for word in assignments):
+        return {"command": ["env", *words]}  # each job has its own values in the words of its command
+    return {"command": command, "env": dict(_ASSIGNMENT.split(word, 1)[1:] for word in assignments)}
 
 
 _NEEDS_SHELL = re.compile(r"[|&;<>()$`*?~\n]")

@@ -6,6 +6,7 @@ program, an environment that uv makes for one call.
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,8 @@ from pathlib import Path
 _PYTHON = re.compile(r"python(\d+(\.\d+)*)?")
 _BEFORE = frozenset({"time", "nice", "nohup", "caffeinate"})
 """Programs that run the one after their options."""
+_VARIABLE = re.compile(r"(?!PATH=)\w+=")
+"""A variable of `env`, but the one that decides which program runs."""
 _WITH_VALUE = frozenset(
     {"-p", "--python", "--project", "--directory", "--env-file", "--extra", "--group", "--index-url"}
 )
@@ -29,6 +32,8 @@ def of_command(
     """Return the absolute path of the interpreter that runs the command, links unresolved; None if it is unknown.
     `known` keeps it by program for other commands of the submission."""
     words = list(argv)
+    if words[:1] == ["env"]:
+        words = list(itertools.dropwhile(_VARIABLE.match, words[1:]))
     while words and words[0].rpartition("/")[2] in _BEFORE:
         words = words[1:]
         while words and words[0].startswith("-"):

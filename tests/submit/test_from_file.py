@@ -341,6 +341,15 @@ def test_a_command_line_may_begin_with_variables() -> None:
         from_file.plan_of_commands(["A=1", "true"], {})
 
 
+def test_a_variable_of_a_command_line_may_be_swept() -> None:
+    line = f"T={{t}} B='2 3' {sys.executable} x.py"
+    jobs = from_file.plan_of_commands([line], {"sets": {"t": ("1", "4")}}).jobs
+    assert [job.spec.argv for job in jobs] == [("env", f"T={t}", "B=2 3", sys.executable, "x.py") for t in "14"]
+    assert {job.spec.python for job in jobs} == {sys.executable}
+    with pytest.raises(UsageError, match=r"contains \{t\}, but no option sets its value"):
+        from_file.plan_of_commands([line], {})
+
+
 def test_one_name_is_not_for_several_commands() -> None:
     with pytest.raises(UsageError, match="cannot name several commands"):
         from_file.plan_of_commands(["sleep 1", "sleep 2"], {"name": "x"})

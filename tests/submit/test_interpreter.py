@@ -55,8 +55,9 @@ def test_an_environment_of_its_own_is_unknown(tmp_path: Path, option: str) -> No
 
 def test_time_before_it_a_python_and_a_script_of_a_venv(tmp_path: Path) -> None:
     python = venv(tmp_path / ".venv")
-    for before in (["time"], ["/usr/bin/time", "-l"], ["caffeinate", "-i"]):
+    for before in (["time"], ["/usr/bin/time", "-l"], ["caffeinate", "-i"], ["env", "T=1", "B="]):
         assert of(tmp_path, *before, "uv", "run", "train.py") == python
+    assert of(tmp_path, "env", "PATH=/bin", "python", "train.py") is None
     assert of(tmp_path, "python", "train.py") == python == of(tmp_path, ".venv/bin/python", "train.py")
     torchrun = tmp_path / ".venv" / "bin" / "torchrun"
     torchrun.write_text(f"#!{python}\n")
