@@ -47,10 +47,10 @@ class Line(Struct, frozen=True):
     name: str | None
     content: str | dict[str, Any]
 
-    def fields(self, defaults: Fields) -> dict[str, Any]:
-        """Return its options, merged over those of the command line. Raises: UsageError."""
+    def fields(self) -> dict[str, Any]:
+        """Return its own options. Raises: UsageError."""
         item = _parsed(self.content, self.where) if isinstance(self.content, str) else self.content
-        return given_options.merge(defaults, given_options.read(item))
+        return given_options.read(item)
 
 
 def plan(path: str, defaults: Fields) -> Plan:
@@ -121,8 +121,11 @@ def plan_of(lines: Sequence[Line], defaults: Fields) -> Plan:
     waits: list[Sequence[tuple[int, Condition]]] = []
     for number, line in enumerate(lines):
         try:
-            fields = line.fields(defaults)
-            siblings, fields["after"] = _siblings(number, fields.get("after", ()), named, lines)
+            given = line.fields()
+            fields = given_options.merge(defaults, given)
+            siblings, stored = _siblings(number, given.get("after") or (), named, lines)
+            if given.get("after"):  # names on the command line are those of stored jobs
+                fields["after"] = stored
             if defaults.get("until") is not None:
                 submit.refuse_search_in_rounds(fields.get("find_max"))
                 fields.setdefault("preflight", False)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from queue_runner.errors import UsageError
+from queue_runner.model import Condition, Dependency, parse_selector
 from queue_runner.paths import Layout
 from queue_runner.store import jobs
 from queue_runner.store.engine import open_engine, writing
@@ -175,6 +176,16 @@ def test_lines_wait_for_each_other_and_for_what_is_there(layout: Layout, mpsq: C
         (3, 1, "any"), (4, 1, "any"),
         (5, 3, "fail"), (5, 4, "fail"),
     ]  # fmt: skip
+
+
+def test_a_name_on_the_command_line_is_that_of_a_stored_job(layout: Layout, mpsq: Cli, submit: From) -> None:
+    mpsq.ok("submit", "--name", "prepare", "--", "true")
+    lines = [TOY, {**TOY, "name": "prepare"}, {**TOY, "after": "prepare:any"}, {**TOY, "after": None}]
+    assert submit(lines, "--after", "prepare").code == 0
+    waits = query(layout, "SELECT job_id, on_job_id, condition FROM dependencies ORDER BY job_id")
+    assert waits == [(2, 1, "ok"), (3, 1, "ok"), (4, 3, "any")]
+    planned = from_file.plan_of_commands(["sleep 1", "sleep 2"], {"after": ("prepare",)})
+    assert planned.own_after == ((Dependency(parse_selector("prepare"), Condition.OK),),) * 2
 
 
 def chain(*after: int) -> list[dict[str, Any]]:
