@@ -73,7 +73,7 @@ def plan_of_commands(commands: Sequence[str], defaults: Fields) -> Plan:
         raise UsageError("--name cannot name several commands", "leave it out: each row is named by its command")
     names = [defaults.get("name") or _row_name(text, number) for number, text in enumerate(commands, start=1)]
     lines = [Line(f'"{name}"', name, {**_job(text), "name": name}) for name, text in zip(names, commands, strict=True)]
-    return plan_of(lines, defaults)
+    return plan_of(lines, defaults, measures=True)
 
 
 def _row_name(text: str, number: int) -> str:
@@ -105,8 +105,10 @@ _NEEDS_SHELL = re.compile(r"[|&;<>()$`*?~\n]")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=", re.ASCII)
 
 
-def plan_of(lines: Sequence[Line], defaults: Fields) -> Plan:
-    """Return the plan of all lines, in rounds of drawn order. Raises: UsageError, which names the line."""
+def plan_of(lines: Sequence[Line], defaults: Fields, *, measures: bool = False) -> Plan:
+    """Return the plan of all lines, in rounds of drawn order. Several lines are a measurement, one if it `measures`.
+
+    Raises: UsageError, which names the line."""
     seed = submit.drawn(defaults.get("order_seed"))
     named: dict[str, list[int]] = {}
     for number, line in enumerate(lines):
@@ -129,7 +131,7 @@ def plan_of(lines: Sequence[Line], defaults: Fields) -> Plan:
             if defaults.get("until") is not None:
                 submit.refuse_search_in_rounds(fields.get("find_max"))
                 fields.setdefault("preflight", False)
-            request = Request(**{**fields, "order_seed": seed, "measures": len(lines) > 1, **_LATER})
+            request = Request(**{**fields, "order_seed": seed, "measures": measures or len(lines) > 1, **_LATER})
             planned = submit.plan(request, shared, alone=len(lines) == 1)
         except UsageError as error:
             raise UsageError(f"{line.where}: {error.message}", error.hint) from error

@@ -361,6 +361,11 @@ def test_a_variable_of_a_command_line_may_be_swept() -> None:
         from_file.plan_of_commands([line], {})
 
 
+def test_one_quoted_command_waits_for_a_quiet_machine_as_several_do() -> None:
+    for commands in (["sleep 1"], ["sleep 1", "sleep 2"]):
+        assert all(job.spec.gate for job in from_file.plan_of_commands(commands, {}).jobs)
+
+
 def test_one_name_is_not_for_several_commands() -> None:
     with pytest.raises(UsageError, match="cannot name several commands"):
         from_file.plan_of_commands(["sleep 1", "sleep 2"], {"name": "x"})
