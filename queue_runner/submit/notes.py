@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -77,7 +78,8 @@ def _folder_in_command(request: Request, cells: Cells) -> Iterator[str]:
         return
     folder = str(expand.folder(request))
     paths = [word if word.startswith("/") else word.partition("=")[2] for word in request.argv]
-    if any(folder in word and not Path(path).is_file() for word, path in zip(request.argv, paths, strict=True)):
+    is_file = map(os.path.isfile, paths)  # Path.is_file raises for a word that is longer than a path may be
+    if any(folder in word and not file for word, file in zip(request.argv, is_file, strict=True)):
         yield f"the command names {folder}, so it reads that folder and not the copy of its code"
 
 
