@@ -66,10 +66,10 @@ def _seconds(moment: datetime, text: str) -> float:
     return at
 
 
-def clock(at: float, now: float | None = None) -> str:
-    """Format a time of day as precisely as needed: `22:30`, `Sun 06:00`, `2026-12-24 06:00`."""
+def clock(at: float, now: float | None = None, zone: ZoneInfo | None = None) -> str:
+    """Format a time of day as precisely as needed: `22:30`, `Sun 06:00`, `2026-12-24 06:00`; local without a zone."""
     now = time.time() if now is None else now
-    moment, today = datetime.fromtimestamp(at), datetime.fromtimestamp(now)
+    moment, today = datetime.fromtimestamp(at, zone), datetime.fromtimestamp(now, zone)
     if moment.date() == today.date():
         return f"{moment:%H:%M}"
     if 0 < at - now < 6 * _DAY_S:

@@ -15,7 +15,7 @@ from queue_runner.cli.common import Json, home, new_app, new_home, print_json, r
 from queue_runner.cli.typer_options import GOES_AFTER, WithCommand, with_options
 from queue_runner.errors import UsageError
 from queue_runner.text import plain
-from queue_runner.times import clock, local_zone
+from queue_runner.times import clock, local_zone, zone
 from queue_runner.units import counted
 
 if TYPE_CHECKING:
@@ -68,7 +68,8 @@ def add(
         print_json("mpsq.schedule.add/1", id=added.id, name=added.name, next_at=added.next_at, runs_each_time=n_runs)
     else:
         assert added.next_at is not None  # a line that never occurs is refused
-        print(f"{added.name}: {counted(n_runs, 'run')} {clock(added.next_at)} ({added.timezone})")
+        next_time = clock(added.next_at, zone=zone(added.timezone))
+        print(f"{added.name}: {counted(n_runs, 'run')} {next_time} ({added.timezone})")
     say_obstacles(layout)
 
 
@@ -125,12 +126,12 @@ def list_(json: Json = False) -> None:
 
 
 def _print(rows: Sequence[ScheduleRow]) -> None:
-    zone = local_zone()
+    local = local_zone()
     columns = [
         tables.Column("id", "id", right=True),
         tables.Column("name", "name", words=lambda name: tables.elide(name, 16)),
         tables.Column(
-            "cron", "when", value=lambda row: row.cron if row.timezone == zone else f"{row.cron} ({row.timezone})"
+            "cron", "when", value=lambda row: row.cron if row.timezone == local else f"{row.cron} ({row.timezone})"
         ),
         tables.Column("next", "next", value=_next),
         tables.Column("last", "last", value=_last),

@@ -305,6 +305,12 @@ def test_everything_is_checked_when_it_is_added(line: list[str], said: str, mpsq
     assert json.loads(mpsq.ok("schedule", "list", "--json").out)["schedules"] == []
 
 
+def test_the_next_time_is_that_of_the_zone_that_it_names(mpsq: Cli) -> None:
+    for zone in ("Pacific/Kiritimati", "Pacific/Honolulu"):  # a day apart
+        shown = mpsq.ok("schedule", "add", "30 2 * * *", "--timezone", zone, "--name", zone[8:], "--", "--", "sh").out
+        assert shown.endswith(f"02:30 ({zone})\n")
+
+
 def test_status_tells_the_next_one(layout: Layout, mpsq: Cli) -> None:
     add()
     assert queue_status.read_status(layout).schedules[0].name == "nightly"
