@@ -89,14 +89,12 @@ def zone(name: str) -> ZoneInfo:
         ) from error
 
 
-def local_zone() -> str:
-    """Return the IANA name of the machine's time zone. Raises: UsageError when it cannot be determined."""
+def local_zone() -> str | None:
+    """Return the IANA name of the machine's time zone; None if it cannot be determined."""
     import tzlocal
 
     try:
         name = tzlocal.get_localzone_name()
-        zone(name)
-    except (KeyError, ValueError, LookupError, OSError, UsageError) as error:
-        hint = "give its IANA name, such as --timezone Europe/Berlin"
-        raise UsageError("the time zone of this machine is not known", hint) from error
-    return str(name)
+        return zone(name).key if name else None
+    except (ValueError, LookupError, OSError, UsageError):
+        return None

@@ -47,7 +47,11 @@ def add(
 
     Raises: UsageError for an invalid line, zone, name or request; MpsqError when it cannot be stored.
     """
-    line, zone = " ".join(line.split()), timezone or local_zone()  # a line break in it would break every list
+    zone = timezone or local_zone()
+    if zone is None:
+        hint = "give its IANA name, such as --timezone Europe/Berlin"
+        raise UsageError("the time zone of this machine is not known", hint)
+    line = " ".join(line.split())  # a line break in it would break every list
     next_at = Cron(line, zone).next_after(time.time())
     planned = plan.plan(request)
     name = planned.jobs[0].spec.name if name is None else name

@@ -311,6 +311,14 @@ def test_the_next_time_is_that_of_the_zone_that_it_names(mpsq: Cli) -> None:
         assert shown.endswith(f"02:30 ({zone})\n")
 
 
+def test_a_machine_whose_zone_has_no_name(mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tzlocal.get_localzone_name", lambda: None)
+    add()
+    assert "0 2 * * * (UTC)" in mpsq.ok("schedule", "list").out
+    refused = mpsq("schedule", "add", "0 2 * * *", "--", "--", "sh")
+    assert refused.code == 2 and "zone of this machine is not known" in refused.err and "--timezone" in refused.err
+
+
 def test_status_tells_the_next_one(layout: Layout, mpsq: Cli) -> None:
     add()
     assert queue_status.read_status(layout).schedules[0].name == "nightly"
