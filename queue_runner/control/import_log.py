@@ -81,6 +81,9 @@ def _command(files: Sequence[Path], parser: str | None, labels: Mapping[str, str
 
 def _labels(labels: Mapping[str, str]) -> dict[str, Value]:
     for name, text in labels.items():
+        if not text.strip():
+            option = "--name" if name == "name" else f"--set {name}"
+            raise UsageError(f"{option} has an empty value", "give a value, or leave it out")
         policy.no_token(f"--set {name}", text)
     for name in labels.keys() & {*_LABELS}:
         policy.check_name(labels[name])

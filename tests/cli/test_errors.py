@@ -87,6 +87,8 @@ def fails(mpsq: Cli, code: int, *arguments: object) -> str:
         (["import", "/no/log"], "/no/log cannot be read"),
         (["import", "/no/log", "--parser", "nanogtp"], 'did you mean "nanogpt"?'),
         (["import", "/no/log", "--set", "device=mps,cpu"], "a log comes from one device"),
+        *((["import", "/no/log", "--set", f"{key}="], f"--set {key} has an empty value") for key in ("compile", "lr")),
+        (["import", "/no/log", "--name", ""], "--name has an empty value"),
         (["import", "/dev/zero"], "/dev/zero cannot be read: not a regular file"),
         (["submit", "toy", "--name", "n" * 201], "a name of 201 characters is too long"),
         (["submit", "toy", "--tag", "t" * 101], "a tag of 101 characters is too long"),
