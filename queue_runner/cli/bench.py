@@ -11,7 +11,7 @@ import typer
 
 from queue_runner import tables
 from queue_runner.cli.common import Json, home, new_app, new_home, remark, remind, say
-from queue_runner.cli.run import Verbose, follow_to_the_end, plan_of
+from queue_runner.cli.run import Verbose, follow_to_the_end, plan_of, refuse_hold
 from queue_runner.cli.typer_options import OfWorkload, with_options
 
 if TYPE_CHECKING:
@@ -43,6 +43,9 @@ def bench(
 ) -> None:
     """Run a workload on each device, eager and compiled, until each of these has a verdict; then print the report."""
     from queue_runner.cli.submit import print_plan, print_stored, store
+
+    if not (dry_run or detach):
+        refuse_hold(fields, "bench", "bench --detach")
 
     def plan(layout: Layout) -> Plan:
         planned, notes, forecast = _grid(fields, layout)

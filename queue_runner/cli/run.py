@@ -54,10 +54,7 @@ def run(ctx: typer.Context, fields: dict[str, Any], verbose: Verbose = False, js
 
     Exit codes: 0 if all succeeded, 3 if not, 130 after Ctrl-C.
     """
-    if fields.get("hold"):
-        raise UsageError(
-            "run --hold would wait forever", "use mpsq submit --hold to queue it, and mpsq resume ID to release it"
-        )
+    refuse_hold(fields, "run", "submit")
 
     def plan(layout: Layout) -> Plan:
         planned = plan_of(fields)
@@ -65,6 +62,13 @@ def run(ctx: typer.Context, fields: dict[str, Any], verbose: Verbose = False, js
         return planned
 
     follow_to_the_end(new_home(), plan, verbose=verbose, json=json)
+
+
+def refuse_hold(fields: Mapping[str, Any], command: str, other: str) -> None:
+    """Raise UsageError for a held job in a command that waits for it; the `other` one does not."""
+    if fields.get("hold"):
+        remedy = f"use mpsq {other} --hold to queue it, and mpsq resume ID to release it"
+        raise UsageError(f"{command} --hold would wait forever", remedy)
 
 
 def plan_of(fields: Mapping[str, Any]) -> Plan:

@@ -111,6 +111,14 @@ def test_environments_and_switches_are_asked_where_they_mean_something(
     ]
 
 
+def test_held_runs_are_not_waited_for(home: Path, mpsq: Cli, machine: Machine) -> None:
+    machine("cpu", compiles=False)
+    refused = mpsq("bench", "toy", "--hold")
+    assert refused.code == 2 and "bench --hold would wait forever" in refused.err and "bench --detach" in refused.err
+    assert mpsq.ok("bench", "toy", "--hold", "--dry-run", "--json").json()["order"]
+    assert mpsq.ok("bench", "toy", "--hold", "--detach").out
+
+
 def test_a_command_is_not_a_workload(home: Path, mpsq: Cli) -> None:
     for line in (["bench"], ["bench", "--", "true"], ["bench", "tyo"]):
         assert mpsq(*line).code == 2
