@@ -147,11 +147,12 @@ def _refuse_in_vain(rows: Sequence[NamedRun], change: Edit, open_jobs: set[int])
     if option and ended:
         last = {(row.job_id, row.repeat): row for row in sorted(rows, key=lambda row: row.attempt)}.values()
         succeeded = {row.job_id for row in rows} - {row.job_id for row in last if row.outcome != Outcome.SUCCEEDED}
+        late = {row.job_id for row in rows if row.deadline_at is not None and row.deadline_at <= time.time()}
         is_import = any(row.kind == "import" for row in rows if row.job_id == ended[0])
         hint = (
             "it was imported: only its name, notes and tags can be changed"
             if is_import
-            else f"mpsq {'rerun' if ended[0] in succeeded else 'retry'} {ended[0]} runs it again"
+            else f"mpsq {'rerun' if ended[0] in succeeded | late else 'retry'} {ended[0]} runs it again"
         )
         raise UsageError(f"job {ended[0]} has ended: --{option} has no effect on it", hint)
     waiting = {row.job_id for row in rows if row.state not in _NOT_WAITING}

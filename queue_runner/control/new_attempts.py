@@ -120,8 +120,9 @@ def _refuse_in_vain(connection: Connection, chosen: Sequence[NamedRun]) -> None:
     }
     if set(skipped) == jobs:
         job = min(jobs)
-        why = skipped[job].reason.partition(": ")[2]
-        raise UsageError(f"job {job} would be skipped at once: {why}", f"mpsq rerun {job} runs it without dependencies")
+        kind, _, why = skipped[job].reason.partition(": ")
+        without = "the deadline" if kind == "deadline" else "dependencies"
+        raise UsageError(f"job {job} would be skipped at once: {why}", f"mpsq rerun {job} runs it without {without}")
 
 
 def _is_meant(row: NamedRun, named: Sequence[NamedRun], succeeded_too: bool, jobs: Container[int | None]) -> bool:

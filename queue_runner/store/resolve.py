@@ -16,8 +16,7 @@ from queue_runner.store.read import condition_of, names_nothing
 
 
 class NamedRun(Struct, frozen=True):
-    """A run that a user named, or another run of its job. `run` is 12.3. `kind`, `deleted_at` and `find_max` describe
-    the job."""
+    """A run that a user named, or another run of its job. `run` is 12.3. `kind` and the rest describe the job."""
 
     id: int
     run: str
@@ -29,6 +28,7 @@ class NamedRun(Struct, frozen=True):
     outcome: str | None
     kind: str
     deleted_at: float | None
+    deadline_at: float | None
     find_max: str
 
 
@@ -103,6 +103,6 @@ def _select(connection: Connection, condition: str, values: Sequence[Any]) -> li
 
 _RUNS = """
 SELECT r.id, r.job_id || '.' || r.number AS run, r.job_id, r.number, r.repeat, r.attempt, r.state, r.outcome,
-    j.kind, j.deleted_at, COALESCE(json_extract(j.spec_json, '$.find_max'), '') AS find_max
+    j.kind, j.deleted_at, j.deadline_at, COALESCE(json_extract(j.spec_json, '$.find_max'), '') AS find_max
 FROM runs r JOIN jobs j ON j.id = r.job_id WHERE {} ORDER BY r.job_id, r.number
 """

@@ -107,8 +107,16 @@ def test_retries_go_before_all_that_waits_the_second_too(engine: Engine) -> None
         assert [job for _, job, _ in editing.waiting(connection)] == [other, one, 3]
 
 
-@pytest.mark.parametrize("terms", [{"deadline_at": 5.0}, {"after": ((1, Condition.OK),)}])
-def test_a_retry_that_would_be_skipped_at_once_is_refused(engine: Engine, mpsq: Cli, terms: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    ("terms", "without", "verb"),
+    [
+        ({"deadline_at": 5.0}, "the deadline", "rerun"),
+        ({"after": ((1, Condition.OK),)}, "dependencies", "retry"),
+    ],
+)
+def test_a_retry_that_would_be_skipped_at_once_is_refused(
+    engine: Engine, mpsq: Cli, terms: dict[str, object], without: str, verb: str
+) -> None:
     submit(engine)
     with writing(engine) as connection:
         end(connection)
@@ -118,7 +126,9 @@ def test_a_retry_that_would_be_skipped_at_once_is_refused(engine: Engine, mpsq: 
         skipped = Ending(Outcome.SKIPPED, reason="whatever: it was")
         jobs.move(connection, row.id, Verb.SKIP, actor="worker", ending=skipped, ended_at=1.0)
     ran = mpsq("retry", "2")
-    assert ran.code == 2 and "job 2 would be skipped at once" in ran.err and "mpsq rerun 2" in ran.err
+    assert ran.code == 2 and "job 2 would be skipped at once" in ran.err
+    assert f"mpsq rerun 2 runs it without {without}" in ran.err
+    assert f"mpsq {verb} 2 runs it again" in mpsq("edit", "2", "--priority", "1").err
     if "after" in terms:
         assert mpsq.ok("retry", "1", "2").out == "2 runs (1.2 ... 2.2) queued, for 2 runs (1.1 ... 2.1)\n"
 
