@@ -11,7 +11,7 @@ from queue_runner import config_file
 from queue_runner.control import checkpoints
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.host import failpoints, job_environments, job_secrets, wakeup
-from queue_runner.model import Outcome, Selector, State
+from queue_runner.model import PREFLIGHT, Outcome, Selector, State
 from queue_runner.paths import Layout
 from queue_runner.source import verify
 from queue_runner.spec import JobSpec
@@ -152,5 +152,11 @@ def _nothing(rows: Sequence[NamedRun], last: Sequence[NamedRun], named: bool) ->
         new = coming[0]
         old = next(row.run for row in rows if (row.job_id, row.repeat) == (new.job_id, new.repeat))
         return UsageError(f"run {old} is already being retried, as run {new.run}", "mpsq status shows it")
+    anyway = "--all retries it anyway; mpsq rerun creates a new job"
+    successes = {(row.job_id, row.repeat): row for row in last if row.outcome == Outcome.SUCCEEDED}
+    for row in rows:
+        new = successes.get((row.job_id, row.repeat), row)
+        if row.outcome != Outcome.SUCCEEDED and new is not row and row.number != PREFLIGHT:
+            return UsageError(f"run {row.run} was retried already: run {new.run} succeeded", anyway)
     what = "that run" if named else "every selected run"
-    return UsageError(f"{what} succeeded: nothing failed", "--all retries it anyway; mpsq rerun creates a new job")
+    return UsageError(f"{what} succeeded: nothing failed", anyway)

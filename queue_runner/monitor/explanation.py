@@ -35,6 +35,7 @@ class RunContext(Struct, frozen=True):
     starting: str = ""  # when it starts: "in about 12 min, at 22:40"
     remote: str = ""  # the state of the block that a run of a remote lane belongs to
     before: str = ""  # for a further attempt that has not ended: how the previous one did
+    retried: str = ""  # the last attempt at the same repeat, if this is an earlier one
     undecided: str = ""  # how far its submission with --until is, while that is open
     in_copy: str = ""  # why it started in a copy of its code
 
@@ -72,6 +73,9 @@ def explain(run: RunView, context: RunContext) -> Why:
         sentence += f"; the previous attempt, {context.before}"
     if context.in_copy:
         sentence += f"; it started in a copy of the code as submitted, because {context.in_copy}"
+    if context.retried:
+        sentence += f"; it was retried as run {context.retried}"
+        step = f"mpsq why {context.retried}" if "mpsq retry" in step else step
     if context.undecided and state is State.DONE:
         sentence += f"; {context.undecided}"
     return Why(run.run, sentence, step.format(run=run.run, job=run.job_id, group=run.group_id), kind)
@@ -222,11 +226,12 @@ def explain_all(layout: Layout, connection: sqlite3.Connection, selectors: Seque
     runs = run_view.select(connection, selectors)
     queue = queue_state.look(layout, connection)
     named = {f"{selector.job}.{selector.number}" for selector in selectors}
-    chosen = [
-        run
+    pairs = [
+        (run, _attempts(connection, run) if run.run in named else members)
         for members in by_key(runs, lambda run: run.job_id).values()
         for run in ([run for run in members if run.run in named] or [_most_informative(members)])
     ]
+    chosen = [run for run, _ in pairs]
     waits: Mapping[int, Reason] = {}
     elsewhere = read.remote_lanes(connection)
     if unstarted := {run.run_id for run in chosen if run.state in (State.QUEUED, State.HELD)}:
@@ -245,13 +250,14 @@ def explain_all(layout: Layout, connection: sqlite3.Connection, selectors: Seque
                 requeued=_requeued(connection, run) if run.state == State.QUEUED else None,
                 starting=starting.get(run.run, ""),
                 remote=elsewhere[run.lane].status if run.lane in elsewhere else "",
-                before=_before(run, runs),
+                before=_before(run, others),
+                retried=_retried(run, others),
                 undecided=undecided.get(run.group_id, ""),
                 in_copy=_in_copy(connection, run),
                 supervision=queue_state.supervision(RunDir(layout.run_dir(run.run))),
             ),
         )
-        for run in chosen
+        for run, others in pairs
     ]
 
 
@@ -286,10 +292,23 @@ def _in_copy(connection: sqlite3.Connection, run: RunView) -> str:
     return str(text)
 
 
+def _attempts(connection: sqlite3.Connection, run: RunView) -> list[RunView]:
+    """Return all attempts at the repeat of a run."""
+    return run_view.runs(connection, "job_id = ? AND repeat = ?", [run.job_id, run.repeat])
+
+
+def _retried(run: RunView, runs: Sequence[RunView]) -> str:
+    """Return the last attempt at the same repeat if this is an earlier one; "" if it is not, or only tries the job."""
+    (last,) = run_view.last_attempts(
+        other for other in runs if (other.job_id, other.repeat) == (run.job_id, run.repeat)
+    )
+    return "" if last.run == run.run or run.is_preflight else last.run
+
+
 def _before(run: RunView, runs: Sequence[RunView]) -> str:
     """Return how the previous attempt ended, in words; "" if there is none."""
     attempts = [other for other in runs if (other.job_id, other.repeat) == (run.job_id, run.repeat)]
-    earlier = [other for other in attempts if other.number < run.number and other.state == State.DONE]
+    earlier = [other for other in attempts if PREFLIGHT < other.number < run.number and other.state == State.DONE]
     if not earlier:
         return ""
     last = max(earlier, key=lambda other: other.number)

@@ -141,6 +141,29 @@ def test_a_retry_of_what_is_tried_again_already(engine: Engine, mpsq: Cli) -> No
     assert ran.code == 2 and "run 1.1 is already being retried, as run 1.2" in ran.err
 
 
+def test_a_retry_of_a_run_whose_retry_succeeded(engine: Engine, mpsq: Cli) -> None:
+    submit(engine, retries=1)
+    with writing(engine) as connection:
+        end(connection, Ending(Outcome.KILLED, signal=9))
+        end(connection, Ending(Outcome.SUCCEEDED, 0))
+    for name in ("1.1", "1"):
+        ran = mpsq("retry", name)
+        assert ran.code == 2 and "run 1.1 was retried already: run 1.2 succeeded" in ran.err
+    assert "that run succeeded" in mpsq("retry", "1.2").err
+
+
+def test_why_offers_no_second_retry_of_a_run(engine: Engine, layout: Layout, mpsq: Cli) -> None:
+    job = submit(engine)
+    with writing(engine) as connection:
+        (row,) = resolve.runs_of(connection, [parse_selector(str(job))])
+        jobs.move(connection, row.id, Verb.CANCEL, actor="user", ending=Ending(Outcome.CANCELLED))
+    assert "mpsq retry 1.1" in mpsq.ok("why", "1.1").out
+    mpsq.ok("retry", "1")
+    shown = " ".join(mpsq.ok("why", "1.1").out.split())
+    assert "it was retried as run 1.2" in shown and "mpsq why 1.2" in shown and "mpsq retry" not in shown
+    assert "the previous attempt, run 1.1: it was cancelled" in " ".join(mpsq.ok("why", "1.2").out.split())
+
+
 def test_an_edit_of_an_older_run_changes_the_job_that_waits(engine: Engine, mpsq: Cli) -> None:
     submit(engine, retries=1)
     with writing(engine) as connection:
