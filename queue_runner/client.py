@@ -269,8 +269,8 @@ class Client:
         retries: int | None = None,
         name: str | None = None,
     ) -> list[int]:
-        """Change jobs; None leaves a value unchanged, and an empty `after`, `at` or `deadline` removes it. Return their
-        ids."""
+        """Change jobs; None leaves a value unchanged, and an empty `after`, `at` or `deadline` removes it. Return
+        the ids of the jobs on which it has an effect."""
         edit = changes.Edit(priority, after, at, deadline, note, tags, untags, retries, name)
         return changes.edit(self._layout, _selectors(ids), edit)
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from queue_runner.cli.common import Ids, Json, chosen, home, many, new_app, print_json, tell
+from queue_runner.cli.common import Ids, Json, chosen, home, many, new_app, print_json, remark, tell
 from queue_runner.errors import UsageError
 from queue_runner.model import parse_selector
 
@@ -72,7 +72,7 @@ def edit(
         moved = changes.move(home(), chosen(ids, None), places[0], others)
         tell("mpsq.edit/1", moved, json, jobs=sorted({int(run.run.partition(".")[0]) for run in moved}))
         return
-    jobs = changes.edit(home(), chosen(ids, None), change)
+    jobs = changes.edit(home(), chosen(ids, None), change, note=remark)
     if json:
         print_json("mpsq.edit/1", jobs=jobs, runs=[])
     else:

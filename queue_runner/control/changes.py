@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
 from queue_runner import times
+from queue_runner.analysis.stats import by_key
 from queue_runner.control.pausing import Changed
 from queue_runner.errors import UsageError
 from queue_runner.host import wakeup
@@ -74,11 +75,14 @@ def move(
     ]
 
 
-def edit(layout: Layout, selectors: Sequence[Selector], change: Edit) -> list[int]:
-    """Change jobs. Returns their ids.
+def edit(
+    layout: Layout, selectors: Sequence[Selector], change: Edit, note: Callable[[str], None] = lambda _: None
+) -> list[int]:
+    """Change jobs. Returns their ids. `note` gets a sentence on those that stay as they are, since the change has no
+    effect on them.
 
-    Raises: UsageError (no match, a cycle of dependencies, a new start for a job that has ended, a deadline before its
-    start).
+    Raises: UsageError (no match, a cycle of dependencies, a deadline before its start, no effect on any job, or on one
+    that was named by its id).
     """
     from queue_runner.store import editing  # it imports SQLAlchemy
 
@@ -92,7 +96,11 @@ def edit(layout: Layout, selectors: Sequence[Selector], change: Edit) -> list[in
         rows = resolve.runs_of(connection, selectors)
         jobs = sorted({row.job_id for row in rows})
         open_jobs = {job for group in added_rounds.open_jobs(connection).values() for job in group}
-        _refuse_in_vain(resolve.siblings(connection, rows), change, open_jobs)
+        in_vain = _in_vain(resolve.siblings(connection, rows), change, open_jobs)
+        by_id = in_vain.keys() & {selector.job for selector in selectors}
+        if by_id or in_vain.keys() == {*jobs}:
+            raise in_vain[min(by_id or in_vain)]
+        jobs = [job for job in jobs if job not in in_vain]
         others = resolve.dependencies(connection, after)
         for job in jobs:
             editing.edit(connection, job, "user", summary, **columns)
@@ -105,6 +113,8 @@ def edit(layout: Layout, selectors: Sequence[Selector], change: Edit) -> list[in
             if (change.at or change.deadline) and editing.is_too_late(connection, job):
                 raise UsageError(f"job {job} would never run: --deadline is not after --at", "give a later --deadline")
     wakeup.ring(layout.fifo)
+    if in_vain:
+        note(f"these jobs have ended or started, and stay as they are: {', '.join(map(str, sorted(in_vain)))}")
     return jobs
 
 
@@ -137,25 +147,30 @@ def _columns(change: Edit, now: float) -> dict[str, str | int | float | None]:
     return columns
 
 
-def _refuse_in_vain(rows: Sequence[NamedRun], change: Edit, open_jobs: set[int]) -> None:
-    """Refuse changes without effect: a job that has ended can only get a name, a note and tags, and one that runs no
-    other time. `rows` are all runs of the jobs; further rounds of `open_jobs` follow."""
+def _in_vain(rows: Sequence[NamedRun], change: Edit, open_jobs: set[int]) -> dict[int, UsageError]:
+    """Return by job why a change has no effect: a job that has ended can only get a name, a note and tags, and one that
+    runs no other time. `rows` are all runs of the jobs; further rounds of `open_jobs` follow."""
     words = ("priority", "after", "at", "deadline", "retries")
     option = next((word for word in words if getattr(change, word) is not None), None)
-    unended = {row.job_id for row in rows if row.state != State.DONE}
-    ended = sorted({row.job_id for row in rows} - unended - (set() if option == "at" else open_jobs))
-    if option and ended:
-        last = {(row.job_id, row.repeat): row for row in sorted(rows, key=lambda row: row.attempt)}.values()
-        succeeded = {row.job_id for row in rows} - {row.job_id for row in last if row.outcome != Outcome.SUCCEEDED}
-        late = {row.job_id for row in rows if row.deadline_at is not None and row.deadline_at <= time.time()}
-        is_import = any(row.kind == "import" for row in rows if row.job_id == ended[0])
-        hint = (
-            "it was imported: only its name, notes and tags can be changed"
-            if is_import
-            else f"mpsq {'rerun' if ended[0] in succeeded | late else 'retry'} {ended[0]} runs it again"
-        )
-        raise UsageError(f"job {ended[0]} has ended: --{option} has no effect on it", hint)
-    waiting = {row.job_id for row in rows if row.state not in _NOT_WAITING}
-    running = sorted(unended - waiting)
-    if change.at is not None and running:
-        raise UsageError(f"job {running[0]} is running: --at has no effect on it", "mpsq pause --now suspends it")
+    if option is None:
+        return {}
+    errors = {}
+    for job, runs in by_key(rows, lambda row: row.job_id).items():
+        states = {row.state for row in runs}
+        if states == {State.DONE}:
+            if option == "at" or job not in open_jobs:
+                message = f"job {job} has ended: --{option} has no effect on it"
+                errors[job] = UsageError(message, _another_run(job, runs))
+        elif change.at is not None and states <= {State.RUNNING, State.DONE}:
+            errors[job] = UsageError(f"job {job} is running: --at has no effect on it", "mpsq pause --now suspends it")
+    return errors
+
+
+def _another_run(job: int, runs: Sequence[NamedRun]) -> str:
+    """Return how a job that has ended runs again."""
+    if runs[0].kind == "import":
+        return "it was imported: only its name, notes and tags can be changed"
+    last = {row.repeat: row for row in sorted(runs, key=lambda row: row.attempt)}.values()
+    is_late = runs[0].deadline_at is not None and runs[0].deadline_at <= time.time()
+    succeeded = all(row.outcome == Outcome.SUCCEEDED for row in last)
+    return f"mpsq {'rerun' if succeeded or is_late else 'retry'} {job} runs it again"

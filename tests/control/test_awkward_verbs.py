@@ -188,6 +188,22 @@ def test_an_edit_that_changes_nothing_says_so(engine: Engine, mpsq: Cli) -> None
     mpsq.ok("edit", "1", "--retries", "2", "--priority", "3")
 
 
+def test_an_edit_of_a_group_leaves_out_what_has_ended(engine: Engine, layout: Layout, mpsq: Cli) -> None:
+    with writing(engine) as connection:
+        jobs.submit(connection, "test", 0, [NewJob(SPEC)] * 3, [(0, 1), (1, 1), (2, 1)])
+        end(connection)
+        claim_next(connection)
+    ran = mpsq.ok("edit", "g1", "--priority", "-1")
+    assert ran.out == "2 jobs (2 ... 3) were changed\n" and "stay as they are: 1\n" in ran.err
+    ran = mpsq.ok("edit", "g1", "--at", "+5h")
+    assert ran.out == "job 3 was changed\n" and "stay as they are: 1, 2\n" in ran.err
+    ran = mpsq("edit", "g1", "1", "--priority", "5")
+    assert ran.code == 2 and "job 1 has ended: --priority has no effect on it" in ran.err
+    with read.reading(layout.db) as connection:
+        priorities = connection.execute("SELECT id, priority FROM jobs ORDER BY id").fetchall()
+    assert [tuple(row.values()) for row in priorities] == [(1, 0), (2, -1), (3, -1)]
+
+
 def test_an_edit_that_leaves_no_time_to_start_is_refused(engine: Engine, mpsq: Cli) -> None:
     submit(engine)
     mpsq.ok("edit", "1", "--at", "+2h")
