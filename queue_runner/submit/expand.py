@@ -219,7 +219,8 @@ def _workload_cells(request: Request, shared: Shared) -> Iterator[JobSpec]:
 
 
 def _prepare_of_workload(request: Request, workload: Workload, cell: Mapping[str, Value]) -> str:
-    """Return the command of --prepare with the given values of a cell. Raises: UsageError for another {KEY}."""
+    """Return the command of --prepare with the given values of a cell. Raises: UsageError for the {KEY} of another
+    option or setting of the workload."""
     if not request.prepare:
         return ""
     from queue_runner.workloads.command_line import as_text
@@ -230,7 +231,8 @@ def _prepare_of_workload(request: Request, workload: Workload, cell: Mapping[str
         key = workload.aliases.get(name, name)
         if (value := cell.get(f"set:{key}")) is not None:
             values |= dict.fromkeys((name, key), as_text(value))
-    grid.refuse_unfilled((request.prepare,), set(values))
+    known = {*grid.OPTIONS, *workload.params, *workload.aliases}
+    grid.refuse_unfilled((request.prepare,), {*values}, "--prepare", known)
     return grid.fill(request.prepare, values)
 
 
@@ -257,7 +259,9 @@ def _command_cells(request: Request, shared: Shared) -> Iterator[JobSpec]:
     searched = {search.key} if search is not None else set()
     words = (*request.argv, request.prepare or "")
     has_values = bool(request.sets or searched or any(getattr(request, option) for option in grid.OPTIONS))
-    grid.refuse_unfilled(words, {*axes, *searched} if has_values else set())
+    keys = {*axes, *searched} if has_values else set()
+    grid.refuse_unfilled(request.argv, keys)
+    grid.refuse_unfilled((request.prepare or "",), keys, "--prepare")
     for axis, values in axes.items():
         if (len(values) > 1 or axis in request.sets) and not any(grid.uses(word, axis) for word in words):
             raise UsageError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import TypeVar
 
 from queue_runner.errors import UsageError, did_you_mean
@@ -96,14 +96,17 @@ def uses(word: str, key: str) -> bool:
     return fill(word, {key: ""}) != fill(word, {key: " "})
 
 
-def refuse_unfilled(argv: Sequence[str], keys: set[str]) -> None:
-    """Raise UsageError for a placeholder that none of these keys fills; without keys, in words that need a value."""
-    for word in argv:
+def refuse_unfilled(
+    words: Sequence[str], keys: set[str], where: str = "the command", known: Container[str] | None = None
+) -> None:
+    """Raise UsageError for a placeholder that none of these keys fills; without keys, in words that need a value. With
+    `known` names, all others stay as typed."""
+    for word in words:
         names = _PLACEHOLDER.findall(word) if keys or needs_value(word) else []
         for name in names:
-            if name not in keys and name != "cwd":
+            if name not in keys and name != "cwd" and (known is None or name in known):
                 option = f"--{name} VALUE" if name in OPTIONS else f"--set {name}=VALUE"
                 raise UsageError(
-                    f"the command contains {{{name}}}, but no option sets its value",
+                    f"{where} contains {{{name}}}, but no option sets its value",
                     did_you_mean(name, keys, f"add {option}, or write {{{{{name}}}}} for the literal text {{{name}}}"),
                 )

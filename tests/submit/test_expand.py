@@ -231,8 +231,11 @@ def test_the_prepare_of_a_workload_has_the_values_of_each_cell() -> None:
         f"rm -r {device}-{iters}-true {{lr}}" for device in ("cpu", "mps") for iters in (1, 2)
     ]
     assert expand.expand(requested(workload="toy", prepare="awk '{print}' x"))[0].prepare == "awk '{print}' x"
-    with pytest.raises(UsageError, match=r"contains \{lr\}"):
-        expand.expand(requested(prepare="rm -r {lr}", **given))
+    awk = "awk '{print} {{n}}' x > {max_iters}"
+    assert expand.expand(requested(prepare=awk, **given))[0].prepare == "awk '{print} {n}' x > 1"
+    for unset in ({**given, "prepare": "rm -r {lr}"}, {"argv": ("sh", "{a}"), "sets": ("a=1",), "prepare": "rm {lr}"}):
+        with pytest.raises(UsageError, match=r"--prepare contains \{lr\}"):
+            expand.expand(requested(**unset))
 
 
 @pytest.mark.parametrize("what", [{"workload": "toy"}, {"argv": ("sleep", "{max_iters}")}])
