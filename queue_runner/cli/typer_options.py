@@ -179,6 +179,10 @@ def _fields(ctx: typer.Context, values: dict[str, Any]) -> dict[str, Any]:
             ctx.command.where_it_goes(ctx, ctx.meta["options"]),  # type: ignore[attr-defined]
         )
     given = {name: value for name, value in values.items() if _is_given(name, value)}
+    flags = [word.partition("=")[0] for word in ctx.meta["options"]]
+    for option in map(OPTIONS.__getitem__, given):
+        if option.kind is Kind.LIST and flags.count(option.flag) > 1:
+            raise UsageError(f"{option.flag} is given twice", f"write one list: {option.flag} A,B")
     if words and not commands:
         given["workload"] = words[0]
         ctx.meta["word"] = words[0]

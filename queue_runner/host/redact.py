@@ -71,6 +71,8 @@ def assignments(pairs: Iterable[str], option: str) -> dict[str, str]:
             raise UsageError(f"{name} is reserved for mpsq", "set it for the worker, not for a job")
         if "\0" in pair:
             raise UsageError(f"{option} {name} contains a NUL character", "remove it")
+        if name in values:
+            raise UsageError(f"{option} {name} is given twice", "give it once")
         values[name] = value
     return values
 

@@ -73,6 +73,8 @@ def fails(mpsq: Cli, code: int, *arguments: object) -> str:
         (["submit", "toy", "--repeats", "x"], '--repeats: "x" is not a whole number'),
         (["submit", "toy", "--priority", "high"], "hint: --priority N: Higher priorities run first"),
         (["submit", "toy", "--repeat", "3"], "did you mean --repeats"),
+        (["submit", "toy", "--device", "cpu", "--device", "mps"], "--device is given twice\n\nhint: write one list"),
+        (["import", "/no/log", "--set", "device=cpu", "--set", "device=mps"], "--set device is given twice"),
         (["list", "--lim", "3"], "did you mean --limit"),
         (["list", "--bogus"], "error: no such option: --bogus\n\nhint: see mpsq list --help"),
         (["sumbit"], 'did you mean "submit"?'),
