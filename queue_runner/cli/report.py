@@ -67,7 +67,8 @@ def report(
         ),
     ] = None,
     by: Annotated[
-        str | None, typer.Option(metavar="METRIC", help="Compare rows by this metric first, such as loss.")
+        str | None,
+        typer.Option(metavar="METRIC", help="Compare rows by this metric first, such as loss, or by time."),
     ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Show everything behind the answer: costs, losses, footnotes.")

@@ -224,7 +224,8 @@ class Request:
     )
     by: str | None = _option(
         Kind.TEXT,
-        "The report gives its verdicts on this metric, such as loss, before those on time; --until waits for both.",
+        "The report gives its verdicts on this metric, such as loss, before those on time; --until waits for both."
+        " time: on time alone.",
         "METRIC",
         convert=_metric,
     )
