@@ -68,20 +68,25 @@ class Eta(Struct, frozen=True, dict=True):
         day unless the queue is `going`."""
         if self.finish_at is None:
             return ""
-        n_runs = len(self.going)
-        if self.unknown == n_runs:
-            which = "it has not" if n_runs == 1 else f"none of these {units.count(n_runs)} runs has"
-            return f"not known yet: {which} run on this machine before"
-        sure = all(turn.finish_sure for turn in self.going)
-        sentence = f"{'about' if sure else 'at least'} {units.duration(self.left_s)}"
-        sentence += f", until {times.clock(self.finish_at, now)}" if going else " from its start"
-        if self.unknown:
-            has = "has" if self.unknown == 1 else "have"
-            sentence += f"; {units.count(self.unknown)} of {units.count(n_runs)} runs {has} no history"
+        end = f", until {times.clock(self.finish_at, now)}" if going else " from its start"
         similar = sum(turn.expected.basis == ALIKE for turn in self.going)
-        if similar:
-            sentence += f"; {units.count(similar)} of {units.count(n_runs)} estimated from similar runs"
-        return sentence
+        sure = all(turn.finish_sure for turn in self.going)
+        return in_words(self.left_s, end, len(self.going), self.unknown, similar, sure=sure)
+
+
+def in_words(dur_s: float, end: str, n_runs: int, unknown: int, similar: int, *, sure: bool) -> str:
+    """Return `about 3 h 20 min` with its `end`, and how many of the runs have no history or only that of `similar`
+    ones."""
+    if unknown == n_runs:
+        which = "it has not" if n_runs == 1 else f"none of these {units.count(n_runs)} runs has"
+        return f"not known yet, since {which} run on this machine before"
+    sentence = f"{'about' if sure else 'at least'} {units.duration(dur_s)}{end}"
+    if unknown:
+        has = "has" if unknown == 1 else "have"
+        sentence += f"; {units.count(unknown)} of {units.count(n_runs)} runs {has} no history"
+    if similar:
+        sentence += f"; {units.count(similar)} of {units.count(n_runs)} estimated from similar runs"
+    return sentence
 
 
 def end_of(turns: Sequence[Turn]) -> tuple[float, bool] | None:

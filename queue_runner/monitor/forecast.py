@@ -35,16 +35,11 @@ class Forecast(Struct, frozen=True):
 
     def sentence(self, now: float) -> str:
         """Return `16 runs: about 40 min, until 09:10`."""
-        runs = units.counted(self.n_runs, "run")
-        if self.unknown == self.n_runs:
-            return f"{runs}; their duration is not known yet: none has run on this machine before"
-        until = times.clock(now + self.waits_s + self.total_s, now)
-        text = f"{runs}: {'at least' if self.unknown else 'about'} {units.duration(self.total_s)}, until {until}"
+        end = f", until {times.clock(now + self.waits_s + self.total_s, now)}"
         if self.waits_s:
-            text += f", since the queue before them takes {units.duration(self.waits_s)}"
-        if self.unknown:
-            text += f"; {units.count(self.unknown)} of them have no history"
-        return text + (f"; {units.count(self.alike)} estimated from similar runs" if self.alike else "")
+            end += f", since the queue before them takes {units.duration(self.waits_s)}"
+        words = eta.in_words(self.total_s, end, self.n_runs, self.unknown, self.alike, sure=not self.unknown)
+        return f"{units.counted(self.n_runs, 'run')}: {words}"
 
 
 def forecast(layout: Layout, planned: Plan) -> Forecast:

@@ -43,7 +43,7 @@ def test_the_grid_of_this_machine(home: Path, mpsq: Cli, machine: Machine) -> No
     ran = mpsq.ok("bench", "toy", "--detach", "--json")
     assert len(ran.json()["jobs"]) == 4 and len(ran.json()["runs"]) == 12
     assert "toy: mps, compiled, tiny  3 x, not known yet" in ran.err
-    assert "12 runs; their duration is not known yet: none has run" in ran.err
+    assert "12 runs: not known yet, since none of these 12 runs has run" in ran.err
 
 
 def test_an_interpreter_without_torch_is_named(mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,4 +144,4 @@ def test_a_forecast_says_how_sure_it_is() -> None:
     assert sure.startswith("4 runs: about 4 min 00 s, until ") and ";" not in sure
     half = Forecast((60.0, None), 120.0, 2, 1, 30.0, 4).sentence(1e6)
     assert half.startswith("4 runs: at least 2 min 00 s, until ")
-    assert "since the queue before them takes 30.0 s; 2 of them have no history; 1 estimated from similar runs" in half
+    assert "since the queue before them takes 30.0 s; 2 of 4 runs have no history; 1 of 4 estimated from" in half
