@@ -92,33 +92,55 @@ def _waiting(context: RunContext) -> tuple[str, str]:
     return context.waits.sentence + starting + back, context.waits.next_step
 
 
+def troubles(run: RunView, supervision: Supervision, worker: bool) -> list[tuple[str, str]]:
+    """Return what a user should know about a run that is running here, each with the next step; the most important
+    first."""
+    warden, stopped = supervision.warden, supervision.stopped
+    paused_s = max(time.time() - (run.paused_at or 0.0), 0.0)
+    cancelled = "its cancellation was requested"
+    cases = [
+        (run.cancel_requested_at and (worker or warden), f"{cancelled} and is in progress", "mpsq wait {run}"),
+        (
+            run.cancel_requested_at and not (worker or warden),
+            f"{cancelled}, but no worker is running to record its end",
+            START_A_WORKER,
+        ),
+        (
+            warden and run.paused_at,
+            f"it was suspended {units.duration(paused_s)} ago, and keeps its place and its memory",
+            "mpsq resume {run}",
+        ),
+        (
+            warden and stopped and not run.paused_at,
+            f"its process {stopped} was stopped by a signal, not by mpsq pause; it keeps its place",
+            f"kill -CONT {stopped} continues it; mpsq cancel {{run}} cancels it",
+        ),
+        (
+            warden and supervision.waits_for_exec,
+            f"its program has not started: its folder or program is still being read ({protected.SLOW})",
+            "mpsq cancel {run} cancels it",
+        ),
+        (
+            not (worker or warden),
+            "nothing supervises it any more: the next worker finds out how it ended",
+            START_A_WORKER,
+        ),
+    ]
+    return [(sentence, step) for holds, sentence, step in cases if holds]
+
+
 def _running(run: RunView, context: RunContext) -> tuple[str, str]:
     if context.remote:
         return _running_elsewhere(run, context)
-    if run.cancel_requested_at:
-        if context.queue.worker or context.supervision.warden:
-            return "its cancellation was requested and is in progress", "mpsq wait {run}"
-        return "its cancellation was requested, but no worker is running to record its end", START_A_WORKER
     on = {lane.name: lane.blocked_reason for lane in context.queue.lanes}
     blocked = on.get(run.lane, context.queue.blocked_reason)
-    if blocked and not context.supervision.warden:
+    if blocked and not context.supervision.warden and not run.cancel_requested_at:
         return blocked, "mpsq status shows when the lane is free again; mpsq cancel {run} cancels it"
-    if run.paused_at and context.supervision.warden:
-        since = units.duration(max(time.time() - run.paused_at, 0.0))
-        return f"it was suspended {since} ago, and keeps its place and its memory", "mpsq resume {run}"
-    if context.supervision.stopped and context.supervision.warden:
-        return (
-            f"its process {context.supervision.stopped} was stopped by a signal, not by mpsq pause; it keeps its place",
-            f"kill -CONT {context.supervision.stopped} continues it; mpsq cancel {{run}} cancels it",
-        )
-    if context.supervision.waits_for_exec and context.supervision.warden:
-        sentence = f"its program has not started: its folder or program is still being read ({protected.SLOW})"
-        return sentence, "mpsq cancel {run} cancels it"
-    lane = f" on lane {run.lane}" if run.lane != DEFAULT_LANE else ""
+    if known := troubles(run, context.supervision, context.queue.worker):
+        return known[0]
     if not context.queue.worker:
-        if context.supervision.warden:
-            return "it continues, but no worker is running to record it", START_A_WORKER
-        return "nothing supervises it any more: the next worker finds out how it ended", START_A_WORKER
+        return "it continues, but no worker is running to record it", START_A_WORKER
+    lane = f" on lane {run.lane}" if run.lane != DEFAULT_LANE else ""
     return (
         f"the worker started it{lane} and it has not ended",
         "mpsq logs {run} -f follows it; mpsq cancel {run} cancels it",

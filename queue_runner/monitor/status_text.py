@@ -9,7 +9,7 @@ from queue_runner import lanes, tables, times, units
 from queue_runner.analysis.stats import by_key
 from queue_runner.host.locks import START_A_WORKER
 from queue_runner.model import DEFAULT_LANE
-from queue_runner.monitor import eta
+from queue_runner.monitor import eta, explanation
 from queue_runner.monitor.progress import RunProgress
 from queue_runner.monitor.queue_state import LaneState
 from queue_runner.monitor.queue_status import Status
@@ -159,22 +159,12 @@ def clock(at: RunProgress) -> str:
 
 
 def trouble(status: Status) -> list[str]:
-    """Return further facts about the running run that a user should know."""
+    """Return what a user should know about the running run, each with the next step."""
     if status.running is None:
         return []
-    run, supervision = status.running.run, status.running.supervision
-    lines = []
-    if run.cancel_requested_at:
-        lines.append("cancellation was requested")
-    if run.paused_at:
-        lines.append("suspended: mpsq resume continues it; it keeps its place and its memory")
-    elif supervision.stopped and supervision.warden:
-        lines.append("stopped by a signal, not by mpsq pause: mpsq why says how to continue it")
-    if supervision.waits_for_exec and supervision.warden:
-        lines.append("its program has not started: mpsq why says what it waits for")
-    if not status.queue.worker and not supervision.warden:
-        lines.append("nothing supervises it: the next worker finds out how it ended")
-    return lines
+    run = status.running.run
+    known = explanation.troubles(run, status.running.supervision, status.queue.worker)
+    return [f"{sentence}; {step.format(run=run.run)}" for sentence, step in known]
 
 
 def plan(status: Status) -> Facts:
