@@ -236,8 +236,8 @@ def compared_by(text: str) -> str:
 
 
 class Aim(Struct, frozen=True):
-    """The subject of a question: the metric `by` which it compares its rows first, OF_TIME for the time, None where
-    nobody says it; and the margins of "the same" (--same-within): by metric in its unit, and of times as a share."""
+    """The subject of a question. `by` is the metric that compares its rows first: OF_TIME for the time, None where
+    nobody says it. `margins` are those of "the same" (--same-within): of a metric in its unit, of times as a share."""
 
     by: str | None = None
     margins: Mapping[str, float] = field(default_factory=dict)

@@ -88,8 +88,8 @@ class WithCommand(TyperCommand):
                 with formatter.section(title):
                     formatter.write_dl(records)
         if not self.lists_options:
-            own = {name for param in self.params for name in param.opts}
-            others = " and ".join(option for option in ("--from", "--dry-run") if option not in own)
+            flags = {name for param in self.params for name in param.opts}
+            others = " and ".join(option for option in ("--from", "--dry-run") if option not in flags)
             formatter.write(f"\n  It also takes what mpsq submit --help lists, except {others}.\n")
 
 
