@@ -219,10 +219,16 @@ def _far_slower(rests: Sequence[float], limit: float) -> int:
 
 
 def _binomial_tail(k: int, n: int, p: float) -> float:
-    """Return the probability of at least k of n."""
-    if k > n * p * 3 + 30:
-        return 0.0
-    return max(0.0, 1 - math.fsum(math.comb(n, j) * p**j * (1 - p) ** (n - j) for j in range(k)))
+    """Return the probability of at least k of n; 1 if that is no more than the mean."""
+    if k <= n * p:
+        return 1.0
+    choices = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+    term, tail = math.exp(choices + k * math.log(p) + (n - k) * math.log1p(-p)), 0.0
+    while term > 1e-16 * tail:
+        tail += term
+        term *= (n - k) * p / ((k + 1) * (1 - p))
+        k += 1
+    return tail
 
 
 def _levels(rests: Sequence[float], rho: float) -> list[tuple[float, float]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
+from fractions import Fraction
 
 import pytest
 
@@ -82,3 +84,16 @@ def test_a_table_replaces_what_is_between_its_markers() -> None:
     assert simulate.replaced(page, "runs", "new\n") == page.replace("old", "new")
     with pytest.raises(ValueError):
         simulate.replaced(page, "other", "new\n")
+
+
+def test_a_long_run_with_some_stragglers_is_assessed() -> None:
+    """The number of ways to choose 136 of 10,000 is no float: the run was invalid."""
+    rng = random.Random(6)
+    times = [rng.gauss(0.1, 0.001) * (2 if i % 60 == 3 else 1) for i in range(10_000)]
+    assert said(times)["stragglers"].startswith("1.7 % of the iterations")
+
+
+@pytest.mark.parametrize(("k", "n"), [(2, 10), (3, 30), (9, 500), (60, 500), (500, 500)])
+def test_the_tail_of_a_binomial_distribution_is_the_sum(k: int, n: int) -> None:
+    exact = float(sum(math.comb(n, j) * Fraction(1, 100) ** j * Fraction(99, 100) ** (n - j) for j in range(k, n + 1)))
+    assert steadiness._binomial_tail(k, n, 0.01) == pytest.approx(exact, rel=1e-9)
