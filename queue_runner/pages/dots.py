@@ -69,7 +69,11 @@ def forest(family: Family) -> Chart | None:
     if family.baseline is None or not family.pairs:
         return None
     metric = family.by
-    answers = {id(pair.arm): pair.metrics[metric] if metric else pair.verdict for pair in family.pairs}
+    answers = {
+        id(pair.arm): pair.metrics[metric] if metric else pair.verdict
+        for pair in family.pairs
+        if not metric or metric in pair.metrics
+    }
     scale: Callable[[float], float] = float if metric else math.exp
     points = [0.0, *(answer.on_scale[0] for answer in answers.values())]
     beyond = 10 * (max(points) - min(points)) if metric else math.log(4)

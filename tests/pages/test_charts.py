@@ -272,3 +272,14 @@ def test_losses_that_are_no_numbers_leave_a_gap(store: Store) -> None:
 def test_a_line_of_time_begins_where_its_first_run_began(store: Store) -> None:
     evidence = evidence_of(evening(store, 2))
     assert min(run.started_at or 0.0 for run in evidence.runs) == BEGUN_AT
+
+
+def test_a_row_without_the_metric_that_comes_first_is_not_in_the_forest(store: Store) -> None:
+    """The page of its submission could never be shown."""
+    for k in range(5):
+        store.run("cpu", False, 0.2)
+        for device in ("cuda", "mps"):
+            store.metric(store.run(device, False, 0.1 + k / 1e5), "score", k + (device == "mps"))
+    (family,) = evidence_of(store, by="score", vs="device=cuda").families
+    forest = dots.forest(family)
+    assert forest is not None and [strip.label for strip in forest.strips] == ["cuda eager", "mps eager"]

@@ -682,6 +682,15 @@ def test_by_time_overrides_the_metric_of_the_submission(store: Store) -> None:
     assert answers.reached([family], "decided")
 
 
+def test_the_metric_that_comes_first_may_be_missing_in_the_first_row(store: Store) -> None:
+    for k in range(5):
+        store.run("cpu", False, 0.2)
+        for device in ("cuda", "mps"):
+            store.metric(store.run(device, False, 0.1 + k / 1e5), "score", k + (device == "mps"))
+    result = store.report(by="score", vs="device=cuda")
+    assert [column.key for column in result.sections[0].columns][1] == "score_value"
+
+
 def test_the_margin_of_practically_the_same_is_an_option(store: Store) -> None:
     for k in range(5):
         for device in ("cpu", "mps"):

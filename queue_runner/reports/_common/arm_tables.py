@@ -95,7 +95,8 @@ def sections(family: Family, rows: Sequence[ArmRow], taints: CaveatMarks) -> lis
     outcomes = () if family.wall else (outcome, *beside(hidden, rows, LABEL))
     others = [without_empty(section) for section in (work, _cost(rows, family), *outcomes)]
     explained = [section for section in others if len(section.columns) > 1]
-    metrics = [_metric(name, rows, family) for name in family.metrics if rows[0].metrics[name].value is not None]
+    known = [name for name in family.metrics if any(row.metrics[name].value is not None for row in rows)]
+    metrics = [_metric(name, rows, family) for name in known]
     explained += metrics[MOST_METRICS:]
     answers = [speed(family, rows, taints), *metrics[:MOST_METRICS]]
     if family.by:  # its table takes the place, and the title, of the first one
