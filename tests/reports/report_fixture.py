@@ -141,6 +141,13 @@ class Store:
             self._insert("taints", run_id=run_id, kind=kind, severity=severity, detail=detail)
         return run_id
 
+    def retry(self, of_run: int, *device: str, **run: Any) -> int:
+        """Add another attempt at a run, of the same specification."""
+        run_id = self.run(*device, **run)
+        repeat = "(SELECT repeat FROM runs WHERE id = ?)"
+        self.db.execute(f"UPDATE runs SET repeat = {repeat}, attempt = 2 WHERE id = ?", [of_run, run_id])
+        return run_id
+
     def _job(self, spec: JobSpec, tags: Sequence[str], group: int) -> tuple[int, int]:
         self._insert("groups", or_="OR IGNORE", id=group, created_at=1e9, title="test", seed=0)
         text = ",".join([spec.content_hash(), spec.name, str(group), *tags])

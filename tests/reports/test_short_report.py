@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner.reports._common import printing
+from queue_runner.analysis.peaks import Peak
+from queue_runner.reports._common import footnotes, printing
 from tests.reports.report_fixture import Store
 
 pytestmark = pytest.mark.fast
@@ -231,3 +232,12 @@ def test_the_losses_of_compiled_rows_fit_eighty_columns(store: Store, monkeypatc
     lines = printing.as_text("devices", store.report(), "table", explain=True).splitlines()
     assert not {"cpu", "eager", "compil"} & {line.strip() for line in lines} and max(map(len, lines)) <= 80
     assert any("projected total" in line for line in lines)
+
+
+def test_peaks_of_devices_without_a_name_are_listed() -> None:
+    """Names that are not known were compared with texts."""
+    known = [(None, None, Peak(2e12, "measured")), ("H200", "bf16", Peak(1e15, "sourced")), (None, "fp32", None)]
+    assert [*footnotes.peaks(known, "MFU: relative to")] == [
+        "MFU: relative to 2.00 TFLOP/s, (measured)",
+        "MFU: relative to 1.00 PFLOP/s, H200 bf16 (sourced)",
+    ]

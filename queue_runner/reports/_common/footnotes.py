@@ -235,9 +235,9 @@ def _mixed_first_iteration(arms: Sequence[Arm]) -> Iterable[str]:
 
 def peaks(peaks: Iterable[tuple[str | None, str | None, Peak | None]], subject: str) -> Iterable[str]:
     """Name each peak, given with the names of its device and dtype, with its source."""
-    known = {(name, dtype, peak.flops, peak.source) for name, dtype, peak in peaks if peak}
+    known = {(name or "", dtype or "", peak.flops, peak.source) for name, dtype, peak in peaks if peak}
     for name, dtype, flops, source in sorted(known):
-        yield Finding(f"{subject} {units.flops_per_s(flops)}, {name} {dtype or ''}".rstrip() + f" ({source})")
+        yield Finding(f"{subject} {units.flops_per_s(flops)}, {name} {dtype}".rstrip() + f" ({source})")
 
 
 def _unknown_peaks(rows: Sequence[ArmRow]) -> Iterable[str]:
