@@ -19,6 +19,7 @@ from queue_runner.analysis.grouping import MAIN, Arm, is_mode, kinds_of_taint, t
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Word
 from queue_runner.analysis.stats import by_key
+from queue_runner.analysis.validity import learns
 from queue_runner.model import State
 from queue_runner.spec import MOST_ROUNDS, mode_word
 
@@ -370,8 +371,8 @@ def _same_start(arms: Sequence[Arm], details: RunDetails) -> Iterable[str]:
 def not_falling(arms: Sequence[Arm]) -> Iterable[str]:
     """Report arms whose loss did not decrease: the speed of a run that does not learn is useless."""
     for arm in arms:
-        if arm.key.get("resumed"):
-            continue  # the loss may have fallen in the part of another run
+        if arm.key.get("resumed") or not all(learns(row.workload) for row in arm.shown):
+            continue  # the loss may have fallen in the part of another run, or has no trend
         first, last, n = arm.median("loss_first"), arm.median("loss_last"), arm.median("n_iters") or 0
         if first is not None and last is not None and n >= 10 and last >= first:
             yield f"the loss of {arm.label} did not decrease: first {units.loss(first)}, last {units.loss(last)}"

@@ -62,7 +62,6 @@ class Facts(Struct, frozen=True):
     paused_s: float = 0.0
     resumed_from: str | None = None
     learns: bool = True
-    """False for mode=eval, whose losses belong to single batches and have no trend"""
     real_s: float | None = None
     start_s: float = 0.0
     """at most so much of real_s passed before the program's first instruction"""
@@ -77,6 +76,12 @@ class Facts(Struct, frozen=True):
     """graphs compiled and graph breaks by the number of a measured iteration that compiled"""
     beside: neighbour_share.Beside | None = None
     """the runs of other lanes that were active while it was measured"""
+
+
+def learns(workload: str | None) -> bool:
+    """Return whether a workload trains, by the name in its hello: losses of mode=eval belong to single batches and have
+    no trend."""
+    return not (workload or "").endswith("-eval")
 
 
 def find_taints(facts: Facts) -> list[Taint]:

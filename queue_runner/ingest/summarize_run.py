@@ -16,7 +16,7 @@ from queue_runner.analysis.clock_check import clock_step_s
 from queue_runner.analysis.neighbour_share import SHARE, Beside, Neighbour, beside
 from queue_runner.analysis.points import EvalPoint, IterationPoint, PhaseMark
 from queue_runner.analysis.summary import Summary, summarize
-from queue_runner.analysis.validity import Facts, find_taints
+from queue_runner.analysis.validity import Facts, find_taints, learns
 from queue_runner.events import FIELD_DROPPED
 from queue_runner.host.warden_records import RunEnd
 from queue_runner.ingest import parsers
@@ -140,7 +140,7 @@ def assess(
         lines=Clock.from_state(points.clocks.get("events")),
         dropped=points.dropped,
         recompiled=_recompiled(points.graphs),
-        learns=not hello.workload.endswith("-eval"),
+        learns=learns(hello.workload),
         beside=busy,
     )
     return Assessment(summary, find_taints(facts), busy.share if busy is not None else None)
