@@ -78,9 +78,14 @@ def _nothing(family: Family) -> Iterable[str]:
     """Say that there is no answer, where rows were to be compared and fewer than two have a valid run."""
     able = [arm for arm in family.arms if arm.times]
     if len(family.arms) > 1 > len(able) - 1 and any(arm.ended for arm in family.arms):
-        if warmup := next((arm for arm in family.arms if arm.is_all_warmup), None):
-            iters = units.counted(int(warmup.runs[0].n_iters or 0), "iteration")
-            yield f"nothing to compare: {warmup.label} ran {iters}, all of them warm-up; raise max_iters"
+        if unmeasured := next((arm for arm in family.arms if arm.is_unmeasured), None):
+            run = unmeasured.runs[0]
+            iters = units.counted(int(run.n_iters or 0), "iteration")
+            text = f"{unmeasured.label} ran {iters}, all of them warm-up; raise max_iters"
+            if run.window:
+                first, last = map(units.count, run.window)
+                text = f"{unmeasured.label} has no measured iteration in {first} to {last} (--iters)"
+            yield f"nothing to compare: {text}"
             return
         yield f"nothing to compare: {f'only {able[0].label}' if able else 'no row'} has a valid run"
 

@@ -108,8 +108,8 @@ class Arm(Struct, frozen=True, eq=False, dict=True):
         return [row for row in self.used if 0 < (row.median_s or 0) < math.inf]
 
     @cached_property
-    def is_all_warmup(self) -> bool:
-        """Whether its used runs reported iterations and measured none of them."""
+    def is_unmeasured(self) -> bool:
+        """Whether its used runs reported iterations, and none that counts: all were warm-up, or outside of --iters."""
         return not self.timed and any(row.n_iters and not row.n_measure for row in self.used)
 
     @cached_property

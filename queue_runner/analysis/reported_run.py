@@ -124,6 +124,8 @@ class ReportedRun(RunNumbers, LastEvaluation):
     metrics: Mapping[str, float] = field(default_factory=dict)
     """the last value of each metric that the log or the program names"""
     time_of: str | None = None
+    window: tuple[int, int] | None = None
+    """the first and last iteration of --iters"""
 
     @property
     def ending(self) -> str:

@@ -97,3 +97,20 @@ def test_missing_runs_are_offered_as_they_were_selected(store: Store) -> None:  
     assert "mpsq report missing --submit queues" in newest
     filtered = words(store.report("missing", where=["device=cpu"]))
     assert "the same command with --submit queues" in filtered and "mpsq report missing --submit" not in filtered
+
+
+def test_a_window_without_measured_iterations_is_named(store: Store) -> None:  # noqa: F811
+    for device in ("cpu", "mps"):
+        store.iterations(store.run(device), [0.1] * 50)
+    text = words(store.report(iters="1000:2000"))
+    assert "has no measured iteration in 1,000 to 2,000 (--iters)" in text and "warm-up" not in text
+
+
+def test_wall_times_have_neither_a_window_nor_few_iterations(store: Store) -> None:  # noqa: F811
+    for device, taints in (("cpu", {}), ("mps", {"wrong_clock": ("caveat", "the detail")})):
+        store.iterations(store.run(device, summary={"n_measure": 3}, taints=taints), [0.1] * 3)
+    assert {row["time_of"] for row in store.report(iters="0:2").rows} == {"phase"}
+    assert "of iterations 0 to 2" not in words(store.report(iters="0:2"))
+    store.db.execute("UPDATE summaries SET measure_s = NULL")
+    assert {row["time_of"] for row in store.report().rows} == {"run"}
+    assert "measured iterations per run" not in words(store.report())

@@ -460,4 +460,5 @@ def windowed(rows: Iterable[ReportedRun], context: Context) -> list[ReportedRun]
     iterations = context.tuples_by_run(sql, prepared, context.options.iters)
     times = [[dur_s for (dur_s,) in iterations.get(row.run_id, [])] for row in prepared]
     spreads: list[dict[str, Any]] = [{"n_measure": len(xs), **describe(xs)} for xs in times]
-    return [row.changed(**spread) for row, spread in zip(prepared, spreads, strict=True)]
+    window = context.options.iters
+    return [row.changed(**spread, window=window) for row, spread in zip(prepared, spreads, strict=True)]

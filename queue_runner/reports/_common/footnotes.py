@@ -8,7 +8,7 @@ from string import ascii_lowercase
 from typing import Any
 
 from queue_runner import units
-from queue_runner.analysis.comparison import Family
+from queue_runner.analysis.comparison import WALL, Family
 from queue_runner.analysis.finding import Caveat, Finding, NextStep
 from queue_runner.analysis.grouping import LOG, MAIN, Arm, taints, value_of
 from queue_runner.analysis.peaks import Peak
@@ -108,7 +108,7 @@ def notes(families: Sequence[Family], raw: Sequence[ArmRow], marks: CaveatMarks,
     times = "; ".join(meanings[wall] for wall in sorted({family.wall for family in families}))
     return [
         *spreads(times, {row.spread_over for row in raw}),
-        *_window(context),
+        *_window(families),
         *marks.notes(),
         *_excluded(arms, marks, context),
         *_in_no_phase(arms),
@@ -137,7 +137,7 @@ def few(rows: Sequence[ArmRow]) -> Iterable[str]:
     yield from few_iterations(
         (" ".join(filter(None, [*([row.workload, row.config] if several else []), row.label])), row.n_measure)
         for row in rows
-        if row.n_iters and row.n_valid
+        if row.n_iters and row.n_valid and row.time_of != WALL
     )
 
 
@@ -160,9 +160,9 @@ def spreads(subject: str, over: Iterable[str | None]) -> Iterable[str]:
         yield Finding("; ".join([subject, *used]))
 
 
-def _window(context: Context) -> Iterable[str]:
-    if context.options.iters:
-        first, last = context.options.iters
+def _window(families: Sequence[Family]) -> Iterable[str]:
+    windows = {row.window for family in families for row in family.shown if row.time_of is None}
+    for first, last in filter(None, windows):
         yield Caveat(f"ms/iter: of iterations {units.count(first)} to {units.count(last)} (--iters)")
 
 
