@@ -131,7 +131,8 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
         notes.append("(merged): as its bundle says; hashes show damage, not who wrote it")
     if len({row.last.machine_hash for row in raw}) == 1:
         notes.append("one machine: mpsq import adds those of others, from mpsq export --bundle g4 > g4.mpsq")
-    notes += [*marks.notes(), *marks.excluded((row for arm in every for row in arm.left_out), False)]
+    used = {row.run_id for arm in every for row in arm.used}
+    notes += [*marks.notes(), *marks.excluded((row for arm in every for row in arm.ended), used)]
     if any(not row.valid for row in raw):
         notes.append(f"a row marked {footnotes.EXCLUDED} without valid runs shows its invalid ones")
     return Result(COLUMNS, raw, sections, notes=notes)

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from queue_runner import units
 from queue_runner.analysis.curves import ENOUGH, FEWEST, Curve, CurvePoint, find_curves, number
+from queue_runner.analysis.finding import Finding
 from queue_runner.analysis.grouping import WORK, kinds_of_taint, word
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.errors import UsageError
@@ -139,7 +140,7 @@ def finish(rows: list[ReportedRun], context: Context) -> Result:
             for curve in visible
         ]
     )
-    notes = [*_notes(visible, marks, context)]
+    notes = [*_notes(visible, marks)]
     if n_older := len(curves) - len(visible):
         notes.append(f"{n_older} older curves not shown: select with mpsq report scaling g4")
     return Result(
@@ -240,7 +241,7 @@ def _value(x: float) -> str:
     return units.count(int(x)) if x == int(x) else units.number(x, 6)
 
 
-def _notes(curves: Sequence[Curve], marks: footnotes.CaveatMarks, context: Context) -> Iterable[str]:
+def _notes(curves: Sequence[Curve], marks: footnotes.CaveatMarks) -> Iterable[str]:
     """Return all footnotes."""
     if any(curve.unit for curve in curves):
         yield KNEE
@@ -257,8 +258,9 @@ def _notes(curves: Sequence[Curve], marks: footnotes.CaveatMarks, context: Conte
     )
     yield from marks.notes()
     bad = [row for _, point in points for row in point.runs if not row.valid and row.median_s]
-    for note in marks.excluded(bad, context.options.include_invalid):
-        yield f"times {note}; whether they fit is used"
+    yield from marks.excluded(bad, {row.run_id for _, point in points for row in point.used})
+    if bad:
+        yield Finding("whether a value fits is taken from invalid runs, too")
     for curve, point in points:
         if curve.largest and point.failed and point.value < curve.largest.value:
             row, at = point.failed, f"{curve.name} {_value(point.value)}"

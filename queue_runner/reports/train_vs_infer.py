@@ -126,7 +126,7 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
         raw += rows_of_table
         blocks.append(([*_sections(table, rows_of_table, marks)], [*_findings(table, verdicts)]))
     sections, lines = panels.together(blocks)
-    notes = [*_notes(arms, rows, marks, context)]
+    notes = [*_notes(arms, rows, marks)]
     if n_hidden := len(all_arms) - len(arms):
         hidden = f"{n_hidden} row{'s' * (n_hidden > 1)} of training not shown"
         notes.append(f"{hidden}: no inference of the same model, framework, version and dtype")
@@ -314,9 +314,7 @@ def _relation(inference: Verdict, training: Verdict) -> str:
     return "no difference from training shown: the CIs overlap"
 
 
-def _notes(
-    arms: Sequence[Arm], rows: Sequence[ReportedRun], marks: footnotes.CaveatMarks, context: Context
-) -> Iterable[str]:
+def _notes(arms: Sequence[Arm], rows: Sequence[ReportedRun], marks: footnotes.CaveatMarks) -> Iterable[str]:
     yield (
         f"throughput: at the geometric mean of the run medians, {units.PLUS_MINUS} their standard deviation; prefill"
         " and decode are the two parts of one iteration"
@@ -332,4 +330,4 @@ def _notes(
         for row in rows
         if row.subject in models and row.outcome is not None and not (row.valid and row.outcome == "SUCCEEDED")
     )
-    yield from marks.excluded(invalid, context.options.include_invalid)
+    yield from marks.excluded(invalid, {row.run_id for arm in arms for row in arm.used})

@@ -163,6 +163,15 @@ def test_inference_that_does_not_count_is_not_compared(store: Answers) -> None:
         store.report("train-vs-infer", vs="device=cpu")
 
 
+def test_failed_runs_are_in_no_number_with_all_either(store: Answers) -> None:
+    for device in ("cpu", "mps"):
+        store.run(device, hello={"params": 1000})
+        store.run(device, hello={"params": 1000, "workload": "nanogpt-eval"}, params={"mode": "eval"}, taints=BUSY)
+    store.run("mps", median_s=None, outcome="FAILED", exit_code=1)
+    text = shown(store, "train-vs-infer", include_invalid=True)
+    assert "1 run left out (FAILED(1))" in text and "2 runs included by --all (contended)" in text
+
+
 # -- scaling --------------------------------------------------------------------------------------------------------
 
 
@@ -191,6 +200,7 @@ def test_sweeps_are_never_mixed_and_busy_runs_prove_only_that_they_fit(store: An
     text = shown(store, "scaling")
     assert "no knee up to batch_size 32: throughput still rises" in text
     assert "fewer than 3 values of batch_size have a valid time" in text
+    assert "! 1 run left out (contended)" in text and "times to run" not in text
     with pytest.raises(UsageError, match="one numeric setting"):
         store.report("scaling", group_by="dtype")
 

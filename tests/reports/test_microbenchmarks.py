@@ -250,3 +250,10 @@ def test_transfer_by_size_direction_and_memory(store: Benches) -> None:
 def test_on_the_cpu_it_is_a_memcpy(store: Benches) -> None:
     store.cell(store.run(workload="transfer"), "to_host.pageable.4", [1e-6], bytes=4.0)
     assert "memcpy" in shown(store, "transfer")
+
+
+def test_a_run_without_numbers_is_left_out_with_all_too(store: Benches) -> None:
+    store.matmul(taints=BUSY)
+    store.run(workload="matmul", config="guide", params={"n": 1000}, median_s=None, outcome="FAILED", exit_code=1)
+    text = shown(store, "matmul", include_invalid=True)
+    assert "1 run left out (FAILED(1))" in text and "1 run included by --all (contended)" in text

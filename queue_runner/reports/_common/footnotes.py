@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from string import ascii_lowercase
 from typing import Any
 
@@ -66,20 +66,21 @@ class CaveatMarks:
             )  # with the changed files
             yield Caveat(name, f": {'; '.join(parts[:MOST_DETAILS])}{more}")
 
-    def excluded(self, rows: Iterable[ReportedRun], include_invalid: bool) -> Iterable[str]:
-        """Name runs that are excluded, or included by --all although invalid, each reason once after its runs."""
-        rows = list(rows)
-        reasons = by_key(rows, self._why)
-        if reasons:
+    def excluded(self, rows: Iterable[ReportedRun], used: Collection[int]) -> Iterable[str]:
+        """Name the runs of `rows` that are left out, and those that only --all includes, each reason once after its
+        runs. `used` are the ids of the runs whose numbers count."""
+        doubtful = [row for row in rows if not (row.run_id in used and row.valid and row.outcome == Outcome.SUCCEEDED)]
+        for included, runs in sorted(by_key(doubtful, lambda row: row.run_id in used).items()):
+            reasons = by_key(runs, self._why)
             parts = [f"{named([row.run for row in same])} {reason}" for reason, same in reasons.items()]
             if (more := len(parts) - MOST_NAMED) > 0:
                 parts[MOST_NAMED:] = [f"{more} more reason{'s' * (more > 1)}"]
-            kinds = ", ".join(dict.fromkeys(kind for row in rows for kind in self._kinds(row)))
-            runs = units.counted(len({row.run_id for row in rows}), "run")
-            counted = f"{runs} included by --all" if include_invalid else f"{EXCLUDED} {runs} left out"
+            kinds = ", ".join(dict.fromkeys(kind for row in runs for kind in self._kinds(row)))
+            n_runs = units.counted(len({row.run_id for row in runs}), "run")
+            counted = f"{n_runs} included by --all" if included else f"{EXCLUDED} {n_runs} left out"
             yield Caveat(f"{counted} ({kinds})", f": {'; '.join(parts)}")
-            groups = sorted({row.group_id or 0 for row in rows if row.kind != "import" and not row.merged})
-            if not include_invalid and (groups := missing_runs.lacking(self._connection, groups)):
+            groups = sorted({row.group_id or 0 for row in runs if row.kind != "import" and not row.merged})
+            if not included and (groups := missing_runs.lacking(self._connection, groups)):
                 which = "".join(f" g{group}" for group in groups[:MOST_NAMED])
                 command = f"mpsq report missing{which} --submit"
                 yield NextStep(f"to run them again: {command}", command)
@@ -110,7 +111,7 @@ def notes(families: Sequence[Family], raw: Sequence[ArmRow], marks: CaveatMarks,
         *spreads(times, {row.spread_over for row in raw}),
         *_window(families),
         *marks.notes(),
-        *_excluded(arms, marks, context),
+        *_excluded(arms, marks),
         *_in_no_phase(arms),
         *_pending(arms),
         *_two_places(families),
@@ -171,13 +172,12 @@ def named(names: Sequence[str]) -> str:
     return units.listed(names, MOST_NAMED)
 
 
-def _excluded(arms: Sequence[Arm], marks: CaveatMarks, context: Context) -> Iterable[str]:
-    yield from marks.excluded((row for arm in arms for row in arm.left_out), False)
+def _excluded(arms: Sequence[Arm], marks: CaveatMarks) -> Iterable[str]:
+    used = {row.run_id for arm in arms for row in arm.used}
+    yield from marks.excluded((row for arm in arms for row in arm.ended), used)
     if any(not arm.used and arm.median_s is not None for arm in arms):
         without = "a row without valid runs shows its invalid ones and is not compared"
         yield Caveat(without, " (--all includes them)", minor=True)
-    if context.options.include_invalid:
-        yield from marks.excluded((row for arm in arms for row in arm.used if not row.valid), True)
 
 
 UNPHASED_S = 2.0

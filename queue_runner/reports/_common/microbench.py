@@ -98,8 +98,9 @@ class Microbench(Struct, frozen=True):
         cells = sorted(_cells(runs, context, self.with_config), key=self.order)
         shown = {run.run_id: run for cell in cells for run in cell.runs}
         marks = footnotes.CaveatMarks(runs, shown.values(), context)
-        invalid = [run for run in runs if run.outcome is not None and (run.run_id not in shown or not run.valid)]
-        notes = [*marks.notes(), *marks.excluded(invalid, include_invalid)]
+        ended = [run for run in runs if run.outcome is not None]
+        used = {run.run_id for run in shown.values() if run.valid or include_invalid}
+        notes = [*marks.notes(), *marks.excluded(ended, used)]
         if any(not run.valid for run in shown.values()) and not include_invalid:
             notes.append(f"a row marked {footnotes.EXCLUDED} has no valid run: its numbers come from invalid ones")
         if not cells:
