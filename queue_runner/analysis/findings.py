@@ -12,7 +12,7 @@ from typing import TypeVar
 from msgspec import Struct, field
 
 from queue_runner import units
-from queue_runner.analysis.comparison import PHASE, WALL, Family, Pair, disturbed_rounds, without
+from queue_runner.analysis.comparison import WALL, Family, Pair, disturbed_rounds, without
 from queue_runner.analysis.compile_payoff import break_even_iters, compile_cost_s, main_cache
 from queue_runner.analysis.finding import Caveat, Finding, NextStep
 from queue_runner.analysis.grouping import MAIN, Arm, is_mode, kinds_of_taint, taints, word
@@ -60,7 +60,7 @@ def describe(family: Family, details: RunDetails) -> list[str]:
         *(_ratios(family) if first is None else [*first, *map(_behind, _ratios(family))]),
         *(Finding(line) for lines in metrics.values() for line in lines),
         *without_words(family),
-        *_other_clock(family),
+        *other_clock(family.arms),
         *(Finding(line) for pair in family.twins for line in _twin_costs(pair, details)),
         *map(Finding, drifts(family.arms)),  # the taint is a caveat as well
         *_step0(family.arms, details),
@@ -162,11 +162,11 @@ def _incomplete(pairs: Iterable[Pair]) -> Iterable[str]:
             yield Finding(f"{names}: compared over the {rounds} in which both have a valid run")
 
 
-def _other_clock(family: Family) -> Iterable[str]:
+def other_clock(arms: Sequence[Arm]) -> Iterable[str]:
     """Say why the reported times of iterations are not compared."""
-    doubtful = [arm.label for arm in family.arms if {"wrong_clock", "unsynced"} & {*kinds_of_taint(arm.timed)}]
-    time_of = next((row.time_of for arm in family.arms for row in arm.timed), None)
-    if doubtful and time_of in (PHASE, WALL):
+    doubtful = [arm.label for arm in arms if {"wrong_clock", "unsynced"} & {*kinds_of_taint(arm.timed)}]
+    time_of = next((row.time_of for arm in arms for row in arm.timed if row.time_of), None)
+    if doubtful and time_of:
         why = f"compared by the wall time of the {time_of}, because a clock cannot be trusted"
         yield Caveat(why, f": {', '.join(doubtful[:MOST_FACTORS])}")
 

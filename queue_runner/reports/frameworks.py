@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import combinations
 
 from msgspec.structs import replace
 
-from queue_runner import units
-from queue_runner.analysis.comparison import Family, compare, n_words
-from queue_runner.analysis.findings import RunDetails, describe
-from queue_runner.analysis.grouping import Arm, word
+from queue_runner.analysis.comparison import Family, Pair, compare, n_words
+from queue_runner.analysis.findings import RunDetails, describe, ratio
+from queue_runner.analysis.grouping import word
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Word, judge
 from queue_runner.errors import UsageError
-from queue_runner.monitor.answers import prepare, select_runs
+from queue_runner.monitor.answers import prepare, select_runs, sweeps
 from queue_runner.monitor.answers.run_query import Context
 from queue_runner.reports._common import divergence, losses
 from queue_runner.reports._common.columns import columns
@@ -43,6 +41,7 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     if context.options.group_by and "framework" not in context.options.group_by:
         raise UsageError("frameworks: --group-by must name framework", "--group-by framework,compile")
     rows = losses.add(prepare.windowed(stored, context), context)
+    rows = sweeps.add(rows, context, declared="name" in context.options.vs)
     curves = cache(lambda run_id: divergence.losses(run_id, context))
 
     def sentences(family: Family) -> Iterable[str]:
@@ -73,27 +72,19 @@ def _n_frameworks(family: Family) -> int:
     return len({arm.key["framework"] for arm in family.arms if arm.shown})
 
 
-def _cost(family: Family, arm: Arm) -> float:
-    """Return seconds per iteration, or per token where iterations differ in size."""
-    return (arm.median_s or math.inf) / ((arm.work(family.per_work) or 1.0) if family.per_work else 1.0)
-
-
 def _fastest(family: Family) -> Iterable[str]:
     """Compare the two fastest. All pairs count as words, because the data chose these two."""
-    able = sorted((arm for arm in family.arms if arm.times), key=lambda arm: _cost(family, arm))
-    if family.per_work:
-        able = [arm for arm in able if arm.work(family.per_work)]
-    if len(able) < 2:
+    if not family.pairs:
         return
-    first, second = able[:2]
+    speeds = {family.pairs[0].baseline: 1.0, **{pair.arm: pair.ratio for pair in family.pairs}}
+    first, second, *others = sorted(speeds, key=speeds.__getitem__, reverse=True)
+    pairs = combinations([first, second, *others], 2)
     words = n_words(family, each_with_each=True)
-    verdict = judge(combinations(able, 2), words, family.per_work, family.aim.margins.get(OF_TIME))[first, second]
-    version = first.shown[0].framework_version or "of unknown version"
+    verdict = judge(pairs, words, family.per_work, family.aim.margins.get(OF_TIME))[first, second]
+    version = " ".join(filter(None, [first.key["framework"], first.shown[0].framework_version]))
     fastest = "fastest" if verdict.word == Word.FASTER else "fastest as measured"
-    yield (
-        f"{fastest}: {first.label} ({first.key['framework']} {version}), {units.ms(first.median_s)} ms/iter; next:"
-        f" {second.label}, {units.ms(second.median_s)} ms/iter, {verdict.ratio} ({verdict})"
-    )
+    needs = "" if verdict.decided else f": {verdict.next_step}"
+    yield f"{fastest} ({version}): {ratio(Pair(first, second, verdict), family.unit)}{needs}"
 
 
 def _last_losses(family: Family, curves: divergence.Losses) -> Iterable[str]:

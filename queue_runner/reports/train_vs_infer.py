@@ -14,6 +14,9 @@ from msgspec import structs
 
 from queue_runner import units
 from queue_runner.analysis import run_metrics, stats
+from queue_runner.analysis.comparison import PHASE
+from queue_runner.analysis.finding import Caveat
+from queue_runner.analysis.findings import other_clock
 from queue_runner.analysis.grouping import (
     MAIN,
     WORK,
@@ -28,7 +31,7 @@ from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict, judge
 from queue_runner.analysis.stats import by_key
 from queue_runner.model import Outcome
-from queue_runner.monitor.answers import prepare, select_runs
+from queue_runner.monitor.answers import prepare, select_runs, sweeps
 from queue_runner.monitor.answers.run_query import Context
 from queue_runner.reports._common import arm_tables, footnotes, panels
 from queue_runner.reports._common.arm_rows import JudgedRow
@@ -110,13 +113,21 @@ class WorkRow(JudgedRow):
 
 def finish(stored: list[ReportedRun], context: Context) -> Result:
     """Build a table for each model."""
-    rows = prepare.prepare(stored, context)
-    all_arms = _arms(_runs_by_kind(rows, context), context) if rows else []
+    rows, untimed = sweeps.with_phase_times(prepare.prepare(stored, context), context)
+    rows = [row.changed(median_s=None, time_of=PHASE) if row.run_id in untimed else row for row in rows]
+    by_kind = _runs_by_kind(rows, context) if rows else []
+    all_arms = _arms(by_kind, context)
     inferred = {_place(arm) for arm in all_arms if arm.key[_WORK] != TRAIN}
     arms = [arm for arm in all_arms if _place(arm) in inferred]
+    known = {row.run_id for row in by_kind}
+    ended = (row for row in rows if row.outcome == Outcome.SUCCEEDED and row.run_id not in known)
+    notes: list[str] = []
+    if unknown := [row.run for row in ended if row.time_of == PHASE]:
+        runs = f"{units.counted(len(unknown), 'run')} whose clock cannot be trusted left out"
+        notes.append(Caveat(runs, f": {footnotes.named(unknown)}: no phase of the same work was timed"))
     if not arms:
         which = "of inference (mpsq submit nanogpt --set mode=sample, or resnet50 --set mode=eval)"
-        return Result(COLUMNS, [], lines=[select_runs.nothing(context, which)])
+        return Result(COLUMNS, [], lines=[select_runs.nothing(context, which)], notes=notes)
     raw: list[WorkRow] = []
     blocks: list[panels.Block] = []
     marks = footnotes.CaveatMarks(rows, (row for arm in arms for row in arm.shown), context)
@@ -124,9 +135,9 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
         verdicts = _judge(table, context.options.aim.margins.get(OF_TIME))
         rows_of_table = [_row(arm, table, verdicts) for arm in table]
         raw += rows_of_table
-        blocks.append(([*_sections(table, rows_of_table, marks)], [*_findings(table, verdicts)]))
+        blocks.append(([*_sections(table, rows_of_table, marks)], [*_findings(table, verdicts), *other_clock(table)]))
     sections, lines = panels.together(blocks)
-    notes = [*_notes(arms, rows, marks)]
+    notes += _notes(arms, rows, marks)
     if n_hidden := len(all_arms) - len(arms):
         hidden = f"{n_hidden} row{'s' * (n_hidden > 1)} of training not shown"
         notes.append(f"{hidden}: no inference of the same model, framework, version and dtype")
@@ -154,9 +165,10 @@ def _runs_by_kind(rows: Sequence[ReportedRun], context: Context) -> list[Reporte
 
 
 def _times(row: ReportedRun, mode: str, metrics: Iterable[tuple[str, float]]) -> Iterable[tuple[str, str, float]]:
-    """Yield the kinds of work of a run, with the unit of work and its seconds."""
+    """Yield the kinds of work of a run, with the unit of work and its seconds. The parts of mode=sample have no phases,
+    so where a phase is compared there are none."""
     if mode == "sample":
-        for kind, name in _METRICS.items():
+        for kind, name in _METRICS.items() if row.time_of is None else ():
             if rates := [value for metric, value in metrics if metric == name]:
                 yield kind, "tokens", 1 / stats.median(rates)
     elif (row.median_s or 0) > 0 and (mode == "eval" or (mode == TRAIN and _trained(row))):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from queue_runner.analysis.comparison import PHASE, WALL
@@ -111,6 +111,9 @@ def _with_wall_times(rows: list[ReportedRun], context: Context, declared: bool) 
             member = together[member]
         return member
 
+    def question(row: ReportedRun) -> Any:
+        return root(_subject(row))
+
     for row in rows:
         subject = _subject(row)
         together[root(subject)] = root(("all", row.machine) if declared else subject)
@@ -118,15 +121,29 @@ def _with_wall_times(rows: list[ReportedRun], context: Context, declared: bool) 
             together[root(subject)] = root(("group", row.machine, row.group_id))
     ended = [row for row in rows if row.outcome == Outcome.SUCCEEDED]
     iterate = {_subject(row) for row in ended if row.median_s is not None or row.n_iters}
-    wall = {root(_subject(row)) for row in ended if row.real_s is not None and _subject(row) not in iterate}
-    biased = by_key((row for row in ended if row.kind != "import" and row.median_s), lambda row: root(_subject(row)))
-    for question, compared in biased.items():
-        if _is_biased(compared):
-            passed = context.tuples_by_run(_PASSED, compared)
-            rows = [_of_phase(row, passed) if root(_subject(row)) == question else row for row in rows]
-            if not all(row.measure_s and row.n_measure for row in compared):
-                wall.add(question)
-    return [_of_run(row) if root(_subject(row)) in wall else row for row in rows]
+    wall = {question(row) for row in ended if row.real_s is not None and _subject(row) not in iterate}
+    rows, untimed = with_phase_times(rows, context, question)
+    wall |= {question(row) for row in rows if row.run_id in untimed}
+    return [_of_run(row) if question(row) in wall else row for row in rows]
+
+
+def _subject(row: ReportedRun) -> Any:
+    return "name", row.machine, row.subject
+
+
+def with_phase_times(
+    rows: Sequence[ReportedRun], context: Context, question: Callable[[ReportedRun], Any] = _subject
+) -> tuple[list[ReportedRun], set[int]]:
+    """Return the rows, with the wall time of the measured phase where a clock of their `question` contradicts itself or
+    does not wait for the device as others do; and the ids of those whose question has a run without that time."""
+    able = (row for row in rows if row.outcome == Outcome.SUCCEEDED and row.kind != "import" and row.median_s)
+    biased = {key: same for key, same in by_key(able, question).items() if _is_biased(same)}
+    if not biased:
+        return list(rows), set()
+    passed = context.tuples_by_run(_PASSED, [row for same in biased.values() for row in same])
+    lacking = {key for key, same in biased.items() if not all(row.measure_s and row.n_measure for row in same)}
+    timed = [_of_phase(row, passed) if question(row) in biased else row for row in rows]
+    return timed, {row.run_id for row in rows if question(row) in lacking}
 
 
 def _of_run(row: ReportedRun) -> ReportedRun:
@@ -154,7 +171,3 @@ def _of_phase(row: ReportedRun, passed: Mapping[int, list[Any]]) -> ReportedRun:
         return row if row.outcome == Outcome.SUCCEEDED else row.changed(time_of=PHASE)
     mean_s = row.measure_s / max([row.n_measure, *(n for (n,) in passed.get(row.run_id, ()))])
     return row.changed(median_s=mean_s, mean_s=mean_s, mad_s=None, q1_s=None, q3_s=None, time_of=PHASE)
-
-
-def _subject(row: ReportedRun) -> tuple[Any, ...]:
-    return "name", row.machine, row.subject
