@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from queue_runner.analysis import stats
-from queue_runner.analysis.grouping import MAIN, SUBJECT, WORK, Arm, taints, value_of
+from queue_runner.analysis.grouping import MAIN, SUBJECT, WORK, Arm, not_replaced, taints, value_of
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.stats import by_key
 from queue_runner.model import Outcome, State
@@ -266,6 +266,6 @@ def _agree(known: tuple[Any, ...], key: tuple[Any, ...], settings: set[int]) -> 
 
 
 def _point(key: Mapping[str, Any], value: float, rows: Sequence[ReportedRun], include_invalid: bool) -> CurvePoint:
-    runs = sorted(rows, key=lambda row: row.run_id)
+    runs = not_replaced(rows)
     used = [row for row in runs if row.outcome == Outcome.SUCCEEDED and (row.valid or include_invalid)]
     return CurvePoint(key, runs, used, value=value)

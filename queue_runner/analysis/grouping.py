@@ -88,9 +88,9 @@ class Arm(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def left_out(self) -> list[ReportedRun]:
-        """Runs that ended and are not used, but for those that a retry has replaced."""
+        """Runs that ended and are not used."""
         ids = {row.run_id for row in self.used}
-        return [row for row in self.ended if row.run_id not in ids and not _is_used(row, False)]
+        return [row for row in self.ended if row.run_id not in ids]
 
     @cached_property
     def shown(self) -> Sequence[ReportedRun]:
@@ -193,16 +193,19 @@ def group(rows: Iterable[ReportedRun], names: Sequence[str], include_invalid: bo
         members.setdefault(key, []).append(row)
     arms = []
     for key, rows_of_arm in members.items():
-        runs = sorted(rows_of_arm, key=lambda row: row.run_id)
+        runs = not_replaced(rows_of_arm)
         used = [row for row in runs if _is_used(row, include_invalid)]
-        arms.append(Arm(dict(zip(names, key, strict=True)), runs, used if include_invalid else _not_replaced(used)))
+        arms.append(Arm(dict(zip(names, key, strict=True)), runs, used))
     return arms
 
 
-def _not_replaced(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
-    """Return the runs without those that a retry has replaced: the newest of each repeat on each machine."""
-    newest = {(row.job_id, row.repeat or row.run, machine_of(row)): row for row in runs}
-    return sorted(newest.values(), key=lambda row: row.run_id)
+def not_replaced(rows: Iterable[ReportedRun]) -> list[ReportedRun]:
+    """Return the runs in order, without the valid ones that a retry has replaced: of those of one repeat on one machine
+    the newest counts."""
+    runs = sorted(rows, key=lambda row: row.run_id)
+    attempts = [_is_used(row, False) and (row.job_id, row.repeat or row.run, machine_of(row)) for row in runs]
+    newest = {attempt: row.run_id for attempt, row in zip(attempts, runs, strict=True)}
+    return [row for attempt, row in zip(attempts, runs, strict=True) if not attempt or newest[attempt] == row.run_id]
 
 
 def _is_used(row: ReportedRun, include_invalid: bool) -> bool:

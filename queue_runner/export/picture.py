@@ -128,7 +128,7 @@ def _runs(axes: Any, comparison: Comparison) -> None:
             axes.plot((run.value_s or 0.0) * factor, y, color=style["color"], markersize=6, alpha=0.8, **shape)
         if arm.used and arm.median_s is not None:
             axes.plot([arm.median_s * factor] * 2, [n - 0.36, n + 0.36], color=style["color"], linewidth=2)
-    labels = [f"{_name(arm)}  {len(arm.used)}/{len(arm.ended)}" for arm, _ in comparison.rows]
+    labels = [f"{_name(arm)}  {arm.n_valid}/{arm.n_ended}" for arm, _ in comparison.rows]
     axes.set_yticks(range(len(labels)), labels)
     axes.set_ylim(len(comparison.rows) - 0.4, -0.6)
     axes.grid(axis="y", visible=False)

@@ -192,7 +192,7 @@ def _facts(sides: Sequence[Sequence[Arm]], context: Context) -> Iterable[SideByS
     by_name: dict[str, list[list[str]]] = {
         "submission": [_distinct(f"g{row.group_id}" for row in _runs(side)) for side in sides],
         "command": [_distinct(str(titles.get(row.group_id, "")) for row in _runs(side)) for side in sides],
-        "valid runs": [[f"{sum(len(a.used) for a in side)}/{sum(len(a.ended) for a in side)}"] for side in sides],
+        "valid runs": [[f"{sum(a.n_valid for a in side)}/{sum(a.n_ended for a in side)}"] for side in sides],
         "caveats": [kinds_of_taint(row for arm in side for row in arm.shown) for side in sides],
     }
     for name, (first, second) in by_name.items():

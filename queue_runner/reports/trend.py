@@ -21,6 +21,7 @@ from queue_runner import units
 from queue_runner.analysis import run_metrics, stats
 from queue_runner.analysis.change_points import FIRST_LOOK, Step, find_steps
 from queue_runner.analysis.finding import Finding
+from queue_runner.analysis.grouping import not_replaced
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.stats import by_key
 from queue_runner.errors import UsageError
@@ -197,7 +198,8 @@ def _points(runs: Sequence[ReportedRun], by: str, states: Mapping[int, Mapping[s
     """Return the history of a row: the geometric mean of the times of each submission, or the mean of the metric."""
     wall = any(run.median_s is None for run in runs)
     points: list[tuple[HistoryPoint, Mapping[str, str]]] = []
-    for (group_id, _), rows in by_key(runs, lambda run: (run.group_id, run.software_hash)).items():
+    for (group_id, _), attempts in by_key(runs, lambda run: (run.group_id, run.software_hash)).items():
+        rows = not_replaced(attempts)
         values = [value for run in rows if (value := _value(run, by, wall)) is not None]
         times = [at for run in rows if (at := run.started_at or run.ended_at) is not None]
         if values and times:

@@ -140,3 +140,9 @@ def test_the_option_of_report(compared: Store, mpsq: Cli, tmp_path: Path, monkey
 def test_nothing_to_draw(home: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no run that ended"):
         plot(Store(home))
+
+
+def test_a_run_that_a_retry_has_replaced_is_not_drawn(compared: Store) -> None:
+    compared.retry(1, "cpu", median_s=0.2)
+    (one,) = plot(compared).comparisons
+    assert [(len(runs), arm.n_ended) for arm, runs in one.rows] == [(7, 7), (7, 7)]

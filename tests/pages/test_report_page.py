@@ -159,3 +159,8 @@ def test_the_letter_of_a_caveat_leads_to_its_text(store: Store) -> None:
     store.run("mps", False, 0.1, taints={"throttled": ("caveat", "the GPU reached 88 degrees")})
     page = page_of(store)
     assert 'href="#caveat-a"' in page and '<li id="caveat-a">a = throttled: the GPU reached 88 degrees' in page
+
+
+def test_a_run_that_was_retried_is_not_left_out(store: Store) -> None:
+    store.retry(1, "cpu", False, 0.402)
+    assert "left out: contended (1); one machine" in Seen(page_of(store)).text

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from queue_runner import units
 from queue_runner.analysis import stats
-from queue_runner.analysis.grouping import Arm, group, kinds_of_taint, word
+from queue_runner.analysis.grouping import Arm, group, kinds_of_taint, not_replaced, word
 from queue_runner.analysis.peaks import Peak
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.stats import by_key
@@ -98,7 +98,7 @@ class Microbench(Struct, frozen=True):
         cells = sorted(_cells(runs, context, self.with_config), key=self.order)
         shown = {run.run_id: run for cell in cells for run in cell.runs}
         marks = footnotes.CaveatMarks(runs, shown.values(), context)
-        ended = [run for run in runs if run.outcome is not None]
+        ended = [run for run in not_replaced(runs) if run.outcome is not None]
         used = {run.run_id for run in shown.values() if run.valid or include_invalid}
         notes = [*marks.notes(), *marks.excluded(ended, used)]
         if any(not run.valid for run in shown.values()) and not include_invalid:
