@@ -127,7 +127,8 @@ def _compiled(pair: Pair) -> str:
 def _open(family: Family) -> Iterable[str]:
     """Say how many more rounds would decide the pairs that have no word, or what stands against one."""
     runs = [row for arm in family.arms for row in arm.runs]
-    groups = {row.group_id for row in runs if row.group_id and row.kind != "import" and not row.merged}
+    ours = [row for row in runs if row.group_id and row.kind != "import" and not row.merged]
+    groups = {row.group_id or 0 for row in ours}
     undecided = [pair for pair in (*family.pairs, *family.twins) if not pair.verdict.decided]
     fewest = min([pair.verdict.more or 0 for pair in undecided if pair.verdict.more], default=0)
     for needs, alike in by_key(undecided, lambda pair: pair.verdict.next_step).items():
@@ -138,7 +139,7 @@ def _open(family: Family) -> Iterable[str]:
         elif any(row.state != State.DONE for row in runs):
             yield Finding(text)  # further rounds wait already
         else:
-            no_rounds = next((row.instead_of_rounds for row in runs if row.instead_of_rounds), "")
+            no_rounds = next((row.instead_of_rounds for row in ours if row.instead_of_rounds), "")
             command = no_rounds or _towards_an_answer(undecided, min(groups), fewest) if len(groups) == 1 else needs
             yield NextStep(text, command)
 

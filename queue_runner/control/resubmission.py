@@ -100,16 +100,8 @@ def _refuse_rounds(jobs: Sequence[RoundJob], count: int) -> None:
     if (total := len(jobs) * count) > run_order.MAX_RUNS:
         raise UsageError(f"that is {total:,} runs", f"at most {run_order.MAX_RUNS:,} can be added at once")
     for job in jobs:
-        if job.kind == "import":
-            raise UsageError(f"job {job.id} was imported: it never ran here", "submit a job with the same settings")
-        if job.is_probe:
-            raise UsageError(f"job {job.id} belongs to --find-max, which has no rounds", f"mpsq rerun {job.id}")
-        if job.deleted_at is not None:
-            raise UsageError(f"job {job.id} was deleted, so no complete round can be added", "submit the jobs again")
-        if job.deadline_at is not None and job.deadline_at <= time.time():
-            raise UsageError(
-                f"the --deadline of job {job.id} has passed: it would be skipped", "mpsq rerun starts anew"
-            )
+        if obstacle := job.obstacle(time.time()):
+            raise UsageError(f"job {job.id} {obstacle[0]}", obstacle[1])
 
 
 def _refuse_changed(layout: Layout, job: int, spec: JobSpec) -> JobSpec | None:

@@ -81,10 +81,7 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     means = _mean_steps(result.families, context)
     sections = [*result.sections, *means]
     offers_rounds = any(isinstance(line, NextStep) and "mpsq rerun" in line.command for line in result.lines)
-    closed = [
-        line.partition(": mpsq rerun")[0] if offers_rounds and line.endswith("--rounds 3 continues") else line
-        for line in answers.closed_sentences(context.connection, result.families)
-    ]
+    closed = answers.closed_sentences(context.connection, result.families, offers_rounds)
     lines = [*result.lines, *closed, *([_MEAN_STEP] if means else [])]
     if not rows:
         lines = [select_runs.nothing(context, "at all")]

@@ -20,6 +20,7 @@ Order = Callable[[int, int, int], Sequence[int]]
 class RoundJob(Struct, frozen=True):
     """A job of a group, which is a row of its rounds. `repeat` is the newest of its rounds."""
 
+    group_id: int
     id: int
     kind: str
     is_probe: bool
@@ -27,16 +28,30 @@ class RoundJob(Struct, frozen=True):
     deadline_at: float | None
     repeat: int
 
+    def obstacle(self, now: float) -> tuple[str, str] | None:
+        """Return why its group takes no further round, and what to do instead; None where it takes one."""
+        if self.kind == "import":
+            return "was imported: it never ran here", "submit a job with the same settings"
+        if self.is_probe:
+            return "belongs to --find-max, which has no rounds", f"mpsq report scaling g{self.group_id}"
+        if self.deleted_at is not None:
+            return "was deleted, so no complete round can be added", "submit the jobs again"
+        if self.deadline_at is not None and self.deadline_at <= now:
+            return "has a --deadline that has passed: it would be skipped", f"mpsq rerun g{self.group_id}"
+        return None
 
-_JOBS = f"""
-SELECT j.id, j.kind, json_extract(j.spec_json, '$.find_max') <> '', j.deleted_at, j.deadline_at, max(r.repeat)
-FROM jobs j JOIN runs r ON r.job_id = j.id AND r.number <> {PREFLIGHT} WHERE j.group_id = ? GROUP BY j.id ORDER BY j.id
+
+JOBS = f"""
+SELECT j.group_id, j.id, j.kind, json_extract(j.spec_json, '$.find_max') <> '', j.deleted_at, j.deadline_at,
+    (SELECT max(repeat) FROM runs WHERE job_id = j.id AND number <> {PREFLIGHT})
+FROM jobs j WHERE j.group_id IN ({{groups}}) ORDER BY j.id
 """
+"""The fields of RoundJob, for the jobs of `{groups}`."""
 
 
 def jobs_of(connection: Connection, group_id: int) -> list[RoundJob]:
     """Return the jobs of a group in the order in which its rounds number them."""
-    return [RoundJob(*row) for row in connection.rows(_JOBS, [group_id])]
+    return [RoundJob(*row) for row in connection.rows(JOBS.format(groups="?"), [group_id])]
 
 
 def renew_environment(connection: Connection, job: int, env_file: str) -> None:

@@ -240,3 +240,16 @@ def test_peaks_of_devices_without_a_name_are_listed() -> None:
         "MFU: relative to 2.00 TFLOP/s, (measured)",
         "MFU: relative to 1.00 PFLOP/s, H200 bf16 (sourced)",
     ]
+
+
+def test_a_deleted_submission_names_no_refused_command(store: Store) -> None:
+    for k in range(3):
+        for device in ("cpu", "mps"):
+            store.run(device, median_s=0.1013 * (1 + k * (device == "cpu") / 7))
+    why = "a run of round 3 was cancelled: mpsq rerun g1 --rounds 3 continues"
+    store.db.execute("UPDATE groups SET until = 'decided', closed_at = 1, closed_why = ?", [why])
+    assert "mpsq rerun g1 --rounds" in "\n".join(short(store))
+    store.db.execute("UPDATE jobs SET deleted_at = 1 WHERE id = 1")
+    text = "\n".join(short(store))
+    assert "no further round of g1: a run of round 3 was cancelled" in text and "--rounds" not in text
+    assert "next: submit the jobs again" in text

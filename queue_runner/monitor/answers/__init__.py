@@ -102,14 +102,17 @@ def _without_run(families: Sequence[Family]) -> list[Arm]:
     return [arm for family in families for arm in family.arms if arm.ended and not arm.timed]
 
 
-def closed_sentences(connection: sqlite3.Connection, families: Sequence[Family]) -> list[str]:
-    """Return why no further round follows in the submissions in which a row has no word, unless some wait."""
+def closed_sentences(connection: sqlite3.Connection, families: Sequence[Family], offers_rounds: bool) -> list[str]:
+    """Return why no further round follows in the submissions in which a row has no word, unless some wait. The command
+    that adds rounds is not named where that is refused, or where another sentence `offers_rounds`."""
     still_open = [family for family in families if not reached([family], DECIDED)]
     runs = [row for family in still_open for arm in family.arms for row in arm.runs]
     groups = {row.group_id for row in runs} - {row.group_id for row in runs if row.state != State.DONE}
     sql = "SELECT id, closed_why FROM groups WHERE closed_why NOT IN (?, 'cancelled') ORDER BY id"
     closed = read.tuples(connection, sql, [DECIDED])
-    return [f"no further round of g{group}: {why}" for group, why in closed if group in groups]
+    without = {row.group_id for row in runs if offers_rounds or row.instead_of_rounds}
+    reasons = {group: why.partition(": mpsq rerun")[0] if group in without else why for group, why in closed}
+    return [f"no further round of g{group}: {why}" for group, why in reasons.items() if group in groups]
 
 
 def rounds_judged(families: Sequence[Family]) -> int:

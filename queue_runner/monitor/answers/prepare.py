@@ -23,7 +23,8 @@ from queue_runner.model import PREFLIGHT, Outcome
 from queue_runner.monitor.answers import select_runs
 from queue_runner.monitor.answers.run_query import Context
 from queue_runner.spec import Aim
-from queue_runner.store import questions
+from queue_runner.store import added_rounds, questions
+from queue_runner.store.added_rounds import RoundJob
 from queue_runner.workloads import mps_switches
 
 RUN = (
@@ -293,18 +294,10 @@ def _aims(runs: Sequence[ReportedRun], context: Context) -> dict[int | None, Aim
 
 def _without_rounds(runs: Sequence[ReportedRun], context: Context) -> dict[int | None, str]:
     """Return, by group, the next step where mpsq rerun --rounds would be refused."""
-    sql = (
-        "SELECT group_id, max(COALESCE(json_extract(spec_json, '$.find_max'), '') <> ''), max(deleted_at IS NOT NULL),"
-        " min(deadline_at) FROM jobs WHERE group_id IN ({groups}) GROUP BY group_id"
-    )
-    steps = {}
-    for group_id, has_probes, has_deleted, deadline_at in context.by_groups(sql, runs):
-        if has_probes:
-            steps[group_id] = f"mpsq report scaling g{group_id}"
-        elif has_deleted:
-            steps[group_id] = "submit the jobs again"
-        elif deadline_at is not None and deadline_at <= time.time():
-            steps[group_id] = f"mpsq rerun g{group_id}"
+    steps: dict[int | None, str] = {}
+    for job in (RoundJob(*values) for values in context.by_groups(added_rounds.JOBS, runs)):
+        if obstacle := job.obstacle(time.time()):
+            steps.setdefault(job.group_id, obstacle[1])
     return steps
 
 
