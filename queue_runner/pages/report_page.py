@@ -18,6 +18,7 @@ from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.finding import Finding
 from queue_runner.analysis.grouping import MAIN, word
 from queue_runner.errors import MpsqError
+from queue_runner.model import State
 from queue_runner.monitor.answers.run_query import Options
 from queue_runner.pages import dots, histories, iteration_plots, provenance, render, timeline, trust
 from queue_runner.pages.run_records import RunRecords, gather
@@ -165,13 +166,15 @@ def _values(name: str, family: Family) -> str:
 
 
 def _ran(evidence: RunRecords) -> str:
-    """Return how many runs there are and when they ran."""
-    runs = evidence.runs
-    times = [at for row in runs if (at := row.ended_at or row.started_at)]
-    if not times:
-        return units.counted(len(runs), "run")
-    first, last = (time.strftime("%Y-%m-%d %H:%M", time.localtime(at)) for at in (min(times), max(times)))
-    return f"{units.counted(len(runs), 'run')}, ended {first}" + (f" to {last}" if last != first else "")
+    """Return how many runs have ended and when, and how many have not."""
+    ended = [row for row in evidence.runs if row.state == State.DONE]
+    parts = [units.counted(len(ended), "run")]
+    if times := [at for row in ended if (at := row.ended_at or row.started_at)]:
+        first, last = (time.strftime("%Y-%m-%d %H:%M", time.localtime(at)) for at in (min(times), max(times)))
+        parts.append(f"ended {first}" + (f" to {last}" if last != first else ""))
+    if n_open := len(evidence.runs) - len(ended):
+        parts.append(f"{units.count(n_open)} not ended yet")
+    return ", ".join(parts)
 
 
 def _lettered(result: Result) -> list[PageTable]:

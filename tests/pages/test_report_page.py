@@ -164,3 +164,10 @@ def test_the_letter_of_a_caveat_leads_to_its_text(store: Store) -> None:
 def test_a_run_that_was_retried_is_not_left_out(store: Store) -> None:
     store.retry(1, "cpu", False, 0.402)
     assert "left out: contended (1); one machine" in Seen(page_of(store)).text
+
+
+def test_runs_that_have_not_ended_are_counted_apart(store: Store) -> None:
+    for _ in range(3):
+        store.run("mps", False, None, outcome=None)
+    text = " ".join(Seen(page_of(store)).text.split())
+    assert "9 runs, ended 2001-09-" in text and ", 3 not ended yet" in text
