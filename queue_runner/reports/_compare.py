@@ -19,6 +19,7 @@ from queue_runner.errors import UsageError
 from queue_runner.monitor.answers import prepare, select_runs, sweeps
 from queue_runner.monitor.answers.run_query import Context, Options
 from queue_runner.reports._common import losses
+from queue_runner.reports._common.columns import columns
 from queue_runner.reports._common.document import Result, Section
 from queue_runner.store import read
 from queue_runner.tables import Column, elide
@@ -82,13 +83,7 @@ COLUMNS = (
         value=lambda line: None if not line.answer or line.answer.of_time else line.answer.change,
     ),
     *map(_of_answer, ("low", "high")),
-    Column("verdict", "verdict", value=lambda line: line.answer and str(line.answer.word)),
-    Column(
-        "undecided_because", "undecided because", value=lambda line: (line.answer and line.answer.next_step) or None
-    ),
-    Column("n_rounds", "rounds", value=lambda line: line.answer and line.answer.n),
-    Column("given_after", "word after", value=lambda line: line.answer and line.answer.given_after),
-    Column("more_rounds", "more rounds", value=lambda line: line.answer and line.answer.more),
+    *columns("verdict undecided_because n_rounds given_after more_rounds"),
 )
 
 
