@@ -230,17 +230,12 @@ def _lost_lines(connection: sqlite3.Connection, run_id: int) -> dict[str, int]:
 
 
 def _last_evaluation(connection: sqlite3.Connection, run_id: int) -> Evaluation | None:
-    losses = read.tuples(
-        connection,
-        "SELECT i, split, value FROM evals WHERE run_id = ? AND metric = 'loss' ORDER BY offset DESC LIMIT 4",
-        [run_id],
-    ).fetchall()
-    if not losses:
+    last = read.tuples(connection, read.LAST_EVALUATIONS.replace("{runs}", str(run_id))).fetchone()
+    if last is None:
         return None
-    step = max(i for i, _split, _value in losses)
-    by_split = {split: value for i, split, value in reversed(losses) if i == step}
+    _, step, train, val = last
     last_i = _value(connection, "SELECT i FROM iterations WHERE run_id = ? ORDER BY offset DESC LIMIT 1", run_id)
-    return Evaluation(step, by_split.get("train"), by_split.get("val"), last_i)
+    return Evaluation(step, train, val, last_i)
 
 
 def _mfu(layout: Layout, connection: sqlite3.Connection, run: RunView) -> Mfu | None:

@@ -150,6 +150,17 @@ def tuples(connection: sqlite3.Connection, sql: str, values: Sequence[Any] | Map
     return cursor.execute(sql, values)
 
 
+LAST_EVALUATIONS = """
+SELECT run_id, step, max(value) FILTER (WHERE split = 'train' AND i = step),
+    max(value) FILTER (WHERE split = 'val' AND i = step)
+FROM (SELECT run_id, split, value, i, max(offset), max(i) OVER (PARTITION BY run_id) AS step FROM evals
+    WHERE metric = 'loss' AND split IN ('train', 'val') AND run_id IN ({runs}) GROUP BY run_id, split)
+GROUP BY run_id
+"""
+"""The step of the last evaluation of each of `{runs}`, and its losses of both splits, NULL if it has none. SQLite takes
+the other columns from the row of max(offset)."""
+
+
 def schema_revision(db: Path) -> str | None:
     """Return the revision of the schema in `db`; None where there is no schema yet.
 

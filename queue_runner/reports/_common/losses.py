@@ -7,7 +7,7 @@ compare.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family
@@ -15,12 +15,8 @@ from queue_runner.analysis.finding import Finding
 from queue_runner.analysis.grouping import Arm
 from queue_runner.analysis.reported_run import LastEvaluation, ReportedRun
 from queue_runner.monitor.answers.run_query import Context
+from queue_runner.store import read
 
-_EVALUATIONS = (
-    "SELECT run_id, split, value, i, MAX(offset) FROM v_eval WHERE metric = 'loss'"
-    " AND split IN ('train', 'val') AND run_id IN ({runs}) GROUP BY run_id, split"
-)
-"""SQLite takes the other columns from the row of the maximum."""
 _LAST = (
     "SELECT r.run_id, (SELECT t.i FROM v_iteration t WHERE t.run_id = r.run_id ORDER BY t.offset DESC LIMIT 1) AS i"
     " FROM v_run r WHERE r.run_id IN ({runs})"
@@ -28,19 +24,14 @@ _LAST = (
 
 
 def add(rows: Iterable[ReportedRun], context: Context) -> list[ReportedRun]:
-    """Return the rows with LastEvaluation. A split that was not evaluated at the step of the last evaluation has
-    None."""
+    """Return the rows with LastEvaluation."""
     rows = list(rows)
-    evaluations = context.tuples_by_run(_EVALUATIONS, rows)
-    return [row.changed(**vars(_last(evaluations[row.run_id]))) if row.run_id in evaluations else row for row in rows]
-
-
-def _last(evaluations: Sequence[tuple[str, float, int, int]]) -> LastEvaluation:
-    step = max(i for _, _, i, _ in evaluations)
-    known = {split: value for split, value, i, _ in evaluations if i == step}
-    return LastEvaluation(
-        eval_step_first=step, eval_step_last=step, eval_train_loss=known.get("train"), eval_val_loss=known.get("val")
-    )
+    last = {}
+    for run_id, ((step, train, val),) in context.tuples_by_run(read.LAST_EVALUATIONS, rows).items():
+        last[run_id] = LastEvaluation(
+            eval_step_first=step, eval_step_last=step, eval_train_loss=train, eval_val_loss=val
+        )
+    return [row.changed(**vars(last[row.run_id])) if row.run_id in last else row for row in rows]
 
 
 def of_arm(arm: Arm) -> LastEvaluation:
