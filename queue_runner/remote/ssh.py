@@ -30,6 +30,8 @@ from queue_runner.remote.target import Down, NotSent, Refused, Seen, Target, Unr
 
 BASE = "~/.mpsq/blocks"
 SOON_S = 1.0
+FETCH_S = 5.0
+"""How long one step brings files back that are there already: a cancellation waits for it."""
 MOST_WAIT_S = 60.0
 """The longest pause between two tries to reach a box that does not answer."""
 
@@ -117,6 +119,8 @@ class Ssh(Target):
         elif state.alive:
             pid = state.fence.pid if state.fence is not None else None
             return Seen("running", "running" + (f" as process {pid}" if pid is not None else ""), "", token[:8])
+        elif state.more:
+            return Seen("running", "over, but its results are coming", "", token[:8])
         elif state.left:
             return Seen("running", "running without a supervisor, which has died too often", "", token[:8])
         elif state.fence is None:
@@ -131,7 +135,10 @@ class Ssh(Target):
 
     def fetch(self, token: str) -> None:
         """Bring back new files, as often as `poll` says. Raises: OSError when they cannot be written here."""
-        self._sync(token)
+        deadline = time.monotonic() + FETCH_S
+        known = self._sync(token)
+        while known.state is not None and known.state.more and not known.failure and time.monotonic() < deadline:
+            known = self._sync(token)
 
     def _sync(self, token: str) -> _Known:
         known = self._known.setdefault(token, _Known())

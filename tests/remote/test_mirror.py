@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from msgspec import to_builtins
 
-from queue_runner.remote import box, mirror
-from queue_runner.remote.block import Folder
+from queue_runner.paths import Layout
+from queue_runner.remote import box, mirror, ssh
+from queue_runner.remote.block import Folder, Instructions, PlannedRun
 from queue_runner.remote.box import BEGAN
+from queue_runner.remote.json_files import write_json
+from queue_runner.remote.link import Answered, Link
 from queue_runner.remote.mirror import LIMIT, Mirror, left_out
+from queue_runner.remote.profile import Profile
 from queue_runner.remote.target import Refused, Unreachable
+
+TOKEN = "a" * 32
 
 
 def take(tmp_path: Path, entry: Any, data: bytes = b"x", **state: Any) -> Folder:
@@ -152,3 +160,44 @@ def test_an_answer_is_not_longer_than_was_asked_for(tmp_path: Path) -> None:
     entries = [[f"runs/1.1/out/{name}", 0, half] for name in "ab"]
     with pytest.raises(Refused, match="more than"):
         Mirror(Folder(tmp_path), ["1.1"]).take({"files": entries}, lambda count: bytes(count))
+
+
+def test_a_block_whose_results_are_still_coming_is_not_gone(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They take longer than its grace: the runs were LOST."""
+    far = Folder(tmp_path / "far")
+    far.run("1.1").out.mkdir(parents=True)
+    (far.run("1.1").out / "large").write_bytes(bytes(20))
+    (far.run("1.1").path / BEGAN).write_text('{"at": 10.0}')
+    far.result("1.1").write_bytes(b"result")
+    for path in (far.fence, far.ended):
+        path.write_text("{}")
+
+    @contextlib.contextmanager
+    def call(_: Link, verb: str, token: str, feed: Callable[[IO[bytes]], None], *limits: float) -> Iterator[Answered]:
+        sent = io.BytesIO()
+        feed(sent)
+        monkeypatch.setattr("sys.stdin", io.StringIO(sent.getvalue().decode()))
+        state, send = box.sync(far.path)
+        yield Answered(to_builtins(state), io.BytesIO(b"".join(send())))
+
+    def at_the_front(name: str) -> tuple[ssh.Ssh, Folder]:
+        made = ssh.Ssh("box", Profile(name="box", host="box", poll_s=0), Layout(layout.home / name))
+        folder = made.folder(TOKEN)
+        folder.path.mkdir(parents=True)
+        run = PlannedRun(job_id=1, number=1, repeat=1, attempt=1, position=1, created_at=0.0)
+        write_json(folder.instructions, Instructions(1, "", 0, [], [run], {}, TOKEN, "", "box", "", box=True))
+        return made, folder
+
+    monkeypatch.setattr(Link, "call", call)
+    for module in (mirror, ssh):
+        monkeypatch.setattr(module, "LIMIT", 8)
+    made, folder = at_the_front("looking")
+    states = []
+    while not folder.ended.exists():
+        states.append(made.look(TOKEN).state)
+    assert states == ["running"] * 3 + ["gone"] and folder.result("1.1").read_bytes() == b"result"
+    made, folder = at_the_front("fetching")
+    made.fetch(TOKEN)
+    assert folder.ended.exists() and folder.result("1.1").exists()
