@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from queue_runner.remote.target import Refused
 LIMIT = 8 << 20
 """Bytes that are brought back at once."""
 MOST_BYTES = 64 << 30
-"""Bytes of all files of a run that are taken at most; the limit of its output is checked where it runs."""
+"""Bytes of the output of a run that are taken at most, and of its other files; it has a limit where it runs, too."""
 _PART = ".result"
 """The name of a result that has not come whole."""
 _PARTS_MOST = 64
@@ -41,25 +42,26 @@ class Mirror:
     def __init__(self, folder: Folder, runs: Iterable[str]) -> None:
         self._folder = folder
         self._runs = frozenset(runs)
-        self._sizes = dict.fromkeys(self._runs, 0)
+        self._sizes: Counter[tuple[str, bool]] = Counter()
 
     def have(self) -> tuple[dict[str, int], list[str]]:
         """Return the sizes of the files of runs that are not complete, by path, and the runs that are. A file that is
         left out counts as longer than any file, so that no box sends it again."""
         sizes, done = {}, []
+        self._sizes.clear()
         for run in sorted(self._runs):
             place = self._folder.run(run).path
             if (place / RESULT).exists():
                 done.append(run)
                 continue
-            self._sizes[run] = 0
             for parent, _, files in os.walk(place):
                 for name in files:
                     path = Path(parent, name)
                     size = path.stat().st_size
                     known = path.with_name(RESULT) if path == place / _PART else path
-                    sizes[known.relative_to(self._folder.path).as_posix()] = size
-                    self._sizes[run] += size
+                    below = known.relative_to(self._folder.path).as_posix()
+                    sizes[below] = size
+                    self._sizes[_budget(below)] += size
             sizes |= {f"runs/{run}/out/{name}": 1 << 62 for name in left_out(self._folder, run)}
         return sizes, done
 
@@ -92,7 +94,7 @@ class Mirror:
             except _Unfit:
                 self._leave_out(name)
             else:
-                self._sizes[name.split("/")[1]] += count
+                self._sizes[_budget(name)] += count
             self._append(taken, count, read)
             is_whole = not state.more or number < len(state.files)
             if taken is not None and taken.name == _PART and is_whole:
@@ -128,8 +130,8 @@ class Mirror:
     def _open(self, name: str, offset: int, count: int) -> Path:
         """Return the path of a file here, whose folder exists then. Raises: Refused, or for a file of a run's output
         _Unfit, when it cannot take these bytes; OSError."""
-        parts = name.split("/")
-        of_job = len(parts) > 3 and parts[2] == "out"
+        parts, budget = name.split("/"), _budget(name)
+        _, of_job = budget
         path = self._folder.path / name
         path = path.with_name(_PART) if parts[2:] == [RESULT] else path
         why = f"no file can have its name: {name[:80]!r}"
@@ -140,10 +142,13 @@ class Mirror:
                     size = path.stat().st_size
                 except FileNotFoundError:
                     size = 0
-                if self._sizes[parts[1]] + count > MOST_BYTES:
-                    why = f"{name[:80]!r} is more than the {MOST_BYTES:,} bytes of a run"
-                elif path.is_dir() or size != offset:
+                if path.is_dir() or size != offset:
                     why = f"{name[:80]!r} came from byte {offset:,}, here are {size:,}"
+                elif self._sizes[budget] + count > MOST_BYTES:
+                    why = f"{name[:80]!r} is more than the {MOST_BYTES:,} bytes of a run"
+                    if of_job:
+                        path.unlink(missing_ok=True)  # its beginning alone is useless
+                        self._sizes[budget] -= size
                 else:
                     return path
         except UnicodeEncodeError:
@@ -157,6 +162,12 @@ class Mirror:
         _, run, _, below = name.split("/", 3)
         files = sorted({*left_out(self._folder, run), below})
         write_json(self._folder.path / _LEFT_OUT.format(run=run), {"files": files})
+
+
+def _budget(name: str) -> tuple[str, bool]:
+    """Return the run of a file, and whether it belongs to the output, which has a limit of its own."""
+    parts = name.split("/")
+    return parts[1], len(parts) > 3 and parts[2] == "out"
 
 
 def left_out(folder: Folder, run: str) -> list[str]:

@@ -151,8 +151,14 @@ def test_the_bytes_of_all_files_of_a_run_are_limited(tmp_path: Path, monkeypatch
     folder = Folder(tmp_path / "block")
     of_run = Mirror(folder, ["1.1"])
     of_run.have()
-    of_run.take({"files": [["runs/1.1/out/b", 0, 3]]}, lambda count: bytes(count))
-    assert left_out(folder, "1.1") == ["b"]
+    files = [["runs/1.1/out/b", 0, 2], ["runs/1.1/out/a", 3, 1], ["runs/1.1/out/c", 0, 3]]
+    files += [["runs/1.1/stderr.log", 0, 3], ["runs/1.1/result.mpsq", 0, 2]]
+    of_run.take({"files": files}, lambda count: bytes(count))
+    assert left_out(folder, "1.1") == ["a"]
+    assert {path.name for path in folder.run("1.1").out.iterdir()} == {"b", "c"}
+    assert folder.result("1.1").exists()  # the output leaves the others their part
+    with pytest.raises(Refused, match="more than the 5 bytes"):
+        take(tmp_path, ["runs/1.1/stdout.log", 0, 6], b"abcdef")
 
 
 def test_an_answer_is_not_longer_than_was_asked_for(tmp_path: Path) -> None:
