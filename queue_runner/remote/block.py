@@ -162,7 +162,7 @@ class Folder(Struct, frozen=True):
     def may_have_begun(self) -> set[str] | None:
         """Return the runs that the node may have begun, of which nothing needs to have come; None if the folder is
         gone: all may."""
-        if not self.path.exists():
+        if is_missing(self.path):
             return None
         return {str(name) for name in (read_json(self.permitted) or {}).get("runs", ())}
 
@@ -192,7 +192,19 @@ def settings_of_a_node(settings: Config) -> str:
 def is_removed(folder: Folder) -> bool:
     """Return whether the block is missing from the folder of all blocks. A folder that is not mounted, or has not
     answered, lacks its mark as well."""
-    return (folder.path.parent / _MARK).exists() and not folder.path.exists()
+    return (folder.path.parent / _MARK).exists() and is_missing(folder.path) is True
+
+
+def is_missing(path: Path) -> bool | None:
+    """Return whether there is nothing of this name; None while that is unknown, as of a shared folder that does not
+    answer."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return None
+    return False
 
 
 def fetch(source: RunDir, target: RunDir, *, whole: bool) -> list[str]:

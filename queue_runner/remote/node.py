@@ -113,12 +113,15 @@ class Node:
         """Work until every run is DONE or the block is to end; return why it ended, "" when all was done."""
         self._permit(self._export())
         while True:
-            if not self._folder.path.exists():
+            if block.is_missing(self._folder.path):
                 self.stop("stopped: the folder of the block was removed")
-            elif self._folder.stop.exists():
+            elif block.is_missing(self._folder.stop) is False:
                 self.stop("stopped: the front ended the block")
-            idle = self._keep_worker()
-            self._pass_on_cancels()
+            idle = bool(self._stop)
+            with self._tried_again():
+                idle = self._keep_worker()
+            with self._tried_again():
+                self._pass_on_cancels()
             remaining = self._export()
             self._permit(remaining)
             if not remaining or (idle and self._is_over(remaining)):
@@ -149,7 +152,6 @@ class Node:
             if self._starts >= MOST_STARTS:
                 self._stop = self._stop or f"worker: it died {MOST_STARTS} times"
                 return True
-            self._starts += 1
             env = {**os.environ, "MPSQ_HOME": str(self._layout.home)}
             if not self._instructions.whole:
                 env[lane_locks.PART] = " ".join(part := part_given())
@@ -159,6 +161,7 @@ class Node:
                     [sys.executable, "-m", "queue_runner.worker", "--until-idle"],
                     env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 )  # fmt: skip
+            self._starts += 1
         return self._worker.poll() is not None
 
     def _is_over(self, remaining: list[BlockRun]) -> bool:
@@ -198,13 +201,13 @@ class Node:
         names: set[str] = set()
         with contextlib.suppress(FileNotFoundError):
             names = {path.name for path in self._folder.cancels.iterdir()} - self._cancelled
-        for name in sorted(names):
-            self._cancelled.add(name)
+        for name in sorted(names & {run.name for run in self._instructions.runs}):
             with writing(self._engine) as connection:
                 ids = [run.id for run in resolve.runs_of(connection, [parse_selector(name)])]
                 requested = jobs.request_cancel(connection, ids, actor="user")
             if any(run.state is State.RUNNING for run in requested):
                 RunDir(self._layout.runs / name).request_cancel("user")
+            self._cancelled.add(name)
 
     def _export(self) -> list[BlockRun]:
         """Pass on new results; return the runs that are not DONE. A full shared folder is tried again."""
@@ -214,7 +217,7 @@ class Node:
         with contextlib.suppress(OSError):
             os.utime(self._layout.home.with_suffix(".lock"))  # `sweep` looks at it
         now = next((row.name for row in rows if row.state == State.RUNNING), None)
-        if not self._folder.path.exists():
+        if block.is_missing(self._folder.path):
             return [row for row in rows if row.state != State.DONE]
         with self._tried_again():
             write_json(self._folder.beat, {"count": self._beats, "run": now}, durable=False)
@@ -243,13 +246,13 @@ class Node:
 
     @contextlib.contextmanager
     def _tried_again(self) -> Iterator[None]:
-        """Report once that results cannot be passed on, as to a full disk: the next step tries again."""
+        """Report an error once, of a full disk or a shared folder that does not answer: the next step tries again."""
         try:
             yield
         except (OSError, MpsqError) as error:
             if str(error) != self._complaint:
                 self._complaint = str(error)
-                print(f"results cannot be passed on: {error}; mpsq tries again", file=sys.stderr, flush=True)
+                print(f"{error}; mpsq tries again", file=sys.stderr, flush=True)
 
     def _pass_on(self, row: BlockRun) -> None:
         name, source = row.name, RunDir(self._layout.run_dir(row.name))
@@ -410,7 +413,7 @@ def _may_continue(folder: block.Folder, home: Path, *, box: bool) -> bool:
 
 def _say_ended(folder: block.Folder, why: str) -> None:
     """Write ended.json, however long the folder takes nothing: without it the front has to guess."""
-    while folder.path.exists():
+    while not block.is_missing(folder.path):
         try:
             write_json(folder.ended, {"why": why, "at": time.time()})
             return

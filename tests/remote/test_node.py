@@ -95,6 +95,29 @@ def test_a_result_that_the_shared_folder_does_not_take_at_once_is_tried_again(
     assert result_of(folder).ending == Ending(Outcome.SUCCEEDED, 0)
 
 
+def test_a_shared_folder_that_does_not_answer_ends_no_block(
+    node: tuple[Node, block.Folder, RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a folder that is missing was removed."""
+    made, folder, _ = node
+    silent = {*map(str, (folder.path, folder.stop, folder.cancels))}
+
+    def of(call: Any) -> Any:
+        def stale(path: Any, *arguments: Any, **options: Any) -> Any:
+            if str(path) in silent:
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+            return call(path, *arguments, **options)
+
+        return stale
+
+    monkeypatch.setattr(made, "_keep_worker", lambda: True)
+    with monkeypatch.context() as patch:
+        for name in ("stat", "lstat", "listdir", "scandir"):
+            patch.setattr(os, name, of(getattr(os, name)))
+        assert made.run() == ""
+    assert result_of(folder).ending == Ending(Outcome.SUCCEEDED, 0)
+
+
 @pytest.mark.parametrize("is_asked", [True, False])
 def test_the_signal_of_a_scheduler_may_reach_the_job_long_before_its_node(
     layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_asked: bool
