@@ -75,7 +75,8 @@ class Node:
         self._stopping = threading.Event()
         self._starts = 0
         self._worker: subprocess.Popen[bytes] | None = None
-        self._exported = {*instructions.origins.values()}
+        published = {run.name for run in instructions.runs if block.is_missing(folder.result(run.name)) is False}
+        self._exported = published | {*instructions.origins.values()}
         self._resumed = {job.id for job in instructions.jobs if JobSpec.from_json(job.spec_json).resume}
         self._checkpoints: dict[str, object] = {}
         self._begun: dict[str, float | None] = {}

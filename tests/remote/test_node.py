@@ -118,6 +118,18 @@ def test_a_shared_folder_that_does_not_answer_ends_no_block(
     assert result_of(folder).ending == Ending(Outcome.SUCCEEDED, 0)
 
 
+def test_a_supervisor_that_was_restarted_publishes_nothing_twice(node: tuple[Node, block.Folder, RunDir]) -> None:
+    """The front may be copying it."""
+    made, folder, run = node
+    assert made._export() == []
+    (run.out / "later").touch()
+    inode = folder.result("1.1").stat().st_ino
+    again = Node(folder, instructions_of(folder), run.path.parents[1])
+    again.load()
+    assert again._export() == []
+    assert folder.result("1.1").stat().st_ino == inode and not (folder.run("1.1").out / "later").exists()
+
+
 @pytest.mark.parametrize("is_asked", [True, False])
 def test_the_signal_of_a_scheduler_may_reach_the_job_long_before_its_node(
     layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_asked: bool
