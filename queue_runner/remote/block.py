@@ -208,8 +208,9 @@ def is_missing(path: Path) -> bool | None:
 
 
 def fetch(source: RunDir, target: RunDir, *, whole: bool) -> list[str]:
-    """Bring the folder of a run up to date; `whole` also with the files of its end. Return the names of files in `out`
-    that could not be copied. Raises: OSError; then call again."""
+    """Bring the folder of a run up to date; `whole` also with the files of its end, of which `out` takes the place of
+    the checkpoints that were there. Return the names of files in `out` that could not be copied. Raises: OSError; then
+    call again."""
     for path in (target.path, target.path / "warden"):  # not its parents: a block that was removed stays so
         path.mkdir(mode=0o700, exist_ok=True)
     for stream in STREAMS:
@@ -225,7 +226,8 @@ def fetch(source: RunDir, target: RunDir, *, whole: bool) -> list[str]:
             raise
         with replacing(target.path / file, durable=True) as partial:
             partial.write_bytes(data)
-    return outputs.copy(source.out, target.out)
+    with outputs.replacing_folder(target.out) as out:
+        return outputs.copy(source.out, out)
 
 
 def _append_new(source: Path, target: Path) -> None:

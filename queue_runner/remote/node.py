@@ -303,13 +303,8 @@ class Node:
         stamp = newest and (newest, newest.stat().st_mtime_ns, newest.stat().st_size)
         if newest is None or self._checkpoints.get(name) == stamp:
             return
-        out, partial = self._folder.run(name).out, self._folder.run(name).path / "checkpoint"
-        shutil.rmtree(partial, ignore_errors=True)
-        checkpoints.copy(self._layout, RunId(*map(int, name.split("."))), partial)
-        out.mkdir(mode=0o700, exist_ok=True)
-        if (out / newest.name).is_dir():
-            shutil.rmtree(out / newest.name)
-        (partial / newest.name).replace(out / newest.name)
+        with outputs.replacing_folder(self._folder.run(name).out) as out:
+            checkpoints.copy(self._layout, RunId(*map(int, name.split("."))), out)
         self._checkpoints[name] = stamp
 
 

@@ -8,7 +8,7 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -55,6 +55,20 @@ def copy(source: Path, target: Path) -> list[str]:
             if not _copy_one(Path(folder, name), place / name):
                 left_out.append(os.path.relpath(Path(folder, name), source))
     return left_out
+
+
+@contextlib.contextmanager
+def replacing_folder(target: Path) -> Iterator[Path]:
+    """Yield the path of a new folder, which takes the place of `target` when the block ends; without it, `target` is
+    removed. After an error `target` is as it was. Raises: OSError."""
+    new, old = (target.with_name(f"{target.name}.{which}") for which in ("new", "old"))
+    shutil.rmtree(new, ignore_errors=True)
+    yield new
+    shutil.rmtree(old, ignore_errors=True)
+    for path, place in ((target, old), (new, target)):
+        with contextlib.suppress(FileNotFoundError):
+            path.rename(place)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def note(left_out: Collection[str]) -> list[tuple[str, str]]:

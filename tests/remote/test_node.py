@@ -217,6 +217,29 @@ def test_a_full_disk_is_no_file_that_is_left_out(tmp_path: Path, monkeypatch: py
         outputs.copy(tmp_path / "out", tmp_path / "copy")
 
 
+def test_a_checkpoint_that_its_job_has_removed_does_not_come_back(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    front = Front(layout, tmp_path / "shared", monkeypatch, retries=1, resume=True)
+    front.blocks.step()
+    made, folder, there, run_id = with_a_claimed_run(front, tmp_path)
+    out, target = (run.out for run in (RunDir(there.run_dir("1.1")), folder.run("1.1")))
+    out.mkdir(parents=True)
+    for step in ("checkpoint-1", "checkpoint-2"):
+        for old in out.iterdir():
+            shutil.rmtree(old)
+        (out / step).mkdir()
+        (out / step / "weights").write_text(step)
+        made._export()
+        assert [path.name for path in target.iterdir()] == [step]
+    shutil.rmtree(out / "checkpoint-2")
+    (out / "final").touch()
+    end_run(there, run_id, Ending(Outcome.SUCCEEDED, 0))
+    assert made._export() == []
+    assert [path.name for path in target.iterdir()] == ["final"]
+    assert {path.name for path in target.parent.iterdir() if path.is_dir()} == {"out", "warden"}
+
+
 @pytest.mark.parametrize(("there", "taken"), [({"CUDA_VISIBLE_DEVICES": "3", "SLURM_X": "y"}, "3"), (None, "1")])
 def test_only_a_scheduler_takes_precedence_over_env(
     layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: dict[str, str] | None, taken: str
