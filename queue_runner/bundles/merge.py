@@ -74,12 +74,14 @@ class _Sound(Struct):
 
 class _Plan(Struct):
     """The changes that a bundle makes here. `new` are runs by their place in the bundle. `known` has the ids of runs
-    here by their ids there. `jobs` has those of jobs, None for a new one, and `groups` those of submissions."""
+    here by their ids there. `jobs` has those of jobs, None for a new one, and `groups` those of submissions, whose
+    `machines` are those of their runs that were never started."""
 
     new: dict[int, RunRow] = field(default_factory=dict)
     known: dict[int, int] = field(default_factory=dict)
     jobs: dict[int, int | None] = field(default_factory=dict)
     groups: dict[int, int] = field(default_factory=dict)
+    machines: dict[int, str] = field(default_factory=dict)
     from_here: int = 0
     n_merged: int = 0
 
@@ -139,6 +141,7 @@ def _checked(name: str, path: Path, temporary: Path) -> _Sound:
 def _plan(connection: Connection, bundle: _Sound) -> _Plan:
     """Compare a bundle with this queue. Raises: BadBundle for a run that differs from the one here."""
     content, plan, machines = bundle.content, _Plan(n_merged=_n_merged(connection)), bundle.content.machines()
+    plan.machines = {group: of_group[0] for group, of_group in machines.items()}
 
     def differs(its: str, here: str, how: str, job_id: int) -> BadBundle:
         return BadBundle(
@@ -158,10 +161,10 @@ def _plan(connection: Connection, bundle: _Sound) -> _Plan:
         plan.jobs[job.row.id] = None if known is None else known[0]
         if known is None:
             continue
-        job_id, plan.groups[group.id], question, machine = known
+        job_id, plan.groups[group.id], question, plan.machines[group.id] = known
         if question not in (job.question, UNKNOWN):
             raise differs(f"job {job.row.id}", f"{job_id}", "with another question", job_id)
-        if machine != machines[group.id]:
+        if plan.machines[group.id] not in machines[group.id]:
             raise differs(f"job {job.row.id}", f"{job_id}", "of another machine", job_id)
     for place, run in enumerate(content.runs.values()):
         if run.job_id not in plan.jobs:
@@ -204,7 +207,6 @@ class _Store:
         self._engine = engine
         self._bundle = bundle
         self._content = bundle.content
-        self._machines = bundle.content.machines()
         self._batches = Batches(engine)
 
     def all(self) -> Merged:
@@ -236,7 +238,7 @@ class _Store:
             known=len(plan.known),
             from_here=plan.from_here,
             iterations=sum(self._bundle.iterations[run.id] for run in plan.new.values()) if n_runs else 0,
-            machines=[self._machine(digest) for digest in sorted({*self._machines.values()})],
+            machines=[self._machine(digest) for digest in sorted({*plan.machines.values()})],
         )
 
     def _machine(self, digest: str) -> str:
@@ -297,7 +299,7 @@ class _Store:
             {
                 **{name: getattr(run, name) for name in (*KEPT, "position", "software_hash")},
                 "id": here[run.id],
-                "machine_hash": run.machine_hash or self._machines[content.jobs[run.job_id].row.group_id],
+                "machine_hash": run.machine_hash or plan.machines[content.jobs[run.job_id].row.group_id],
                 "resumed_from": here.get(run.resumed_from or 0),
             }
             for run in plan.new.values()
@@ -327,10 +329,10 @@ class _Store:
             plan.groups[group.id] = jobs.add_group(connection, group.title, group.seed)
             aim = [group.aim_json, plan.groups[group.id]]
             connection.change("UPDATE groups SET aim = ? WHERE id = ?", aim)
-        merged = {"kind": job.spec.kind, "machine": self._machines[group.id]}
+        merged = {"kind": job.spec.kind, "machine": plan.machines[group.id]}
         new = NewJob(job.spec.changed(kind="import", merged=merged), terms=Terms(note=job.row.note, tags=job.tags))
         job_here = jobs.add_job(connection, plan.groups[group.id], new)
-        values = (job_here, job.identity(group), job.question, self._machines[group.id])
+        values = (job_here, job.identity(group), job.question, plan.machines[group.id])
         connection.change("INSERT INTO merged_jobs VALUES (?, ?, ?, ?)", values)
         return job_here
 

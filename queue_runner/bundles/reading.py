@@ -90,13 +90,13 @@ class Content(Struct):
     runs: dict[int, RunRow] = field(default_factory=dict)
     sha256: str = ""
 
-    def machines(self) -> dict[int, str]:
-        """Return, by submission, the machine of the first run to end that names one: also that of runs which never
-        started. Runs that a later bundle adds end later, and leave it as it is."""
-        of_group: dict[int, str] = {}
+    def machines(self) -> dict[int, list[str]]:
+        """Return, by submission, the machines that its runs name, in the order of their ends. A run that was never
+        started counts as one of the first machine."""
+        of_group: dict[int, list[str]] = {}
         for run in sorted(self.runs.values(), key=lambda run: (run.ended_at is None, run.ended_at or 0, run.id)):
             if run.machine_hash is not None:
-                of_group.setdefault(self.jobs[run.job_id].row.group_id, run.machine_hash)
+                of_group.setdefault(self.jobs[run.job_id].row.group_id, []).append(run.machine_hash)
         return of_group
 
     def take(self, table: Table, rows: list[Any]) -> None:

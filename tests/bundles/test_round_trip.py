@@ -94,6 +94,20 @@ def test_a_later_bundle_adds_only_what_is_new(tmp_path: Path) -> None:
     assert len(machines) == 1, "a run that never started is of the machine of its submission"
 
 
+def test_a_later_bundle_of_a_submission_on_several_nodes_is_merged(tmp_path: Path) -> None:
+    """The first run to end came back last, from another node."""
+    store, there = sender(tmp_path / "a"), receiver(tmp_path / "b")
+    merged(there, exported(store))
+    (machine,) = {row["machine_hash"] for row in rows_of(there.db)}
+    store.run("cpu", params={"lr": 0.1}, machine={**ALPHA, "id": "bbbb"}, software=SYSTEM, tags=["a"], ended_at=9e8)
+    store.run("cuda", outcome=None)
+    store.db.execute("UPDATE runs SET state = 'DONE', outcome = 'CANCELLED', ended_at = 1e9 WHERE state = 'QUEUED'")
+    (done,) = merged(there, exported(store))
+    assert (done.runs, done.known, done.groups) == (2, 6, ["g1"])
+    elsewhere = [(row["job_id"], row["number"]) for row in rows_of(there.db) if row["machine_hash"] != machine]
+    assert elsewhere == [(1, 4)]  # the run that was never started counts as before
+
+
 def rows_of(db: Path) -> list[named_rows.Row]:
     with read.reading(db) as connection:
         return named_rows.runs(connection)
