@@ -245,20 +245,20 @@ class Dispatcher:
                 origins=origins,
             )
         folder = target.folder(token)
-        try:
-            block.create(folder, instructions, self._layout.snapshots, codes)
-            if not self._copy_checkpoints(folder, runs, origins):
-                shutil.rmtree(folder.path, ignore_errors=True)
-                return
-        except OSError:
-            shutil.rmtree(folder.path, ignore_errors=True)
-            self._not_before[lane] = time.monotonic() + TRY_AGAIN_S
-            raise
-        with writing(self._engine) as connection:
-            if block_store.mark_sent(connection, ids, token) != len(ids):
-                connection.rollback()  # a cancel, hold or edit came between
-                shutil.rmtree(folder.path, ignore_errors=True)
-                return
+        with contextlib.ExitStack() as undo:
+            undo.callback(shutil.rmtree, folder.path, ignore_errors=True)
+            try:
+                block.create(folder, instructions, self._layout.snapshots, codes)
+                if not self._copy_checkpoints(folder, runs, origins):
+                    return
+                with writing(self._engine) as connection:
+                    if block_store.mark_sent(connection, ids, token) != len(ids):
+                        connection.rollback()  # a cancel, hold or edit came between
+                        return
+            except (OSError, MpsqError):
+                self._not_before[lane] = time.monotonic() + TRY_AGAIN_S
+                raise
+            undo.pop_all()
         failpoints.reach("blocks.marked")
         try:
             job = target.send(token, options)

@@ -136,11 +136,11 @@ BUGS: dict[str, Bug] = {
             (
                 Replacement(
                     "queue_runner.remote.dispatcher",
-                    "        with writing(self._engine) as connection:\n"
-                    "            if block_store.mark_sent(connection, ids, token) != len(ids):\n",
-                    "        target.send(token, options)\n"
-                    "        with writing(self._engine) as connection:\n"
-                    "            if block_store.mark_sent(connection, ids, token) != len(ids):\n",
+                    "                with writing(self._engine) as connection:\n"
+                    "                    if block_store.mark_sent(connection, ids, token) != len(ids):\n",
+                    "                target.send(token, options)\n"
+                    "                with writing(self._engine) as connection:\n"
+                    "                    if block_store.mark_sent(connection, ids, token) != len(ids):\n",
                 ),
                 Replacement(
                     "queue_runner.remote.dispatcher",

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from queue_runner.control import cancellation
+from queue_runner.errors import MpsqError
 from queue_runner.host import job_environments
 from queue_runner.model import parse_selector
 from queue_runner.monitor import awaiting, run_view
@@ -380,6 +381,20 @@ def test_a_block_that_cannot_be_written_leaves_no_folder(front: Front, monkeypat
             front.blocks.step()
     assert len(tried) == 1 and [path for path in front.shared.iterdir() if path.is_dir()] == []
     assert "No space left" in front.said[-1]
+
+
+def test_a_block_that_the_store_does_not_take_leaves_no_folder(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[object] = []
+
+    def full(*_: object) -> int:
+        tried.append(_)
+        raise MpsqError("the disk is full", "free some space")
+
+    monkeypatch.setattr(block_store, "mark_sent", full)
+    for _ in range(3):
+        front.blocks.step()
+    assert len(tried) == 1 and [path for path in front.shared.iterdir() if path.is_dir()] == []
+    assert "the disk is full" in front.said[-1]
 
 
 def test_a_block_whose_runs_were_changed_meanwhile_leaves_no_folder(
