@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import tarfile
 import zipfile
@@ -61,7 +62,7 @@ def look(link: Link) -> PythonThere:
     """Return what the Python of a link is. Raises: MpsqError with a remedy where mpsq cannot be put there."""
     name = link.python
     try:
-        with link.run(["-c", _LOOK]) as answered:
+        with link.run(["-c", _on_one_line(_LOOK)]) as answered:
             there = convert(answered.answer, PythonThere)
     except (Unreachable, Refused, ValidationError) as error:
         raise MpsqError(f"{link.host}: {error}", "--python names the Python there that has your framework") from error
@@ -117,12 +118,17 @@ def install(link: Link, package: Package) -> str:
             for path in sorted(package.folder.iterdir()):
                 archive.add(path, arcname=path.name)
 
-    source = Path(box_setup.__file__).read_text()
+    source = _on_one_line(Path(box_setup.__file__).read_text())
     try:
         with link.run(["-c", source, environment(package.version), package.version], feed, INSTALL_S) as answered:
             return str(answered.answer.get("python"))
     except (Unreachable, Refused) as error:
         raise MpsqError(f"{link.host}: mpsq could not be installed there: {error}", "fix that, then repeat") from error
+
+
+def _on_one_line(source: str) -> str:
+    """Return a program that runs another one: csh, which may be the login shell there, quotes no end of a line."""
+    return f'exec(__import__("base64").b64decode("{base64.b64encode(source.encode()).decode()}"))'
 
 
 def environment(version: str) -> str:

@@ -92,6 +92,27 @@ def test_a_name_that_no_profile_can_have_is_refused_first(mpsq: Cli, layout: Lay
     assert "use letters, digits, _ and -" in refused.err
 
 
+CSH = """\
+#!/bin/sh
+for command; do :; done
+case $command in *'
+'*) echo "Unmatched quotation" >&2; exit 1;; esac
+exec sh -c "$command"
+"""
+"""An ssh whose box is this host, with a login shell that refuses a quotation of several lines."""
+
+
+def test_a_login_shell_may_be_csh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ssh").write_text(CSH)
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(provision, "environment", lambda _: "~no-such-user/mpsq")
+    link = Link("box", sys.executable, "")
+    assert provision.look(link).is_ready
+    with pytest.raises(MpsqError, match="the home of a user that does not exist"):
+        provision.install(link, provision.Package(tmp_path, "1", 0, 0))
+
+
 def test_a_host_that_nobody_answers_at_is_named(tmp_path: Path) -> None:
     with pytest.raises(MpsqError, match="nowhere"):
         provision.look(Link("nowhere.invalid", "python3", ""))
