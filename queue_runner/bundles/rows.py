@@ -236,6 +236,11 @@ class Table(Struct, frozen=True, dict=True):
         return f"SELECT {names} FROM {self.name} ORDER BY {keys}"
 
     @cached_property
+    def of_run(self) -> str:
+        """The statement that reads the rows of one run."""
+        return self.select.replace(" ORDER BY", " WHERE run_id = ? ORDER BY")
+
+    @cached_property
     def _decoder(self) -> msgspec.msgpack.Decoder[Any]:
         return msgspec.msgpack.Decoder(list[self.row])  # type: ignore[name-defined]
 
