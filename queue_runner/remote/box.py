@@ -33,8 +33,8 @@ from msgspec import Meta, Struct, convert, to_builtins
 from queue_runner import __version__
 from queue_runner.host import locks
 from queue_runner.host.home import MIN_FREE_BYTES
-from queue_runner.remote.fence import FenceHolder, make_void, read_fence
-from queue_runner.remote.json_files import read_json
+from queue_runner.remote.fence import FenceHolder, make_void
+from queue_runner.remote.json_files import read_json, read_struct
 
 MARK = b"mpsq-answer-1\n"
 WHOLE = ".whole"
@@ -214,7 +214,7 @@ def sync(folder: Path) -> tuple[Answer, Callable[[], Iterator[bytes]]]:
     for name in filter(REQUEST.fullmatch, request.requests):
         (folder / name).parent.mkdir(mode=0o700, exist_ok=True)
         (folder / name).touch()
-    fence, starts = read_fence(folder / "fence"), 0
+    fence, starts = read_struct(folder / "fence", FenceHolder), 0
     with contextlib.suppress(FileNotFoundError):
         starts = (folder / "starts").stat().st_size
     alive, ended = is_alive(folder), (folder / "ended.json").exists()

@@ -65,10 +65,5 @@ def has_started(path: Path) -> bool:
 
 def is_void(path: Path) -> bool:
     """Return whether the front has taken the fence."""
-    fence = read_fence(path)
+    fence = read_struct(path, FenceHolder)
     return fence is not None and fence.void is not None
-
-
-def read_fence(path: Path) -> FenceHolder | None:
-    """Return who has taken the fence; None where nobody has, or it cannot be read."""
-    return read_struct(path, FenceHolder)

@@ -42,8 +42,8 @@ from queue_runner.paths import Layout
 from queue_runner.remote import block, block_store, outputs
 from queue_runner.remote.block import Instructions
 from queue_runner.remote.block_store import BlockRun
-from queue_runner.remote.fence import FenceHolder, read_fence, take_fence
-from queue_runner.remote.json_files import write_json
+from queue_runner.remote.fence import FenceHolder, take_fence
+from queue_runner.remote.json_files import read_struct, write_json
 from queue_runner.spec import OF_NODE, JobSpec
 from queue_runner.store import jobs, lane_claims, migrate, resolve
 from queue_runner.store.engine import looking, open_engine, writing
@@ -397,7 +397,7 @@ def sweep(temporary: Path) -> None:
 
 def _may_continue(folder: block.Folder, home: Path, *, box: bool) -> bool:
     """Return whether the block was begun here, on this box or in this allocation, and has not ended."""
-    fence = read_fence(folder.fence)
+    fence = read_struct(folder.fence, FenceHolder)
     if fence is None or fence.void is not None or folder.ended.exists():
         return False
     if box:

@@ -14,7 +14,8 @@ from typing import Generic, TypeVar
 
 from queue_runner.checks import Check
 from queue_runner.model import Ending
-from queue_runner.remote.fence import read_fence
+from queue_runner.remote.fence import FenceHolder
+from queue_runner.remote.json_files import read_struct
 from queue_runner.remote.profile import Profile
 from queue_runner.remote.slurm import cluster_checks, commands
 from queue_runner.remote.target import Seen, Target, Unreachable, ending_of
@@ -97,7 +98,7 @@ class Slurm(Target):
     def ending(self, token: str, *, signalled: bool) -> Ending | None:
         """Return how Slurm ended a block; None before that. Raises: Unreachable."""
         block = self.look(token)
-        fence = read_fence(self.folder(token).fence)
+        fence = read_struct(self.folder(token).fence, FenceHolder)
         job = block.job or (fence and fence.job)
         if block.state != "gone":
             return None
