@@ -59,11 +59,10 @@ _REMOVED = "folder_removed: the folder of its block was removed, with the result
 
 
 class _Watch(Struct):
-    """Knowledge about a block since this worker follows it; times are monotonic seconds, `silent_since` Unix."""
+    """Knowledge about a block since this worker follows it; times are monotonic seconds."""
 
     looked_at: float = 0.0
     state: Seen | None = None
-    silent_since: float | None = None
     over_since: float | None = None
     beat: Any = None
     cancelled: set[str] = field(default_factory=set)
@@ -85,7 +84,8 @@ class Dispatcher:
         self._not_before: dict[str, float] = {}
         self._ended: dict[str, int] = {}
         self._in_doubt: dict[str, str] = {}
-        self._down_since: dict[str, float] = {}
+        self._silent_since: dict[str, float] = {}
+        """When targets stopped answering, in Unix seconds, by lane."""
         self._blocked: dict[str, Blocked | None] = {}
         self._targets: dict[str, Target] = {}
         self._closing: dict[str, Target] = {}
@@ -211,7 +211,7 @@ class Dispatcher:
         self._renew(name)
         target = self._target_of(name)
         if (down := target.down) is not None and now < down.next_try_at:
-            self._say_silent(lane, target, down.since, down.why)
+            self._say_silent(lane, target, down.why)
             return
         if self._in_doubt.get(name) in self._closing:
             return  # the rest of the last try is removed first, as soon as the target answers
@@ -263,9 +263,8 @@ class Dispatcher:
         try:
             job = target.send(token, options)
         except NotSent as error:
-            since = self._down_since.setdefault(lane, now)
             if self._take_back(lane, token, target, str(error)):
-                self._say_silent(lane, target, since, error, TRY_AGAIN_S)
+                self._say_silent(lane, target, error, TRY_AGAIN_S)
                 self._closing[token] = target  # it may have come, and so the target is asked first
             self._in_doubt[name] = token
             return
@@ -277,10 +276,9 @@ class Dispatcher:
             return
         except Unreachable as error:
             self._not_before[name] = time.monotonic() + TRY_AGAIN_S  # else each lane would wait for it in turn
-            self._say_silent(lane, target, now, error, TRY_AGAIN_S)
+            self._say_silent(lane, target, error, TRY_AGAIN_S)
             return
         failpoints.reach("blocks.sent")
-        self._down_since.pop(lane, None)
         self._say(lane, Blocked(f"sent as {target.kind} job {job}"))
 
     def _copy_checkpoints(self, folder: Folder, runs: Sequence[Claimed], origins: Mapping[str, str]) -> bool:
@@ -378,7 +376,7 @@ class Dispatcher:
         try:
             return target.ending(token, signalled=signalled)
         except Unreachable as error:
-            self._say_silent(lane, target, time.time(), error)
+            self._say_silent(lane, target, error)
             return None
 
     def _look(self, lane: str, token: str, target: Target, rows: Sequence[BlockRun], watch: _Watch) -> Seen | None:
@@ -386,12 +384,10 @@ class Dispatcher:
             return watch.state
         try:
             watch.state = target.look(token)
-            watch.silent_since = None
         except Unreachable as error:
-            watch.silent_since = watch.silent_since or time.time()
             pending = any(row.cancel_requested_at is not None for row in rows)
             then = "; it is asked to cancel as soon as it answers" if pending else ""
-            self._say_silent(lane, target, watch.silent_since, f"{error}; the block may be running{then}")
+            self._say_silent(lane, target, f"{error}; the block may be running{then}")
             watch.state, watch.over_since = None, None
         watch.looked_at = time.monotonic()
         return watch.state
@@ -408,7 +404,7 @@ class Dispatcher:
             if not target.void(token):
                 return  # it has started after all
         except Unreachable as error:
-            self._say_silent(lane, target, time.time(), error)
+            self._say_silent(lane, target, error)
             return
         self._log(f"{lane}: its block never started: {words}")
         self._sent[lane] = self._sent.get(lane, 0) + 1
@@ -500,12 +496,13 @@ class Dispatcher:
             except (Unreachable, OSError):
                 self._silent.add(token)  # a worker that runs until idle does not wait for it
 
-    def _say_silent(self, lane: str, target: Target, since: float, why: object, again_s: float | None = None) -> None:
-        """Store that the target does not answer since a time (Unix seconds), and when it is asked again: after
-        `again_s` seconds at the earliest."""
+    def _say_silent(self, lane: str, target: Target, why: object, again_s: float | None = None) -> None:
+        """Store since when the target does not answer, and when it is asked again: after `again_s` seconds at the
+        earliest."""
         if self._stopping:
             return  # its call may be one that this worker has ended
         now, down = time.time(), target.down
+        since = self._silent_since.setdefault(lane, now if down is None else down.since)
         earliest = now + (target.poll_s if again_s is None else again_s)
         at = earliest if down is None else down.next_try_at if again_s is None else max(down.next_try_at, earliest)
         reason = f"{target.kind} does not answer since {clock(since, now)}: {why}"
@@ -513,6 +510,8 @@ class Dispatcher:
 
     def _say(self, lane: str, blocked: Blocked | None) -> None:
         """Store for `why` and `status` why the lane waits; written only when it changes."""
+        if blocked is None or blocked.kind is not Obstacle.SILENT:
+            self._silent_since.pop(lane, None)
         before = self._blocked.get(lane)
         if lane in self._blocked and before == blocked:
             return

@@ -90,7 +90,7 @@ class Link:
         return ["ssh", *self.options, *(word for option in (*_OPTIONS, *shared) for word in ("-o", option))]
 
     def call(
-        self, verb: str, token: str, feed: Callable[[IO[bytes]], None] | None = None, *limits: float
+        self, verb: str, token: str, feed: Callable[[IO[bytes]], object] | None = None, *limits: float
     ) -> AbstractContextManager[Answered]:
         """Let the mpsq of the box do something (queue_runner.remote.box), as `run` does."""
         return self.run(["-m", "queue_runner.remote.box", verb, __version__, self.base, token], feed, *limits)
@@ -99,7 +99,7 @@ class Link:
     def run(
         self,
         words: Sequence[str],
-        feed: Callable[[IO[bytes]], None] | None = None,
+        feed: Callable[[IO[bytes]], object] | None = None,
         limit_s: float = CALL_S,
         bytes_s: float = CALL_S,
     ) -> Iterator[Answered]:

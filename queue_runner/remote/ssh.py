@@ -61,7 +61,7 @@ class Ssh(Target):
 
     @contextlib.contextmanager
     def _call(
-        self, verb: str, token: str, feed: Callable[[IO[bytes]], None] | None = None, *limits: float
+        self, verb: str, token: str, feed: Callable[[IO[bytes]], object] | None = None, *limits: float
     ) -> Iterator[Answered]:
         """Do as Link.call. A box that has not answered is left alone for a pause that doubles: each call waits for it.
         Raises: Unreachable, Refused."""
@@ -154,7 +154,7 @@ class Ssh(Target):
         requests = [f"cancel/{name}" for name in names] + (["stop"] if folder.stop.exists() else [])
         data = json.dumps(SyncRequest(have, {*done}, requests, LIMIT), default=to_builtins).encode()
         try:
-            with self._call("sync", token, lambda stream: _write(stream, data), ANSWER_S, MOVE_S) as answered:
+            with self._call("sync", token, lambda stream: stream.write(data), ANSWER_S, MOVE_S) as answered:
                 state = mirror.take(answered.answer, answered.read)
             known.state, known.failure = state, ""
         except (Unreachable, Refused) as error:
@@ -207,10 +207,6 @@ class Ssh(Target):
         self._known.pop(token, None)
         if not self._known:
             self.link.hang_up()
-
-
-def _write(stream: IO[bytes], data: bytes) -> None:
-    stream.write(data)
 
 
 def _without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
