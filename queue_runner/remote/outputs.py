@@ -21,6 +21,11 @@ UNFIT = {getattr(errno, name) for name in ("ENAMETOOLONG", "EINVAL", "EILSEQ", "
 _NO_LINKS = {errno.EPERM, errno.EACCES, errno.ENOTSUP}
 
 
+_PASSING = {errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+"""Errors after which the same file can be read later, as of a shared folder that does not answer. EIO, also of a local
+disk, is not one."""
+
+
 class _Unreadable(Exception):
     """A file that the disk cannot read."""
 
@@ -32,13 +37,14 @@ def copy(source: Path, target: Path) -> list[str]:
     Links are copied as links, which may lead nowhere in the copy. FIFOs, sockets and devices, which have no content,
     and files that cannot be read here or cannot exist there are left out.
 
-    Raises: OSError when `target` takes nothing, as on a full disk.
+    Raises: OSError when `target` takes nothing, as on a full disk, or `source` does not answer.
     """
     left_out: list[str] = []
     if source.is_symlink() or not source.is_dir():
         return left_out
 
     def unreadable(error: OSError) -> None:
+        _raise_passing(error)
         left_out.append(os.path.relpath(error.filename, source))
 
     for folder, names, files in os.walk(source, onerror=unreadable):
@@ -89,7 +95,8 @@ def _copy_one(source: Path, target: Path) -> bool:
             return False
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
         stream = None if link is not None else os.fdopen(os.open(source, flags), "rb")
-    except OSError:
+    except OSError as error:
+        _raise_passing(error)
         return False
     with stream or contextlib.nullcontext():
         try:
@@ -117,4 +124,11 @@ def _read(stream: IO[bytes]) -> bytes:
     try:
         return stream.read(1 << 20)
     except OSError as error:
+        _raise_passing(error)
         raise _Unreadable from error
+
+
+def _raise_passing(error: OSError) -> None:
+    """Raise the error if it is one of _PASSING."""
+    if error.errno in _PASSING:
+        raise error

@@ -183,11 +183,12 @@ def test_what_cannot_be_copied_keeps_no_result_back(node: tuple[Node, block.Fold
     assert (here.out / "a" / "up").readlink() == Path("..") and (here.out / "loop").readlink() == Path("loop")
 
 
-@pytest.mark.parametrize("name", [*block.STREAMS, "exit.json"])
+@pytest.mark.parametrize("name", [*block.STREAMS, "exit.json", "out/file"])
 def test_a_file_that_does_not_answer_is_read_again(
     node: tuple[Node, block.Folder, RunDir], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    made, folder, _ = node
+    made, folder, run = node
+    (run.out / "file").touch()
     made._export()
     opened = os.open
 
