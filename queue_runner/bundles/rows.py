@@ -293,26 +293,17 @@ def _tree(value: Any, _row: Any) -> dict[str, Any]:
     if type(value) is not dict:
         raise BadLine("it is not an object")
     storable(value)
-    if _size(value) > MOST_ITEMS:
+    if _n_checked(value) > MOST_ITEMS:
         raise BadLine(f"it has more than {MOST_ITEMS:,} values")
-    _check_leaves(value)
     return value
 
 
-def _size(value: Any) -> int:
-    if type(value) is dict:
-        return 1 + sum(1 + _size(item) for item in value.values())
-    return 1 + sum(map(_size, value)) if type(value) is list else 1
-
-
-def _check_leaves(value: Any) -> None:
+def _n_checked(value: Any) -> int:
+    """Check the texts and numbers of a JSON value; return how many values and keys it has. Raises: ValidationError."""
     if type(value) is dict or type(value) is list:
-        for item in value:
-            _check_leaves(item)
-        for item in value.values() if type(value) is dict else ():
-            _check_leaves(item)
-    else:
-        msgspec.convert(value, Prose | Integer | float | bool | None)
+        return 1 + sum(map(_n_checked, value)) + (sum(map(_n_checked, value.values())) if type(value) is dict else 0)
+    msgspec.convert(value, Prose | Integer | float | bool | None)
+    return 1
 
 
 def _tags(value: Any, _row: Any) -> list[str]:
