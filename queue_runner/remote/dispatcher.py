@@ -61,8 +61,6 @@ _REMOVED = "folder_removed: the folder of its block was removed, with the result
 class _Watch(Struct):
     """Knowledge about a block since this worker follows it; times are monotonic seconds."""
 
-    looked_at: float = 0.0
-    state: Seen | None = None
     over_since: float | None = None
     beat: Any = None
     cancelled: set[str] = field(default_factory=set)
@@ -380,17 +378,14 @@ class Dispatcher:
             return None
 
     def _look(self, lane: str, token: str, target: Target, rows: Sequence[BlockRun], watch: _Watch) -> Seen | None:
-        if time.monotonic() < watch.looked_at + target.poll_s:
-            return watch.state
         try:
-            watch.state = target.look(token)
+            return target.look(token)
         except Unreachable as error:
             pending = any(row.cancel_requested_at is not None for row in rows)
             then = "; it is asked to cancel as soon as it answers" if pending else ""
             self._say_silent(lane, target, f"{error}; the block may be running{then}")
-            watch.state, watch.over_since = None, None
-        watch.looked_at = time.monotonic()
-        return watch.state
+            watch.over_since = None
+            return None
 
     def _is_over(self, watch: _Watch, folder: Folder, target: Target) -> bool:
         """Return whether nothing has come for the grace that a shared folder needs, since the block seemed over."""
@@ -503,9 +498,12 @@ class Dispatcher:
             return  # its call may be one that this worker has ended
         now, down = time.time(), target.down
         since = self._silent_since.setdefault(lane, now if down is None else down.since)
-        earliest = now + (target.poll_s if again_s is None else again_s)
+        earliest = now + (target.profile.poll_s if again_s is None else again_s)
         at = earliest if down is None else down.next_try_at if again_s is None else max(down.next_try_at, earliest)
         reason = f"{target.kind} does not answer since {clock(since, now)}: {why}"
+        before = self._blocked.get(lane)
+        if down is None and before is not None and before.reason == reason and now < (before.next_try_at or 0.0):
+            return
         self._say(lane, Blocked(reason, Obstacle.SILENT, next_try_at=round(at)))
 
     def _say(self, lane: str, blocked: Blocked | None) -> None:

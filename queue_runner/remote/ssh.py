@@ -50,8 +50,7 @@ class Ssh(Target):
     box = True
 
     def __init__(self, name: str, profile: Profile, layout: Layout) -> None:
-        # `look` itself asks no more often than `poll` says
-        super().__init__(name, layout.blocks, profile, SOON_S)
+        super().__init__(name, layout.blocks, profile)
         options = tuple(shlex.split(profile.ssh))
         control = control_path(layout.cache, profile.host, options)
         self.link = Link(profile.host, profile.python, profile.folder or BASE, options, control)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -70,7 +69,7 @@ class Target:
     """A place that runs blocks, whose folders are below `blocks` here. By default the nodes share that folder.
 
     Every method may take as long as its commands' time limit. One thread uses a target; only `abort` may be called by
-    another. `poll_s` is the pause between two looks. A block that seems over but is silent gets `grace_s` more.
+    another. A block that seems over but is silent gets `grace_s` more.
     """
 
     box = False
@@ -81,11 +80,10 @@ class Target:
     """That it does not answer: until the time of the next try every call is Unreachable at once. None where it does,
     and where nothing waits for its answers."""
 
-    def __init__(self, kind: str, blocks: Path, profile: Profile, most_poll_s: float = math.inf) -> None:
+    def __init__(self, kind: str, blocks: Path, profile: Profile) -> None:
         self.kind = kind
         self._blocks = blocks
         self.profile = profile
-        self.poll_s = min(profile.poll_s, most_poll_s)
         self.grace_s = profile.grace_s
 
     def folder(self, token: str) -> Folder:
@@ -101,7 +99,7 @@ class Target:
         raise NotImplementedError
 
     def look(self, token: str) -> Seen:
-        """Return the state of a block. Raises: Unreachable."""
+        """Return the state of a block, which may be as old as `poll` of the profile. Raises: Unreachable."""
         raise NotImplementedError
 
     def ending(self, token: str, *, signalled: bool) -> Ending | None:

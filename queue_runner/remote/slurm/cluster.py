@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from functools import partial
-from typing import Generic, TypeVar
 
 from queue_runner.checks import Check
 from queue_runner.model import Ending
@@ -20,50 +18,8 @@ from queue_runner.remote.profile import Profile
 from queue_runner.remote.slurm import cluster_checks, commands
 from queue_runner.remote.target import Seen, Target, Unreachable, ending_of
 
-T = TypeVar("T")
 _PATIENCE_S = 2.0
 """How long a caller waits for a fresh answer: squeue of a healthy controller takes some hundredths of a second."""
-
-
-class Newest(Generic[T]):
-    """The newest answer of a command that may hang, at most `every_s` seconds old: a thread runs the command.
-
-    `silent` is raised where there is no answer; an Exception of `ask` is raised again until there is a newer answer.
-    """
-
-    def __init__(self, ask: Callable[[], T], every_s: float, silent: Exception) -> None:
-        self._ask = ask
-        self._every_s = every_s
-        self._silent = silent
-        self._future: Future[T] | None = None
-        self._ended_at = 0.0
-
-    def answer(self) -> T:
-        """Return the answer. Raises: what `ask` raises, and `silent`."""
-        patience_s = 0.0
-        if self._future is None or (self._future.done() and time.monotonic() >= self._ended_at + self._every_s):
-            self._future, patience_s = Future(), _PATIENCE_S
-            threading.Thread(target=self._update, args=[self._future], daemon=True).start()
-        try:
-            return self._future.result(patience_s)
-        except TimeoutError:
-            raise self._silent.with_traceback(None) from None  # else it grows by a frame each time
-        except Exception as error:
-            raise error.with_traceback(None) from None
-
-    def forget(self) -> None:
-        """Forget all answers to calls that began before now."""
-        self._future = None
-
-    def _update(self, future: Future[T]) -> None:
-        try:
-            answer = self._ask()
-        except Exception as error:
-            self._ended_at = time.monotonic()
-            future.set_exception(error)
-        else:
-            self._ended_at = time.monotonic()
-            future.set_result(answer)
 
 
 class Slurm(Target):
@@ -72,9 +28,8 @@ class Slurm(Target):
     def __init__(self, profile: Profile) -> None:
         super().__init__("slurm", profile.shared_folder(), profile)
         self.local = profile.local
-        self._newest = Newest(
-            partial(commands.blocks, profile), profile.poll_s / 2, Unreachable("squeue does not answer")
-        )
+        self._newest: Future[dict[str, Seen]] | None = None
+        self._due = 0.0
 
     def send(self, token: str, options: Mapping[str, str]) -> str:
         """Submit a block whose folder is written; return its id. Raises: Unreachable, Refused, UsageError."""
@@ -88,12 +43,35 @@ class Slurm(Target):
         try:
             answer = commands.call(profile, [*words, str(script)])
         finally:
-            self._newest.forget()  # the last answer of squeue does not have this block
+            self._newest = None  # the last answer of squeue does not have this block
         return answer.strip().partition(";")[0]
 
     def look(self, token: str) -> Seen:
-        """Return the state of a block, found by its token: one squeue answers for all. Raises: Unreachable."""
-        return self._newest.answer().get(token, Seen("gone", "forgotten"))
+        """Return the state of a block, found by its token: one squeue, which may hang, answers for all. Raises:
+        Unreachable."""
+        patience_s = 0.0
+        if self._newest is None or (self._newest.done() and time.monotonic() >= self._due):
+            self._newest, patience_s = Future(), _PATIENCE_S
+            threading.Thread(target=self._ask, args=[self._newest], daemon=True).start()
+        try:
+            return self._newest.result(patience_s).get(token, Seen("gone", "forgotten"))
+        except TimeoutError:
+            raise Unreachable("squeue does not answer") from None
+        except Exception as error:
+            raise error.with_traceback(None) from None  # else it grows by a frame each time
+
+    def _ask(self, answer: Future[dict[str, Seen]]) -> None:
+        states: dict[str, Seen] = {}
+        problem: Exception | None = None
+        try:
+            states = commands.blocks(self.profile)
+        except Exception as error:
+            problem = error
+        self._due = time.monotonic() + self.profile.poll_s  # first: squeue may take longer than that
+        if problem is None:
+            answer.set_result(states)
+        else:
+            answer.set_exception(problem)
 
     def ending(self, token: str, *, signalled: bool) -> Ending | None:
         """Return how Slurm ended a block; None before that. Raises: Unreachable."""
