@@ -193,7 +193,27 @@ class Ssh(Target):
 
     def checks(self, *, smoke: bool) -> Iterator[Check]:
         """Examine the login, mpsq and the disk there; `smoke` adds nothing."""
-        return _checks(self.profile.name, self.link)
+        begin, host, on = time.monotonic(), self.link.host, f"mpsq config set on.{self.profile.name}"
+        try:
+            with self.link.call("hello", "0" * 32) as answered:
+                place = convert(answered.answer, Place)
+        except Unreachable as error:
+            fix = f"see that `ssh -o BatchMode=yes {host} true` works; blocks that were sent continue meanwhile"
+            yield Check("login", "fail", f"{host}: {error}", fix)
+            return
+        except (Refused, ValidationError) as error:
+            yield Check("login", "ok", f"{host} lets you in")
+            fix = f"{on}.kind ssh, and on.{self.profile.name}.python PATH: one that has mpsq {__version__}"
+            yield Check("mpsq", "fail", str(error), fix)
+            return
+        took = units.duration(time.monotonic() - begin)
+        yield Check("login", "ok", f"{host} lets you in and answered in {took}")
+        yield Check("mpsq", "ok", f"{__version__} in {self.link.python}, Python {place.python}")
+        fix = f"{on}.folder PATH: a folder of yours on a local disk there"
+        if place.problem:
+            yield Check("folder", "fail", place.problem, f"free some space there, or {fix}")
+        else:
+            yield Check("folder", "ok", f"{place.place} is local, {units.size(place.free_bytes)} are free")
 
     def remove(self, token: str) -> None:
         """Remove the folder of a block on the box, then here. Raises: Unreachable, OSError."""
@@ -212,28 +232,3 @@ def _without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     return member
-
-
-def _checks(profile: str, link: Link) -> Iterator[Check]:
-    """Examine the box that a link leads to; `profile` is its name, for the remedies."""
-    begin = time.monotonic()
-    try:
-        with link.call("hello", "0" * 32) as answered:
-            place = convert(answered.answer, Place)
-    except Unreachable as error:
-        fix = f"see that `ssh -o BatchMode=yes {link.host} true` works; blocks that were sent continue meanwhile"
-        yield Check("login", "fail", f"{link.host}: {error}", fix)
-        return
-    except (Refused, ValidationError) as error:
-        yield Check("login", "ok", f"{link.host} lets you in")
-        fix = f"mpsq config set on.{profile}.kind ssh, and on.{profile}.python PATH: one that has mpsq {__version__}"
-        yield Check("mpsq", "fail", str(error), fix)
-        return
-    took = units.duration(time.monotonic() - begin)
-    yield Check("login", "ok", f"{link.host} lets you in and answered in {took}")
-    yield Check("mpsq", "ok", f"{__version__} in {link.python}, Python {place.python}")
-    fix = f"mpsq config set on.{profile}.folder PATH: a folder of yours on a local disk there"
-    if place.problem:
-        yield Check("folder", "fail", place.problem, f"free some space there, or {fix}")
-    else:
-        yield Check("folder", "ok", f"{place.place} is local, {units.size(place.free_bytes)} are free")
