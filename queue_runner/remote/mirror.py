@@ -6,7 +6,6 @@ size, and only grow. It cannot name another place, a link or a device.
 
 from __future__ import annotations
 
-import errno
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -154,7 +153,7 @@ class Mirror:
         except UnicodeEncodeError:
             pass
         except OSError as error:
-            if error.errno not in UNFIT | {errno.EEXIST}:
+            if error.errno not in UNFIT:
                 raise
         raise _Unfit(why) if of_job else Refused(f"the box sent what cannot be here: {why}")
 

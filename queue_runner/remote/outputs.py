@@ -16,8 +16,11 @@ from queue_runner.text import cut, one_line
 
 NOTE = "output_left_out"
 _SHOWN = 3
-UNFIT = {getattr(errno, name) for name in ("ENAMETOOLONG", "EINVAL", "EILSEQ", "EFBIG", "ELOOP", "EISDIR", "ENOTDIR")}
-"""Errors of a folder for a file that it can never take."""
+UNFIT = {
+    *(errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ, errno.EFBIG),
+    *(errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.EEXIST),
+}
+"""Errors of a folder for a file that it can never take. EEXIST: it is case-insensitive, and has another one."""
 _NO_LINKS = {errno.EPERM, errno.EACCES, errno.ENOTSUP}
 
 
@@ -31,8 +34,7 @@ class _Unreadable(Exception):
 
 
 def copy(source: Path, target: Path) -> list[str]:
-    """Copy `source`, if it is a folder, into `target`, over the copies of an earlier try. Return the names of the files
-    that were left out.
+    """Copy `source`, if it is a folder, to `target`, a new one. Return the names of the files that were left out.
 
     Links are copied as links, which may lead nowhere in the copy. FIFOs, sockets and devices, which have no content,
     and files that cannot be read here or cannot exist there are left out.
@@ -52,7 +54,7 @@ def copy(source: Path, target: Path) -> list[str]:
         try:
             place.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
-            if error.errno not in UNFIT | {errno.EEXIST}:
+            if error.errno not in UNFIT:
                 raise
             left_out.append(os.path.relpath(folder, source))
             names.clear()
@@ -100,7 +102,6 @@ def _copy_one(source: Path, target: Path) -> bool:
         return False
     with stream or contextlib.nullcontext():
         try:
-            target.unlink(missing_ok=True)  # of an earlier try
             if link is not None:
                 target.symlink_to(link)
                 return True
@@ -112,7 +113,7 @@ def _copy_one(source: Path, target: Path) -> bool:
             target.unlink(missing_ok=True)
             return False
         except OSError as error:
-            if error.errno not in UNFIT | (_NO_LINKS if stream is None else set()) and not target.is_dir():
+            if error.errno not in UNFIT | (_NO_LINKS if stream is None else set()):
                 raise
             return False
     with contextlib.suppress(OSError):
