@@ -34,11 +34,14 @@ def with_sleep() -> float:
 
 
 def reach(name: str) -> None:
-    """Stop here if a test requests it; see queue_runner/failpoints.py."""
+    """Stop here if a test requests it: create the file `name.pid` in $MPSQ_STOP_DIR, then SIGSTOP this process. With
+    MPSQ_STOP_AT unset, as always outside tests, reaching a point costs one look at the environment."""
     if name and os.environ.get("MPSQ_STOP_AT") == name:
         marker = f"{os.environ['MPSQ_STOP_DIR']}/{name}.{os.getpid()}"
         os.close(os.open(marker, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        os.kill(os.getpid(), signal.SIGSTOP)
+        from threading import get_ident
+
+        signal.pthread_kill(get_ident(), signal.SIGSTOP)  # a signal to the process may stop this thread slightly later
 
 
 def say(*words: object) -> None:
