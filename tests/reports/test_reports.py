@@ -15,6 +15,7 @@ from queue_runner import reports
 from queue_runner.control import import_log
 from queue_runner.errors import UsageError
 from queue_runner.monitor import answers
+from queue_runner.monitor.answers import prepare
 from queue_runner.monitor.answers.run_query import Context, Row
 from queue_runner.reports._common import printing
 from queue_runner.reports._common import report_options as _options
@@ -656,6 +657,24 @@ def test_a_row_with_two_speeds_in_earlier_submissions_waits(store: Store) -> Non
         store.run("mps", median_s=0.1 * 1.02 + k / 1e5, group=5)
     row = rows(store.report(selectors=["g5"]))["mps eager"]
     assert row["verdict"] == "faster", "two speeds that close do not explain three times the speed"
+
+
+def test_a_later_job_that_ran_before_a_selected_run_is_an_earlier_one(store: Store) -> None:
+    for group, level in ((1, 1.02), (2, 1.08)):
+        for k in range(4):
+            store.run("cpu", median_s=0.1 * level + k / 1e5, group=group)
+    store.run("cpu", group=1)
+    for selector, has_levels in (("1.5", True), ("1", False)):
+        (family,) = store.report(selectors=[selector]).families
+        assert (family.arms[0].runs[-1].earlier_levels > 0) is has_levels
+
+
+def test_earlier_runs_are_looked_for_between_two_jobs(store: Store) -> None:
+    """A queue of years has thousands of jobs of a question before and after those that may count."""
+    plan = store.db.execute(f"EXPLAIN QUERY PLAN {prepare._EARLIER}", ["[]", 1, 1]).fetchall()
+    steps = [step for *_, step in plan]
+    assert any("jobs_question (<expr>=? AND rowid>? AND rowid<?)" in step for step in steps), steps
+    assert not any(step.startswith("SCAN jobs") for step in steps), steps
 
 
 def test_rows_that_where_hides_count_as_words(store: Store) -> None:

@@ -65,16 +65,22 @@ DETAILS = ("data_name", "device_name", "optimizer")
 _RECENT = 50
 """Submissions back to which earlier runs are read."""
 _EARLIER = f"""
+WITH asked AS MATERIALIZED (
+    SELECT {questions.QUESTION} AS question, spec_hash, group_id - {_RECENT} AS oldest,
+        json_extract(value, '$[1]') AS run
+    FROM json_each(?) JOIN jobs ON jobs.id = json_extract(value, '$[0]')
+)
 SELECT b.spec_hash, r.machine_hash, COALESCE(s.median_s, e.real_s)
-FROM json_each(?) asked JOIN jobs a ON a.id = json_extract(asked.value, '$[0]')
-JOIN jobs b ON {questions.QUESTION_OF.format(job="b.")} = {questions.QUESTION_OF.format(job="a.")}
-    AND b.spec_hash = a.spec_hash AND b.group_id >= a.group_id - {_RECENT}
+FROM asked JOIN jobs b ON {questions.QUESTION_OF.format(job="b.")} = asked.question
+    AND b.id BETWEEN (SELECT min(+id) FROM jobs WHERE group_id >= ?) AND (SELECT max(job_id) FROM runs WHERE +id < ?)
+    AND b.spec_hash = asked.spec_hash AND b.group_id >= asked.oldest
 JOIN runs r ON r.job_id = b.id JOIN exits e ON e.run_id = r.id LEFT JOIN summaries s ON s.run_id = r.id
-WHERE r.id < json_extract(asked.value, '$[1]') AND r.outcome = 'SUCCEEDED' AND r.number <> {PREFLIGHT}
+WHERE r.id < asked.run AND r.outcome = 'SUCCEEDED' AND r.number <> {PREFLIGHT}
 AND COALESCE(s.median_s, e.real_s) > 0
 AND NOT EXISTS (SELECT 1 FROM taints WHERE run_id = r.id AND severity = 'invalid')
 """
-"""The times of runs of the same questions before the selected ones."""
+"""The times of runs of the same questions before the selected ones. The index of questions is read only between the
+first job of the oldest submission and the last job that existed: the plus signs keep SQLite off the table itself."""
 
 
 def prepare(stored: Iterable[ReportedRun], context: Context) -> list[ReportedRun]:
@@ -303,12 +309,15 @@ def _without_rounds(runs: Sequence[ReportedRun], context: Context) -> dict[int |
 
 def _earlier_levels(runs: Sequence[ReportedRun], context: Context) -> dict[tuple[str, str | None], float]:
     """Return, by question and machine, how far apart the speeds of the runs before the selected ones are, if two."""
+    asked = [run for run in runs if run.kind != "import"] if context.options.selectors else []
+    if not asked:
+        return {}
     first: dict[str, list[int]] = {}
-    for run in runs if context.options.selectors else ():
-        if run.job_id is not None and run.kind != "import":
-            ids = first.setdefault(run.spec_hash, [run.job_id, run.run_id])
-            ids[:] = map(min, ids, (run.job_id, run.run_id))
-    earlier = context.tuples(_EARLIER, [json.dumps(list(first.values()))]) if first else []
+    for run in asked:
+        ids = first.setdefault(run.spec_hash, [run.job_id, run.run_id])
+        ids[:] = map(min, ids, (run.job_id, run.run_id))
+    bounds = min(run.group_id or 0 for run in asked) - _RECENT, max(run_id for _, run_id in first.values())
+    earlier = context.tuples(_EARLIER, [json.dumps(list(first.values())), *bounds])
     by_question = by_key(earlier, lambda row: row[:2])
     return {key: two_levels([math.log(time_s) for *_, time_s in rows]) for key, rows in by_question.items()}
 
