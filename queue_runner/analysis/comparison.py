@@ -114,7 +114,7 @@ class Family(Struct, frozen=True, eq=False, dict=True):
     key: Sequence[Any] = ()
     """what tells it from the other families of a question, whichever of them have runs"""
 
-    @property
+    @cached_property
     def wall(self) -> bool:
         """Whether the times are those of whole runs, because some of them report no iterations."""
         return any(row.time_of == WALL for arm in self.arms for row in arm.runs)
@@ -153,18 +153,29 @@ class Family(Struct, frozen=True, eq=False, dict=True):
 
     def pair(self, arm: Arm) -> Pair | None:
         """Return the pair of the arm and the baseline; None for the baseline, or if there is nothing to compare."""
-        return next((pair for pair in self.pairs if pair.arm is arm), None)
+        return self._pairs.get(arm)
 
     def twin_pair(self, arm: Arm) -> Pair | None:
         """Return the pair of a compiled arm and its eager twin; None if there is nothing to compare."""
-        return next((pair for pair in self.twins if pair.arm is arm), None)
+        return self._twins.get(arm)
 
     def twin(self, arm: Arm) -> Arm | None:
         """Return the eager twin of a compiled arm: the same without compilation; None if there is none."""
         if not arm.key.get("compile"):
             return None
-        eager = {**arm.key, "compile": 0}
-        return next((other for other in self.arms if other.key == eager), None)
+        return self._arms.get(frozenset({**arm.key, "compile": 0}.items()))
+
+    @cached_property
+    def _pairs(self) -> dict[Arm, Pair]:
+        return {pair.arm: pair for pair in reversed(self.pairs)}
+
+    @cached_property
+    def _twins(self) -> dict[Arm, Pair]:
+        return {pair.arm: pair for pair in self.twins}
+
+    @cached_property
+    def _arms(self) -> dict[frozenset[tuple[str, Any]], Arm]:
+        return {frozenset(arm.key.items()): arm for arm in reversed(self.arms)}
 
 
 def compare(rows: Iterable[ReportedRun], question: Question) -> list[Family]:
