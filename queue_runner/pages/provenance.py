@@ -59,9 +59,9 @@ class Ran(Struct, frozen=True):
 def fingerprints(evidence: RunRecords, kind: str) -> list[Fingerprint]:
     """Return the different fingerprints of the runs; `kind` is "machine" or "software"."""
     by_hash = by_key(evidence.runs, lambda row: row.machine_hash if kind == "machine" else row.software_hash)
-    sql = "SELECT hash, data_json FROM fingerprints WHERE kind = ?"
-    stored = tuples(evidence.context.connection, sql, [kind])
-    known = {digest: json.loads(text) for digest, text in stored if digest in by_hash}
+    sql = "SELECT hash, data_json FROM fingerprints WHERE hash IN (SELECT value FROM json_each(?))"
+    stored = tuples(evidence.context.connection, sql, [json.dumps([*by_hash])])
+    known = {digest: json.loads(text) for digest, text in stored}
     prints = []
     for digest, rows in by_hash.items():
         if digest in known:
@@ -150,10 +150,12 @@ def programs(evidence: RunRecords, layout: Layout) -> tuple[list[Ran], int]:
     """Return the program of the newest run of each arm, each command once, and of how many arms it is left out."""
     newest = [(arm, arm.runs[-1]) for family in evidence.families for arm in family.arms]
     started = [(arm, row) for arm, row in newest if row.kind != "import" and not row.merged]
+    run_ids = ", ".join(str(row.run_id) for _, row in started[:MOST_PROGRAMS])
+    sql = f"SELECT r.id, spec_json, repeat FROM runs r JOIN jobs j ON j.id = r.job_id WHERE r.id IN ({run_ids})"
+    specs = {run_id: values for run_id, *values in tuples(evidence.context.connection, sql)}
     by_line: dict[str, Ran] = {}
     for arm, row in started[:MOST_PROGRAMS]:
-        sql = "SELECT spec_json, repeat FROM v_run WHERE run_id = ?"
-        ((spec_json, repeat),) = tuples(evidence.context.connection, sql, [row.run_id])
+        spec_json, repeat = specs[row.run_id]
         spec = JobSpec.from_json(spec_json).in_round(repeat)
         line = shlex.join(redact.redact(command_line.build_argv(spec, layout.snapshots)))
         by_line.setdefault(line, Ran(arm.label, row.run, [line]))

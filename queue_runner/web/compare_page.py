@@ -127,7 +127,9 @@ class ReportPages:
                 **values,
             )
             compressed = zlib.compress(text.encode(), 1)
+        else:
+            text = zlib.decompress(compressed).decode()
         self._made[key] = version, compressed
         if len(self._made) > MOST_PAGES:
             self._made.popitem(last=False)
-        return zlib.decompress(compressed).decode()
+        return text

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from queue_runner import reports
+from queue_runner.pages import report_page
+from queue_runner.reports._common.report_options import read_options
+from queue_runner.store import read
 from tests.pages.pages_fixture import evening, page_of
 from tests.pages.test_render import HOSTILE, Seen
 from tests.reports.report_fixture import Store
@@ -153,6 +156,20 @@ def test_a_run_without_a_machine_is_a_machine_of_its_own(store: Store) -> None:
 def test_the_title_is_the_question_or_the_name_of_the_report(store: Store) -> None:
     assert "<h1>Which is faster: cpu eager or mps eager?</h1>" in page_of(store)
     assert "<h1>Train vs infer</h1>" in page_of(store, "train-vs-infer")
+
+
+def test_a_page_of_more_rows_needs_no_more_queries(tmp_path: Path) -> None:
+    def n_queries(n_rows: int) -> int:
+        made = Store(tmp_path / str(n_rows))
+        for n in range(n_rows):
+            made.run("cpu", False, 0.1, params={"width": n})
+        statements: list[str] = []
+        with read.reading(made.layout.db) as connection:
+            connection.set_trace_callback(statements.append)
+            report_page.build("devices", made.layout, connection, read_options(), command="mpsq report")
+        return len(statements)
+
+    assert n_queries(4) == n_queries(12)
 
 
 def test_the_letter_of_a_caveat_leads_to_its_text(store: Store) -> None:
