@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner.cli.complete import shells
+from queue_runner.cli import completion
 from queue_runner.cli.main import main
 from queue_runner.paths import Layout
 from queue_runner.submit import plan
@@ -111,7 +111,7 @@ def terminal(request: pytest.FixtureRequest, environment: dict[str, str], tmp_pa
     home = tmp_path / "user"
     script = home / PLACES[shell]
     script.parent.mkdir(parents=True, exist_ok=True)
-    script.write_text(shells.script(shell))
+    script.write_text(completion.script(shell))
     name, text = RC[shell]
     (home / name).parent.mkdir(parents=True, exist_ok=True)
     (home / name).write_text(text.format(script=script, folder=script.parent))
@@ -156,5 +156,5 @@ def test_what_a_job_says_is_never_run(terminal: Terminal, tmp_path: Path) -> Non
 def test_the_script_is_one_that_the_shell_can_read(shell: str) -> None:
     if shell != "bash":
         require(shell)
-    said = subprocess.run([shell, "-n"], input=shells.script(shell), text=True, capture_output=True)
+    said = subprocess.run([shell, "-n"], input=completion.script(shell), text=True, capture_output=True)
     assert (said.returncode, said.stderr) == (0, "")
