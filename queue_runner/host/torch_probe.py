@@ -20,6 +20,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from queue_runner.errors import UsageError
+from queue_runner.machine_records import known_fields
 from queue_runner.paths import expanded
 
 TIMEOUT_S = 120.0
@@ -58,8 +59,7 @@ except ImportError as error:
     report(missing=str(error))
     sys.exit(0)
 mps = getattr(torch.backends, "mps", None)
-report(version=torch.__version__, cuda_built=torch.version.cuda, mps_built=bool(mps and mps.is_built()),
-    threads=torch.get_num_threads())
+report(version=torch.__version__, cuda_built=torch.version.cuda, mps_built=bool(mps and mps.is_built()))
 def available(name):
     return name == "cpu" or bool(torch.cuda.is_available() if name == "cuda" else mps and mps.is_available())
 for name in ("cpu", "cuda", "mps"):
@@ -151,15 +151,8 @@ def _understand(values: list[Any], trouble: str | None) -> Torch:
             trouble = None
     if "missing" in head:
         trouble = str(head["missing"])
-    texts = ("version", "cuda_built", "python", "machine", "processor", "conda")
-    translated = head.get("translated")
-    return Torch(
-        mps_built=bool(head.get("mps_built")),
-        trouble=trouble,
-        devices=devices,
-        translated=translated if isinstance(translated, bool) else None,
-        **{name: str(head[name]) for name in texts if head.get(name)},
-    )
+    facts = {name: value for name, value in head.items() if value != ""}
+    return known_fields({**facts, "trouble": trouble, "devices": devices}, Torch)
 
 
 # -- the other frameworks --------------------------------------------------------------------------------------------
