@@ -39,6 +39,9 @@ from queue_runner.worker.now import Clocks, Now
 from queue_runner.worker.read_now import NowReader
 from queue_runner.worker.supervisor import Supervisor
 
+_CHANGES = Skip | Sweep | End | FollowRound | SubmitSchedules | BackUp
+"""Actions after which a step decides anew, also where they fail: what else there is to do does not wait for them."""
+
 
 class Steps:
     """The steps of the worker of one queue. Only the holder of worker.lock may make one."""
@@ -101,14 +104,11 @@ class Steps:
             started = again = False
             for action in decide.decide(self._now):
                 done.add(action)
+                again |= isinstance(action, _CHANGES)
                 try:
-                    changed = self._act(action, following)
+                    started |= self._act(action, following)
                 except Exception as problem:
                     error = problem
-                    again |= isinstance(action, Skip)  # what else there is to do does not wait for it
-                else:
-                    started |= changed and isinstance(action, Start)
-                    again |= changed and not isinstance(action, Start)
         for supervisor in self._supervisors.values():
             supervisor.rest()
         self._forget({action.lane for action in done if isinstance(action, Start | Reserve)})
@@ -128,30 +128,25 @@ class Steps:
             supervisor.stop()
 
     def _act(self, action: Action, following: dict[int, Following]) -> bool:
-        """Do one thing. Return whether it changes what else is to be done in this step, or of Start: whether the run is
-        RUNNING."""
+        """Do one thing. Return whether it has started a run."""
         runs = {run.lane.name: run for run in self._now.running}
         match action:
             case Skip():
                 self._skip()
-                return True
             case Watch(lane):
                 self._supervisor(lane).watch(runs[lane])
             case ReadCode(lane):
                 self._supervisor(lane).read_code()
             case Sweep(lane):
-                return self._supervisor(lane).sweep(runs[lane])
+                self._supervisor(lane).sweep(runs[lane])
             case End(lane):
-                return self._supervisor(lane).end(runs[lane])
+                self._supervisor(lane).end(runs[lane])
             case FollowRound(group_id, repeat):
                 next_round.follow(self._layout, self._engine, group_id, repeat, self._clocks.wall(), self._log)
-                return True
             case SubmitSchedules():
                 self._due.submit()
-                return True
             case BackUp(beside_runs):
                 self._back_up(beside_runs)
-                return True
             case Start(lane, run_id):
                 return self._supervisor(lane).start(following[run_id])
             case Reserve(lane):

@@ -216,26 +216,27 @@ class Supervisor:
             with looking(self._engine) as connection:
                 pausing.sync_request(connection, run.claimed.run_id, run.folder)
 
-    def sweep(self, run: ActiveRun) -> bool:
-        """End the processes of a run whose warden was killed. Return whether none is left; else the lane is blocked."""
-        return self._sweep(run, spare_daemons=run.exit is not None)
+    def sweep(self, run: ActiveRun) -> None:
+        """End the processes of a run whose warden was killed. The lane is blocked while one is left."""
+        self._sweep(run, spare_daemons=run.exit is not None)
 
-    def end(self, run: ActiveRun) -> bool:
+    def end(self, run: ActiveRun) -> None:
         """End the run while holding the lane lock, so without a warden: ensure that no process is left, and store the
-        end. Return whether that is done."""
+        end. If a process is left, or the GPU is still looked at, a later step tries again."""
         failpoints.reach("worker.took_lane")
         claimed, folder = run.claimed, run.folder
         if run.exit is None and run.fence is None and not run.was_started:
-            return self._requeue(run)
+            self._requeue(run)
+            return
         self._fruitless = 0
         if not self._warden_left_nothing(run) and not self._sweep(
             run, spare_daemons=run.exit is not None and run.exit.stop is None
         ):
-            return False
+            return
         failpoints.reach("worker.scanned")
         if not self._observer_of(run).finish(run.fence, run.exit):
             self._gpu_look_at = self._clocks.wall() + GPU_LOOK_EVERY_S
-            return False
+            return
         self._gpu_look_at = None
         failpoints.reach("worker.ingested")
         with looking(self._engine) as connection:
@@ -253,7 +254,6 @@ class Supervisor:
         if self.in_cooldown:
             self.close()
         self._log(f"run {claimed.id}: {ending}" + (f": {ending.reason}" if ending.reason else ""))
-        return True
 
     def _tidy(self, run: Claimed, folder: RunDir) -> None:
         """Reduce the run's copy to what it has written, and what git ignores of that to its place in the user's folder,
@@ -271,20 +271,19 @@ class Supervisor:
     def _finish(self, run: Claimed, folder: RunDir, ending: Ending, exit_: RunEnd | None = None) -> Ending:
         return finish(self._engine, run, folder, ending, exit_, self._config.hold_after_failures)
 
-    def _requeue(self, run: ActiveRun) -> bool:
+    def _requeue(self, run: ActiveRun) -> None:
         """Requeue a run without a fence, unless its wardens keep dying before that."""
         claimed, folder = run.claimed, run.folder
         if self._fruitless + 1 < MAX_FRUITLESS_STARTS:
             self._unclaim(claimed, "it never started: no fence was written")
             self._fruitless += 1  # only now: a refusal by the store is not the run's fault
-            return True
+            return
         folder.secrets.unlink(missing_ok=True)
         last_words = last_line(read_end(folder.warden_log)) or "warden.log is empty"
         reason = f"its supervisor died {MAX_FRUITLESS_STARTS} times before the start: {last_words}"
         self._finish(claimed, folder, Ending(Outcome.SPAWN_FAILED, reason=reason))
         self._log(f"run {claimed.id}: SPAWN_FAILED: {reason}")
         self._fruitless = 0
-        return True
 
     def _warden_left_nothing(self, run: ActiveRun) -> bool:
         """Return whether the warden of the run, which this worker has started, ended with the word that no process is

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from queue_runner import config_file
 from queue_runner.control import pausing
 from queue_runner.host.lane_locks import LaneLocks
+from queue_runner.lanes import Lane
 from queue_runner.model import RunId
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob
@@ -112,6 +115,22 @@ def test_a_lane_that_another_queue_has_is_left_to_it(box: Box) -> None:
     assert f"yours runs 7.2: /another/queue, started by process {os.getpid()} at " in str(reason)
     other.close()
     assert box.step() == [FIRST, SECOND]
+
+
+@pytest.mark.parametrize("error", [None, OSError("the disk refuses")])
+def test_an_end_that_is_not_stored_yet_holds_up_no_other_lane(
+    box: Box, monkeypatch: pytest.MonkeyPatch, error: OSError | None
+) -> None:
+    box.submit()
+    box.submit()
+    with writing(box.engine) as connection:
+        assert lane_claims.claim(connection, Lane(FIRST, (0,)), "t" * 32, "boot", 1, time.time())
+    end = Mock(side_effect=error)
+    monkeypatch.setattr(Supervisor, "end", end)
+    expected: AbstractContextManager[object] = pytest.raises(OSError, match="refuses") if error else nullcontext()
+    with expected:
+        box.step()
+    assert (end.call_count, box.started) == (1, [SECOND])
 
 
 def test_a_run_of_several_lanes_keeps_other_queues_out_until_it_has_them(box: Box) -> None:
