@@ -67,6 +67,7 @@ class Steps:
             layout, config, engine, lanes, self._supervisors, self._supervisor, self._backups, self._clocks
         )
         self._now = Now(self._clocks.wall(), config)
+        self._began_at = 0.0
         with writing(engine) as connection:
             lane_claims.keep(connection, [lane.name for lane in lanes])
 
@@ -83,15 +84,16 @@ class Steps:
     @property
     def next_change_at(self) -> float | None:
         """The next time (Unix seconds) at which a waiting run may start or misses its deadline, a schedule submits, or
-        a gate looks again."""
+        a gate looks again. A time before the last step does not count."""
         times = (self._now.next_change_at, *(supervisor.due for supervisor in self._supervisors.values()))
-        return min((at for at in times if at is not None), default=None)
+        return min((at for at in times if at is not None and at >= self._began_at), default=None)
 
     def step(self) -> bool:
         """Do what can be done now. Return whether something continues. Raises: MpsqError when the store refuses.
 
         An error on one lane does not keep the others from their step; it is raised afterwards.
         """
+        self._began_at = self._clocks.wall()
         done: set[Action] = set()
         started = again = True
         sampled, error = False, None

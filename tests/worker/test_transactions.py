@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,6 +19,7 @@ from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob
 from queue_runner.store import jobs, ready
 from queue_runner.store.engine import Engine, looking, open_engine, writing
+from queue_runner.worker import gate, gate_load
 from queue_runner.worker.now import Clocks
 from queue_runner.worker.steps import Steps
 from queue_runner.worker.supervisor import READY_S
@@ -50,8 +53,8 @@ def cost(step: Callable[[], object]) -> tuple[int, int, int]:
     return totals[READ], totals[WRITE], totals[EXIT]
 
 
-def submit(engine: Engine, *argv: str) -> None:
-    spec = JobSpec(kind="command", name="x", argv=argv, device="cpu", cwd="/", env=dict(os.environ), gate=False)
+def submit(engine: Engine, *argv: str, gate: bool = False) -> None:
+    spec = JobSpec(kind="command", name="x", argv=argv, device="cpu", cwd="/", env=dict(os.environ), gate=gate)
     with writing(engine) as connection:
         jobs.submit(connection, "test", 0, [NewJob(spec)], [(0, 1)])
 
@@ -121,6 +124,26 @@ def test_a_worker_gets_ready_for_a_submission_and_lets_go_when_none_follows(layo
     at[0] = READY_S + 1
     steps.step()
     assert reader._process is None
+    steps.stop()
+
+
+def test_a_full_disk_makes_no_step_due_while_a_run_waits_at_the_gate(
+    layout: Layout, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gate's last time was past for as long as the disk was full: one step followed the other."""
+    layout.config.write_text("min_free_bytes = 1\nbackup_every_s = 0\n")
+    monkeypatch.setattr(gate, "disturbances", lambda *_, **__: [gate.Disturbance("load", "test {}", ("is", "was"))])
+    monkeypatch.setattr(gate_load.Load, "read", lambda *_, **__: {})
+    monkeypatch.setattr(gate, "LOOK_S", 0.01)
+    steps = Steps(layout, config_file.load(layout.config), engine, lambda _: None)
+    submit(engine, "true", gate=True)
+    steps.step()
+    due = steps.next_change_at
+    assert due is not None
+    until(lambda: time.time() > due, "the next look")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+    steps.step()
+    assert steps.next_change_at is None
     steps.stop()
 
 
