@@ -20,7 +20,7 @@ from queue_runner.model import DEFAULT_LANE, PREFLIGHT, Ending, Outcome, RunId, 
 from queue_runner.paths import Layout
 from queue_runner.remote.block import Instructions, PlannedJob, PlannedRun
 from queue_runner.spec import OF_NODE, JobSpec
-from queue_runner.store import hot_sql, read, retries
+from queue_runner.store import lane_claims, read, retries
 from queue_runner.store.engine import Connection
 from queue_runner.store.jobs import Claimed, move, places
 
@@ -91,8 +91,7 @@ def ready(connection: Connection, lane: str, now: float) -> list[int]:
     """Return the runs of a lane that may start and were not sent, in their order."""
     sql = "SELECT id FROM runs WHERE lane = ? AND token IS NULL AND cancel_requested_at IS NULL"
     unsent = {*connection.column(sql, [lane])}
-    startable = connection.column(hot_sql.STARTABLE, {"this_lane": lane, "now": now})
-    return [run_id for run_id in startable if run_id in unsent]
+    return [run.run_id for run in lane_claims.waiting(connection, now, lane) if run.run_id in unsent]
 
 
 def waits_for_preflight(connection: Connection, run_id: int) -> str:

@@ -177,14 +177,15 @@ def add(
     newest = max(job.repeat for job in jobs)
     specs = {job.id: spec_of(connection, job.id) for job in jobs}
     verb, state = (Verb.SUBMIT_HELD, State.HELD) if hold else (Verb.SUBMIT, State.QUEUED)
-    added = []
+    last = places(connection)[1]
+    added: list[RunId] = []
     for repeat in range(newest + 1, newest + count + 1):
         for job in (jobs[place].id for place in order(len(jobs), repeat, seed)):
             run = RunId(job, connection.value(hot_sql.LAST_NUMBER, {"job_id": job}) + 1)
             run_id = add_run(
                 connection,
                 job,
-                position=places(connection)[1] + 1,
+                position=last + len(added) + 1,
                 number=run.number,
                 repeat=repeat,
                 state=state,

@@ -9,9 +9,11 @@ ADD_TAG = "INSERT INTO job_tags (job_id, tag) VALUES (:job_id, :tag)"
 ADD_DEPENDENCY = "INSERT INTO dependencies (job_id, on_job_id, condition) VALUES (:job_id, :on_job_id, :condition)"
 ADD_EVENT = "INSERT INTO job_events (at, job_id, run_id, actor, verb, from_state, to_state, outcome, reason) VALUES (:at, :job_id, :run_id, :actor, :verb, :from_state, :to_state, :outcome, :reason)"
 PLACES = """
-SELECT min(runs.position) AS min_1, max(runs.position) AS max_1
+SELECT (SELECT min(runs.position) AS min_1
 FROM runs
-WHERE runs.state != 'DONE'
+WHERE runs.state != 'DONE') AS anon_1, (SELECT max(runs.position) AS max_1
+FROM runs
+WHERE runs.state != 'DONE') AS anon_2
 """
 ADD_FIRST_RUN = "INSERT INTO runs (job_id, number, repeat, attempt, lane, position, state, created_at, not_before_at) VALUES (:job_id, :number, :repeat, :attempt, :lane, :position, :state, :created_at, :not_before_at)"
 ADD_RUN = "INSERT INTO runs (job_id, number, repeat, attempt, lane, position, state, outcome, exit_code, signal, reason, created_at, claimed_at, started_at, ended_at, cancel_requested_at, blocked_reason, paused_at, token, boot_id, machine_hash, software_hash, not_before_at, resumed_from) VALUES (:job_id, :number, :repeat, :attempt, :lane, :position, :state, :outcome, :exit_code, :signal, :reason, :created_at, :claimed_at, :started_at, :ended_at, :cancel_requested_at, :blocked_reason, :paused_at, :token, :boot_id, :machine_hash, :software_hash, :not_before_at, :resumed_from) RETURNING id"
@@ -42,50 +44,45 @@ FROM lanes
 WHERE instr(',' || jobs.lane || ',', ',' || lanes.name || ',') > 0 AND lanes.name != 'machine' AND lanes.paused_at IS NOT NULL))
 """
 HELD_JOBS = """
-SELECT DISTINCT runs.job_id
+SELECT runs.job_id
 FROM runs
-WHERE runs.state = 'HELD'
+WHERE runs.state != 'DONE' AND runs.state = 'HELD'
 """
 NEXT_START_AT = """
 SELECT min(runs.not_before_at) AS min_1
-FROM runs JOIN jobs ON jobs.id = runs.job_id
-WHERE runs.state IN ('QUEUED', 'HELD') AND runs.token IS NULL AND runs.not_before_at > :now
+FROM runs
+WHERE runs.state != 'DONE' AND runs.state != 'RUNNING' AND runs.token IS NULL AND runs.not_before_at > :now
 """
 NEXT_DEADLINE_AT = """
 SELECT min(jobs.deadline_at) AS min_1
-FROM runs JOIN jobs ON jobs.id = runs.job_id
-WHERE runs.state IN ('QUEUED', 'HELD') AND runs.token IS NULL AND jobs.deadline_at > :now
+FROM jobs
+WHERE jobs.deadline_at > :now AND (EXISTS (SELECT *
+FROM runs
+WHERE runs.job_id = jobs.id AND runs.state != 'DONE' AND runs.state != 'RUNNING' AND runs.token IS NULL))
 """
 MISSED = """
 SELECT runs.id, v_dependency.on_job_id, v_dependency.condition
 FROM runs JOIN v_dependency ON runs.job_id = v_dependency.job_id
-WHERE runs.state IN ('QUEUED', 'HELD') AND runs.token IS NULL AND v_dependency.verdict = 'impossible' ORDER BY runs.id, v_dependency.on_job_id
+WHERE runs.state != 'DONE' AND runs.state != 'RUNNING' AND runs.token IS NULL AND v_dependency.verdict = 'impossible'
 """
 MISSED_AMONG = """
 SELECT runs.id, v_dependency.on_job_id, v_dependency.condition
 FROM runs JOIN v_dependency ON runs.job_id = v_dependency.job_id
-WHERE runs.state IN ('QUEUED', 'HELD') AND runs.token IS NULL AND v_dependency.verdict = 'impossible' AND runs.job_id BETWEEN :first_job AND :last_job ORDER BY runs.id, v_dependency.on_job_id
+WHERE runs.state != 'DONE' AND runs.state != 'RUNNING' AND runs.token IS NULL AND v_dependency.verdict = 'impossible' AND runs.job_id BETWEEN :first_job AND :last_job
 """
 LATE = """
 SELECT runs.id
-FROM runs JOIN jobs ON jobs.id = runs.job_id
-WHERE runs.state IN ('QUEUED', 'HELD') AND runs.token IS NULL AND jobs.deadline_at <= :now
+FROM runs
+WHERE runs.state != 'DONE' AND runs.state != 'RUNNING' AND runs.token IS NULL AND runs.job_id IN (SELECT jobs.id
+FROM jobs
+WHERE jobs.deadline_at <= :now)
 """
 LATE_AMONG = """
 SELECT runs.id
-FROM runs JOIN jobs ON jobs.id = runs.job_id
-WHERE runs.state IN ('QUEUED', 'HELD') AND runs.token IS NULL AND jobs.deadline_at <= :now AND runs.job_id BETWEEN :first_job AND :last_job
-"""
-STARTABLE = """
-SELECT runs.id, runs.job_id, runs.number, jobs.group_id, jobs.lane
-FROM runs JOIN jobs ON jobs.id = runs.job_id
-WHERE runs.state = 'QUEUED' AND runs.lane = :this_lane AND (runs.not_before_at IS NULL OR runs.not_before_at <= :now) AND (jobs.deadline_at IS NULL OR jobs.deadline_at > :now) AND NOT (EXISTS (SELECT *
-FROM v_dependency
-WHERE runs.job_id = v_dependency.job_id AND v_dependency.verdict != 'met')) AND NOT (EXISTS (SELECT *
-FROM lanes
-WHERE lanes.name = :this_lane AND lanes.paused_at IS NOT NULL)) AND NOT (EXISTS (SELECT *
-FROM lanes
-WHERE instr(',' || jobs.lane || ',', ',' || lanes.name || ',') > 0 AND lanes.name != 'machine' AND lanes.paused_at IS NOT NULL)) ORDER BY jobs.priority DESC, runs.position, runs.id
+FROM runs
+WHERE runs.state != 'DONE' AND runs.state != 'RUNNING' AND runs.token IS NULL AND runs.job_id IN (SELECT jobs.id
+FROM jobs
+WHERE jobs.deadline_at <= :now) AND runs.job_id BETWEEN :first_job AND :last_job
 """
 STARTABLE_RUN = """
 SELECT runs.id, runs.job_id, runs.number, jobs.group_id, jobs.lane
@@ -96,7 +93,37 @@ WHERE runs.job_id = v_dependency.job_id AND v_dependency.verdict != 'met')) AND 
 FROM lanes
 WHERE lanes.name = :this_lane AND lanes.paused_at IS NOT NULL)) AND NOT (EXISTS (SELECT *
 FROM lanes
-WHERE instr(',' || jobs.lane || ',', ',' || lanes.name || ',') > 0 AND lanes.name != 'machine' AND lanes.paused_at IS NOT NULL)) AND runs.id = :run_id ORDER BY jobs.priority DESC, runs.position, runs.id
+WHERE instr(',' || jobs.lane || ',', ',' || lanes.name || ',') > 0 AND lanes.name != 'machine' AND lanes.paused_at IS NOT NULL)) AND runs.id = :run_id
+"""
+STARTABLE = """
+SELECT runs.id, runs.job_id, runs.number, jobs.group_id, jobs.lane
+FROM runs JOIN jobs ON jobs.id = runs.job_id
+WHERE runs.state = 'QUEUED' AND runs.lane = :this_lane AND (runs.not_before_at IS NULL OR runs.not_before_at <= :now) AND (jobs.deadline_at IS NULL OR jobs.deadline_at > :now) AND NOT (EXISTS (SELECT *
+FROM v_dependency
+WHERE runs.job_id = v_dependency.job_id AND v_dependency.verdict != 'met')) AND NOT (EXISTS (SELECT *
+FROM lanes
+WHERE lanes.name = :this_lane AND lanes.paused_at IS NOT NULL)) AND NOT (EXISTS (SELECT *
+FROM lanes
+WHERE instr(',' || jobs.lane || ',', ',' || lanes.name || ',') > 0 AND lanes.name != 'machine' AND lanes.paused_at IS NOT NULL)) AND jobs.priority = 0 ORDER BY runs.position, runs.id
+"""
+PRIORITISED = """
+SELECT runs.id, runs.job_id, runs.number, jobs.group_id, jobs.lane
+FROM runs JOIN jobs ON jobs.id = runs.job_id
+WHERE runs.state = 'QUEUED' AND runs.lane = :this_lane AND (runs.not_before_at IS NULL OR runs.not_before_at <= :now) AND (jobs.deadline_at IS NULL OR jobs.deadline_at > :now) AND NOT (EXISTS (SELECT *
+FROM v_dependency
+WHERE runs.job_id = v_dependency.job_id AND v_dependency.verdict != 'met')) AND NOT (EXISTS (SELECT *
+FROM lanes
+WHERE lanes.name = :this_lane AND lanes.paused_at IS NOT NULL)) AND NOT (EXISTS (SELECT *
+FROM lanes
+WHERE instr(',' || jobs.lane || ',', ',' || lanes.name || ',') > 0 AND lanes.name != 'machine' AND lanes.paused_at IS NOT NULL)) AND runs.job_id IN (SELECT jobs.id
+FROM jobs
+WHERE jobs.priority != 0) AND jobs.priority * :sign > 0 ORDER BY jobs.priority DESC, runs.position, runs.id
+"""
+ANY_PRIORITISED = """
+SELECT jobs.id
+FROM jobs
+WHERE jobs.priority != 0
+LIMIT 1 OFFSET 0
 """
 CLAIM = "UPDATE runs SET lane=:lane, state='RUNNING', claimed_at=:claimed_at, blocked_reason=NULL, token=:token, boot_id=:boot_id WHERE runs.id = :run_id AND runs.state = 'QUEUED' RETURNING job_id, number, repeat"
 SPEC_OF_JOB = """
@@ -117,7 +144,7 @@ WHERE runs.state = 'RUNNING' AND runs.lane = :this_lane
 ACTIVE = """
 SELECT runs.id, runs.job_id, runs.number, jobs.spec_json, runs.token, runs.boot_id, runs.lane, runs.started_at, runs.cancel_requested_at, runs.paused_at
 FROM runs JOIN jobs ON jobs.id = runs.job_id
-WHERE runs.state = 'RUNNING' AND (runs.lane NOT GLOB '*-g[0-9]*-??????') ORDER BY runs.id
+WHERE runs.state = 'RUNNING' AND (runs.lane NOT GLOB '*-g[0-9]*-??????')
 """
 PAUSED_LANES = """
 SELECT lanes.name
@@ -127,7 +154,7 @@ WHERE lanes.paused_at IS NOT NULL
 LANES_IN_USE = """
 SELECT runs.lane
 FROM runs
-WHERE runs.state = 'RUNNING' AND (runs.lane NOT GLOB '*-g[0-9]*-??????') ORDER BY runs.id
+WHERE runs.state = 'RUNNING' AND (runs.lane NOT GLOB '*-g[0-9]*-??????')
 """
 LAST_EVENT = """
 SELECT max(job_events.id) AS max_1
@@ -322,12 +349,12 @@ WHERE runs.state = 'RUNNING'
 LIMIT 1 OFFSET 0
 """
 ALL_QUEUED_JOBS = """
-SELECT DISTINCT runs.job_id
+SELECT runs.job_id
 FROM runs
 WHERE runs.state = 'QUEUED'
 """
 ALL_UNPAUSED_JOBS = """
-SELECT DISTINCT runs.job_id
+SELECT runs.job_id
 FROM runs JOIN jobs ON jobs.id = runs.job_id
 WHERE runs.state = 'QUEUED' AND NOT (EXISTS (SELECT *
 FROM lanes

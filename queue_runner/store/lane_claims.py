@@ -95,7 +95,7 @@ class Active(Struct, frozen=True):
 
 def active(connection: Connection) -> list[Active]:
     """Return the runs that are RUNNING on this machine, in the order in which they were submitted."""
-    rows = connection.rows(hot_sql.ACTIVE)
+    rows = sorted(connection.rows(hot_sql.ACTIVE))  # not in SQL, where it would make SQLite read all runs
     return [
         Active(
             Claimed.of(run_id, RunId(job, number), spec_json, token, boot_id, lane),
@@ -107,10 +107,15 @@ def active(connection: Connection) -> list[Active]:
     ]
 
 
-def waiting(connection: Connection, now: float) -> Iterator[Waiting]:
-    """Return the runs of this machine that may start, in the order in which they are claimed."""
-    for row in connection.each(hot_sql.STARTABLE, {"this_lane": DEFAULT_LANE, "now": now}):
-        yield Waiting(*row)
+def waiting(connection: Connection, now: float, lane: str = DEFAULT_LANE) -> Iterator[Waiting]:
+    """Return the runs of this machine, or of a lane elsewhere, that may start, in the order in which they are claimed.
+    No more of them are read than are needed, but for those with a priority."""
+    statements = [(hot_sql.STARTABLE, 0)]
+    if connection.row(hot_sql.ANY_PRIORITISED) is not None:
+        statements = [(hot_sql.PRIORITISED, 1), *statements, (hot_sql.PRIORITISED, -1)]
+    for sql, sign in statements:
+        for row in connection.each(sql, {"this_lane": lane, "now": now, "sign": sign}):
+            yield Waiting(*row)
 
 
 def following(connection: Connection, run_id: int, lane: Lane) -> Following:

@@ -81,7 +81,7 @@ def unsatisfiable(connection: Connection, now: float, among: Sequence[int] | Non
     values = {} if among is None else {"first_job": min(among), "last_job": max(among)}
     missed, late = (hot_sql.MISSED_AMONG, hot_sql.LATE_AMONG) if values else (hot_sql.MISSED, hot_sql.LATE)
     endings: dict[int, Ending] = {}
-    for run_id, on, condition in connection.rows(missed, values):
+    for run_id, on, condition in sorted(connection.rows(missed, values)):
         why = _NOT_AS_WANTED[Condition(condition)].format(on=on)
         endings.setdefault(run_id, Ending(Outcome.SKIPPED, reason=f"dependency: {why}"))
     for run_id in connection.column(late, {**values, "now": now}):

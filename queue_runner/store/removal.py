@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Collection, Iterable, Sequence
 
-from sqlalchemy import ColumnElement, delete, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, delete, exists, select, update
 
 from queue_runner.errors import MpsqError
 from queue_runner.model import PREFLIGHT, RunId, State
 from queue_runner.paths import preflight_cache
 from queue_runner.store.engine import Connection
 from queue_runner.store.jobs import batches, record
-from queue_runner.store.schema import dependencies, fingerprints, groups, jobs, metadata, runs, snapshots
+from queue_runner.store.schema import dependencies, groups, jobs, metadata, runs
 
 _BATCH = 10_000  # SQLite takes 32,766 values in one statement
 _UNENDED = select(runs.c.job_id).where(runs.c.state != State.DONE)
+_FORGET_FINGERPRINTS = """
+DELETE FROM fingerprints WHERE hash NOT IN (
+    SELECT machine_hash FROM runs WHERE machine_hash IS NOT NULL
+    UNION SELECT software_hash FROM runs WHERE software_hash IS NOT NULL)
+"""
 
 
 def hide(connection: Connection, job_ids: Collection[int], actor: str) -> list[RunId]:
@@ -53,10 +59,7 @@ def erase(connection: Connection, job_ids: Collection[int]) -> None:
                 connection.execute(delete(table).where(table.c.run_id.in_(of_jobs)))
         connection.execute(delete(jobs).where(jobs.c.id.in_(batch)))
     connection.execute(delete(groups).where(~exists().where(jobs.c.group_id == groups.c.id)))
-    references = (
-        exists().where(column == fingerprints.c.hash) for column in (runs.c.machine_hash, runs.c.software_hash)
-    )
-    connection.execute(delete(fingerprints).where(*(~reference for reference in references)))
+    connection.change(_FORGET_FINGERPRINTS)
 
 
 def _refuse_unended(connection: Connection, job_ids: Sequence[int]) -> None:
@@ -124,19 +127,21 @@ def cache_is_free(connection: Connection, prefix: str) -> bool:
     return connection.execute(asks.limit(1)).first() is None
 
 
+_NEEDED = """
+SELECT snapshot_hash FROM jobs
+UNION SELECT tree_hash FROM snapshots WHERE hash IN (SELECT snapshot_hash FROM jobs)
+UNION SELECT json_extract(spec_json, '$.tree') FROM jobs
+"""
+"""The snapshots and trees of jobs."""
+
+
 def forget_snapshots(connection: Connection, hashes: Iterable[str]) -> list[str]:
     """Delete the rows of those snapshots, or trees, that no job refers to. Return the hashes that are now free."""
-    free = []
-    for digest in hashes:
-        rows = or_(snapshots.c.hash == digest, snapshots.c.tree_hash == digest)
-        refers = or_(
-            jobs.c.snapshot_hash == digest,
-            jobs.c.snapshot_hash.in_(select(snapshots.c.hash).where(snapshots.c.tree_hash == digest)),
-            func.json_extract(jobs.c.spec_json, "$.tree") == digest,
-        )
-        if connection.execute(select(jobs.c.id).where(refers).limit(1)).first() is None:
-            connection.execute(delete(snapshots).where(rows))
-            free.append(digest)
+    needed = {*connection.column(_NEEDED)}
+    free = [digest for digest in hashes if digest not in needed]
+    chosen = "(SELECT value FROM json_each(:free))"
+    sql = f"DELETE FROM snapshots WHERE hash IN {chosen} OR tree_hash IN {chosen}"
+    connection.change(sql, {"free": json.dumps(free)})
     return free
 
 

@@ -99,6 +99,9 @@ jobs = Table(
     CheckConstraint("compile IN (0, 1)", name="compile"),
     Index("jobs_group", "group_id"),
     Index("jobs_question", text(QUESTION)),
+    Index("jobs_snapshot", "snapshot_hash"),
+    Index("jobs_deadline", "deadline_at", sqlite_where=text("deadline_at IS NOT NULL")),
+    Index("jobs_prioritised", "priority", sqlite_where=text("priority <> 0")),
     sqlite_autoincrement=True,
 )
 
@@ -148,6 +151,8 @@ runs = Table(
     Index("runs_one_running_per_lane", "lane", unique=True, sqlite_where=text("state = 'RUNNING'")),
     Index("runs_ended", "ended_at"),
     Index("runs_queue", "lane", "position", sqlite_where=text("state = 'QUEUED'")),
+    Index("runs_unended", "position", sqlite_where=text("state <> 'DONE'")),
+    Index("runs_not_before", "not_before_at", sqlite_where=text("not_before_at IS NOT NULL")),
     sqlite_autoincrement=True,
 )
 
@@ -195,6 +200,7 @@ job_events = Table(
     Column("outcome", Text),
     Column("reason", Text),
     Index("job_events_job", "job_id", "id"),
+    Index("job_events_run", "run_id", "id"),
     sqlite_autoincrement=True,
 )
 

@@ -18,6 +18,7 @@ from sqlalchemy import (
     Select,
     Table,
     Update,
+    and_,
     bindparam,
     column,
     delete,
@@ -72,7 +73,8 @@ _IDS = select(func.json_each(bindparam("ids")).table_valued("value").c.value)
 _IS_THE_RUN = runs.c.id == _RUN_ID
 _HERE = runs.c.lane.op("NOT GLOB")(REMOTE_GLOB)
 _RUNS_OF_JOBS = runs.join(jobs, jobs.c.id == runs.c.job_id)
-_ENDS = func.min(runs.c.position), func.max(runs.c.position)
+_UNENDED = runs.c.state != State.DONE
+"""In these words it is the condition of an index: SQLite does not see that QUEUED implies it."""
 
 
 def _run(*columns: Column[Any]) -> Select[Any]:
@@ -91,7 +93,9 @@ ADD_JOB = _add(jobs, *(one.name for one in jobs.c if one.name != "deleted_at"))
 ADD_TAG = _add(schema.job_tags)
 ADD_DEPENDENCY = _add(dependencies)
 ADD_EVENT = _add(job_events, *_without_id(job_events))
-PLACES = select(*_ENDS).where(runs.c.state != State.DONE)
+PLACES = select(
+    *(select(end(runs.c.position)).where(_UNENDED).scalar_subquery() for end in (func.min, func.max)),
+)
 """The first and the last position of the queue."""
 ADD_FIRST_RUN = _add(
     runs, "job_id", "number", "repeat", "attempt", "lane", "position", "state", "created_at", "not_before_at"
@@ -122,39 +126,46 @@ MAY_START = (
     ~_BOUND_TO_PAUSED,
 )
 """Conditions on runs joined with jobs; :this_lane and :now (Unix seconds) are bound at execution."""
-_IN_ORDER = jobs.c.priority.desc(), runs.c.position, runs.c.id
-_WAITS = runs.c.state.in_((State.QUEUED, State.HELD)) & runs.c.token.is_(None)
+_WAITS = and_(_UNENDED, runs.c.state != State.RUNNING, runs.c.token.is_(None))
 """Whether a run waits here: one with a token was sent to a node."""
 _QUEUED = (runs.c.state == State.QUEUED, runs.c.lane == _LANE)
 
 CAN_START = select(runs.c.id).select_from(_RUNS_OF_JOBS).where(*MAY_START).limit(1)
 QUEUED_JOBS = select(runs.c.job_id).distinct().where(*_QUEUED, ~_PAUSED)
 PAUSED_JOBS = select(runs.c.job_id).distinct().select_from(_RUNS_OF_JOBS).where(*_QUEUED, _BOUND_TO_PAUSED)
-HELD_JOBS = select(runs.c.job_id).distinct().where(runs.c.state == State.HELD)
-NEXT_START_AT, NEXT_DEADLINE_AT = (
-    select(func.min(moment)).select_from(_RUNS_OF_JOBS).where(_WAITS, moment > _NOW)
-    for moment in (runs.c.not_before_at, jobs.c.deadline_at)
+HELD_JOBS = select(runs.c.job_id).where(_UNENDED, runs.c.state == State.HELD)
+NEXT_START_AT = select(func.min(runs.c.not_before_at)).where(_WAITS, runs.c.not_before_at > _NOW)
+NEXT_DEADLINE_AT = select(func.min(jobs.c.deadline_at)).where(
+    jobs.c.deadline_at > _NOW, exists().where(runs.c.job_id == jobs.c.id, _WAITS)
 )
 _MISSED = (
     select(runs.c.id, _VERDICTS.c.on_job_id, _VERDICTS.c.condition)
     .join(_VERDICTS, _VERDICTS.c.job_id == runs.c.job_id)
     .where(_WAITS, _VERDICTS.c.verdict == "impossible")
-    .order_by(runs.c.id, _VERDICTS.c.on_job_id)
 )
-_LATE = select(runs.c.id).select_from(_RUNS_OF_JOBS).where(_WAITS, jobs.c.deadline_at <= _NOW)
+_PASSED = select(jobs.c.id).where(jobs.c.deadline_at <= _NOW)
+_LATE = select(runs.c.id).where(_WAITS, runs.c.job_id.in_(_PASSED))
 _AMONG = runs.c.job_id.between(bindparam("first_job"), bindparam("last_job"))
 MISSED, MISSED_AMONG = _MISSED, _MISSED.where(_AMONG)
 LATE, LATE_AMONG = _LATE, _LATE.where(_AMONG)
 
 # -- claim, and the state of a run -------------------------------------------------------------------------------------
 
-STARTABLE = (
+_STARTABLE = (
     select(runs.c.id, runs.c.job_id, runs.c.number, jobs.c.group_id, jobs.c.lane)
     .select_from(_RUNS_OF_JOBS)
     .where(*MAY_START)
-    .order_by(*_IN_ORDER)
 )
-STARTABLE_RUN = STARTABLE.where(_IS_THE_RUN)
+STARTABLE_RUN = _STARTABLE.where(_IS_THE_RUN)
+_IN_ORDER = runs.c.position, runs.c.id
+STARTABLE = _STARTABLE.where(jobs.c.priority == 0).order_by(*_IN_ORDER)
+"""The runs of priority 0, most by far: an index has their order, so that no more of them are read than are needed."""
+_PRIORITISED = select(jobs.c.id).where(jobs.c.priority != 0).correlate(None)
+PRIORITISED = _STARTABLE.where(runs.c.job_id.in_(_PRIORITISED), jobs.c.priority * bindparam("sign") > 0).order_by(
+    jobs.c.priority.desc(), *_IN_ORDER
+)
+"""The runs of other priorities: those above 0 if :sign is 1, those below if it is -1."""
+ANY_PRIORITISED = _PRIORITISED.limit(1)
 CLAIM = _change_run(
     runs.c.state == State.QUEUED,
     state=State.RUNNING,
@@ -175,10 +186,9 @@ ACTIVE = (
     )
     .select_from(_RUNS_OF_JOBS)
     .where(runs.c.state == State.RUNNING, _HERE)
-    .order_by(runs.c.id)
 )
 PAUSED_LANES = select(lanes.c.name).where(lanes.c.paused_at.is_not(None))
-LANES_IN_USE = select(runs.c.lane).where(runs.c.state == State.RUNNING, _HERE).order_by(runs.c.id)
+LANES_IN_USE = select(runs.c.lane).where(runs.c.state == State.RUNNING, _HERE)
 LAST_EVENT = select(func.max(job_events.c.id))
 LANE_OF_RUN = _run(runs.c.lane)
 STARTED_AT, CANCEL_REQUESTED_AT, PAUSED_AT = (
@@ -201,7 +211,7 @@ ADD_EVENTS = insert(job_events).from_select(
     select(runs.c.job_id, runs.c.id, runs.c.state, *(bindparam(name).label(name) for name in _ENTRY)).where(_FITTING),
 )
 UNENDED = select(runs.c.id, runs.c.job_id, runs.c.number, runs.c.state, runs.c.token).where(
-    runs.c.id.in_(_IDS), runs.c.state != State.DONE
+    runs.c.id.in_(_IDS), _UNENDED
 )
 REQUEST_CANCEL = _change_run(runs.c.cancel_requested_at.is_(None), cancel_requested_at=_NOW)
 TAKE_OVER_HOLD = _change_run(runs.c.state == State.HELD, runs.c.blocked_reason.is_not(None), blocked_reason=None)
@@ -300,7 +310,7 @@ TERMS_OF_JOB = select(
 ).where(jobs.c.id == _JOB_ID)
 TAGS_OF_JOB = select(schema.job_tags.c.tag).where(schema.job_tags.c.job_id == _JOB_ID)
 ANY_RUNNING = select(runs.c.id).where(runs.c.state == State.RUNNING).limit(1)
-ALL_QUEUED_JOBS = select(runs.c.job_id).where(runs.c.state == State.QUEUED).distinct()
+ALL_QUEUED_JOBS = select(runs.c.job_id).where(runs.c.state == State.QUEUED)
 _ON_PAUSED = exists().where(lanes.c.name == runs.c.lane, lanes.c.paused_at.is_not(None)).correlate(runs)
 ALL_UNPAUSED_JOBS = ALL_QUEUED_JOBS.select_from(_RUNS_OF_JOBS).where(~_ON_PAUSED, ~_BOUND_TO_PAUSED)
 RUN_ENDS = (

@@ -18,9 +18,10 @@ from queue_runner.host.run_dir import RunDir
 from queue_runner.model import DEFAULT_LANE, Ending, Outcome
 from queue_runner.paths import Layout
 from queue_runner.source import archive, scan
-from queue_runner.store import jobs, retries
+from queue_runner.store import jobs, removal, retries
 from queue_runner.store.engine import open_engine, writing
 from tests.cli_support import Cli, end_running_run, full_queue
+from tests.store_support import statements_of
 
 pytestmark = pytest.mark.process
 
@@ -231,6 +232,14 @@ def test_the_tree_of_a_command_stays_while_a_job_refers_to_it(queue: Layout) -> 
     everything = [garbage.Item("snapshot", n, "", 0, n, (queue.snapshots / n,)) for n in (tree, own, free)]
     assert [item.name for item in garbage.collect(queue, everything, pytest.fail)] == [free]
     assert query(queue, "SELECT tree_hash FROM snapshots") == [(tree,)]
+
+
+def test_all_snapshots_are_looked_for_at_once(queue: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look reads the specification of every job, and others wait for the lock meanwhile."""
+    statements = statements_of(monkeypatch)
+    with writing(open_engine(queue.db)) as connection:
+        assert removal.forget_snapshots(connection, ["a" * 64, "b" * 64]) == ["a" * 64, "b" * 64]
+    assert len([statement for statement in statements if "json_extract" in statement]) == 1
 
 
 def test_a_cache_of_a_question_that_waits_stays(queue: Layout) -> None:

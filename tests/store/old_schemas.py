@@ -1,8 +1,8 @@
 """Queues as earlier versions left them, one for each schema that main has had: old_schemas.tar.xz.
 
-`python -m tests.store.old_schemas` makes the file anew. Of each schema the last commit that works is taken from git's
-history and run: jobs that succeed, fail and wait, a schedule, and a run in flight, whose worker is killed before it
-ends. Stored are the database as SQL and the folder of that run. Names of this machine are replaced.
+`python -m tests.store.old_schemas` adds the schemas that the file lacks. Of each the last commit that works is taken
+from git's history and run: jobs that succeed, fail and wait, a schedule, and a run in flight, whose worker is killed
+before it ends. Stored are the database as SQL and the folder of that run. Names of this machine are replaced.
 """
 
 from __future__ import annotations
@@ -205,13 +205,21 @@ def files_of(commit: str) -> dict[str, str]:
 
 
 def main() -> None:
-    with tarfile.open(ARCHIVE, "w:xz", preset=9) as archive:
-        for schema, commit in schemas():
-            for name, text in files_of(commit).items():
-                entry = tarfile.TarInfo(f"{schema}/{name}")
-                entry.size = len(text.encode())
-                archive.addfile(entry, io.BytesIO(text.encode()))
+    files = {}
+    with tarfile.open(ARCHIVE) as archive:
+        for member in archive:
+            file = archive.extractfile(member)
+            assert file is not None
+            files[member.name] = file.read()
+    for schema, commit in schemas():
+        if schema not in stored():
+            files |= {f"{schema}/{name}": text.encode() for name, text in files_of(commit).items()}
             print(schema, commit[:12], flush=True)
+    with tarfile.open(ARCHIVE, "w:xz", preset=9) as archive:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
 
 
 if __name__ == "__main__":

@@ -46,6 +46,9 @@ def set_back(old: sqlite3.Connection, version: str) -> None:
     """Let a database seem to have this earlier schema, where what came later does not show: migrations 0016 and 0018
     change columns."""
     old.execute("UPDATE alembic_version SET version_num = ?", [version])
+    for index in ("jobs_deadline", "jobs_prioritised", "jobs_snapshot", "runs_unended", "runs_not_before"):  # 0020
+        old.execute(f"DROP INDEX {index}")
+    old.execute("DROP INDEX job_events_run")
     old.execute("DROP TABLE merges")
     for column in ("aim", "judged_rounds", "more_rounds"):
         old.execute(f"ALTER TABLE groups DROP COLUMN {column}")
