@@ -54,9 +54,9 @@ def retry(
         job = min(gone)
         hint = f"mpsq rerun {job} --snapshot off runs the current code"
         raise UsageError(f"job {job} would not run: {gone[job]}", hint)
+    _refuse_without_secrets(layout, specs)  # asks the system's keyring: likewise
     with writing(engine) as connection:
         chosen = _selected(connection, selectors, succeeded_too)
-        _refuse_without_secrets(layout, connection, chosen)
         retried = []
         for row in chosen:
             origin = checkpoints.find(connection, layout, row.id) if resumed else None
@@ -103,8 +103,8 @@ def _looks(layout: Layout, specs: Mapping[int, JobSpec]) -> dict[int, verify.Sta
     return looks
 
 
-def _refuse_without_secrets(layout: Layout, connection: Connection, chosen: Sequence[NamedRun]) -> None:
-    for job, spec in resolve.specs(connection, {row.job_id for row in chosen}).items():
+def _refuse_without_secrets(layout: Layout, specs: Mapping[int, JobSpec]) -> None:
+    for job, spec in specs.items():
         try:
             job_environments.check(layout, spec)
         except job_secrets.Missing as error:

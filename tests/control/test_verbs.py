@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 
 import pytest
 
 from queue_runner.control import new_attempts, pausing
+from queue_runner.host import job_environments
 from queue_runner.model import Selector, parse_selector
 from tests.process_support import NOW
 from tests.queue_support import Queue, until
@@ -104,6 +107,20 @@ def test_a_worker_until_idle_does_not_wait_for_what_needs_a_hand(queue: Queue) -
     pausing.pause_lane(queue.layout, "test")
     assert queue.worker("", "--until-idle").wait() == 0
     assert queue.written() == ["ran"]
+
+
+def test_a_retry_that_asks_the_keyring_holds_up_nobody(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue.submit("exit 1")
+    queue.worker("", "--until-idle")
+    queue.done()
+
+    def check(*_: object) -> None:
+        """Write meanwhile."""
+        with closing(sqlite3.connect(queue.layout.db, timeout=0, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+
+    monkeypatch.setattr(job_environments, "check", check)
+    assert [run.new for run in new_attempts.retry(queue.layout, named("1"))] == ["1.2"]
 
 
 def test_retry_runs_what_failed_and_what_was_skipped_for_it(queue: Queue) -> None:
