@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from queue_runner.errors import DamageError, RunActive, SchemaError
+from queue_runner.errors import DamageError, MpsqError, RunActive, SchemaError
 from queue_runner.host import locks
 from queue_runner.paths import Layout, migrations_dir
 from queue_runner.store import backup, merges
@@ -96,21 +96,33 @@ def upgrade(layout: Layout, *, holds_worker_lock: bool = False) -> str | None:
 
 
 def _vacuum(db: Path) -> None:
-    """Remove deleted data from the file and its log. Nobody else may use the database meanwhile."""
-    with closing(sqlite3.connect(db, isolation_level=None)) as connection:
-        connection.execute("VACUUM")
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    """Remove deleted data from the upgraded file and its log, if the disk allows it. Nobody else may use the database
+    meanwhile."""
+    try:
+        with closing(sqlite3.connect(db, isolation_level=None)) as connection:
+            connection.execute("VACUUM")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    except sqlite3.Error as error:
+        log.warning("the database is upgraded, but its file still contains deleted data: %s", error)
 
 
 def _name_old_backups(layout: Layout) -> None:
     """Log the backups that contain environments of jobs: those from before revision 0011."""
-    if old := [path.name for path in backup.stored(layout.backups) if (schema_revision(path) or "") < "0011"]:
+    if old := [path.name for path in backup.stored(layout.backups) if _has_environments(path)]:
         log.warning(
             "these backups in %s still contain the environments of jobs, with any secrets; delete them when you no"
             " longer need them: %s",
             layout.backups,
             ", ".join(old),
         )
+
+
+def _has_environments(copy: Path) -> bool:
+    try:
+        return (schema_revision(copy) or "") < "0011"
+    except MpsqError as error:
+        log.warning("the backup %s cannot be read: %s", copy, error.message)
+        return False
 
 
 def _refuse_newer(revision: str) -> None:

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from alembic.config import Config
@@ -95,6 +96,18 @@ def test_an_older_schema_is_backed_up_before_it_is_upgraded(layout: Layout, monk
     (saved,) = layout.backups.iterdir()
     assert shape(saved) == shape(layout.db)
     assert backup.problems(saved) == []
+
+
+def test_an_upgrade_succeeds_beside_a_damaged_backup_and_without_space_for_a_vacuum(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    migrate.ensure(layout)
+    layout.backups.mkdir()
+    (layout.backups / "mpsq-20260101-000000-auto.db").write_bytes(b"damaged")
+    monkeypatch.setattr(migrate, "closing", Mock(side_effect=sqlite3.OperationalError("disk is full")))
+    monkeypatch.setattr(migrate, "HEAD", "0000-pretend")
+    assert migrate.upgrade(layout)
+    assert "disk is full" in caplog.text and "mpsq-20260101-000000-auto.db cannot be read" in caplog.text
 
 
 def test_an_upgrade_waits_for_no_worker_and_no_run(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
