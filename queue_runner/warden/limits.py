@@ -57,7 +57,8 @@ class Limits:
             events = os.stat(self.spec.events).st_size
         except OSError:
             events = 0
-        return events, sum(os.fstat(fd).st_size for fd in outputs)
+        files = {(status.st_dev, status.st_ino): status.st_size for status in map(os.fstat, outputs)}
+        return events, sum(files.values())  # a preparation has one for both
 
     def passed(self, running_s: float, outputs: Sequence[int]) -> tuple[str, str] | None:
         """Return (cause, detail) of an exceeded limit."""

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from queue_runner.warden.limits import LINE_BYTES_MAX, EventProgress
+from queue_runner.warden.limits import LINE_BYTES_MAX, EventProgress, Limits
 
 LIMITS = {"setup": 30.0, "measure": 5.0, "eval": 2000.0, "*": 60.0}
+
+
+def test_a_file_of_both_streams_counts_once(tmp_path: Path) -> None:
+    """The log of a preparation."""
+    spec: Any = SimpleNamespace(stall_s={}, events=str(tmp_path / "events.jsonl"))
+    with (tmp_path / "one").open("ab") as stdout, (tmp_path / "one").open("ab") as stderr:
+        stdout.write(b"four")
+        stdout.flush()
+        assert Limits(str(tmp_path), spec).sizes([stdout.fileno(), stderr.fileno()]) == (0, 4)
 
 
 def begin(name: str) -> dict[str, Any]:
