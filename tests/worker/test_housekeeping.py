@@ -47,6 +47,27 @@ def test_a_service_starts_mpsq_worker(queue: Queue) -> None:
     assert (queue.rows()[0]["outcome"], queue.written()) == ("SUCCEEDED", ["ran"])
 
 
+def test_a_worker_that_idles_through_an_upgrade_starts_the_warden_that_it_knows(queue: Queue) -> None:
+    """It read the warden's files at its first start of a run: perhaps those of another version by then."""
+    queue.submit("echo ran >> $J")
+    code = (
+        "from queue_runner.worker import launch, main_loop\n"
+        "def begins(fifo):\n"
+        "    launch.find_spec = None\n"
+        "    return listen(fifo)\n"
+        "listen, main_loop.wakeup.listen = main_loop.wakeup.listen, begins\n"
+        "main_loop.main(['--until-idle'])\n"
+    )
+    with (queue.folder / "worker.log").open("ab") as log:
+        worker = subprocess.Popen([sys.executable, "-c", code], stderr=log)
+    try:
+        queue.done()
+    finally:
+        worker.terminate()
+        worker.wait()
+    assert queue.written() == ["ran"]
+
+
 def test_a_long_log_of_sqlite_is_written_back_soon(queue: Queue) -> None:
     """Ten jobs a second wrote 50 MB until the next upkeep."""
     queue.submit("true")
