@@ -18,6 +18,7 @@ from typing import Any, Literal
 from queue_runner import lanes
 from queue_runner.atomic_file import replacing
 from queue_runner.errors import ConfigError, MpsqError, UsageError, did_you_mean
+from queue_runner.paths import DEFAULT_LABEL
 from queue_runner.units import BOOLEANS, parse_duration, parse_size
 
 Kind = Literal["duration", "size", "count", "number", "bool", "text", "numbers", "profiles"]
@@ -109,7 +110,7 @@ class Config:
     )
     keep_awake: bool = _key(True, "bool", "prevent idle sleep during a run")
     service_label: str = _key(
-        "dev.mpsq.worker",
+        DEFAULT_LABEL,
         "text",
         "the service's name for launchd and systemd",
         pattern=r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)+",

@@ -13,6 +13,8 @@ from msgspec import Struct
 
 from queue_runner.errors import MpsqError, UsageError
 
+DEFAULT_LABEL = "dev.mpsq.worker"
+"""Name of the worker's service, unless the setting service_label has another."""
 _PACKAGE = Path(__file__).resolve().parent
 
 
@@ -83,6 +85,11 @@ def data_folder() -> Path:
 
     # ~/.local/share on macOS too: torch passes paths unquoted to the C++ compiler; "Application Support" has a space
     return Path(Unix("mpsq", appauthor=False).user_data_dir)
+
+
+def launchd_log(label: str, user_home: Path) -> Path:
+    """Return the log of a Mac's service: launchd opens it, which it cannot in every home of a queue."""
+    return user_home / "Library" / "Logs" / "mpsq" / f"{'worker' if label == DEFAULT_LABEL else label}.log"
 
 
 def layout() -> Layout:

@@ -121,7 +121,7 @@ class Worker:
         self._step_began_at: float | None = None
         self._kept_up_at = time.monotonic() - LONG_LOG_EVERY_S
         self._held = held
-        self._log_bytes = settings.keep_worker_log_bytes
+        self._log_bytes, self._service_label = settings.keep_worker_log_bytes, settings.service_label
         self._until_idle = until_idle
         self._db_file = _file_id(layout.db)
         self._engine = open_engine(layout.db, keep_open=True)
@@ -238,7 +238,10 @@ class Worker:
         self._kept_up_at = time.monotonic()
         reserve.keep(self._layout)
         checkpoint(self._layout.db)
-        cut_middle(self._layout.worker_log, self._log_bytes, self._log_bytes // 4)  # no service manager rotates it
+        for file in (self._layout.worker_log, paths.launchd_log(self._service_label, Path.home())):
+            with contextlib.suppress(OSError):
+                if os.path.samestat(file.stat(), os.fstat(2)):
+                    cut_middle(file, self._log_bytes, self._log_bytes // 4)  # no service manager rotates it
         self._held.touch()  # cleaners of temporary files spare a young lock
 
     def _answer(self, bell: int) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from queue_runner.config_file import Config
 from queue_runner.host import services, wakeup
+from queue_runner.paths import DEFAULT_LABEL, launchd_log
 from tests.queue_support import Queue, until
 
 pytestmark = pytest.mark.process
@@ -66,6 +67,24 @@ def test_a_worker_that_idles_through_an_upgrade_starts_the_warden_that_it_knows(
         worker.terminate()
         worker.wait()
     assert queue.written() == ["ran"]
+
+
+def test_the_log_that_launchd_has_opened_is_cut(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(queue.folder))
+    log = launchd_log(DEFAULT_LABEL, queue.folder)
+    log.parent.mkdir(parents=True)
+    log.write_text("a line\n" * 100_000)
+    with queue.layout.config.open("a") as settings:
+        settings.write("keep_worker_log_bytes = 65536\n")
+    queue.submit("sleep 0.5")
+    code = (
+        "from queue_runner.worker import main_loop\nmain_loop.UPKEEP_EVERY_S = 0.1\nmain_loop.main(['--until-idle'])\n"
+    )
+    with log.open("ab") as output:
+        worker = subprocess.Popen([sys.executable, "-c", code], stderr=output)
+    queue.done()
+    worker.wait()
+    assert log.stat().st_size < 65536 and "run 1.1: SUCCEEDED" in log.read_text()
 
 
 def test_a_long_log_of_sqlite_is_written_back_soon(queue: Queue) -> None:

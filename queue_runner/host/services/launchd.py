@@ -20,7 +20,6 @@ from queue_runner.errors import MpsqError
 from queue_runner.host import protected
 from queue_runner.host.services.launchctl import LAUNCHCTL, Control, Printed
 from queue_runner.host.services.user_service import (
-    DEFAULT_LABEL,
     INSTALL,
     RESTART_AFTER_S,
     STOP_TIMEOUT_S,
@@ -28,6 +27,7 @@ from queue_runner.host.services.user_service import (
     Problem,
     UserService,
 )
+from queue_runner.paths import launchd_log
 
 _START_S = 15.0
 _SETTLED_S = 1.0
@@ -46,9 +46,9 @@ class Launchd(UserService):
 
     def __post_init__(self) -> None:
         self.name = self.program.label
-        library = self.user_home / "Library"
-        self.path = library / "LaunchAgents" / f"{self.name}.plist"  # where launchd looks at every login
-        self.log = library / "Logs" / "mpsq" / f"{'worker' if self.name == DEFAULT_LABEL else self.name}.log"
+        agents = self.user_home / "Library" / "LaunchAgents"  # where launchd looks at every login
+        self.path = agents / f"{self.name}.plist"
+        self.log = launchd_log(self.name, self.user_home)
 
     def definition(self) -> dict[str, Any]:
         """Return the plist as a dictionary. Omitted on purpose: AbandonProcessGroup, Nice, LowPriorityIO, UserName."""

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from queue_runner.errors import MpsqError
 from queue_runner.host.services.user_service import (
-    DEFAULT_LABEL,
     INSTALL,
     RESTART_AFTER_S,
     STOP_TIMEOUT_S,
@@ -23,6 +22,7 @@ from queue_runner.host.services.user_service import (
     UserService,
     run_tool,
 )
+from queue_runner.paths import DEFAULT_LABEL
 
 WATCHDOG_S = 120
 """After so long without news the worker is restarted; it tells every second that it works."""

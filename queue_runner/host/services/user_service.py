@@ -14,8 +14,6 @@ from queue_runner.atomic_file import replacing
 from queue_runner.errors import MpsqError
 from queue_runner.host.command import plain_environment
 
-DEFAULT_LABEL = "dev.mpsq.worker"
-
 STOP_TIMEOUT_S = 60
 """The worker's time between SIGTERM and SIGKILL; it needs well under a second."""
 
