@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from msgspec import Struct
 
 from queue_runner.model import PREFLIGHT, Outcome, Verb
@@ -29,10 +31,10 @@ def since(connection: Connection, event_id: int) -> list[EndedRun]:
     return ends
 
 
-def is_idle(connection: Connection) -> bool:
-    """Return whether no run is active, and no waiting run starts without user action."""
+def is_idle(connection: Connection, stuck: Collection[int] = ()) -> bool:
+    """Return whether no run is active, and no waiting run starts without user action, as those of the jobs `stuck`."""
     if connection.row(hot_sql.ANY_RUNNING) is not None:
         return False
-    waiting = set(connection.column(hot_sql.ALL_UNPAUSED_JOBS))
+    waiting = {*connection.column(hot_sql.ALL_UNPAUSED_JOBS)}.difference(stuck)
     paused = set(connection.column(hot_sql.ALL_QUEUED_JOBS)) - waiting
     return ready.behind_held(connection, paused).keys() >= waiting

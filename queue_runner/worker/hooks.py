@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from queue_runner.config_file import Config
@@ -47,8 +47,17 @@ class Hooks:
     `last_event` is the entry of the history up to which the ends of runs are known.
     """
 
-    def __init__(self, layout: Layout, config: Config, engine: Engine, log: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        config: Config,
+        engine: Engine,
+        log: Callable[[str], None],
+        stuck: Callable[[], Collection[int]] = tuple,
+    ) -> None:
+        """`stuck` returns the jobs that wait for a user to resume a lane."""
         self._layout = layout
+        self._stuck = stuck
         self._timeout_s = config.hook_timeout_s
         self._commands = {"done": config.hook_done, "failed": config.hook_failed, "idle": config.hook_idle}
         self._engine = engine
@@ -83,7 +92,7 @@ class Hooks:
             with looking(self._engine) as connection:
                 newest = jobs.last_event(connection)
                 ends = hook_events.since(connection, self.last_event)
-                is_idle = has_ended and not ends and hook_events.is_idle(connection)
+                is_idle = has_ended and not ends and hook_events.is_idle(connection, self._stuck())
             if not ends:
                 break
             has_ended = True

@@ -126,7 +126,7 @@ class Worker:
         self._db_file = _file_id(layout.db)
         self._engine = open_engine(layout.db, keep_open=True)
         self._steps = Steps(layout, settings, self._engine, log.info)
-        self._hooks = Hooks(layout, settings, self._engine, log.info)
+        self._hooks = Hooks(layout, settings, self._engine, log.info, lambda: self._steps.stuck)
         self._parts = extensions.worker_parts(layout, settings, self._engine, log.info)
         self._complain = ThrottledLog(log.error)
         self._stopped = threading.Event()

@@ -103,7 +103,8 @@ class Now(Struct, frozen=True):
     - disk, free_bytes: the folder of the runs and the free space on its disk; None while nothing waits
     - backup_overdue_s: seconds since a backup was due; None if none is
     - next_change_at: when waiting alone changes which runs may start (Unix seconds)
-    - something_waits: whether a queued run will start some time without user action; not known while one runs
+    - stuck: the jobs that may start but wait for a user to resume a lane
+    - something_waits: whether a queued run will start some time without user action; neither is known while one runs
     - last_event: a number that grows with every entry of the history
     - done: the actions of this step so far
     """
@@ -123,6 +124,7 @@ class Now(Struct, frozen=True):
     submits_schedule: bool = False
     backup_overdue_s: float | None = None
     next_change_at: float | None = None
+    stuck: frozenset[int] = frozenset()
     something_waits: bool = False
     last_event: int = 0
     done: frozenset[object] = frozenset()

@@ -111,8 +111,9 @@ class NowReader:
             if DEFAULT_LANE not in busy and not now.impossible:
                 now, following = self._with_candidates(connection, now, state, active, busy)
             if not active:
-                waits = bool(now.ended_rounds) or self._something_waits(connection, now)
-                now = replace(now, something_waits=waits)
+                stuck = self._stuck(connection, now)
+                waits = bool(now.ended_rounds) or ready.something_waits(connection, DEFAULT_LANE, at, stuck)
+                now = replace(now, stuck=stuck, something_waits=waits)
         running, error = [], None
         for row, lane in zip(active, here, strict=True):
             try:
@@ -237,11 +238,9 @@ class NowReader:
         kinds = {lane.kind for lane in self._lanes.values()}
         return any(lanes.needs(spec) in kinds for spec in lane_claims.began_alone(connection, group))
 
-    def _something_waits(self, connection: Connection, now: Now) -> bool:
-        stuck: set[int] = set()
-        if now.paused:
-            stuck = decide.stuck(self._candidates(connection, now.at), [*self._lanes], now.paused)
-        return ready.something_waits(connection, DEFAULT_LANE, now.at, stuck)
+    def _stuck(self, connection: Connection, now: Now) -> frozenset[int]:
+        candidates = self._candidates(connection, now.at) if now.paused else ()
+        return frozenset(decide.stuck(candidates, [*self._lanes], now.paused))
 
     # -- the current runs ---------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ alone, and each lane has its own. One thread steps them all.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 from queue_runner.config_file import Config
@@ -80,6 +80,11 @@ class Steps:
     def something_waits(self) -> bool:
         """Whether a QUEUED run will start some time without user action, as far as the last step knows."""
         return self._now.something_waits
+
+    @property
+    def stuck(self) -> Collection[int]:
+        """The jobs that wait for a user to resume a lane, as far as the last step knows."""
+        return self._now.stuck
 
     @property
     def next_change_at(self) -> float | None:

@@ -18,7 +18,7 @@ from queue_runner.lanes import Lane
 from queue_runner.model import RunId
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob
-from queue_runner.store import jobs, lane_claims
+from queue_runner.store import hook_events, jobs, lane_claims
 from queue_runner.store.engine import looking, open_engine, writing
 from queue_runner.store.jobs import Following
 from queue_runner.worker import gate
@@ -62,6 +62,13 @@ class Box:
     def something_waits(self) -> bool:
         assert self._steps is not None
         return self._steps.something_waits
+
+    def is_idle(self) -> bool:
+        """Return whether hook_idle is called after a step."""
+        self.step()
+        assert self._steps is not None
+        with looking(self.engine) as connection:
+            return hook_events.is_idle(connection, self._steps.stuck)
 
     def close(self) -> None:
         if self._steps is not None:
@@ -131,6 +138,14 @@ def test_an_end_that_is_not_stored_yet_holds_up_no_other_lane(
     with expected:
         box.step()
     assert (end.call_count, box.started) == (1, [SECOND])
+
+
+def test_jobs_of_no_lane_yet_are_idle_while_all_lanes_are_paused(box: Box) -> None:
+    """hook_idle was not called."""
+    box.submit()
+    for lane in (FIRST, SECOND):
+        pausing.pause_lane(box.layout, "test", lane)
+        assert box.is_idle() is (lane == SECOND)
 
 
 def test_a_run_of_several_lanes_keeps_other_queues_out_until_it_has_them(box: Box) -> None:
