@@ -33,16 +33,19 @@ from queue_runner.warden.process_tree import row
 _HOLDER_BYTES_MAX = 4096
 _QUESTIONS_LAST_S = 1.0
 """How long a try waits for others' queries: a query takes microseconds, unless its process is stopped."""
+_DEATH_LASTS_S = 1.0
+"""How long a try waits for the second lock of a process that has released the first: one that dies, in any order."""
 
 _BASES = (Path("/var/tmp"), Path("/tmp"))
 
 
 class Lock:
-    """A lock, held until closed. `fd` may be passed on deliberately (pass_fds)."""
+    """A lock, held until closed. `fd` may be passed on deliberately (pass_fds). `inner` is held as long."""
 
-    def __init__(self, path: Path, fd: int) -> None:
+    def __init__(self, path: Path, fd: int, inner: Lock | None = None) -> None:
         self.path = path
         self._fd: int | None = fd
+        self._inner = inner
 
     @property
     def fd(self) -> int:
@@ -81,7 +84,9 @@ class Lock:
         os.utime(self.fd)
 
     def close(self) -> None:
-        """Release this copy of the lock. Idempotent."""
+        """Release this copy of the lock, after the inner one. Idempotent."""
+        if self._inner is not None:
+            self._inner.close()
         if self._fd is not None:
             fd, self._fd = self._fd, None
             os.close(fd)
@@ -134,6 +139,24 @@ def worker_lock_path(home: Path) -> Path:
     """
     status = home.stat()
     return lock_dir() / f"worker-{status.st_dev:x}-{status.st_ino}.lock"
+
+
+def try_worker(home: Path) -> Lock | None:
+    """Take the queue at `home`: the worker lock, then worker.lock in the home. Workers with different MPSQ_LOCKS, or in
+    containers that share the home, have only that in common. None when another process holds either.
+
+    Raises: as worker_lock_path and try_lock.
+    """
+    outer = try_lock(worker_lock_path(home))
+    if outer is None:
+        return None
+    with outer:
+        inner = _wait_for(_lock_of_home(home), time.monotonic() + _DEATH_LASTS_S)
+        return None if inner is None else Lock(outer.path, os.dup(outer.fd), inner)
+
+
+def _lock_of_home(home: Path) -> Path:
+    return home / "worker.lock"
 
 
 def lane_lock_path(lane: str) -> Path:
@@ -268,7 +291,7 @@ def worker(home: Path) -> tuple[bool, int | None]:
     """Return whether a worker holds this queue, and its process id if its lock contains it."""
     path = worker_lock_path(home)
     if not is_held(path):
-        return False, None
+        return is_held(_lock_of_home(home)), None
     pid = (read_holder(path) or {}).get("pid")
     return True, pid if isinstance(pid, int) else None
 

@@ -75,7 +75,7 @@ def upgrade(layout: Layout, *, holds_worker_lock: bool = False) -> str | None:
             create(layout.db)
             return None
         _refuse_newer(revision)
-        worker = None if holds_worker_lock else locks.try_lock(locks.worker_lock_path(layout.home))
+        worker = None if holds_worker_lock else locks.try_worker(layout.home)
         if worker is None and not holds_worker_lock:
             raise SchemaError(
                 f"the database is at schema {revision}, this mpsq needs {HEAD}, and an older worker is running",

@@ -74,7 +74,7 @@ def begin_anew(layout: Layout) -> Restored:
 
 
 def _replace(layout: Layout, source: Path | None) -> Restored:
-    worker = locks.try_lock(locks.worker_lock_path(layout.home))
+    worker = locks.try_worker(layout.home)
     if worker is None:
         raise AlreadyRunning("a worker runs this queue", "stop it first: mpsq service stop, or Ctrl-C in its terminal")
     with worker, lock_alone(layout.db):

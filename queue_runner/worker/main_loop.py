@@ -413,12 +413,11 @@ def _refuse_damaged(layout: paths.Layout) -> None:
 
 
 def _take(layout: paths.Layout) -> locks.Lock:
-    path = locks.worker_lock_path(layout.home)
-    held = locks.try_lock(path)
+    held = locks.try_worker(layout.home)
     if held is None:
-        holder = locks.read_holder(path) or {}
+        _, pid = locks.worker(layout.home)
         raise AlreadyRunning(
-            f"another worker (process {holder.get('pid', 'unknown')}) runs this queue", "mpsq status shows what it does"
+            f"another worker (process {pid or 'unknown'}) runs this queue", "mpsq status shows what it does"
         )
     held.write_holder({"home": str(layout.home)})
     return held

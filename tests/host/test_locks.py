@@ -179,6 +179,22 @@ def test_a_home_has_one_lock_by_whatever_path(tmp_path: Path) -> None:
     assert locks.worker_lock_path(home) != locks.worker_lock_path(tmp_path)
 
 
+def test_a_queue_has_one_worker_whatever_the_folder_of_its_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two containers that share a home have each a /var/tmp."""
+    home = tmp_path / "home"
+    home.mkdir()
+    held = locks.try_worker(home)
+    assert held is not None and locks.try_worker(home) is None and locks.worker(home)[0]
+    monkeypatch.setenv("MPSQ_LOCKS", str(tmp_path / "others"))
+    assert locks.try_worker(home) is None and locks.worker(home) == (True, None)
+    held.close()
+    assert not locks.worker(home)[0]
+    with locks.try_worker(home) or pytest.fail("it was not released"):
+        assert locks.worker(home)[0]
+
+
 @pytest.mark.parametrize("name", ["", "..", ".hidden", "a/b", "a\0"])
 def test_a_lane_must_be_a_file_name(name: str) -> None:
     with pytest.raises(ValueError, match="lane"):
