@@ -124,7 +124,8 @@ def test_the_queue_goes_on_after_the_upgrade(old: Layout, tmp_path: Path) -> Non
         queue.worker("", "--until-idle")
         until(lambda: read.schema_revision(old.db) == read.HEAD, "the upgrade")
         rows = queue.done(7)
-        assert {row["run"]: row["outcome"] for row in rows} == {
+        scheduled = "8.1"  # the schedule is due by now
+        assert {row["run"]: row["outcome"] for row in rows if row["run"] != scheduled} == {
             **{"1.1": "SUCCEEDED", "1.2": "SUCCEEDED", "2.1": "FAILED", "3.1": "SUCCEEDED"},
             **{old_schemas.IN_FLIGHT: "SUCCEEDED", "5.1": "SUCCEEDED", "6.1": "SUCCEEDED", "7.1": None},
         }
