@@ -51,22 +51,20 @@ class Query(Struct, frozen=True):
     def measured(self, families: Sequence[Family]) -> Measured:
         """Return what the rounds show of the two versions."""
         value = partial(run_metrics.value, name=self.metric) if self.metric else None
-        for family in families:
-            arms = {arm.runs[0].name: arm for arm in family.arms}
-            if {*self.names} <= arms.keys():
-                pair = arms[self.names[1]], arms[self.names[0]]
-                shown = contrast(pair, family.per_work, value, family.metrics.get(self.metric, "") if value else "")
-                return Measured(
-                    self.older,
-                    self.newer,
-                    tuple(difference for difference in shown.differences if difference is not None),
-                    shown.step,
-                    shown.levels,
-                    "" if value else family.unit,
-                    shown.obstacle,
-                )
+        family = evidence.of_two(families, self.names)
+        if family is None or not family.pairs:
+            are_apart = family is None and any(each.arms for each in families)
+            return Measured(self.older, self.newer, obstacle=NOT_COMPARED if are_apart else "")
+        pair = family.pairs[0].arm, family.pairs[0].baseline
+        shown = contrast(pair, family.per_work, value, family.metrics.get(self.metric, "") if value else "")
         return Measured(
-            self.older, self.newer, obstacle=NOT_COMPARED if any(family.arms for family in families) else ""
+            self.older,
+            self.newer,
+            tuple(difference for difference in shown.differences if difference is not None),
+            shown.step,
+            shown.levels,
+            "" if value else family.unit,
+            shown.obstacle,
         )
 
 

@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import stdev
 
+from msgspec.structs import replace
+
 from queue_runner import units
 from queue_runner.analysis import run_metrics
-from queue_runner.analysis.comparison import Family
-from queue_runner.analysis.grouping import Arm, taints
+from queue_runner.analysis.comparison import Family, Question, compare_each
+from queue_runner.analysis.grouping import Arm, group, taints
 from queue_runner.analysis.intervals import FIRST_LOOK
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import SAME_WITHIN, Verdict, judge, judge_metric
@@ -94,13 +96,24 @@ def _is_short(row: ReportedRun) -> bool:
     return row.planned_iters is not None and (row.n_iters or 0) < row.planned_iters
 
 
-def pair(families: Sequence[Family]) -> tuple[Family, Arm, Arm] | None:
-    """Return the family that compares candidate and champion, and these two; None while there is nothing to compare."""
+def of_two(families: Sequence[Family], names: tuple[str, str]) -> Family | None:
+    """Return the rows of these names, compared with the first; None if they cannot be.
+
+    All runs of a name are one row, whatever they say of themselves: a program that called itself something else in its
+    slow rounds would leave these out."""
     for family in families:
-        for each in family.pairs:
-            if (each.arm.runs[0].name, each.baseline.runs[0].name) == (CANDIDATE, CHAMPION):
-                return family, each.arm, each.baseline
+        runs = [row.changed(config=None) for arm in family.arms for row in arm.runs if row.name in names]
+        rows = {arm.runs[0].name: replace(arm, label=arm.runs[0].name) for arm in group(runs, ())}
+        if len(rows) == len(names):
+            first, second = (rows[name] for name in names)
+            return compare_each([(second, first)], (first, second), Question((), aim=family.aim))
     return None
+
+
+def pair(families: Sequence[Family]) -> tuple[Family, Arm, Arm] | None:
+    """Return the family of candidate and champion, and these two; None while there is nothing to compare."""
+    family = of_two(families, (CHAMPION, CANDIDATE))
+    return None if family is None or not family.pairs else (family, family.pairs[0].arm, family.pairs[0].baseline)
 
 
 def of_time(family: Family, candidate: Arm, champion: Arm, least: float, n_words: int) -> tuple[Verdict, Gain] | None:

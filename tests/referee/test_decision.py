@@ -194,6 +194,27 @@ def test_the_worker_ends_the_rounds_with_the_same_decision() -> None:
     assert evidence.pair(first) is not None
 
 
+def test_rows_are_compared_whatever_they_say_of_their_device() -> None:
+    """The candidate would be the baseline of the report: on the CPU."""
+    champion = runs("champion", noisy(1.0, 0.001, 1), noisy(3.0, 0.01, 100), device="mps")
+    candidate = runs("candidate", noisy(0.9, 0.001, 50), noisy(3.0, 0.01, 200), device="cpu")
+    decision, *_ = judged(families(candidate, champion), Rule(metric="loss"))
+    assert decision.choice is Choice.KEEP, decision
+
+
+def test_a_candidate_that_renames_its_slow_rounds_is_judged_by_all() -> None:
+    times = [0.9 if number % 2 else 1.1 for number in range(ROUNDS)]
+    rows = [
+        run.changed(
+            swept=frozenset({"subject", "config"}),
+            **({"optimizer": "SGD", "config": "other"} if run.median_s == 1.1 else {}),
+        )
+        for run in (*CHAMPION, *runs("candidate", times, noisy(3.0, 0.01, 200)))
+    ]
+    decision, time, _ = judged(ask(rows, sweeps=True), Rule(metric="loss"))
+    assert decision.choice is not Choice.KEEP and time is not None and time.n == ROUNDS, decision
+
+
 # -- simulated --------------------------------------------------------------------------------------------------------
 
 
