@@ -31,6 +31,11 @@ OWN_FAILURES = frozenset(
 """Outcomes that a program causes."""
 _STAYS = frozenset({Outcome.CODE_CHANGED, Outcome.DISK_FULL})
 """Outcomes that a further round would have, too; others, such as LOST, only cost the round."""
+_INVALID = {
+    **{"wrong_loss": "computed a wrong loss", "wrong_result": "computed a wrong result"},
+    **{"diverged": "diverged", "unobserved": "reported no iteration"},
+}
+"""Marks of a run that succeeded and never counts, because of what the program computed."""
 _REMEDIES = {
     Outcome.TIMED_OUT: "--timeout sets the limit",
     Outcome.SPAWN_FAILED: "the command after -- must exist in both trees",
@@ -52,6 +57,8 @@ def failure(
                 return role, f"{subject} did not succeed in round {row.repeat}, {row.ending}: {remedy}"
             if row.outcome in _STAYS:
                 return "", f"{subject} did not run in round {row.repeat}, {row.ending}: mpsq why {row.run}"
+            if kind := next((kind for kind in taints(row) if kind in _INVALID), ""):
+                return role, f"{subject} {_INVALID[kind]} in round {row.repeat}: mpsq show {row.run}"
             if metric and row.outcome == Outcome.SUCCEEDED and run_metrics.value(row, metric) is None:
                 remedy = f"--metric '{metric}=REGEX' must match a line of mpsq logs {row.run}"
                 return role, f"{subject} printed no number for {metric} in round {row.repeat}: {remedy}"

@@ -176,6 +176,22 @@ def test_a_failure_of_the_candidate_discards_it_and_one_of_the_champion_says_not
         assert bool(look(families(candidate, champion), Rule(metric="loss").to_goal().partition(" ")[2])) == is_final
 
 
+@pytest.mark.parametrize(
+    ("mark", "what"),
+    [("diverged", "diverged"), ("wrong_loss", "computed a wrong loss"), ("unobserved", "reported no iteration")],
+)
+def test_a_row_whose_runs_never_count_ends_the_judgement_at_once(mark: str, what: str) -> None:
+    good = {name: runs(name, [1.0], [3.0]) for name in ("champion", "candidate")}
+    wrong = {name: runs(name, [1.0], [3.0], taints=mark, valid=False) for name in good}
+    for champion, candidate, answer, role in (
+        (good["champion"], wrong["candidate"], Choice.DISCARD, "candidate"),
+        (wrong["champion"], good["candidate"], Choice.UNDECIDED, "champion"),
+    ):
+        decision, *_ = judged(families(candidate, champion), Rule(metric="loss"))
+        assert decision.choice is answer and decision.is_final, decision
+        assert decision.reasons[0].startswith(f"the {role} {what} in round 1: mpsq show ")
+
+
 def test_a_program_that_ignores_the_seed_is_not_judged_by_its_metric() -> None:
     champion = runs("champion", noisy(1.0, 0.001, 1), [3.0] * ROUNDS)
     candidate = runs("candidate", noisy(0.9, 0.001, 50), [2.0] * ROUNDS)
