@@ -88,10 +88,13 @@ def _why_it_ended(group: int, runs: Sequence[ReportedRun], rounds: int, budget_s
     too_few = f", and no answer takes less than {FIRST_ROUNDS}" if rounds < FIRST_ROUNDS else ""
     after = f"ended after {units.counted(rounds, 'round')}{too_few}"
     if not in_contest:
-        remedy = f"mpsq rerun g{group} --rounds {FIRST_ROUNDS}, then mpsq judge --again g{group}"
-        return f"the budget of {units.duration(budget_s)} {after}: {remedy}"
+        return f"the budget of {units.duration(budget_s)} {after}: {_go_on(group)}"
     over = f"the budget of {units.duration(budget_s)}, fixed by mpsq contest new, {after}"
     return f"{over}: it takes --budget {units.duration(FIRST_ROUNDS * elapsed_s / rounds)} or more" if too_few else over
+
+
+def _go_on(group: int) -> str:
+    return f"mpsq rerun g{group} --rounds {FIRST_ROUNDS}, then mpsq judge --again g{group}"
 
 
 def group_named(layout: Layout, text: str) -> int:
@@ -121,7 +124,8 @@ def of_group(layout: Layout, group: int) -> JudgedGroup:
     rounds = max((row.repeat or 0 for row in runs), default=0)
     if ruling.choice is Choice.UNDECIDED and not ruling.is_final:
         over = _why_it_ended(group, runs, rounds, budget_s or math.inf, in_contest=rule.contest > 0)
-        ended = over or str(closed_why or "").partition(":")[0]
+        word = str(closed_why or "").partition(":")[0]
+        ended = over or (f"its rounds have ended: {_go_on(group)}" if word in tuple(Choice) else word)
         shown = ruling.reasons if rounds >= FIRST_ROUNDS else ()
         ruling = Ruling(ruling.choice, (ended, *shown) if ended else shown)
     return JudgedGroup(group, rounds, ruling, rule.metric, time, quality)

@@ -47,11 +47,12 @@ def failure(
 ) -> tuple[str, str] | None:
     """Return the role whose run failed or has no value of the metric, and a sentence; None if there is none. The
     champion's come first: where that fails, nothing is known of the candidate. The role is "" where it is nobody's
-    fault. `roles` are the names of the two rows."""
-    runs = [row for family in families for arm in family.arms for row in arm.runs if row.state == State.DONE]
+    fault. `roles` are the names of the two rows. Of each round the last attempt counts."""
+    runs = (row for family in families for arm in family.arms for row in arm.runs if row.state == State.DONE)
+    last = {(row.name, row.repeat): row for row in sorted(runs, key=lambda row: row.run_id)}
     for role in roles:
         subject = f"the {role}" if role in (CHAMPION, CANDIDATE) else role
-        for row in (row for row in runs if row.name == role):
+        for row in (row for row in last.values() if row.name == role):
             if row.outcome in OWN_FAILURES:
                 remedy = _REMEDIES.get(Outcome(str(row.outcome)), f"mpsq logs {row.run} shows its output")
                 return role, f"{subject} did not succeed in round {row.repeat}, {row.ending}: {remedy}"

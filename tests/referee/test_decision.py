@@ -199,6 +199,18 @@ def test_a_program_that_ignores_the_seed_is_not_judged_by_its_metric() -> None:
     assert decision.choice is Choice.UNDECIDED and decision.is_final and "MPSQ_SEED" in decision.reasons[0]
 
 
+@pytest.mark.parametrize(
+    ("role", "outcome"), [("champion", "FAILED"), ("candidate", "DISK_FULL"), ("champion", "CODE_CHANGED")]
+)
+def test_a_retry_that_succeeded_replaces_the_run_that_did_not(role: str, outcome: str) -> None:
+    candidate = runs("candidate", noisy(0.9, 0.001, 50), noisy(3.0, 0.01, 200))
+    retried = {"champion": CHAMPION, "candidate": candidate}
+    failed = runs(role, [None], [None], outcome=outcome)
+    retried[role] = [*failed, *(run.changed(run_id=run.run_id + 1_000_000) for run in retried[role])]
+    decision, *_ = judged(families(retried["candidate"], retried["champion"]), Rule(metric="loss"))
+    assert decision.choice is Choice.KEEP, decision
+
+
 def test_the_worker_ends_the_rounds_with_the_same_decision() -> None:
     rule = Rule(metric="loss", least={"": 0.02, "loss": 0.001})
     word, _, text = rule.to_goal().partition(" ")
