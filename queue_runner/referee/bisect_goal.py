@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -62,7 +63,7 @@ class Query(Struct, frozen=True):
             self.newer,
             tuple(difference for difference in shown.differences if difference is not None),
             shown.step,
-            shown.levels,
+            shown.levels if math.isfinite(shown.levels) else None,
             "" if value else family.unit,
             shown.obstacle,
         )

@@ -39,14 +39,15 @@ _LEAST_SPREAD = 1e-3
 class Measured(Struct, frozen=True):
     """Rounds of two versions, by number, in one metric: newer minus older of each round, in the order of the rounds.
 
-    `step`, `levels` and `obstacle` are those of analysis/intervals.Contrast, `unit` is that of the times.
+    `step`, `levels` and `obstacle` are those of analysis/intervals.Contrast, `unit` is that of the times. An infinite
+    `levels` is None: JSON has no infinity.
     """
 
     older: int
     newer: int
     differences: tuple[float, ...] = ()
     step: float = 0.0
-    levels: float = 0.0
+    levels: float | None = 0.0
     unit: str = ""
     obstacle: str = ""
 
@@ -112,7 +113,7 @@ class Bisection(Struct, frozen=True):
             [difference for each in rounds for difference in each.differences],
             margin=self.margin,
             step=max((each.step for each in rounds), default=0.0),
-            levels=max((each.levels for each in rounds), default=0.0),
+            levels=max((math.inf if each.levels is None else each.levels for each in rounds), default=0.0),
         )
         return intervals.judge([contrast])[0]
 

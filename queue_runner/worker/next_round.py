@@ -69,10 +69,11 @@ def _judged(layout: Layout, group_id: int, group: OpenGroup, now: float) -> tupl
     with read.reading(layout.db) as connection:
         try:
             families = answers.of_group(connection, group_id)
+            reached = answers.reached(families, group.until.goal)
         except (ArithmeticError, LookupError, TypeError, ValueError, AssertionError) as error:
             return NOTHING, f"mpsq could not judge it ({type(error).__name__}: {error}): please report it"
     progress = answers.rounds_judged(families), answers.rounds_left(families)
-    if reached := answers.reached(families, group.until.goal):
+    if reached:
         return progress, reached
     if is_over:
         return progress, f"the budget of {units.duration(group.until.limit_s)} is over: {remedy}"

@@ -12,6 +12,8 @@ from queue_runner.errors import UsageError
 from queue_runner.referee import bisect_versions
 from queue_runner.referee.bisect_goal import Query
 from queue_runner.referee.bisection import Bisection, CannotTell, Measured, NamedStep, VersionPair
+from tests.compare_support import ask
+from tests.referee.test_decision import runs
 from tests.simulate import bisections
 from tests.simulate.bisections import HISTORIES
 
@@ -99,6 +101,28 @@ def test_the_goal_of_a_submission_is_read_as_it_was_written() -> None:
     before = Bisection(8, (Measured(0, 8, (1.0, 1.5), obstacle="x"),), frozenset({3, 2}), math.log(1.01))
     query = Query("key", "begun", 0, 4, ("a", "b"), "loss", before)
     assert Query.from_json(query.to_goal().partition(" ")[2]) == query
+
+
+def test_speeds_that_alternate_within_runs_are_read_as_they_were_written() -> None:
+    """How far apart they are is unknown, and JSON has no infinity."""
+    rows = [
+        run.changed(name=names[run.name], taints="levels")
+        for names in [{"champion": "a", "candidate": "b"}]
+        for name, time_s in (("champion", 1.0), ("candidate", 1.5))
+        for run in runs(name, [time_s] * 4, [None] * 4)
+    ]
+    query = Query("key", "begun", 0, 8, ("a", "b"), "", Bisection(8))
+    measured = query.measured(ask(rows, sweeps=True))
+    known = Bisection(8, (measured,))
+    again = Query.from_json(replace(query, before=known).to_goal().partition(" ")[2])
+    assert again.before == known and len(measured.differences) == 4
+    assert again.before.judged(0, 8).waits_for_levels
+
+
+def test_a_version_whose_run_was_lost_has_no_rounds_yet() -> None:
+    rows = [*runs("champion", [1.0], [None]), *runs("candidate", [None], [None], outcome="LOST")]
+    query = Query("key", "begun", 0, 8, ("champion", "candidate"), "", Bisection(8))
+    assert query.measured(ask(rows, sweeps=True)) == Measured(0, 8)
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,13 @@ def test_a_question_that_needs_far_too_many_rounds_ends_early(
     assert why == ("about 71 more rounds would be needed: mpsq rerun g1 --rounds 71 continues" if is_closed else "")
 
 
+def test_a_goal_that_cannot_be_read_ends_its_rounds(queue: Queue) -> None:
+    submit(queue)
+    group = OpenGroup(Until('bisect {"key": null}'), 3, 1e9, frozenset({"SUCCEEDED"}), is_whole=True)
+    _, why = next_round._judged(queue.layout, 1, group, 1e9)
+    assert why.startswith("mpsq could not judge it (ValidationError: ")
+
+
 def test_a_question_that_its_time_may_still_decide_goes_on(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, answer in (("reached", ""), ("obstacle", ""), ("rounds_left", 3)):
         monkeypatch.setattr(answers, name, lambda *_, answer=answer: answer)
