@@ -23,10 +23,12 @@ from queue_runner.store import read
 TRAINED = "MPSQ_TRAINED"
 """The variable in which the evaluation reads the folder where the judged program ran."""
 _SPEC = """
-SELECT spec_json FROM jobs WHERE id = :job
-UNION ALL SELECT c.spec_json FROM jobs j JOIN jobs c ON c.group_id = j.group_id AND c.name = :champion
-WHERE j.id = :own AND :job = 0
+WITH RECURSIVE origins(id) AS (SELECT :own UNION SELECT rerun_of FROM jobs JOIN origins USING (id))
+SELECT spec_json FROM jobs WHERE id = CASE WHEN :job THEN :job ELSE (
+    SELECT max(c.id) FROM origins JOIN jobs j USING (id) JOIN jobs c USING (group_id) WHERE c.name = :champion
+) END
 """
+"""The champion's of this submission or, where it is a rerun of one row, of that which it repeats."""
 
 
 def main(job: str, command: str, pattern: str, trained: str) -> str:
