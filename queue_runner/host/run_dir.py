@@ -45,6 +45,8 @@ class RunDir(Struct, frozen=True):
     tree = Below("path", "tree")
     resume = Below("path", "resume")
     """Path of the copy of the checkpoint that the run resumes from."""
+    evaluated = Below("path", "evaluation.log")
+    """Path of the output of --evaluate, which alone has the metrics of such a run (referee/evaluation.py)."""
     wrote_outside = Below("path", "wrote_outside")
     """Path of the sentence on files that a sealed run changed outside its copy (referee/sealed.py)."""
     warden_log = Below("path", "warden/warden.log")

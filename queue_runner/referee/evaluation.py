@@ -35,13 +35,14 @@ def main(job: str, command: str, pattern: str, trained: str) -> str:
     """Run the evaluation, and copy what it prints. Return why there is no metric, "" if there is one. `job` is the one
     whose code evaluates; 0: the champion's of this submission."""
     layout, run = Layout(Path(os.environ["MPSQ_HOME"])), os.environ["MPSQ_RUN"]
+    folder = RunDir(layout.run_dir(run))
     with read.reading(layout.db) as connection:
         values = {"job": int(job), "champion": CHAMPION, "own": int(run.partition(".")[0])}
         spec = JobSpec.from_json(read.tuples(connection, _SPEC, values).fetchone()[0]).changed(copy=True)
     code = verify.look(layout.snapshots, spec, verify.LookTerms(config_file.load(layout.config).not_code))
     if code.refusal or code.copy is None:
         return f"the champion's code cannot be used: {code.refusal.reason if code.refusal else 'it was not stored'}"
-    target = RunDir(layout.run_dir(run)).path / "evaluation"
+    target = folder.path / "evaluation"
     shutil.rmtree(target, ignore_errors=True)
     try:
         cwd = working_copy.make(layout.snapshots, spec, target, code.copy)
@@ -52,6 +53,9 @@ def main(job: str, command: str, pattern: str, trained: str) -> str:
     finally:
         shutil.rmtree(target, ignore_errors=True)
     os.write(1, ran.stdout)
+    folder.evaluated.unlink(missing_ok=True)
+    with folder.evaluated.open("xb") as log:
+        log.write(ran.stdout)
     if ran.returncode:
         return f"--evaluate ended with exit code {ran.returncode}"
     lines = ran.stdout.decode("utf-8", "replace").splitlines()

@@ -69,7 +69,8 @@ def finish(
     metrics: Mapping[str, float] = {}
     if run.spec.metrics and not is_preflight:
         try:
-            metrics = log_metrics.read([folder.stdout, folder.stderr], run.spec.metrics)
+            logs = [folder.evaluated] if folder.evaluated.exists() else [folder.stdout, folder.stderr]
+            metrics = log_metrics.read(logs, run.spec.metrics)
         except log_metrics.Unread as error:
             notes["metric_unread"] = str(error)
         if absent := [name for name in run.spec.metrics if name not in metrics and "metric_unread" not in notes]:

@@ -69,16 +69,32 @@ def test_a_loss_that_repeats_to_the_digit_is_not_believed(
 
 
 def test_the_metric_comes_from_the_champions_evaluation(queue: Queue, honest: Repository) -> None:
-    """The candidate prints a low loss, during its run and after it, and edits the evaluation. It is not refused, and
-    gains nothing."""
-    forged = "import subprocess\nprint('loss 0.1')\nsubprocess.Popen(['sh', '-c', 'sleep 0.3; echo loss 0.1'])\n"
+    """The candidate prints a low loss, during its run and after it, in the line before the evaluation's, and edits the
+    evaluation. It is not refused, and gains nothing. Then it runs again, alone."""
+    forged = (
+        "import subprocess\nsubprocess.Popen(['sh', '-c', 'sleep 0.3; echo loss 0.1'])\nprint('loss 0.1', end=' ')\n"
+    )
     honest.write(TRAINER + forged, "train.py")
     (honest.folder / "eval.sh").write_text("echo loss 0.1\n")
-    answer = honest.judge("honest", ".", *LOSS, "--evaluate", "sh eval.sh", *RUN)
+    metric = ("--metric", "loss=^loss ([0-9.]+)")
+    answer = honest.judge("honest", ".", *metric, "--evaluate", "sh eval.sh", *RUN)
     assert answer.code in (1, 3) and "is refused" not in answer.reasons, answer.text
     difference = answer.json["difference"]
     assert 5 < difference["champion"] < 6 and difference["change"] == 0, answer.text
     assert not [*Path(queue.layout.runs).glob("*/evaluation")]
+    assert honest.mpsq("rerun", "2", "--repeats", "1").code == 0
+    queue.worker("", "--until-idle")
+    assert queue.done(1 + 2 * answer.json["rounds"])[-1]["outcome"] == "SUCCEEDED"
+
+
+def test_a_metric_that_the_evaluation_does_not_have_is_not_the_candidates(honest: Repository) -> None:
+    """It is neither what the candidate prints nor what it reports."""
+    report = 'put("metric", name="loss", value=0.1)\nopen("model", "w").write("x")\n'
+    honest.write(TRAINER + report, "train.py")
+    metric = ("--metric", r"loss=^loss (\S+)")
+    answer = honest.judge("honest", ".", *metric, "--evaluate", "sh eval.sh", *RUN)
+    assert answer.code == 1 and answer.json["rounds"] == 1, answer.text
+    assert "the candidate printed no number for loss in round 1" in answer.reasons, answer.text
 
 
 def test_an_evaluation_that_fails_is_a_sentence(queue: Queue, honest: Repository) -> None:

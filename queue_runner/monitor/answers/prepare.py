@@ -19,7 +19,7 @@ from queue_runner.analysis.run_metrics import INTERNAL
 from queue_runner.analysis.stats import by_key
 from queue_runner.errors import UsageError
 from queue_runner.host import redact
-from queue_runner.model import PREFLIGHT, Outcome
+from queue_runner.model import OWN_NOTE, PREFLIGHT, Outcome
 from queue_runner.monitor.answers import select_runs
 from queue_runner.monitor.answers.run_query import Context
 from queue_runner.spec import Aim
@@ -155,7 +155,7 @@ def prepare(stored: Iterable[ReportedRun], context: Context) -> list[ReportedRun
                 where=where(machine) if several or run.merged else "",
                 settings=parsed[text],
                 factors=factors,
-                metrics=metrics.get(run.run_id, {}),
+                metrics=metrics[run.run_id],
             )
         )
     return prepared
@@ -323,15 +323,22 @@ def _earlier_levels(runs: Sequence[ReportedRun], context: Context) -> dict[tuple
 
 
 def _metrics(runs: Sequence[ReportedRun], context: Context) -> dict[int, dict[str, float]]:
-    """Return, by run, the last value of each metric that its log or its program names."""
+    """Return, by run, the last value of each metric that its log or its program names. One of --metric is NaN where the
+    log has none: what the program sends by that name may be another number."""
     sql = (
         "SELECT run_id, name, value, MAX(offset) FROM metrics WHERE name NOT GLOB '*[./]*' AND run_id IN ({runs})"
         " GROUP BY run_id, name ORDER BY name"
     )
-    return {
-        run_id: {name: value for name, value, _ in values if name not in INTERNAL and value is not None}
-        for run_id, values in context.tuples_by_run(sql, runs).items()
-    }
+    stored = context.tuples_by_run(sql, runs)
+    metrics: dict[int, dict[str, float]] = {}
+    for run in runs:
+        of_log = json.loads(run.log_metrics_json or "{}")
+        metrics[run.run_id] = dict.fromkeys(of_log, math.nan) | {
+            name: value
+            for name, value, offset in stored.get(run.run_id, ())
+            if name not in INTERNAL and value is not None and (name not in of_log or offset == OWN_NOTE)
+        }
+    return metrics
 
 
 def where(machine: str | None) -> str:
