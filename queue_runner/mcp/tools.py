@@ -134,11 +134,12 @@ def judgement(group: str) -> CandidateAnswer:
     from queue_runner.referee import answer
 
     layout = paths.layout()
-    judged = answer.of_group(layout, answer.group_named(layout, group))
-    with read.reading(layout.db) as connection:
-        (closed_at,) = read.tuples(connection, "SELECT closed_at FROM groups WHERE id = ?", [judged.group]).fetchone()
+    id = answer.group_named(layout, group)
+    with read.reading(layout.db) as connection:  # before its rounds, of which the last may end meanwhile
+        (closed_at,) = read.tuples(connection, "SELECT closed_at FROM groups WHERE id = ?", [id]).fetchone()
+    judged = answer.of_group(layout, id)
     reasons = list(judged.ruling.reasons)
-    return CandidateAnswer(f"g{judged.group}", str(judged.ruling.choice), closed_at is not None, judged.rounds, reasons)
+    return CandidateAnswer(f"g{id}", str(judged.ruling.choice), closed_at is not None, judged.rounds, reasons)
 
 
 def report(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import sqlite3
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -15,7 +17,9 @@ from mcp import StdioServerParameters
 from mcp.client.client import Client
 
 from queue_runner.cli.main import main
+from queue_runner.mcp import tools
 from queue_runner.paths import Layout
+from queue_runner.referee import answer
 from tests.patience import UNTIL_S, patience
 from tests.queue_support import Queue
 from tests.referee.referee_support import FAST, SLOW, Repository
@@ -111,6 +115,24 @@ def test_a_faster_commit_is_kept(queue: Queue, tmp_path: Path) -> None:
         assert "the candidate is faster" in answer["reasons"][0]
 
     with_tools(queue.layout, use)
+
+
+def test_an_answer_whose_rounds_end_while_it_is_read_is_not_final_yet(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.submit("true")
+    read = answer.of_group
+
+    def ends_then(layout: Layout, group: int) -> answer.JudgedGroup:
+        judged = read(layout, group)
+        with contextlib.closing(sqlite3.connect(layout.db)) as connection, connection:
+            connection.execute("UPDATE groups SET closed_at = 1.0, closed_why = 'keep: faster'")
+        return judged
+
+    with contextlib.closing(sqlite3.connect(queue.layout.db)) as connection, connection:
+        connection.execute("UPDATE groups SET until = 'judge {}'")
+    monkeypatch.setattr(answer, "of_group", ends_then)
+    assert [tools.judgement("g1").is_final for _ in range(2)] == [False, True]
 
 
 def test_without_the_package_it_says_what_to_install(
