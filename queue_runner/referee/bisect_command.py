@@ -104,8 +104,9 @@ class _Follower(Struct):
         return bisect_search.stored(self.layout, self.search, anew=anew)
 
     def _measure(self, so_far: StoredSearch, pair: VersionPair) -> bool:
-        """Submit and follow rounds of a pair. Return whether its environments could be made."""
+        """Submit and follow rounds of a pair. Return whether its environments could be made and its commits copied."""
         from queue_runner.referee import bisect_search, bisect_versions
+        from queue_runner.source.snapshot import NotCopied
 
         environments = []
         for number in (pair.older, pair.newer):
@@ -116,9 +117,7 @@ class _Follower(Struct):
                 python = self.search.fields.get("python")
                 environments.append(bisect_versions.environment(self.layout, version, python))
             except MpsqError as error:
-                if number in (0, len(self.search.versions) - 1):
-                    raise
-                self.missing[number] = error.message
+                self._skip(number, error)
                 return False
         known = replace(so_far, bisection=so_far.bisection.without(self.missing))
 
@@ -127,8 +126,18 @@ class _Follower(Struct):
             remind(planned.warnings, layout, self.json)
             return planned
 
-        follow_to_the_end(self.layout, plan, verbose=self.verbose, json=self.json, finish=_go_on)
+        try:
+            follow_to_the_end(self.layout, plan, verbose=self.verbose, json=self.json, finish=_go_on)
+        except NotCopied as error:
+            self._skip([version.identity for version in self.search.versions].index(error.commit), error)
+            return False
         return True
+
+    def _skip(self, number: int, error: MpsqError) -> None:
+        """Note why a version cannot be measured. Raises: the error, if it is an end."""
+        if number in (0, len(self.search.versions) - 1):
+            raise error
+        self.missing[number] = error.message
 
     def _refuse_end(self, before: StoredSearch, after: StoredSearch) -> None:
         """Raise MpsqError where a submission was cancelled or brought nothing, so that the next would not, either."""

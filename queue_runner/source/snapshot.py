@@ -27,6 +27,14 @@ _MOST_LEFT_OUT = 500
 """The limit for the stored names of omitted files."""
 
 
+class NotCopied(UsageError):
+    """A commit cannot be copied. Another one may be."""
+
+    def __init__(self, commit: str, why: str, hint: str) -> None:
+        super().__init__(f"commit {commit[:12]} {why}", hint)
+        self.commit = commit
+
+
 class Snapshot(Struct, frozen=True):
     """The stored code. `kind` is workload (a folder under snapshots/) or tree (see archive)."""
 
@@ -119,7 +127,7 @@ def of_commit(cwd: Path, commit: str, store: Path, *, not_code: str) -> Taken:
     """Store the tree of a commit of the repository around `cwd`. Runs get a copy of it, with the data there that git
     ignores.
 
-    Raises: UsageError when git or the commit cannot give it; OSError.
+    Raises: NotCopied when git or the commit cannot give it; OSError.
     """
     store.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".partial-", dir=store, ignore_cleanup_errors=True) as folder:
@@ -129,12 +137,11 @@ def of_commit(cwd: Path, commit: str, store: Path, *, not_code: str) -> Taken:
             git_commands.check_out(root, commit, target)
             tree = _stored(lambda: scan.of_repository(target, store.parent), store, copy=True)
         except (git_commands.GitFailed, NotCode) as error:
-            raise UsageError(
-                f"commit {commit[:12]} cannot be copied: {error}", "git checkout must work for it; git fsck may say why"
-            ) from error
+            hint = "git checkout must work for it; git fsck may say why"
+            raise NotCopied(commit, f"cannot be copied: {error}", hint) from error
     taken = _taken(replace(tree, root=root), cwd, not_code)
     if taken.inside != "." and not any(path.startswith(f"{taken.inside}/") for path in tree.entries):
-        raise UsageError(f"commit {commit[:12]} has no folder {taken.inside}", "--cwd names the folder of the command")
+        raise NotCopied(commit, f"has no folder {taken.inside}", "--cwd names the folder of the command")
     return taken
 
 

@@ -63,6 +63,22 @@ def test_a_killed_bisection_goes_on_from_its_stored_rounds(queue: Queue, history
     assert answer.json["metric"] == "loss" and answer.json["step"]["change"] > 0.9
 
 
+def test_a_commit_without_the_folder_is_skipped(queue: Queue, tmp_path: Path) -> None:
+    repository = Repository(tmp_path / "code")
+    (folder := repository.folder / "sub").mkdir()
+    for sleep_s, tag in (("0", "first"), ("0.5", "last")):
+        folder.mkdir(exist_ok=True)
+        repository.commit(f"sleep {sleep_s}\n", tag, "sub/train.sh")
+        if tag == "first":
+            repository.git("rm", "-q", "-r", "sub")
+            repository.commit("no code\n", "without", "README")
+    answer = repository.mpsq("bisect", "--good", "first", "--bad", "last", "--no-gate", "--cwd", "sub", *TRAIN)
+    commits = names(repository)
+    assert answer.code == 0 and (answer.json["older"], answer.json["newer"]) == (commits[0], commits[2]), answer.text
+    (skipped,) = answer.json["skipped"]
+    assert skipped["version"] == commits[1] and "has no folder sub" in skipped["why"]
+
+
 def test_versions_are_installed_as_they_are_needed(queue: Queue, tmp_path: Path) -> None:
     """Version 1.1 cannot be installed, and is skipped."""
     (wheels := tmp_path / "wheels").mkdir()
